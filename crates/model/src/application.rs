@@ -1,0 +1,216 @@
+//! What a deployment does: a named, versioned definition. `crate::definition` makes it from YAML.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::Serialize;
+
+use crate::{field::Fields, id::Name};
+
+/// An application as its definition gives it, complete and consistent: every name it mentions exists. Expressions,
+/// templates and channel options are still text here; the rooms that understand them compile them.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Application {
+    /// Its name.
+    pub name: Name,
+    /// What it is for.
+    pub description: Option<String>,
+    /// What can happen.
+    pub events: BTreeMap<Name, EventClass>,
+    /// What subscribers can care about.
+    pub subscriptions: BTreeMap<Name, SubscriptionClass>,
+    /// What can be told.
+    pub notifications: BTreeMap<Name, NotificationClass>,
+    /// Who cares about what.
+    pub rules: BTreeMap<Name, Rule>,
+    /// How it leaves.
+    pub channels: BTreeMap<Name, Channel>,
+    /// Who may submit events. Without any, the source `api` may submit all classes.
+    pub sources: BTreeMap<Name, Source>,
+    /// How long finished work is kept.
+    pub retention: Retention,
+}
+
+/// A kind of event.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EventClass {
+    /// Its fields.
+    pub fields: Fields,
+    /// What it means.
+    pub description: Option<String>,
+}
+
+/// A kind of interest.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SubscriptionClass {
+    /// Its parameters.
+    pub fields: Fields,
+    /// What it means.
+    pub description: Option<String>,
+}
+
+/// A kind of notification.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct NotificationClass {
+    /// What it tells; filled by the rule's `with` expressions.
+    pub fields: Fields,
+    /// What it means.
+    pub description: Option<String>,
+    /// Most notifications of one batch; more make more batches.
+    pub batch_size: u32,
+    /// After this time from the match they are not worth sending.
+    pub expires_after: Option<Duration>,
+    /// Templates, by their place in the fallback order.
+    pub content: ContentTemplates,
+}
+
+/// The templates of a notification class. Keys are `""` for the base, `<locale>`, `<device>` or `<locale>/<device>`,
+/// where device is a channel's name.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ContentTemplates {
+    /// The language the templates are written in.
+    pub engine: TemplateEngine,
+    /// The templates by key.
+    pub templates: BTreeMap<String, TemplateParts>,
+}
+
+/// A template language.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TemplateEngine {
+    /// Jinja-like templates.
+    Jinja,
+}
+
+/// The parts of one content. What a part is missing, it takes from the next in the fallback order.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct TemplateParts {
+    /// One line.
+    pub subject: Option<String>,
+    /// Plain text.
+    pub text: Option<String>,
+    /// HTML.
+    pub html: Option<String>,
+    /// JSON, for machines.
+    pub json: Option<String>,
+}
+
+/// Joins an event class to a subscription class.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Rule {
+    /// The event class that fires it.
+    pub on: Name,
+    /// The subscription class that it looks through.
+    pub subscription: Name,
+    /// The predicate over `event` and `sub`, in CEL. Without one every pair matches.
+    pub when: Option<String>,
+    /// The notification class that it makes.
+    pub notify: Name,
+    /// How each of the notification's fields is computed, in CEL. A field without an expression takes the value of the
+    /// event's field of the same name.
+    pub with: BTreeMap<Name, String>,
+    /// What it means.
+    pub description: Option<String>,
+    /// Whether it fires at all.
+    pub enabled: bool,
+}
+
+/// A configured instance of a protocol.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Channel {
+    /// The protocol: `smtp`, `http`, `file`.
+    pub protocol: Name,
+    /// Options of the protocol, environment variables already filled in. Not shown: they may hold secrets.
+    #[serde(skip)]
+    pub options: serde_json::Map<String, serde_json::Value>,
+    /// What happens after a failed attempt.
+    pub retry: RetrySchedule,
+    /// Most sessions, connections or calls at the same time.
+    pub concurrency: u32,
+    /// How long a worker may hold a work item without a sign of life.
+    pub lease: Duration,
+}
+
+/// Delays between attempts, each counted from the attempt before. Empty: no retry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RetrySchedule {
+    /// The delays in order.
+    pub delays: Vec<Duration>,
+    /// Each delay varies by up to this fraction, in percent, so that retries do not come all at once.
+    pub jitter_percent: u8,
+}
+
+impl RetrySchedule {
+    /// The delay after attempt number `attempts` (from 1) has failed; `None` when it was the last.
+    ///
+    /// A far side that asked to wait longer is obeyed, up to a day. `luck` is from 0 to 1.
+    pub fn delay_after(&self, attempts: u32, retry_after: Option<Duration>, luck: f64) -> Option<Duration> {
+        let planned = *self.delays.get(attempts.checked_sub(1)? as usize)?;
+        let spread = f64::from(self.jitter_percent.min(100)) / 100.0 * (luck.clamp(0.0, 1.0) * 2.0 - 1.0);
+        let planned = planned.mul_f64(1.0 + spread);
+        Some(planned.max(retry_after.unwrap_or_default().min(Duration::from_secs(86_400))))
+    }
+}
+
+/// Who may submit events.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Source {
+    /// How events come: by HTTP, at the events endpoint.
+    pub kind: SourceKind,
+    /// The event classes that it may submit; empty means all.
+    pub events: Vec<Name>,
+}
+
+/// How the events of a source come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SourceKind {
+    /// Submitted to the HTTP face.
+    Http,
+}
+
+/// How long finished work is kept. What is unsent or suspended is never removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Retention {
+    /// Event batches, notification batches and receipts, counted from when their last notification was closed.
+    pub finished: Duration,
+    /// Answers kept for `Idempotency-Key` and CloudEvents ids.
+    pub idempotency: Duration,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Retention { finished: Duration::from_secs(7 * 86_400), idempotency: Duration::from_secs(2 * 86_400) }
+    }
+}
+
+/// The source of submissions where the application defines none.
+pub fn api_source() -> Name {
+    "api".parse().expect("`api` is a name")
+}
+
+impl Application {
+    /// Whether a source may submit events of a class.
+    pub fn may_submit(&self, source: &Name, class: &Name) -> bool {
+        match self.sources.get(source) {
+            Some(source) => source.events.is_empty() || source.events.contains(class),
+            None => self.sources.is_empty() && *source == api_source(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_delay_follows_the_attempt_before() {
+        let seconds = Duration::from_secs;
+        let schedule = RetrySchedule { delays: vec![seconds(60), seconds(300)], jitter_percent: 10 };
+        assert_eq!(schedule.delay_after(1, None, 0.5), Some(seconds(60)));
+        assert_eq!(schedule.delay_after(1, None, 1.0), Some(seconds(66)));
+        assert_eq!(schedule.delay_after(2, Some(seconds(900)), 0.0), Some(seconds(900)));
+        assert_eq!(schedule.delay_after(2, Some(seconds(1)), 0.5), Some(seconds(300)));
+        assert_eq!(schedule.delay_after(3, None, 0.5), None);
+        assert_eq!(schedule.delay_after(1, Some(seconds(1_000_000)), 0.5), Some(seconds(86_400)));
+    }
+}

@@ -1,0 +1,122 @@
+//! What happened: events of one class, packed into a batch, which is the unit of acceptance.
+
+use bytes::Bytes;
+
+use crate::{
+    field::{Damaged, Fields, Row, pack_row, unpack_row},
+    id::{EventBatchId, Name},
+    pack::{Reader, write_varint},
+    time::Timestamp,
+    value::Value,
+};
+
+/// The events of one batch as packed rows. Cheap to clone.
+///
+/// Each event is the length of its row as a varint, then the row. An event's own identity and time, where it has
+/// them, are fields of its class like any other.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PackedEvents {
+    count: u32,
+    bytes: Bytes,
+}
+
+impl PackedEvents {
+    /// Takes packed bytes back from a store.
+    pub fn from_parts(count: u32, bytes: Bytes) -> Self {
+        PackedEvents { count, bytes }
+    }
+
+    /// How many events there are.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// The packed bytes.
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// The packed rows in order. Stops at the first damaged one with an error.
+    pub fn rows(&self) -> impl Iterator<Item = Result<&[u8], Damaged>> {
+        let mut reader = Reader::new(&self.bytes);
+        let mut left = self.count;
+        std::iter::from_fn(move || {
+            left = left.checked_sub(1)?;
+            let row = reader.bytes();
+            if row.is_err() {
+                left = 0;
+            }
+            Some(row)
+        })
+    }
+
+    /// One event as a row of these fields, which must be those it was packed with. O(ordinal).
+    ///
+    /// # Errors
+    /// The bytes are damaged, or there is no such event.
+    pub fn row(&self, fields: &Fields, ordinal: u32) -> Result<Row, Damaged> {
+        let row = self.rows().nth(ordinal as usize).ok_or(Damaged)??;
+        unpack_row(fields, row)
+    }
+}
+
+/// Packs rows into a batch, one after the other.
+#[derive(Debug, Clone)]
+pub struct EventPacker {
+    fields: Fields,
+    count: u32,
+    row: Vec<u8>,
+    bytes: Vec<u8>,
+}
+
+impl EventPacker {
+    /// An empty batch of events of these fields.
+    pub fn new(fields: Fields) -> Self {
+        EventPacker { fields, count: 0, row: Vec::new(), bytes: Vec::new() }
+    }
+
+    /// Appends an event. The row must be of the packer's fields.
+    pub fn push(&mut self, row: &[Value]) {
+        self.row.clear();
+        pack_row(&self.fields, row, &mut self.row);
+        write_varint(&mut self.bytes, self.row.len() as u64);
+        self.bytes.extend_from_slice(&self.row);
+        self.count += 1;
+    }
+
+    /// How many events are in it.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// How many bytes they take.
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The batch.
+    pub fn finish(self) -> PackedEvents {
+        PackedEvents { count: self.count, bytes: self.bytes.into() }
+    }
+}
+
+/// A batch of events as the journal holds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventBatch {
+    /// Its number, in the order of acceptance.
+    pub id: EventBatchId,
+    /// The application it belongs to.
+    pub application: Name,
+    /// The version of the application's definition that packed it.
+    pub version: u32,
+    /// The class of its events.
+    pub class: Name,
+    /// Who submitted it: a source of the application.
+    pub source: Name,
+    /// When the submission arrived.
+    pub received_at: Timestamp,
+    /// When it was handed to the journal; the answer follows once it is durable.
+    pub accepted_at: Timestamp,
+    /// The events.
+    pub events: PackedEvents,
+}

@@ -1,0 +1,457 @@
+//! Typed fields, and the rows that hold their values.
+
+use std::{borrow::Cow, sync::Arc};
+
+use schemars::JsonSchema;
+use serde::{
+    Deserialize, Serialize,
+    de::{DeserializeSeed, MapAccess, Visitor},
+};
+
+use crate::{
+    id::Name,
+    pack::{Reader, write_bytes, write_signed, write_varint},
+    problem::{Problem, closest},
+    time::Timestamp,
+    value::Value,
+};
+
+pub use crate::pack::Damaged;
+
+/// What a field holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FieldType {
+    /// `true` or `false`.
+    Boolean,
+    /// A 64-bit signed integer. JSON may give it as a number without fraction.
+    Integer,
+    /// A double. JSON may give it as any finite number.
+    Number,
+    /// Text.
+    String,
+    /// An instant, as text of RFC 3339 or as milliseconds since 1970.
+    Timestamp,
+    /// A list of any JSON values.
+    List,
+    /// An object of any JSON values.
+    Map,
+}
+
+impl FieldType {
+    /// Its name in the definition language.
+    pub fn name(self) -> &'static str {
+        match self {
+            FieldType::Boolean => "boolean",
+            FieldType::Integer => "integer",
+            FieldType::Number => "number",
+            FieldType::String => "string",
+            FieldType::Timestamp => "timestamp",
+            FieldType::List => "list",
+            FieldType::Map => "map",
+        }
+    }
+
+    /// Takes a JSON value as this type. No text becomes a number, and no digit is lost.
+    ///
+    /// # Errors
+    /// Says what was given instead.
+    pub fn accept(self, value: Value) -> Result<Value, String> {
+        let wrong = |value: &Value| Err(format!("should be {}, not {}", article(self.name()), article(value.type_name())));
+        match (self, value) {
+            (_, Value::Null) => Ok(Value::Null),
+            (FieldType::Boolean, value @ Value::Boolean(_))
+            | (FieldType::Integer, value @ Value::Integer(_))
+            | (FieldType::Number, value @ Value::Number(_))
+            | (FieldType::String, value @ Value::Text(_))
+            | (FieldType::Timestamp, value @ Value::Timestamp(_))
+            | (FieldType::List, value @ Value::List(_))
+            | (FieldType::Map, value @ Value::Map(_)) => Ok(value),
+            // 2^53: beyond it a double skips integers, and `3.0` is a fair spelling of 3 only below.
+            (FieldType::Integer, Value::Number(number)) if number.fract() == 0.0 && number.abs() <= 9_007_199_254_740_992.0 => {
+                Ok(Value::Integer(number as i64))
+            }
+            (FieldType::Integer, Value::Number(_)) => Err("should be an integer of 64 bits without fraction".to_owned()),
+            (FieldType::Number, Value::Integer(integer)) => Ok(Value::Number(integer as f64)),
+            (FieldType::Timestamp, Value::Text(text)) => {
+                text.parse().map(Value::Timestamp).map_err(|error: crate::time::TimestampError| error.to_string())
+            }
+            (FieldType::Timestamp, Value::Integer(millis)) => Ok(Value::Timestamp(Timestamp::from_millis(millis))),
+            (_, value) => wrong(&value),
+        }
+    }
+}
+
+fn article(noun: &str) -> String {
+    match noun {
+        "null" => noun.to_owned(),
+        "integer" => format!("an {noun}"),
+        _ => format!("a {noun}"),
+    }
+}
+
+/// One typed field of a class.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Field {
+    /// Its name.
+    pub name: Name,
+    /// What it holds.
+    #[serde(rename = "type")]
+    pub kind: FieldType,
+    /// Whether a row without it is refused.
+    pub required: bool,
+    /// What a row without it holds; `Null` if nothing.
+    pub default: Value,
+    /// What it means, for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+}
+
+/// The fields of a class, in the order of their definition. Cheap to clone.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[serde(transparent)]
+pub struct Fields(Arc<[Field]>);
+
+/// The values of one row, in the order of its class's fields.
+pub type Row = Vec<Value>;
+
+impl Fields {
+    /// Fields in this order. Names must be distinct, which the definition's checker sees to.
+    pub fn new(fields: Vec<Field>) -> Self {
+        Fields(fields.into())
+    }
+
+    /// The place of the field of this name.
+    pub fn position(&self, name: &str) -> Option<usize> {
+        self.0.iter().position(|field| field.name.as_str() == name)
+    }
+
+    /// The fields in order.
+    pub fn iter(&self) -> std::slice::Iter<'_, Field> {
+        self.0.iter()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Checks named values against the fields and gives the row, defaults filled in.
+    ///
+    /// # Errors
+    /// Every problem: unknown fields (with the one that was meant), wrong types, missing values.
+    pub fn row(&self, values: impl IntoIterator<Item = (impl AsRef<str>, Value)>) -> Result<Row, Vec<Problem>> {
+        let mut checker = RowChecker::new(self);
+        for (name, value) in values {
+            checker.take(name.as_ref(), value);
+        }
+        checker.finish()
+    }
+
+    /// Reads a JSON object as a row, checked like [`Fields::row`]. Made for intake: scalars go straight to their place.
+    ///
+    /// # Errors
+    /// Every problem, or the one place where it is not JSON.
+    pub fn row_from_json(&self, json: &[u8]) -> Result<Row, Vec<Problem>> {
+        let mut reader = serde_json::Deserializer::from_slice(json);
+        let row = RowSeed { fields: self }.deserialize(&mut reader).and_then(|row| reader.end().map(|()| row));
+        row.unwrap_or_else(|error| Err(vec![not_json(&error)]))
+    }
+
+    /// Reads a stored JSON object, which was checked when it was stored. The class may have changed since: fields that
+    /// it lost are passed over, new ones take their default, and a value of another type counts as missing.
+    ///
+    /// # Errors
+    /// It is not a JSON object.
+    pub fn row_from_stored(&self, json: &str) -> Result<Row, Damaged> {
+        let values: serde_json::Map<String, serde_json::Value> = serde_json::from_str(json).map_err(|_| Damaged)?;
+        let mut row: Row = self.0.iter().map(|field| field.default.clone()).collect();
+        for (name, value) in values {
+            if let Some(at) = self.position(&name)
+                && let Ok(value) = self.0[at].kind.accept(Value::from(value))
+                && !value.is_null()
+            {
+                row[at] = value;
+            }
+        }
+        Ok(row)
+    }
+
+    /// The row as a JSON object, without its nulls. `row_from_stored` reads it.
+    pub fn to_json(&self, row: &[Value]) -> String {
+        let named: Vec<(&str, &Value)> =
+            self.0.iter().zip(row).filter(|(_, value)| !value.is_null()).map(|(field, value)| (field.name.as_str(), value)).collect();
+        let map = Value::Map(named.into_iter().map(|(name, value)| (name.into(), value.clone())).collect());
+        serde_json::to_string(&map).expect("a value is always JSON")
+    }
+
+    /// The problem of a field that the class does not have.
+    pub fn unknown(&self, name: &str) -> Problem {
+        let problem = Problem::at(name, "is not a field of this class");
+        match closest(name, self.0.iter().map(|field| field.name.as_str())) {
+            Some(meant) => problem.hint(format!("did you mean `{meant}`?")),
+            None if self.0.is_empty() => problem.hint("the class has no fields"),
+            None => {
+                let names: Vec<&str> = self.0.iter().map(|field| field.name.as_str()).collect();
+                problem.hint(format!("its fields are {}", names.join(", ")))
+            }
+        }
+    }
+}
+
+impl std::ops::Index<usize> for Fields {
+    type Output = Field;
+    fn index(&self, at: usize) -> &Field {
+        &self.0[at]
+    }
+}
+
+fn not_json(error: &serde_json::Error) -> Problem {
+    let position = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    let mut message = error.to_string();
+    // serde_json ends its message with the position, which the problem carries itself.
+    if let Some(at) = message.rfind(" at line ") {
+        message.truncate(at);
+    }
+    let problem = Problem::at("", format!("is not a JSON object of this class: {message}"));
+    if error.line() > 0 { problem.position(position(error.line()), position(error.column())) } else { problem }
+}
+
+/// Deserialises one JSON object into a row of these fields.
+struct RowSeed<'a> {
+    fields: &'a Fields,
+}
+
+impl<'de> DeserializeSeed<'de> for RowSeed<'_> {
+    type Value = Result<Row, Vec<Problem>>;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for RowSeed<'_> {
+    type Value = Result<Row, Vec<Problem>>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an object with the fields of the class")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
+        let mut checker = RowChecker::new(self.fields);
+        while let Some(name) = entries.next_key_seed(FieldName)? {
+            checker.take(&name, entries.next_value()?);
+        }
+        Ok(checker.finish())
+    }
+}
+
+/// Reads a key, borrowed where the JSON allows it.
+struct FieldName;
+
+impl<'de> DeserializeSeed<'de> for FieldName {
+    type Value = Cow<'de, str>;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<'de> Visitor<'de> for FieldName {
+    type Value = Cow<'de, str>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the name of a field")
+    }
+
+    fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Self::Value, E> {
+        Ok(Cow::Borrowed(name))
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
+        Ok(Cow::Owned(name.to_owned()))
+    }
+}
+
+/// Takes named values one by one and collects what is wrong with them.
+struct RowChecker<'a> {
+    fields: &'a Fields,
+    row: Row,
+    given: Vec<bool>,
+    problems: Vec<Problem>,
+}
+
+impl<'a> RowChecker<'a> {
+    fn new(fields: &'a Fields) -> Self {
+        RowChecker { fields, row: vec![Value::Null; fields.len()], given: vec![false; fields.len()], problems: Vec::new() }
+    }
+
+    fn take(&mut self, name: &str, value: Value) {
+        let Some(at) = self.fields.position(name) else {
+            self.problems.push(self.fields.unknown(name));
+            return;
+        };
+        if std::mem::replace(&mut self.given[at], true) {
+            self.problems.push(Problem::at(name, "is given twice"));
+            return;
+        }
+        match self.fields[at].kind.accept(value) {
+            Ok(value) => self.row[at] = value,
+            Err(message) => self.problems.push(Problem::at(name, message)),
+        }
+    }
+
+    fn finish(mut self) -> Result<Row, Vec<Problem>> {
+        for (at, field) in self.fields.iter().enumerate() {
+            if !self.row[at].is_null() {
+                continue;
+            }
+            self.row[at] = field.default.clone();
+            let already_reported = self.problems.iter().any(|problem| problem.path == field.name.as_str());
+            if field.required && self.row[at].is_null() && !already_reported {
+                let message = format!("is required: give {}", article(field.kind.name()));
+                self.problems.push(Problem::at(field.name.as_str(), message));
+            }
+        }
+        if self.problems.is_empty() { Ok(self.row) } else { Err(self.problems) }
+    }
+}
+
+/// Appends the packed form of a row: a bitmap of what is not null, then the values by their type.
+///
+/// The row must be of these fields, as `Fields::row` makes it.
+pub fn pack_row(fields: &Fields, row: &[Value], out: &mut Vec<u8>) {
+    debug_assert_eq!(fields.len(), row.len());
+    let bitmap = out.len();
+    out.resize(bitmap + row.len().div_ceil(8), 0);
+    for (at, value) in row.iter().enumerate() {
+        if !value.is_null() {
+            out[bitmap + at / 8] |= 1 << (at % 8);
+            pack_value(value, out);
+        }
+    }
+}
+
+fn pack_value(value: &Value, out: &mut Vec<u8>) {
+    match value {
+        Value::Null => {}
+        Value::Boolean(value) => out.push(u8::from(*value)),
+        Value::Integer(value) => write_signed(out, *value),
+        Value::Number(value) => out.extend_from_slice(&value.to_le_bytes()),
+        Value::Text(text) => write_bytes(out, text.as_bytes()),
+        Value::Timestamp(time) => write_signed(out, time.0),
+        Value::List(_) | Value::Map(_) => {
+            let json = serde_json::to_vec(value).expect("a value is always JSON");
+            write_varint(out, json.len() as u64);
+            out.extend_from_slice(&json);
+        }
+    }
+}
+
+/// Reads one packed row of these fields.
+///
+/// # Errors
+/// The bytes are not such a row.
+pub fn unpack_row(fields: &Fields, bytes: &[u8]) -> Result<Row, Damaged> {
+    let mut reader = Reader::new(bytes);
+    let bitmap = reader.take(fields.len().div_ceil(8))?;
+    let mut row = Vec::with_capacity(fields.len());
+    for (at, field) in fields.iter().enumerate() {
+        let present = bitmap[at / 8] & (1 << (at % 8)) != 0;
+        row.push(if present { unpack_value(field.kind, &mut reader)? } else { Value::Null });
+    }
+    if reader.is_empty() { Ok(row) } else { Err(Damaged) }
+}
+
+fn unpack_value(kind: FieldType, reader: &mut Reader<'_>) -> Result<Value, Damaged> {
+    Ok(match kind {
+        FieldType::Boolean => Value::Boolean(reader.byte()? != 0),
+        FieldType::Integer => Value::Integer(reader.signed()?),
+        FieldType::Number => Value::Number(reader.float()?),
+        FieldType::String => Value::from(reader.text()?),
+        FieldType::Timestamp => Value::Timestamp(Timestamp(reader.signed()?)),
+        FieldType::List | FieldType::Map => {
+            let json: serde_json::Value = serde_json::from_slice(reader.bytes()?).map_err(|_| Damaged)?;
+            Value::from(json)
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields() -> Fields {
+        let field = |name: &str, kind, required| Field {
+            name: name.parse().expect("a name"),
+            kind,
+            required,
+            default: Value::Null,
+            description: None,
+        };
+        Fields::new(vec![
+            field("symbol", FieldType::String, true),
+            field("price", FieldType::Number, true),
+            field("count", FieldType::Integer, false),
+            field("at", FieldType::Timestamp, false),
+            field("tags", FieldType::List, false),
+        ])
+    }
+
+    fn check(text: &str, expected: Result<&str, &str>) {
+        let json: serde_json::Map<String, serde_json::Value> = serde_json::from_str(text).expect("an object");
+        let found = fields().row(json.into_iter().map(|(name, value)| (name, Value::from(value))));
+        assert_eq!(found, fields().row_from_json(text.as_bytes()));
+        match (found, expected) {
+            (Ok(row), Ok(expected)) => {
+                assert_eq!(serde_json::to_string(&row).expect("JSON"), expected);
+                let mut packed = Vec::new();
+                pack_row(&fields(), &row, &mut packed);
+                assert_eq!(fields().row_from_stored(&fields().to_json(&row)), Ok(row.clone()));
+                assert_eq!(unpack_row(&fields(), &packed), Ok(row));
+                assert_eq!(unpack_row(&fields(), &packed[..packed.len() - 1]), Err(Damaged));
+            }
+            (Err(problems), Err(expected)) => {
+                let found: Vec<String> = problems.iter().map(ToString::to_string).collect();
+                assert_eq!(found.join("\n"), expected);
+            }
+            (found, _) => panic!("{found:?}"),
+        }
+    }
+
+    #[test]
+    fn a_row_is_checked_and_packed() {
+        check(
+            r#"{"symbol": "TOC", "price": 3, "count": 4.0, "at": 1500, "tags": [1, {"a": null}]}"#,
+            Ok(r#"["TOC",3.0,4,"1970-01-01T00:00:01.5Z",[1,{"a":null}]]"#),
+        );
+        check(r#"{"symbol": "TOC", "price": 2.5}"#, Ok(r#"["TOC",2.5,null,null,null]"#));
+    }
+
+    #[test]
+    fn every_problem_is_reported_at_once() {
+        check(
+            r#"{"symbl": "TOC", "price": "3", "count": 1.5}"#,
+            Err("symbl: is not a field of this class; did you mean `symbol`?\n\
+                 price: should be a number, not a string\n\
+                 count: should be an integer of 64 bits without fraction\n\
+                 symbol: is required: give a string"),
+        );
+    }
+
+    #[test]
+    fn what_is_not_an_object_says_where() {
+        let problem = |json: &str| fields().row_from_json(json.as_bytes()).expect_err("a problem")[0].to_string();
+        assert_eq!(problem("{\"symbol\": tru}"), "1:15: is not a JSON object of this class: expected ident");
+        assert_eq!(
+            problem("[1]"),
+            "1:0: is not a JSON object of this class: invalid type: sequence, expected an object with the fields of the class"
+        );
+        assert_eq!(problem(r#"{"symbol": "A", "symbol": "B", "price": 1}"#), "symbol: is given twice");
+    }
+}

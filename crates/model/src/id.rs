@@ -1,0 +1,265 @@
+//! Ids are types, each with one readable external form.
+//!
+//! | id | form | example |
+//! |---|---|---|
+//! | event batch | `eb-<number>` | `eb-12` |
+//! | event | `e-<batch>-<ordinal>` | `e-12-0` |
+//! | notification batch | `nb-<number>` | `nb-7` |
+//! | notification | `n-<batch>-<ordinal>` | `n-7-2499` |
+//! | work item | `w-<number>` | `w-31` |
+//! | subscription | `s-<number>` | `s-1000000` |
+//! | subscriber | as its creator chose | `alice` |
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+/// The text is not an id of the expected kind.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not {expected}")]
+pub struct IdError {
+    /// What was given.
+    pub text: String,
+    /// What it should look like, with an example.
+    pub expected: &'static str,
+}
+
+macro_rules! numbered {
+    ($(#[$doc:meta])* $name:ident, $prefix:literal, $expected:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub u64);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($prefix, "-{}"), self.0)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = IdError;
+            fn from_str(text: &str) -> Result<Self, IdError> {
+                text.strip_prefix(concat!($prefix, "-"))
+                    .and_then(parse_number)
+                    .map($name)
+                    .ok_or_else(|| IdError { text: text.to_owned(), expected: $expected })
+            }
+        }
+
+        text_serde!($name);
+    };
+}
+
+macro_rules! ordinal {
+    ($(#[$doc:meta])* $name:ident, $batch:ident, $prefix:literal, $expected:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name {
+            /// The batch it travels in.
+            pub batch: $batch,
+            /// Its place in the batch, from 0.
+            pub ordinal: u32,
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($prefix, "-{}-{}"), self.batch.0, self.ordinal)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = IdError;
+            fn from_str(text: &str) -> Result<Self, IdError> {
+                text.strip_prefix(concat!($prefix, "-"))
+                    .and_then(|rest| rest.split_once('-'))
+                    .and_then(|(batch, ordinal)| {
+                        let ordinal = u32::try_from(parse_number(ordinal)?).ok()?;
+                        Some($name { batch: $batch(parse_number(batch)?), ordinal })
+                    })
+                    .ok_or_else(|| IdError { text: text.to_owned(), expected: $expected })
+            }
+        }
+
+        text_serde!($name);
+    };
+}
+
+macro_rules! text_serde {
+    ($name:ident) => {
+        impl Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+/// Digits only, without sign or leading zeros, so that an id has exactly one spelling.
+fn parse_number(text: &str) -> Option<u64> {
+    let canonical = !text.is_empty()
+        && text.bytes().all(|byte| byte.is_ascii_digit())
+        && (text.len() == 1 || !text.starts_with('0'));
+    if canonical { text.parse().ok() } else { None }
+}
+
+numbered!(
+    /// A batch of events, numbered by the journal in the order of acceptance.
+    EventBatchId, "eb", "the id of an event batch, such as `eb-12`"
+);
+numbered!(
+    /// A batch of notifications, numbered by the journal.
+    NotificationBatchId, "nb", "the id of a notification batch, such as `nb-7`"
+);
+numbered!(
+    /// A work item, numbered by the journal.
+    WorkItemId, "w", "the id of a work item, such as `w-31`"
+);
+numbered!(
+    /// A subscription, numbered by the records; never used twice.
+    SubscriptionId, "s", "the id of a subscription, such as `s-15`"
+);
+ordinal!(
+    /// One event: its batch and its place in it.
+    EventId, EventBatchId, "e", "the id of an event, such as `e-12-0`"
+);
+ordinal!(
+    /// One notification: its batch and its place in it. Stable over retries, crashes and nodes.
+    NotificationId, NotificationBatchId, "n", "the id of a notification, such as `n-7-15`"
+);
+
+/// The number that the records give a subscriber; never used twice, never shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SubscriberNumber(pub u64);
+
+/// The sequence number of a change of the records. 0 is before the first change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+pub struct ChangeSequence(pub u64);
+
+/// The name that its creator gave a subscriber: 1 to 255 characters, no control characters, no `/`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct SubscriberId(String);
+
+/// The name of an application, class, rule, channel, source, device or field: a letter, then letters, digits, `_` and
+/// `-`, at most 64 in all.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, schemars::JsonSchema)]
+#[serde(transparent)]
+pub struct Name(#[schemars(regex(pattern = r"^[A-Za-z][A-Za-z0-9_-]{0,63}$"))] std::sync::Arc<str>);
+
+macro_rules! checked_text {
+    ($name:ident) => {
+        impl $name {
+            /// The text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl AsRef<str> for $name {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl std::borrow::Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+checked_text!(SubscriberId);
+checked_text!(Name);
+
+impl FromStr for SubscriberId {
+    type Err = IdError;
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        let length = text.chars().count();
+        let fits = (1..=255).contains(&length) && !text.chars().any(|c| c.is_control() || c == '/');
+        if fits {
+            Ok(SubscriberId(text.to_owned()))
+        } else {
+            Err(IdError {
+                text: text.to_owned(),
+                expected: "a subscriber id: 1 to 255 characters without control characters or `/`",
+            })
+        }
+    }
+}
+
+impl FromStr for Name {
+    type Err = IdError;
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        let mut bytes = text.bytes();
+        let fits = text.len() <= 64
+            && bytes.next().is_some_and(|first| first.is_ascii_alphabetic())
+            && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-');
+        if fits {
+            Ok(Name(text.into()))
+        } else {
+            Err(IdError {
+                text: text.to_owned(),
+                expected: "a name: a letter, then up to 63 letters, digits, `_` or `-`",
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_have_one_spelling() {
+        assert_eq!("eb-12".parse(), Ok(EventBatchId(12)));
+        assert_eq!(NotificationId { batch: NotificationBatchId(7), ordinal: 15 }.to_string(), "n-7-15");
+        assert_eq!("n-7-15".parse(), Ok(NotificationId { batch: NotificationBatchId(7), ordinal: 15 }));
+        for wrong in ["", "eb-", "eb-012", "eb-+1", "eb--1", "nb-1", "eb-1-2", "eb-99999999999999999999"] {
+            assert!(wrong.parse::<EventBatchId>().is_err(), "{wrong}");
+        }
+        for wrong in ["n-7", "n-7-", "n-7-4294967296", "e-7-1"] {
+            assert!(wrong.parse::<NotificationId>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn names_are_plain() {
+        for right in ["quakes", "near_me", "A-1"] {
+            assert!(right.parse::<Name>().is_ok(), "{right}");
+        }
+        for wrong in ["", "1a", "a b", "a/b", "é", &"a".repeat(65)] {
+            assert!(wrong.parse::<Name>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn subscriber_ids_are_almost_free() {
+        for right in ["alice", "Zoë Ω", "a@b.example", &"x".repeat(255)] {
+            assert!(right.parse::<SubscriberId>().is_ok(), "{right}");
+        }
+        for wrong in ["", "a/b", "a\nb", &"x".repeat(256)] {
+            assert!(wrong.parse::<SubscriberId>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! The nouns of Tocsin and their invariants. No I/O, and no clock: time is always an argument.
+//!
+//! Read in the order of the flow: an [`application`] defines classes and rules; [`subscriber`]s hold devices and
+//! [`subscription`]s; [`event`]s arrive in batches; matches make [`notification`]s, which travel in batches;
+//! a [`receipt`] closes each of them.
+
+pub mod application; // what a deployment does: classes, rules, channels, formats, retention
+pub mod definition; // the YAML text of an application becomes an `Application`, or every problem in it
+pub mod subscriber; // whom to tell: subscribers and their devices
+pub mod subscription; // what they care about
+pub mod event; // what happened: packed batches of typed rows
+pub mod notification; // what is to be told: packed batches of columns
+pub mod receipt; // what became of it: dispositions, attempts, receipts
+
+pub mod field; // typed fields and the rows that hold their values
+pub mod id; // ids are types
+pub mod problem; // what is wrong, where, and what would be right
+pub mod time; // instants, to the microsecond
+pub mod value; // the one value type
+
+mod pack; // varints and length-prefixed bytes, shared by the packed forms

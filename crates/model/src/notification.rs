@@ -1,0 +1,274 @@
+//! What is to be told: notifications of one rule firing through one channel, packed in columns.
+
+use crate::{
+    field::{Damaged, FieldType},
+    id::{EventBatchId, EventId, Name, SubscriptionId},
+    pack::{Reader, write_signed, write_varint},
+    time::Timestamp,
+    value::Value,
+};
+
+/// What every notification of a batch has in common.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotificationHead {
+    /// The application.
+    pub application: Name,
+    /// The version of the definition whose rule fired and whose formats apply.
+    pub version: u32,
+    /// The rule that fired.
+    pub rule: Name,
+    /// The notification class.
+    pub class: Name,
+    /// The event class of the events referred to.
+    pub event_class: Name,
+    /// The channel through which they leave.
+    pub channel: Name,
+    /// When the batch was made.
+    pub matched_at: Timestamp,
+    /// When the oldest of its events was accepted.
+    pub accepted_at: Timestamp,
+    /// After this they are not worth sending.
+    pub expires_at: Option<Timestamp>,
+}
+
+/// Some consecutive notifications of a batch that tell of the same event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EventRun {
+    /// The event.
+    pub event: EventId,
+    /// How many notifications.
+    pub count: u32,
+}
+
+/// One captured field for every notification of a batch.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Column {
+    /// Integers, all present.
+    Integers(Vec<i64>),
+    /// Numbers, all present.
+    Numbers(Vec<f64>),
+    /// Anything, null included.
+    Values(FieldType, Vec<Value>),
+}
+
+impl Column {
+    /// The value of one notification.
+    pub fn value(&self, ordinal: usize) -> Option<Value> {
+        match self {
+            Column::Integers(values) => values.get(ordinal).map(|value| Value::Integer(*value)),
+            Column::Numbers(values) => values.get(ordinal).map(|value| Value::Number(*value)),
+            Column::Values(_, values) => values.get(ordinal).cloned(),
+        }
+    }
+
+    /// How many values there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Column::Integers(values) => values.len(),
+            Column::Numbers(values) => values.len(),
+            Column::Values(_, values) => values.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The notifications of a batch, in columns. `events` cover them in order; `subscriptions` and each captured column
+/// have one value for each.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Notifications {
+    /// Which event each tells of, as runs.
+    pub events: Vec<EventRun>,
+    /// Which subscription each is for.
+    pub subscriptions: Vec<SubscriptionId>,
+    /// Fields that depend on the subscription and were therefore computed at the match, by name.
+    pub captured: Vec<(Name, Column)>,
+}
+
+impl Notifications {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.subscriptions.len()
+    }
+
+    /// The event of each notification, in order.
+    pub fn event_of_each(&self) -> impl Iterator<Item = EventId> {
+        self.events.iter().flat_map(|run| std::iter::repeat_n(run.event, run.count as usize))
+    }
+
+    /// The packed form, which `unpack` reads. Not yet compressed.
+    pub fn pack(&self) -> Vec<u8> {
+        let count = self.subscriptions.len();
+        let mut out = Vec::with_capacity(16 + self.events.len() * 4 + count * 4 * (1 + self.captured.len()));
+        write_varint(&mut out, count as u64);
+        write_varint(&mut out, self.events.len() as u64);
+        let mut batch = 0;
+        for run in &self.events {
+            write_signed(&mut out, (run.event.batch.0 as i64).wrapping_sub(batch));
+            batch = run.event.batch.0 as i64;
+            write_varint(&mut out, u64::from(run.event.ordinal));
+            write_varint(&mut out, u64::from(run.count));
+        }
+        // Fixed width, as wide as the largest needs: faster than varints to write and read, and zstd likes it.
+        let wide = self.subscriptions.iter().any(|subscription| subscription.0 > u64::from(u32::MAX));
+        out.push(if wide { 8 } else { 4 });
+        if wide {
+            out.extend(self.subscriptions.iter().flat_map(|subscription| subscription.0.to_le_bytes()));
+        } else {
+            out.extend(self.subscriptions.iter().flat_map(|subscription| (subscription.0 as u32).to_le_bytes()));
+        }
+        write_varint(&mut out, self.captured.len() as u64);
+        for (name, column) in &self.captured {
+            crate::pack::write_bytes(&mut out, name.as_str().as_bytes());
+            match column {
+                Column::Integers(values) => {
+                    out.push(0);
+                    out.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+                }
+                Column::Numbers(values) => {
+                    out.push(1);
+                    out.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+                }
+                Column::Values(kind, values) => {
+                    out.push(2 + *kind as u8);
+                    let fields = one_field(name, *kind);
+                    let mut row = Vec::new();
+                    for value in values {
+                        row.clear();
+                        crate::field::pack_row(&fields, std::slice::from_ref(value), &mut row);
+                        crate::pack::write_bytes(&mut out, &row);
+                    }
+                }
+            }
+        }
+        out
+    }
+
+    /// Reads the packed form.
+    ///
+    /// # Errors
+    /// The bytes are damaged.
+    pub fn unpack(bytes: &[u8]) -> Result<Notifications, Damaged> {
+        let mut reader = Reader::new(bytes);
+        let count = reader.count()?;
+        let mut events = Vec::with_capacity(reader.count()?);
+        let (mut batch, mut covered) = (0i64, 0u64);
+        for _ in 0..events.capacity() {
+            batch = batch.wrapping_add(reader.signed()?);
+            let ordinal = u32::try_from(reader.varint()?).map_err(|_| Damaged)?;
+            let run = u32::try_from(reader.varint()?).map_err(|_| Damaged)?;
+            covered += u64::from(run);
+            events.push(EventRun { event: EventId { batch: EventBatchId(batch as u64), ordinal }, count: run });
+        }
+        if covered != count as u64 {
+            return Err(Damaged);
+        }
+        let width = usize::from(reader.byte()?);
+        if width != 4 && width != 8 {
+            return Err(Damaged);
+        }
+        let ids = reader.take(count.checked_mul(width).ok_or(Damaged)?)?;
+        let subscriptions = ids.chunks_exact(width).map(|id| SubscriptionId(little_endian(id))).collect();
+        let columns = reader.count()?;
+        let mut captured = Vec::with_capacity(columns);
+        for _ in 0..columns {
+            let name: Name = reader.text()?.parse().map_err(|_| Damaged)?;
+            let column = match reader.byte()? {
+                0 => {
+                    let bytes = reader.take(count.checked_mul(8).ok_or(Damaged)?)?;
+                    Column::Integers(bytes.chunks_exact(8).map(|bytes| little_endian(bytes) as i64).collect())
+                }
+                1 => {
+                    let bytes = reader.take(count.checked_mul(8).ok_or(Damaged)?)?;
+                    Column::Numbers(bytes.chunks_exact(8).map(|bytes| f64::from_bits(little_endian(bytes))).collect())
+                }
+                tag => {
+                    let kind = KINDS.into_iter().find(|kind| 2 + *kind as u8 == tag).ok_or(Damaged)?;
+                    let fields = one_field(&name, kind);
+                    let mut values = Vec::with_capacity(count);
+                    for _ in 0..count {
+                        values.push(crate::field::unpack_row(&fields, reader.bytes()?)?.swap_remove(0));
+                    }
+                    Column::Values(kind, values)
+                }
+            };
+            captured.push((name, column));
+        }
+        if reader.is_empty() { Ok(Notifications { events, subscriptions, captured }) } else { Err(Damaged) }
+    }
+}
+
+const KINDS: [FieldType; 7] = [
+    FieldType::Boolean,
+    FieldType::Integer,
+    FieldType::Number,
+    FieldType::String,
+    FieldType::Timestamp,
+    FieldType::List,
+    FieldType::Map,
+];
+
+fn one_field(name: &Name, kind: FieldType) -> crate::field::Fields {
+    crate::field::Fields::new(vec![crate::field::Field {
+        name: name.clone(),
+        kind,
+        required: false,
+        default: Value::Null,
+        description: None,
+    }])
+}
+
+fn little_endian(bytes: &[u8]) -> u64 {
+    let mut wide = [0; 8];
+    wide[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(wide)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn column(count: usize, seed: u64) -> Vec<(Name, Column)> {
+        let name = |text: &str| text.parse().expect("a name");
+        let values = (0..count as u64).map(|at| (at ^ seed) as i64);
+        vec![
+            (name("trigger"), Column::Integers(values.clone().collect())),
+            (name("distance"), Column::Numbers(values.clone().map(|value| value as f64 / 3.0).collect())),
+            (
+                name("note"),
+                Column::Values(
+                    FieldType::String,
+                    values.map(|value| if value % 3 == 0 { Value::Null } else { Value::from(&*value.to_string()) }).collect(),
+                ),
+            ),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn packs_and_unpacks(runs in proptest::collection::vec((0u64..1_000_000, 0u32..1_000, 1u32..40), 0..20), wide: bool, seed: u64) {
+            let count: u32 = runs.iter().map(|run| run.2).sum();
+            let base = if wide { 1u64 << 40 } else { 1 };
+            let notifications = Notifications {
+                events: runs
+                    .iter()
+                    .map(|(batch, ordinal, count)| EventRun {
+                        event: EventId { batch: EventBatchId(*batch), ordinal: *ordinal },
+                        count: *count,
+                    })
+                    .collect(),
+                subscriptions: (0..u64::from(count)).map(|at| SubscriptionId(base + at)).collect(),
+                captured: column(count as usize, seed % 1000),
+            };
+            let packed = notifications.pack();
+            prop_assert_eq!(Notifications::unpack(&packed), Ok(notifications));
+            for end in (0..packed.len()).step_by(1 + packed.len() / 20) {
+                prop_assert!(Notifications::unpack(&packed[..end]).is_err());
+            }
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What is wrong with something a person wrote, where, and what would be right.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// One thing wrong in a definition, a row or an expression. A checker reports all of them at once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// Where in the document, as a dotted path: `rules.near_me.when`. Empty for the whole.
+    pub path: String,
+    /// Line, from 1, where the text has lines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+    /// Column in characters, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub column: Option<u32>,
+    /// What is wrong: one sentence, lower case, no full stop.
+    pub message: String,
+    /// What would be right, if we can tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+impl Problem {
+    /// A problem at a path, without position or hint.
+    pub fn at(path: impl Into<String>, message: impl Into<String>) -> Self {
+        Problem { path: path.into(), line: None, column: None, message: message.into(), hint: None }
+    }
+
+    /// Adds what would be right.
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Adds the position in the text, from 1.
+    pub fn position(mut self, line: u32, column: u32) -> Self {
+        (self.line, self.column) = (Some(line), Some(column));
+        self
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(line) = self.line {
+            write!(f, "{line}:")?;
+            if let Some(column) = self.column {
+                write!(f, "{column}:")?;
+            }
+            f.write_str(" ")?;
+        }
+        if !self.path.is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        f.write_str(&self.message)?;
+        match &self.hint {
+            Some(hint) => write!(f, "; {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The known word closest to `wrong`, if one is close enough to be what was meant.
+pub fn closest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    known
+        .into_iter()
+        .map(|word| (edit_distance(wrong, word), word))
+        .filter(|(distance, word)| *distance <= 1 + word.chars().count() / 4)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, word)| word)
+}
+
+/// Levenshtein's distance, in characters.
+fn edit_distance(left: &str, right: &str) -> usize {
+    let right: Vec<char> = right.chars().collect();
+    let mut row: Vec<usize> = (0..=right.len()).collect();
+    for (i, from) in left.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, to) in right.iter().enumerate() {
+            let substituted = diagonal + usize::from(from != *to);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[right.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_finds_its_word() {
+        let known = ["magnitude", "latitude", "place"];
+        assert_eq!(closest("magnitud", known), Some("magnitude"));
+        assert_eq!(closest("Place", known), Some("place"));
+        assert_eq!(closest("colour", known), None);
+    }
+}

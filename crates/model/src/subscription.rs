@@ -1,0 +1,36 @@
+//! What a subscriber cares about: typed parameters of one subscription class.
+
+use crate::{
+    id::{Name, SubscriberId, SubscriberNumber, SubscriptionId},
+    time::Timestamp,
+};
+
+/// One subscriber's interest.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Subscription {
+    /// The records' number.
+    pub id: SubscriptionId,
+    /// The application whose class it is of.
+    pub application: Name,
+    /// Its subscription class.
+    pub class: Name,
+    /// Whose it is.
+    pub subscriber: SubscriberId,
+    /// Whose it is, by number.
+    pub subscriber_number: SubscriberNumber,
+    /// Its creator's own key, unique for the subscriber and class, by which an import finds it again.
+    pub key: Option<String>,
+    /// The device to tell; without it, the subscriber's first usable one by name.
+    pub device: Option<Name>,
+    /// Whether it is matched.
+    pub enabled: bool,
+    /// Its parameters: a JSON object that was checked against its class, without nulls. `Fields::row_from_stored` reads
+    /// it, whatever has become of the class since.
+    pub values: Box<str>,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it last changed.
+    pub updated_at: Timestamp,
+    /// Grows with each change; the basis of its ETag.
+    pub revision: u64,
+}

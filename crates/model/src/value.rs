@@ -1,0 +1,190 @@
+//! The one value type: what a field of an event, a subscription or a notification holds.
+
+use std::{fmt, sync::Arc};
+
+use serde::{
+    Deserialize, Serialize,
+    de::{MapAccess, SeqAccess, Visitor},
+    ser::SerializeMap,
+};
+
+use crate::time::Timestamp;
+
+/// A value. Integers and numbers are different types, and neither loses digits on the way through.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum Value {
+    /// Nothing was said.
+    #[default]
+    Null,
+    /// `true` or `false`.
+    Boolean(bool),
+    /// A 64-bit integer.
+    Integer(i64),
+    /// A finite IEEE 754 double.
+    Number(f64),
+    /// Text in UTF-8.
+    Text(Arc<str>),
+    /// An instant.
+    Timestamp(Timestamp),
+    /// Values in order.
+    List(Arc<[Value]>),
+    /// Values by key, in the order given.
+    Map(Arc<[(Arc<str>, Value)]>),
+}
+
+impl Value {
+    /// Whether nothing was said.
+    pub fn is_null(&self) -> bool {
+        matches!(self, Value::Null)
+    }
+
+    /// The name of its type, as the definition language spells it.
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            Value::Null => "null",
+            Value::Boolean(_) => "boolean",
+            Value::Integer(_) => "integer",
+            Value::Number(_) => "number",
+            Value::Text(_) => "string",
+            Value::Timestamp(_) => "timestamp",
+            Value::List(_) => "list",
+            Value::Map(_) => "map",
+        }
+    }
+
+    /// The text, if it is one.
+    pub fn as_text(&self) -> Option<&str> {
+        match self {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Value::Text(text.into())
+    }
+}
+
+impl From<bool> for Value {
+    fn from(value: bool) -> Self {
+        Value::Boolean(value)
+    }
+}
+
+impl From<i64> for Value {
+    fn from(value: i64) -> Self {
+        Value::Integer(value)
+    }
+}
+
+impl From<f64> for Value {
+    /// JSON has no spelling for what is not finite, so that becomes null.
+    fn from(value: f64) -> Self {
+        if value.is_finite() { Value::Number(value) } else { Value::Null }
+    }
+}
+
+impl From<Timestamp> for Value {
+    fn from(value: Timestamp) -> Self {
+        Value::Timestamp(value)
+    }
+}
+
+impl From<serde_json::Value> for Value {
+    fn from(json: serde_json::Value) -> Self {
+        match json {
+            serde_json::Value::Null => Value::Null,
+            serde_json::Value::Bool(value) => Value::Boolean(value),
+            serde_json::Value::Number(number) => match number.as_i64() {
+                Some(integer) => Value::Integer(integer),
+                None => Value::from(number.as_f64().unwrap_or(f64::NAN)),
+            },
+            serde_json::Value::String(text) => Value::Text(text.into()),
+            serde_json::Value::Array(items) => Value::List(items.into_iter().map(Value::from).collect()),
+            serde_json::Value::Object(entries) => {
+                Value::Map(entries.into_iter().map(|(key, value)| (key.into(), Value::from(value))).collect())
+            }
+        }
+    }
+}
+
+impl Serialize for Value {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Value::Null => serializer.serialize_unit(),
+            Value::Boolean(value) => serializer.serialize_bool(*value),
+            Value::Integer(value) => serializer.serialize_i64(*value),
+            Value::Number(value) => serializer.serialize_f64(*value),
+            Value::Text(value) => serializer.serialize_str(value),
+            Value::Timestamp(value) => value.serialize(serializer),
+            Value::List(items) => serializer.collect_seq(items.iter()),
+            Value::Map(entries) => {
+                let mut map = serializer.serialize_map(Some(entries.len()))?;
+                for (key, value) in entries.iter() {
+                    map.serialize_entry(key.as_ref(), value)?;
+                }
+                map.end()
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Value {
+    /// Reads JSON; text stays text, so a timestamp needs its field's type to become one. An integer beyond 64 bits
+    /// becomes a number, which a field of type integer then refuses.
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ValueVisitor)
+    }
+}
+
+struct ValueVisitor;
+
+impl<'de> Visitor<'de> for ValueVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Boolean(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Integer(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(i64::try_from(value).map_or(Value::Number(value as f64), Value::Integer))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(Value::List(list.into()))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let mut map: Vec<(Arc<str>, Value)> = Vec::new();
+        while let Some((key, value)) = entries.next_entry::<String, Value>()? {
+            map.push((key.into(), value));
+        }
+        Ok(Value::Map(map.into()))
+    }
+}

@@ -1,0 +1,395 @@
+//! The port of the flow. Its central promise: the result of a step and the acknowledgement of its input are one commit.
+//!
+//! A step takes claimed input, and commits what it made of it together with the mark that the input is done. A crash
+//! before the commit repeats the step, a crash after it does not. Whoever holds a claim that was lost in the meantime
+//! commits nothing ([`StoreError::Fenced`]).
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tocsin_model::{
+    event::{EventBatch, PackedEvents},
+    id::{EventBatchId, Name, NotificationBatchId, NotificationId, WorkItemId},
+    notification::{NotificationHead, Notifications},
+    receipt::{Attempt, Outcome},
+    time::Timestamp,
+};
+
+use crate::error::StoreError;
+
+/// A batch of events that asks to be accepted.
+#[derive(Debug, Clone)]
+pub struct NewEventBatch {
+    /// See [`EventBatch`].
+    pub application: Name,
+    /// See [`EventBatch`].
+    pub version: u32,
+    /// See [`EventBatch`].
+    pub class: Name,
+    /// See [`EventBatch`].
+    pub source: Name,
+    /// See [`EventBatch`].
+    pub received_at: Timestamp,
+    /// See [`EventBatch`].
+    pub accepted_at: Timestamp,
+    /// See [`EventBatch`].
+    pub events: PackedEvents,
+    /// Makes a repeated submission the same submission.
+    pub idempotency: Option<Idempotency>,
+}
+
+/// What makes a repeated submission recognisable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Idempotency {
+    /// The key, already made unique to its caller (a hash of application, source and the caller's own key).
+    pub key: [u8; 16],
+    /// A hash of what was submitted under it.
+    pub content: [u8; 16],
+    /// Until when the key is remembered.
+    pub until: Timestamp,
+}
+
+/// The journal's answer to a submission. In each case but the last the events are durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Accepted {
+    /// It is a new batch.
+    New(EventBatchId),
+    /// The same key and content came before and became this batch; nothing was added.
+    Duplicate(EventBatchId),
+    /// The key came before with other content; nothing was added.
+    KeyReused(EventBatchId),
+}
+
+/// A right to work on something, until the lease ends. The token rises with each claim of the same thing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Claim<Id> {
+    /// What is claimed.
+    pub id: Id,
+    /// The fencing token.
+    pub token: u64,
+}
+
+/// An event batch to match.
+#[derive(Debug, Clone)]
+pub struct ClaimedEvents {
+    /// The right to it.
+    pub claim: Claim<EventBatchId>,
+    /// The batch.
+    pub batch: EventBatch,
+}
+
+/// The notifications of one batch, or some of them, that are due through one channel.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WorkItem {
+    /// The right to it.
+    pub claim: Claim<WorkItemId>,
+    /// The batch whose notifications they are.
+    pub batch: NotificationBatchId,
+    /// Which of them, ascending; `None` means all.
+    pub ordinals: Option<Vec<u32>>,
+    /// How many attempts each of them has had.
+    pub attempts: u32,
+    /// When it was due.
+    pub due_at: Timestamp,
+}
+
+/// A notification batch that a step makes, with its first work item due at once.
+#[derive(Debug, Clone)]
+pub struct NewNotificationBatch {
+    /// What they have in common.
+    pub head: NotificationHead,
+    /// How many there are.
+    pub count: u32,
+    /// `Notifications::pack`ed; the backend compresses.
+    pub packed: Bytes,
+    /// If they cannot be sent for a reason known already, they are suspended with it and no work item is made.
+    pub suspended: Option<String>,
+}
+
+/// A notification batch as the journal holds it.
+#[derive(Debug, Clone)]
+pub struct StoredNotificationBatch {
+    /// Its number.
+    pub id: NotificationBatchId,
+    /// What they have in common.
+    pub head: NotificationHead,
+    /// The notifications.
+    pub notifications: Notifications,
+}
+
+/// A chunk of attempts at the notifications of one batch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReceiptChunk {
+    /// The batch.
+    pub batch: NotificationBatchId,
+    /// The attempts.
+    pub attempts: Vec<Attempt>,
+}
+
+/// Notifications of one batch that are to be tried again at the same time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Retry {
+    /// The batch.
+    pub batch: NotificationBatchId,
+    /// Its channel.
+    pub application: Name,
+    /// Its channel.
+    pub channel: Name,
+    /// Which of them, ascending, not empty.
+    pub ordinals: Vec<u32>,
+    /// How many attempts each has had.
+    pub attempts: u32,
+    /// When.
+    pub due_at: Timestamp,
+}
+
+/// Notifications of one batch that wait for an operator.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Suspension {
+    /// The batch.
+    pub batch: NotificationBatchId,
+    /// Its application.
+    pub application: Name,
+    /// Its channel.
+    pub channel: Name,
+    /// Which of them, ascending, not empty.
+    pub ordinals: Vec<u32>,
+    /// How many attempts each has had.
+    pub attempts: u32,
+    /// Why.
+    pub reason: String,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// A suspension with the number by which it is resumed or ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredSuspension {
+    /// Its number.
+    pub id: u64,
+    /// What is suspended and why.
+    pub suspension: Suspension,
+}
+
+/// What an operator does with suspensions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resolution {
+    /// They become due again, with a fresh retry schedule.
+    Resume,
+    /// They are closed without being sent.
+    End,
+}
+
+/// Which suspensions: all that meet every given condition.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct SuspensionFilter {
+    /// Only this one.
+    pub id: Option<u64>,
+    /// Only of this application.
+    pub application: Option<Name>,
+    /// Only of this channel.
+    pub channel: Option<Name>,
+    /// Only of this batch.
+    pub batch: Option<NotificationBatchId>,
+}
+
+/// The result of a step and the acknowledgement of its input: all of it is stored, or nothing.
+#[derive(Debug, Clone, Default)]
+pub struct Step {
+    /// Event batches that are matched now.
+    pub matched: Vec<Claim<EventBatchId>>,
+    /// Event batches that could not be matched, and why; they are set aside, listed and kept.
+    pub failed: Vec<(Claim<EventBatchId>, String)>,
+    /// Work items that are finished now. Those of their notifications without a closing attempt, retry or suspension
+    /// are lost, so a step accounts for each.
+    pub finished: Vec<Claim<WorkItemId>>,
+    /// Work items whose claims must still hold, though they are not finished by this step.
+    pub held: Vec<Claim<WorkItemId>>,
+    /// New notification batches.
+    pub batches: Vec<NewNotificationBatch>,
+    /// Attempts.
+    pub receipts: Vec<ReceiptChunk>,
+    /// New work items for a later time.
+    pub retries: Vec<Retry>,
+    /// What waits for an operator.
+    pub suspensions: Vec<Suspension>,
+}
+
+/// What waits and what is being worked on, as counters that cost nothing to read.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Backlog {
+    /// Event batches not yet matched.
+    pub event_batches: u64,
+    /// Events in them.
+    pub events: u64,
+    /// Packed bytes of them.
+    pub event_bytes: u64,
+    /// Event batches set aside because matching failed.
+    pub failed_batches: u64,
+    /// Notifications in work items that are due, claimed or waiting for their retry.
+    pub notifications: u64,
+    /// Work items.
+    pub work_items: u64,
+    /// Notifications that wait for an operator.
+    pub suspended: u64,
+    /// When the oldest unmatched event batch was accepted.
+    pub oldest_event: Option<Timestamp>,
+}
+
+/// Totals since the journal was made, for status and reports.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Totals {
+    /// Event batches accepted.
+    pub event_batches: u64,
+    /// Events accepted.
+    pub events: u64,
+    /// Notification batches made.
+    pub notification_batches: u64,
+    /// Notifications made.
+    pub notifications: u64,
+    /// Attempts by outcome, in the order of `Outcome::ALL`.
+    pub attempts: [u64; Outcome::ALL.len()],
+}
+
+/// How far an event batch has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EventBatchState {
+    /// Waits to be matched.
+    Accepted,
+    /// Matched at this time.
+    Matched(Timestamp),
+    /// Set aside, with the reason.
+    Failed(String),
+}
+
+/// Follows arrivals: each receiver wakes up after its number has grown. The numbers mean nothing else.
+#[derive(Debug, Clone)]
+pub struct Arrivals {
+    /// Grows when event batches arrive.
+    pub events: tokio::sync::watch::Receiver<u64>,
+    /// Grows when work becomes due or is released.
+    pub work: tokio::sync::watch::Receiver<u64>,
+}
+
+/// The flow, durable. Every method may be called from any task.
+///
+/// What a method has acknowledged survives a crash of the process and of the machine.
+#[async_trait]
+pub trait Journal: Send + Sync + 'static {
+    /// Stores a batch. Concurrent calls share one fsync.
+    ///
+    /// # Errors
+    /// `Full` before anything is lost: the disk or a bound is reached. The caller's caller should try again later.
+    async fn accept(&self, batch: NewEventBatch) -> Result<Accepted, StoreError>;
+
+    /// Hands out unmatched event batches in the order of their acceptance, each to one matcher until `now + lease`,
+    /// up to `batches` of them and not many more than `bytes` packed bytes (at least one if any waits).
+    async fn claim_events(
+        &self,
+        batches: usize,
+        bytes: usize,
+        lease: Duration,
+        now: Timestamp,
+    ) -> Result<Vec<ClaimedEvents>, StoreError>;
+
+    /// Hands out up to `limit` due work items of a channel, oldest due first, each to one worker.
+    ///
+    /// A worker that neither finishes nor extends an item within `lease` loses it to another, so a step must be safe
+    /// to run twice.
+    async fn claim_work(
+        &self,
+        application: &Name,
+        channel: &Name,
+        limit: usize,
+        lease: Duration,
+        now: Timestamp,
+    ) -> Result<Vec<WorkItem>, StoreError>;
+
+    /// Prolongs a lease to `now + lease`.
+    ///
+    /// # Errors
+    /// `Fenced`: the claim is lost.
+    async fn extend(&self, claim: Claim<WorkItemId>, lease: Duration, now: Timestamp) -> Result<(), StoreError>;
+
+    /// Gives a claimed work item back, due at once or at `due_at`, as if it had not been claimed.
+    async fn release(&self, claim: Claim<WorkItemId>, due_at: Option<Timestamp>) -> Result<(), StoreError>;
+
+    /// Gives a claimed event batch back.
+    async fn release_events(&self, claim: Claim<EventBatchId>) -> Result<(), StoreError>;
+
+    /// Stores a step: all of it, or nothing. Gives the numbers of its new notification batches, in order.
+    ///
+    /// # Errors
+    /// `Fenced`: one of its claims is lost; nothing was stored.
+    async fn commit(&self, step: Step) -> Result<Vec<NotificationBatchId>, StoreError>;
+
+    /// When the next work item of a channel that is not due yet becomes due.
+    async fn next_due(&self, application: &Name, channel: &Name, now: Timestamp) -> Result<Option<Timestamp>, StoreError>;
+
+    /// Wakes whoever waits for events or work. Receivers see every arrival after the call, none before it.
+    fn arrivals(&self) -> Arrivals;
+
+    /// What waits. Cheap.
+    fn backlog(&self) -> Backlog;
+
+    /// Totals since the journal was made. Cheap.
+    fn totals(&self) -> Totals;
+
+    /// An event batch, with its state.
+    async fn event_batch(&self, id: EventBatchId) -> Result<Option<(EventBatch, EventBatchState)>, StoreError>;
+
+    /// The newest event batches before `before` (or all), newest first, without their events, each with its count.
+    async fn event_batches(
+        &self,
+        before: Option<EventBatchId>,
+        limit: usize,
+    ) -> Result<Vec<(EventBatch, EventBatchState)>, StoreError>;
+
+    /// Sends failed event batches to be matched again. Gives how many there were.
+    async fn rematch(&self, application: &Name) -> Result<u64, StoreError>;
+
+    /// A notification batch, unpacked.
+    async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError>;
+
+    /// The notification batches that tell of events of a batch, oldest first.
+    async fn notification_batches_of(&self, events: EventBatchId) -> Result<Vec<NotificationBatchId>, StoreError>;
+
+    /// The newest notification batches before `before` (or all), newest first: heads and counts only.
+    async fn notification_batches(
+        &self,
+        before: Option<NotificationBatchId>,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError>;
+
+    /// All attempts at the notifications of a batch, in the order they were recorded.
+    async fn attempts(&self, batch: NotificationBatchId) -> Result<Vec<Attempt>, StoreError>;
+
+    /// The open work items of a batch, claimed or not.
+    async fn open_work(&self, batch: NotificationBatchId) -> Result<Vec<WorkItem>, StoreError>;
+
+    /// Suspensions, oldest first, from after the number `after`.
+    async fn suspensions(
+        &self,
+        filter: &SuspensionFilter,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<StoredSuspension>, StoreError>;
+
+    /// Resumes or ends suspensions. Ended ones get a closing attempt with outcome `Ended`. Gives the number of
+    /// notifications touched.
+    async fn resolve(&self, filter: &SuspensionFilter, resolution: Resolution, now: Timestamp) -> Result<u64, StoreError>;
+
+    /// Removes up to `limit` finished event batches and notification batches that were closed before `before`, whole
+    /// with their receipts, and idempotency keys that are over at `now`. Unsent, suspended and failed work stays.
+    /// Gives how many batches it removed; less than `limit` means that nothing more is to remove.
+    async fn prune(&self, before: Timestamp, now: Timestamp, limit: usize) -> Result<usize, StoreError>;
+
+    /// Writes and syncs a few bytes; says how long that took. For `doctor` and readiness.
+    async fn probe(&self) -> Result<Duration, StoreError>;
+}
+
+/// A notification by its id, from its batch.
+pub fn notification_of(batch: &StoredNotificationBatch, ordinal: u32) -> Option<NotificationId> {
+    ((ordinal as usize) < batch.notifications.count()).then_some(NotificationId { batch: batch.id, ordinal })
+}

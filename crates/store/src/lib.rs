@@ -1,0 +1,11 @@
+//! Remembers: records (who and what) and the journal (what happened and what is to do).
+//!
+//! Two ports, each with one conformance suite that every backend runs. SQL appears only here.
+
+pub mod journal; // the port of the flow: event batches, notification batches, work items, receipts
+pub mod records; // the port of the system of record: applications, subscribers, subscriptions, keys
+
+pub mod memory; // both ports in memory, for tests and trials
+pub mod sqlite; // both ports on SQLite, a file each: the default
+
+pub mod error; // what a caller can do about trouble

@@ -1,0 +1,305 @@
+//! The port of the system of record: applications, subscribers, subscriptions, keys, and the feed of their changes.
+
+use async_trait::async_trait;
+use tocsin_model::{
+    id::{ChangeSequence, Name, SubscriberId, SubscriberNumber, SubscriptionId},
+    subscriber::{Device, Profile, Subscriber},
+    subscription::Subscription,
+    time::Timestamp,
+};
+
+use crate::error::StoreError;
+
+/// One version of an application's definition.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ApplicationVersion {
+    /// Its application.
+    pub name: Name,
+    /// From 1.
+    pub version: u32,
+    /// The YAML text as it was applied, environment variables unresolved.
+    pub text: String,
+    /// Who applied it.
+    pub author: String,
+    /// When.
+    pub applied_at: Timestamp,
+}
+
+/// What the caller expects of the thing that it changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expect {
+    /// Anything, or nothing yet.
+    Any,
+    /// Nothing yet: `Taken` otherwise.
+    Absent,
+    /// Something: `Missing` otherwise.
+    Present,
+    /// Exactly this revision: `Changed` otherwise, `Missing` if there is none.
+    Revision(u64),
+}
+
+/// A subscription that asks to be stored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewSubscription {
+    /// See [`Subscription`].
+    pub application: Name,
+    /// See [`Subscription`].
+    pub class: Name,
+    /// See [`Subscription`].
+    pub subscriber: SubscriberId,
+    /// With a key, an existing subscription of the same subscriber, class and key is replaced.
+    pub key: Option<String>,
+    /// See [`Subscription`].
+    pub device: Option<Name>,
+    /// See [`Subscription`].
+    pub enabled: bool,
+    /// See [`Subscription`].
+    pub values: Box<str>,
+}
+
+/// A whole subscriber that asks to be stored: what an import line says.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewSubscriber {
+    /// Its id; an existing one is replaced.
+    pub id: SubscriberId,
+    /// See [`Subscriber`].
+    pub profile: Profile,
+    /// All its devices; `None` leaves those that it has.
+    pub devices: Option<Vec<(Name, Device)>>,
+}
+
+/// What is wanted of a list of subscribers or subscriptions; conditions are joined by and.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct SubscriberFilter {
+    /// The id begins with this.
+    pub id_prefix: Option<String>,
+    /// A device has this address.
+    pub address: Option<String>,
+    /// The locale is this.
+    pub locale: Option<String>,
+    /// Whether it is enabled.
+    pub enabled: Option<bool>,
+    /// An attribute (by name) equals this text, or contains it if it is a list.
+    pub attribute: Option<(String, String)>,
+}
+
+/// What is wanted of a list of subscriptions; conditions are joined by and.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct SubscriptionFilter {
+    /// Only of this application.
+    pub application: Option<Name>,
+    /// Only of this class.
+    pub class: Option<Name>,
+    /// Only of this subscriber.
+    pub subscriber: Option<SubscriberId>,
+    /// Only with this key.
+    pub key: Option<String>,
+    /// Only enabled or disabled ones.
+    pub enabled: Option<bool>,
+}
+
+/// A change of the records, in the order of its commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// Its place in the feed.
+    pub sequence: ChangeSequence,
+    /// What changed. The feed says what, not how: the reader looks at the present state, which is at least as new.
+    pub what: Changed,
+}
+
+/// What changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Changed {
+    /// An application has a new version, or is gone.
+    Application(Name),
+    /// A subscriber or one of its devices changed in a way that may matter to its subscriptions, or is gone.
+    Subscriber(SubscriberNumber),
+    /// Subscriptions with numbers from the first to the last were made, changed or removed.
+    Subscriptions(SubscriptionId, SubscriptionId),
+    /// An API key was made or removed.
+    ApiKey,
+}
+
+/// A subscription as the match index wants it: only those that may fire.
+#[derive(Debug, Clone, PartialEq)]
+pub struct IndexedSubscription {
+    /// Its number.
+    pub id: SubscriptionId,
+    /// Its class.
+    pub class: Name,
+    /// Its parameters, as JSON.
+    pub values: Box<str>,
+    /// The channel of the device that is told: the subscription's own device, else the subscriber's first active one by
+    /// name. `None` if there is none that is active.
+    pub channel: Option<Name>,
+}
+
+/// Whom a notification goes to: everything that formatting and sending need to know.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Recipient {
+    /// The subscription.
+    pub subscription: Subscription,
+    /// The subscriber's profile.
+    pub profile: Profile,
+    /// The device's name and the device, if there is one that may be used.
+    pub device: Option<(Name, Device)>,
+}
+
+/// An API key as it is kept: a hash, never the key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApiKey {
+    /// Its public part, by which it is listed and removed.
+    pub id: String,
+    /// SHA-256 of the whole key.
+    pub hash: [u8; 32],
+    /// What it is for.
+    pub description: String,
+    /// What it may do, as `area:right` words.
+    pub scopes: Vec<String>,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it stops working.
+    pub expires_at: Option<Timestamp>,
+}
+
+/// How many there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RecordCounts {
+    /// Subscribers.
+    pub subscribers: u64,
+    /// Devices.
+    pub devices: u64,
+    /// Subscriptions.
+    pub subscriptions: u64,
+}
+
+/// What became of one line of a bulk write.
+pub type Written<T> = Result<T, StoreError>;
+
+/// The system of record. A write is durable when its call returns; concurrent writes share one fsync. Every change
+/// gets its number in the change feed in the same commit.
+#[async_trait]
+pub trait Records: Send + Sync + 'static {
+    /// An identity of this installation, made once, that goes into message ids.
+    fn installation(&self) -> &str;
+
+    // Applications
+
+    /// Stores the next version of an application's definition. Gives its number.
+    async fn put_application(&self, name: &Name, text: &str, author: &str, now: Timestamp) -> Result<u32, StoreError>;
+    /// The current version of every application, by name.
+    async fn applications(&self) -> Result<Vec<ApplicationVersion>, StoreError>;
+    /// One version, or the current one.
+    async fn application(&self, name: &Name, version: Option<u32>) -> Result<Option<ApplicationVersion>, StoreError>;
+    /// All versions, newest first.
+    async fn application_history(&self, name: &Name) -> Result<Vec<ApplicationVersion>, StoreError>;
+    /// Removes an application with its subscriptions, in small steps. Its history stays.
+    async fn remove_application(&self, name: &Name, now: Timestamp) -> Result<(), StoreError>;
+
+    // Subscribers and devices
+
+    /// Stores a subscriber; its devices are replaced if given.
+    async fn put_subscriber(&self, new: NewSubscriber, expect: Expect, now: Timestamp) -> Result<Subscriber, StoreError>;
+    /// Stores many in one commit, each alone: one that fails does not stop the others.
+    async fn put_subscribers(
+        &self,
+        new: Vec<NewSubscriber>,
+        now: Timestamp,
+    ) -> Result<Vec<Written<SubscriberNumber>>, StoreError>;
+    /// One subscriber.
+    async fn subscriber(&self, id: &SubscriberId) -> Result<Option<Subscriber>, StoreError>;
+    /// Up to `limit` in the order of their ids, after `after`.
+    async fn subscribers(
+        &self,
+        filter: &SubscriberFilter,
+        after: Option<&SubscriberId>,
+        limit: usize,
+    ) -> Result<Vec<Subscriber>, StoreError>;
+    /// Removes a subscriber with its devices and subscriptions.
+    async fn remove_subscriber(&self, id: &SubscriberId, expect: Expect, now: Timestamp) -> Result<(), StoreError>;
+    /// Stores one device. Gives the subscriber as it is then.
+    async fn put_device(
+        &self,
+        id: &SubscriberId,
+        name: &Name,
+        device: Device,
+        now: Timestamp,
+    ) -> Result<Subscriber, StoreError>;
+    /// Removes one device. Gives the subscriber as it is then.
+    async fn remove_device(&self, id: &SubscriberId, name: &Name, now: Timestamp) -> Result<Subscriber, StoreError>;
+
+    // Subscriptions
+
+    /// Stores a new subscription, or replaces the one with its key.
+    async fn put_subscription(&self, new: NewSubscription, now: Timestamp) -> Result<Subscription, StoreError>;
+    /// Stores many in one commit, each alone: one that fails (`Missing` subscriber) does not stop the others.
+    async fn put_subscriptions(
+        &self,
+        new: Vec<NewSubscription>,
+        now: Timestamp,
+    ) -> Result<Vec<Written<SubscriptionId>>, StoreError>;
+    /// Replaces device, enabled flag and values of a subscription.
+    async fn update_subscription(
+        &self,
+        id: SubscriptionId,
+        device: Option<Name>,
+        enabled: bool,
+        values: Box<str>,
+        expect: Expect,
+        now: Timestamp,
+    ) -> Result<Subscription, StoreError>;
+    /// One subscription.
+    async fn subscription(&self, id: SubscriptionId) -> Result<Option<Subscription>, StoreError>;
+    /// Up to `limit` in the order of their numbers, after `after`.
+    async fn subscriptions(
+        &self,
+        filter: &SubscriptionFilter,
+        after: Option<SubscriptionId>,
+        limit: usize,
+    ) -> Result<Vec<Subscription>, StoreError>;
+    /// Removes a subscription.
+    async fn remove_subscription(&self, id: SubscriptionId, expect: Expect, now: Timestamp) -> Result<(), StoreError>;
+
+    // For matching and delivery
+
+    /// The enabled subscriptions of an application with numbers after `after`, up to `limit`, for building an index;
+    /// each with its channel resolved. A short answer means the end.
+    async fn indexed_subscriptions(
+        &self,
+        application: &Name,
+        after: Option<SubscriptionId>,
+        limit: usize,
+    ) -> Result<Vec<IndexedSubscription>, StoreError>;
+    /// The same for numbers from `first` to `last`, to follow a change.
+    async fn indexed_between(
+        &self,
+        application: &Name,
+        first: SubscriptionId,
+        last: SubscriptionId,
+    ) -> Result<Vec<IndexedSubscription>, StoreError>;
+    /// The numbers of all subscriptions of a subscriber, enabled or not.
+    async fn subscriptions_of(&self, subscriber: SubscriberNumber) -> Result<Vec<SubscriptionId>, StoreError>;
+    /// Whom notifications go to, in the order asked; `None` for a subscription that is gone.
+    async fn recipients(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<Option<Recipient>>, StoreError>;
+
+    // The change feed
+
+    /// Changes after `after`, oldest first, up to `limit`.
+    async fn changes(&self, after: ChangeSequence, limit: usize) -> Result<Vec<Change>, StoreError>;
+    /// The newest change; the receiver wakes up when there is a newer one.
+    fn newest_change(&self) -> tokio::sync::watch::Receiver<ChangeSequence>;
+
+    // API keys
+
+    /// Stores a key.
+    async fn put_api_key(&self, key: ApiKey) -> Result<(), StoreError>;
+    /// All keys, oldest first.
+    async fn api_keys(&self) -> Result<Vec<ApiKey>, StoreError>;
+    /// Removes a key; `Missing` if there is none.
+    async fn remove_api_key(&self, id: &str) -> Result<(), StoreError>;
+
+    /// How many there are. Cheap.
+    fn counts(&self) -> RecordCounts;
+    /// Writes and syncs a few bytes; says how long that took.
+    async fn probe(&self) -> Result<std::time::Duration, StoreError>;
+}
