@@ -318,17 +318,27 @@ mod tests {
 
     #[test]
     fn a_problem_first_says_what_to_do() {
-        check(401, None, Value::Null, expect![[""]]);
+        check(401, None, Value::Null, expect![[r#"
+            give a valid API key with --key, TOCSIN_KEY or --key-file; `tocsin init` and the first start print one
+              unauthorized (HTTP 401)"#]]);
         check(
             422,
             None,
             json!({"type": "/problems/invalid", "title": "the definition has mistakes", "problems": [
                 {"path": "rules.near.when", "line": 4, "column": 9, "message": "`event.mag` does not exist", "hint": "did you mean `event.magnitude`?"},
                 {"path": "", "message": "evil \u{1b}[2J"}]}),
-            expect![[""]],
+            expect![[r#"
+                mend what follows
+                  the definition has mistakes (HTTP 422)
+                  4:9: rules.near.when: `event.mag` does not exist; did you mean `event.magnitude`?
+                  evil �[2J"#]],
         );
-        check(503, Some(5), json!({"title": "full", "detail": "the disk has 12 MiB left"}), expect![[""]]);
-        check(502, None, Value::Null, expect![[""]]);
+        check(503, Some(5), json!({"title": "full", "detail": "the disk has 12 MiB left"}), expect![[r#"
+            the server cannot take it now; try again in 5 s
+              full: the disk has 12 MiB left (HTTP 503)"#]]);
+        check(502, None, Value::Null, expect![[r#"
+            the server failed; its log tells why
+              bad gateway (HTTP 502)"#]]);
     }
 
     #[test]

@@ -197,18 +197,43 @@ mod tests {
             {"kind": "added", "path": "events.quake", "text": "6 fields", "drops": false},
             {"kind": "changed", "path": "rules.near.when", "text": "", "drops": false}],
             "warnings": [{"path": "rules.near", "message": "looks at every subscription", "hint": "compare a field for equality"}]});
-        check(&[], vec![(200, changes), (201, json!({"name": "quakes", "version": 2}))], expect![[""]]).await;
+        check(&[], vec![(200, changes), (201, json!({"name": "quakes", "version": 2}))], expect![[r#"
+            + events.quake: 6 fields
+            ~ rules.near.when
+            warning: rules.near: looks at every subscription; compare a field for equality
+            quakes runs as version 2
+            ok
+            PUT /v1/applications/quakes?dry_run=true [application/yaml] # mine
+            application: quakes # the name
+            events: {}
+            PUT /v1/applications/quakes [application/yaml] # mine
+            application: quakes # the name
+            events: {}"#]]).await;
     }
 
     #[tokio::test]
     async fn data_is_not_dropped_unless_named() {
         let refusal = json!({"type": "/problems/would-drop-data", "title": "would drop data", "problems": [{"path": "subscriptions.nearby", "message": "12 subscriptions"}]});
-        check(&["--yes"], vec![(409, refusal)], expect![[""]]).await;
+        check(&["--yes"], vec![(409, refusal)], expect![[r#"
+            - subscriptions.nearby and its data
+            failed: nothing was changed; to drop the data add --allow-drop subscriptions.nearby
+            PUT /v1/applications/quakes?dry_run=true [application/yaml] # mine
+            application: quakes # the name
+            events: {}"#]]).await;
         let changes = json!({"version": 2, "differences": [{"kind": "removed", "path": "subscriptions.nearby", "text": "", "drops": true}]});
         check(
             &["--allow-drop", "subscriptions.nearby"],
             vec![(200, changes), (200, json!({"version": 3}))],
-            expect![[""]],
+            expect![[r#"
+                - subscriptions.nearby (drops data)
+                quakes runs as version 3
+                ok
+                PUT /v1/applications/quakes?dry_run=true&allow_drop=subscriptions.nearby [application/yaml] # mine
+                application: quakes # the name
+                events: {}
+                PUT /v1/applications/quakes?allow_drop=subscriptions.nearby [application/yaml] # mine
+                application: quakes # the name
+                events: {}"#]],
         )
         .await;
     }
@@ -216,6 +241,12 @@ mod tests {
     #[tokio::test]
     async fn problems_point_into_the_file() {
         let problems = json!({"title": "the definition has mistakes", "problems": [{"path": "rules.near.on", "line": 7, "column": 3, "message": "`quak` does not exist", "hint": "did you mean `quake`?"}]});
-        check(&[], vec![(422, problems)], expect![[""]]).await;
+        check(&[], vec![(422, problems)], expect![[r#"
+            failed: mend what follows
+              the definition has mistakes (HTTP 422)
+              app.yaml:7:3: rules.near.on: `quak` does not exist; did you mean `quake`?
+            PUT /v1/applications/quakes?dry_run=true [application/yaml] # mine
+            application: quakes # the name
+            events: {}"#]]).await;
     }
 }

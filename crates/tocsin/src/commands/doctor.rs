@@ -249,6 +249,16 @@ mod tests {
         let server = FakeServer::start(answers).await;
         let (terminal, captured) = Terminal::captured();
         show(&terminal, &super::server(&server.client(), true).await).expect("memory takes it");
-        expect![[""]].assert_eq(&captured.text().replace(server.client().server(), "http://server"));
+        expect![[r#"
+            fail  server: http://server is not ready: the index of quakes is being built
+                  wait if it has just started; else its log tells why
+            warn  failed event batches: 2
+                  `tocsin trace eb-...` tells why; POST /v1/applications/{app}/rematch matches them again
+            warn  suspended: 3,100 notifications wait
+                  `tocsin suspended list` tells why; `tocsin suspended resume` sends them again
+            fail  channel quakes/email: connection refused
+                  check the channel's options, and whether the far side is up and lets us in
+            ok    channel quakes/hook: 200
+        "#]].assert_eq(&captured.text().replace(server.client().server(), "http://server"));
     }
 }

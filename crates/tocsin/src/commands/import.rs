@@ -222,13 +222,28 @@ mod tests {
     #[tokio::test]
     async fn refused_lines_are_listed() {
         let lines = "{\"line\":2,\"error\":{\"title\":\"invalid\",\"problems\":[{\"path\":\"locale\",\"message\":\"`d` is not a language tag\"}]}}\n{\"lines\":3,\"stored\":2,\"failed\":1}";
-        check(&["subscribers"], vec![(200, json!(lines))], expect![[""]]).await;
-        check(&["subscriptions", "--application", "quakes", "--class", "nearby"], vec![(200, json!("{\"lines\":1,\"stored\":1,\"failed\":0}\n"))], expect![[""]]).await;
+        check(&["subscribers"], vec![(200, json!(lines))], expect![[r#"
+            people.csv:2: locale: `d` is not a language tag
+            3 lines: 2 stored, 1 refused
+            failed: mend the 1 refused lines and import them again; the others are stored
+            POST /v1/import/subscribers [text/csv] id,locale
+            alice,de"#]]).await;
+        check(&["subscriptions", "--application", "quakes", "--class", "nearby"], vec![(200, json!("{\"lines\":1,\"stored\":1,\"failed\":0}\n"))], expect![[r#"
+            1 lines: 1 stored, 0 refused
+            POST /v1/import/subscriptions?application=quakes&class=nearby [text/csv] id,locale
+            alice,de"#]]).await;
     }
 
     #[tokio::test]
     async fn an_answer_that_breaks_off_is_a_failure() {
-        check(&["subscribers", "--format", "ndjson"], vec![(200, json!(""))], expect![[""]]).await;
-        check(&["subscribers"], vec![(200, json!("{\"title\":\"the store failed\"}"))], expect![[""]]).await;
+        check(&["subscribers", "--format", "ndjson"], vec![(200, json!(""))], expect![[r#"
+            failed: the import broke off; repeat it: what was stored before is only replaced
+            POST /v1/import/subscribers [application/x-ndjson] id,locale
+            alice,de"#]]).await;
+        check(&["subscribers"], vec![(200, json!("{\"title\":\"the store failed\"}"))], expect![[r#"
+            failed: the import ended early; what was stored before stays stored
+              the store failed
+            POST /v1/import/subscribers [text/csv] id,locale
+            alice,de"#]]).await;
     }
 }

@@ -321,30 +321,62 @@ mod tests {
             {"id": "b", "properties": {"mag": null}, "geometry": {"coordinates": [1, 2]}},
             {"id": "c", "properties": {"mag": 2}, "geometry": null}]});
         let args = ["--items", "features", "--map", "id=id,magnitude=properties.mag", "--map", "longitude=geometry.coordinates.0"];
-        check(&input.to_string(), &args, accepted(1), expect![[""]]).await;
-        check(&input.to_string(), &[&args[..], &["--require", "magnitude,longitude"]].concat(), accepted(1), expect![[""]]).await;
-        check("{}", &args, vec![], expect![[""]]).await;
-        check("{}", &["--map", "magnitude"], vec![], expect![[""]]).await;
-        check("{}", &["--map", "a=b", "--require", "c"], vec![], expect![[""]]).await;
+        check(&input.to_string(), &args, accepted(1), expect![[r#"
+            3 events accepted in 1 batches
+            POST /v1/applications/quakes/events/quake [application/json] [{"id":"a","magnitude":5.1,"longitude":14.5},{"id":"b","longitude":1},{"id":"c","magnitude":2}]"#]]).await;
+        check(&input.to_string(), &[&args[..], &["--require", "magnitude,longitude"]].concat(), accepted(1), expect![[r#"
+            1 events accepted in 1 batches; 2 items left out because a required field is missing
+            POST /v1/applications/quakes/events/quake [application/json] [{"id":"a","magnitude":5.1,"longitude":14.5}]"#]]).await;
+        check("{}", &args, vec![], expect![[r#"
+            failed: events.json has no array at `features`
+              0 events in 0 batches were accepted before; the batch that failed was not
+        "#]]).await;
+        check("{}", &["--map", "magnitude"], vec![], expect![[r#"
+            failed: error: invalid value 'magnitude' for '--map <FIELD=PATH>': `magnitude` is not FIELD=PATH, such as magnitude=properties.mag
+        "#]]).await;
+        check("{}", &["--map", "a=b", "--require", "c"], vec![], expect![[r#"
+            failed: --require c names no field of --map
+        "#]]).await;
     }
 
     #[tokio::test]
     async fn lines_and_arrays_are_cut_into_batches() {
         let args = ["--batch", "2", "--idempotency-key", "k", "--source", "me"];
-        check("{\"n\":1}\n{\"n\":2}\n[{\"n\":3}]", &args, accepted(2), expect![[""]]).await;
+        check("{\"n\":1}\n{\"n\":2}\n[{\"n\":3}]", &args, accepted(2), expect![[r#"
+            3 events accepted in 2 batches
+            POST /v1/applications/quakes/events/quake?source=me [application/json] [k-0] [{"n":1},{"n":2}]
+            POST /v1/applications/quakes/events/quake?source=me [application/json] [k-1] [{"n":3}]"#]]).await;
     }
 
     #[tokio::test]
     async fn what_was_accepted_before_a_failure_is_told() {
-        check("{\"n\":1}\n{\"n\":2}\nnonsense", &["--batch", "1"], accepted(2), expect![[""]]).await;
+        check("{\"n\":1}\n{\"n\":2}\nnonsense", &["--batch", "1"], accepted(2), expect![[r#"
+            failed: events.json:3:2: is not JSON
+              expected ident at line 3 column 2
+              2 events in 2 batches were accepted before; the batch that failed was not
+            POST /v1/applications/quakes/events/quake [application/json] [{"n":1}]
+            POST /v1/applications/quakes/events/quake [application/json] [{"n":2}]"#]]).await;
         let problems = json!({"title": "the events have mistakes", "problems": [{"path": "0.n", "message": "should be a string, not an integer"}]});
-        check("{\"n\":1}\n{\"n\":2}", &["--batch", "1"], [accepted(1), vec![(422, problems)]].concat(), expect![[""]]).await;
+        check("{\"n\":1}\n{\"n\":2}", &["--batch", "1"], [accepted(1), vec![(422, problems)]].concat(), expect![[r#"
+            failed: mend what follows
+              the events have mistakes (HTTP 422)
+              0.n: should be a string, not an integer
+              1 events in 1 batches were accepted before; the batch that failed was not
+            POST /v1/applications/quakes/events/quake [application/json] [{"n":1}]
+            POST /v1/applications/quakes/events/quake [application/json] [{"n":2}]"#]]).await;
     }
 
     #[tokio::test]
     async fn a_server_that_asks_to_wait_is_asked_again() {
         let busy = json!({"title": "the journal is full", "retry_after": 0});
-        check("{\"n\":1}", &[], [vec![(503, busy)], accepted(1)].concat(), expect![[""]]).await;
-        check("{\"n\":1}", &[], vec![(503, json!({"title": "closed", "retry_after": 3600}))], expect![[""]]).await;
+        check("{\"n\":1}", &[], [vec![(503, busy)], accepted(1)].concat(), expect![[r#"
+            1 events accepted in 1 batches
+            POST /v1/applications/quakes/events/quake [application/json] [{"n":1}]
+            POST /v1/applications/quakes/events/quake [application/json] [{"n":1}]"#]]).await;
+        check("{\"n\":1}", &[], vec![(503, json!({"title": "closed", "retry_after": 3600}))], expect![[r#"
+            failed: the server cannot take it now; try again in 3600 s
+              closed (HTTP 503)
+              0 events in 0 batches were accepted before; the batch that failed was not
+            POST /v1/applications/quakes/events/quake [application/json] [{"n":1}]"#]]).await;
     }
 }

@@ -175,15 +175,30 @@ mod tests {
     async fn lists_go_on_page_after_page() {
         let page = |id: u64| json!({"id": id, "batch": "nb-7", "application": "quakes", "channel": "email", "notifications": 1200, "since": "2026-11-21T09:30:00Z", "reason": "550 no"});
         let answers = vec![(200, json!({"items": [page(1)], "next": "a b"})), (200, json!({"items": [page(2)]}))];
-        check(&["list", "--channel", "email"], answers, expect![[""]]).await;
-        check(&["list"], vec![(200, json!({"items": []}))], expect![[""]]).await;
+        check(&["list", "--channel", "email"], answers, expect![[r#"
+            id  notifications  batch  application  channel  since                 reason
+            1   1,200          nb-7   quakes       email    2026-11-21T09:30:00Z  550 no
+            2   1,200          nb-7   quakes       email    2026-11-21T09:30:00Z  550 no
+            GET /v1/suspensions?channel=email&limit=1000
+            GET /v1/suspensions?channel=email&limit=1000&after=a%20b"#]]).await;
+        check(&["list"], vec![(200, json!({"items": []}))], expect![[r#"
+            nothing is suspended
+            GET /v1/suspensions?limit=1000"#]]).await;
     }
 
     #[tokio::test]
     async fn nothing_is_touched_by_accident() {
-        check(&["resume"], vec![], expect![[""]]).await;
-        check(&["resume", "--all"], vec![(200, json!({"notifications": 4300}))], expect![[""]]).await;
-        check(&["end", "--batch", "nb-7"], vec![(200, json!({"items": [{"id": 1, "notifications": 3}]}))], expect![[""]]).await;
-        check(&["end", "--batch", "nb-7", "--yes"], vec![(200, json!({"notifications": 3}))], expect![[""]]).await;
+        check(&["resume"], vec![], expect![[r#"
+            failed: say which: --id, --application, --channel, --batch or --all
+        "#]]).await;
+        check(&["resume", "--all"], vec![(200, json!({"notifications": 4300}))], expect![[r#"
+            4,300 notifications resumed
+            POST /v1/suspensions/resume [application/json] {"all":true}"#]]).await;
+        check(&["end", "--batch", "nb-7"], vec![(200, json!({"items": [{"id": 1, "notifications": 3}]}))], expect![[r#"
+            failed: nothing was changed; --yes ends without asking
+            GET /v1/suspensions?batch=nb-7&limit=1000"#]]).await;
+        check(&["end", "--batch", "nb-7", "--yes"], vec![(200, json!({"notifications": 3}))], expect![[r#"
+            3 notifications ended
+            POST /v1/suspensions/end [application/json] {"batch":"nb-7"}"#]]).await;
     }
 }

@@ -95,6 +95,13 @@ mod tests {
             {"at": "2026-11-21T09:30:01.5Z", "what": "answered", "id": "n-7-3", "text": "250 ok\u{1b}[2J"}],
             "latencies": {"generation_ms": 4.2, "wait_ms": null}});
         show(&terminal, &trace).expect("memory takes it");
-        expect![[""]].assert_eq(&captured.text());
+        expect![[r#"
+            notification n-7-3
+            from 2026-11-21T09:30:00Z
+                   +0 us  ○ accepted    eb-12  3 events from api
+                 +4.2 ms  ○ matched     nb-7  rule near
+                 +1.50 s  ● answered    n-7-3  250 ok�[2J
+            generation 4.2 ms
+        "#]].assert_eq(&captured.text());
     }
 }

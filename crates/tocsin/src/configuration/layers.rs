@@ -354,9 +354,19 @@ mod tests {
             "[http]\nlisten = 5\nlistn = 'x'\n[jurnal]\nreaders = 2\n[log]\nformat = 'xml'\ncolour = true\n",
             &[("TOCSIN_RUNTIME_THREADS", "many"), ("TOCSIN_HTTP_LISTN", "x"), ("TOCSIN_PORT", "tcp://10.0.0.1:80")],
             &[("drain_patience", "1s"), ("http.request_timeout", "soon")],
-            expect![[""]],
+            expect![[r#"
+                tocsin.toml:3:1: http.listn: is not a key; did you mean `http.listen`?
+                tocsin.toml:5:1: jurnal.readers: is not a key; did you mean `journal.readers`?
+                tocsin.toml:8:1: log.colour: is not a key; `[log]` has level, format
+                --set drain_patience: drain_patience: is not a key; did you mean `pipeline.drain_patience`?
+                tocsin.toml:2:1: http.listen: invalid type: integer `5`, expected socket address
+                tocsin.toml:7:1: log.format: unknown variant `xml`, expected `text` or `json`
+                TOCSIN_RUNTIME_THREADS: runtime.threads: invalid type: string "many", expected u32
+                --set http.request_timeout: http.request_timeout: `soon` is not a duration; write a whole number with a unit, such as `250ms`, `30s`, `5m`, `2h` or `7d`"#]],
         );
-        check("[http\nlisten = 5", &[], &[], expect![[""]]);
-        check("", &[("TOCSIN_HTTP_LISTN", "x"), ("TOCSIN_PORT", "tcp://10.0.0.1:80")], &[], expect![[""]]);
+        check("[http\nlisten = 5", &[], &[], expect!["tocsin.toml:1:6: unclosed table, expected `]`"]);
+        check("", &[("TOCSIN_HTTP_LISTN", "x"), ("TOCSIN_PORT", "tcp://10.0.0.1:80")], &[], expect![[r#"
+            warning: the variable TOCSIN_HTTP_LISTN is not a setting and does nothing; did you mean `TOCSIN_HTTP_LISTEN`?
+            warning: the variable TOCSIN_PORT is not a setting and does nothing"#]]);
     }
 }

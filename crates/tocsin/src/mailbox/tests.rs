@@ -31,7 +31,25 @@ async fn check(words: &str, expected: Expect) -> Mailbox {
 async fn a_pipelined_conversation() {
     let words = "EHLO me\nMAIL FROM:<a@x> BODY=8BITMIME SMTPUTF8\nRCPT TO:<grüße@x>\nRCPT TO:<b@x>\nDATA\nMessage-ID: <1@x>\nSubject: hi\n\n..dot\nend\n.\n\
         MAIL FROM:<>\nRCPT TO:<b@x>\nDATA\nMessage-ID: <1@x>\n\n.\nQUIT\n";
-    let mailbox = check(words, expect![[""]]).await;
+    let mailbox = check(words, expect![[r#"
+        220 mailbox.localhost ESMTP Tocsin mailbox
+        250-mailbox.localhost you had me at EHLO
+        250-SMTPUTF8
+        250-SIZE 200
+        250-PIPELINING
+        250-ENHANCEDSTATUSCODES
+        250 8BITMIME
+        250 2.1.0 ok
+        250 2.1.5 ok
+        250 2.1.5 ok
+        354 go on, end with a dot
+        250 2.0.0 kept
+        250 2.1.0 ok
+        250 2.1.5 ok
+        354 go on, end with a dot
+        250 2.0.0 kept
+        221 2.0.0 bye
+    "#]]).await;
     assert_eq!(mailbox.counts(), Counts { mails: 2, recipients: 3, bytes: mailbox.counts().bytes, repeated: 1 });
     let mails = mailbox.newest();
     assert_eq!(mails[1].to, ["grüße@x", "b@x"]);
@@ -43,7 +61,22 @@ async fn a_pipelined_conversation() {
 #[tokio::test]
 async fn mistakes_are_answered_and_survived() {
     let words = "RCPT TO:<b@x>\nDATA\nNONSENSE\nMAIL FROM:<a@x> SIZE=9999\nMAIL FROM:<a@x>\nMAIL FROM:<b@x>\nDATA\nRSET\nSTARTTLS\nVRFY b\nNOOP\nHELO me\nQUIT\n";
-    let mailbox = check(words, expect![[""]]).await;
+    let mailbox = check(words, expect![[r#"
+        220 mailbox.localhost ESMTP Tocsin mailbox
+        503 5.5.1 say MAIL first
+        503 5.5.1 say MAIL first
+        500 5.5.1 unknown command
+        552 5.3.4 too large
+        250 2.1.0 ok
+        503 5.5.1 a mail is under way; RSET ends it
+        554 5.5.1 nobody to give it to
+        250 2.0.0 forgotten
+        502 5.5.1 not offered here
+        252 2.5.0 every mail is taken in
+        250 2.0.0 ok
+        250 mailbox.localhost
+        221 2.0.0 bye
+    "#]]).await;
     assert_eq!(mailbox.counts(), Counts::default());
 }
 
@@ -53,7 +86,18 @@ async fn a_large_mail_is_refused_and_the_next_is_taken() {
         "MAIL FROM:<a@x>\nRCPT TO:<b@x>\nDATA\n{}.\nMAIL FROM:<a@x>\nRCPT TO:<b@x>\nDATA\nsmall\n.\nQUIT\n",
         "a long line of text\n".repeat(20_000)
     );
-    let mailbox = check(&words, expect![[""]]).await;
+    let mailbox = check(&words, expect![[r#"
+        220 mailbox.localhost ESMTP Tocsin mailbox
+        250 2.1.0 ok
+        250 2.1.5 ok
+        354 go on, end with a dot
+        552 5.3.4 too large
+        250 2.1.0 ok
+        250 2.1.5 ok
+        354 go on, end with a dot
+        250 2.0.0 kept
+        221 2.0.0 bye
+    "#]]).await;
     assert_eq!(mailbox.newest().iter().map(|mail| mail.bytes.clone()).collect::<Vec<_>>(), [b"small\r\n".to_vec()]);
 }
 

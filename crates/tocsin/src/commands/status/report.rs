@@ -204,7 +204,13 @@ mod tests {
         }))
         .expect("a status");
         assert!(!report.is_idle());
-        expect![[""]].assert_eq(&report.lines().join("\n"));
+        expect![[r#"
+            Tocsin 0.1.0, ready, since 2026-11-21T09:30:00Z
+            records   10,000 devices, 10,000 subscribers, 10,000 subscriptions
+            waiting   3 events to match, 12,345 notifications to send, 0 suspended, 0 failed batches
+            so far    1,707 events, 40,000 notifications, 39,000 delivered, 1 refused
+            latency   end to end: p50 1.2 ms, p95 3.5 ms, p99 - of 39,000
+            runs      quakes version 2: 10,000 subscriptions indexed in 468.8 KiB"#]].assert_eq(&report.lines().join("\n"));
         assert!(Report::read(json!({})).expect("an older server").is_idle());
     }
 }
