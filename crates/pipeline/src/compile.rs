@@ -1,14 +1,23 @@
 //! A definition becomes what the steps run: rules, formatters, channels.
 
-use tocsin_model::{application::Application, problem::Problem};
+use std::{collections::BTreeMap, sync::Arc};
+
+use tocsin_formatting::Formatter;
+use tocsin_matching::{NotifyFields, RuleExplanation, RuleSet};
+use tocsin_model::{application::Application, id::Name, problem::Problem};
 
 /// One version of an application, ready to run.
-#[derive(Debug)]
 pub struct Compiled {
     /// The definition.
     pub application: Application,
     /// Its version.
     pub version: u32,
+    /// Its rules, compiled together.
+    pub rules: Arc<RuleSet>,
+    /// How each rule fills its notification's fields.
+    pub notify: BTreeMap<Name, NotifyFields>,
+    /// The templates of each notification class.
+    pub formatters: BTreeMap<Name, Formatter>,
 }
 
 impl Compiled {
@@ -17,11 +26,16 @@ impl Compiled {
     /// # Errors
     /// Every problem found, with the path in the definition.
     pub fn new(application: Application, version: u32) -> Result<Compiled, Vec<Problem>> {
-        Ok(Compiled { application, version })
+        todo!()
     }
 
     /// What will work but cost more than its author may think, such as a rule that scans.
     pub fn warnings(&self) -> Vec<Problem> {
         Vec::new()
+    }
+
+    /// How each rule is answered.
+    pub fn explain(&self) -> Vec<RuleExplanation> {
+        self.rules.explain()
     }
 }

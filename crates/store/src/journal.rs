@@ -327,6 +327,10 @@ pub trait Journal: Send + Sync + 'static {
     /// When the next work item of a channel that is not due yet becomes due.
     async fn next_due(&self, application: &Name, channel: &Name, now: Timestamp) -> Result<Option<Timestamp>, StoreError>;
 
+    /// The channels of an application for which work is open, by name; they need a worker even if the application does
+    /// not define them any more.
+    async fn open_channels(&self, application: &Name) -> Result<Vec<Name>, StoreError>;
+
     /// Wakes whoever waits for events or work. Receivers see every arrival after the call, none before it.
     fn arrivals(&self) -> Arrivals;
 
