@@ -28,8 +28,11 @@ use tocsin_store::{
     journal::{StoredNotificationBatch, WorkItem},
     records::Recipient,
 };
-use tokio::sync::{Semaphore, mpsc};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio::{
+    sync::{Semaphore, mpsc},
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
 
 use crate::{Flow, Running, compile::Compiled, record_receipts::Report};
 
@@ -56,11 +59,14 @@ impl Worker {
         let worker = Arc::new(self);
         let items = Arc::new(Semaphore::new(ITEMS));
         let notifications = Arc::new(Semaphore::new(worker.flow.options.in_flight_per_channel));
-        let tasks = TaskTracker::new();
+        let mut tasks = JoinSet::new();
         let mut arrivals = worker.flow.journal.arrivals().work;
         while !stop.is_cancelled() {
             let Some(permit) = stop.run_until_cancelled(items.clone().acquire_owned()).await else { break };
             let permit = permit.expect("the semaphore is never closed");
+            while let Some(ended) = tasks.try_join_next() {
+                report_panic(ended);
+            }
             arrivals.mark_unchanged();
             let limit = 1 + items.available_permits();
             match worker.claim(limit).await {
@@ -90,8 +96,9 @@ impl Worker {
                 }
             }
         }
-        tasks.close();
-        tasks.wait().await;
+        while let Some(ended) = tasks.join_next().await {
+            report_panic(ended);
+        }
     }
 
     async fn claim(&self, limit: usize) -> Result<Vec<WorkItem>, StoreError> {
@@ -250,6 +257,16 @@ impl Unsent {
 
     fn suspended(kind: ReasonKind, text: impl Into<String>) -> Self {
         Unsent { outcome: Outcome::Suspended, reason: Reason::new(kind, text) }
+    }
+}
+
+fn report_panic(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        // The item stays claimed until its lease ends, and is then tried by another.
+        tracing::error!(%error, "delivering a work item panicked");
+        metrics::counter!("deliver_panics_total").increment(1);
     }
 }
 

@@ -21,7 +21,8 @@ mod upkeep; // clockwork: retention
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use tocsin_model::{definition, id::Name};
+use tocsin_delivery::OpenChannel;
+use tocsin_model::{application::Channel, definition, id::Name, problem::Problem};
 use tocsin_store::{
     error::StoreError,
     journal::{Accepted, Journal},
@@ -52,6 +53,7 @@ pub(crate) struct Flow {
     latencies: Latencies,
     versions: Versions,
     context: Context,
+    opener: Opener,
     /// Version, subscriptions and bytes of each application's index, as last reported by the matcher.
     indexes: Mutex<BTreeMap<Name, (u32, u64, u64)>>,
     luck: Mutex<fastrand::Rng>,
@@ -74,18 +76,23 @@ pub struct Parts {
     pub environment: Environment,
     /// What channels need to know: the clock too.
     pub context: Context,
+    /// Opens a channel: `tocsin_delivery::open`, or a test's own far end.
+    pub opener: Opener,
     /// Bounds and delays.
     pub options: PipelineOptions,
     /// Where the jitter of retries starts from.
     pub seed: u64,
 }
 
+/// Opens a channel by its name and definition.
+pub type Opener = Arc<dyn Fn(&Name, &Channel, &Context) -> Result<Box<dyn OpenChannel>, Vec<Problem>> + Send + Sync>;
+
 /// Why an application cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// Its channels cannot be opened.
     #[error("{} in the definition", problems(.0))]
-    Problems(Vec<tocsin_model::problem::Problem>),
+    Problems(Vec<Problem>),
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -94,7 +101,7 @@ pub enum RunError {
     Stopped,
 }
 
-fn problems(problems: &[tocsin_model::problem::Problem]) -> String {
+fn problems(problems: &[Problem]) -> String {
     match problems {
         [one] => one.to_string(),
         many => format!("{} problems", many.len()),
@@ -133,7 +140,7 @@ impl Pipeline {
     /// # Errors
     /// The store failed.
     pub async fn start(parts: Parts) -> Result<Arc<Pipeline>, StoreError> {
-        let Parts { journal, records, environment, context, options, seed } = parts;
+        let Parts { journal, records, environment, context, opener, options, seed } = parts;
         let flow = Arc::new(Flow {
             versions: Versions::new(records.clone(), environment),
             clock: context.clock.clone(),
@@ -144,6 +151,7 @@ impl Pipeline {
             records,
             options,
             context,
+            opener,
         });
         let (commands, receiver) = mpsc::channel(16);
         let pipeline = Arc::new(Pipeline {
@@ -173,10 +181,7 @@ impl Pipeline {
                 None => tracing::error!(application = %stored.name, "an application cannot run; see `tocsin check`"),
             }
         }
-        let stop = self.stop.clone();
-        let runtime = tokio::runtime::Handle::current();
-        // Matching keeps a core busy for milliseconds at a time, so it has a thread of its own.
-        let matching = tokio::task::spawn_blocking(move || runtime.block_on(matcher.run(stop)));
+        let matching = tokio::spawn(matcher.run(self.stop.clone()));
         let pipeline = Arc::downgrade(self);
         let retention = move || pipeline.upgrade().map_or(Duration::MAX, |pipeline| pipeline.retention());
         let upkeep = tokio::spawn(upkeep::run(self.flow.clone(), retention, self.stop.clone()));
@@ -221,7 +226,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// Every problem, by its path in the definition.
-    pub fn check_channels(&self, compiled: &Compiled) -> Result<(), Vec<tocsin_model::problem::Problem>> {
+    pub fn check_channels(&self, compiled: &Compiled) -> Result<(), Vec<Problem>> {
         running::check_channels(&compiled.application)
     }
 
@@ -303,6 +308,19 @@ impl Pipeline {
         }
     }
 
+    /// Ends at once, in the middle of everything, as a crash would. For tests of what is left behind.
+    pub async fn abandon(&self) {
+        let tasks = std::mem::take(&mut *self.tasks.lock());
+        for task in tasks {
+            task.abort();
+            let _ = task.await;
+        }
+        let running = std::mem::take(&mut *self.running.lock());
+        for running in running.into_values() {
+            running.abandon().await;
+        }
+    }
+
     fn retention(&self) -> Duration {
         let running = self.running.lock();
         let longest = running.values().map(|running| running.compiled().application.retention.finished).max();
@@ -327,6 +345,14 @@ impl Pipeline {
     }
 }
 
+/// Runs something that keeps a core busy for a while, without holding up the other tasks of this thread.
+fn keep_busy<T>(work: impl FnOnce() -> T) -> T {
+    match tokio::runtime::Handle::current().runtime_flavor() {
+        tokio::runtime::RuntimeFlavor::MultiThread => tokio::task::block_in_place(work),
+        _ => work(),
+    }
+}
+
 /// Reads and compiles a definition: what `check` and `apply` do first.
 ///
 /// # Errors
@@ -335,7 +361,7 @@ pub fn compile_text(
     text: &str,
     version: u32,
     environment: &dyn Fn(&str) -> Option<String>,
-) -> Result<Compiled, Vec<tocsin_model::problem::Problem>> {
+) -> Result<Compiled, Vec<Problem>> {
     let application = definition::read(text, environment)?;
     let compiled = Compiled::new(application, version).and_then(|compiled| {
         running::check_channels(&compiled.application)?;

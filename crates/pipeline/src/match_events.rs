@@ -19,7 +19,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Flow,
+    Flow, keep_busy,
     compile::Compiled,
     follow_changes::{self, FollowedShard},
 };
@@ -152,21 +152,25 @@ impl Matcher {
             let now = self.flow.clock.now();
             let mut cutter = NotificationCutter::new(matched.compiled.rules.clone());
             let mut oldest = now;
+            let mut readable = Vec::with_capacity(batches.len());
             for events in batches {
                 match event_fields(&self.flow, &events.batch).await? {
-                    Ok(fields) => {
-                        oldest = oldest.min(events.batch.accepted_at);
-                        cutter.begin(events.batch.id);
-                        match matched.followed.shard.match_batch(&events.batch, &fields, &mut cutter) {
-                            Ok(()) => step.matched.push(events.claim),
-                            Err(problem) => step.failed.push((events.claim, problem.to_string())),
-                        }
-                    }
+                    Ok(fields) => readable.push((events, fields)),
                     Err(reason) => step.failed.push((events.claim, reason)),
                 }
             }
-            let compiled = &matched.compiled;
-            step.batches.extend(cutter.finish().into_iter().map(|cut| new_batch(compiled, cut, oldest, now)));
+            let Matched { compiled, followed } = matched;
+            keep_busy(|| {
+                for (events, fields) in readable {
+                    oldest = oldest.min(events.batch.accepted_at);
+                    cutter.begin(events.batch.id);
+                    match followed.shard.match_batch(&events.batch, &fields, &mut cutter) {
+                        Ok(()) => step.matched.push(events.claim),
+                        Err(problem) => step.failed.push((events.claim, problem.to_string())),
+                    }
+                }
+                step.batches.extend(cutter.finish().into_iter().map(|cut| new_batch(compiled, cut, oldest, now)));
+            });
         }
         let notifications: u64 = step.batches.iter().map(|batch| u64::from(batch.count)).sum();
         metrics::histogram!("match_duration_seconds").record(started.elapsed());

@@ -70,7 +70,7 @@ impl Running {
                 channels.insert(name.clone(), open.clone());
                 continue;
             }
-            match tocsin_delivery::open(name, definition, &flow.context) {
+            match (flow.opener)(name, definition, &flow.context) {
                 Ok(channel) => {
                     channels.insert(name.clone(), Arc::new(Open { definition: definition.clone(), channel }));
                 }
@@ -148,6 +148,18 @@ impl Running {
             answers.push((name.clone(), open.probe().await.map_err(|reason| reason.text)));
         }
         answers
+    }
+
+    /// Ends all tasks where they are.
+    pub async fn abandon(&self) {
+        let workers = std::mem::take(&mut *self.workers.lock());
+        for working in workers.into_values() {
+            for task in [working.worker, working.recorder] {
+                task.abort();
+                let _ = task.await;
+            }
+        }
+        self.channels.store(Arc::default());
     }
 
     /// Ends what is in flight and closes the channels.
