@@ -198,7 +198,7 @@ impl Database {
         &self,
         job: impl FnOnce(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.submit(true, job).await
+        self.submit_and_wait(true, job).await
     }
 
     /// Runs a job of one statement, which SQLite itself undoes if it fails. The job must not fail after it.
@@ -209,21 +209,46 @@ impl Database {
         &self,
         job: impl FnOnce(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.submit(false, job).await
+        self.submit_and_wait(false, job).await
     }
 
-    async fn submit<T: Send + 'static>(
+    /// As [`Database::write`], for the time before there are tasks: it blocks its thread.
+    pub(crate) fn write_blocking<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (answer, answered) = bounded(1);
+        self.submit(true, job, move |result| {
+            let _ = answer.send(result);
+        })?;
+        answered.recv().unwrap_or_else(|_| Err(self.health.error()))
+    }
+
+    async fn submit_and_wait<T: Send + 'static>(
         &self,
         in_savepoint: bool,
         job: impl FnOnce(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.health.check()?;
         let (answer, answered) = oneshot::channel();
+        self.submit(in_savepoint, job, move |result| {
+            // A caller that stopped waiting has its write nevertheless.
+            let _ = answer.send(result);
+        })?;
+        answered.await.unwrap_or_else(|_| Err(self.health.error()))
+    }
+
+    fn submit<T: Send + 'static>(
+        &self,
+        in_savepoint: bool,
+        job: impl FnOnce(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
+        answer: impl FnOnce(Result<T, StoreError>) + Send + 'static,
+    ) -> Result<(), StoreError> {
+        self.health.check()?;
         let job: WriteJob = Box::new(move |connection| {
             let connection = match connection {
                 Ok(connection) => connection,
                 Err(fault) => {
-                    let _ = answer.send(Err(fault.to_error()));
+                    answer(Err(fault.to_error()));
                     return None;
                 }
             };
@@ -241,13 +266,12 @@ impl Database {
                         (Ok(_), Err(fault)) => Err(fault.to_error()),
                         (Err(error), _) => Err(error),
                     };
-                    // A caller that stopped waiting has its write nevertheless.
-                    let _ = answer.send(result);
+                    answer(result);
                 }),
             })
         });
         match self.writes.as_ref().expect("open until dropped").try_send(job) {
-            Ok(()) => answered.await.unwrap_or_else(|_| Err(self.health.error())),
+            Ok(()) => Ok(()),
             Err(TrySendError::Full(_)) => Err(StoreError::Full(format!("{WAITING_WRITES_MAX} writes wait already"))),
             Err(TrySendError::Disconnected(_)) => Err(self.health.error()),
         }
