@@ -325,7 +325,12 @@ pub trait Journal: Send + Sync + 'static {
     async fn commit(&self, step: Step) -> Result<Vec<NotificationBatchId>, StoreError>;
 
     /// When the next work item of a channel that is not due yet becomes due.
-    async fn next_due(&self, application: &Name, channel: &Name, now: Timestamp) -> Result<Option<Timestamp>, StoreError>;
+    async fn next_due(
+        &self,
+        application: &Name,
+        channel: &Name,
+        now: Timestamp,
+    ) -> Result<Option<Timestamp>, StoreError>;
 
     /// The channels of an application for which work is open, by name; they need a worker even if the application does
     /// not define them any more.
@@ -382,7 +387,12 @@ pub trait Journal: Send + Sync + 'static {
 
     /// Resumes or ends suspensions. Ended ones get a closing attempt with outcome `Ended`. Gives the number of
     /// notifications touched.
-    async fn resolve(&self, filter: &SuspensionFilter, resolution: Resolution, now: Timestamp) -> Result<u64, StoreError>;
+    async fn resolve(
+        &self,
+        filter: &SuspensionFilter,
+        resolution: Resolution,
+        now: Timestamp,
+    ) -> Result<u64, StoreError>;
 
     /// Removes up to `limit` finished event batches and notification batches that were closed before `before`, whole
     /// with their receipts, and idempotency keys that are over at `now`. Unsent, suspended and failed work stays.
