@@ -22,5 +22,8 @@ pub mod options; // options as the definition gives them become typed options, o
 mod queue; // the bounded queue that sessions pull from, and the message that must be answered
 mod tls; // whom we trust
 
+#[cfg(test)]
+mod testing; // what the tests of all protocols share
+
 pub use channel::{Answer, Clock, Context, Facts, OpenChannel, Outgoing, SystemClock, Ticket};
 pub use protocol::{ProtocolDescription, check, open, protocols};

@@ -29,7 +29,9 @@ impl Network {
     /// Whether the address lies in the range.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.base, address) {
-            (IpAddr::V4(base), IpAddr::V4(address)) => same(base.to_bits().into(), address.to_bits().into(), 32, self.bits),
+            (IpAddr::V4(base), IpAddr::V4(address)) => {
+                same(base.to_bits().into(), address.to_bits().into(), 32, self.bits)
+            }
             (IpAddr::V6(base), IpAddr::V6(address)) => same(base.to_bits(), address.to_bits(), 128, self.bits),
             _ => false,
         }
@@ -99,7 +101,10 @@ impl Networks {
     /// Whether this address of this host may be talked to; if not, what it is.
     pub fn judge(&self, host: &str, address: IpAddr) -> Result<(), &'static str> {
         let open = self.allow_hosts.iter().any(|open| open.eq_ignore_ascii_case(host.trim_end_matches('.')))
-            || self.allow_networks.iter().any(|network| network.contains(address) || network.contains(address.to_canonical()));
+            || self
+                .allow_networks
+                .iter()
+                .any(|network| network.contains(address) || network.contains(address.to_canonical()));
         match closed(address) {
             Some(what) if !open => Err(what),
             _ => Ok(()),
@@ -165,17 +170,65 @@ mod tests {
     #[test]
     fn only_public_addresses_are_open() {
         let closed_ones = [
-            "0.0.0.0", "0.1.2.3", "10.1.2.3", "100.64.0.1", "100.127.255.255", "127.0.0.1", "127.255.0.9", "169.254.169.254",
-            "172.16.0.1", "172.31.255.255", "192.0.0.8", "192.0.2.1", "192.88.99.1", "192.168.1.1", "198.18.0.1", "198.19.255.1",
-            "198.51.100.7", "203.0.113.7", "224.0.0.1", "239.1.1.1", "240.0.0.1", "255.255.255.255", "::", "::1", "::7f00:1",
-            "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:169.254.169.254", "::ffff:0:127.0.0.1", "64:ff9b::7f00:1",
-            "64:ff9b:1::1", "100::1", "2001::1", "2001:db8::1", "2002:7f00:1::", "3fff::1", "5f00::1", "fc00::1", "fd12::1",
-            "fe80::1", "fec0::1", "ff02::1", "4000::1",
+            "0.0.0.0",
+            "0.1.2.3",
+            "10.1.2.3",
+            "100.64.0.1",
+            "100.127.255.255",
+            "127.0.0.1",
+            "127.255.0.9",
+            "169.254.169.254",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.0.0.8",
+            "192.0.2.1",
+            "192.88.99.1",
+            "192.168.1.1",
+            "198.18.0.1",
+            "198.19.255.1",
+            "198.51.100.7",
+            "203.0.113.7",
+            "224.0.0.1",
+            "239.1.1.1",
+            "240.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "::7f00:1",
+            "::ffff:127.0.0.1",
+            "::ffff:10.0.0.1",
+            "::ffff:169.254.169.254",
+            "::ffff:0:127.0.0.1",
+            "64:ff9b::7f00:1",
+            "64:ff9b:1::1",
+            "100::1",
+            "2001::1",
+            "2001:db8::1",
+            "2002:7f00:1::",
+            "3fff::1",
+            "5f00::1",
+            "fc00::1",
+            "fd12::1",
+            "fe80::1",
+            "fec0::1",
+            "ff02::1",
+            "4000::1",
         ];
         for text in closed_ones {
             assert!(closed(text.parse().expect("an address")).is_some(), "{text} must be closed");
         }
-        for text in ["1.1.1.1", "8.8.8.8", "100.63.0.1", "100.128.0.1", "172.32.0.1", "192.1.2.3", "223.255.255.1", "2606:4700::1111", "2a00:1450::1", "::ffff:8.8.8.8"] {
+        for text in [
+            "1.1.1.1",
+            "8.8.8.8",
+            "100.63.0.1",
+            "100.128.0.1",
+            "172.32.0.1",
+            "192.1.2.3",
+            "223.255.255.1",
+            "2606:4700::1111",
+            "2a00:1450::1",
+            "::ffff:8.8.8.8",
+        ] {
             assert_eq!(closed(text.parse().expect("an address")), None, "{text} must be open");
         }
     }
@@ -187,9 +240,13 @@ mod tests {
             allow_hosts: vec!["hooks.internal".into()],
         };
         let judge = |host: &str, address: &str| networks.judge(host, address.parse().expect("an address")).is_ok();
-        assert!(judge("a.example", "127.0.0.1") && judge("a.example", "::ffff:127.0.0.1") && judge("a.example", "fd00::7"));
+        assert!(
+            judge("a.example", "127.0.0.1") && judge("a.example", "::ffff:127.0.0.1") && judge("a.example", "fd00::7")
+        );
         assert!(judge("HOOKS.internal.", "10.0.0.1"));
-        assert!(!judge("a.example", "10.0.0.1") && !judge("a.hooks.internal", "10.0.0.1") && !judge("a.example", "::1"));
+        assert!(
+            !judge("a.example", "10.0.0.1") && !judge("a.hooks.internal", "10.0.0.1") && !judge("a.example", "::1")
+        );
         for wrong in ["", "10.0.0.0/33", "10.0.0/8", "::/129", "example.org", "10.0.0.0/-1"] {
             assert!(wrong.parse::<Network>().is_err(), "{wrong}");
         }

@@ -17,7 +17,13 @@ pub(crate) trait Options: DeserializeOwned + JsonSchema {
 /// Reads options; all problems at once, their paths starting with `path`.
 pub(crate) fn read<T: Options>(given: &Map<String, Value>, path: &str) -> Result<T, Vec<Problem>> {
     let schema = schemars::schema_for!(T);
-    let known: Vec<&str> = schema.get("properties").and_then(Value::as_object).into_iter().flat_map(Map::keys).map(String::as_str).collect();
+    let known: Vec<&str> = schema
+        .get("properties")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flat_map(Map::keys)
+        .map(String::as_str)
+        .collect();
     let (mut good, mut problems) = (Map::new(), Vec::new());
     for (key, value) in given {
         let at = join(path, key);
@@ -36,7 +42,8 @@ pub(crate) fn read<T: Options>(given: &Map<String, Value>, path: &str) -> Result
         }
     }
     let wrong: Vec<String> = problems.iter().map(|problem| problem.path.clone()).collect();
-    let options: T = serde_json::from_value(Value::Object(good)).map_err(|error| vec![Problem::at(path, error.to_string())])?;
+    let options: T =
+        serde_json::from_value(Value::Object(good)).map_err(|error| vec![Problem::at(path, error.to_string())])?;
     // What was given but could not be read is not also reported as missing.
     problems.extend(options.problems().into_iter().filter_map(|mut problem| {
         problem.path = join(path, &problem.path);
@@ -80,7 +87,9 @@ impl<'de> Deserialize<'de> for Wait {
             Ok(number) if millis > 0 && (1..=86_400_000).contains(&number.saturating_mul(millis)) => {
                 Ok(Wait(Duration::from_millis(number * millis)))
             }
-            _ => Err(serde::de::Error::custom(format!("`{text}` is not a time from 1ms to 24h, such as `500ms`, `30s`, `5m` or `2h`"))),
+            _ => Err(serde::de::Error::custom(format!(
+                "`{text}` is not a time from 1ms to 24h, such as `500ms`, `30s`, `5m` or `2h`"
+            ))),
         }
     }
 }
@@ -88,7 +97,10 @@ impl<'de> Deserialize<'de> for Wait {
 impl fmt::Display for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = self.0.as_millis();
-        match [(3_600_000, "h"), (60_000, "m"), (1_000, "s")].into_iter().find(|(size, _)| millis >= *size && millis % size == 0) {
+        match [(3_600_000, "h"), (60_000, "m"), (1_000, "s")]
+            .into_iter()
+            .find(|(size, _)| millis >= *size && millis % size == 0)
+        {
             Some((size, unit)) => write!(f, "{}{unit}", millis / size),
             None => write!(f, "{millis}ms"),
         }

@@ -14,10 +14,10 @@ pub(crate) fn trust(ca_file: Option<&Path>, path: &str) -> Result<Arc<ClientConf
     // Unreadable system certificates are not a problem as such: verification then fails, with its own reason.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if let Some(file) = ca_file {
-        let unusable = |error: &dyn std::fmt::Display| Problem::at(path, format!("{} cannot be used: {error}", file.display()));
-        let certificates: Vec<_> = CertificateDer::pem_file_iter(file)
-            .and_then(Iterator::collect)
-            .map_err(|error| unusable(&error))?;
+        let unusable =
+            |error: &dyn std::fmt::Display| Problem::at(path, format!("{} cannot be used: {error}", file.display()));
+        let certificates: Vec<_> =
+            CertificateDer::pem_file_iter(file).and_then(Iterator::collect).map_err(|error| unusable(&error))?;
         if certificates.is_empty() {
             return Err(unusable(&"it holds no certificate").hint("it must hold certificates in PEM form"));
         }

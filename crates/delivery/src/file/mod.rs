@@ -6,8 +6,8 @@
 
 mod classify; // an error of the file system becomes a disposition
 mod options; // what an operator may set
-mod send; // the writer
-mod record; // a message becomes a line
+mod record;
+mod send; // the writer // a message becomes a line
 
 #[cfg(test)]
 mod tests;

@@ -36,9 +36,13 @@ impl Options for FileOptions {
         if let Some(path) = &self.path {
             let text = path.to_string_lossy();
             if path.file_name().is_none() || text.ends_with('/') {
-                problems.push(Problem::at("path", "this is not the name of a file").hint("such as `notifications.ndjson`"));
+                problems
+                    .push(Problem::at("path", "this is not the name of a file").hint("such as `notifications.ndjson`"));
             } else if path.is_relative() && path.components().any(|part| part == std::path::Component::ParentDir) {
-                problems.push(Problem::at("path", "a relative name stays in the data folder").hint("give the whole path, starting with `/`"));
+                problems.push(
+                    Problem::at("path", "a relative name stays in the data folder")
+                        .hint("give the whole path, starting with `/`"),
+                );
             } else if text.contains('\0') {
                 problems.push(Problem::at("path", "the name holds a NUL"));
             }

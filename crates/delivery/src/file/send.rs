@@ -41,7 +41,9 @@ pub(super) struct Writer {
 impl Writer {
     /// Opens the file, makes its folder if need be, and cuts off what a crash left unfinished.
     pub fn open(options: FileOptions, name: &Name, context: &Context, queue: Arc<Queue>) -> Result<Self, Problem> {
-        let default = || PathBuf::from(format!("{name}.{}", if options.format == RecordFormat::Ndjson { "ndjson" } else { "txt" }));
+        let default = || {
+            PathBuf::from(format!("{name}.{}", if options.format == RecordFormat::Ndjson { "ndjson" } else { "txt" }))
+        };
         let path = context.data_folder.join(options.path.clone().unwrap_or_else(default));
         let file = RecordFile::open(&path, options.rotate_bytes)
             .map_err(|error| Problem::at("path", format!("{} cannot be opened: {error}", path.display())))?;
@@ -77,7 +79,8 @@ impl Writer {
                     (bytes, result)
                 });
                 let result;
-                (bytes, result) = writing.await.unwrap_or_else(|_| (Vec::new(), Err(io::Error::other("the writer broke off"))));
+                (bytes, result) =
+                    writing.await.unwrap_or_else(|_| (Vec::new(), Err(io::Error::other("the writer broke off"))));
                 for pending in written {
                     let disposition = match &result {
                         Ok(()) => Disposition::Delivered { reply: "written".into() },
@@ -154,7 +157,8 @@ impl RecordFile {
     /// Gives the file a name with the time in it and begins a fresh one.
     fn rotate(&mut self, now: Timestamp) -> io::Result<()> {
         let stem = self.path.file_stem().unwrap_or_default().to_string_lossy();
-        let extension = self.path.extension().map(|extension| format!(".{}", extension.to_string_lossy())).unwrap_or_default();
+        let extension =
+            self.path.extension().map(|extension| format!(".{}", extension.to_string_lossy())).unwrap_or_default();
         let time: String = now.to_string().chars().filter(char::is_ascii_alphanumeric).collect();
         let mut number = 0;
         let old = loop {

@@ -10,13 +10,19 @@ use tocsin_model::{
 pub(super) fn classify(status: u16, retry_after: Option<Duration>, body: &[u8]) -> Disposition {
     let words = || {
         let excerpt: String = String::from_utf8_lossy(&body[..body.len().min(600)]).chars().take(200).collect();
-        let excerpt = excerpt.split(|c: char| c.is_control() || c.is_whitespace()).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
+        let excerpt = excerpt
+            .split(|c: char| c.is_control() || c.is_whitespace())
+            .filter(|word| !word.is_empty())
+            .collect::<Vec<_>>()
+            .join(" ");
         if excerpt.is_empty() { status.to_string() } else { format!("{status} {excerpt}") }
     };
     let refused = |text: String| Disposition::Refused { reason: Reason::new(ReasonKind::Answer, text) };
     match status {
         200..=299 => Disposition::Delivered { reply: status.to_string() },
-        300..=399 => refused(format!("{status}: redirects are not followed; the device's address must be the final URL")),
+        300..=399 => {
+            refused(format!("{status}: redirects are not followed; the device's address must be the final URL"))
+        }
         408 | 425 | 429 | 500..=599 => {
             Disposition::Deferred { reason: Reason::new(ReasonKind::Answer, words()), retry_after }
         }

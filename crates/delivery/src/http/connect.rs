@@ -122,7 +122,11 @@ impl Connections {
     }
 
     /// Sends a request and reads the response. The caller bounds the time.
-    pub async fn exchange(&self, target: &Target, request: impl Fn() -> Request<Full<Bytes>>) -> Result<Response, NoResponse> {
+    pub async fn exchange(
+        &self,
+        target: &Target,
+        request: impl Fn() -> Request<Full<Bytes>>,
+    ) -> Result<Response, NoResponse> {
         while let Some(mut connection) = self.kept(target) {
             if !connection.usable().await {
                 continue;
@@ -164,7 +168,10 @@ impl Connections {
         match (judged.is_empty(), refusal) {
             (false, _) => Ok(judged),
             (true, Some((address, what))) => {
-                let text = format!("{} leads to {address}, {what}; `allow_networks` or `allow_hosts` can open it", target.host);
+                let text = format!(
+                    "{} leads to {address}, {what}; `allow_networks` or `allow_hosts` can open it",
+                    target.host
+                );
                 Err(NoResponse::Closed(Reason::new(ReasonKind::Address, text)))
             }
             (true, None) => Err(trouble(ReasonKind::Connection, format!("{} has no address", target.host))),
@@ -189,9 +196,12 @@ impl Connections {
         if !target.secure {
             return Connection::new(stream).await;
         }
-        let failed = |error: &dyn std::fmt::Display| trouble(ReasonKind::Tls, format!("no encrypted connection to {}: {error}", target.host));
+        let failed = |error: &dyn std::fmt::Display| {
+            trouble(ReasonKind::Tls, format!("no encrypted connection to {}: {error}", target.host))
+        };
         let name = ServerName::try_from(target.host.clone()).map_err(|error| failed(&error))?;
-        let stream = TlsConnector::from(self.trust.clone()).connect(name, stream).await.map_err(|error| failed(&error))?;
+        let stream =
+            TlsConnector::from(self.trust.clone()).connect(name, stream).await.map_err(|error| failed(&error))?;
         Connection::new(stream).await
     }
 
@@ -200,7 +210,8 @@ impl Connections {
         let connections = idle.get_mut(&target.key())?;
         let now = Instant::now();
         // The one used last is the one most likely to live.
-        let connection = connections.pop().filter(|connection| now.duration_since(connection.idle_since) < self.idle_timeout);
+        let connection =
+            connections.pop().filter(|connection| now.duration_since(connection.idle_since) < self.idle_timeout);
         if connections.is_empty() || connection.is_none() {
             idle.remove(&target.key());
         }
@@ -251,7 +262,11 @@ impl Connection {
         let exchange = async {
             let response = sender.send_request(request).await?;
             let status = response.status().as_u16();
-            let retry_after = response.headers().get(http::header::RETRY_AFTER).and_then(|value| value.to_str().ok()).map(str::to_owned);
+            let retry_after = response
+                .headers()
+                .get(http::header::RETRY_AFTER)
+                .and_then(|value| value.to_str().ok())
+                .map(str::to_owned);
             let (mut body, mut incoming, mut whole) = (Vec::new(), response.into_body(), true);
             while let Some(frame) = incoming.frame().await {
                 // The status is the answer; a body that breaks off takes nothing from it.
@@ -308,7 +323,11 @@ fn broken(error: &hyper::Error) -> Reason {
 }
 
 /// What a response means, its wish for later included.
-pub(super) fn disposition(response: &Response, now: tocsin_model::time::Timestamp, most: Duration) -> tocsin_model::receipt::Disposition {
+pub(super) fn disposition(
+    response: &Response,
+    now: tocsin_model::time::Timestamp,
+    most: Duration,
+) -> tocsin_model::receipt::Disposition {
     let wish = response.retry_after.as_deref().and_then(|value| classify::retry_after(value, now, most));
     classify::classify(response.status, wish, &response.body)
 }

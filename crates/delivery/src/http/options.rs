@@ -51,7 +51,14 @@ impl Default for HttpOptions {
 
 /// Header fields that the channel writes itself.
 const RESERVED_HEADERS: [&str; 8] = [
-    "host", "content-length", "content-type", "connection", "transfer-encoding", "webhook-id", "webhook-timestamp", "webhook-signature",
+    "host",
+    "content-length",
+    "content-type",
+    "connection",
+    "transfer-encoding",
+    "webhook-id",
+    "webhook-timestamp",
+    "webhook-signature",
 ];
 
 impl Options for HttpOptions {
@@ -68,9 +75,13 @@ impl Options for HttpOptions {
             match (HeaderName::try_from(name.as_str()), HeaderValue::try_from(value.as_str())) {
                 (Err(_), _) => problems.push(Problem::at(path, "this is not the name of a header field")),
                 (Ok(name), _) if RESERVED_HEADERS.contains(&name.as_str()) => {
-                    problems.push(Problem::at(path, "this header field is written by the channel itself").hint("leave it out"));
+                    problems.push(
+                        Problem::at(path, "this header field is written by the channel itself").hint("leave it out"),
+                    );
                 }
-                (_, Err(_)) => problems.push(Problem::at(path, "the value holds characters that no header field may hold")),
+                (_, Err(_)) => {
+                    problems.push(Problem::at(path, "the value holds characters that no header field may hold"))
+                }
                 _ => {}
             }
         }

@@ -53,14 +53,18 @@ struct Payload<'a> {
 impl Courier {
     /// The options must be free of problems.
     pub fn new(options: HttpOptions, trust: Arc<ClientConfig>, context: &Context, queue: Arc<Queue>) -> Self {
-        let signer = options.secret.as_deref().map(|secret| Signer::new(secret).expect("checked options have good secrets"));
+        let signer =
+            options.secret.as_deref().map(|secret| Signer::new(secret).expect("checked options have good secrets"));
         let mut headers = HeaderMap::from_iter([
             (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
             (header::USER_AGENT, HeaderValue::from_static(concat!("Tocsin/", env!("CARGO_PKG_VERSION")))),
         ]);
         for (name, value) in &options.headers {
             let (name, value) = (HeaderName::try_from(name.as_str()), HeaderValue::try_from(value.as_str()));
-            headers.insert(name.expect("checked options have good names"), value.expect("checked options have good values"));
+            headers.insert(
+                name.expect("checked options have good names"),
+                value.expect("checked options have good values"),
+            );
         }
         let networks = context.networks.with(&options.allow_networks, &options.allow_hosts);
         let connections = Connections::new((*trust).clone(), networks, options.idle_timeout.0);
@@ -94,7 +98,9 @@ impl Courier {
             Ok(target) => target,
             Err(text) => return refused(ReasonKind::Address, text),
         };
-        let (Ok(uri), Ok(id)) = (Uri::try_from(target.path.as_str()), HeaderValue::try_from(&pending.outgoing.message_id)) else {
+        let (Ok(uri), Ok(id)) =
+            (Uri::try_from(target.path.as_str()), HeaderValue::try_from(&pending.outgoing.message_id))
+        else {
             return refused(ReasonKind::Address, "the URL has no usable path".into());
         };
         pending.sent();

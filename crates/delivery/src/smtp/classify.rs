@@ -47,7 +47,8 @@ pub(super) enum Stage {
 
 /// What a reply means for the mail.
 pub(super) fn classify(stage: Stage, reply: &Reply) -> Disposition {
-    let deferred = |kind| Disposition::Deferred { reason: Reason::new(kind, reply.words()), retry_after: None::<Duration> };
+    let deferred =
+        |kind| Disposition::Deferred { reason: Reason::new(kind, reply.words()), retry_after: None::<Duration> };
     match (reply.code, stage) {
         (200..=299, Stage::Content) => Disposition::Delivered { reply: reply.words() },
         // Our credentials are the trouble, not this mail.

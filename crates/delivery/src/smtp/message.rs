@@ -9,8 +9,20 @@ use crate::channel::Outgoing;
 
 /// Header fields that no option may set.
 pub(super) const RESERVED_HEADERS: &[&str] = &[
-    "From", "To", "Cc", "Bcc", "Subject", "Date", "Message-ID", "Reply-To", "Auto-Submitted", "MIME-Version", "Content-Type",
-    "Content-Transfer-Encoding", "Received", "Return-Path",
+    "From",
+    "To",
+    "Cc",
+    "Bcc",
+    "Subject",
+    "Date",
+    "Message-ID",
+    "Reply-To",
+    "Auto-Submitted",
+    "MIME-Version",
+    "Content-Type",
+    "Content-Transfer-Encoding",
+    "Received",
+    "Return-Path",
 ];
 
 /// A mail address with the name shown for it.
@@ -52,12 +64,10 @@ pub(super) fn is_address(text: &str) -> bool {
     let literal = domain.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     let domain_fits = match literal {
         Some(address) => !address.is_empty() && address.chars().all(|c| c.is_ascii_hexdigit() || ".:IPv".contains(c)),
-        None => {
-            domain.split('.').all(|label| {
-                let fits = label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_' || wide(c));
-                !label.is_empty() && label.len() <= 63 && fits && !label.starts_with('-')
-            })
-        }
+        None => domain.split('.').all(|label| {
+            let fits = label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_' || wide(c));
+            !label.is_empty() && label.len() <= 63 && fits && !label.starts_with('-')
+        }),
     };
     (1..=64).contains(&local.len()) && (1..=255).contains(&domain.len()) && local_fits && domain_fits
 }
@@ -154,11 +164,29 @@ mod tests {
 
     #[test]
     fn addresses() {
-        for good in ["a@b", "a.b+c@example.org", "ü@exämple.org", "a@[127.0.0.1]", "a@[IPv6:::1]", "x'y@sub.example.org"] {
+        for good in
+            ["a@b", "a.b+c@example.org", "ü@exämple.org", "a@[127.0.0.1]", "a@[IPv6:::1]", "x'y@sub.example.org"]
+        {
             assert!(is_address(good), "{good}");
         }
         let long = format!("{}@example.org", "a".repeat(65));
-        for bad in ["", "a", "@b", "a@", "a b@c", "a@b c", "a@b\r\nRCPT TO:<x@y>", "<a@b>", "a@b>", "a@b..c", "\"a\"@b", "a@b\0", "a,b@c", "a@\u{202e}b", &long] {
+        for bad in [
+            "",
+            "a",
+            "@b",
+            "a@",
+            "a b@c",
+            "a@b c",
+            "a@b\r\nRCPT TO:<x@y>",
+            "<a@b>",
+            "a@b>",
+            "a@b..c",
+            "\"a\"@b",
+            "a@b\0",
+            "a,b@c",
+            "a@\u{202e}b",
+            &long,
+        ] {
             assert!(!is_address(bad), "{bad:?}");
         }
         let named = Mailbox::parse("\"Tocsin, bells\" <a@b.example>").expect("a mailbox");

@@ -109,7 +109,9 @@ impl Options for SmtpOptions {
         let mut tell = |path: &str, message: &str, hint: &str| problems.push(Problem::at(path, message).hint(hint));
         match self.host.as_deref() {
             None => tell("host", "the mail server is missing", "give its name or address, such as `mail.example.org`"),
-            Some(host) if !is_host(host) => tell("host", "this is not a host name or address", "give it without scheme and port"),
+            Some(host) if !is_host(host) => {
+                tell("host", "this is not a host name or address", "give it without scheme and port")
+            }
             Some(_) => {}
         }
         let mailbox = "write `name@domain` or `Shown Name <name@domain>`";
@@ -122,10 +124,16 @@ impl Options for SmtpOptions {
             tell("reply_to", "this is not a mail address", mailbox);
         }
         match (&self.username, &self.password) {
-            (Some(_), None) => tell("password", "a user name needs a password", "take it from the environment: `${SMTP_PASSWORD}`"),
+            (Some(_), None) => {
+                tell("password", "a user name needs a password", "take it from the environment: `${SMTP_PASSWORD}`")
+            }
             (None, Some(_)) => tell("username", "a password needs a user name", "give `username` as well"),
             (Some(_), Some(_)) if self.tls == TlsMode::Off && !self.allow_plain_auth => {
-                tell("tls", "the password would travel in clear text", "set `tls: required`, or `allow_plain_auth: true` if that is meant");
+                tell(
+                    "tls",
+                    "the password would travel in clear text",
+                    "set `tls: required`, or `allow_plain_auth: true` if that is meant",
+                );
             }
             _ => {}
         }
@@ -148,5 +156,7 @@ impl Options for SmtpOptions {
 }
 
 fn is_host(text: &str) -> bool {
-    !text.is_empty() && text.len() <= 253 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-:_".contains(&byte))
+    !text.is_empty()
+        && text.len() <= 253
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-:_".contains(&byte))
 }

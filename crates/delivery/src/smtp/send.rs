@@ -121,7 +121,8 @@ impl Courier {
             return;
         }
         let first = if reason.kind == ReasonKind::Authentication { AUTHENTICATION_PAUSE_MIN } else { PAUSE_MIN };
-        let pause = first.saturating_mul(1 << gate.failures.min(10)).min(PAUSE_MAX).mul_f64(0.8 + 0.4 * fastrand::f64());
+        let pause =
+            first.saturating_mul(1 << gate.failures.min(10)).min(PAUSE_MAX).mul_f64(0.8 + 0.4 * fastrand::f64());
         gate.failures += 1;
         tracing::warn!(reason = %reason.text, pause_ms = pause.as_millis() as u64, "the mail server does not let us in");
         gate.closed = Some((Instant::now() + pause, reason));
@@ -166,7 +167,10 @@ impl Courier {
             let (stays, disposition) = match (written, verdict) {
                 (Ok(()), Verdict::Not(disposition, _)) => {
                     let reply = session.reply(self.options.reply_timeout.0).await;
-                    (reply.is_ok_and(|reply| reply.positive() || (reply.code >= 500 && out.starts_with(b"."))), disposition)
+                    (
+                        reply.is_ok_and(|reply| reply.positive() || (reply.code >= 500 && out.starts_with(b"."))),
+                        disposition,
+                    )
                 }
                 (Err(_), Verdict::Not(disposition, _)) => (false, disposition),
                 // The reply to the content is lost: the mail may have been taken. It will come again under the same id.
@@ -221,12 +225,18 @@ impl Courier {
             return Err(Reason::new(ReasonKind::Expired, "its time was over before it was sent"));
         }
         if !is_address(&outgoing.address) {
-            return Err(Reason::new(ReasonKind::Address, format!("`{}` is not a mail address", outgoing.address.escape_debug())));
+            return Err(Reason::new(
+                ReasonKind::Address,
+                format!("`{}` is not a mail address", outgoing.address.escape_debug()),
+            ));
         }
         let from = &self.letterhead.from.address;
         let wide = !outgoing.address.is_ascii() || !from.is_ascii();
         if wide && !extensions.smtputf8 {
-            return Err(Reason::new(ReasonKind::Address, "the address needs SMTPUTF8, which the server does not offer"));
+            return Err(Reason::new(
+                ReasonKind::Address,
+                "the address needs SMTPUTF8, which the server does not offer",
+            ));
         }
         let mut content = Vec::with_capacity(2048);
         self.letterhead.write(outgoing, &mut content);

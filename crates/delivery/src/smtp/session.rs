@@ -1,9 +1,4 @@
-use std::{
-    io,
-    net::IpAddr,
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, net::IpAddr, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use base64::{Engine, prelude::BASE64_STANDARD};
@@ -116,8 +111,15 @@ impl Session {
         let at = || format!("{}:{}", options.host.as_deref().unwrap_or_default(), options.port());
         let (stream, local) = match timeout(limit, dial.dial()).await {
             Ok(Ok(connection)) => connection,
-            Ok(Err(error)) => return Err(Reason::new(ReasonKind::Connection, format!("no connection to {}: {error}", at()))),
-            Err(_) => return Err(Reason::new(ReasonKind::Timeout, format!("no connection to {} within {}", at(), options.connect_timeout))),
+            Ok(Err(error)) => {
+                return Err(Reason::new(ReasonKind::Connection, format!("no connection to {}: {error}", at())));
+            }
+            Err(_) => {
+                return Err(Reason::new(
+                    ReasonKind::Timeout,
+                    format!("no connection to {} within {}", at(), options.connect_timeout),
+                ));
+            }
         };
         let mut session = Session {
             stream,
@@ -160,10 +162,17 @@ impl Session {
         Ok(())
     }
 
-    async fn start_tls(mut self, options: &SmtpOptions, trust: &Arc<ClientConfig>, name: &str) -> Result<Session, Reason> {
+    async fn start_tls(
+        mut self,
+        options: &SmtpOptions,
+        trust: &Arc<ClientConfig>,
+        name: &str,
+    ) -> Result<Session, Reason> {
         if !self.extensions.starttls {
             return match options.tls {
-                TlsMode::Required => Err(Reason::new(ReasonKind::Tls, "the server does not offer STARTTLS, and `tls: required` is set")),
+                TlsMode::Required => {
+                    Err(Reason::new(ReasonKind::Tls, "the server does not offer STARTTLS, and `tls: required` is set"))
+                }
                 _ => Ok(self),
             };
         }
@@ -187,7 +196,9 @@ impl Session {
         let handshake = TlsConnector::from(trust.clone()).connect(name, self.stream);
         match timeout(options.connect_timeout.0, handshake).await {
             Ok(Ok(stream)) => Ok(Session { stream: Box::new(stream), encrypted: true, ..self }),
-            Ok(Err(error)) => Err(failed(format!("no encrypted connection to {host}: {error}; `ca_file` names further certificates to trust"))),
+            Ok(Err(error)) => Err(failed(format!(
+                "no encrypted connection to {host}: {error}; `ca_file` names further certificates to trust"
+            ))),
             Err(_) => Err(failed(format!("no encrypted connection to {host} within {}", options.connect_timeout))),
         }
     }
@@ -196,7 +207,9 @@ impl Session {
     async fn authenticate(&mut self, username: &str, password: &str, plain_allowed: bool) -> Result<(), Reason> {
         let failed = |text: String| Reason::new(ReasonKind::Authentication, text);
         if !self.encrypted && !plain_allowed {
-            return Err(failed("the server offers no encryption, and the password does not travel in clear text".into()));
+            return Err(failed(
+                "the server offers no encryption, and the password does not travel in clear text".into(),
+            ));
         }
         let offers = |mechanism: &str| self.extensions.auth.iter().any(|offered| offered == mechanism);
         let reply = if offers("PLAIN") {
@@ -211,7 +224,10 @@ impl Session {
             }
             reply
         } else {
-            return Err(failed(format!("the server offers no AUTH PLAIN or LOGIN, only: {}", self.extensions.auth.join(" "))));
+            return Err(failed(format!(
+                "the server offers no AUTH PLAIN or LOGIN, only: {}",
+                self.extensions.auth.join(" ")
+            )));
         };
         match reply.code {
             235 => Ok(()),
@@ -282,7 +298,9 @@ impl Session {
                 Ok(Ok(0)) => return Err(Reason::new(ReasonKind::Connection, "the server closed the connection")),
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => return Err(broken(&error)),
-                Err(_) => return Err(Reason::new(ReasonKind::Timeout, format!("no reply within {} s", within.as_secs_f32()))),
+                Err(_) => {
+                    return Err(Reason::new(ReasonKind::Timeout, format!("no reply within {} s", within.as_secs_f32())));
+                }
             }
         }
     }
@@ -334,10 +352,16 @@ fn take_reply(unread: &mut BytesMut) -> Result<Option<Reply>, Reason> {
         let Some(length) = unread[at..].iter().position(|byte| *byte == b'\n') else { return Ok(None) };
         let line = &unread[at..at + length];
         let line = line.strip_suffix(b"\r").unwrap_or(line);
-        let digits = line.get(..3).and_then(|digits| std::str::from_utf8(digits).ok()).and_then(|digits| digits.parse().ok());
+        let digits =
+            line.get(..3).and_then(|digits| std::str::from_utf8(digits).ok()).and_then(|digits| digits.parse().ok());
         let number: u16 = match digits {
             Some(number) if (200..600).contains(&number) && code.is_none_or(|code| code == number) => number,
-            _ => return Err(Reason::new(ReasonKind::Connection, format!("this is no reply: {}", String::from_utf8_lossy(line)))),
+            _ => {
+                return Err(Reason::new(
+                    ReasonKind::Connection,
+                    format!("this is no reply: {}", String::from_utf8_lossy(line)),
+                ));
+            }
         };
         code = Some(number);
         let more = line.get(3) == Some(&b'-');
@@ -371,7 +395,8 @@ mod tests {
 
     #[test]
     fn extensions_in_any_case() {
-        let extensions = Extensions::parse("mail.example\nPipelining\nSIZE 1000\nAUTH PLAIN login\nSMTPUTF8\nstarttls\nX-NEW 1");
+        let extensions =
+            Extensions::parse("mail.example\nPipelining\nSIZE 1000\nAUTH PLAIN login\nSMTPUTF8\nstarttls\nX-NEW 1");
         let auth = vec!["PLAIN".to_owned(), "LOGIN".to_owned()];
         assert_eq!(extensions, Extensions { pipelining: true, smtputf8: true, size: Some(1000), starttls: true, auth });
         assert_eq!(Extensions::parse("PIPELINING"), Extensions::default());
