@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc, time::SystemTime};
 use async_trait::async_trait;
 use tocsin_model::{
     content::Content,
-    id::{EventId, Name, NotificationId, WorkItemId},
+    id::{EventId, Name, NotificationId},
     receipt::{Disposition, Reason},
     time::Timestamp,
 };
@@ -51,8 +51,8 @@ pub struct Facts {
 /// Comes back with the answer, untouched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ticket {
-    /// The work item that the message belongs to.
-    pub work: WorkItemId,
+    /// The caller's own number for what the message belongs to.
+    pub key: u64,
     /// Its place in the notification batch.
     pub ordinal: u32,
 }

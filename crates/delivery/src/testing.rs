@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tocsin_model::{
     application::{Channel, RetrySchedule},
     content::Content,
-    id::{EventBatchId, EventId, NotificationBatchId, NotificationId, WorkItemId},
+    id::{EventBatchId, EventId, NotificationBatchId, NotificationId},
     receipt::Disposition,
     time::Timestamp,
 };
@@ -58,7 +58,7 @@ pub(crate) fn outgoing(ordinal: u32, address: &str) -> Outgoing {
         },
         formatted_at: NOW.parse().expect("a time"),
         expires_at: None,
-        ticket: Ticket { work: WorkItemId(31), ordinal },
+        ticket: Ticket { key: 31, ordinal },
     }
 }
 

@@ -182,17 +182,6 @@ impl Fields {
         Ok(row)
     }
 
-    /// A row of these fields as a row of other fields, another version of the same class: by name, where the type is the
-    /// same; what is new takes its default.
-    pub fn row_as(&self, row: Row, other: &Fields) -> Row {
-        let mut values = row;
-        let mut take = |field: &Field| {
-            let at = self.position(field.name.as_str()).filter(|at| self.0[*at].kind == field.kind)?;
-            values.get_mut(at).map(std::mem::take).filter(|value| !value.is_null())
-        };
-        other.iter().map(|field| take(field).unwrap_or_else(|| field.default.clone())).collect()
-    }
-
     /// The row as a JSON object, without its nulls. `row_from_stored` reads it.
     pub fn to_json(&self, row: &[Value]) -> String {
         let named: Vec<(&str, &Value)> =

@@ -14,13 +14,16 @@ use std::{
 };
 
 use tocsin_delivery::{Answer, Facts, Outgoing, Ticket};
-use tocsin_formatting::{EventScope, Scope};
+use tocsin_formatting::{DeviceScope, EventScope, Scope};
+use tocsin_matching::notify::NotifyFields;
 use tocsin_model::{
+    content::Content,
     event::EventBatch,
     field::Row,
     id::{EventBatchId, EventId, Name, NotificationId, SubscriptionId},
     notification::Notifications,
     receipt::{Outcome, Reason, ReasonKind},
+    subscriber::Device,
     time::Timestamp,
 };
 use tocsin_store::{
@@ -215,7 +218,7 @@ impl Worker {
         })?;
         let id = NotificationId { batch: loaded.batch.id, ordinal };
         let formatted = std::panic::catch_unwind(AssertUnwindSafe(|| {
-            self.format(loaded, event, id, &recipient, device_name, now)
+            format(loaded, event, id, &recipient, device_name, device)
         }));
         let (content, fields) = match formatted {
             Ok(Ok(formatted)) => formatted,
@@ -242,6 +245,60 @@ impl Worker {
         };
         Ok((device.channel.clone(), outgoing))
     }
+}
+
+/// What a notification says, and its fields for machines.
+type Formatted = (Content, serde_json::Map<String, serde_json::Value>);
+
+/// Computes the fields of a notification and renders its templates.
+fn format(
+    loaded: &Loaded,
+    event: &LoadedEvent,
+    id: NotificationId,
+    recipient: &Recipient,
+    device_name: &Name,
+    device: &Device,
+) -> Result<Formatted, Reason> {
+    let (compiled, head) = (&loaded.compiled, &loaded.batch.head);
+    let gone = |what: &str, name: &Name| {
+        Reason::new(ReasonKind::Internal, format!("version {} has no {what} `{name}`", head.version))
+    };
+    let notify = compiled.notify.get(&head.rule).ok_or_else(|| gone("rule", &head.rule))?;
+    let formatter = compiled.formatters.get(&head.class).ok_or_else(|| gone("notification class", &head.class))?;
+    let captured = &loaded.notifications().captured;
+    let fields = notify
+        .row(&event.row, |name| {
+            let (_, column) = captured.iter().find(|(field, _)| field == name)?;
+            column.value(id.ordinal as usize)
+        })
+        .map_err(|missing| Reason::new(ReasonKind::Format, missing.to_string()))?;
+    let subscription = &recipient.subscription;
+    let class = compiled.application.subscriptions.get(&subscription.class);
+    let class_fields = class.map(|class| class.fields.clone()).unwrap_or_default();
+    let parameters = class_fields
+        .row_from_stored(&subscription.values)
+        .map_err(|damaged| Reason::new(ReasonKind::Internal, format!("{}: {damaged}", subscription.id)))?;
+    let scope = Scope {
+        id,
+        rule: &head.rule,
+        matched_at: head.matched_at,
+        accepted_at: event.accepted_at,
+        fields: &fields,
+        event: &event.scope,
+        subscriber: &subscription.subscriber,
+        profile: &recipient.profile,
+        subscription: (&class_fields, &parameters),
+        device: DeviceScope { name: device_name.as_str(), channel: device.channel.as_str(), address: &device.address },
+    };
+    let locale = recipient.profile.locale.as_deref();
+    let content = formatter.format(locale, device.channel.as_str(), &scope).map_err(|error| error.reason())?;
+    Ok((content, facts(notify, fields)))
+}
+
+/// The fields as a JSON object, without those that are null.
+fn facts(notify: &NotifyFields, row: Row) -> serde_json::Map<String, serde_json::Value> {
+    let named = notify.fields().iter().zip(row).filter(|(_, value)| !value.is_null());
+    named.map(|(field, value)| (field.name.to_string(), value.into())).collect()
 }
 
 /// Why a notification was not even sent.
@@ -319,7 +376,7 @@ impl Loaded {
         let mut events = HashMap::new();
         for (id, ordinals) in wanted {
             if let Some((events_batch, _)) = flow.journal.event_batch(id).await? {
-                read_events(flow, &compiled, &events_batch, ordinals, &mut events).await?;
+                read_events(flow, &compiled, &head.rule, &events_batch, ordinals, &mut events).await?;
             }
         }
         let accepted =
@@ -336,16 +393,18 @@ impl Loaded {
 async fn read_events(
     flow: &Flow,
     compiled: &Compiled,
+    rule: &Name,
     batch: &EventBatch,
     mut ordinals: Vec<u32>,
     events: &mut HashMap<EventId, LoadedEvent>,
 ) -> Result<(), StoreError> {
     let packed_by = flow.versions.get(&batch.application, batch.version).await?;
-    let Some(packed) = packed_by.as_ref().and_then(|compiled| compiled.application.events.get(&batch.class)) else {
+    let packed = packed_by.as_ref().and_then(|compiled| compiled.event_class(&batch.class));
+    // The rule that fired may know a later version of the class than the one that packed the event.
+    let (Some(packed), Some(class), Some(notify)) = (packed, compiled.event_class(&batch.class), compiled.notify.get(rule))
+    else {
         return Ok(());
     };
-    // The rule that fired may know a later version of the class.
-    let fields = compiled.application.events.get(&batch.class).map_or(&packed.fields, |class| &class.fields);
     ordinals.sort_unstable();
     ordinals.dedup();
     let mut wanted = ordinals.into_iter().peekable();
@@ -355,8 +414,8 @@ async fn read_events(
         }
         wanted.next();
         let row = tocsin_model::field::unpack_row(&packed.fields, bytes?)?;
-        let row = if fields == &packed.fields { row } else { packed.fields.row_as(row, fields) };
-        let scope = EventScope::new(fields, &row);
+        let row = notify.event_row(row, &packed.fields);
+        let scope = EventScope::new(&class.fields, &row);
         let id = EventId { batch: batch.id, ordinal: ordinal as u32 };
         events.insert(id, LoadedEvent { row, scope, accepted_at: batch.accepted_at });
     }

@@ -3,7 +3,7 @@
 //! The feed says what changed, not how: a follower looks at the present state, so following twice does no harm and a
 //! shard that is built from a scan may be caught up from before the scan.
 
-use tocsin_matching::{Shard, Subject};
+use tocsin_matching::shard::{Shard, Subject};
 use tocsin_model::id::{ChangeSequence, Name, SubscriptionId};
 use tocsin_store::{
     error::StoreError,

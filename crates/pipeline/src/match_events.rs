@@ -6,7 +6,11 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use tocsin_matching::{CutBatch, NotificationCutter, RuleSet, Shard};
+use tocsin_matching::{
+    cut::{CutBatch, NotificationCutter, RuleFailure},
+    rule::RuleSet,
+    shard::Shard,
+};
 use tocsin_model::{event::EventBatch, id::Name, notification::NotificationHead, time::Timestamp};
 use tocsin_store::{
     error::StoreError,
@@ -150,7 +154,7 @@ impl Matcher {
             };
             catch_up(&self.flow, name, matched).await?;
             let now = self.flow.clock.now();
-            let mut cutter = NotificationCutter::new(matched.compiled.rules.clone());
+            let mut cutter = NotificationCutter::new();
             let mut oldest = now;
             let mut readable = Vec::with_capacity(batches.len());
             for events in batches {
@@ -163,13 +167,14 @@ impl Matcher {
             keep_busy(|| {
                 for (events, fields) in readable {
                     oldest = oldest.min(events.batch.accepted_at);
-                    cutter.begin(events.batch.id);
                     match followed.shard.match_batch(&events.batch, &fields, &mut cutter) {
                         Ok(()) => step.matched.push(events.claim),
                         Err(problem) => step.failed.push((events.claim, problem.to_string())),
                     }
                 }
-                step.batches.extend(cutter.finish().into_iter().map(|cut| new_batch(compiled, cut, oldest, now)));
+                let (cut, failures) = cutter.finish(&compiled.rules);
+                step.batches.extend(cut.into_iter().map(|cut| new_batch(compiled, cut, oldest, now)));
+                report_failures(compiled, &failures);
             });
         }
         let notifications: u64 = step.batches.iter().map(|batch| u64::from(batch.count)).sum();
@@ -260,21 +265,29 @@ async fn event_fields(flow: &Flow, batch: &EventBatch) -> Result<Result<tocsin_m
     })
 }
 
+/// A rule that cannot be decided for an event is no match; that it happened must not stay unseen.
+fn report_failures(compiled: &Compiled, failures: &[RuleFailure]) {
+    for failure in failures {
+        let (application, rule) = (&compiled.application.name, compiled.rules.name(failure.rule));
+        metrics::counter!("match_rule_failures_total").increment(failure.count);
+        tracing::warn!(%application, %rule, count = failure.count, trouble = %failure.trouble, "a rule could not be decided");
+    }
+}
+
 fn new_batch(compiled: &Compiled, cut: CutBatch, accepted_at: Timestamp, now: Timestamp) -> NewNotificationBatch {
-    let rule = &compiled.application.rules[&cut.rule];
-    let class = &compiled.application.notifications[&rule.notify];
+    let rules = &compiled.rules;
     let suspended = cut.channel.is_none().then(|| "the subscriber has no active device".to_owned());
     NewNotificationBatch {
         head: NotificationHead {
             application: compiled.application.name.clone(),
             version: compiled.version,
-            class: rule.notify.clone(),
-            event_class: rule.on.clone(),
-            rule: cut.rule,
+            class: cut.class,
+            event_class: rules.event_class(cut.rule).clone(),
+            rule: rules.name(cut.rule).clone(),
             channel: cut.channel.unwrap_or_else(unassigned_channel),
             matched_at: now,
             accepted_at,
-            expires_at: class.expires_after.map(|age| now + age),
+            expires_at: rules.expires_after(cut.rule).map(|age| now + age),
         },
         count: cut.notifications.count() as u32,
         packed: cut.notifications.pack().into(),

@@ -25,7 +25,7 @@ use tocsin_model::{
 };
 use tocsin_pipeline::{Parts, Pipeline, PipelineOptions, Submission, compile_text};
 use tocsin_store::{
-    journal::{Journal, Resolution, SuspensionFilter},
+    journal::{Journal, JournalOptions, Resolution, SuspensionFilter},
     memory::{journal::MemoryJournal, records::MemoryRecords},
     records::{Expect, NewSubscriber, NewSubscription, Records, SubscriptionFilter},
 };
@@ -38,7 +38,7 @@ use crate::{
 /// A platform in memory that runs scripts.
 pub struct Scenario {
     definitions: Vec<String>,
-    journal: Arc<dyn Journal>,
+    journal: Arc<MemoryJournal>,
     records: Arc<dyn Records>,
     clock: SimulatedClock,
     ends: Arc<Mutex<FarEnds>>,
@@ -60,7 +60,7 @@ impl Scenario {
         let clock = SimulatedClock::midnight();
         let mut scenario = Scenario {
             definitions: definitions.iter().rev().map(|text| text.to_string()).collect(),
-            journal: Arc::new(MemoryJournal::default()),
+            journal: Arc::new(MemoryJournal::new(JournalOptions::default())),
             records: Arc::new(MemoryRecords::default()),
             clock,
             ends: Arc::new(Mutex::new(FarEnds::new(clock))),
@@ -70,11 +70,6 @@ impl Scenario {
         scenario.start().await;
         scenario.apply().await;
         scenario
-    }
-
-    /// The same on another journal.
-    pub fn journal(&self) -> &Arc<dyn Journal> {
-        &self.journal
     }
 
     /// The records of the platform.

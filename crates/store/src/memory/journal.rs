@@ -101,6 +101,16 @@ impl MemoryJournal {
         MemoryJournal { options, state: Mutex::default(), events: watch::Sender::new(0), work: watch::Sender::new(0) }
     }
 
+    /// Forgets all claims, as a journal does whose process died. For tests of what is left behind.
+    pub fn forget_claims(&self) {
+        let mut state = self.state.lock();
+        state.event_claims.clear();
+        state.work_claims.clear();
+        drop(state);
+        Self::wake(&self.events);
+        Self::wake(&self.work);
+    }
+
     fn wake(sender: &watch::Sender<u64>) {
         sender.send_modify(|count| *count += 1);
     }
@@ -464,6 +474,13 @@ impl Journal for MemoryJournal {
         let state = self.state.lock();
         let of_channel = |item: &&Item| item.application == *application && item.channel == *channel;
         Ok(state.work.values().filter(of_channel).map(|item| item.due_at).filter(|due_at| *due_at > now).min())
+    }
+
+    async fn open_channels(&self, application: &Name) -> Result<Vec<Name>, StoreError> {
+        let state = self.state.lock();
+        let items = state.work.values().filter(|item| item.application == *application);
+        let channels: BTreeSet<Name> = items.map(|item| item.channel.clone()).collect();
+        Ok(channels.into_iter().collect())
     }
 
     fn arrivals(&self) -> Arrivals {

@@ -230,6 +230,11 @@ impl Journal for SqliteJournal {
         .await
     }
 
+    async fn open_channels(&self, application: &Name) -> Result<Vec<Name>, StoreError> {
+        let Some(application) = self.shared.names.find(application) else { return Ok(Vec::new()) };
+        self.read(move |connection, _| reading::open_channels(connection, application)).await
+    }
+
     fn arrivals(&self) -> Arrivals {
         let Senders { events, work } = &*self.shared.arrivals;
         Arrivals { events: events.subscribe(), work: work.subscribe() }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Params, Row};
 use tocsin_model::{
     event::{EventBatch, PackedEvents},
-    id::{EventBatchId, NotificationBatchId},
+    id::{EventBatchId, Name, NotificationBatchId},
     notification::{NotificationHead, Notifications},
     receipt::{Attempt, unpack_attempts},
     time::Timestamp,
@@ -41,6 +41,15 @@ fn find<T>(
 ) -> Result<Option<T>, StoreError> {
     let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
     statement.query_row(params, |row| Ok(read(row))).optional().map_err(store_error)?.transpose()
+}
+
+/// The channels of an application that have work. One look into the index for each name that is known, so that a long
+/// queue is not walked.
+pub fn open_channels(connection: &Connection, application: i64) -> Result<Vec<Name>, StoreError> {
+    let sql = "SELECT name FROM names n
+        WHERE EXISTS (SELECT 1 FROM work w WHERE w.application = ?1 AND w.channel = n.id) ORDER BY name";
+    let found = collect(connection, sql, [application], |row| row.get::<_, String>(0).map_err(store_error))?;
+    found.into_iter().map(|name| name.parse().map_err(|_| StoreError::Damaged(format!("the name `{name}`")))).collect()
 }
 
 // The body comes last, so that a reader of the other columns never touches it.
