@@ -61,7 +61,7 @@ impl Scenario {
         let mut scenario = Scenario {
             definitions: definitions.iter().rev().map(|text| text.to_string()).collect(),
             journal: Arc::new(MemoryJournal::new(JournalOptions::default())),
-            records: Arc::new(MemoryRecords::default()),
+            records: Arc::new(MemoryRecords::new().expect("records in memory")),
             clock,
             ends: Arc::new(Mutex::new(FarEnds::new(clock))),
             pipeline: None,
