@@ -10,6 +10,9 @@ use std::io::{self, Write};
 /// How many symbols are traded.
 pub const SYMBOLS: usize = 1_000;
 
+/// The seed of the figures on record.
+pub const SEED: u64 = 0x5EED_2026;
+
 /// The kind of an order; each has a rule of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
@@ -220,8 +223,6 @@ impl Dice {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const SEED: u64 = 0x5EED_2026;
 
     fn lines(write: impl Fn(&mut Vec<u8>) -> io::Result<()>) -> Vec<serde_json::Value> {
         let mut out = Vec::new();
