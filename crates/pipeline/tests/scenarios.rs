@@ -36,7 +36,11 @@ async fn those_who_care_are_told_in_their_language() {
            08:00 subscribe carol nearby {"magnitude": 8}
            08:30 event quake {"magnitude": 6.1, "place": "Kobe"} {"magnitude": 5.2, "place": "Lima"} {"place": "nowhere"}
            09:00 report"#,
-        expect![[r#""#]],
+        expect![[r#"
+            08:30:00 email bob@example.org n-1-0: Beben Kobe 6.1 -> delivered
+            08:30:00 email alice@example.org n-1-1: Kobe 6.1 (from 6.0) -> delivered
+            08:30:00 email bob@example.org n-1-2: Beben Lima 5.2 -> delivered
+            09:00:00 events 3 notifications 3 open 0 suspended 0"#]],
     )
     .await;
 }
@@ -53,7 +57,15 @@ async fn each_retry_counts_from_the_attempt_before_and_the_last_suspends() {
            11:00 alice@example.org delivers
            11:30 resume
            12:00 report"#,
-        expect![[r#""#]],
+        expect![[r#"
+            08:30:00 email alice@example.org n-1-0: Kobe 6.0 (from 5.0) -> deferred
+            08:31:00 email alice@example.org n-1-0: Kobe 6.0 (from 5.0) -> deferred
+            08:36:00 email alice@example.org n-1-0: Kobe 6.0 (from 5.0) -> deferred
+            09:36:00 email alice@example.org n-1-0: Kobe 6.0 (from 5.0) -> deferred
+            11:00:00 events 1 notifications 1 open 0 suspended 1
+            11:30:00 Resume 1
+            11:30:00 email alice@example.org n-1-0: Kobe 6.0 (from 5.0) -> delivered
+            12:00:00 events 1 notifications 1 open 0 suspended 0"#]],
     )
     .await;
 }
@@ -67,7 +79,9 @@ async fn the_far_side_may_ask_for_more_time() {
            08:00 alice@example.org defers 600
            08:30 event quake {"magnitude": 6, "place": "Kobe"}
            08:35 alice@example.org delivers"#,
-        expect![[r#""#]],
+        expect![[r#"
+            08:30:00 email alice@example.org n-1-0: Kobe 6.0 (from 5.0) -> deferred
+            08:40:00 email alice@example.org n-1-0: Kobe 6.0 (from 5.0) -> delivered"#]],
     )
     .await;
 }
@@ -82,7 +96,9 @@ async fn what_is_late_is_not_sent() {
            08:30 event quake {"magnitude": 6, "place": "Kobe"}
            09:00 alice@example.org delivers
            +1d00:00 report"#,
-        expect![[r#""#]],
+        expect![[r#"
+            08:30:00 email alice@example.org n-1-0: Kobe 6.0 (from 5.0) -> deferred
+            +1d 00:00:00 events 1 notifications 1 open 0 suspended 0"#]],
     )
     .await;
 }
@@ -103,7 +119,13 @@ async fn one_who_is_refused_does_not_hold_up_the_others() {
            09:00 report
            09:00 end
            09:01 report"#,
-        expect![[r#""#]],
+        expect![[r#"
+            08:30:00 email alice@example.org n-1-0: Kobe 6.0 (from 5.0) -> refused
+            08:30:00 email bob@example.org n-1-1: Kobe 6.0 (from 5.0) -> delivered
+            08:30:00 web https://carol.example n-2-0: Kobe 6.0 (from 5.0) -> deferred
+            09:00:00 events 1 notifications 3 open 0 suspended 1
+            09:00:00 End 1
+            09:01:00 events 1 notifications 3 open 0 suspended 0"#]],
     )
     .await;
 }
@@ -120,7 +142,12 @@ async fn a_crash_sends_again_only_what_was_not_recorded_and_under_the_same_id() 
            08:30:00 event quake {"magnitude": 6, "place": "Kobe"}
            08:30:10 crash
            09:00 report"#,
-        expect![[r#""#]],
+        expect![[r#"
+            08:30:00 email alice@example.org n-1-0: Kobe 6.0 (from 5.0) -> delivered
+            08:30:00 email bob@example.org n-1-1: Kobe 6.0 (from 5.0) -> delivered
+            08:30:10 crash
+            08:30:10 email bob@example.org n-1-1: Kobe 6.0 (from 5.0) -> delivered
+            09:00:00 events 1 notifications 2 open 0 suspended 0"#]],
     )
     .await;
 }
@@ -139,7 +166,13 @@ async fn a_retry_survives_a_crash() {
            08:30:10 crash
            08:30:20 alice@example.org delivers
            09:00 report"#,
-        expect![[r#""#]],
+        expect![[r#"
+            08:30:00 email alice@example.org n-1-0: Kobe 6.0 (from 5.0) -> deferred
+            08:30:00 email bob@example.org n-1-1: Kobe 6.0 (from 5.0) -> delivered
+            08:30:10 crash
+            08:30:10 email bob@example.org n-1-1: Kobe 6.0 (from 5.0) -> delivered
+            08:31:00 email alice@example.org n-1-0: Kobe 6.0 (from 5.0) -> delivered
+            09:00:00 events 1 notifications 2 open 0 suspended 0"#]],
     )
     .await;
 }
@@ -154,7 +187,10 @@ async fn a_drain_repeats_nothing() {
            08:30:00 event quake {"magnitude": 6, "place": "Kobe"}
            08:30:10 drain
            09:00 report"#,
-        expect![[r#""#]],
+        expect![[r#"
+            08:30:00 email alice@example.org n-1-0: Kobe 6.0 (from 5.0) -> delivered
+            08:30:20 drained: true
+            09:00:00 events 1 notifications 1 open 0 suspended 0"#]],
     )
     .await;
 }
@@ -177,7 +213,15 @@ async fn changes_of_subscribers_and_subscriptions_take_effect_at_once() {
            08:54 subscriber bob email=bob@example.org
            08:55 resume
            09:00 report"#,
-        expect![[r#""#]],
+        expect![[r#"
+            08:30:00 email alice@example.org n-2-0: one 6.0 (from 5.0) -> delivered
+            08:51:00 email alice@example.org n-5-0: three 6.0 (from 5.0) -> delivered
+            08:55:00 Resume 4
+            08:55:00 email bob@example.org n-1-0: one 6.0 (from 5.0) -> delivered
+            08:55:00 email bob@example.org n-3-0: two 6.0 (from 5.0) -> delivered
+            08:55:00 email bob@example.org n-4-0: three 6.0 (from 5.0) -> delivered
+            08:55:00 email bob@example.org n-6-0: four 6.0 (from 5.0) -> delivered
+            09:00:00 events 4 notifications 6 open 0 suspended 0"#]],
     )
     .await;
 }
@@ -206,5 +250,10 @@ async fn an_update_finishes_the_old_and_begins_the_new() {
                09:00 report"#,
         )
         .await;
-    expect![[r#""#]].assert_eq(&seen);
+    expect![[r#"
+        08:30:00 web https://bob.example n-2-0: one 6.0 (from 5.0) -> delivered
+        08:30:00 email alice@example.org n-1-0: one 6.0 (from 5.0) -> deferred
+        08:31:00 email alice@example.org n-1-0: one 6.0 (from 5.0) -> delivered
+        08:40:00 email alice@example.org n-3-0: NEW two 6.0 (from 5.0) -> delivered
+        09:00:00 events 2 notifications 4 open 0 suspended 1"#]].assert_eq(&seen);
 }
