@@ -1,12 +1,66 @@
 //! The YAML text of an application becomes an `Application`, or every problem in it.
+//!
+//! The text passes four stations, and each reports all it finds: [`document`] makes nodes that know their place in the
+//! text, [`variables`] fills in the environment, [`language`] says which keys and types there are, and [`build`] makes
+//! the application and checks what only the whole can tell: that every name mentioned exists.
+
+mod build; // nodes of the right shape become the application; names must exist
+mod difference; // what an apply would do
+mod document; // text becomes nodes with positions
+mod duration; // `90s`, `1h30m`, `7d`
+mod inline; // `{ file: ... }` becomes the file's text
+mod language; // the words of the language, as one table
+mod shape; // nodes are checked against that table; the JSON Schema comes from it too
+mod variables; // `${NAME}` and `${NAME:-default}`
+
+#[cfg(test)]
+mod tests;
 
 use crate::{application::Application, problem::Problem};
 
-/// Reads and checks a definition. `environment` answers `${NAME}` in channels and sources.
+pub use difference::{Difference, DifferenceKind, difference};
+pub use duration::{parse_duration, write_duration};
+pub use inline::inline_files;
+
+/// The longest text of a definition, in bytes. A longer one is refused unread.
+pub const TEXT_BYTES_MAX: usize = 1 << 20;
+
+/// Most problems reported at once; what is beyond is counted.
+pub const PROBLEMS_MAX: usize = 200;
+
+/// Reads and checks a definition. `environment` answers `${NAME}` in the options of channels and in sources.
 ///
 /// # Errors
-/// Every problem found, each with line, path, what is wrong and what would be right.
+/// Every problem found, each with line, column, path, what is wrong and what would be right; at most [`PROBLEMS_MAX`].
+/// Broken YAML is the one problem after which nothing else is looked at.
 pub fn read(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<Application, Vec<Problem>> {
-    let _ = (text, environment);
-    Err(vec![Problem::at("", "the reader of definitions is under construction")])
+    let mut problems = Vec::new();
+    let application = document::parse(text, &mut problems).and_then(|mut root| {
+        variables::fill_in(&mut root, environment, &mut problems);
+        shape::check(&language::APPLICATION, &root, &mut problems);
+        build::application(&root, &mut problems)
+    });
+    match application {
+        Some(application) if problems.is_empty() => Ok(application),
+        _ => Err(in_order(problems)),
+    }
+}
+
+/// The JSON Schema of definitions (draft 2020-12), for editors. It comes from the table by which `read` checks.
+pub fn json_schema() -> serde_json::Value {
+    shape::json_schema(&language::APPLICATION)
+}
+
+/// Problems in the order of the text, no more than anyone reads.
+fn in_order(mut problems: Vec<Problem>) -> Vec<Problem> {
+    problems.sort_by_key(|problem| (problem.line.unwrap_or(0), problem.column.unwrap_or(0)));
+    // A second problem at one place follows from the first: a variable that is not set is also of no known kind.
+    problems
+        .dedup_by(|later, first| (&later.path, later.line, later.column) == (&first.path, first.line, first.column));
+    let beyond = problems.len().saturating_sub(PROBLEMS_MAX);
+    if beyond > 0 {
+        problems.truncate(PROBLEMS_MAX);
+        problems.push(Problem::at("", format!("has {beyond} more problems")));
+    }
+    problems
 }

@@ -94,8 +94,9 @@ pub fn check_profile(profile: &Profile) -> Vec<crate::problem::Problem> {
     problems
 }
 
-/// The shape of BCP 47: a primary subtag of 2 to 8 letters, then subtags of 1 to 8 letters and digits.
-fn is_language_tag(tag: &str) -> bool {
+/// Whether a text has the shape of a language tag of BCP 47: a primary subtag of 2 to 8 letters, then subtags of 1 to 8
+/// letters and digits.
+pub fn is_language_tag(tag: &str) -> bool {
     let mut subtags = tag.split('-');
     let primary = subtags.next().unwrap_or_default();
     let fits = |part: &str, least: usize| (least..=8).contains(&part.len());

@@ -1,0 +1,328 @@
+//! What a template sees: the fields of its notification by their names, and `event`, `sub`, `subscriber`, `device` and
+//! `notification`.
+
+use std::{cmp::Ordering, fmt, sync::Arc};
+
+use minijinja::value::{DynObject, Enumerator, Object, ObjectExt, ObjectRepr, Value as Jinja};
+use tocsin_model::{
+    application::Application,
+    field::Fields,
+    id::{Name, NotificationId, SubscriberId},
+    subscriber::Profile,
+    time::Timestamp,
+    value::Value,
+};
+
+use crate::language::Customs;
+
+/// All that is known of one notification when it is formatted. Borrowed: nothing is copied that the templates do not use.
+#[derive(Debug, Clone, Copy)]
+pub struct Scope<'a> {
+    /// Its id.
+    pub id: NotificationId,
+    /// The rule that made it.
+    pub rule: &'a Name,
+    /// When it was matched.
+    pub matched_at: Timestamp,
+    /// When its event was accepted.
+    pub accepted_at: Timestamp,
+    /// The row of its class's fields, which are those the formatter was compiled with.
+    pub fields: &'a [Value],
+    /// The event it tells of.
+    pub event: &'a EventScope,
+    /// Whom it is for.
+    pub subscriber: &'a SubscriberId,
+    /// The subscriber's locale, time zone and attributes.
+    pub profile: &'a Profile,
+    /// The fields and the row of the subscription that was matched.
+    pub subscription: (&'a Fields, &'a [Value]),
+    /// Where it goes.
+    pub device: DeviceScope<'a>,
+}
+
+/// The device to which a notification goes.
+#[derive(Debug, Clone, Copy)]
+pub struct DeviceScope<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The channel by which it is reached.
+    pub channel: &'a str,
+    /// The address there.
+    pub address: &'a str,
+}
+
+/// An event as templates see it. Made once per event and shared by all notifications that tell of it; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct EventScope(pub(crate) Jinja);
+
+impl EventScope {
+    /// The row of an event of these fields.
+    pub fn new(fields: &Fields, row: &[Value]) -> Self {
+        EventScope(record(fields, row))
+    }
+}
+
+/// What templates of a notification class may mention, so that a misspelt name is found when they are compiled.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct KnownVariables {
+    /// The fields of the notification class.
+    pub fields: Fields,
+    /// The event classes whose rules make this notification. Empty: `event.` may be followed by anything.
+    pub events: Vec<(Name, Fields)>,
+    /// The subscription classes of these rules. Empty: `sub.` may be followed by anything.
+    pub subscriptions: Vec<(Name, Fields)>,
+}
+
+impl KnownVariables {
+    /// What a notification class of an application sees, by the rules that make it. Nothing if there is no such class.
+    pub fn of(application: &Application, class: &Name) -> Self {
+        let mut known = KnownVariables::default();
+        if let Some(class) = application.notifications.get(class) {
+            known.fields = class.fields.clone();
+        }
+        for rule in application.rules.values().filter(|rule| rule.notify == *class) {
+            if let Some(event) = application.events.get(&rule.on)
+                && !known.events.iter().any(|(name, _)| *name == rule.on)
+            {
+                known.events.push((rule.on.clone(), event.fields.clone()));
+            }
+            if let Some(subscription) = application.subscriptions.get(&rule.subscription)
+                && !known.subscriptions.iter().any(|(name, _)| *name == rule.subscription)
+            {
+                known.subscriptions.push((rule.subscription.clone(), subscription.fields.clone()));
+            }
+        }
+        known
+    }
+}
+
+/// What stands beside the fields of the notification.
+pub(crate) const ROOTS: [&str; 5] = ["event", "sub", "subscriber", "device", "notification"];
+pub(crate) const SUBSCRIBER: [&str; 4] = ["id", "locale", "time_zone", "attributes"];
+pub(crate) const DEVICE: [&str; 3] = ["name", "channel", "address"];
+pub(crate) const NOTIFICATION: [&str; 4] = ["id", "rule", "matched_at", "accepted_at"];
+
+/// Which of the roots some templates use, so that no other is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Uses {
+    pub subscriber: bool,
+    pub sub: bool,
+    pub device: bool,
+    pub notification: bool,
+}
+
+impl Uses {
+    pub fn add(&mut self, root: &str) {
+        match root {
+            "subscriber" => self.subscriber = true,
+            "sub" => self.sub = true,
+            "device" => self.device = true,
+            "notification" => self.notification = true,
+            _ => {}
+        }
+    }
+}
+
+/// The root of a template's variables.
+#[derive(Debug)]
+pub(crate) struct Root {
+    fields: Fields,
+    values: Vec<Jinja>,
+    event: Jinja,
+    sub: Jinja,
+    subscriber: Jinja,
+    device: Jinja,
+    notification: Jinja,
+    reader: Jinja,
+}
+
+/// The name under which filters find the [`Reader`]; no template can spell it.
+pub(crate) const READER: &str = "\u{0}reader";
+
+/// Who reads: how they write numbers, and what their clocks show.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    pub customs: Customs,
+    pub time_zone: Option<String>,
+}
+
+impl Object for Reader {}
+
+impl Root {
+    pub fn new(fields: &Fields, scope: &Scope<'_>, locale: Option<&str>, uses: Uses) -> Jinja {
+        let made = |wanted: bool, make: &dyn Fn() -> Jinja| if wanted { make() } else { Jinja::UNDEFINED };
+        let profile = scope.profile;
+        Jinja::from_object(Root {
+            fields: fields.clone(),
+            values: scope.fields.iter().map(jinja).collect(),
+            event: scope.event.0.clone(),
+            sub: made(uses.sub, &|| record(scope.subscription.0, scope.subscription.1)),
+            subscriber: made(uses.subscriber, &|| {
+                Jinja::from_object(Named(vec![
+                    ("id", Jinja::from(scope.subscriber.as_str())),
+                    ("locale", Jinja::from(profile.locale.as_deref())),
+                    ("time_zone", Jinja::from(profile.time_zone.as_deref())),
+                    ("attributes", Jinja::from_object(Attributes(attributes(profile)))),
+                ]))
+            }),
+            device: made(uses.device, &|| {
+                Jinja::from_object(Named(vec![
+                    ("name", Jinja::from(scope.device.name)),
+                    ("channel", Jinja::from(scope.device.channel)),
+                    ("address", Jinja::from(scope.device.address)),
+                ]))
+            }),
+            notification: made(uses.notification, &|| {
+                Jinja::from_object(Named(vec![
+                    ("id", Jinja::from(scope.id.to_string())),
+                    ("rule", Jinja::from(scope.rule.as_str())),
+                    ("matched_at", Jinja::from_object(Moment(scope.matched_at))),
+                    ("accepted_at", Jinja::from_object(Moment(scope.accepted_at))),
+                ]))
+            }),
+            reader: Jinja::from_object(Reader { customs: Customs::of(locale), time_zone: profile.time_zone.clone() }),
+        })
+    }
+}
+
+fn attributes(profile: &Profile) -> Vec<(Arc<str>, Jinja)> {
+    profile.attributes.iter().map(|(name, value)| (Arc::from(name.as_str()), jinja(value))).collect()
+}
+
+impl Object for Root {
+    fn get_value(self: &Arc<Self>, key: &Jinja) -> Option<Jinja> {
+        self.get_value_by_str(key.as_str()?)
+    }
+
+    fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Jinja> {
+        if let Some(at) = self.fields.position(key) {
+            return self.values.get(at).cloned();
+        }
+        match key {
+            "event" => Some(self.event.clone()),
+            "sub" => Some(self.sub.clone()),
+            "subscriber" => Some(self.subscriber.clone()),
+            "device" => Some(self.device.clone()),
+            "notification" => Some(self.notification.clone()),
+            READER => Some(self.reader.clone()),
+            _ => None,
+        }
+    }
+}
+
+/// A row with the names of its fields.
+#[derive(Debug)]
+struct Record {
+    fields: Fields,
+    values: Vec<Jinja>,
+}
+
+fn record(fields: &Fields, row: &[Value]) -> Jinja {
+    Jinja::from_object(Record { fields: fields.clone(), values: row.iter().map(jinja).collect() })
+}
+
+impl Object for Record {
+    fn get_value(self: &Arc<Self>, key: &Jinja) -> Option<Jinja> {
+        self.get_value_by_str(key.as_str()?)
+    }
+
+    fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Jinja> {
+        self.values.get(self.fields.position(key)?).cloned()
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Values(self.fields.iter().map(|field| Jinja::from(field.name.as_str())).collect())
+    }
+}
+
+/// A few names that we choose.
+#[derive(Debug)]
+struct Named(Vec<(&'static str, Jinja)>);
+
+impl Object for Named {
+    fn get_value(self: &Arc<Self>, key: &Jinja) -> Option<Jinja> {
+        self.get_value_by_str(key.as_str()?)
+    }
+
+    fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Jinja> {
+        self.0.iter().find(|(name, _)| *name == key).map(|(_, value)| value.clone())
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Values(self.0.iter().map(|(name, _)| Jinja::from(*name)).collect())
+    }
+}
+
+/// A subscriber's attributes. Their names are free, so one that a subscriber lacks is none, not a mistake.
+#[derive(Debug)]
+struct Attributes(Vec<(Arc<str>, Jinja)>);
+
+impl Object for Attributes {
+    fn get_value(self: &Arc<Self>, key: &Jinja) -> Option<Jinja> {
+        self.get_value_by_str(key.as_str()?)
+    }
+
+    fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Jinja> {
+        let found = self.0.iter().find(|(name, _)| **name == *key).map(|(_, value)| value.clone());
+        Some(found.unwrap_or_else(|| Jinja::from(())))
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Values(self.0.iter().map(|(name, _)| Jinja::from(name.clone())).collect())
+    }
+}
+
+/// A map of an event, in its own order.
+#[derive(Debug)]
+struct Entries(Vec<(Arc<str>, Jinja)>);
+
+impl Object for Entries {
+    fn get_value(self: &Arc<Self>, key: &Jinja) -> Option<Jinja> {
+        self.get_value_by_str(key.as_str()?)
+    }
+
+    fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Jinja> {
+        self.0.iter().find(|(name, _)| **name == *key).map(|(_, value)| value.clone())
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        self.mapped_enumerator(|this| Box::new(this.0.iter().map(|(name, _)| Jinja::from(name.clone()))))
+    }
+}
+
+/// An instant. As it stands it reads as RFC 3339; the filters `date` and `time` make it readable.
+#[derive(Debug)]
+pub(crate) struct Moment(pub Timestamp);
+
+impl Object for Moment {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn is_true(self: &Arc<Self>) -> bool {
+        true
+    }
+
+    fn custom_cmp(self: &Arc<Self>, other: &DynObject) -> Option<Ordering> {
+        Some(self.0.cmp(&other.downcast_ref::<Moment>()?.0))
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+fn jinja(value: &Value) -> Jinja {
+    match value {
+        Value::Null => Jinja::from(()),
+        Value::Boolean(value) => Jinja::from(*value),
+        Value::Integer(value) => Jinja::from(*value),
+        Value::Number(value) => Jinja::from(*value),
+        Value::Text(text) => Jinja::from(text.clone()),
+        Value::Timestamp(time) => Jinja::from_object(Moment(*time)),
+        Value::List(items) => Jinja::from(items.iter().map(jinja).collect::<Vec<_>>()),
+        Value::Map(entries) => {
+            Jinja::from_object(Entries(entries.iter().map(|(key, value)| (key.clone(), jinja(value))).collect()))
+        }
+    }
+}

@@ -1,0 +1,381 @@
+//! Nodes of the right shape become the application. What has the wrong shape was reported and is passed over here; what
+//! is reported here only the whole can tell: that names exist, that types agree.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{
+    document::{Entry, Kind, Node, join},
+    duration::parse_duration,
+    shape::{listed, percent, shown},
+};
+use crate::{
+    application::{
+        Application, Channel, ContentTemplates, EventClass, NotificationClass, Retention, RetrySchedule, Rule, Source,
+        SourceKind, SubscriptionClass, TemplateEngine, TemplateParts,
+    },
+    field::{Field, FieldType, Fields},
+    id::Name,
+    problem::{Problem, closest},
+    subscriber::is_language_tag,
+    value::Value,
+};
+
+const BATCH_SIZE: u32 = 2_500;
+const CONCURRENCY: u32 = 10;
+const LEASE: Duration = Duration::from_secs(300);
+const RETRY_SECONDS: [u64; 5] = [60, 300, 1_800, 7_200, 43_200];
+const JITTER_PERCENT: u8 = 10;
+
+/// Makes the application. `None` only if it has no proper name.
+pub fn application(root: &Node, problems: &mut Vec<Problem>) -> Option<Application> {
+    let mut builder = Builder { root, problems };
+    let application = Application {
+        name: name(root, "application").unwrap_or_else(|| "unnamed".parse().expect("`unnamed` is a name")),
+        description: text(root, "description"),
+        events: builder.section("events", |_, path, node, builder| EventClass {
+            fields: builder.fields(node, path),
+            description: text(node, "description"),
+        }),
+        subscriptions: builder.section("subscriptions", |_, path, node, builder| SubscriptionClass {
+            fields: builder.fields(node, path),
+            description: text(node, "description"),
+        }),
+        notifications: builder.section("notifications", |_, path, node, builder| builder.notification(node, path)),
+        rules: BTreeMap::new(),
+        channels: builder.section("channels", |_, _, node, _| channel(node)),
+        sources: builder.section("sources", |_, path, node, builder| builder.source(node, path)),
+        retention: retention(root),
+    };
+    let rules = builder.rules(&application);
+    root.get("application").is_some().then_some(Application { rules, ..application })
+}
+
+struct Builder<'a> {
+    root: &'a Node,
+    problems: &'a mut Vec<Problem>,
+}
+
+impl<'a> Builder<'a> {
+    /// The entries of a section by name.
+    fn section<T>(
+        &mut self,
+        section: &str,
+        build: impl Fn(&Name, &str, &'a Node, &mut Self) -> T,
+    ) -> BTreeMap<Name, T> {
+        let entries: &'a [Entry] = self.root.get(section).map_or(&[], Node::entries);
+        let named = entries.iter().filter_map(|entry| Some((entry.key.parse::<Name>().ok()?, entry)));
+        named
+            .map(|(name, entry)| (name.clone(), build(&name, &join(section, &entry.key), &entry.value, self)))
+            .collect()
+    }
+
+    fn fields(&mut self, class: &Node, path: &str) -> Fields {
+        let path = join(path, "fields");
+        let entries = class.get("fields").map_or(&[][..], Node::entries);
+        Fields::new(entries.iter().filter_map(|entry| self.field(entry, &join(&path, &entry.key))).collect())
+    }
+
+    fn field(&mut self, entry: &Entry, path: &str) -> Option<Field> {
+        let node = &entry.value;
+        let kind = field_type(node.text().or_else(|| node.get("type")?.text())?)?;
+        let mut default = Value::Null;
+        if let Some(given) = node.get("default") {
+            match kind.accept(given.value()) {
+                Ok(value) => default = value,
+                Err(message) => {
+                    let problem = given.problem(&join(path, "default"), message);
+                    let quotes = kind == FieldType::String
+                        && matches!(given.kind, Kind::Boolean(_) | Kind::Integer(_) | Kind::Number(_));
+                    self.problems.push(if quotes { problem.hint("put it in quotes") } else { problem });
+                }
+            }
+        }
+        Some(Field {
+            name: entry.key.parse().ok()?,
+            kind,
+            required: boolean(node, "required").unwrap_or(false),
+            default,
+            description: text(node, "description"),
+        })
+    }
+
+    fn notification(&mut self, node: &Node, path: &str) -> NotificationClass {
+        NotificationClass {
+            fields: self.fields(node, path),
+            description: text(node, "description"),
+            batch_size: integer(node, "batch_size").unwrap_or(BATCH_SIZE),
+            expires_after: duration(node, "expires_after"),
+            content: ContentTemplates {
+                engine: TemplateEngine::Jinja,
+                templates: node
+                    .get("content")
+                    .map(|content| self.templates(content, &join(path, "content")))
+                    .unwrap_or_default(),
+            },
+        }
+    }
+
+    fn templates(&mut self, content: &Node, path: &str) -> BTreeMap<String, TemplateParts> {
+        let Some(node) = content.get("templates") else { return BTreeMap::new() };
+        let path = join(path, "templates");
+        let mut templates = BTreeMap::new();
+        for entry in node.entries() {
+            let path = join(&path, &shown(&entry.key));
+            let key = match self.template_key(&entry.key) {
+                Ok(key) => key,
+                Err((message, hint)) => {
+                    self.problems.push(Problem::at(&path, message).hint(hint).position(entry.line, entry.column));
+                    continue;
+                }
+            };
+            let parts = self.parts(&entry.value, &path);
+            if entry.value.entries().is_empty() && matches!(entry.value.kind, Kind::Map(_) | Kind::Null) {
+                let problem = Problem::at(&path, "has no parts").hint("give `subject`, `text`, `html` or `json`");
+                self.problems.push(problem.position(entry.line, entry.column));
+            }
+            // Locales are looked up without regard to case, so two spellings would be two templates for one.
+            if templates.keys().any(|other: &String| other.eq_ignore_ascii_case(&key)) {
+                let problem = Problem::at(&path, "is given twice, in another spelling").hint("keep one of them");
+                self.problems.push(problem.position(entry.line, entry.column));
+            }
+            templates.insert(key, parts);
+        }
+        if node.entries().is_empty() {
+            let hint = "give at least `base: { text: \"...\" }`";
+            self.problems.push(node.problem(&path, "has no templates").hint(hint));
+        }
+        templates
+    }
+
+    fn parts(&mut self, node: &Node, path: &str) -> TemplateParts {
+        let mut part = |name: &str| {
+            let given = node.get(name)?;
+            if let Some(file) = given.get("file").and_then(Node::text) {
+                let problem = given.problem(&join(path, name), format!("is still in the file `{}`", shown(file)));
+                self.problems.push(problem.hint("apply with the command line tool, which puts the texts of files in"));
+            }
+            given.text().map(str::to_owned)
+        };
+        TemplateParts { subject: part("subject"), text: part("text"), html: part("html"), json: part("json") }
+    }
+
+    /// The model's key for a template; or what is wrong and what would be right.
+    fn template_key(&self, key: &str) -> Result<String, (String, String)> {
+        let channels: Vec<&str> =
+            self.root.get("channels").map_or(&[][..], Node::entries).iter().map(|entry| entry.key.as_str()).collect();
+        if key == "base" {
+            return Ok(String::new());
+        }
+        if let Some(rest) = key.strip_prefix("base/") {
+            return Err(("begins with `base`".to_owned(), format!("leave it out: `{}`", shown(rest))));
+        }
+        if channels.contains(&key) || is_locale(key) {
+            return Ok(key.to_owned());
+        }
+        if let Some((locale, channel)) = key.split_once('/') {
+            if !is_locale(locale) {
+                return Err((format!("`{}` is not a language tag", shown(locale)), locale_hint(locale)));
+            }
+            if channels.contains(&channel) {
+                return Ok(key.to_owned());
+            }
+            return Err((
+                format!("names the channel `{}`, which does not exist", shown(channel)),
+                meant(channel, &channels, "channels"),
+            ));
+        }
+        let hint = match closest(key, channels.iter().copied().chain(["base"])) {
+            Some(meant) => format!("did you mean `{meant}`?"),
+            None if key.contains('_') && is_locale(&key.replace('_', "-")) => locale_hint(key),
+            None => "give `base`, a language tag such as `de`, a channel, or both as `de/email`".to_owned(),
+        };
+        Err(("is neither a language tag nor a channel".to_owned(), hint))
+    }
+
+    fn source(&mut self, node: &Node, path: &str) -> Source {
+        let path = join(path, "events");
+        let mut events = Vec::new();
+        if let Some(Kind::List(items)) = node.get("events").map(|events| &events.kind) {
+            for (at, item) in items.iter().enumerate() {
+                if let Some(event) = self.existing("events", "event class", item, &format!("{path}[{at}]"))
+                    && !events.contains(&event)
+                {
+                    events.push(event);
+                }
+            }
+        }
+        Source { kind: SourceKind::Http, events }
+    }
+
+    /// The name that a node gives, reported if the section has no such entry.
+    fn existing(&mut self, section: &str, noun: &str, node: &Node, path: &str) -> Option<Name> {
+        let name: Name = node.text()?.parse().ok()?;
+        let known: Vec<&str> =
+            self.root.get(section).map_or(&[][..], Node::entries).iter().map(|entry| entry.key.as_str()).collect();
+        if !known.contains(&name.as_str()) {
+            let problem = node.problem(path, format!("names the {noun} `{name}`, which does not exist"));
+            self.problems.push(problem.hint(meant(name.as_str(), &known, section)));
+        }
+        Some(name)
+    }
+
+    fn rules(&mut self, application: &Application) -> BTreeMap<Name, Rule> {
+        let rules = self.root.get("rules").map_or(&[][..], Node::entries);
+        let named = rules.iter().filter_map(|entry| Some((entry.key.parse::<Name>().ok()?, entry)));
+        named
+            .filter_map(|(name, entry)| Some((name, self.rule(&entry.value, &join("rules", &entry.key), application)?)))
+            .collect()
+    }
+
+    fn rule(&mut self, node: &Node, path: &str, application: &Application) -> Option<Rule> {
+        let mut named = |key: &str, section: &str, noun: &str| {
+            node.get(key).and_then(|given| self.existing(section, noun, given, &join(path, key)))
+        };
+        let on = named("on", "events", "event class");
+        let subscription = named("subscription", "subscriptions", "subscription class");
+        let notify = named("notify", "notifications", "notification class");
+        let with: Vec<(&Entry, Name)> = node
+            .get("with")
+            .map_or(&[][..], Node::entries)
+            .iter()
+            .filter_map(|entry| Some((entry, entry.key.parse().ok()?)))
+            .collect();
+        if let Some((notify, class)) =
+            notify.as_ref().and_then(|name| Some((name, application.notifications.get(name)?)))
+        {
+            self.unknown_expressions(node, path, &class.fields);
+            if let Some((on, event)) = on.as_ref().and_then(|name| Some((name, application.events.get(name)?))) {
+                let given = |field: &Field| with.iter().any(|(_, name)| *name == field.name);
+                for field in class.fields.iter().filter(|field| !given(field)) {
+                    if let Some(problem) = missing_expression(node, path, field, notify, on, event) {
+                        self.problems.push(problem);
+                    }
+                }
+            }
+        }
+        Some(Rule {
+            on: on?,
+            subscription: subscription?,
+            when: text(node, "when"),
+            notify: notify?,
+            with: with.into_iter().filter_map(|(entry, name)| Some((name, entry.value.text()?.to_owned()))).collect(),
+            description: text(node, "description"),
+            enabled: boolean(node, "enabled").unwrap_or(true),
+        })
+    }
+
+    /// Reports expressions for fields that the notification class does not have.
+    fn unknown_expressions(&mut self, rule: &Node, path: &str, fields: &Fields) {
+        for entry in rule.get("with").map_or(&[][..], Node::entries) {
+            if fields.position(&entry.key).is_none() {
+                let mut problem = fields.unknown(&shown(&entry.key));
+                problem.path = join(&join(path, "with"), &problem.path);
+                problem.message = "is not a field of the notification class".to_owned();
+                self.problems.push(problem.position(entry.line, entry.column));
+            }
+        }
+    }
+}
+
+/// What is wrong with a field that has no expression and so takes the event's field of its name.
+fn missing_expression(
+    rule: &Node,
+    path: &str,
+    field: &Field,
+    notify: &Name,
+    on: &Name,
+    event: &EventClass,
+) -> Option<Problem> {
+    let name = &field.name;
+    let message = match event.fields.position(name.as_str()).map(|at| event.fields[at].kind) {
+        Some(kind) if kind == field.kind => return None,
+        Some(kind) => format!(
+            "has no expression, and the event's field of its name is of type {}, not {}",
+            kind.name(),
+            field.kind.name()
+        ),
+        None if !field.required || !field.default.is_null() => return None,
+        None => format!("is required by `{notify}` and has no expression, and `{on}` has no field of its name"),
+    };
+    let at = rule.entry("with").map_or((rule.line, rule.column), |entry| (entry.line, entry.column));
+    let problem = Problem::at(join(&join(path, "with"), name.as_str()), message);
+    Some(problem.hint(format!("say how it is computed: `{name}: \"...\"`")).position(at.0, at.1))
+}
+
+fn channel(node: &Node) -> Channel {
+    let options = match node.get("options").map(Node::json) {
+        Some(serde_json::Value::Object(options)) => options,
+        _ => serde_json::Map::new(),
+    };
+    Channel {
+        protocol: name(node, "protocol").unwrap_or_else(|| "none".parse().expect("`none` is a name")),
+        options,
+        retry: retry(node.get("retry")),
+        concurrency: integer(node, "concurrency").unwrap_or(CONCURRENCY),
+        lease: duration(node, "lease").unwrap_or(LEASE),
+    }
+}
+
+fn retry(node: Option<&Node>) -> RetrySchedule {
+    let list = node.and_then(|node| if let Kind::List(items) = &node.kind { Some(items) } else { None });
+    let inner = node.and_then(|node| node.get("delays"));
+    let inner = inner.and_then(|node| if let Kind::List(items) = &node.kind { Some(items) } else { None });
+    let delays = match list.or(inner) {
+        Some(items) => items.iter().filter_map(|item| parse_duration(item.text()?).ok()).collect(),
+        None => RETRY_SECONDS.map(Duration::from_secs).to_vec(),
+    };
+    let jitter_percent = node.and_then(|node| node.get("jitter")).and_then(percent).unwrap_or(JITTER_PERCENT);
+    RetrySchedule { delays, jitter_percent }
+}
+
+fn retention(root: &Node) -> Retention {
+    let given = |key: &str| root.get("retention").and_then(|node| duration(node, key));
+    let default = Retention::default();
+    Retention {
+        finished: given("finished").unwrap_or(default.finished),
+        idempotency: given("idempotency").unwrap_or(default.idempotency),
+    }
+}
+
+fn field_type(word: &str) -> Option<FieldType> {
+    serde_json::from_value(word.into()).ok()
+}
+
+/// A language tag whose language is of ISO 639: two or three letters. Longer ones are not in use, and a misspelt channel
+/// would look like one.
+fn is_locale(key: &str) -> bool {
+    is_language_tag(key) && (2..=3).contains(&key.split('-').next().unwrap_or_default().len())
+}
+
+fn locale_hint(locale: &str) -> String {
+    let dashed = locale.replace('_', "-");
+    if is_locale(&dashed) { format!("write `{dashed}`") } else { "give BCP 47, such as `de` or `pt-BR`".to_owned() }
+}
+
+fn meant(wrong: &str, known: &[&str], section: &str) -> String {
+    match closest(wrong, known.iter().copied()) {
+        Some(meant) => format!("did you mean `{meant}`?"),
+        None if known.is_empty() => format!("there are no {section}"),
+        None => format!("give {}", listed(&known[..known.len().min(12)])),
+    }
+}
+
+fn text(node: &Node, key: &str) -> Option<String> {
+    node.get(key)?.text().map(str::to_owned)
+}
+
+fn name(node: &Node, key: &str) -> Option<Name> {
+    node.get(key)?.text()?.parse().ok()
+}
+
+fn boolean(node: &Node, key: &str) -> Option<bool> {
+    if let Kind::Boolean(value) = node.get(key)?.kind { Some(value) } else { None }
+}
+
+fn integer(node: &Node, key: &str) -> Option<u32> {
+    if let Kind::Integer(value) = node.get(key)?.kind { u32::try_from(value).ok() } else { None }
+}
+
+fn duration(node: &Node, key: &str) -> Option<Duration> {
+    parse_duration(node.get(key)?.text()?).ok()
+}

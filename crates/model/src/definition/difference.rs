@@ -1,0 +1,310 @@
+//! What an apply would do to what runs.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::duration::write_duration;
+use crate::{
+    application::{Application, Channel, ContentTemplates, NotificationClass, RetrySchedule, Rule, Source},
+    field::{Field, FieldType, Fields},
+    id::Name,
+};
+
+/// One thing that an apply would do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// What happens to it.
+    pub kind: DifferenceKind,
+    /// What it happens to, as a dotted path of the definition.
+    pub path: String,
+    /// What it means: one sentence, lower case, no full stop.
+    pub sentence: String,
+    /// The path by which the loss of stored data must be allowed: `subscriptions.nearby.radius_km`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drops: Option<String>,
+}
+
+/// What an apply does to a part of a definition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DifferenceKind {
+    /// It is new.
+    Added,
+    /// It becomes another.
+    Changed,
+    /// It is no more.
+    Removed,
+}
+
+/// What applying `new` would do where `old` runs, in the order of the definition. Empty if nothing.
+///
+/// Stored data is lost where a subscription class or an event class goes, and where a field of a subscription goes or
+/// takes a type that its stored values do not fit. Options of channels may hold secrets: only their names are told.
+pub fn difference(old: &Application, new: &Application) -> Vec<Difference> {
+    let mut found = Differences(Vec::new());
+    if old.description != new.description {
+        found.changed("description", "the description changes");
+    }
+    found.section("events", "event class", &old.events, &new.events, |found, path, old, new| {
+        found.description(path, &old.description, &new.description);
+        found.fields(path, &old.fields, &new.fields, FieldsOf::Events);
+    });
+    found.section(
+        "subscriptions",
+        "subscription class",
+        &old.subscriptions,
+        &new.subscriptions,
+        |found, path, old, new| {
+            found.description(path, &old.description, &new.description);
+            found.fields(path, &old.fields, &new.fields, FieldsOf::Subscriptions);
+        },
+    );
+    found.section(
+        "notifications",
+        "notification class",
+        &old.notifications,
+        &new.notifications,
+        Differences::notification,
+    );
+    found.section("rules", "rule", &old.rules, &new.rules, Differences::rule);
+    found.section("channels", "channel", &old.channels, &new.channels, Differences::channel);
+    found.section("sources", "source", &old.sources, &new.sources, Differences::source);
+    if old.retention != new.retention {
+        let (was, is) = (old.retention, new.retention);
+        let sentence = format!(
+            "finished work is kept for {} (was {}), answers for {} (was {})",
+            write_duration(is.finished),
+            write_duration(was.finished),
+            write_duration(is.idempotency),
+            write_duration(was.idempotency)
+        );
+        found.changed("retention", sentence);
+    }
+    found.0
+}
+
+struct Differences(Vec<Difference>);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum FieldsOf {
+    Events,
+    Subscriptions,
+    Notifications,
+}
+
+impl Differences {
+    fn say(&mut self, kind: DifferenceKind, path: impl Into<String>, sentence: impl Into<String>, drops: bool) {
+        let path = path.into();
+        let drops = drops.then(|| path.clone());
+        self.0.push(Difference { kind, path, sentence: sentence.into(), drops });
+    }
+
+    fn changed(&mut self, path: impl Into<String>, sentence: impl Into<String>) {
+        self.say(DifferenceKind::Changed, path, sentence, false);
+    }
+
+    /// What comes, stays or goes in a section. `compare` looks at those that stay.
+    fn section<T: PartialEq>(
+        &mut self,
+        section: &str,
+        noun: &str,
+        old: &BTreeMap<Name, T>,
+        new: &BTreeMap<Name, T>,
+        compare: impl Fn(&mut Self, &str, &T, &T),
+    ) {
+        let names: std::collections::BTreeSet<&Name> = old.keys().chain(new.keys()).collect();
+        for name in names {
+            let path = format!("{section}.{name}");
+            match (old.get(name), new.get(name)) {
+                (None, _) => self.say(DifferenceKind::Added, path, format!("the {noun} `{name}` is added"), false),
+                (Some(_), None) => {
+                    let (drops, after) = match section {
+                        "subscriptions" => (true, ", and all its subscriptions with it"),
+                        "events" => (true, ", and its events that wait to be matched with it"),
+                        "channels" => (false, "; devices that use it can no longer be reached"),
+                        "sources" => (false, "; who uses it can no longer submit events"),
+                        _ => (false, ""),
+                    };
+                    self.say(DifferenceKind::Removed, path, format!("the {noun} `{name}` is removed{after}"), drops);
+                }
+                (Some(old), Some(new)) if old != new => compare(self, &path, old, new),
+                _ => {}
+            }
+        }
+    }
+
+    fn description(&mut self, path: &str, old: &Option<String>, new: &Option<String>) {
+        if old != new {
+            self.changed(format!("{path}.description"), "the description changes");
+        }
+    }
+
+    fn fields(&mut self, path: &str, old: &Fields, new: &Fields, of: FieldsOf) {
+        let stored = of == FieldsOf::Subscriptions;
+        for was in old.iter() {
+            let name = &was.name;
+            let path = format!("{path}.{name}");
+            match new.position(name.as_str()).map(|at| &new[at]) {
+                None => {
+                    let after = if stored { ", and its value in every subscription with it" } else { "" };
+                    self.say(DifferenceKind::Removed, path, format!("the field `{name}` is removed{after}"), stored);
+                }
+                Some(is) if is != was => self.field(path, was, is, stored),
+                Some(_) => {}
+            }
+        }
+        for is in new.iter().filter(|is| old.position(is.name.as_str()).is_none()) {
+            let after = match (stored, is.required, is.default.is_null()) {
+                (true, true, true) => "; subscriptions that exist have no value for it",
+                (true, _, false) => "; subscriptions that exist take its default",
+                _ => "",
+            };
+            let sentence = format!("the field `{}` is added{after}", is.name);
+            self.say(DifferenceKind::Added, format!("{path}.{}", is.name), sentence, false);
+        }
+    }
+
+    fn field(&mut self, path: String, was: &Field, is: &Field, stored: bool) {
+        let mut changes = Vec::new();
+        let fits = was.kind == is.kind
+            || matches!(
+                (was.kind, is.kind),
+                (FieldType::Integer, FieldType::Number) | (FieldType::Timestamp, FieldType::String)
+            );
+        if was.kind != is.kind {
+            changes.push(format!("is of type {} (was {})", is.kind.name(), was.kind.name()));
+        }
+        if was.required != is.required {
+            changes.push(if is.required { "becomes required" } else { "becomes optional" }.to_owned());
+        }
+        if was.default != is.default {
+            let shown = |value| serde_json::to_string(value).expect("a value is always JSON");
+            changes.push(format!("has the default {} (was {})", shown(&is.default), shown(&was.default)));
+        }
+        if was.description != is.description {
+            changes.push("is described otherwise".to_owned());
+        }
+        let drops = stored && !fits;
+        let after = if drops { "; its values in subscriptions that exist are lost" } else { "" };
+        self.say(
+            DifferenceKind::Changed,
+            path,
+            format!("the field `{}` {}{after}", is.name, changes.join(", ")),
+            drops,
+        );
+    }
+
+    fn notification(&mut self, path: &str, old: &NotificationClass, new: &NotificationClass) {
+        self.description(path, &old.description, &new.description);
+        self.fields(path, &old.fields, &new.fields, FieldsOf::Notifications);
+        if old.batch_size != new.batch_size {
+            self.changed(
+                format!("{path}.batch_size"),
+                format!("a batch holds up to {} notifications (was {})", new.batch_size, old.batch_size),
+            );
+        }
+        if old.expires_after != new.expires_after {
+            let shown = |expiry: Option<_>| expiry.map_or("never".to_owned(), write_duration);
+            let sentence = format!("expiry is {} (was {})", shown(new.expires_after), shown(old.expires_after));
+            self.changed(format!("{path}.expires_after"), sentence);
+        }
+        self.content(&format!("{path}.content.templates"), &old.content, &new.content);
+    }
+
+    fn content(&mut self, path: &str, old: &ContentTemplates, new: &ContentTemplates) {
+        let keys: std::collections::BTreeSet<&String> = old.templates.keys().chain(new.templates.keys()).collect();
+        for key in keys {
+            let shown = if key.is_empty() { "base" } else { key };
+            let path = format!("{path}.{shown}");
+            match (old.templates.get(key), new.templates.get(key)) {
+                (None, _) => self.say(DifferenceKind::Added, path, format!("the template `{shown}` is added"), false),
+                (Some(_), None) => {
+                    self.say(DifferenceKind::Removed, path, format!("the template `{shown}` is removed"), false)
+                }
+                (Some(old), Some(new)) => {
+                    let parts = [
+                        ("subject", old.subject != new.subject),
+                        ("text", old.text != new.text),
+                        ("html", old.html != new.html),
+                        ("json", old.json != new.json),
+                    ];
+                    for (part, _) in parts.into_iter().filter(|(_, changed)| *changed) {
+                        self.changed(format!("{path}.{part}"), format!("the {part} of template `{shown}` changes"));
+                    }
+                }
+            }
+        }
+    }
+
+    fn rule(&mut self, path: &str, old: &Rule, new: &Rule) {
+        self.description(path, &old.description, &new.description);
+        let names = [
+            ("on", &old.on, &new.on),
+            ("subscription", &old.subscription, &new.subscription),
+            ("notify", &old.notify, &new.notify),
+        ];
+        for (key, old, new) in names.into_iter().filter(|(_, old, new)| old != new) {
+            self.changed(format!("{path}.{key}"), format!("`{key}` is `{new}` (was `{old}`)"));
+        }
+        if old.when != new.when {
+            self.changed(format!("{path}.when"), "the predicate changes");
+        }
+        let fields: std::collections::BTreeSet<&Name> = old.with.keys().chain(new.with.keys()).collect();
+        for field in fields.into_iter().filter(|field| old.with.get(*field) != new.with.get(*field)) {
+            self.changed(format!("{path}.with.{field}"), format!("`{field}` is computed otherwise"));
+        }
+        if old.enabled != new.enabled {
+            self.changed(
+                format!("{path}.enabled"),
+                if new.enabled { "the rule is enabled" } else { "the rule is disabled" },
+            );
+        }
+    }
+
+    fn channel(&mut self, path: &str, old: &Channel, new: &Channel) {
+        if old.protocol != new.protocol {
+            self.changed(
+                format!("{path}.protocol"),
+                format!("the protocol is `{}` (was `{}`)", new.protocol, old.protocol),
+            );
+        }
+        let options: std::collections::BTreeSet<&String> = old.options.keys().chain(new.options.keys()).collect();
+        for option in options.into_iter().filter(|option| old.options.get(*option) != new.options.get(*option)) {
+            self.changed(format!("{path}.options.{option}"), format!("the option `{option}` changes"));
+        }
+        if old.retry != new.retry {
+            self.changed(
+                format!("{path}.retry"),
+                format!("retries after {} (was {})", schedule(&new.retry), schedule(&old.retry)),
+            );
+        }
+        if old.concurrency != new.concurrency {
+            let sentence = format!("at most {} at the same time (was {})", new.concurrency, old.concurrency);
+            self.changed(format!("{path}.concurrency"), sentence);
+        }
+        if old.lease != new.lease {
+            let sentence = format!("a lease is {} (was {})", write_duration(new.lease), write_duration(old.lease));
+            self.changed(format!("{path}.lease"), sentence);
+        }
+    }
+
+    fn source(&mut self, path: &str, old: &Source, new: &Source) {
+        if old.events != new.events {
+            let listed = |events: &[Name]| match events {
+                [] => "all classes".to_owned(),
+                events => events.iter().map(|event| format!("`{event}`")).collect::<Vec<_>>().join(", "),
+            };
+            let sentence = format!("may submit {} (was {})", listed(&new.events), listed(&old.events));
+            self.changed(format!("{path}.events"), sentence);
+        }
+    }
+}
+
+fn schedule(retry: &RetrySchedule) -> String {
+    if retry.delays.is_empty() {
+        return "nothing".to_owned();
+    }
+    let delays: Vec<String> = retry.delays.iter().map(|delay| write_duration(*delay)).collect();
+    format!("{} ± {}%", delays.join(", "), retry.jitter_percent)
+}

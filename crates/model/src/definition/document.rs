@@ -1,0 +1,361 @@
+//! YAML text becomes nodes that know their place in it.
+//!
+//! YAML 1.2 with the core schema, one document, without anchors and aliases: a definition is read from top to bottom,
+//! and nothing in it can grow beyond its own length.
+
+use std::collections::HashSet;
+
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span, Tag};
+
+use crate::{problem::Problem, value::Value};
+
+/// Mappings and lists within each other.
+const DEPTH_MAX: usize = 32;
+/// Scalars, lists and mappings in all.
+const NODES_MAX: usize = 200_000;
+
+/// One node of the document.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    pub line: u32,
+    pub column: u32,
+    /// Where it stands in the text, in characters.
+    pub start: usize,
+    pub end: usize,
+    pub kind: Kind,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Kind {
+    Null,
+    Boolean(bool),
+    Integer(i64),
+    Number(f64),
+    /// Text; `plain` when it was written without quotes.
+    Text {
+        text: String,
+        plain: bool,
+    },
+    List(Vec<Node>),
+    Map(Vec<Entry>),
+}
+
+/// One entry of a mapping.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    pub key: String,
+    pub line: u32,
+    pub column: u32,
+    pub value: Node,
+}
+
+impl Node {
+    /// A problem at this node.
+    pub fn problem(&self, path: &str, message: impl Into<String>) -> Problem {
+        Problem::at(path, message).position(self.line, self.column)
+    }
+
+    /// The entries, if it is a mapping.
+    pub fn entries(&self) -> &[Entry] {
+        match &self.kind {
+            Kind::Map(entries) => entries,
+            _ => &[],
+        }
+    }
+
+    /// The entry of this key, if it is a mapping that has one which is not null.
+    pub fn entry(&self, key: &str) -> Option<&Entry> {
+        self.entries().iter().find(|entry| entry.key == key && entry.value.kind != Kind::Null)
+    }
+
+    /// The value of this key.
+    pub fn get(&self, key: &str) -> Option<&Node> {
+        self.entry(key).map(|entry| &entry.value)
+    }
+
+    /// The text, if it is one.
+    pub fn text(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Text { text, .. } => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The node as a value of the model.
+    pub fn value(&self) -> Value {
+        match &self.kind {
+            Kind::Null => Value::Null,
+            Kind::Boolean(value) => Value::Boolean(*value),
+            Kind::Integer(value) => Value::Integer(*value),
+            Kind::Number(value) => Value::from(*value),
+            Kind::Text { text, .. } => Value::from(text.as_str()),
+            Kind::List(items) => Value::List(items.iter().map(Node::value).collect()),
+            Kind::Map(entries) => {
+                Value::Map(entries.iter().map(|entry| (entry.key.as_str().into(), entry.value.value())).collect())
+            }
+        }
+    }
+
+    /// The node as JSON.
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::to_value(self.value()).expect("a value is always JSON")
+    }
+
+    /// What it is, for a sentence.
+    pub fn noun(&self) -> &'static str {
+        match &self.kind {
+            Kind::Null => "nothing",
+            Kind::Boolean(_) => "a boolean",
+            Kind::Integer(_) => "an integer",
+            Kind::Number(_) => "a number",
+            Kind::Text { .. } => "text",
+            Kind::List(_) => "a list",
+            Kind::Map(_) => "a mapping",
+        }
+    }
+}
+
+/// The path of a key below a path.
+pub fn join(path: &str, key: &str) -> String {
+    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
+}
+
+/// Parses the text. `None` after a problem that leaves nothing to look at.
+pub fn parse(text: &str, problems: &mut Vec<Problem>) -> Option<Node> {
+    if text.len() > super::TEXT_BYTES_MAX {
+        problems.push(
+            Problem::at("", format!("is {} bytes long", text.len()))
+                .hint(format!("at most {} are read", super::TEXT_BYTES_MAX)),
+        );
+        return None;
+    }
+    let mut tree = Tree { open: Vec::new(), root: None, nodes: 0, problems };
+    let mut documents = 0;
+    for event in Parser::new_from_str(text.strip_prefix('\u{feff}').unwrap_or(text)) {
+        let (event, span) = match event {
+            Ok(event) => event,
+            Err(error) => {
+                let problem = Problem::at(tree.path(), format!("is not YAML: {}", error.info()));
+                tree.problems.push(at(problem, error.marker()));
+                return None;
+            }
+        };
+        if matches!(event, Event::DocumentStart(_)) {
+            documents += 1;
+            if documents > 1 {
+                tree.problems.push(at(
+                    Problem::at("", "has a second document").hint("one file holds one application"),
+                    &span.start,
+                ));
+                return None;
+            }
+        }
+        tree.take(event, span)?;
+    }
+    let root = tree.root;
+    if root.as_ref().is_none_or(|root| root.kind == Kind::Null) {
+        problems.push(Problem::at("", "is empty").hint("begin with `application: <name>`"));
+        return None;
+    }
+    root
+}
+
+fn at(problem: Problem, mark: &Marker) -> Problem {
+    problem.position(mark.line() as u32, mark.col() as u32 + 1)
+}
+
+/// A mapping or list whose end has not come yet.
+struct Open {
+    node: Node,
+    /// The key that waits for its value, and its position.
+    key: Option<(String, u32, u32)>,
+    keys: HashSet<String>,
+}
+
+/// Puts events together. It keeps its own stack, so that the depth of a text never becomes the depth of ours.
+struct Tree<'a> {
+    open: Vec<Open>,
+    root: Option<Node>,
+    nodes: usize,
+    problems: &'a mut Vec<Problem>,
+}
+
+impl Tree<'_> {
+    fn take(&mut self, event: Event<'_>, span: Span) -> Option<()> {
+        let kind = match event {
+            Event::Alias(_) => {
+                self.refuse(span, "is an alias", "write the value out; aliases and anchors are not supported");
+                Kind::Null
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                self.refuse_anchor(anchor, span);
+                self.scalar(text.into_owned(), style, tag.as_deref(), span)
+            }
+            Event::SequenceStart(anchor, tag) => {
+                self.refuse_anchor(anchor, span);
+                self.refuse_tag(tag.as_deref(), span);
+                return self.open(Kind::List(Vec::new()), span);
+            }
+            Event::MappingStart(anchor, tag) => {
+                self.refuse_anchor(anchor, span);
+                self.refuse_tag(tag.as_deref(), span);
+                return self.open(Kind::Map(Vec::new()), span);
+            }
+            Event::SequenceEnd | Event::MappingEnd => {
+                let mut closed = self.open.pop().expect("the parser closes what it opened").node;
+                // A block mapping ends where the next thing begins; what it holds ends earlier.
+                closed.end = match &closed.kind {
+                    _ if span.end.index() > span.start.index() => span.end.index(),
+                    Kind::Map(entries) => entries.last().map_or(closed.end, |entry| entry.value.end),
+                    Kind::List(items) => items.last().map_or(closed.end, |item| item.end),
+                    _ => closed.end,
+                };
+                self.place(closed);
+                return Some(());
+            }
+            _ => return Some(()),
+        };
+        self.count(span)?;
+        let raw = node(kind, span);
+        self.place(raw);
+        Some(())
+    }
+
+    fn scalar(&mut self, text: String, style: ScalarStyle, tag: Option<&Tag>, span: Span) -> Kind {
+        let awaits_key =
+            self.open.last().is_some_and(|open| matches!(open.node.kind, Kind::Map(_)) && open.key.is_none());
+        let forced_text = tag.is_some_and(|tag| tag.is_yaml_core_schema() && tag.suffix == "str");
+        if !forced_text {
+            self.refuse_tag(tag, span);
+        }
+        // Keys are always text: `on` and `no` and `8` are good names for them.
+        if awaits_key || forced_text || style != ScalarStyle::Plain {
+            return Kind::Text { text, plain: false };
+        }
+        let kind = plain(text);
+        if matches!(kind, Kind::Number(number) if !number.is_finite()) {
+            self.refuse(span, "is not a finite number", "put it in quotes if it is meant to be text");
+            return Kind::Null;
+        }
+        kind
+    }
+
+    fn open(&mut self, kind: Kind, span: Span) -> Option<()> {
+        self.count(span)?;
+        if self.open.len() == DEPTH_MAX {
+            self.refuse(span, "is nested too deeply", &format!("at most {DEPTH_MAX} levels are read"));
+            return None;
+        }
+        self.open.push(Open { node: node(kind, span), key: None, keys: HashSet::new() });
+        Some(())
+    }
+
+    fn count(&mut self, span: Span) -> Option<()> {
+        self.nodes += 1;
+        if self.nodes > NODES_MAX {
+            self.refuse(span, "is one value too many", &format!("at most {NODES_MAX} are read"));
+            return None;
+        }
+        Some(())
+    }
+
+    /// Puts a finished node where it belongs.
+    fn place(&mut self, node: Node) {
+        let path = self.path();
+        let Some(open) = self.open.last_mut() else {
+            self.root = Some(node);
+            return;
+        };
+        match &mut open.node.kind {
+            Kind::List(items) => items.push(node),
+            Kind::Map(entries) => match open.key.take() {
+                Some((key, line, column)) => {
+                    if open.keys.insert(key.clone()) {
+                        entries.push(Entry { key, line, column, value: node });
+                    } else {
+                        let first = entries.iter().find(|entry| entry.key == key).map_or(0, |entry| entry.line);
+                        let problem = Problem::at(path, "is given twice").hint(format!("the first is in line {first}"));
+                        self.problems.push(problem.position(line, column));
+                    }
+                }
+                None => match node.kind {
+                    Kind::Text { text, .. } => open.key = Some((text, node.line, node.column)),
+                    _ => {
+                        self.problems
+                            .push(node.problem(&path, format!("has {} as a key", node.noun())).hint("keys are text"));
+                        open.key = Some((String::new(), node.line, node.column));
+                    }
+                },
+            },
+            _ => {}
+        }
+    }
+
+    /// The path of what comes next.
+    fn path(&self) -> String {
+        self.open.iter().fold(String::new(), |path, open| match (&open.node.kind, &open.key) {
+            (Kind::List(items), _) => format!("{path}[{}]", items.len()),
+            (_, Some((key, ..))) => join(&path, key),
+            _ => path,
+        })
+    }
+
+    fn refuse(&mut self, span: Span, message: &str, hint: &str) {
+        let problem = Problem::at(self.path(), message).hint(hint);
+        self.problems.push(at(problem, &span.start));
+    }
+
+    fn refuse_anchor(&mut self, anchor: usize, span: Span) {
+        if anchor != 0 {
+            self.refuse(span, "has an anchor", "leave `&...` out; aliases and anchors are not supported");
+        }
+    }
+
+    fn refuse_tag(&mut self, tag: Option<&Tag>, span: Span) {
+        if let Some(tag) = tag {
+            self.refuse(span, &format!("has the tag `{tag}`"), "leave the tag out; quotes make text");
+        }
+    }
+}
+
+fn node(kind: Kind, span: Span) -> Node {
+    Node {
+        line: span.start.line() as u32,
+        column: span.start.col() as u32 + 1,
+        start: span.start.index(),
+        end: span.end.index(),
+        kind,
+    }
+}
+
+/// What a plain scalar means in the core schema of YAML 1.2 (section 10.3.2).
+pub fn plain(text: String) -> Kind {
+    match text.as_str() {
+        "" | "~" | "null" | "Null" | "NULL" => return Kind::Null,
+        "true" | "True" | "TRUE" => return Kind::Boolean(true),
+        "false" | "False" | "FALSE" => return Kind::Boolean(false),
+        ".nan" | ".NaN" | ".NAN" => return Kind::Number(f64::NAN),
+        _ => {}
+    }
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(&text);
+    if matches!(unsigned, ".inf" | ".Inf" | ".INF") {
+        return Kind::Number(f64::INFINITY);
+    }
+    let radix =
+        |prefix: &str, radix| text.strip_prefix(prefix).and_then(|digits| i64::from_str_radix(digits, radix).ok());
+    if let Some(integer) = radix("0x", 16).or_else(|| radix("0o", 8)) {
+        return Kind::Integer(integer);
+    }
+    let numeric = unsigned.starts_with(|first: char| first.is_ascii_digit() || first == '.')
+        && unsigned.bytes().any(|byte| byte.is_ascii_digit())
+        && unsigned.bytes().all(|byte| byte.is_ascii_digit() || b".eE+-".contains(&byte));
+    if numeric {
+        if let Ok(integer) = text.parse() {
+            return Kind::Integer(integer);
+        }
+        if let Ok(number) = text.parse() {
+            return Kind::Number(number);
+        }
+    }
+    Kind::Text { text, plain: true }
+}

@@ -1,0 +1,116 @@
+//! Puts the texts of files into a definition, so that it can travel alone.
+
+use std::fmt::Write;
+
+use super::{
+    TEXT_BYTES_MAX,
+    document::{self, Node, join},
+    in_order,
+    shape::shown,
+};
+use crate::problem::Problem;
+
+/// Replaces each `{ file: <path> }` of a template by the text that `load` finds under the path, relative to the
+/// definition. All else stays as it is, to the character, and every line keeps its number.
+///
+/// # Errors
+/// Every problem: broken YAML, paths that are absolute or lead upwards, files that `load` could not read (in its words),
+/// a result longer than [`TEXT_BYTES_MAX`].
+pub fn inline_files(text: &str, load: &dyn Fn(&str) -> Result<String, String>) -> Result<String, Vec<Problem>> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut problems = Vec::new();
+    let Some(root) = document::parse(text, &mut problems) else { return Err(in_order(problems)) };
+    let mut bytes = text.len();
+    let mut texts = Vec::new();
+    for (node, path) in references(&root) {
+        let Some(file) = node.get("file") else { continue };
+        let Some(name) = file.text() else { continue };
+        let path = join(&path, "file");
+        match objection(name) {
+            Some(message) => {
+                let hint = "give a path relative to the definition, below its folder, with `/`";
+                problems.push(file.problem(&path, message).hint(hint));
+            }
+            None => match load(name) {
+                Ok(loaded) => {
+                    bytes = bytes.saturating_add(loaded.len());
+                    texts.push((node, loaded));
+                }
+                Err(error) => problems.push(file.problem(&path, format!("`{}` cannot be read: {error}", shown(name)))),
+            },
+        }
+        if bytes > TEXT_BYTES_MAX {
+            let problem = file.problem(&path, "makes the definition too long");
+            problems.push(problem.hint(format!("with the texts of its files it may have {TEXT_BYTES_MAX} bytes")));
+            break;
+        }
+    }
+    if problems.is_empty() { Ok(splice(text, &texts)) } else { Err(in_order(problems)) }
+}
+
+/// The parts of templates that are mappings with a `file`, in the order of the text, with their paths.
+fn references(root: &Node) -> Vec<(&Node, String)> {
+    let mut found = Vec::new();
+    for class in root.get("notifications").map_or(&[][..], Node::entries) {
+        let Some(templates) = class.value.get("content").and_then(|content| content.get("templates")) else { continue };
+        for template in templates.entries() {
+            for part in template.value.entries() {
+                // One with other keys as well stays, for `read` to report.
+                if part.value.get("file").is_some() && part.value.entries().len() == 1 {
+                    let path = format!("notifications.{}.content.templates.{}.{}", class.key, template.key, part.key);
+                    found.push((&part.value, path));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Why a path may not be read.
+fn objection(path: &str) -> Option<&'static str> {
+    match path {
+        "" => Some("is empty"),
+        _ if path.starts_with('/') => Some("is an absolute path"),
+        _ if path.contains(['\\', '\0', ':']) => Some("is not a plain path"),
+        _ if path.split('/').any(|part| part == "..") => Some("leads upwards"),
+        _ => None,
+    }
+}
+
+/// The text with these nodes, in order, replaced by quoted texts.
+fn splice(text: &str, texts: &[(&Node, String)]) -> String {
+    let mut spliced = String::with_capacity(text.len() + texts.iter().map(|(_, text)| text.len() + 16).sum::<usize>());
+    let mut characters = text.chars();
+    let mut at = 0;
+    for (node, replacement) in texts {
+        spliced.extend(characters.by_ref().take(node.start - at));
+        let replaced: String = characters.by_ref().take(node.end - node.start).collect();
+        at = node.end;
+        quote(replacement.strip_prefix('\u{feff}').unwrap_or(replacement), &mut spliced);
+        // Lines that the mapping took are kept, so that later problems name the right ones.
+        let kept = replaced.trim_end();
+        spliced.extend(kept.chars().filter(|c| *c == '\n'));
+        spliced.push_str(&replaced[kept.len()..]);
+    }
+    spliced.extend(characters);
+    spliced
+}
+
+/// Writes a double-quoted scalar of YAML on one line.
+fn quote(text: &str, out: &mut String) {
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            '\r' => out.push_str("\\r"),
+            c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}') => {
+                let _ = write!(out, "\\u{:04X}", c as u32);
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+}

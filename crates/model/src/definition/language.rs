@@ -1,0 +1,151 @@
+//! The words of the definition language: which keys there are, what they take, and what they mean. `read` checks by
+//! this table, and the JSON Schema is made from it.
+
+use super::shape::{Key, Keys, Shape};
+
+const DAY: u64 = 86_400;
+
+const fn optional(name: &'static str, shape: &'static Shape, about: &'static str) -> Key {
+    Key { name, shape, required: false, about }
+}
+
+const fn required(name: &'static str, shape: &'static Shape, about: &'static str) -> Key {
+    Key { name, shape, required: true, about }
+}
+
+pub static APPLICATION: Shape = Shape::Object(&[
+    required("application", &Shape::Name, "The name of the application."),
+    optional("description", &Shape::Text, "What it is for."),
+    optional("events", &EVENTS, "Event classes: what can happen."),
+    optional("subscriptions", &SUBSCRIPTIONS, "Subscription classes: what subscribers can care about."),
+    optional("notifications", &NOTIFICATIONS, "Notification classes: what can be told, and how it reads."),
+    optional("rules", &RULES, "Who cares about what: each rule joins an event class to a subscription class."),
+    optional("channels", &CHANNELS, "How it leaves: configured instances of a protocol."),
+    optional("sources", &SOURCES, "Who may submit events. Without any, the source `api` may submit all classes."),
+    optional("retention", &RETENTION, "How long finished work is kept."),
+]);
+
+static EVENTS: Shape = Shape::Entries { keys: Keys::Names, of: &EVENT, most: 1_000 };
+static EVENT: Shape = Shape::Object(&[
+    optional("description", &Shape::Text, "What it means."),
+    required("fields", &FIELDS, "The fields of an event."),
+]);
+
+static SUBSCRIPTIONS: Shape = Shape::Entries { keys: Keys::Names, of: &SUBSCRIPTION, most: 1_000 };
+static SUBSCRIPTION: Shape = Shape::Object(&[
+    optional("description", &Shape::Text, "What it means."),
+    optional("fields", &FIELDS, "The parameters of a subscription; rules see them as `sub`."),
+]);
+
+static NOTIFICATIONS: Shape = Shape::Entries { keys: Keys::Names, of: &NOTIFICATION, most: 1_000 };
+static NOTIFICATION: Shape = Shape::Object(&[
+    optional("description", &Shape::Text, "What it means."),
+    optional("fields", &NOTIFICATION_FIELDS, "What it tells; templates see the fields by their names."),
+    optional(
+        "batch_size",
+        &Shape::Integer { least: 1, most: 100_000 },
+        "Most notifications of one batch; 2500 if not given.",
+    ),
+    optional("expires_after", &EXPIRY, "After this time from the match it is not worth sending; never if not given."),
+    required("content", &CONTENT, "How it reads."),
+]);
+static EXPIRY: Shape = Shape::Duration { least: 1, most: 3_650 * DAY };
+
+static FIELDS: Shape = Shape::Entries { keys: Keys::Fields, of: &FIELD, most: 256 };
+static NOTIFICATION_FIELDS: Shape = Shape::Entries { keys: Keys::NotificationFields, of: &FIELD, most: 256 };
+static FIELD: Shape = Shape::Either(&[&FIELD_TYPE, &LONG_FIELD]);
+static LONG_FIELD: Shape = Shape::Object(&[
+    required("type", &FIELD_TYPE, "What it holds."),
+    optional("required", &Shape::Boolean, "Whether a row without it is refused; false if not given."),
+    optional("default", &Shape::Any, "What a row without it holds; of the field's type."),
+    optional("description", &Shape::Text, "What it means."),
+]);
+static FIELD_TYPE: Shape = Shape::Choice(&["boolean", "integer", "number", "string", "timestamp", "list", "map"]);
+
+static CONTENT: Shape = Shape::Object(&[
+    optional("engine", &Shape::Choice(&["jinja"]), "The language of the templates; `jinja` if not given."),
+    required(
+        "templates",
+        &TEMPLATES,
+        "By `<locale>/<channel>`, `<locale>`, `<channel>` or `base`, looked for in this order.",
+    ),
+]);
+static TEMPLATES: Shape = Shape::Entries { keys: Keys::Free, of: &TEMPLATE, most: 500 };
+static TEMPLATE: Shape = Shape::Object(&[
+    optional("subject", &PART, "One line."),
+    optional("text", &PART, "Plain text."),
+    optional("html", &PART, "HTML; values are escaped."),
+    optional("json", &PART, "JSON, for machines; values are encoded."),
+]);
+static PART: Shape = Shape::Either(&[&Shape::Text, &FILE]);
+static FILE: Shape =
+    Shape::Object(&[required("file", &Shape::Text, "A file beside the definition that holds the text.")]);
+
+static RULES: Shape = Shape::Entries { keys: Keys::Names, of: &RULE, most: 1_000 };
+static RULE: Shape = Shape::Object(&[
+    optional("description", &Shape::Text, "What it means."),
+    required("on", &Shape::Name, "The event class that fires it."),
+    required("subscription", &Shape::Name, "The subscription class that it looks through."),
+    optional("when", &Shape::Text, "The predicate over `event` and `sub`, in CEL. Without one every pair matches."),
+    required("notify", &Shape::Name, "The notification class that it makes."),
+    optional(
+        "with",
+        &WITH,
+        "How fields of the notification are computed, in CEL. Others take the event's field of their name.",
+    ),
+    optional("enabled", &Shape::Boolean, "Whether it fires at all; true if not given."),
+]);
+static WITH: Shape = Shape::Entries { keys: Keys::Free, of: &Shape::Text, most: 256 };
+
+static CHANNELS: Shape = Shape::Entries { keys: Keys::Names, of: &CHANNEL, most: 200 };
+static CHANNEL: Shape = Shape::Object(&[
+    required("protocol", &Shape::Name, "The protocol: `smtp`, `http`, `file`."),
+    optional(
+        "options",
+        &OPTIONS,
+        "Options of the protocol. `${NAME}` and `${NAME:-default}` come from the environment; `$$` is a dollar sign.",
+    ),
+    optional(
+        "retry",
+        &RETRY,
+        "Delays between attempts, each counted from the attempt before. `[]` for no retry; 1m, 5m, 30m, 2h, 12h if not given.",
+    ),
+    optional(
+        "concurrency",
+        &Shape::Integer { least: 1, most: 10_000 },
+        "Most sessions, connections or calls at the same time; 10 if not given.",
+    ),
+    optional(
+        "lease",
+        &Shape::Duration { least: 1, most: DAY },
+        "How long a worker may hold a work item without a sign of life; 5m if not given.",
+    ),
+]);
+static OPTIONS: Shape = Shape::Entries { keys: Keys::Free, of: &Shape::Any, most: 256 };
+static RETRY: Shape = Shape::Either(&[&DELAYS, &LONG_RETRY]);
+static DELAYS: Shape = Shape::List { of: &Shape::Duration { least: 0, most: 30 * DAY }, most: 100 };
+static LONG_RETRY: Shape = Shape::Object(&[
+    required("delays", &DELAYS, "The delays in order."),
+    optional(
+        "jitter",
+        &Shape::Percent,
+        "By how much each delay varies, so that retries do not come all at once; 10% if not given.",
+    ),
+]);
+
+static SOURCES: Shape = Shape::Entries { keys: Keys::Names, of: &SOURCE, most: 200 };
+static SOURCE: Shape = Shape::Object(&[
+    required("kind", &Shape::Choice(&["http"]), "How events come."),
+    optional("events", &SOURCE_EVENTS, "The event classes that it may submit; all if not given."),
+]);
+static SOURCE_EVENTS: Shape = Shape::List { of: &Shape::Name, most: 1_000 };
+
+static RETENTION: Shape = Shape::Object(&[
+    optional(
+        "finished",
+        &KEEP,
+        "Batches and receipts, counted from when their last notification was closed; 7d if not given.",
+    ),
+    optional("idempotency", &KEEP, "Answers kept for `Idempotency-Key` and ids of CloudEvents; 2d if not given."),
+]);
+static KEEP: Shape = Shape::Duration { least: 1, most: 3_650 * DAY };

@@ -1,0 +1,416 @@
+//! What a node may look like. One table of shapes serves the check, with its messages, and the JSON Schema.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value as Json, json};
+
+use super::{
+    document::{Kind, Node, join},
+    duration::{parse_duration, write_duration},
+};
+use crate::{
+    id::Name,
+    problem::{Problem, closest},
+};
+
+/// What a node may look like.
+pub enum Shape {
+    Text,
+    Name,
+    Boolean,
+    Integer {
+        least: i64,
+        most: i64,
+    },
+    /// A duration; the bounds in seconds.
+    Duration {
+        least: u64,
+        most: u64,
+    },
+    /// `10%` or `10`.
+    Percent,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// Whatever YAML can say.
+    Any,
+    /// A mapping with these keys.
+    Object(&'static [Key]),
+    /// A mapping from names of one's own.
+    Entries {
+        keys: Keys,
+        of: &'static Shape,
+        most: usize,
+    },
+    List {
+        of: &'static Shape,
+        most: usize,
+    },
+    /// One of these, told apart by being a scalar, a list or a mapping.
+    Either(&'static [&'static Shape]),
+}
+
+/// What the keys of a mapping name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Keys {
+    /// A class, rule, channel or source.
+    Names,
+    /// A field, which expressions must be able to spell.
+    Fields,
+    /// A field of a notification, which stands alone in templates.
+    NotificationFields,
+    /// Something that is checked elsewhere.
+    Free,
+}
+
+/// One key of an object.
+pub struct Key {
+    pub name: &'static str,
+    pub shape: &'static Shape,
+    pub required: bool,
+    /// What it means, for the schema.
+    pub about: &'static str,
+}
+
+/// Words that mean something else where a class or a rule is named.
+const RESERVED_NAMES: [&str; 12] = [
+    "event",
+    "sub",
+    "subscriber",
+    "subscription",
+    "notification",
+    "device",
+    "true",
+    "false",
+    "null",
+    "in",
+    "base",
+    "all",
+];
+/// What no field can be called, because `event.in` is not an expression.
+const RESERVED_FIELDS: [&str; 4] = ["true", "false", "null", "in"];
+/// What a template has by these names already, or reads as a word of its own.
+const RESERVED_NOTIFICATION_FIELDS: [&str; 18] = [
+    "event",
+    "sub",
+    "subscriber",
+    "device",
+    "notification",
+    "self",
+    "loop",
+    "super",
+    "caller",
+    "none",
+    "None",
+    "True",
+    "False",
+    "not",
+    "and",
+    "or",
+    "if",
+    "is",
+];
+
+const NAME_HINT: &str = "a name is a letter, then up to 63 letters, digits, `_` or `-`";
+const FIELD_HINT: &str = "the name of a field is a letter, then up to 63 letters, digits or `_`";
+
+/// Checks a node and all below it.
+pub fn check(shape: &Shape, root: &Node, problems: &mut Vec<Problem>) {
+    Checker { problems }.node(shape, root, "");
+}
+
+struct Checker<'a> {
+    problems: &'a mut Vec<Problem>,
+}
+
+impl Checker<'_> {
+    fn node(&mut self, shape: &Shape, node: &Node, path: &str) {
+        match (shape, &node.kind) {
+            (Shape::Either(shapes), _) => match shapes.iter().find(|shape| shape.takes(node)) {
+                Some(shape) => self.node(shape, node, path),
+                None => self.wrong_type(shape, node, path),
+            },
+            (Shape::Object(keys), Kind::Map(_) | Kind::Null) => self.object(keys, node, path),
+            (_, _) if !shape.takes(node) => self.wrong_type(shape, node, path),
+            (Shape::Entries { keys, of, most }, _) => self.entries(*keys, of, *most, node, path),
+            (Shape::List { of, most }, Kind::List(items)) => {
+                self.at_most(*most, items.len(), node, path);
+                for (at, item) in items.iter().enumerate() {
+                    self.node(of, item, &format!("{path}[{at}]"));
+                }
+            }
+            (Shape::Integer { least, most }, Kind::Integer(value)) if !(least..=most).contains(&value) => {
+                self.say(node, path, format!("is {value}"), format!("give {least} to {most}"));
+            }
+            (Shape::Name, Kind::Text { text, .. }) if text.parse::<Name>().is_err() => {
+                self.say(node, path, format!("`{}` is not a name", shown(text)), NAME_HINT);
+            }
+            (Shape::Duration { least, most }, Kind::Text { text, .. }) => {
+                self.duration(text, *least, *most, node, path)
+            }
+            (Shape::Percent, _) if percent(node).is_none() => {
+                self.say(node, path, "is not a percentage", "give `0%` to `100%`");
+            }
+            (Shape::Choice(words), Kind::Text { text, .. }) if !words.contains(&text.as_str()) => {
+                let hint = match closest(text, words.iter().copied()) {
+                    Some(meant) => format!("did you mean `{meant}`?"),
+                    None => format!("give {}", listed(words)),
+                };
+                self.say(node, path, format!("`{}` is not known here", shown(text)), hint);
+            }
+            _ => {}
+        }
+    }
+
+    fn object(&mut self, keys: &[Key], node: &Node, path: &str) {
+        for entry in node.entries() {
+            let path = join(path, &shown(&entry.key));
+            let Some(key) = keys.iter().find(|key| key.name == entry.key) else {
+                let hint = match closest(&entry.key, keys.iter().map(|key| key.name)) {
+                    Some(meant) => format!("did you mean `{meant}`?"),
+                    None => {
+                        format!("here you can give {}", listed(&keys.iter().map(|key| key.name).collect::<Vec<_>>()))
+                    }
+                };
+                self.problems
+                    .push(Problem::at(path, "is not known here").hint(hint).position(entry.line, entry.column));
+                continue;
+            };
+            // An optional key without a value says nothing, and one that is required is reported as missing.
+            if entry.value.kind != Kind::Null {
+                self.node(key.shape, &entry.value, &path);
+            }
+        }
+        for key in keys.iter().filter(|key| key.required && node.entry(key.name).is_none()) {
+            let given = node.entries().iter().find(|entry| entry.key == key.name);
+            let (line, column) = given.map_or((node.line, node.column), |entry| (entry.line, entry.column));
+            let problem = Problem::at(join(path, key.name), "is missing").hint(format!("give {}", key.shape.noun()));
+            self.problems.push(problem.position(line, column));
+        }
+    }
+
+    fn entries(&mut self, keys: Keys, of: &Shape, most: usize, node: &Node, path: &str) {
+        self.at_most(most, node.entries().len(), node, path);
+        for entry in node.entries() {
+            let path = join(path, &shown(&entry.key));
+            if let Some((message, hint)) = keys.objection(&entry.key) {
+                self.problems.push(Problem::at(&path, message).hint(hint).position(entry.line, entry.column));
+            }
+            self.node(of, &entry.value, &path);
+        }
+    }
+
+    fn duration(&mut self, text: &str, least: u64, most: u64, node: &Node, path: &str) {
+        match parse_duration(text) {
+            Err(message) => {
+                self.say(
+                    node,
+                    path,
+                    format!("`{}` {message}", shown(text)),
+                    "give a number and its unit, such as `90s`, `1h30m` or `7d`",
+                );
+            }
+            Ok(duration) if !(Duration::from_secs(least)..=Duration::from_secs(most)).contains(&duration) => {
+                let bound = |seconds| write_duration(Duration::from_secs(seconds));
+                self.say(
+                    node,
+                    path,
+                    format!("is {}", write_duration(duration)),
+                    format!("give {} to {}", bound(least), bound(most)),
+                );
+            }
+            Ok(_) => {}
+        }
+    }
+
+    fn wrong_type(&mut self, shape: &Shape, node: &Node, path: &str) {
+        let problem = node.problem(path, format!("should be {}, not {}", shape.noun(), node.noun()));
+        let hint = match (shape, &node.kind) {
+            (Shape::Text | Shape::Name | Shape::Choice(_), Kind::Boolean(_) | Kind::Integer(_) | Kind::Number(_)) => {
+                Some("put it in quotes if it is meant to be text")
+            }
+            (Shape::Boolean, Kind::Text { .. }) => Some("write `true` or `false`, without quotes"),
+            (Shape::Integer { .. }, Kind::Text { .. }) => Some("write digits, without quotes"),
+            (Shape::Duration { .. }, Kind::Integer(_) | Kind::Number(_)) => {
+                Some("give the unit as well, such as `90s`, `1h30m` or `7d`")
+            }
+            _ => None,
+        };
+        self.problems.push(match hint {
+            Some(hint) => problem.hint(hint),
+            None => problem,
+        });
+    }
+
+    fn at_most(&mut self, most: usize, count: usize, node: &Node, path: &str) {
+        if count > most {
+            self.say(node, path, format!("has {count} entries"), format!("at most {most} are allowed"));
+        }
+    }
+
+    fn say(&mut self, node: &Node, path: &str, message: impl Into<String>, hint: impl Into<String>) {
+        self.problems.push(node.problem(path, message).hint(hint));
+    }
+}
+
+impl Shape {
+    /// Whether a node is of the right kind; what it says may still be wrong.
+    fn takes(&self, node: &Node) -> bool {
+        match self {
+            Shape::Any => true,
+            Shape::Text | Shape::Name | Shape::Duration { .. } | Shape::Choice(_) => {
+                matches!(node.kind, Kind::Text { .. })
+            }
+            Shape::Boolean => matches!(node.kind, Kind::Boolean(_)),
+            Shape::Integer { .. } => matches!(node.kind, Kind::Integer(_)),
+            Shape::Percent => matches!(node.kind, Kind::Text { .. } | Kind::Integer(_)),
+            Shape::Object(_) => matches!(node.kind, Kind::Map(_) | Kind::Null),
+            Shape::Entries { .. } => matches!(node.kind, Kind::Map(_)),
+            Shape::List { .. } => matches!(node.kind, Kind::List(_)),
+            Shape::Either(shapes) => shapes.iter().any(|shape| shape.takes(node)),
+        }
+    }
+
+    fn noun(&self) -> String {
+        match self {
+            Shape::Text => "text".to_owned(),
+            Shape::Name => "a name".to_owned(),
+            Shape::Boolean => "`true` or `false`".to_owned(),
+            Shape::Integer { .. } => "an integer".to_owned(),
+            Shape::Duration { .. } => "a duration".to_owned(),
+            Shape::Percent => "a percentage".to_owned(),
+            Shape::Choice(words) => listed(words),
+            Shape::Any => "a value".to_owned(),
+            Shape::Object(_) | Shape::Entries { .. } => "a mapping".to_owned(),
+            Shape::List { .. } => "a list".to_owned(),
+            Shape::Either(shapes) => shapes.iter().map(|shape| shape.noun()).collect::<Vec<_>>().join(" or "),
+        }
+    }
+
+    fn schema(&self) -> Json {
+        match self {
+            Shape::Text => json!({ "type": "string" }),
+            Shape::Name => json!({ "type": "string", "pattern": Keys::Names.pattern() }),
+            Shape::Boolean => json!({ "type": "boolean" }),
+            Shape::Integer { least, most } => json!({ "type": "integer", "minimum": least, "maximum": most }),
+            Shape::Duration { least, most } => {
+                let bound = |seconds: &u64| write_duration(Duration::from_secs(*seconds));
+                json!({
+                    "type": "string",
+                    "description": format!("A number and its unit, such as `90s`, `1h30m` or `7d`: {} to {}.", bound(least), bound(most)),
+                })
+            }
+            Shape::Percent => json!({ "anyOf": [
+                { "type": "string", "pattern": "^(100|[0-9]{1,2})%$" },
+                { "type": "integer", "minimum": 0, "maximum": 100 },
+            ] }),
+            Shape::Choice(words) => json!({ "enum": words }),
+            Shape::Any => json!({}),
+            Shape::Object(keys) => {
+                let property = |key: &Key| {
+                    let mut schema = key.shape.schema();
+                    let detail = schema["description"].as_str().map(|detail| format!(" {detail}")).unwrap_or_default();
+                    schema["description"] = json!(format!("{}{detail}", key.about));
+                    (key.name.to_owned(), schema)
+                };
+                let properties: Map<String, Json> = keys.iter().map(property).collect();
+                let required: Vec<&str> = keys.iter().filter(|key| key.required).map(|key| key.name).collect();
+                let mut schema = json!({ "type": "object", "properties": properties, "additionalProperties": false });
+                if !required.is_empty() {
+                    schema["required"] = json!(required);
+                }
+                schema
+            }
+            Shape::Entries { keys, of, most } => {
+                let mut schema =
+                    json!({ "type": "object", "additionalProperties": of.schema(), "maxProperties": most });
+                if *keys != Keys::Free {
+                    schema["propertyNames"] = json!({ "pattern": keys.pattern() });
+                }
+                schema
+            }
+            Shape::List { of, most } => json!({ "type": "array", "items": of.schema(), "maxItems": most }),
+            Shape::Either(shapes) => json!({ "anyOf": shapes.iter().map(|shape| shape.schema()).collect::<Vec<_>>() }),
+        }
+    }
+}
+
+impl Keys {
+    fn pattern(self) -> &'static str {
+        match self {
+            Keys::Names => "^[A-Za-z][A-Za-z0-9_-]{0,63}$",
+            Keys::Fields | Keys::NotificationFields => "^[A-Za-z][A-Za-z0-9_]{0,63}$",
+            Keys::Free => "",
+        }
+    }
+
+    /// What is wrong with a key, and what would be right.
+    fn objection(self, key: &str) -> Option<(String, String)> {
+        let is_name = key.parse::<Name>().is_ok();
+        let (message, hint) = match self {
+            Keys::Free => return None,
+            Keys::Names if !is_name => ("is not a name", NAME_HINT),
+            Keys::Names if RESERVED_NAMES.contains(&key) => ("is a reserved word", "choose another name"),
+            Keys::Fields | Keys::NotificationFields if !is_name => ("is not the name of a field", FIELD_HINT),
+            Keys::Fields | Keys::NotificationFields if key.contains('-') => {
+                return Some((
+                    "would read as a subtraction in expressions".to_owned(),
+                    format!("call it `{}`", key.replace('-', "_")),
+                ));
+            }
+            Keys::Fields | Keys::NotificationFields if RESERVED_FIELDS.contains(&key) => {
+                ("is a reserved word of expressions", "choose another name")
+            }
+            Keys::NotificationFields if RESERVED_NOTIFICATION_FIELDS.contains(&key) => {
+                ("has another meaning in templates", "choose another name")
+            }
+            _ => return None,
+        };
+        Some((message.to_owned(), hint.to_owned()))
+    }
+}
+
+/// The percentage that a node gives.
+pub fn percent(node: &Node) -> Option<u8> {
+    let number: u8 = match &node.kind {
+        Kind::Integer(number) => u8::try_from(*number).ok()?,
+        Kind::Text { text, .. } => text.strip_suffix('%')?.trim_end().parse().ok()?,
+        _ => return None,
+    };
+    (number <= 100).then_some(number)
+}
+
+/// The whole schema, with its head.
+pub fn json_schema(shape: &Shape) -> Json {
+    let mut schema = json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Application",
+        "description": "What a deployment of Tocsin does: classes, rules, channels, formats, retention.",
+    });
+    if let (Json::Object(head), Json::Object(body)) = (&mut schema, shape.schema()) {
+        head.extend(body);
+    }
+    schema
+}
+
+/// Words as a sentence lists them.
+pub fn listed(words: &[&str]) -> String {
+    let quoted: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
+    match quoted.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
+        Some((only, _)) => only.clone(),
+        None => "nothing".to_owned(),
+    }
+}
+
+/// What someone wrote, fit for a line of a message.
+pub fn shown(text: &str) -> String {
+    let mut shown: String = text
+        .chars()
+        .take(80)
+        .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
+        .collect();
+    if text.chars().nth(80).is_some() {
+        shown.push('…');
+    }
+    shown
+}

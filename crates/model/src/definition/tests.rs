@@ -1,0 +1,1090 @@
+use expect_test::{Expect, expect};
+use proptest::prelude::*;
+
+use super::*;
+
+/// A definition that uses everything.
+const QUAKES: &str = r#"# An application that uses everything.
+application: quakes
+description: Tells people about earthquakes near them.
+events:
+  quake:
+    description: An earthquake, as the USGS reports it.
+    fields:
+      magnitude: { type: number, required: true, description: Moment magnitude }
+      place: string
+      latitude: number
+      longitude: number
+      at: timestamp
+subscriptions:
+  nearby:
+    fields:
+      magnitude: { type: number, default: 4.5 }
+      radius_km: number
+      latitude: { type: number, required: true }
+      longitude: { type: number, required: true }
+notifications:
+  quake_alert:
+    fields: { magnitude: number, place: string, distance_km: number }
+    batch_size: 500
+    expires_after: 24h
+    content:
+      engine: jinja
+      templates:
+        base: { subject: "M {{ magnitude }}", text: "Quake: {{ place }}", html: "<p>{{ place }}</p>", json: "{}" }
+        de: { subject: Beben }
+        de-AT/email: { text: Servus }
+        hook: { json: "{}" }
+rules:
+  near_me:
+    on: quake
+    subscription: nearby
+    when: event.magnitude >= sub.magnitude
+    notify: quake_alert
+    with: { distance_km: "distance_km(event.latitude, event.longitude, sub.latitude, sub.longitude)" }
+channels:
+  email:
+    protocol: smtp
+    options:
+      host: "${SMTP_HOST:-127.0.0.1}"
+      port: ${SMTP_PORT:-25}
+      password: "${SMTP_PASSWORD}"
+      note: "5 $$ and $ and $x"
+    retry: { delays: [1m, PT5M], jitter: 20% }
+    concurrency: 4
+    lease: 1m
+  hook: { protocol: http, retry: [] }
+sources:
+  feed: { kind: http, events: [quake] }
+retention: { finished: 30d }
+"#;
+
+fn environment(name: &str) -> Option<String> {
+    match name {
+        "SMTP_PASSWORD" => Some("secret".to_owned()),
+        "SMTP_PORT" => Some("2525".to_owned()),
+        "EMPTY" => Some(String::new()),
+        _ => None,
+    }
+}
+
+fn problems(text: &str) -> String {
+    match read(text, &environment) {
+        Ok(_) => "fine".to_owned(),
+        Err(problems) => problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
+    }
+}
+
+#[track_caller]
+fn check(text: &str, expected: Expect) {
+    expected.assert_eq(&problems(text));
+}
+
+/// The definition above with one piece of it replaced.
+#[track_caller]
+fn check_with(piece: &str, replacement: &str, expected: Expect) {
+    assert_eq!(QUAKES.matches(piece).count(), 1, "`{piece}` is in the definition once");
+    check(&QUAKES.replace(piece, replacement), expected);
+}
+
+#[test]
+fn a_definition_becomes_an_application() {
+    let application = read(QUAKES, &environment).expect("a definition");
+    expect![[r#"
+        {
+            Name(
+                "email",
+            ): Channel {
+                protocol: Name(
+                    "smtp",
+                ),
+                options: {
+                    "host": String("127.0.0.1"),
+                    "port": Number(2525),
+                    "password": String("secret"),
+                    "note": String("5 $ and $ and $x"),
+                },
+                retry: RetrySchedule {
+                    delays: [
+                        60s,
+                        300s,
+                    ],
+                    jitter_percent: 20,
+                },
+                concurrency: 4,
+                lease: 60s,
+            },
+            Name(
+                "hook",
+            ): Channel {
+                protocol: Name(
+                    "http",
+                ),
+                options: {},
+                retry: RetrySchedule {
+                    delays: [],
+                    jitter_percent: 10,
+                },
+                concurrency: 10,
+                lease: 300s,
+            },
+        }
+    "#]]
+    .assert_debug_eq(&application.channels);
+    expect![[r#"
+        {
+          "name": "quakes",
+          "description": "Tells people about earthquakes near them.",
+          "events": {
+            "quake": {
+              "fields": [
+                {
+                  "name": "magnitude",
+                  "type": "number",
+                  "required": true,
+                  "default": null,
+                  "description": "Moment magnitude"
+                },
+                {
+                  "name": "place",
+                  "type": "string",
+                  "required": false,
+                  "default": null
+                },
+                {
+                  "name": "latitude",
+                  "type": "number",
+                  "required": false,
+                  "default": null
+                },
+                {
+                  "name": "longitude",
+                  "type": "number",
+                  "required": false,
+                  "default": null
+                },
+                {
+                  "name": "at",
+                  "type": "timestamp",
+                  "required": false,
+                  "default": null
+                }
+              ],
+              "description": "An earthquake, as the USGS reports it."
+            }
+          },
+          "subscriptions": {
+            "nearby": {
+              "fields": [
+                {
+                  "name": "magnitude",
+                  "type": "number",
+                  "required": false,
+                  "default": 4.5
+                },
+                {
+                  "name": "radius_km",
+                  "type": "number",
+                  "required": false,
+                  "default": null
+                },
+                {
+                  "name": "latitude",
+                  "type": "number",
+                  "required": true,
+                  "default": null
+                },
+                {
+                  "name": "longitude",
+                  "type": "number",
+                  "required": true,
+                  "default": null
+                }
+              ],
+              "description": null
+            }
+          },
+          "notifications": {
+            "quake_alert": {
+              "fields": [
+                {
+                  "name": "magnitude",
+                  "type": "number",
+                  "required": false,
+                  "default": null
+                },
+                {
+                  "name": "place",
+                  "type": "string",
+                  "required": false,
+                  "default": null
+                },
+                {
+                  "name": "distance_km",
+                  "type": "number",
+                  "required": false,
+                  "default": null
+                }
+              ],
+              "description": null,
+              "batch_size": 500,
+              "expires_after": {
+                "secs": 86400,
+                "nanos": 0
+              },
+              "content": {
+                "engine": "jinja",
+                "templates": {
+                  "": {
+                    "subject": "M {{ magnitude }}",
+                    "text": "Quake: {{ place }}",
+                    "html": "<p>{{ place }}</p>",
+                    "json": "{}"
+                  },
+                  "de": {
+                    "subject": "Beben",
+                    "text": null,
+                    "html": null,
+                    "json": null
+                  },
+                  "de-AT/email": {
+                    "subject": null,
+                    "text": "Servus",
+                    "html": null,
+                    "json": null
+                  },
+                  "hook": {
+                    "subject": null,
+                    "text": null,
+                    "html": null,
+                    "json": "{}"
+                  }
+                }
+              }
+            }
+          },
+          "rules": {
+            "near_me": {
+              "on": "quake",
+              "subscription": "nearby",
+              "when": "event.magnitude >= sub.magnitude",
+              "notify": "quake_alert",
+              "with": {
+                "distance_km": "distance_km(event.latitude, event.longitude, sub.latitude, sub.longitude)"
+              },
+              "description": null,
+              "enabled": true
+            }
+          },
+          "channels": {
+            "email": {
+              "protocol": "smtp",
+              "retry": {
+                "delays": [
+                  {
+                    "secs": 60,
+                    "nanos": 0
+                  },
+                  {
+                    "secs": 300,
+                    "nanos": 0
+                  }
+                ],
+                "jitter_percent": 20
+              },
+              "concurrency": 4,
+              "lease": {
+                "secs": 60,
+                "nanos": 0
+              }
+            },
+            "hook": {
+              "protocol": "http",
+              "retry": {
+                "delays": [],
+                "jitter_percent": 10
+              },
+              "concurrency": 10,
+              "lease": {
+                "secs": 300,
+                "nanos": 0
+              }
+            }
+          },
+          "sources": {
+            "feed": {
+              "kind": "http",
+              "events": [
+                "quake"
+              ]
+            }
+          },
+          "retention": {
+            "finished": {
+              "secs": 2592000,
+              "nanos": 0
+            },
+            "idempotency": {
+              "secs": 172800,
+              "nanos": 0
+            }
+          }
+        }"#]]
+    .assert_eq(&serde_json::to_string_pretty(&application).expect("JSON"));
+}
+
+#[test]
+fn the_least_definition_is_a_name() {
+    check("application: a", expect!["fine"]);
+    let application = read("application: a", &environment).expect("a definition");
+    assert!(application.may_submit(&crate::application::api_source(), &"quake".parse().expect("a name")));
+}
+
+#[test]
+fn what_is_not_yaml_says_where() {
+    check("", expect!["is empty; begin with `application: <name>`"]);
+    check("# nothing\n", expect!["is empty; begin with `application: <name>`"]);
+    check(
+        "application: [a",
+        expect!["2:1: application[1]: is not YAML: while parsing a flow sequence, expected ',' or ']'"],
+    );
+    check(
+        "application: a\n  events: b: c\n",
+        expect!["2:9: is not YAML: mapping values are not allowed in this context"],
+    );
+    check(
+        "application: \"a",
+        expect!["1:14: application: is not YAML: while scanning a quoted scalar, found unexpected end of stream"],
+    );
+    check("\tapplication: a", expect!["fine"]);
+    check("application: a\n---\napplication: b", expect!["2:1: has a second document; one file holds one application"]);
+    check("- a\n- b", expect!["1:1: should be a mapping, not a list"]);
+    check("just text", expect!["1:1: should be a mapping, not text"]);
+    check(
+        &format!("application: a\ndescription: {}", "x".repeat(TEXT_BYTES_MAX)),
+        expect!["is 1048604 bytes long; at most 1048576 are read"],
+    );
+    check(
+        &format!("application: {}", "[".repeat(100)),
+        expect![
+            "1:45: application[0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0]: is nested too deeply; at most 32 levels are read"
+        ],
+    );
+    check(&format!("application: {}", "\n- ".repeat(100)), expect!["2:3: application: should be a name, not a list"]);
+}
+
+#[test]
+fn keys_come_once() {
+    check_with(
+        "    batch_size: 500\n",
+        "    batch_size: 500\n    batch_size: 600\n",
+        expect!["24:5: notifications.quake_alert.batch_size: is given twice; the first is in line 23"],
+    );
+    check_with(
+        "      place: string\n",
+        "      place: string\n      place: number\n",
+        expect!["10:7: events.quake.fields.place: is given twice; the first is in line 9"],
+    );
+    check_with(
+        "  hook: { protocol: http, retry: [] }",
+        "  hook: { protocol: http, protocol: smtp }",
+        expect!["50:27: channels.hook.protocol: is given twice; the first is in line 50"],
+    );
+}
+
+#[test]
+fn anchors_and_tags_are_refused() {
+    check(
+        "application: &a b\ndescription: *a",
+        expect![[r#"
+        1:17: application: has an anchor; leave `&...` out; aliases and anchors are not supported
+        2:14: description: is an alias; write the value out; aliases and anchors are not supported"#]],
+    );
+    check(
+        "application: !!int b\ndescription: !secret x",
+        expect![[r#"
+        1:20: application: has the tag `tag:yaml.org,2002:!int`; leave the tag out; quotes make text
+        2:22: description: has the tag `!secret`; leave the tag out; quotes make text"#]],
+    );
+    check(
+        "application: !!str 5a",
+        expect!["1:20: application: `5a` is not a name; a name is a letter, then up to 63 letters, digits, `_` or `-`"],
+    );
+    check(
+        "? [a]\n: b",
+        expect![[r#"
+            1:1: application: is missing; give a name
+            1:3: has a list as a key; keys are text"#]],
+    );
+}
+
+#[test]
+fn unknown_keys_find_what_was_meant() {
+    check_with("rules:", "rule:", expect!["32:1: rule: is not known here; did you mean `rules`?"]);
+    check_with(
+        "    batch_size: 500",
+        "    batchsize: 500",
+        expect!["23:5: notifications.quake_alert.batchsize: is not known here; did you mean `batch_size`?"],
+    );
+    check_with(
+        "    lease: 1m",
+        "    colour: red",
+        expect![
+            "49:5: channels.email.colour: is not known here; here you can give `protocol`, `options`, `retry`, `concurrency` or `lease`"
+        ],
+    );
+    check_with(
+        "place: string\n",
+        "place: text\n",
+        expect![
+            "9:14: events.quake.fields.place: `text` is not known here; give `boolean`, `integer`, `number`, `string`, `timestamp`, `list` or `map`"
+        ],
+    );
+    check_with(
+        "kind: http",
+        "kind: kafka",
+        expect!["52:17: sources.feed.kind: `kafka` is not known here; give `http`"],
+    );
+    check_with(
+        "{ subject: Beben }",
+        "{ subjekt: Beben }",
+        expect![
+            "29:15: notifications.quake_alert.content.templates.de.subjekt: is not known here; did you mean `subject`?"
+        ],
+    );
+}
+
+#[test]
+fn types_are_checked() {
+    check(
+        "application: 5\ndescription: true\nevents: []\nrules: none\nretention: 7d",
+        expect![[r#"
+        1:14: application: should be a name, not an integer; put it in quotes if it is meant to be text
+        2:14: description: should be text, not a boolean; put it in quotes if it is meant to be text
+        3:9: events: should be a mapping, not a list
+        4:8: rules: should be a mapping, not text
+        5:12: retention: should be a mapping, not text"#]],
+    );
+    check_with(
+        "batch_size: 500",
+        "batch_size: \"500\"",
+        expect![
+            "23:17: notifications.quake_alert.batch_size: should be an integer, not text; write digits, without quotes"
+        ],
+    );
+    check_with(
+        "batch_size: 500",
+        "batch_size: 0",
+        expect!["23:17: notifications.quake_alert.batch_size: is 0; give 1 to 100000"],
+    );
+    check_with(
+        "concurrency: 4",
+        "concurrency: 4.5",
+        expect!["48:18: channels.email.concurrency: should be an integer, not a number"],
+    );
+    check_with(
+        "lease: 1m",
+        "lease: 60",
+        expect![
+            "49:12: channels.email.lease: should be a duration, not an integer; give the unit as well, such as `90s`, `1h30m` or `7d`"
+        ],
+    );
+    check_with(
+        "expires_after: 24h",
+        "expires_after: tomorrow",
+        expect![
+            "24:20: notifications.quake_alert.expires_after: `tomorrow` is not a duration; give a number and its unit, such as `90s`, `1h30m` or `7d`"
+        ],
+    );
+    check_with(
+        "expires_after: 24h",
+        "expires_after: 1y",
+        expect![
+            "24:20: notifications.quake_alert.expires_after: `1y` has months or years, whose length varies; give a number and its unit, such as `90s`, `1h30m` or `7d`"
+        ],
+    );
+    check_with(
+        "expires_after: 24h",
+        "expires_after: 0s",
+        expect!["24:20: notifications.quake_alert.expires_after: is 0s; give 1s to 3650d"],
+    );
+    check_with(
+        "delays: [1m, PT5M]",
+        "delays: [1m, 5, -3s]",
+        expect![[r#"
+        47:27: channels.email.retry.delays[1]: should be a duration, not an integer; give the unit as well, such as `90s`, `1h30m` or `7d`
+        47:30: channels.email.retry.delays[2]: `-3s` is negative; give a number and its unit, such as `90s`, `1h30m` or `7d`"#]],
+    );
+    check_with(
+        "jitter: 20%",
+        "jitter: 120%",
+        expect!["47:42: channels.email.retry.jitter: is not a percentage; give `0%` to `100%`"],
+    );
+    check_with(
+        "required: true, description",
+        "required: yes, description",
+        expect![
+            "8:44: events.quake.fields.magnitude.required: should be `true` or `false`, not text; write `true` or `false`, without quotes"
+        ],
+    );
+    check_with(
+        "when: event.magnitude >= sub.magnitude",
+        "when: true",
+        expect!["36:11: rules.near_me.when: should be text, not a boolean; put it in quotes if it is meant to be text"],
+    );
+    check_with(
+        "{ subject: Beben }",
+        "Beben",
+        expect!["29:13: notifications.quake_alert.content.templates.de: should be a mapping, not text"],
+    );
+    check_with(
+        "lease: 1m",
+        "lease: .inf",
+        expect!["49:12: channels.email.lease: is not a finite number; put it in quotes if it is meant to be text"],
+    );
+}
+
+#[test]
+fn names_are_names() {
+    check(
+        "application: my app",
+        expect![
+            "1:14: application: `my app` is not a name; a name is a letter, then up to 63 letters, digits, `_` or `-`"
+        ],
+    );
+    check_with(
+        "near_me:",
+        "near me:",
+        expect!["33:3: rules.near me: is not a name; a name is a letter, then up to 63 letters, digits, `_` or `-`"],
+    );
+    check_with("near_me:", "event:", expect!["33:3: rules.event: is a reserved word; choose another name"]);
+    check_with(
+        "      place: string\n",
+        "      the-place: string\n      place: string\n      in: string\n",
+        expect![[r#"
+        9:7: events.quake.fields.the-place: would read as a subtraction in expressions; call it `the_place`
+        11:7: events.quake.fields.in: is a reserved word of expressions; choose another name"#]],
+    );
+    check_with(
+        "place: string, distance_km",
+        "place: string, event: string, distance_km",
+        expect!["22:49: notifications.quake_alert.fields.event: has another meaning in templates; choose another name"],
+    );
+}
+
+#[test]
+fn names_mentioned_must_exist() {
+    check_with(
+        "    on: quake\n",
+        "    on: quakes\n",
+        expect!["34:9: rules.near_me.on: names the event class `quakes`, which does not exist; did you mean `quake`?"],
+    );
+    check_with(
+        "    subscription: nearby",
+        "    subscription: faraway",
+        expect![
+            "35:19: rules.near_me.subscription: names the subscription class `faraway`, which does not exist; give `nearby`"
+        ],
+    );
+    check_with(
+        "notify: quake_alert",
+        "notify: quake_alarm",
+        expect![
+            "37:13: rules.near_me.notify: names the notification class `quake_alarm`, which does not exist; did you mean `quake_alert`?"
+        ],
+    );
+    check_with(
+        "events: [quake]",
+        "events: [quake, storm]",
+        expect!["52:39: sources.feed.events[1]: names the event class `storm`, which does not exist; give `quake`"],
+    );
+    check(
+        "application: a\nrules: { r: { on: x, subscription: y, notify: z } }",
+        expect![[r#"
+        2:19: rules.r.on: names the event class `x`, which does not exist; there are no events
+        2:36: rules.r.subscription: names the subscription class `y`, which does not exist; there are no subscriptions
+        2:47: rules.r.notify: names the notification class `z`, which does not exist; there are no notifications"#]],
+    );
+}
+
+#[test]
+fn notifications_are_filled() {
+    check_with(
+        "with: { distance_km:",
+        "with: { distance:",
+        expect![
+            "38:13: rules.near_me.with.distance: is not a field of the notification class; did you mean `distance_km`?"
+        ],
+    );
+    check_with(
+        "distance_km: number }",
+        "distance_km: number, depth: { type: number, required: true } }",
+        expect![[
+            r#"38:5: rules.near_me.with.depth: is required by `quake_alert` and has no expression, and `quake` has no field of its name; say how it is computed: `depth: "..."`"#
+        ]],
+    );
+    check_with(
+        "distance_km: number }",
+        "distance_km: number, at: string }",
+        expect![[
+            r#"38:5: rules.near_me.with.at: has no expression, and the event's field of its name is of type timestamp, not string; say how it is computed: `at: "..."`"#
+        ]],
+    );
+    check_with(
+        "distance_km: number }",
+        "distance_km: number, depth: { type: number, required: true, default: 1 } }",
+        expect!["fine"],
+    );
+}
+
+#[test]
+fn defaults_fit_their_type() {
+    check_with(
+        "default: 4.5",
+        "default: high",
+        expect!["16:43: subscriptions.nearby.fields.magnitude.default: should be a number, not a string"],
+    );
+    check_with(
+        "radius_km: number",
+        "radius_km: { type: integer, default: 1.5 }",
+        expect![
+            "17:44: subscriptions.nearby.fields.radius_km.default: should be an integer of 64 bits without fraction"
+        ],
+    );
+    check_with(
+        "radius_km: number",
+        "note: { type: string, default: 5 }",
+        expect![
+            "17:38: subscriptions.nearby.fields.note.default: should be a string, not an integer; put it in quotes"
+        ],
+    );
+    check_with("radius_km: number", "since: { type: timestamp, default: 2026-11-21T09:30:00Z }", expect!["fine"]);
+    check_with("radius_km: number", "tags: { type: list, default: [a, { b: 1 }] }", expect!["fine"]);
+    check_with(
+        "radius_km: number",
+        "radius_km: { required: true }",
+        expect![
+            "17:18: subscriptions.nearby.fields.radius_km.type: is missing; give `boolean`, `integer`, `number`, `string`, `timestamp`, `list` or `map`"
+        ],
+    );
+}
+
+#[test]
+fn templates_have_a_place() {
+    check_with(
+        "        hook: { json: \"{}\" }",
+        "        emial: { text: x }",
+        expect![
+            "31:9: notifications.quake_alert.content.templates.emial: is neither a language tag nor a channel; did you mean `email`?"
+        ],
+    );
+    check_with(
+        "        hook: { json: \"{}\" }",
+        "        de_CH: { text: x }",
+        expect![
+            "31:9: notifications.quake_alert.content.templates.de_CH: is neither a language tag nor a channel; write `de-CH`"
+        ],
+    );
+    check_with(
+        "        hook: { json: \"{}\" }",
+        "        DE: { text: x }",
+        expect![
+            "31:9: notifications.quake_alert.content.templates.DE: is given twice, in another spelling; keep one of them"
+        ],
+    );
+    check_with(
+        "de-AT/email:",
+        "de-AT/mail:",
+        expect![
+            "30:9: notifications.quake_alert.content.templates.de-AT/mail: names the channel `mail`, which does not exist; did you mean `email`?"
+        ],
+    );
+    check_with(
+        "de-AT/email:",
+        "austria/email:",
+        expect![
+            "30:9: notifications.quake_alert.content.templates.austria/email: `austria` is not a language tag; give BCP 47, such as `de` or `pt-BR`"
+        ],
+    );
+    check_with(
+        "de-AT/email:",
+        "base/email:",
+        expect![
+            "30:9: notifications.quake_alert.content.templates.base/email: begins with `base`; leave it out: `email`"
+        ],
+    );
+    check_with(
+        "{ subject: Beben }",
+        "{}",
+        expect![
+            "29:9: notifications.quake_alert.content.templates.de: has no parts; give `subject`, `text`, `html` or `json`"
+        ],
+    );
+    check_with(
+        "{ text: Servus }",
+        "{ text: { file: servus.txt } }",
+        expect![
+            "30:30: notifications.quake_alert.content.templates.de-AT/email.text: is still in the file `servus.txt`; apply with the command line tool, which puts the texts of files in"
+        ],
+    );
+    check(
+        "application: a\nnotifications: { n: { content: { templates: {} } }, m: { content: {} }, o: {} }",
+        expect![[r#"
+        2:45: notifications.n.content.templates: has no templates; give at least `base: { text: "..." }`
+        2:67: notifications.m.content.templates: is missing; give a mapping
+        2:76: notifications.o.content: is missing; give a mapping"#]],
+    );
+}
+
+#[test]
+fn variables_come_from_the_environment() {
+    check_with(
+        "${SMTP_PASSWORD}",
+        "${SMTP_PASWORD}",
+        expect![
+            "45:17: channels.email.options.password: needs the environment variable `SMTP_PASWORD`, which is not set; set it, or give a default: `${SMTP_PASWORD:-...}`"
+        ],
+    );
+    check_with(
+        "${SMTP_PASSWORD}",
+        "${SMTP_PASSWORD",
+        expect!["45:17: channels.email.options.password: has `${` without `}`; write `$$` for a dollar sign"],
+    );
+    check_with(
+        "${SMTP_PASSWORD}",
+        "${SMTP PASSWORD}",
+        expect![
+            "45:17: channels.email.options.password: has `${SMTP PASSWORD}`, which is not the name of a variable; give `${NAME}` or `${NAME:-default}`; `$$` is a dollar sign"
+        ],
+    );
+    check_with("${SMTP_PASSWORD}", "${EMPTY}${EMPTY:-x}", expect!["fine"]);
+    check_with(
+        "kind: http",
+        "kind: \"${KIND}\"",
+        expect![
+            "52:17: sources.feed.kind: needs the environment variable `KIND`, which is not set; set it, or give a default: `${KIND:-...}`"
+        ],
+    );
+    check_with("Tells people about", "Costs ${MONEY} to", expect!["fine"]);
+    let bomb = "${BOMB}".repeat(100);
+    let large = |_: &str| Some("x".repeat(1 << 16));
+    let found = read(&QUAKES.replace("${SMTP_PASSWORD}", &bomb), &large).expect_err("a bomb");
+    expect!["45:17: channels.email.options.password: grows too long with its variables; at most 4194304 bytes in all"]
+        .assert_eq(&found[0].to_string());
+}
+
+#[test]
+fn all_problems_come_at_once_in_the_order_of_the_text() {
+    check(
+        "application: 1a
+events:
+  quake: { fields: { size: numbr } }
+subscriptions:
+  near: { field: {} }
+rules:
+  r: { on: quak, subscription: nea, notify: alert, when: 1 }
+channels:
+  email: { protocol: smtp, options: { host: \"${HOST}\" }, retry: 5m }
+retention: { finished: forever }
+",
+        expect![[r#"
+            1:14: application: `1a` is not a name; a name is a letter, then up to 63 letters, digits, `_` or `-`
+            3:28: events.quake.fields.size: `numbr` is not known here; did you mean `number`?
+            5:11: subscriptions.near.field: is not known here; did you mean `fields`?
+            7:12: rules.r.on: names the event class `quak`, which does not exist; did you mean `quake`?
+            7:32: rules.r.subscription: names the subscription class `nea`, which does not exist; did you mean `near`?
+            7:45: rules.r.notify: names the notification class `alert`, which does not exist; there are no notifications
+            7:58: rules.r.when: should be text, not an integer; put it in quotes if it is meant to be text
+            9:45: channels.email.options.host: needs the environment variable `HOST`, which is not set; set it, or give a default: `${HOST:-...}`
+            9:65: channels.email.retry: should be a list or a mapping, not text
+            10:24: retention.finished: `forever` is not a duration; give a number and its unit, such as `90s`, `1h30m` or `7d`"#]],
+    );
+    let many: String = (0..300).map(|at| format!("wrong{at}: 1\n")).collect();
+    let found = read(&format!("application: a\n{many}"), &environment).expect_err("problems");
+    assert_eq!(found.len(), PROBLEMS_MAX + 1);
+    expect!["has 100 more problems"].assert_eq(&found[PROBLEMS_MAX].to_string());
+}
+
+#[test]
+fn texts_of_files_are_put_in() {
+    let text = "# ä comment ☃\napplication: a # stays\nnotifications:\n  n:\n    content:\n      templates:\n        base:\n          \
+                subject: { file: templates/s.txt } # what it is ☃\n          text:\n            file: t.txt\n          html: {\n            \
+                file: \"h.html\"\n          }\n          json: '{}'\n";
+    let load = |path: &str| match path {
+        "templates/s.txt" => Ok("Ünter \"quotes\" ${HOME}".to_owned()),
+        "t.txt" => Ok("\u{feff}line 1\nline 2: {{ x }} \\ \u{1F600}\r\n\u{85}\u{2028}\u{0}".to_owned()),
+        "h.html" => Ok("<p># not a comment</p>\n".to_owned()),
+        other => Err(format!("no such file: {other}")),
+    };
+    let inlined = inline_files(text, &load).expect("files");
+    expect![[r##"
+        # ä comment ☃
+        application: a # stays
+        notifications:
+          n:
+            content:
+              templates:
+                base:
+                  subject: "Ünter \"quotes\" ${HOME}"
+                  text:
+                    "line 1\nline 2: {{ x }} \\ 😀\r\n\u0085\u2028\u0000"
+                  html: "<p># not a comment</p>\n"
+
+
+                  json: '{}'
+    "##]]
+    .assert_eq(&inlined);
+    let application = read(&inlined, &environment).expect("a definition");
+    let class = application.notifications.values().next().expect("one");
+    expect![[r#"
+        TemplateParts {
+            subject: Some(
+                "Ünter \"quotes\" ${HOME}",
+            ),
+            text: Some(
+                "line 1\nline 2: {{ x }} \\ 😀\r\n\u{85}\u{2028}\0",
+            ),
+            html: Some(
+                "<p># not a comment</p>\n",
+            ),
+            json: Some(
+                "{}",
+            ),
+        }
+    "#]]
+    .assert_debug_eq(&class.content.templates[""]);
+
+    let wrong = ["/etc/passwd", "../x", "a/../../x", "C:x", "a\\\\b", "", "missing.txt"];
+    for path in wrong {
+        let text = format!(
+            "notifications: {{ n: {{ content: {{ templates: {{ base: {{ text: {{ file: \"{path}\" }} }} }} }} }} }}"
+        );
+        assert!(inline_files(&text, &load).is_err(), "{path}");
+    }
+    let text = "notifications: { n: { content: { templates: { base: { text: { file: /etc/passwd }, html: { file: nothing } } } } } }";
+    let found = inline_files(text, &load).expect_err("problems");
+    expect![[r#"
+        1:69: notifications.n.content.templates.base.text.file: is an absolute path; give a path relative to the definition, below its folder, with `/`
+        1:98: notifications.n.content.templates.base.html.file: `nothing` cannot be read: no such file: nothing"#]].assert_eq(&found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
+    let large = |_: &str| Ok("x".repeat(TEXT_BYTES_MAX));
+    let text = "notifications: { n: { content: { templates: { base: { text: { file: x } } } } } }";
+    expect!["1:69: notifications.n.content.templates.base.text.file: makes the definition too long; with the texts of its files it may have 1048576 bytes"].assert_eq(&inline_files(text, &large).expect_err("too long")[0].to_string());
+}
+
+#[test]
+fn the_schema_is_the_committed_one() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/application.schema.json");
+    let schema = serde_json::to_string_pretty(&json_schema()).expect("JSON") + "\n";
+    if std::env::var_os("UPDATE").is_some_and(|update| update == "1") {
+        std::fs::write(path, &schema).expect("the schema can be written");
+    }
+    let committed = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(committed == schema, "the schema differs from the committed one; run this test with UPDATE=1");
+}
+
+fn differences(piece: &str, replacement: &str) -> String {
+    assert_eq!(QUAKES.matches(piece).count(), 1, "`{piece}` is in the definition once");
+    let old = read(QUAKES, &environment).expect("a definition");
+    let new =
+        read(&QUAKES.replace(piece, replacement), &environment).unwrap_or_else(|problems| panic!("{problems:#?}"));
+    let shown = |found: &Difference| {
+        let drops = found.drops.as_ref().map(|path| format!(" [drops {path}]")).unwrap_or_default();
+        format!("{:?} {}: {}{drops}", found.kind, found.path, found.sentence).to_lowercase()
+    };
+    difference(&old, &new).iter().map(shown).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn an_apply_says_what_it_would_do() {
+    let check = |piece: &str, replacement: &str, expected: Expect| expected.assert_eq(&differences(piece, replacement));
+    check("# An application that uses everything.\n", "", expect![]);
+    check("Tells people about", "Warns of", expect!["changed description: the description changes"]);
+    check(
+        "      radius_km: number\n",
+        "",
+        expect![
+            "removed subscriptions.nearby.radius_km: the field `radius_km` is removed, and its value in every subscription with it [drops subscriptions.nearby.radius_km]"
+        ],
+    );
+    check(
+        "radius_km: number",
+        "radius_km: string",
+        expect![
+            "changed subscriptions.nearby.radius_km: the field `radius_km` is of type string (was number); its values in subscriptions that exist are lost [drops subscriptions.nearby.radius_km]"
+        ],
+    );
+    check(
+        "radius_km: number",
+        "radius_km: { type: number, required: true, default: 5, description: x }",
+        expect![
+            "changed subscriptions.nearby.radius_km: the field `radius_km` becomes required, has the default 5.0 (was null), is described otherwise"
+        ],
+    );
+    check(
+        "radius_km: number",
+        "radius_km: number\n      note: string\n      size: { type: integer, default: 1 }",
+        expect![[r#"
+        added subscriptions.nearby.note: the field `note` is added
+        added subscriptions.nearby.size: the field `size` is added; subscriptions that exist take its default"#]],
+    );
+    check("      at: timestamp\n", "", expect!["removed events.quake.at: the field `at` is removed"]);
+    check(
+        "  nearby:\n    fields:",
+        "  nearby: { fields: { magnitude: number } }\n  faraway:\n    fields:",
+        expect![[r#"
+        added subscriptions.faraway: the subscription class `faraway` is added
+        changed subscriptions.nearby.magnitude: the field `magnitude` has the default null (was 4.5)
+        removed subscriptions.nearby.radius_km: the field `radius_km` is removed, and its value in every subscription with it [drops subscriptions.nearby.radius_km]
+        removed subscriptions.nearby.latitude: the field `latitude` is removed, and its value in every subscription with it [drops subscriptions.nearby.latitude]
+        removed subscriptions.nearby.longitude: the field `longitude` is removed, and its value in every subscription with it [drops subscriptions.nearby.longitude]"#]],
+    );
+    check(
+        "batch_size: 500\n    expires_after: 24h",
+        "batch_size: 501",
+        expect![[r#"
+        changed notifications.quake_alert.batch_size: a batch holds up to 501 notifications (was 500)
+        changed notifications.quake_alert.expires_after: expiry is never (was 1d)"#]],
+    );
+    check(
+        "{ subject: Beben }",
+        "{ subject: Erdbeben, text: x }\n        fr: { text: x }",
+        expect![[r#"
+        changed notifications.quake_alert.content.templates.de.subject: the subject of template `de` changes
+        changed notifications.quake_alert.content.templates.de.text: the text of template `de` changes
+        added notifications.quake_alert.content.templates.fr: the template `fr` is added"#]],
+    );
+    check(
+        "        de-AT/email: { text: Servus }\n",
+        "",
+        expect![
+            "removed notifications.quake_alert.content.templates.de-at/email: the template `de-at/email` is removed"
+        ],
+    );
+    check(
+        "when: event.magnitude >= sub.magnitude",
+        "when: event.magnitude > sub.magnitude\n    enabled: false",
+        expect![[r#"
+        changed rules.near_me.when: the predicate changes
+        changed rules.near_me.enabled: the rule is disabled"#]],
+    );
+    check(
+        "${SMTP_PASSWORD}",
+        "hunter2",
+        expect!["changed channels.email.options.password: the option `password` changes"],
+    );
+    check(
+        "retry: { delays: [1m, PT5M], jitter: 20% }\n    concurrency: 4\n    lease: 1m",
+        "retry: []",
+        expect![[r#"
+        changed channels.email.retry: retries after nothing (was 1m, 5m ± 20%)
+        changed channels.email.concurrency: at most 10 at the same time (was 4)
+        changed channels.email.lease: a lease is 5m (was 1m)"#]],
+    );
+    check(
+        "events: [quake]",
+        "events: []",
+        expect!["changed sources.feed.events: may submit all classes (was `quake`)"],
+    );
+    check(
+        "{ finished: 30d }",
+        "{ finished: 1d12h }",
+        expect!["changed retention: finished work is kept for 1d12h (was 30d), answers for 2d (was 2d)"],
+    );
+
+    let old = read(QUAKES, &environment).expect("a definition");
+    let new = read("application: quakes", &environment).expect("a definition");
+    let drops: Vec<String> = difference(&old, &new).into_iter().filter_map(|found| found.drops).collect();
+    assert_eq!(drops, ["events.quake", "subscriptions.nearby"]);
+    assert!(difference(&new, &old).iter().all(|found| found.kind != DifferenceKind::Removed && found.drops.is_none()));
+}
+
+#[test]
+fn naughty_texts_are_only_wrong() {
+    let naughty = [
+        "\0",
+        "\u{feff}",
+        "\u{feff}application: a",
+        "\r\n",
+        "---",
+        "...",
+        "--- |",
+        "%YAML 9.9\n---\na: b",
+        "%TAG ! x\n--- !a b",
+        "? ",
+        ": ",
+        "- ",
+        "&",
+        "*",
+        "!",
+        "|",
+        ">",
+        "'",
+        "\"",
+        "@",
+        "`",
+        "{",
+        "}",
+        "[",
+        "]",
+        ",",
+        "#",
+        "{{{{{{",
+        "}}}}",
+        "a: b: c",
+        "a:\n\t- b",
+        "\u{202e}a: b",
+        "application: \"\\ud800\"",
+        "application: \"\\U00110000\"",
+        "application: 1e999",
+        "application: -.inf",
+        "<<: {a: b}",
+        "application: a\n<<: *b",
+        "x: &x [*x]",
+        "a: |9\n b",
+        "a: >-+\n b",
+        "\u{2028}",
+        "😀: 😀",
+        "application: 😀",
+    ];
+    for text in naughty {
+        let _ = read(text, &environment);
+        let _ = inline_files(text, &|_| Err(String::new()));
+    }
+    for token in
+        ["[", "{", "{a: ", "- ", "? ", "a:\n ", "!", "&a ", "'", "\"\\", "|\n", "${", "#\n", "a: {", "*a", "\n\n"]
+    {
+        let _ = read(&token.repeat(20_000), &environment);
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_read_or_refused(text in "\\PC*|[ \n:{}\\[\\],&*!|>'\"#%@`?a-c0-9$-]{0,200}") {
+        let _ = read(&text, &environment);
+        let _ = inline_files(&text, &|_| Ok("x\ny".to_owned()));
+    }
+
+    #[test]
+    fn a_damaged_definition_is_read_or_refused(
+        at in 0usize..QUAKES.len(),
+        length in 0usize..60,
+        put in "[ \n:{}\\[\\],&*!|>'\"#a-c0-9$-]{0,8}",
+    ) {
+        let mut text = QUAKES.to_owned();
+        text.replace_range(at..(at + length).min(QUAKES.len()), &put);
+        if let Err(problems) = read(&text, &environment) {
+            let lines = text.lines().count() as u32 + 1;
+            prop_assert!(problems.iter().all(|problem| problem.line.is_none_or(|line| (1..=lines).contains(&line))));
+        }
+    }
+
+    #[test]
+    fn any_file_can_be_put_in(content in any::<String>()) {
+        let text = "application: a\nnotifications: { n: { content: { templates: { base: { text: { file: x }, html: y } } } } }\n";
+        let inlined = inline_files(text, &|_| Ok(content.clone())).expect("a file");
+        let application = read(&inlined, &environment).expect("a definition");
+        let parts = &application.notifications.values().next().expect("one").content.templates[""];
+        prop_assert_eq!(parts.text.as_deref(), Some(content.strip_prefix('\u{feff}').unwrap_or(&content)));
+        prop_assert_eq!(parts.html.as_deref(), Some("y"));
+    }
+}

@@ -1,0 +1,116 @@
+//! `${NAME}` and `${NAME:-default}` in the options of channels and in sources take their value from the environment.
+//! `$$` is a dollar sign. Anywhere else a dollar sign means itself: templates and rules are full of them.
+
+use super::document::{Kind, Node, join, plain};
+use crate::problem::Problem;
+
+/// What all values together may grow to, in bytes.
+const FILLED_BYTES_MAX: usize = 4 << 20;
+
+/// Fills in the variables of channels' options and of sources.
+pub fn fill_in(root: &mut Node, environment: &dyn Fn(&str) -> Option<String>, problems: &mut Vec<Problem>) {
+    let mut filler = Filler { environment, bytes: 0, problems };
+    let Kind::Map(sections) = &mut root.kind else { return };
+    for section in sections {
+        match (section.key.as_str(), &mut section.value.kind) {
+            ("sources", _) => filler.node(&mut section.value, "sources"),
+            ("channels", Kind::Map(channels)) => {
+                for channel in channels {
+                    let path = join("channels", &channel.key);
+                    if let Kind::Map(parts) = &mut channel.value.kind {
+                        for part in parts.iter_mut().filter(|part| part.key == "options") {
+                            filler.node(&mut part.value, &join(&path, "options"));
+                        }
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+struct Filler<'a> {
+    environment: &'a dyn Fn(&str) -> Option<String>,
+    bytes: usize,
+    problems: &'a mut Vec<Problem>,
+}
+
+impl Filler<'_> {
+    fn node(&mut self, node: &mut Node, path: &str) {
+        let (line, column) = (node.line, node.column);
+        match &mut node.kind {
+            Kind::Text { text, plain: is_plain } if text.contains('$') => match self.text(text) {
+                // Unquoted, a port from the environment is a number, as if it stood there itself.
+                Ok(filled) if *is_plain => node.kind = plain(filled),
+                Ok(filled) => *text = filled,
+                Err((message, hint)) => {
+                    self.problems.push(Problem::at(path, message).hint(hint).position(line, column))
+                }
+            },
+            Kind::List(items) => {
+                for (at, item) in items.iter_mut().enumerate() {
+                    self.node(item, &format!("{path}[{at}]"));
+                }
+            }
+            Kind::Map(entries) => {
+                for entry in entries {
+                    self.node(&mut entry.value, &join(path, &entry.key));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The text with its variables filled in; or what is wrong and what would be right. Never tells a value.
+    fn text(&mut self, text: &str) -> Result<String, (String, String)> {
+        let mut filled = String::new();
+        let mut rest = text;
+        while let Some(at) = rest.find('$') {
+            filled.push_str(&rest[..at]);
+            rest = &rest[at + 1..];
+            if let Some(after) = rest.strip_prefix('$') {
+                filled.push('$');
+                rest = after;
+            } else if let Some(after) = rest.strip_prefix('{') {
+                let unclosed = || ("has `${` without `}`".to_owned(), "write `$$` for a dollar sign".to_owned());
+                let (inside, after) = after.split_once('}').ok_or_else(unclosed)?;
+                filled.push_str(&self.variable(inside)?);
+                rest = after;
+            } else {
+                filled.push('$');
+            }
+            if self.bytes + filled.len() > FILLED_BYTES_MAX {
+                return Err((
+                    "grows too long with its variables".to_owned(),
+                    format!("at most {FILLED_BYTES_MAX} bytes in all"),
+                ));
+            }
+        }
+        filled.push_str(rest);
+        self.bytes += filled.len();
+        Ok(filled)
+    }
+
+    fn variable(&self, inside: &str) -> Result<String, (String, String)> {
+        let (name, default) = match inside.split_once(":-") {
+            Some((name, default)) => (name, Some(default)),
+            None => (inside, None),
+        };
+        let is_name = name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        if !is_name {
+            let message = format!("has `${{{name}}}`, which is not the name of a variable");
+            return Err((message, "give `${NAME}` or `${NAME:-default}`; `$$` is a dollar sign".to_owned()));
+        }
+        // As in a shell, `:-` also stands in for a variable that is set to nothing.
+        match ((self.environment)(name), default) {
+            (Some(value), None) => Ok(value),
+            (Some(value), Some(_)) if !value.is_empty() => Ok(value),
+            (_, Some(default)) => Ok(default.to_owned()),
+            (None, None) => Err((
+                format!("needs the environment variable `{name}`, which is not set"),
+                format!("set it, or give a default: `${{{name}:-...}}`"),
+            )),
+        }
+    }
+}
