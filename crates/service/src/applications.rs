@@ -16,6 +16,9 @@ use crate::{
     keys::{Caller, Scope},
 };
 
+/// A version of an application that runs.
+pub use tocsin_pipeline::Compiled as Running;
+
 /// What a definition would be.
 #[derive(Debug, Clone, Default)]
 pub struct Checked {

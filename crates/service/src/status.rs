@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tocsin_model::{id::Name, time::Timestamp};
-use tocsin_pipeline::{ApplicationStatus, latency::Percentiles};
+pub use tocsin_pipeline::{ApplicationStatus, latency::Percentiles};
 use tocsin_store::{
     journal::{Backlog, Totals},
     records::RecordCounts,
