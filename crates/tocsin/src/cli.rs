@@ -61,6 +61,8 @@ pub enum Command {
     Config(config::Args),
     /// Plays a week of earthquakes to ten thousand people, by mail
     Demo(demo::Args),
+    /// Measures this binary, beside others that do the same work
+    Bench(bench::Args),
     /// Receives mail and shows it on a page
     #[command(hide = true)]
     Mailbox(mailbox::Args),
@@ -97,6 +99,8 @@ impl Cli {
                     threads => threads as usize,
                 }
             }
+            // The load shares the cores with the server either way.
+            Command::Bench(_) => std::thread::available_parallelism().map_or(2, usize::from).max(2),
             _ => 1,
         };
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -131,6 +135,7 @@ impl Cli {
             Command::Doctor(args) => args.run(terminal, &configuration, &connection).await,
             Command::Config(args) => args.run(terminal, &configuration),
             Command::Demo(args) => args.run(terminal, &configuration).await,
+            Command::Bench(args) => args.run(terminal).await,
             Command::Mailbox(args) => args.run(terminal).await,
             Command::Reference(args) => args.run(terminal),
         }

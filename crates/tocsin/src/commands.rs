@@ -1,6 +1,7 @@
 //! One file for each command.
 
 pub mod apply;
+pub mod bench;
 pub mod check;
 pub mod config;
 pub mod demo;

@@ -1,0 +1,24 @@
+//! Measures Tocsin, beside others that do the same work, and writes one line for each figure.
+//!
+//! The server under test is a process of its own, on loopback, with a folder that is removed afterwards; what is
+//! measured inside one room (matching, formatting, commits) runs in this process. Whatever was started is killed at the
+//! end, also when the run is interrupted. A figure is a median over repeats, and runs of ours and of a peer take turns.
+
+pub mod figure; // samples become one line
+pub mod figures; // what can be measured, a file for each
+
+mod context; // what a measurement is given: sizes, turns, folders
+mod report; // the lines as file and as table
+
+mod child; // processes that never outlive us
+mod disk; // what the disk can do at best
+mod peers; // nginx, wrk, smtp-sink, smtp-source, dd, the bare prototypes
+mod server; // `tocsin serve` on a folder of its own
+mod wire; // a bare HTTP client that leaves the processor to the server
+
+mod fanout; // one event that concerns many, for the deliveries
+mod market; // the stock market, in this process and in a server
+
+pub use context::{Context, Settings};
+pub use figures::{Bench, choose};
+pub use report::Report;

@@ -1,0 +1,85 @@
+//! One event that concerns many: the deliveries through the whole server, from the answer that accepts it to the last
+//! receipt on disk.
+
+use std::{
+    io::Write,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use super::{
+    context::{Context, Scratch},
+    server::Server,
+};
+use crate::failure::Outcome;
+
+/// A server with one topic and many readers of it.
+pub struct Fanout {
+    /// The server.
+    pub server: Server,
+    /// How many read the topic.
+    pub readers: u64,
+    delivered: u64,
+    _folder: Scratch,
+}
+
+/// The definition, with this channel, a YAML mapping in one line.
+fn definition(channel: &str) -> String {
+    format!(
+        r#"
+application: delivery
+events: {{ news: {{ fields: {{ topic: {{ type: string, required: true }}, text: string }} }} }}
+subscriptions: {{ interest: {{ fields: {{ topic: {{ type: string, required: true }} }} }} }}
+notifications:
+  item:
+    fields: {{ topic: string, text: string }}
+    batch_size: 2500
+    content: {{ templates: {{ base: {{ subject: "News of {{{{ topic }}}}", text: "{{{{ text }}}}\n" }} }} }}
+rules: {{ about: {{ on: news, subscription: interest, when: event.topic == sub.topic, notify: item }} }}
+channels: {{ out: {channel} }}
+"#
+    )
+}
+
+impl Fanout {
+    /// Starts a server whose readers are told through this channel; `address` gives the address of each.
+    ///
+    /// # Errors
+    /// The server refuses something.
+    pub async fn start(context: &Context, channel: &str, readers: u64, address: impl Fn(u64) -> String + Send + 'static) -> Outcome<Self> {
+        let folder = context.folder()?;
+        let server = Server::start(context, folder.path()).await?;
+        server.apply("delivery", &definition(channel)).await?;
+        let subscribers = move |out: &mut super::server::Parts| {
+            for number in 0..readers {
+                let address = Value::from(address(number));
+                writeln!(out, r#"{{"id":"r{number}","devices":{{"main":{{"channel":"out","address":{address}}}}}}}"#)?;
+            }
+            Ok(())
+        };
+        server.import_subscribers(subscribers).await?;
+        let interests = move |out: &mut super::server::Parts| {
+            for number in 0..readers {
+                writeln!(out, r#"{{"application":"delivery","class":"interest","subscriber":"r{number}","values":{{"topic":"all"}}}}"#)?;
+            }
+            Ok(())
+        };
+        server.import_subscriptions("delivery", "interest", interests).await?;
+        Ok(Fanout { server, readers, delivered: 0, _folder: folder })
+    }
+
+    /// Tells all readers of one event with a text of so many characters. Gives the time from its acceptance to the last
+    /// receipt.
+    ///
+    /// # Errors
+    /// Not everybody was told exactly once.
+    pub async fn tell_all(&mut self, characters: usize) -> Outcome<Duration> {
+        let text: String = "All the news that fits. ".chars().cycle().take(characters).collect();
+        self.server.publish("delivery", "news", &json!({"topic": "all", "text": text})).await?;
+        let accepted = Instant::now();
+        self.delivered += self.readers;
+        self.server.until_delivered(self.delivered).await?;
+        Ok(accepted.elapsed())
+    }
+}

@@ -1,0 +1,125 @@
+//! What can be measured, a file for each figure; `bench/README.md` says more of each.
+
+mod accept_batch;
+mod accept_single;
+mod binary_size;
+mod case_stock;
+mod case_stock_paced;
+mod deliver_file;
+mod deliver_http;
+mod deliver_smtp;
+mod format_jinja;
+mod idle_memory;
+mod import_subscribers;
+mod import_subscriptions;
+mod match_commit;
+mod match_generate;
+mod match_memory;
+mod match_stock;
+mod restart;
+mod start_ready;
+
+use std::pin::Pin;
+
+use tocsin_model::problem::closest;
+
+use super::{context::Context, figure::Figure};
+use crate::failure::{Failure, Outcome};
+
+/// A measurement under way. It stays on the thread that drives it.
+pub type Measuring<'a> = Pin<Box<dyn Future<Output = Outcome<Figure>> + 'a>>;
+
+/// One figure and how to get it.
+#[derive(Clone, Copy)]
+pub struct Bench {
+    /// The name of its line.
+    pub name: &'static str,
+    /// What is measured, in a line.
+    pub about: &'static str,
+    /// Whether it is measured when nobody asks for it by name.
+    pub by_default: bool,
+    /// Measures.
+    pub run: for<'a> fn(&'a Context) -> Measuring<'a>,
+}
+
+/// Every figure, in the order in which they are measured.
+pub const ALL: [Bench; 20] = [
+    binary_size::BENCH,
+    start_ready::BENCH,
+    idle_memory::BENCH,
+    accept_single::BENCH,
+    accept_batch::BENCH,
+    import_subscribers::BENCH,
+    import_subscriptions::BENCH,
+    match_stock::BENCH,
+    match_generate::BENCH,
+    match_commit::BENCH,
+    match_memory::BENCH,
+    match_memory::TEN_MILLION,
+    format_jinja::BENCH,
+    deliver_smtp::BENCH,
+    deliver_http::BENCH,
+    deliver_file::BENCH,
+    case_stock::BENCH,
+    case_stock_paced::BENCH,
+    restart::BENCH,
+    restart::SINGLE,
+];
+
+/// The figures of these names, or those of a whole run if none is named, in the order in which they are measured.
+///
+/// # Errors
+/// A name is unknown.
+pub fn choose(names: &[String]) -> Outcome<Vec<Bench>> {
+    if names.is_empty() {
+        return Ok(ALL.into_iter().filter(|bench| bench.by_default).collect());
+    }
+    let known = || ALL.iter().map(|bench| bench.name);
+    for name in names {
+        if known().all(|known| known != name) {
+            let advice = match closest(name, known()) {
+                Some(word) => format!("did you mean `{word}`?"),
+                None => "`tocsin bench --list` names them".to_owned(),
+            };
+            return Err(Failure::usage(format!("there is no figure `{name}`; {advice}")));
+        }
+    }
+    Ok(ALL.into_iter().filter(|bench| names.iter().any(|name| name == bench.name)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(names: &[&str], expected: &str) {
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        let chosen = match choose(&names) {
+            Ok(benches) => benches.iter().map(|bench| bench.name).collect::<Vec<_>>().join(" "),
+            Err(failure) => failure.message,
+        };
+        assert_eq!(chosen, expected);
+    }
+
+    #[test]
+    fn figures_are_chosen_by_name() {
+        check(&["deliver.smtp", "accept.single"], "accept.single deliver.smtp");
+        check(&["match.memory.10m"], "match.memory.10m");
+        check(&["accept.singel"], "there is no figure `accept.singel`; did you mean `accept.single`?");
+        check(&["accept.single", "speed"], "there is no figure `speed`; `tocsin bench --list` names them");
+    }
+
+    #[test]
+    fn what_is_large_is_measured_on_request_only() {
+        let whole = choose(&[]).expect("all");
+        assert!(whole.iter().all(|bench| bench.name != "match.memory.10m"));
+        assert_eq!(whole.len(), ALL.len() - 1);
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<&str> = ALL.iter().map(|bench| bench.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), ALL.len());
+    }
+}

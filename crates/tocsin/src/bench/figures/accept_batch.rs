@@ -1,0 +1,48 @@
+//! Batches of 1,000 events, each batch durable before its answer.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{
+    Bench, Measuring,
+    accept_single::{DEFINITION, PATH, event},
+};
+use crate::{
+    bench::{
+        context::Context,
+        figure::{Figure, Samples},
+        server::Server,
+        wire,
+    },
+    failure::Outcome,
+};
+
+/// The figure.
+pub const BENCH: Bench = Bench {
+    name: "accept.batch",
+    about: "events/s in durable batches of 1,000 events of 250 characters",
+    by_default: true,
+    run: |context| -> Measuring<'_> { Box::pin(run(context)) },
+};
+
+const EVENTS: usize = 1_000;
+const CONNECTIONS: usize = 4;
+
+async fn run(context: &Context) -> Outcome<Figure> {
+    let folder = context.folder()?;
+    let server = Server::start(context, folder.path()).await?;
+    server.apply("intake", DEFINITION).await?;
+    let body = Value::Array(vec![event(); EVENTS]).to_string();
+    let request = wire::post(PATH, &server.key, "application/json", body.as_bytes());
+    let time = Duration::from_secs(context.size(5, 1));
+    wire::flood(server.port, request.clone(), CONNECTIONS, Duration::from_millis(500)).await?;
+    let mut ours = Samples::default();
+    for _ in context.turns() {
+        ours.push(wire::flood(server.port, request.clone(), CONNECTIONS, time).await? * EVENTS as f64);
+    }
+    Ok(Figure::new("events/s", ours)
+        .under(format!("JSON arrays of {EVENTS} events of 250 characters"))
+        .under(format!("{CONNECTIONS} connections, closed loop"))
+        .under("each batch durable before its answer"))
+}

@@ -1,0 +1,24 @@
+//! The size of this program's file.
+
+use std::fs;
+
+use super::{Bench, Measuring};
+use crate::{
+    bench::{context::Context, figure::Figure, server::megabytes},
+    failure::{Failure, Outcome},
+};
+
+/// The figure.
+pub const BENCH: Bench = Bench {
+    name: "binary.size",
+    about: "size of the binary",
+    by_default: true,
+    run: |context| -> Measuring<'_> { Box::pin(run(context)) },
+};
+
+async fn run(context: &Context) -> Outcome<Figure> {
+    let file = &context.program;
+    let bytes = fs::metadata(file).map_err(|error| Failure::file("look at", file, &error))?.len();
+    let build = if cfg!(debug_assertions) { "debug build" } else { "release build, stripped" };
+    Ok(Figure::new("MB", [megabytes(bytes)].into_iter().collect()).under(build))
+}

@@ -1,0 +1,60 @@
+//! The stock case at a pace that the server can keep: how long a notification takes when nothing is in its way.
+
+use std::time::Duration;
+
+use super::{Bench, Measuring, case_stock::percentiles};
+use crate::{
+    bench::{
+        context::Context,
+        figure::{Figure, Samples, rounded},
+        market::{self, CONNECTIONS, ORDERS_EACH},
+        peers::Nginx,
+        server::{Server, megabytes},
+    },
+    examples::stock::{Market, SEED},
+    failure::{Failure, Outcome},
+};
+
+/// The figure.
+pub const BENCH: Bench = Bench {
+    name: "case.stock.paced",
+    about: "the stock case with a batch of 1,000 quotes each 5 s: p99 of the end-to-end latency in ms",
+    by_default: true,
+    run: |context| -> Measuring<'_> { Box::pin(run(context)) },
+};
+
+/// A turn is 30 s long. The paper has a batch a minute; each is over long before the next either way.
+const BATCHES: u64 = 6;
+
+async fn run(context: &Context) -> Outcome<Figure> {
+    let subscribers = context.size(200_000, 2_000);
+    let pace = Duration::from_millis(context.size(5_000, 200));
+    let nginx = Nginx::start(context).await?.ok_or_else(|| Failure::failed("nginx is needed to receive the posts"))?;
+    let folder = context.folder()?;
+    let mut server = Server::start(context, folder.path()).await?;
+    market::load(&server, subscribers, nginx.port).await?;
+    let (mut ours, mut said, mut wanted, mut peak, mut next) = (Samples::default(), Vec::new(), 0, 0, 0);
+    for _ in context.turns() {
+        // The server's percentiles count from its start.
+        server.stop().await;
+        server = Server::start(context, folder.path()).await?;
+        let counts = market::expected(subscribers, next..next + BATCHES);
+        let mut tick = tokio::time::interval(pace);
+        for count in counts {
+            tick.tick().await;
+            server.publish("stock", "quote", &market::quotes_json(&Market::new(SEED).quotes(next))).await?;
+            (next, wanted) = (next + 1, wanted + count);
+        }
+        let status = server.until_delivered(wanted).await?;
+        ours.push(status["latencies"]["end_to_end"]["p99_ms"].as_f64().unwrap_or_default());
+        said.push(percentiles(&status));
+        peak = peak.max(server.peak_bytes());
+    }
+    Ok(Figure::new("ms", ours)
+        .under("p99")
+        .under(format!("{} subscriptions of {subscribers} subscribers", subscribers * ORDERS_EACH))
+        .under(format!("a batch of 1000 quotes with {} notifications each {} s, open loop", wanted / next.max(1), pace.as_secs_f64()))
+        .under(format!("{CONNECTIONS} connections to nginx"))
+        .under(said.join("; "))
+        .under(format!("peak memory {} MB", rounded(megabytes(peak), 3))))
+}

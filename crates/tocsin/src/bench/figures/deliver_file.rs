@@ -1,0 +1,53 @@
+//! Records through the whole server into a file, beside dd.
+
+use std::fs;
+
+use super::{Bench, Measuring};
+use crate::{
+    bench::{
+        context::Context,
+        fanout::Fanout,
+        figure::{Figure, Samples},
+        peers::dd,
+    },
+    failure::{Failure, Outcome},
+};
+
+/// The figure.
+pub const BENCH: Bench = Bench {
+    name: "deliver.file",
+    about: "records/s into a file, synced, receipts durable; peer: dd with fdatasync of the same bytes",
+    by_default: true,
+    run: |context| -> Measuring<'_> { Box::pin(run(context)) },
+};
+
+const TEXT_CHARACTERS: usize = 100;
+
+async fn run(context: &Context) -> Outcome<Figure> {
+    let records = context.size(100_000, 2_000);
+    let channel = "{protocol: file, options: {path: bench.ndjson}}";
+    let mut fanout = Fanout::start(context, channel, records, |number| format!("reader{number}")).await?;
+    let (mut ours, mut peer, mut each) = (Samples::default(), Samples::default(), 0);
+    let mut before = 0;
+    for _ in context.turns() {
+        ours.push(records as f64 / fanout.tell_all(TEXT_CHARACTERS).await?.as_secs_f64());
+        let file = find(&fanout.server.folder)?;
+        let bytes = fs::metadata(&file).map_err(|error| Failure::file("look at", &file, &error))?.len();
+        let written = bytes.saturating_sub(before);
+        (before, each) = (bytes, written / records);
+        if let Some(per_second) = dd(context, &fanout.server.folder, written).await? {
+            peer.push(per_second * records as f64 / written.max(1) as f64);
+        }
+    }
+    Ok(Figure::new("messages/s", ours)
+        .beside("dd with fdatasync", peer)
+        .under(format!("{records} records of {each} bytes"))
+        .under("whole records, synced in batches; dd writes the same bytes and syncs once")
+        .under("from acceptance to the last durable receipt"))
+}
+
+/// The channel's file: in the data folder, or in a folder of its own there.
+fn find(data: &std::path::Path) -> Outcome<std::path::PathBuf> {
+    let candidates = [data.join("bench.ndjson"), data.join("files/bench.ndjson")];
+    candidates.into_iter().find(|file| file.is_file()).ok_or_else(|| Failure::failed("the channel has written no file"))
+}

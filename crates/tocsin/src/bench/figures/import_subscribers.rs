@@ -1,0 +1,32 @@
+//! Bulk import of subscribers with one device each into an empty server.
+
+use super::{Bench, Measuring};
+use crate::{
+    bench::{
+        context::Context,
+        figure::{Figure, Samples},
+        server::Server,
+    },
+    examples::stock::write_subscribers,
+    failure::Outcome,
+};
+
+/// The figure.
+pub const BENCH: Bench = Bench {
+    name: "import.subscribers",
+    about: "rows/s, 100,000 subscribers by bulk import",
+    by_default: true,
+    run: |context| -> Measuring<'_> { Box::pin(run(context)) },
+};
+
+async fn run(context: &Context) -> Outcome<Figure> {
+    let rows = context.size(100_000, 2_000);
+    let mut ours = Samples::default();
+    for _ in context.turns() {
+        let folder = context.folder()?;
+        let server = Server::start(context, folder.path()).await?;
+        let (stored, took) = server.import_subscribers(move |out| write_subscribers(out, rows, "http://127.0.0.1:9/hook")).await?;
+        ours.push(stored as f64 / took.as_secs_f64());
+    }
+    Ok(Figure::new("rows/s", ours).under(format!("{rows} NDJSON lines over HTTP")).under("one device each").under("durable, into an empty server"))
+}

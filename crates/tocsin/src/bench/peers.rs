@@ -1,0 +1,287 @@
+//! Who does the same work: nginx answers, wrk posts, Postfix receives and sends mail, dd writes, the bare prototypes match.
+//!
+//! Each is another's program. One that is missing is told of on standard error, and the figure goes without it.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+use super::{
+    child::{Child, free_port, listens, run},
+    context::{Context, Scratch},
+};
+use crate::failure::{Failure, Outcome};
+
+/// How long a peer may take for its work.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// nginx that only answers, in one process.
+pub struct Nginx {
+    /// Where it listens.
+    pub port: u16,
+    _process: Child,
+    _folder: Scratch,
+}
+
+impl Nginx {
+    /// Starts it; `None` if there is no nginx here.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn start(context: &Context) -> Outcome<Option<Self>> {
+        let Some(program) = context.program("nginx") else { return Ok(None) };
+        let (folder, port) = (context.folder()?, free_port()?);
+        let at = folder.path();
+        let show = at.display();
+        let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .iter()
+            .map(|kind| format!("{kind}_temp_path {show}/{kind}; "))
+            .collect();
+        // One process, so that nothing is left when it is killed.
+        let text = format!(
+            "master_process off;\ndaemon off;\npid {show}/pid;\nerror_log {show}/error.log;\n\
+             events {{ worker_connections 4096; multi_accept on; }}\n\
+             http {{\n  access_log off; keepalive_requests 100000000; keepalive_timeout 300s; client_body_buffer_size 16k; {temporary}\n  \
+             server {{ listen 127.0.0.1:{port} reuseport; location / {{ return 200; }} }}\n}}\n"
+        );
+        let file = at.join("nginx.conf");
+        fs::write(&file, text).map_err(|error| Failure::file("write", &file, &error))?;
+        let mut command = Command::new(program);
+        command.arg("-e").arg(at.join("error.log")).arg("-p").arg(at).arg("-c").arg(&file);
+        let mut process = Child::start(&mut command, "nginx", at.join("out.log"))?;
+        process.until(Instant::now(), async || listens(port).await).await?;
+        Ok(Some(Nginx { port, _process: process, _folder: folder }))
+    }
+}
+
+/// What wrk saw.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Load {
+    /// Answers per second.
+    pub per_second: f64,
+    /// Half of the answers came within this time, in milliseconds.
+    pub p50_ms: f64,
+    /// All but one in a hundred.
+    pub p99_ms: f64,
+}
+
+/// wrk, which posts one body again and again. Closed loop.
+pub struct Wrk {
+    program: PathBuf,
+    folder: Scratch,
+    script: PathBuf,
+    connections: usize,
+}
+
+impl Wrk {
+    /// Prepares it for this body and these headers; `None` if there is no wrk here.
+    ///
+    /// # Errors
+    /// Its script cannot be written.
+    pub fn new(context: &Context, connections: usize, headers: &[(&str, &str)], body: &[u8]) -> Outcome<Option<Self>> {
+        let Some(program) = context.program("wrk") else { return Ok(None) };
+        let folder = context.folder()?;
+        let (script, file) = (folder.path().join("post.lua"), folder.path().join("body"));
+        // A JSON string of plain ASCII is a Lua string too.
+        let quoted = |text: &str| Value::from(text).to_string();
+        let mut text = format!("wrk.method = \"POST\"\nlocal file = assert(io.open({}, \"rb\"))\n", quoted(&file.to_string_lossy()));
+        text.push_str("wrk.body = file:read(\"*a\")\nfile:close()\n");
+        for (name, value) in headers {
+            text.push_str(&format!("wrk.headers[{}] = {}\n", quoted(name), quoted(value)));
+        }
+        fs::write(&file, body).map_err(|error| Failure::file("write", &file, &error))?;
+        fs::write(&script, text).map_err(|error| Failure::file("write", &script, &error))?;
+        Ok(Some(Wrk { program, folder, script, connections }))
+    }
+
+    /// Posts to `path` for this time, with two threads.
+    ///
+    /// # Errors
+    /// It fails, or an answer is not 2xx.
+    pub async fn post(&self, port: u16, path: &str, time: Duration) -> Outcome<Load> {
+        let mut command = tokio::process::Command::new(&self.program);
+        command.args(["-t2", "--latency", &format!("-c{}", self.connections), &format!("-d{}s", time.as_secs().max(1)), "-s"]);
+        command.arg(&self.script).arg(format!("http://127.0.0.1:{port}{path}")).current_dir(self.folder.path());
+        parse_wrk(&run(&mut command, "wrk", PATIENCE).await?)
+    }
+}
+
+/// Reads what wrk prints.
+fn parse_wrk(text: &str) -> Outcome<Load> {
+    let after = |start: &str| text.lines().find_map(|line| line.trim().strip_prefix(start)).map(str::trim);
+    if let Some(count) = after("Non-2xx or 3xx responses:") {
+        return Err(Failure::failed(format!("{count} answers were not 2xx")));
+    }
+    if let Some(errors) = after("Socket errors:") {
+        return Err(Failure::failed(format!("connections of the load failed: {errors}")));
+    }
+    let found = (|| {
+        let per_second = after("Requests/sec:")?.parse().ok()?;
+        Some(Load { per_second, p50_ms: milliseconds(after("50%")?)?, p99_ms: milliseconds(after("99%")?)? })
+    })();
+    found.ok_or_else(|| Failure::failed("wrk printed something unknown").detail(text.trim().to_owned()))
+}
+
+fn milliseconds(text: &str) -> Option<f64> {
+    let split = text.find(|c: char| c.is_ascii_alphabetic())?;
+    let factor = match &text[split..] {
+        "us" => 0.001,
+        "ms" => 1.0,
+        "s" => 1_000.0,
+        "m" => 60_000.0,
+        _ => return None,
+    };
+    Some(text[..split].parse::<f64>().ok()? * factor)
+}
+
+/// Postfix's smtp-sink, which takes mail and keeps nothing.
+pub struct SmtpSink {
+    /// Where it listens.
+    pub port: u16,
+    _process: Child,
+    _folder: Scratch,
+}
+
+impl SmtpSink {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// It is missing or does not start; without a receiver there is nothing to measure.
+    pub async fn start(context: &Context) -> Outcome<Self> {
+        let program = context.program("smtp-sink").ok_or_else(|| Failure::failed("smtp-sink of Postfix is needed to receive the mails"))?;
+        let (folder, port) = (context.folder()?, free_port()?);
+        let mut command = Command::new(program);
+        if rustix::process::geteuid().is_root() {
+            command.args(["-u", "nobody"]);
+        }
+        command.args([format!("127.0.0.1:{port}"), "1024".to_owned()]).current_dir("/");
+        let mut process = Child::start(&mut command, "smtp-sink", folder.path().join("log"))?;
+        process.until(Instant::now(), async || listens(port).await).await?;
+        Ok(SmtpSink { port, _process: process, _folder: folder })
+    }
+}
+
+/// Postfix's smtp-source: so many mails of 1 KB over 10 sessions that stay open. Gives mails/s from its start to its
+/// end; `None` if it is missing.
+///
+/// # Errors
+/// It fails.
+pub async fn smtp_source(context: &Context, port: u16, mails: u64) -> Outcome<Option<f64>> {
+    let Some(program) = context.program("smtp-source") else { return Ok(None) };
+    let mut command = tokio::process::Command::new(program);
+    command.args(["-d", "-s", "10", "-l", "1024", "-m", &mails.to_string(), &format!("127.0.0.1:{port}")]);
+    let started = Instant::now();
+    run(&mut command, "smtp-source", PATIENCE).await?;
+    Ok(Some(mails as f64 / started.elapsed().as_secs_f64()))
+}
+
+/// dd writes so many bytes into this folder, in blocks of 1 MiB, and syncs once. Gives bytes/s; `None` if it is missing.
+///
+/// # Errors
+/// It fails.
+pub async fn dd(context: &Context, folder: &Path, bytes: u64) -> Outcome<Option<f64>> {
+    let Some(program) = context.program("dd") else { return Ok(None) };
+    let file = folder.join("dd");
+    let mut command = tokio::process::Command::new(program);
+    command.args(["if=/dev/zero", "bs=1M", "iflag=count_bytes", "conv=fdatasync", &format!("count={bytes}")]);
+    command.arg(format!("of={}", file.display()));
+    let started = Instant::now();
+    let done = run(&mut command, "dd", PATIENCE).await;
+    let seconds = started.elapsed().as_secs_f64();
+    let _ = fs::remove_file(&file);
+    done.map(|_| Some(bytes as f64 / seconds))
+}
+
+/// The bare prototype of the stock matching: no parsing, no changes, no rules, only what memory allows.
+pub struct StockLimit {
+    program: PathBuf,
+    data: PathBuf,
+}
+
+impl StockLimit {
+    /// Builds the prototype and its data where they are missing; `None` if that cannot be done here.
+    pub async fn prepare(context: &Context, subscribers: u32) -> Option<Self> {
+        match Self::try_prepare(context, subscribers).await {
+            Ok(limit) => Some(limit),
+            Err(failure) => {
+                context.tell(format_args!("   the bare prototype cannot run: {failure}"));
+                None
+            }
+        }
+    }
+
+    async fn try_prepare(context: &Context, subscribers: u32) -> Outcome<Self> {
+        let target = context.peers_folder.join("target");
+        let (program, generate) = (target.join("release/stock"), target.join("release/generate"));
+        if !program.is_file() || !generate.is_file() {
+            let manifest = context.peers_source.join("Cargo.toml");
+            if !manifest.is_file() {
+                return Err(Failure::failed(format!("its sources are not in {}; name them with --peers", context.peers_source.display())));
+            }
+            let cargo = context.program("cargo").ok_or_else(|| Failure::failed("cargo is needed to build it"))?;
+            context.tell("   building the bare prototype");
+            let mut command = tokio::process::Command::new(cargo);
+            command.args(["build", "--quiet", "--release", "--locked", "-p", "limit", "--manifest-path"]);
+            command.arg(manifest).arg("--target-dir").arg(&target);
+            run(&mut command, "cargo", PATIENCE).await?;
+        }
+        // The folders are those of bench/peers/matching/run.py, which writes the same data.
+        let data = context.peers_folder.join("data").join(if context.quick { "quick" } else { "full" }).join("stock");
+        if !data.join(".done").exists() {
+            let mut command = tokio::process::Command::new(generate);
+            command.arg("stock").arg(&data).args([&subscribers.to_string(), "5", "10"]);
+            run(&mut command, "the generator of the prototype's data", PATIENCE).await?;
+            fs::write(data.join(".done"), "").map_err(|error| Failure::file("write to", &data, &error))?;
+        }
+        Ok(StockLimit { program, data })
+    }
+
+    /// One round over ten batches on one thread, ids out. Gives matches/s, and how many matches ten batches have.
+    ///
+    /// # Errors
+    /// It fails.
+    pub async fn round(&self) -> Outcome<(f64, u64)> {
+        let mut command = tokio::process::Command::new(&self.program);
+        command.arg("--data").arg(&self.data).args(["--copies", "1", "--rounds", "1"]);
+        let text = run(&mut command, "the bare prototype", PATIENCE).await?;
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let found = lines.filter(|line| line["mode"] == "ids" && line["threads"] == 1).find_map(|line| {
+            Some((line["median"].as_f64()?, line["matches"].as_u64()?))
+        });
+        found.ok_or_else(|| Failure::failed("the bare prototype printed something unknown").detail(text.trim().to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PRINTED: &str = "Running 1s test @ http://127.0.0.1:45999/notify
+  2 threads and 64 connections
+  Thread Stats   Avg      Stdev     Max   +/- Stdev
+    Latency   723.93us  430.27us   9.70ms   92.05%
+    Req/Sec    45.53k     3.13k   50.60k    61.90%
+  Latency Distribution
+     50%  650.00us
+     75%  823.00us
+     90%    1.10ms
+     99%    2.15ms
+  95133 requests in 1.10s, 17.60MB read
+Requests/sec:  86485.85
+Transfer/sec:     16.00MB
+";
+
+    #[test]
+    fn what_wrk_prints_is_read() {
+        let load = parse_wrk(PRINTED).expect("understood");
+        assert_eq!(load, Load { per_second: 86_485.85, p50_ms: 0.65, p99_ms: 2.15 });
+        let refused = PRINTED.replace("Requests/sec", "  Non-2xx or 3xx responses: 17\nRequests/sec");
+        assert_eq!(parse_wrk(&refused).expect_err("refused").message, "17 answers were not 2xx");
+        assert!(parse_wrk("").expect_err("unknown").message.contains("unknown"));
+    }
+}

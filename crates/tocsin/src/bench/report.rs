@@ -1,0 +1,145 @@
+//! The lines as a file and as a table.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde_json::Value;
+
+use super::figure::Line;
+use crate::{
+    failure::{Failure, Outcome},
+    terminal::Terminal,
+};
+
+/// The lines of a run.
+#[derive(Debug, Default)]
+pub struct Report {
+    file: Option<PathBuf>,
+    /// Lines of earlier runs, by name, that this run leaves as they are.
+    kept: Vec<(String, String)>,
+    lines: Vec<Line>,
+}
+
+impl Report {
+    /// Writes to this file, if any. A run of `some` figures keeps the lines of the others that the file has.
+    ///
+    /// # Errors
+    /// The file is there and cannot be read.
+    pub fn new(file: Option<PathBuf>, some: bool) -> Outcome<Self> {
+        let kept = match file.as_deref().filter(|file| some && file.exists()) {
+            Some(file) => named_lines(&fs::read_to_string(file).map_err(|error| Failure::file("read", file, &error))?),
+            None => Vec::new(),
+        };
+        Ok(Report { file, kept, lines: Vec::new() })
+    }
+
+    /// Takes a line in. It is in the file when the call returns, so that a run that is interrupted has told what it knows.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn add(&mut self, line: Line) -> Outcome {
+        self.kept.retain(|(name, _)| *name != line.name);
+        self.lines.push(line);
+        let Some(file) = &self.file else { return Ok(()) };
+        let failed = |error: std::io::Error| Failure::file("write", file, &error);
+        if let Some(folder) = file.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            fs::create_dir_all(folder).map_err(failed)?;
+        }
+        let new = file.with_extension("new");
+        fs::write(&new, self.text()).map_err(failed)?;
+        fs::rename(&new, file).map_err(failed)
+    }
+
+    /// The lines, sorted by name.
+    pub fn text(&self) -> String {
+        let new = self.lines.iter().map(|line| {
+            let text = serde_json::to_string(line).expect("a line is plain data");
+            (line.name.clone(), text)
+        });
+        let mut lines: Vec<(String, String)> = self.kept.iter().cloned().chain(new).collect();
+        lines.sort();
+        lines.into_iter().map(|(_, line)| line + "\n").collect()
+    }
+
+    /// Prints what was measured in this run.
+    ///
+    /// # Errors
+    /// The output does not take it.
+    pub fn print(&self, terminal: &Terminal) -> Outcome {
+        let shown = |value: &Option<Value>| value.as_ref().map(Value::to_string).unwrap_or_default();
+        let rows: Vec<Vec<String>> = self
+            .lines
+            .iter()
+            .map(|line| {
+                vec![
+                    line.name.clone(),
+                    line.value.to_string(),
+                    line.unit.clone(),
+                    format!("{} .. {}", line.low, line.high),
+                    shown(&line.peer_value),
+                    line.peer.clone().unwrap_or_default(),
+                    shown(&line.ratio),
+                    line.conditions.clone(),
+                ]
+            })
+            .collect();
+        terminal.table(&["figure", "median", "unit", "extremes", "peer's", "peer", "ratio", "conditions"], &rows)?;
+        Ok(())
+    }
+
+    /// Where the lines are.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+}
+
+/// The lines of a file that have names.
+fn named_lines(text: &str) -> Vec<(String, String)> {
+    let named = |line: &str| {
+        let value: Value = serde_json::from_str(line).ok()?;
+        Some((value["name"].as_str()?.to_owned(), line.to_owned()))
+    };
+    text.lines().filter_map(named).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::figure::Figure, *};
+
+    fn line(name: &str, value: f64) -> Line {
+        Figure::new("rows/s", [value].into_iter().collect()).line(name)
+    }
+
+    fn names(text: &str) -> Vec<(String, i64)> {
+        let parsed = |line| serde_json::from_str::<Value>(line).expect("each line is JSON");
+        text.lines().map(parsed).map(|line| (line["name"].to_string(), line["value"].as_i64().expect("a number"))).collect()
+    }
+
+    #[test]
+    fn a_run_of_some_figures_keeps_the_lines_of_the_others() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("results/latest.ndjson");
+        let run = |some, lines: &[(&str, f64)]| {
+            let mut report = Report::new(Some(file.clone()), some).expect("readable");
+            for (name, value) in lines {
+                report.add(line(name, *value)).expect("writable");
+            }
+            names(&fs::read_to_string(&file).expect("written"))
+        };
+        let expected = |lines: &[(&str, i64)]| lines.iter().map(|(name, value)| (format!("\"{name}\""), *value)).collect::<Vec<_>>();
+        assert_eq!(run(false, &[("b", 2.0), ("a", 1.0)]), expected(&[("a", 1), ("b", 2)]));
+        assert_eq!(run(true, &[("a", 7.0), ("c", 3.0)]), expected(&[("a", 7), ("b", 2), ("c", 3)]));
+        assert_eq!(run(false, &[("c", 4.0)]), expected(&[("c", 4)]));
+    }
+
+    #[test]
+    fn the_table_shows_what_was_measured() {
+        let (terminal, captured) = Terminal::captured();
+        let mut report = Report::default();
+        report.add(line("import.subscribers", 120_000.0)).expect("no file is written");
+        report.print(&terminal).expect("memory takes it");
+        assert!(captured.text().contains("import.subscribers  120000  rows/s  120000 .. 120000"), "{}", captured.text());
+    }
+}

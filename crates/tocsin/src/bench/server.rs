@@ -1,0 +1,238 @@
+//! `tocsin serve`, as a process of its own on a folder of its own.
+
+use std::{
+    fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use reqwest::{Method, header::CONTENT_TYPE};
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use super::{
+    child::{Child, free_port},
+    context::Context,
+    wire::Connection,
+};
+use crate::{
+    client::{Client, segment, with_query},
+    failure::{Failure, Outcome},
+    first_key,
+};
+
+/// Without progress for this long, a delivery has stopped.
+const STALLED: Duration = Duration::from_secs(60);
+/// How often the server is asked how far it is.
+const ASKED_EVERY: Duration = Duration::from_millis(10);
+/// The size of the parts in which an import travels.
+const PART_BYTES: usize = 256 << 10;
+
+/// A running server. Killed when the value ends.
+pub struct Server {
+    /// Where it listens.
+    pub port: u16,
+    /// An admin's key.
+    pub key: String,
+    /// The data folder.
+    pub folder: PathBuf,
+    /// From its start to its first 200 at `/readyz`.
+    pub ready_after: Duration,
+    client: Client,
+    process: Child,
+}
+
+impl Server {
+    /// Starts a server on `data` below this folder and waits until it is ready.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn start(context: &Context, folder: &Path) -> Outcome<Self> {
+        let (data, port) = (folder.join("data"), free_port()?);
+        let mut command = Command::new(&context.program);
+        // Nothing of the surroundings may reach it: no configuration file, no variable.
+        command
+            .arg("serve")
+            .current_dir(folder)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", folder)
+            .env("TOCSIN_DATA_FOLDER", &data)
+            .env("TOCSIN_HTTP_LISTEN", format!("127.0.0.1:{port}"))
+            .env("TOCSIN_LOG_LEVEL", "warn");
+        let started = Instant::now();
+        let mut process = Child::start(&mut command, "tocsin serve", folder.join("log"))?;
+        let ready_after = process.until(started, async || is_ready(port).await.unwrap_or(false)).await?;
+        let file = first_key::path(&data);
+        let key = fs::read_to_string(&file).map_err(|error| Failure::file("read the key from", &file, &error))?.trim().to_owned();
+        let client = Client::new(format!("http://127.0.0.1:{port}"), Some(key.clone()))?;
+        Ok(Server { port, key, folder: data, ready_after, client, process })
+    }
+
+    /// Asks it to end, as a supervisor does, and waits until it has.
+    pub async fn stop(self) {
+        self.process.terminate().await;
+    }
+
+    /// Applies a definition.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub async fn apply(&self, application: &str, definition: &str) -> Outcome {
+        let path = format!("/v1/applications/{}", segment(application));
+        let request = self.client.request(Method::PUT, &path).header(CONTENT_TYPE, "application/yaml");
+        self.client.send(request.body(definition.to_owned())).await?;
+        Ok(())
+    }
+
+    /// Imports NDJSON subscribers as they are written. Gives how many were stored, and in which time.
+    ///
+    /// # Errors
+    /// A line is refused.
+    pub async fn import_subscribers(&self, write: impl Lines) -> Outcome<(u64, Duration)> {
+        self.import("/v1/import/subscribers".to_owned(), write).await
+    }
+
+    /// The same for subscriptions of one class.
+    ///
+    /// # Errors
+    /// A line is refused.
+    pub async fn import_subscriptions(&self, application: &str, class: &str, write: impl Lines) -> Outcome<(u64, Duration)> {
+        self.import(with_query("/v1/import/subscriptions", &[("application", application), ("class", class)]), write).await
+    }
+
+    async fn import(&self, path: String, write: impl Lines) -> Outcome<(u64, Duration)> {
+        let (parts, body) = mpsc::channel::<io::Result<Bytes>>(16);
+        let writing = tokio::task::spawn_blocking(move || {
+            let mut out = Parts { parts, part: Vec::with_capacity(PART_BYTES) };
+            // If the server no longer listens, its answer says why.
+            let _ = write(&mut out).and_then(|()| out.flush());
+        });
+        let body = futures_util::stream::unfold(body, |mut body| async { body.recv().await.map(|part| (part, body)) });
+        let request = self.client.request(Method::POST, &path).header(CONTENT_TYPE, "application/x-ndjson");
+        let started = Instant::now();
+        let answer = self.client.send(request.body(reqwest::Body::wrap_stream(body))).await?;
+        let text = answer.text().await.map_err(|error| self.client.unreachable(&error))?;
+        let took = started.elapsed();
+        let _ = writing.await;
+        let last: Value = text.lines().last().and_then(|line| serde_json::from_str(line).ok()).unwrap_or_default();
+        match (last["stored"].as_u64(), last["failed"].as_u64()) {
+            (Some(stored), Some(0)) => Ok((stored, took)),
+            _ => Err(Failure::failed("not all lines were imported").detail(text.lines().next().unwrap_or_default())),
+        }
+    }
+
+    /// How the server does.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn status(&self) -> Outcome<Value> {
+        self.client.get("/v1/status", &[]).await
+    }
+
+    /// Posts JSON events of a class over a fresh connection; they are durable when this returns.
+    ///
+    /// # Errors
+    /// They are not accepted.
+    pub async fn publish(&self, application: &str, class: &str, events: &Value) -> Outcome {
+        self.client.post(&format!("/v1/applications/{}/events/{}", segment(application), segment(class)), events).await?;
+        Ok(())
+    }
+
+    /// How many notifications have been delivered since the folder was made.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub async fn delivered(&self) -> Outcome<u64> {
+        Ok(self.status().await?["totals"]["attempts"]["delivered"].as_u64().unwrap_or_default())
+    }
+
+    /// Waits until so many have been delivered, with their receipts on disk. Gives the last status.
+    ///
+    /// # Errors
+    /// One was not delivered, or nothing moves any more.
+    pub async fn until_delivered(&mut self, wanted: u64) -> Outcome<Value> {
+        let (mut before, mut moved) = (0, Instant::now());
+        loop {
+            let status = self.status().await?;
+            let attempts = &status["totals"]["attempts"];
+            let delivered = attempts["delivered"].as_u64().unwrap_or_default();
+            let other: u64 = attempts.as_object().into_iter().flatten().filter(|(outcome, _)| *outcome != "delivered").filter_map(|(_, count)| count.as_u64()).sum();
+            if other > 0 {
+                return Err(Failure::failed("not everything was delivered").detail(attempts.to_string()));
+            }
+            if delivered >= wanted {
+                return if delivered == wanted {
+                    Ok(status)
+                } else {
+                    Err(Failure::failed(format!("{delivered} notifications were delivered, and there are {wanted}")))
+                };
+            }
+            if delivered > before {
+                (before, moved) = (delivered, Instant::now());
+            }
+            if moved.elapsed() > STALLED {
+                return Err(Failure::failed(format!("{delivered} of {wanted} notifications were delivered, then nothing moved")));
+            }
+            self.process.must_run()?;
+            tokio::time::sleep(ASKED_EVERY).await;
+        }
+    }
+
+    /// Resident memory now, in bytes.
+    pub fn resident_bytes(&self) -> u64 {
+        memory(self.process.pid(), "VmRSS:")
+    }
+
+    /// The most resident memory it ever had, in bytes.
+    pub fn peak_bytes(&self) -> u64 {
+        memory(self.process.pid(), "VmHWM:")
+    }
+}
+
+/// Writes lines for an import.
+pub trait Lines: FnOnce(&mut Parts) -> io::Result<()> + Send + 'static {}
+
+impl<T: FnOnce(&mut Parts) -> io::Result<()> + Send + 'static> Lines for T {}
+
+/// A writer whose bytes travel to the server in parts. A server that is slow holds the writer up.
+pub struct Parts {
+    parts: mpsc::Sender<io::Result<Bytes>>,
+    part: Vec<u8>,
+}
+
+impl Write for Parts {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.part.extend_from_slice(bytes);
+        if self.part.len() >= PART_BYTES {
+            self.flush()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let part = std::mem::replace(&mut self.part, Vec::with_capacity(PART_BYTES));
+        self.parts.blocking_send(Ok(part.into())).map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+}
+
+async fn is_ready(port: u16) -> io::Result<bool> {
+    let mut connection = Connection::open(port).await?;
+    let (status, _) = connection.exchange(b"GET /readyz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").await?;
+    Ok(status == 200)
+}
+
+/// A line of `/proc/<pid>/status` in bytes; 0 where there is no such file.
+pub fn memory(pid: u32, line: &str) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let kilobytes = text.lines().find_map(|found| found.strip_prefix(line)?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kilobytes.unwrap_or_default() * 1024
+}
+
+/// Bytes as megabytes of 10^6.
+pub fn megabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
+}

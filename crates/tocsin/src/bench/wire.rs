@@ -1,0 +1,156 @@
+//! A bare HTTP/1.1 client: whole requests that were written before, answers with a length. It leaves the processor to
+//! the server, which shares it with us.
+
+use std::{
+    io::{self, ErrorKind},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::failure::{Failure, Outcome};
+
+/// Bytes of an answer's head that are still a head.
+const HEAD_MAX: usize = 64 << 10;
+
+/// A connection that is used again and again.
+pub struct Connection {
+    stream: TcpStream,
+    read: Vec<u8>,
+}
+
+impl Connection {
+    /// To a port of this machine.
+    ///
+    /// # Errors
+    /// Nobody listens there.
+    pub async fn open(port: u16) -> io::Result<Self> {
+        let stream = TcpStream::connect(("127.0.0.1", port)).await?;
+        stream.set_nodelay(true)?;
+        Ok(Connection { stream, read: Vec::with_capacity(16 << 10) })
+    }
+
+    /// Sends a request, gives the status and the body of its answer.
+    ///
+    /// # Errors
+    /// The connection broke, or the answer has no length.
+    pub async fn exchange(&mut self, request: &[u8]) -> io::Result<(u16, Vec<u8>)> {
+        self.stream.write_all(request).await?;
+        let head = loop {
+            if let Some(end) = self.read.windows(4).position(|window| window == b"\r\n\r\n") {
+                break end + 4;
+            }
+            if self.read.len() > HEAD_MAX {
+                return Err(io::Error::new(ErrorKind::InvalidData, "the answer's head does not end"));
+            }
+            self.more().await?;
+        };
+        let (status, length) = parse_head(&self.read[..head])
+            .ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "the answer has no status or no length"))?;
+        while self.read.len() < head + length {
+            self.more().await?;
+        }
+        let body = self.read[head..head + length].to_vec();
+        self.read.drain(..head + length);
+        Ok((status, body))
+    }
+
+    async fn more(&mut self) -> io::Result<()> {
+        match self.stream.read_buf(&mut self.read).await? {
+            0 => Err(ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Status and length of the body (RFC 9112, sections 4 and 6.2).
+fn parse_head(head: &[u8]) -> Option<(u16, usize)> {
+    let text = std::str::from_utf8(head).ok()?;
+    let mut lines = text.split("\r\n");
+    let status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
+    let length = lines.find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse().ok())?
+    });
+    // An answer without content may leave its length out.
+    length.or(matches!(status, 204 | 304).then_some(0)).map(|length| (status, length))
+}
+
+/// A whole POST request.
+pub fn post(path: &str, key: &str, content_type: &str, body: &[u8]) -> Vec<u8> {
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {key}\r\ncontent-type: {content_type}\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    [head.as_bytes(), body].concat()
+}
+
+/// Sends the same request over so many connections at once, each as soon as its answer has come, for this time. Gives
+/// answers per second. Closed loop.
+///
+/// # Errors
+/// A connection broke, or an answer was not 2xx.
+pub async fn flood(port: u16, request: Vec<u8>, connections: usize, time: Duration) -> Outcome<f64> {
+    let request = Arc::new(request);
+    let started = Instant::now();
+    let senders = (0..connections).map(|_| {
+        let request = request.clone();
+        async move {
+            let broke = |error: io::Error| Failure::failed("a connection of the load broke").because(&error);
+            let mut connection = Connection::open(port).await.map_err(broke)?;
+            let mut answers = 0_u64;
+            while started.elapsed() < time {
+                let (status, body) = connection.exchange(&request).await.map_err(broke)?;
+                if !(200..300).contains(&status) {
+                    let words = String::from_utf8_lossy(&body).into_owned();
+                    return Err(Failure::failed(format!("the server answered {status}")).detail(words));
+                }
+                answers += 1;
+            }
+            Ok(answers)
+        }
+    });
+    let answers: u64 = futures_util::future::try_join_all(senders).await?.into_iter().sum();
+    Ok(answers as f64 / started.elapsed().as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_tells_status_and_length() {
+        let check = |head: &str, expected| assert_eq!(parse_head(head.as_bytes()), expected, "{head:?}");
+        check("HTTP/1.1 202 Accepted\r\nContent-Length: 12\r\n\r\n", Some((202, 12)));
+        check("HTTP/1.1 204 No Content\r\n\r\n", Some((204, 0)));
+        check("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", None);
+        check("nonsense", None);
+    }
+
+    #[tokio::test]
+    async fn answers_come_back_whole_however_they_are_cut() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            let mut request = vec![0; post("/x", "k", "text/plain", b"hello").len()];
+            for _ in 0..2 {
+                stream.read_exact(&mut request).await.expect("a request");
+                for part in ["HTTP/1.1 202 Acc", "epted\r\ncontent-length: 4\r\n\r", "\nabcd"] {
+                    stream.write_all(part.as_bytes()).await.expect("written");
+                    stream.flush().await.expect("flushed");
+                }
+            }
+        });
+        let mut connection = Connection::open(port).await.expect("open");
+        for _ in 0..2 {
+            let answer = connection.exchange(&post("/x", "k", "text/plain", b"hello")).await.expect("an answer");
+            assert_eq!(answer, (202, b"abcd".to_vec()));
+        }
+        server.await.expect("served");
+    }
+}
