@@ -61,6 +61,8 @@ pub enum Command {
     Config(config::Args),
     /// Plays a week of earthquakes to ten thousand people, by mail
     Demo(demo::Args),
+    /// Writes the generated files of an example
+    Example(example::Args),
     /// Receives mail and shows it on a page
     #[command(hide = true)]
     Mailbox(mailbox::Args),
@@ -131,6 +133,7 @@ impl Cli {
             Command::Doctor(args) => args.run(terminal, &configuration, &connection).await,
             Command::Config(args) => args.run(terminal, &configuration),
             Command::Demo(args) => args.run(terminal, &configuration).await,
+            Command::Example(args) => args.run(terminal),
             Command::Mailbox(args) => args.run(terminal).await,
             Command::Reference(args) => args.run(terminal),
         }

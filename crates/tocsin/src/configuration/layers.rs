@@ -336,12 +336,12 @@ mod tests {
     fn text_takes_the_type_of_its_key() {
         check(
             "journal.disk_reserve = '1GiB'\nrecords.readers = 0x4\n",
-            &[("TOCSIN_METRICS_OPEN", "off"), ("TOCSIN_DELIVERY_ALLOW_NETWORKS", "10.0.0.0/8, 127.0.0.1/32"), ("TOCSIN_KEY", "x")],
+            &[("TOCSIN_METRICS_ENABLED", "off"), ("TOCSIN_DELIVERY_ALLOW_NETWORKS", "10.0.0.0/8, 127.0.0.1/32"), ("TOCSIN_KEY", "x")],
             &[("runtime.threads", "3"), ("pipeline.drain_patience", "5s")],
             expect![[r#"
                 delivery.allow_networks = ["10.0.0.0/8","127.0.0.1/32"] (TOCSIN_DELIVERY_ALLOW_NETWORKS)
                 journal.disk_reserve = "1GiB" (tocsin.toml:1)
-                metrics.open = false (TOCSIN_METRICS_OPEN)
+                metrics.enabled = false (TOCSIN_METRICS_ENABLED)
                 pipeline.drain_patience = "5s" (--set pipeline.drain_patience)
                 records.readers = 4 (tocsin.toml:2)
                 runtime.threads = 3 (--set runtime.threads)"#]],
@@ -353,7 +353,7 @@ mod tests {
         check(
             "[http]\nlisten = 5\nlistn = 'x'\n[jurnal]\nreaders = 2\n[log]\nformat = 'xml'\ncolour = true\n",
             &[("TOCSIN_RUNTIME_THREADS", "many"), ("TOCSIN_HTTP_LISTN", "x"), ("TOCSIN_PORT", "tcp://10.0.0.1:80")],
-            &[("drain_patience", "1s"), ("http.request_timeout", "soon")],
+            &[("drain_patience", "1s"), ("http.header_timeout", "soon")],
             expect![[r#"
                 tocsin.toml:3:1: http.listn: is not a key; did you mean `http.listen`?
                 tocsin.toml:5:1: jurnal.readers: is not a key; did you mean `journal.readers`?
@@ -362,7 +362,7 @@ mod tests {
                 tocsin.toml:2:1: http.listen: invalid type: integer `5`, expected socket address
                 tocsin.toml:7:1: log.format: unknown variant `xml`, expected `text` or `json`
                 TOCSIN_RUNTIME_THREADS: runtime.threads: invalid type: string "many", expected u32
-                --set http.request_timeout: http.request_timeout: `soon` is not a duration; write a whole number with a unit, such as `250ms`, `30s`, `5m`, `2h` or `7d`"#]],
+                --set http.header_timeout: http.header_timeout: `soon` is not a duration; write a whole number with a unit, such as `250ms`, `30s`, `5m`, `2h` or `7d`"#]],
         );
         check("[http\nlisten = 5", &[], &[], expect!["tocsin.toml:1:6: unclosed table, expected `]`"]);
         check("", &[("TOCSIN_HTTP_LISTN", "x"), ("TOCSIN_PORT", "tcp://10.0.0.1:80")], &[], expect![[r#"
