@@ -5,7 +5,7 @@ use std::{collections::HashMap, fmt, io};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior};
 use tocsin_model::{
     application::{ContentTemplates, TemplateParts},
-    field::{FieldType, Fields},
+    field::{FieldType, Fields, Row},
     id::{Name, NotificationBatchId, NotificationId},
     problem::{Problem, closest},
     receipt::{Reason, ReasonKind},
@@ -208,7 +208,7 @@ impl Formatter {
         if found == Parts::default() {
             return Err(FormatError::Missing { locale: locale.map(str::to_owned), channel: channel.to_owned() });
         }
-        let root = Root::new(&self.fields, scope, locale, uses);
+        let root = Root::value(&self.fields, scope, locale, uses);
         let mut parts = [None, None, None, None];
         for (part, number) in parts.iter_mut().zip(found) {
             if let Some(number) = number {
@@ -284,11 +284,7 @@ impl Formatter {
             let line = error.line().map(|line| format!("line {line} of the template: ")).unwrap_or_default();
             Problem::at("", format!("{line}{}", said(&error)))
         })?;
-        let mut uses = Uses::default();
-        let template = self.environment.get_template(&name).expect("it was just added");
-        for variable in template.undeclared_variables(false) {
-            uses.add(&variable);
-        }
+        let uses = Uses::in_text(source);
         self.templates.push(Template { name, key: key.to_owned(), part, uses, bytes: source.len() + source.len() / 4 });
         Ok(self.templates.len() as u32 - 1)
     }
@@ -333,9 +329,9 @@ impl Formatter {
     /// Renders with made-up values, to find filters, tests and functions that do not exist or are called wrongly. What
     /// else fails may do so because of the values, and is no problem.
     fn rehearse(&self, template: &Template, variables: &KnownVariables) -> Option<Problem> {
-        let sample = |fields: &Fields| -> Vec<Value> { fields.iter().map(|field| sample(field.kind)).collect() };
-        let nothing = |fields: &Fields| -> Vec<Value> { vec![Value::Null; fields.len()] };
-        let rows: [&dyn Fn(&Fields) -> Vec<Value>; 2] = [&sample, &nothing];
+        let sample = |fields: &Fields| fields.iter().map(|field| sample(field.kind)).collect();
+        let nothing = |fields: &Fields| vec![Value::Null; fields.len()];
+        let rows: [fn(&Fields) -> Row; 2] = [sample, nothing];
         let empty = Fields::default();
         let event_fields = variables.events.first().map_or(&empty, |(_, fields)| fields);
         let sub_fields = variables.subscriptions.first().map_or(&empty, |(_, fields)| fields);
@@ -353,16 +349,18 @@ impl Formatter {
                 subscription: (sub_fields, &row(sub_fields)),
                 device: DeviceScope { name: "device", channel: "channel", address: "address" },
             };
-            let root = Root::new(&variables.fields, &scope, None, uses);
+            let root = Root::value(&variables.fields, &scope, None, uses);
             let error =
                 run(&self.environment, &template.name, &root, &mut Bounded { bytes: Vec::new(), full: false }).err()?;
             let about = match error.kind() {
-                ErrorKind::UnknownFilter => "see the list of filters",
-                ErrorKind::UnknownTest => "see the list of tests",
-                ErrorKind::UnknownFunction | ErrorKind::UnknownMethod => {
-                    "only `range`, `dict` and your own macros can be called"
+                ErrorKind::UnknownFilter => filters::hint(error.detail().unwrap_or_default()),
+                ErrorKind::UnknownTest => {
+                    "tests are those of Jinja: `defined`, `none`, `number`, `string`, ...".to_owned()
                 }
-                ErrorKind::TooManyArguments | ErrorKind::MissingArgument => "check the arguments",
+                ErrorKind::UnknownFunction | ErrorKind::UnknownMethod => {
+                    "only `range`, `dict` and your own macros can be called".to_owned()
+                }
+                ErrorKind::TooManyArguments | ErrorKind::MissingArgument => "check the arguments".to_owned(),
                 _ => return None,
             };
             let line = error.line().unwrap_or(1);

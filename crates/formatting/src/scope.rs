@@ -112,13 +112,18 @@ pub(crate) struct Uses {
 }
 
 impl Uses {
-    pub fn add(&mut self, root: &str) {
-        match root {
-            "subscriber" => self.subscriber = true,
-            "sub" => self.sub = true,
-            "device" => self.device = true,
-            "notification" => self.notification = true,
-            _ => {}
+    /// What the text of a template mentions. May see more than there is, in prose or in `{% raw %}`, but misses nothing.
+    pub fn in_text(source: &str) -> Uses {
+        let mentions = |word: &str| {
+            source.match_indices(word).any(|(at, _)| {
+                !source[at + word.len()..].starts_with(|next: char| next.is_ascii_alphanumeric() || next == '_')
+            })
+        };
+        Uses {
+            subscriber: mentions("subscriber"),
+            sub: mentions("sub"),
+            device: mentions("device"),
+            notification: mentions("notification"),
         }
     }
 }
@@ -149,7 +154,7 @@ pub(crate) struct Reader {
 impl Object for Reader {}
 
 impl Root {
-    pub fn new(fields: &Fields, scope: &Scope<'_>, locale: Option<&str>, uses: Uses) -> Jinja {
+    pub fn value(fields: &Fields, scope: &Scope<'_>, locale: Option<&str>, uses: Uses) -> Jinja {
         let made = |wanted: bool, make: &dyn Fn() -> Jinja| if wanted { make() } else { Jinja::UNDEFINED };
         let profile = scope.profile;
         Jinja::from_object(Root {
