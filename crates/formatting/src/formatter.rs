@@ -198,16 +198,11 @@ impl Formatter {
     /// No template serves, or one fails: the template, its part and line, and what was wrong.
     pub fn format(&self, locale: Option<&str>, channel: &str, scope: &Scope<'_>) -> Result<Content, FormatError> {
         let found = self.find(locale, channel);
-        let mut uses = Uses::default();
-        for template in found.iter().flatten().map(|number| &self.templates[*number as usize]) {
-            uses.subscriber |= template.uses.subscriber;
-            uses.sub |= template.uses.sub;
-            uses.device |= template.uses.device;
-            uses.notification |= template.uses.notification;
-        }
         if found == Parts::default() {
             return Err(FormatError::Missing { locale: locale.map(str::to_owned), channel: channel.to_owned() });
         }
+        let templates = found.iter().flatten().map(|number| &self.templates[*number as usize]);
+        let uses = templates.fold(Uses::default(), |uses, template| uses.or(template.uses));
         let root = Root::value(&self.fields, scope, locale, uses);
         let mut parts = [None, None, None, None];
         for (part, number) in parts.iter_mut().zip(found) {
@@ -335,7 +330,7 @@ impl Formatter {
         let empty = Fields::default();
         let event_fields = variables.events.first().map_or(&empty, |(_, fields)| fields);
         let sub_fields = variables.subscriptions.first().map_or(&empty, |(_, fields)| fields);
-        let uses = Uses { subscriber: true, sub: true, device: true, notification: true };
+        let uses = template.uses;
         rows.into_iter().find_map(|row| {
             let scope = Scope {
                 id: NotificationId { batch: NotificationBatchId(1), ordinal: 0 },

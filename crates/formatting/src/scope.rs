@@ -109,6 +109,8 @@ pub(crate) struct Uses {
     pub sub: bool,
     pub device: bool,
     pub notification: bool,
+    /// Filters that write for the reader.
+    pub reader: bool,
 }
 
 impl Uses {
@@ -124,6 +126,18 @@ impl Uses {
             sub: mentions("sub"),
             device: mentions("device"),
             notification: mentions("notification"),
+            reader: mentions("number") || mentions("date") || mentions("time"),
+        }
+    }
+
+    /// What either uses.
+    pub fn or(self, other: Uses) -> Uses {
+        Uses {
+            subscriber: self.subscriber || other.subscriber,
+            sub: self.sub || other.sub,
+            device: self.device || other.device,
+            notification: self.notification || other.notification,
+            reader: self.reader || other.reader,
         }
     }
 }
@@ -185,7 +199,10 @@ impl Root {
                     ("accepted_at", Jinja::from_object(Moment(scope.accepted_at))),
                 ]))
             }),
-            reader: Jinja::from_object(Reader { customs: Customs::of(locale), time_zone: profile.time_zone.clone() }),
+            reader: made(uses.reader, &|| {
+                let time_zone = profile.time_zone.clone();
+                Jinja::from_object(Reader { customs: Customs::of(locale), time_zone })
+            }),
         })
     }
 }
