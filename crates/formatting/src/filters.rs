@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The longest `range`. Steps are bounded as well, but a filter goes through a whole list in one step.
-const RANGE_MAX: i64 = 10_000;
+const RANGE_MAX: i64 = 1_000;
 /// The largest number that a filter takes as a size: a width, a count of columns.
 const SIZE_MAX: i64 = 1_000;
 /// The longest pattern of a date or time, in bytes.

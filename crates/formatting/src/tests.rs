@@ -479,19 +479,19 @@ fn what_fails_later_says_where() {
 #[test]
 fn templates_cannot_run_away() {
     check(
-        "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
+        "{% for a in range(999) %}{% for b in range(999) %}{{ 1 }}{% endfor %}{% endfor %}",
         "en",
         expect!["error: template `base`, text, line 1: engine ran out of fuel"],
     );
     check(
         "{{ range(1000000000) }}",
         "en",
-        expect!["error: template `base`, text, line 1: invalid operation: a range has at most 10000 elements"],
+        expect!["error: template `base`, text, line 1: invalid operation: a range has at most 1000 elements"],
     );
     check(
         "{{ range(0, 9223372036854775807, 1) }}{{ range(-9223372036854775807, 9223372036854775807) }}",
         "en",
-        expect!["error: template `base`, text, line 1: invalid operation: a range has at most 10000 elements"],
+        expect!["error: template `base`, text, line 1: invalid operation: a range has at most 1000 elements"],
     );
     check("{{ range(5, 0, -2) }}{{ range(3, 3) }}{{ range(1, 6, 2) }}", "en", expect!["[5, 3, 1][][1, 3, 5]"]);
     check(
@@ -510,7 +510,7 @@ fn templates_cannot_run_away() {
         expect!["error: template `base`, text: the output is longer than 4194304 bytes"],
     );
     check(
-        "{% for a in range(9999) %}{{ 'A' * 10000 }}{% endfor %}",
+        "{% for a in range(999) %}{{ 'A' * 10000 }}{% endfor %}",
         "en",
         expect!["error: template `base`, text: the output is longer than 4194304 bytes"],
     );
