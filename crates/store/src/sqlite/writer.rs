@@ -81,11 +81,14 @@ type ReadJob = Box<dyn FnOnce(&Connection) + Send>;
 /// Gets the connection, or the reason why it cannot run at all.
 type WriteJob = Box<dyn FnOnce(Result<&Connection, &Fault>) -> Option<Done> + Send>;
 
+/// Gets what became of the commit.
+type Answer = Box<dyn FnOnce(Result<(), &Fault>) + Send>;
+
 /// A job that ran, and waits for its commit.
 struct Done {
     /// The trouble, if it is one after which nothing can be trusted.
     fatal: Option<String>,
-    answer: Box<dyn FnOnce(Result<(), &Fault>) + Send>,
+    answer: Answer,
 }
 
 /// Why a commit failed.
@@ -491,7 +494,7 @@ impl Writer {
             let _ = self.connection.execute_batch("ROLLBACK");
         }
         for job in done {
-            (job.answer)(committed.as_ref().map(|()| ()));
+            (job.answer)(committed.as_ref().copied());
         }
     }
 
