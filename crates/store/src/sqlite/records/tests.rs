@@ -89,7 +89,7 @@ fn a_full_disk_stores_nothing_by_halves() {
         };
         assert!(matches!(full, StoreError::Full(_)), "{full}");
         let counts = records.counts();
-        assert!(counts.subscriptions > 0 && counts.subscriptions % 100 == 0, "{counts:?}");
+        assert!(counts.subscriptions > 0 && counts.subscriptions.is_multiple_of(100), "{counts:?}");
         let stored = records.subscriptions(&SubscriptionFilter::default(), None, usize::MAX).await.expect("read");
         assert_eq!(stored.len() as u64, counts.subscriptions);
         let newest = *records.newest_change().borrow();
