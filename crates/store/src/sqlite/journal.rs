@@ -97,10 +97,10 @@ impl SqliteJournal {
     /// `Damaged` if it is no journal.
     pub async fn open(path: impl AsRef<Path>, options: JournalOptions) -> Result<Self, StoreError> {
         let path = path.as_ref().to_owned();
+        let free_space = FreeSpace::beside(&path, options.free_bytes_min);
         let opening = tokio::task::spawn_blocking(move || Database::open(&path, &FILE));
         let database = opening.await.map_err(StoreError::unavailable)??;
         let shared = database.write(|connection, _| Shared::load(connection)).await?;
-        let free_space = FreeSpace::beside(database.path(), options.free_bytes_min);
         Ok(SqliteJournal { database, shared, options, free_space })
     }
 
