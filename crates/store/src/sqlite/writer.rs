@@ -58,7 +58,6 @@ pub(crate) struct Options {
 
 /// An open file. Dropping it waits for the writes that were taken on.
 pub(crate) struct Database {
-    path: PathBuf,
     writes: Option<Sender<WriteJob>>,
     reads: Option<Sender<ReadJob>>,
     threads: Vec<JoinHandle<()>>,
@@ -189,7 +188,7 @@ impl Database {
                 }
             })?);
         }
-        Ok(Database { path: path.to_owned(), writes: Some(writes), reads: Some(reads), threads, health, _lock: lock })
+        Ok(Database { writes: Some(writes), reads: Some(reads), threads, health, _lock: lock })
     }
 
     /// Runs a job that changes several things, all or none of them: what it did is undone if it fails or panics.
@@ -322,11 +321,6 @@ impl Database {
         })
         .await?;
         Ok(start.elapsed())
-    }
-
-    /// Where the file is.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
     }
 }
 
