@@ -15,8 +15,9 @@ use crate::{
 /// Mean radius of the Earth, in kilometres (IUGG).
 pub const EARTH_RADIUS_KM: f64 = 6371.0088;
 
-/// The years 1 to 9999, in microseconds since 1970; what a timestamp of CEL may hold.
-const TIMESTAMPS: std::ops::RangeInclusive<i64> = -62_135_596_800_000_000..=253_402_300_799_999_999;
+/// From the year 1 to the end of jiff's time, 9999-12-30T22:00:00Z, in microseconds since 1970; CEL's own end comes 26
+/// hours later.
+const TIMESTAMPS: std::ops::RangeInclusive<i64> = -62_135_596_800_000_000..=253_402_207_200_999_999;
 
 /// About 10,000 years, in microseconds; what a duration of CEL may be written as.
 const DURATION_MAX: i64 = 315_576_000_000_000_000;
