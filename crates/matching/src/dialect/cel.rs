@@ -625,7 +625,7 @@ mod tests {
             "{1:".repeat(5_000),
             "!".repeat(10_000) + "a",
             "-".repeat(10_000) + "1",
-            "a.b".repeat(1) + &".c".repeat(5_000),
+            "a.b".to_owned() + &".c".repeat(5_000),
             "1".to_owned() + &"+1".repeat(5_000),
             "a ? b : ".repeat(1_500) + "c",
             "a[".repeat(5_000),

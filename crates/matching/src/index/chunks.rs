@@ -321,7 +321,7 @@ mod tests {
                     expected.sort_unstable();
                     assert_eq!(found, expected, "seed {seed}, round {round}, {query:?}");
                 }
-                let wanted = |slot: u32| slot % gone != 0;
+                let wanted = |slot: u32| !slot.is_multiple_of(gone);
                 let mut next = Some(0);
                 while let Some(at) = next {
                     next = chunks.sweep(at, &wanted).1;
