@@ -143,6 +143,7 @@ impl Session {
         if matches!(options.tls, TlsMode::IfOffered | TlsMode::Required) {
             session = session.start_tls(options, trust, &name).await?;
         }
+        session.extensions.pipelining &= options.pipelining;
         if let (Some(username), Some(password)) = (&options.username, &options.password) {
             session.authenticate(username, password, options.allow_plain_auth).await?;
         }
@@ -291,7 +292,7 @@ impl Session {
                 return Ok(reply);
             }
             if self.unread.len() >= REPLY_BYTES_MAX {
-                return Err(Reason::new(ReasonKind::Connection, "the server's reply has no end"));
+                return Err(endless());
             }
             let deadline = *deadline.get_or_insert_with(|| Instant::now() + within);
             match timeout_at(deadline, self.stream.read_buf(&mut self.unread)).await {
@@ -332,6 +333,10 @@ impl Envelope {
     }
 }
 
+fn endless() -> Reason {
+    Reason::new(ReasonKind::Connection, "the server's reply has no end")
+}
+
 fn broken(error: &io::Error) -> Reason {
     Reason::new(ReasonKind::Connection, format!("the connection broke: {error}"))
 }
@@ -370,6 +375,9 @@ fn take_reply(unread: &mut BytesMut) -> Result<Option<Reply>, Reason> {
         }
         text.push_str(&String::from_utf8_lossy(line.get(4..).unwrap_or_default()));
         at += length + 1;
+        if at > REPLY_BYTES_MAX {
+            return Err(endless());
+        }
         if !more {
             unread.advance(at);
             return Ok(Some(Reply { code: number, text }));
