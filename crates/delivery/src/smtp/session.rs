@@ -6,7 +6,7 @@ use bytes::{Buf, BytesMut};
 use rustls::{ClientConfig, pki_types::ServerName};
 use tocsin_model::receipt::{Reason, ReasonKind};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     time::{Instant, timeout, timeout_at},
 };
@@ -16,13 +16,10 @@ use super::{
     classify::{Reply, Verdict, verdict},
     options::{SmtpOptions, TlsMode},
 };
+use crate::tls::Stream;
 
 /// A reply longer than this is no reply.
 const REPLY_BYTES_MAX: usize = 64 * 1024;
-
-/// A connection of any kind.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// Makes connections to the server.
 #[async_trait]
@@ -300,7 +297,10 @@ impl Session {
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => return Err(broken(&error)),
                 Err(_) => {
-                    return Err(Reason::new(ReasonKind::Timeout, format!("no reply within {} s", within.as_secs_f32())));
+                    return Err(Reason::new(
+                        ReasonKind::Timeout,
+                        format!("no reply within {} s", within.as_secs_f32()),
+                    ));
                 }
             }
         }
