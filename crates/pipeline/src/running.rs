@@ -92,8 +92,13 @@ impl Running {
             return Err(RunError::Problems(problems));
         }
         let wanted: Vec<Name> = channels.keys().cloned().chain(waiting).chain([unassigned_channel()]).collect();
+        let replaced =
+            before.iter().filter(|(name, open)| !channels.get(*name).is_some_and(|kept| Arc::ptr_eq(kept, open)));
+        let replaced: Vec<Arc<Open>> = replaced.map(|(_, open)| open.clone()).collect();
         self.channels.store(Arc::new(channels));
         self.compiled.store(compiled);
+        drop(before);
+        tokio::spawn(retire(replaced));
         for channel in wanted {
             self.employ(flow, channel);
         }
@@ -186,6 +191,16 @@ impl Running {
             if let Some(open) = Arc::into_inner(open) {
                 open.channel.close().await;
             }
+        }
+    }
+}
+
+/// Lets channels finish what they were given, then closes them.
+async fn retire(channels: Vec<Arc<Open>>) {
+    for open in channels {
+        open.settle().await;
+        if let Some(open) = Arc::into_inner(open) {
+            open.channel.close().await;
         }
     }
 }
