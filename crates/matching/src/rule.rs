@@ -114,9 +114,9 @@ pub(crate) struct Ordered {
 #[derive(Debug, Clone)]
 pub(crate) enum Range {
     None,
-    One(Ordered),
+    One(Box<Ordered>),
     /// The low end, the high end; both tests are of the same event expression.
-    Two(Ordered, Ordered),
+    Two(Box<[Ordered; 2]>),
 }
 
 impl Branch {
@@ -124,7 +124,7 @@ impl Branch {
         match self.range {
             Range::None => Arrangement::Plain,
             Range::One(_) => Arrangement::Sorted,
-            Range::Two(..) => Arrangement::Ranges,
+            Range::Two(_) => Arrangement::Ranges,
         }
     }
 
@@ -281,7 +281,7 @@ impl CompiledRule {
                 range: match &branch.range {
                     Range::None => Vec::new(),
                     Range::One(only) => vec![text(&only.source)],
-                    Range::Two(low, high) => vec![text(&low.source), text(&high.source)],
+                    Range::Two(ends) => ends.iter().map(|end| text(&end.source)).collect(),
                 },
                 residual: branch.residual.iter().map(|check| text(check.source())).collect(),
             })
@@ -531,10 +531,10 @@ fn branch(conjuncts: Vec<Expression>, scope: &Scope) -> Branch {
         Some((low, high)) => {
             let (low, high) = (ordered[low].clone(), ordered[high].clone());
             ordered.retain(|test| test.source.span != low.source.span && test.source.span != high.source.span);
-            Range::Two(low, high)
+            Range::Two(Box::new([low, high]))
         }
         None if ordered.is_empty() => Range::None,
-        None => Range::One(ordered.remove(0)),
+        None => Range::One(Box::new(ordered.remove(0))),
     };
     let left = left.into_iter().chain(ordered.into_iter().map(|test| test.source));
     branch.residual = left.map(|conjunct| Check::new(conjunct, &scope.subscription)).collect();
