@@ -11,7 +11,10 @@ use std::{
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use serde::Serialize;
-use tocsin_delivery::{Context, NetworkError, Networks, SystemClock};
+use tocsin_delivery::{
+    Context, SystemClock,
+    networks::{NetworkError, Networks},
+};
 use tocsin_face_http::HttpOptions;
 use tocsin_model::{definition, problem::Problem, time::Timestamp};
 use tocsin_pipeline::{Pipeline, PipelineOptions};
@@ -240,7 +243,7 @@ fn pipeline_options(configuration: &Configuration) -> PipelineOptions {
 
 /// What every channel may reach.
 fn networks(configuration: &Configuration) -> Outcome<Networks> {
-    let parse = |text: &String| text.parse().map_err(|error| Failure::usage("mend delivery.allow_networks").because::<NetworkError>(&error));
+    let parse = |text: &String| text.parse().map_err(|error: NetworkError| Failure::usage("mend delivery.allow_networks").because(&error));
     let allow_networks = configuration.delivery.allow_networks.iter().map(parse).collect::<Outcome<_>>()?;
     Ok(Networks { allow_networks, allow_hosts: configuration.delivery.allow_hosts.clone() })
 }
