@@ -143,8 +143,10 @@ fn drops(trouble: &Trouble) -> Vec<String> {
 fn show_differences(terminal: &Terminal, name: &str, changes: &Value) -> std::io::Result<()> {
     let none = Vec::new();
     let differences = changes["differences"].as_array().unwrap_or(&none);
-    if differences.is_empty() {
-        terminal.line(format_args!("{name}: nothing to change, version {} runs", changes["version"]))?;
+    match (differences.is_empty(), changes["version"].as_u64()) {
+        (true, None | Some(0)) => terminal.line(terminal.paint(Colour::Green, format_args!("+ {name} is new")))?,
+        (true, Some(version)) => terminal.line(format_args!("{name}: nothing to change, version {version} runs"))?,
+        (false, _) => {}
     }
     for difference in differences {
         let (mark, colour) = match difference["kind"].as_str() {

@@ -95,21 +95,6 @@ impl Stage {
         }
     }
 
-    /// Waits until the match index has so many subscriptions of the application.
-    pub(super) async fn indexed(&self, name: &str, subscriptions: u64) -> Outcome {
-        let start = Instant::now();
-        loop {
-            let report = self.report().await?;
-            if report.applications.iter().any(|application| application.name == name && application.ready && application.indexed >= subscriptions) {
-                return Ok(());
-            }
-            if start.elapsed() > STALLED {
-                return Err(Failure::failed(format!("the match index of {name} does not reach {subscriptions} subscriptions")));
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
-
     /// Submits a batch of events under a key of its own.
     pub(super) async fn publish(&self, application: &str, class: &str, batch: Vec<Value>, key: &str, bar: &ProgressBar) -> Outcome {
         let path = format!("/v1/applications/{}/events/{}", segment(application), segment(class));

@@ -50,9 +50,8 @@ pub async fn quakes(terminal: &Terminal, configuration: &ConfigurationArgs, plan
     let people = people(plan.subscribers, plan.seed);
     let bar = terminal.progress(Some(people.len() as u64 * 2), "people    {wide_bar} {human_pos}/{human_len}  {elapsed}");
     stage.import("subscribers", &[], people.iter().map(subscriber), &bar).await?;
-    stage.import("subscriptions", &[], people.iter().map(subscription), &bar).await?;
+    stage.import("subscriptions", &[("application", "quakes"), ("class", "nearby")], people.iter().map(subscription), &bar).await?;
     bar.finish_and_clear();
-    stage.indexed("quakes", people.len() as u64).await?;
     terminal.line(format_args!("{} people subscribed to earthquakes near them", thousands(people.len() as u64)))?;
 
     let events = week()?;

@@ -45,7 +45,6 @@ pub async fn stock(terminal: &Terminal, configuration: &ConfigurationArgs, plan:
     stage.import("subscribers", &[], (0..plan.subscribers).map(person), &bar).await?;
     stage.import("subscriptions", &[("application", "stock"), ("class", "order")], orders.iter().map(subscription), &bar).await?;
     bar.finish_and_clear();
-    stage.indexed("stock", orders.len() as u64).await?;
     terminal.line(format_args!("{} orders of {} people wait for a price", thousands(orders.len() as u64), thousands(u64::from(plan.subscribers))))?;
 
     let (started, mut expected) = (Instant::now(), 0);
