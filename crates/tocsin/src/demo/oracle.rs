@@ -19,7 +19,8 @@ pub fn expected_mails(people: &[Person], quakes: &[Quake]) -> Vec<u64> {
     let wants = |person: &Person| {
         let home = unit(person.latitude, person.longitude);
         let near = quakes.iter().zip(&vectors).filter(|(quake, place)| {
-            quake.magnitude.is_some_and(|magnitude| magnitude >= person.magnitude_min) && arc_km(&home, place) <= person.distance_km
+            quake.magnitude.is_some_and(|magnitude| magnitude >= person.magnitude_min)
+                && arc_km(&home, place) <= person.distance_km
         });
         near.count() as u64
     };
@@ -57,7 +58,13 @@ mod tests {
 
     #[test]
     fn both_conditions_count_and_an_unknown_magnitude_is_none() {
-        let person = Person { distance_km: 600.0, magnitude_min: 4.0, latitude: 52.52, longitude: 13.41, ..super::super::world::people(1, 1)[0].clone() };
+        let person = Person {
+            distance_km: 600.0,
+            magnitude_min: 4.0,
+            latitude: 52.52,
+            longitude: 13.41,
+            ..super::super::world::people(1, 1)[0].clone()
+        };
         let quake = |magnitude, latitude| Quake { magnitude, latitude, longitude: 11.58 };
         let quakes = [quake(Some(4.0), 48.14), quake(Some(3.9), 48.14), quake(None, 48.14), quake(Some(9.0), 38.0)];
         assert_eq!(expected_mails(&[person], &quakes), [1]);
