@@ -383,7 +383,7 @@ mod tests {
             &[("drain_patience", "1s"), ("http.header_timeout", "soon")],
             expect![[r#"
                 tocsin.toml:3:1: http.listn: is not a key; did you mean `http.listen`?
-                tocsin.toml:5:1: jurnal.readers: is not a key; did you mean `journal.readers`?
+                tocsin.toml:5:1: jurnal.readers: is not a key; did you mean `records.readers`?
                 tocsin.toml:8:1: log.colour: is not a key; `[log]` has level, format
                 --set drain_patience: drain_patience: is not a key; did you mean `pipeline.drain_patience`?
                 tocsin.toml:2:1: http.listen: invalid type: integer `5`, expected socket address
