@@ -40,7 +40,7 @@ fn arc_km(a: &[f64; 3], b: &[f64; 3]) -> f64 {
     let cross = [a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]];
     let sine = cross.iter().map(|part| part * part).sum::<f64>().sqrt();
     let cosine: f64 = a.iter().zip(b).map(|(a, b)| a * b).sum();
-    sine.atan2(cosine) * 6_371.0088
+    sine.atan2(cosine) * 6371.0088
 }
 
 #[cfg(test)]
