@@ -20,7 +20,7 @@ pub mod networks; // which addresses we talk to
 pub mod options; // options as the definition gives them become typed options, or every problem in them
 
 mod queue; // the bounded queue that sessions pull from, and the message that must be answered
-mod tls; // whom we trust
+mod tls; // connections of any kind, and whom we trust on them
 
 #[cfg(test)]
 mod testing; // what the tests of all protocols share

@@ -99,7 +99,7 @@ impl fmt::Display for Wait {
         let millis = self.0.as_millis();
         match [(3_600_000, "h"), (60_000, "m"), (1_000, "s")]
             .into_iter()
-            .find(|(size, _)| millis >= *size && millis % size == 0)
+            .find(|(size, _)| millis >= *size && millis.is_multiple_of(*size))
         {
             Some((size, unit)) => write!(f, "{}{unit}", millis / size),
             None => write!(f, "{millis}ms"),

@@ -1,4 +1,5 @@
-//! Whom we trust: the system's certificates, and those in a file that the operator names. There is no way to trust all.
+//! Connections of any kind, and whom we trust on them: the system's certificates, and those in a file that the operator
+//! names. There is no way to trust all.
 
 use std::{path::Path, sync::Arc};
 
@@ -7,6 +8,11 @@ use rustls::{
     pki_types::{CertificateDer, pem::PemObject},
 };
 use tocsin_model::problem::Problem;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// A connection of any kind, encrypted or not.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// What a TLS client needs to verify the far side. `path` names the option `ca_file` in problems.
 pub(crate) fn trust(ca_file: Option<&Path>, path: &str) -> Result<Arc<ClientConfig>, Problem> {

@@ -8,7 +8,7 @@ use minijinja::{
     functions::Function,
     value::{FunctionArgs, FunctionResult, Rest, Value as Jinja, ValueOrKwargs},
 };
-use tocsin_model::time::Timestamp;
+use tocsin_model::{problem::closest, time::Timestamp};
 
 use crate::{
     language::Customs,
@@ -16,11 +16,74 @@ use crate::{
 };
 
 /// The longest `range`. Steps are bounded as well, but a filter goes through a whole list in one step.
-const RANGE_MAX: i64 = 10_000;
+const RANGE_MAX: i64 = 1_000;
 /// The largest number that a filter takes as a size: a width, a count of columns.
 const SIZE_MAX: i64 = 1_000;
 /// The longest pattern of a date or time, in bytes.
 const PATTERN_BYTES_MAX: usize = 100;
+
+/// The filters that templates can use.
+pub const NAMES: [&str; 50] = [
+    "abs",
+    "attr",
+    "batch",
+    "bool",
+    "capitalize",
+    "chain",
+    "count",
+    "d",
+    "date",
+    "default",
+    "dictsort",
+    "e",
+    "escape",
+    "first",
+    "float",
+    "groupby",
+    "indent",
+    "int",
+    "items",
+    "join",
+    "last",
+    "length",
+    "lines",
+    "list",
+    "lower",
+    "map",
+    "max",
+    "min",
+    "number",
+    "reject",
+    "rejectattr",
+    "replace",
+    "reverse",
+    "round",
+    "safe",
+    "select",
+    "selectattr",
+    "slice",
+    "sort",
+    "split",
+    "string",
+    "sum",
+    "time",
+    "title",
+    "tojson",
+    "trim",
+    "unique",
+    "upper",
+    "urlencode",
+    "zip",
+];
+
+/// What was meant by the filter of which the engine complains: `filter rund is unknown`.
+pub fn hint(complaint: &str) -> String {
+    let wrong = complaint.split(' ').nth(1).unwrap_or_default();
+    match closest(wrong, NAMES) {
+        Some(meant) => format!("did you mean `{meant}`?"),
+        None => format!("filters are {}", NAMES.join(", ")),
+    }
+}
 
 /// Adds our filters and takes away what has no bound or shows too much.
 pub fn install(environment: &mut Environment<'static>) {

@@ -6,7 +6,7 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior};
 use tocsin_model::{
     application::{ContentTemplates, TemplateParts},
     content::Content,
-    field::{FieldType, Fields},
+    field::{FieldType, Fields, Row},
     id::{Name, NotificationBatchId, NotificationId},
     problem::{Problem, closest},
     receipt::{Reason, ReasonKind},
@@ -186,17 +186,12 @@ impl Formatter {
     /// No template serves, or one fails: the template, its part and line, and what was wrong.
     pub fn format(&self, locale: Option<&str>, channel: &str, scope: &Scope<'_>) -> Result<Content, FormatError> {
         let found = self.find(locale, channel);
-        let mut uses = Uses::default();
-        for template in found.iter().flatten().map(|number| &self.templates[*number as usize]) {
-            uses.subscriber |= template.uses.subscriber;
-            uses.sub |= template.uses.sub;
-            uses.device |= template.uses.device;
-            uses.notification |= template.uses.notification;
-        }
         if found == Parts::default() {
             return Err(FormatError::Missing { locale: locale.map(str::to_owned), channel: channel.to_owned() });
         }
-        let root = Root::new(&self.fields, scope, locale, uses);
+        let templates = found.iter().flatten().map(|number| &self.templates[*number as usize]);
+        let uses = templates.fold(Uses::default(), |uses, template| uses.or(template.uses));
+        let root = Root::value(&self.fields, scope, locale, uses);
         let mut parts = [None, None, None, None];
         for (part, number) in parts.iter_mut().zip(found) {
             if let Some(number) = number {
@@ -272,11 +267,7 @@ impl Formatter {
             let line = error.line().map(|line| format!("line {line} of the template: ")).unwrap_or_default();
             Problem::at("", format!("{line}{}", said(&error)))
         })?;
-        let mut uses = Uses::default();
-        let template = self.environment.get_template(&name).expect("it was just added");
-        for variable in template.undeclared_variables(false) {
-            uses.add(&variable);
-        }
+        let uses = Uses::in_text(source);
         self.templates.push(Template { name, key: key.to_owned(), part, uses, bytes: source.len() + source.len() / 4 });
         Ok(self.templates.len() as u32 - 1)
     }
@@ -321,13 +312,13 @@ impl Formatter {
     /// Renders with made-up values, to find filters, tests and functions that do not exist or are called wrongly. What
     /// else fails may do so because of the values, and is no problem.
     fn rehearse(&self, template: &Template, variables: &KnownVariables) -> Option<Problem> {
-        let sample = |fields: &Fields| -> Vec<Value> { fields.iter().map(|field| sample(field.kind)).collect() };
-        let nothing = |fields: &Fields| -> Vec<Value> { vec![Value::Null; fields.len()] };
-        let rows: [&dyn Fn(&Fields) -> Vec<Value>; 2] = [&sample, &nothing];
+        let sample = |fields: &Fields| fields.iter().map(|field| sample(field.kind)).collect();
+        let nothing = |fields: &Fields| vec![Value::Null; fields.len()];
+        let rows: [fn(&Fields) -> Row; 2] = [sample, nothing];
         let empty = Fields::default();
         let event_fields = variables.events.first().map_or(&empty, |(_, fields)| fields);
         let sub_fields = variables.subscriptions.first().map_or(&empty, |(_, fields)| fields);
-        let uses = Uses { subscriber: true, sub: true, device: true, notification: true };
+        let uses = template.uses;
         rows.into_iter().find_map(|row| {
             let scope = Scope {
                 id: NotificationId { batch: NotificationBatchId(1), ordinal: 0 },
@@ -341,16 +332,18 @@ impl Formatter {
                 subscription: (sub_fields, &row(sub_fields)),
                 device: DeviceScope { name: "device", channel: "channel", address: "address" },
             };
-            let root = Root::new(&variables.fields, &scope, None, uses);
+            let root = Root::value(&variables.fields, &scope, None, uses);
             let error =
                 run(&self.environment, &template.name, &root, &mut Bounded { bytes: Vec::new(), full: false }).err()?;
             let about = match error.kind() {
-                ErrorKind::UnknownFilter => "see the list of filters",
-                ErrorKind::UnknownTest => "see the list of tests",
-                ErrorKind::UnknownFunction | ErrorKind::UnknownMethod => {
-                    "only `range`, `dict` and your own macros can be called"
+                ErrorKind::UnknownFilter => filters::hint(error.detail().unwrap_or_default()),
+                ErrorKind::UnknownTest => {
+                    "tests are those of Jinja: `defined`, `none`, `number`, `string`, ...".to_owned()
                 }
-                ErrorKind::TooManyArguments | ErrorKind::MissingArgument => "check the arguments",
+                ErrorKind::UnknownFunction | ErrorKind::UnknownMethod => {
+                    "only `range`, `dict` and your own macros can be called".to_owned()
+                }
+                ErrorKind::TooManyArguments | ErrorKind::MissingArgument => "check the arguments".to_owned(),
                 _ => return None,
             };
             let line = error.line().unwrap_or(1);

@@ -18,11 +18,12 @@ pub struct Customs {
     half_days: bool,
 }
 
+/// What a date in digits begins with.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Order {
-    DayFirst,
-    MonthFirst,
-    YearFirst,
+    Day,
+    Month,
+    Year,
 }
 
 const ENGLISH: [&str; 12] = [
@@ -85,17 +86,16 @@ impl Customs {
         let base = Customs {
             decimal: '.',
             group: ',',
-            order: Order::YearFirst,
+            order: Order::Year,
             separator: '-',
             months: None,
             day_mark: "",
             half_days: false,
         };
-        let day_first =
-            |decimal, group, separator| Customs { decimal, group, order: Order::DayFirst, separator, ..base };
+        let day_first = |decimal, group, separator| Customs { decimal, group, order: Order::Day, separator, ..base };
         match (language, region) {
             ("en", None | Some("us")) => {
-                Customs { order: Order::MonthFirst, separator: '/', months: Some(&ENGLISH), half_days: true, ..base }
+                Customs { order: Order::Month, separator: '/', months: Some(&ENGLISH), half_days: true, ..base }
             }
             ("en", Some("ca")) => Customs { months: Some(&ENGLISH), half_days: true, ..base },
             ("en", Some("za")) => Customs { months: Some(&ENGLISH), separator: '/', ..base },
@@ -123,9 +123,9 @@ impl Customs {
     pub fn short_date(&self, date: Date) -> String {
         let (year, month, day, mark) = (date.year(), date.month(), date.day(), self.separator);
         match self.order {
-            Order::YearFirst => format!("{year:04}{mark}{month:02}{mark}{day:02}"),
-            Order::DayFirst => format!("{day:02}{mark}{month:02}{mark}{year:04}"),
-            Order::MonthFirst => format!("{month}{mark}{day}{mark}{year:04}"),
+            Order::Year => format!("{year:04}{mark}{month:02}{mark}{day:02}"),
+            Order::Day => format!("{day:02}{mark}{month:02}{mark}{year:04}"),
+            Order::Month => format!("{month}{mark}{day}{mark}{year:04}"),
         }
     }
 
@@ -134,7 +134,7 @@ impl Customs {
         let Some(months) = self.months else { return self.short_date(date) };
         let (year, month, day) = (date.year(), months[date.month().unsigned_abs() as usize - 1], date.day());
         match self.order {
-            Order::MonthFirst => format!("{month} {day}, {year}"),
+            Order::Month => format!("{month} {day}, {year}"),
             _ => format!("{day}{} {month} {year}", self.day_mark),
         }
     }

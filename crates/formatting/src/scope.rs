@@ -109,16 +109,35 @@ pub(crate) struct Uses {
     pub sub: bool,
     pub device: bool,
     pub notification: bool,
+    /// Filters that write for the reader.
+    pub reader: bool,
 }
 
 impl Uses {
-    pub fn add(&mut self, root: &str) {
-        match root {
-            "subscriber" => self.subscriber = true,
-            "sub" => self.sub = true,
-            "device" => self.device = true,
-            "notification" => self.notification = true,
-            _ => {}
+    /// What the text of a template mentions. May see more than there is, in prose or in `{% raw %}`, but misses nothing.
+    pub fn in_text(source: &str) -> Uses {
+        let mentions = |word: &str| {
+            source.match_indices(word).any(|(at, _)| {
+                !source[at + word.len()..].starts_with(|next: char| next.is_ascii_alphanumeric() || next == '_')
+            })
+        };
+        Uses {
+            subscriber: mentions("subscriber"),
+            sub: mentions("sub"),
+            device: mentions("device"),
+            notification: mentions("notification"),
+            reader: mentions("number") || mentions("date") || mentions("time"),
+        }
+    }
+
+    /// What either uses.
+    pub fn or(self, other: Uses) -> Uses {
+        Uses {
+            subscriber: self.subscriber || other.subscriber,
+            sub: self.sub || other.sub,
+            device: self.device || other.device,
+            notification: self.notification || other.notification,
+            reader: self.reader || other.reader,
         }
     }
 }
@@ -149,7 +168,7 @@ pub(crate) struct Reader {
 impl Object for Reader {}
 
 impl Root {
-    pub fn new(fields: &Fields, scope: &Scope<'_>, locale: Option<&str>, uses: Uses) -> Jinja {
+    pub fn value(fields: &Fields, scope: &Scope<'_>, locale: Option<&str>, uses: Uses) -> Jinja {
         let made = |wanted: bool, make: &dyn Fn() -> Jinja| if wanted { make() } else { Jinja::UNDEFINED };
         let profile = scope.profile;
         Jinja::from_object(Root {
@@ -180,7 +199,10 @@ impl Root {
                     ("accepted_at", Jinja::from_object(Moment(scope.accepted_at))),
                 ]))
             }),
-            reader: Jinja::from_object(Reader { customs: Customs::of(locale), time_zone: profile.time_zone.clone() }),
+            reader: made(uses.reader, &|| {
+                let time_zone = profile.time_zone.clone();
+                Jinja::from_object(Reader { customs: Customs::of(locale), time_zone })
+            }),
         })
     }
 }

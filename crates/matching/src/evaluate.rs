@@ -54,6 +54,15 @@ pub(crate) struct Scene<'a> {
     pub parameters: Parameters<'a>,
 }
 
+/// The value of an expression over an event and a subscription, each a row of its class; for dry runs and tests.
+///
+/// # Errors
+/// Why it has none.
+pub fn evaluate(expression: &Expression, event: &[Value], subscription: &[Value]) -> Result<Value, Trouble> {
+    let scene = Scene { event, parameters: Parameters::Row(subscription) };
+    value(expression, scene).map(|datum| datum.to_value())
+}
+
 pub(crate) struct Evaluator<'a> {
     scene: Scene<'a>,
     variables: Vec<Datum<'a>>,

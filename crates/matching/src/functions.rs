@@ -15,8 +15,12 @@ use crate::{
 /// Mean radius of the Earth, in kilometres (IUGG).
 pub const EARTH_RADIUS_KM: f64 = 6371.0088;
 
-/// The years 1 to 9999, in microseconds since 1970; what a timestamp of CEL may hold.
-const TIMESTAMPS: std::ops::RangeInclusive<i64> = -62_135_596_800_000_000..=253_402_300_799_999_999;
+/// From the year 1 to the end of jiff's time, 9999-12-30T22:00:00Z, in microseconds since 1970; CEL's own end comes 26
+/// hours later.
+const TIMESTAMPS: std::ops::RangeInclusive<i64> = -62_135_596_800_000_000..=253_402_207_200_999_999;
+
+/// About 10,000 years, in microseconds; what a duration of CEL may be written as.
+const DURATION_MAX: i64 = 315_576_000_000_000_000;
 
 /// What an argument may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +86,7 @@ macro_rules! signatures {
     ($($how:ident $name:literal ($($takes:ident),*) -> $gives:expr => $function:ident;)*) => {
         &[$(Signature {
             name: $name,
-            method: stringify!($how).len() == "method".len(),
+            method: matches!(stringify!($how).as_bytes(), b"method"),
             takes: &[$(Takes::$takes),*],
             gives: || $gives,
             function: Function::$function,
@@ -419,8 +423,11 @@ pub fn duration(text: &str) -> Option<i64> {
     if rest == "0" {
         return Some(0);
     }
+    if rest.is_empty() {
+        return None;
+    }
     let mut nanos = 0i128;
-    while !rest.is_empty() || nanos == 0 && rest.len() == text.len() {
+    while !rest.is_empty() {
         let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').filter(|at| *at > 0)?;
         let (whole, fraction) = rest[..digits].split_once('.').unwrap_or((&rest[..digits], ""));
         let after = &rest[digits..];
@@ -443,7 +450,7 @@ pub fn duration(text: &str) -> Option<i64> {
         nanos = nanos.checked_add(whole * scale + part * scale / 10i128.pow(fraction.len() as u32))?;
         rest = &after[unit..];
     }
-    let micros = i64::try_from(nanos / 1_000).ok()?;
+    let micros = i64::try_from(nanos / 1_000).ok().filter(|micros| *micros <= DURATION_MAX)?;
     Some(if negative { -micros } else { micros })
 }
 
@@ -572,7 +579,7 @@ mod tests {
     fn great_circles() {
         let close = |found: f64, expected: f64| (found - expected).abs() < 0.5;
         let distance = |a, b, c, d| distance_km(a, b, c, d).expect("on Earth");
-        assert!(close(distance(48.2082, 16.3738, 35.6762, 139.6503), 9135.0), "Vienna to Tokyo");
+        assert!(close(distance(48.2082, 16.3738, 35.6762, 139.6503), 9126.9), "Vienna to Tokyo");
         assert!(close(distance(0.0, 179.0, 0.0, -179.0), 222.39), "across the date line");
         assert!(close(distance(90.0, 0.0, -90.0, 77.0), 20015.1), "pole to pole");
         assert!(distance(10.0, 20.0, 10.0, 20.0).abs() < 1e-9);

@@ -24,7 +24,7 @@
 //! | number overflow, division by zero | infinite or NaN; NaN equals and orders with nothing |
 //! | strings | ordered by code points; sizes and places count characters |
 //! | `uint` | is an integer; `bytes` and messages are refused |
-//! | timestamps, durations | to the microsecond; years 1 to 9999, else an error |
+//! | timestamps, durations | to the microsecond; from the year 1 to 9999-12-30T22:00Z, else an error |
 //! | `matches` | finds anywhere; linear time; literal patterns are compiled once |
 //! | `contains_ci` | contains, after lower-casing both by Unicode |
 //! | `distance_km(lat, lon, lat, lon)` | great circle by haversine, mean Earth radius 6371.0088 km; an error beyond the poles |

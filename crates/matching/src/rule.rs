@@ -114,9 +114,9 @@ pub(crate) struct Ordered {
 #[derive(Debug, Clone)]
 pub(crate) enum Range {
     None,
-    One(Ordered),
+    One(Box<Ordered>),
     /// The low end, the high end; both tests are of the same event expression.
-    Two(Ordered, Ordered),
+    Two(Box<[Ordered; 2]>),
 }
 
 impl Branch {
@@ -124,7 +124,7 @@ impl Branch {
         match self.range {
             Range::None => Arrangement::Plain,
             Range::One(_) => Arrangement::Sorted,
-            Range::Two(..) => Arrangement::Ranges,
+            Range::Two(_) => Arrangement::Ranges,
         }
     }
 
@@ -157,6 +157,46 @@ pub struct BranchExplanation {
     pub range: Vec<String>,
     /// Checked for each candidate that the index gives.
     pub residual: Vec<String>,
+}
+
+/// One line, such as `near: looks at every subscription; checks distance_km(...) <= sub.distance_km for each`.
+impl std::fmt::Display for RuleExplanation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: ", self.rule)?;
+        for (at, branch) in self.branches.iter().enumerate() {
+            if at > 0 {
+                f.write_str("; or ")?;
+            }
+            write!(f, "{branch}")?;
+        }
+        if self.branches.is_empty() { f.write_str("never matches") } else { Ok(()) }
+    }
+}
+
+impl std::fmt::Display for BranchExplanation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let and = |parts: &[String]| parts.join(" && ");
+        let mut said = Vec::new();
+        if !self.event_guards.is_empty() {
+            said.push(format!("only if {}", and(&self.event_guards)));
+        }
+        if !self.subscription_guards.is_empty() {
+            said.push(format!("of subscriptions with {}", and(&self.subscription_guards)));
+        }
+        if !self.keys.is_empty() {
+            said.push(format!("looks up {}", and(&self.keys)));
+        }
+        if !self.range.is_empty() {
+            said.push(format!("takes the slice {}", and(&self.range)));
+        }
+        if self.keys.is_empty() && self.range.is_empty() {
+            said.push("looks at every subscription".to_owned());
+        }
+        if !self.residual.is_empty() {
+            said.push(format!("checks {} for each", and(&self.residual)));
+        }
+        f.write_str(&said.join("; "))
+    }
 }
 
 impl RuleSet {
@@ -281,7 +321,7 @@ impl CompiledRule {
                 range: match &branch.range {
                     Range::None => Vec::new(),
                     Range::One(only) => vec![text(&only.source)],
-                    Range::Two(low, high) => vec![text(&low.source), text(&high.source)],
+                    Range::Two(ends) => ends.iter().map(|end| text(&end.source)).collect(),
                 },
                 residual: branch.residual.iter().map(|check| text(check.source())).collect(),
             })
@@ -531,10 +571,10 @@ fn branch(conjuncts: Vec<Expression>, scope: &Scope) -> Branch {
         Some((low, high)) => {
             let (low, high) = (ordered[low].clone(), ordered[high].clone());
             ordered.retain(|test| test.source.span != low.source.span && test.source.span != high.source.span);
-            Range::Two(low, high)
+            Range::Two(Box::new([low, high]))
         }
         None if ordered.is_empty() => Range::None,
-        None => Range::One(ordered.remove(0)),
+        None => Range::One(Box::new(ordered.remove(0))),
     };
     let left = left.into_iter().chain(ordered.into_iter().map(|test| test.source));
     branch.residual = left.map(|conjunct| Check::new(conjunct, &scope.subscription)).collect();

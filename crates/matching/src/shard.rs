@@ -311,7 +311,7 @@ fn file(branch: &Branch, scene: Scene<'_>, slot: u32, index: &mut Groups, hasher
     let ends = match &branch.range {
         Range::None => Some((0, 0)),
         Range::One(only) => end(only).map(|key| (key, 0)),
-        Range::Two(low, high) => end(low).zip(end(high)),
+        Range::Two(ends) => end(&ends[0]).zip(end(&ends[1])),
     };
     let Some((low, high)) = ends else { return };
     let entry = Entry { key: low, high, slot };
@@ -432,9 +432,9 @@ impl<'a> Occasion<'a> {
         Ok(match &branch.range {
             Range::None => Some(Query::All),
             Range::One(only) => at(only)?.and_then(|datum| only.measure.bound(only.operator, &datum)).map(Query::Keys),
-            Range::Two(low, high) => at(low)?.and_then(|datum| {
-                let low = low.measure.bound(low.operator, &datum)?;
-                let high = high.measure.bound(high.operator, &datum)?;
+            Range::Two(ends) => at(&ends[0])?.and_then(|datum| {
+                let low = ends[0].measure.bound(ends[0].operator, &datum)?;
+                let high = ends[1].measure.bound(ends[1].operator, &datum)?;
                 match (low, high) {
                     (Bound::UpTo(low), Bound::From(high)) => Some(Query::Around(low, high)),
                     _ => None,

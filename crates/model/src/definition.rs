@@ -1,7 +1,7 @@
 //! The YAML text of an application becomes an `Application`, or every problem in it.
 //!
-//! The text passes four stations, and each reports all it finds: [`document`] makes nodes that know their place in the
-//! text, [`variables`] fills in the environment, [`language`] says which keys and types there are, and [`build`] makes
+//! The text passes four stations, and each reports all it finds: `document` makes nodes that know their place in the
+//! text, `variables` fills in the environment, `language` says which keys and types there are, and `build` makes
 //! the application and checks what only the whole can tell: that every name mentioned exists.
 
 mod build; // nodes of the right shape become the application; names must exist

@@ -62,7 +62,9 @@ pub(crate) async fn accept(
             metrics::counter!("accept_events_total").increment(count);
             latencies.accept.record(clock.now().since(received_at));
         }
-        Ok(Accepted::Duplicate(_) | Accepted::KeyReused(_)) => metrics::counter!("accept_duplicates_total").increment(1),
+        Ok(Accepted::Duplicate(_) | Accepted::KeyReused(_)) => {
+            metrics::counter!("accept_duplicates_total").increment(1)
+        }
         Err(AcceptError::Full(_)) => metrics::counter!("accept_refused_total").increment(1),
         Err(_) => {}
     }

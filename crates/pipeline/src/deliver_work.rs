@@ -37,12 +37,17 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{Flow, Running, compile::Compiled, record_receipts::Report};
+use crate::{
+    Flow,
+    compile::Compiled,
+    record_receipts::Report,
+    running::{Open, Running},
+};
 
 /// Work items of a channel that are open at the same time.
 const ITEMS: usize = 64;
-/// Recipients read from the records at a time.
-const RECIPIENTS: usize = 256;
+/// Notifications whose recipients are read, and which are formatted and handed over, at a time.
+const RECIPIENTS: usize = 128;
 /// How long a work item rests that could not even be read.
 const REST_AFTER_FAILURE: Duration = Duration::from_secs(5);
 
@@ -160,31 +165,28 @@ impl Worker {
                     return (fed, loaded.ordinals[fed..].to_vec());
                 }
             };
+            let mut ready: Vec<(Arc<Open>, Vec<Outgoing>)> = Vec::new();
             for (ordinal, recipient) in chunk.iter().zip(recipients) {
-                if stop.is_cancelled() {
-                    return (fed, loaded.ordinals[fed..].to_vec());
-                }
                 let now = self.flow.clock.now();
-                let handed = match self.prepare(key, loaded, *ordinal, recipient, now) {
-                    Ok((channel, outgoing)) => match self.running.channel(&channel) {
-                        Some(open) => {
-                            open.send(outgoing, &self.answers).await;
-                            Ok(())
-                        }
-                        None => Err(Unsent::suspended(
-                            ReasonKind::Unreachable,
-                            format!("the application has no channel `{channel}`"),
-                        )),
+                match self.prepare(key, loaded, *ordinal, recipient, now) {
+                    Ok((channel, outgoing)) => match ready.iter_mut().find(|(open, _)| Arc::ptr_eq(open, &channel)) {
+                        Some((_, waiting)) => waiting.push(outgoing),
+                        None => ready.push((channel, vec![outgoing])),
                     },
-                    Err(unsent) => Err(unsent),
-                };
-                if let Err(Unsent { outcome, reason }) = handed {
-                    let report = Report::Unsent { key, ordinal: *ordinal, at: now, outcome, reason };
-                    if self.reports.send(report).await.is_err() {
-                        return (fed, Vec::new());
+                    Err(Unsent { outcome, reason }) => {
+                        let report = Report::Unsent { key, ordinal: *ordinal, at: now, outcome, reason };
+                        if self.reports.send(report).await.is_err() {
+                            return (fed, Vec::new());
+                        }
                     }
                 }
                 fed += 1;
+            }
+            for (channel, outgoing) in ready {
+                channel.send_all(outgoing, &self.answers).await;
+            }
+            if stop.is_cancelled() {
+                return (fed, loaded.ordinals[fed..].to_vec());
             }
             tokio::task::yield_now().await;
         }
@@ -199,7 +201,7 @@ impl Worker {
         ordinal: u32,
         recipient: Option<Recipient>,
         now: Timestamp,
-    ) -> Result<(Name, Outgoing), Unsent> {
+    ) -> Result<(Arc<Open>, Outgoing), Unsent> {
         let head = &loaded.batch.head;
         if head.expires_at.is_some_and(|end| end <= now) {
             return Err(Unsent::closed(Outcome::Expired, ReasonKind::Expired, "its time was over before it was sent"));
@@ -213,13 +215,16 @@ impl Worker {
         let Some((device_name, device)) = &recipient.device else {
             return Err(Unsent::suspended(ReasonKind::Unreachable, "the subscriber has no active device"));
         };
+        let channel = self.running.channel(&device.channel).ok_or_else(|| {
+            let text = format!("the application has no channel `{}`", device.channel);
+            Unsent::suspended(ReasonKind::Unreachable, text)
+        })?;
         let event = loaded.events.get(&loaded.event_of[ordinal as usize]).ok_or_else(|| {
             Unsent::suspended(ReasonKind::Internal, "the event is gone, so its notification cannot be formatted")
         })?;
         let id = NotificationId { batch: loaded.batch.id, ordinal };
-        let formatted = std::panic::catch_unwind(AssertUnwindSafe(|| {
-            format(loaded, event, id, &recipient, device_name, device)
-        }));
+        let formatted =
+            std::panic::catch_unwind(AssertUnwindSafe(|| format(loaded, event, id, &recipient, device_name, device)));
         let (content, fields) = match formatted {
             Ok(Ok(formatted)) => formatted,
             Ok(Err(reason)) => return Err(Unsent { outcome: Outcome::Suspended, reason }),
@@ -243,7 +248,7 @@ impl Worker {
             expires_at: head.expires_at,
             ticket: Ticket { key, ordinal },
         };
-        Ok((device.channel.clone(), outgoing))
+        Ok((channel, outgoing))
     }
 }
 
@@ -352,8 +357,11 @@ struct Loaded {
 impl Loaded {
     async fn read(flow: &Flow, item: &WorkItem) -> Result<Loaded, StoreError> {
         let missing = |what: String| StoreError::Missing(what);
-        let batch =
-            flow.journal.notification_batch(item.batch).await?.ok_or_else(|| missing(format!("batch {}", item.batch)))?;
+        let batch = flow
+            .journal
+            .notification_batch(item.batch)
+            .await?
+            .ok_or_else(|| missing(format!("batch {}", item.batch)))?;
         let head = &batch.head;
         let compiled = flow
             .versions
@@ -367,7 +375,8 @@ impl Loaded {
         };
         let mut wanted: BTreeMap<EventBatchId, Vec<u32>> = BTreeMap::new();
         for ordinal in &ordinals {
-            let event = event_of.get(*ordinal as usize).ok_or_else(|| StoreError::Damaged(format!("{}", item.claim.id)))?;
+            let event =
+                event_of.get(*ordinal as usize).ok_or_else(|| StoreError::Damaged(format!("{}", item.claim.id)))?;
             let ordinals = wanted.entry(event.batch).or_default();
             if ordinals.last() != Some(&event.ordinal) {
                 ordinals.push(event.ordinal);
@@ -379,8 +388,10 @@ impl Loaded {
                 read_events(flow, &compiled, &head.rule, &events_batch, ordinals, &mut events).await?;
             }
         }
-        let accepted =
-            event_of.iter().map(|event| events.get(event).map_or(head.accepted_at, |event| event.accepted_at)).collect();
+        let accepted = event_of
+            .iter()
+            .map(|event| events.get(event).map_or(head.accepted_at, |event| event.accepted_at))
+            .collect();
         Ok(Loaded { compiled, ordinals, event_of, accepted, events, batch })
     }
 
@@ -401,7 +412,8 @@ async fn read_events(
     let packed_by = flow.versions.get(&batch.application, batch.version).await?;
     let packed = packed_by.as_ref().and_then(|compiled| compiled.event_class(&batch.class));
     // The rule that fired may know a later version of the class than the one that packed the event.
-    let (Some(packed), Some(class), Some(notify)) = (packed, compiled.event_class(&batch.class), compiled.notify.get(rule))
+    let (Some(packed), Some(class), Some(notify)) =
+        (packed, compiled.event_class(&batch.class), compiled.notify.get(rule))
     else {
         return Ok(());
     };

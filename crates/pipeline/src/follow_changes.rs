@@ -61,7 +61,9 @@ pub(crate) async fn catch_up(
         };
         for change in changes {
             match change.what {
-                Changed::Subscriptions(first, last) => refresh(records, application, &mut followed.shard, first, last).await?,
+                Changed::Subscriptions(first, last) => {
+                    refresh(records, application, &mut followed.shard, first, last).await?
+                }
                 Changed::Subscriber(number) => {
                     for id in records.subscriptions_of(number).await? {
                         refresh(records, application, &mut followed.shard, id, id).await?;

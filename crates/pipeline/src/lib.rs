@@ -173,7 +173,10 @@ impl Pipeline {
                 Some(compiled) => {
                     let shard = match_events::build_shard(&self.flow, &stored.name, compiled.rules.clone()).await?;
                     match self.open(compiled.clone()).await {
-                        Ok(()) => matcher.install(compiled, shard),
+                        Ok(()) => {
+                            matcher.install(compiled, shard);
+                            self.flow.journal.rematch(&stored.name).await?;
+                        }
                         Err(RunError::Store(error)) => return Err(error),
                         Err(error) => tracing::error!(application = %stored.name, %error, "an application cannot run"),
                     }
@@ -202,7 +205,10 @@ impl Pipeline {
         let (done, installed) = oneshot::channel();
         let install = Command::Install(compiled, Box::new(shard), done);
         self.commands.send(install).await.map_err(|_| RunError::Stopped)?;
-        installed.await.map_err(|_| RunError::Stopped)
+        installed.await.map_err(|_| RunError::Stopped)?;
+        // What the version before could not match, or nobody could, may find its match now.
+        self.flow.journal.rematch(&name).await?;
+        Ok(())
     }
 
     /// Opens the channels of a version, or takes over those that did not change, and keeps a worker on each.

@@ -23,9 +23,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Flow, keep_busy,
+    Flow,
     compile::Compiled,
     follow_changes::{self, FollowedShard},
+    keep_busy,
 };
 
 /// A matcher that dies with its batches claimed loses them after this time.
@@ -255,7 +256,10 @@ pub(crate) async fn build_shard(flow: &Flow, name: &Name, rules: Arc<RuleSet>) -
 }
 
 /// The fields that a batch was packed with; the inner error says why nobody can know.
-async fn event_fields(flow: &Flow, batch: &EventBatch) -> Result<Result<tocsin_model::field::Fields, String>, StoreError> {
+async fn event_fields(
+    flow: &Flow,
+    batch: &EventBatch,
+) -> Result<Result<tocsin_model::field::Fields, String>, StoreError> {
     let Some(compiled) = flow.versions.get(&batch.application, batch.version).await? else {
         return Ok(Err(format!("version {} of the application `{}` is gone", batch.version, batch.application)));
     };

@@ -1,6 +1,6 @@
-//! 4. Dispositions become receipts, retries, suspensions; in chunks, so that nothing durable is written once per
-//! notification.
+//! 4. Dispositions become receipts, retries, suspensions.
 //!
+//! In chunks, so that nothing durable is written once per notification.//!
 //! One recorder per channel gathers what its work items report and commits it together. What it has not yet committed
 //! when the process dies is sent again, under the same id.
 
@@ -250,7 +250,8 @@ impl Recorder {
     async fn drop_fenced(&self, in_flight: &mut BTreeMap<u64, InFlight>, touched: &[u64]) {
         for key in touched {
             let claim = in_flight[key].item.claim;
-            if let Err(StoreError::Fenced(_)) = self.flow.journal.extend(claim, self.lease, self.flow.clock.now()).await {
+            if let Err(StoreError::Fenced(_)) = self.flow.journal.extend(claim, self.lease, self.flow.clock.now()).await
+            {
                 in_flight.remove(key);
                 metrics::counter!("deliver_leases_lost_total").increment(1);
             }

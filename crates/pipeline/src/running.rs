@@ -13,7 +13,10 @@ use tocsin_model::{
 use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Flow, RunError, compile::Compiled, deliver_work::Worker, match_events::unassigned_channel, record_receipts::Recorder};
+use crate::{
+    Flow, RunError, compile::Compiled, deliver_work::Worker, match_events::unassigned_channel,
+    record_receipts::Recorder,
+};
 
 /// How long a work item of a channel that the application does not define may be held.
 const LEASE: std::time::Duration = std::time::Duration::from_secs(300);
@@ -61,7 +64,12 @@ impl Running {
     }
 
     /// Goes over to another version: channels whose definition is the same stay open.
-    pub fn change(self: &Arc<Self>, flow: &Arc<Flow>, compiled: Arc<Compiled>, waiting: Vec<Name>) -> Result<(), RunError> {
+    pub fn change(
+        self: &Arc<Self>,
+        flow: &Arc<Flow>,
+        compiled: Arc<Compiled>,
+        waiting: Vec<Name>,
+    ) -> Result<(), RunError> {
         let before = self.channels.load_full();
         let mut channels = BTreeMap::new();
         let mut problems = Vec::new();
@@ -84,8 +92,13 @@ impl Running {
             return Err(RunError::Problems(problems));
         }
         let wanted: Vec<Name> = channels.keys().cloned().chain(waiting).chain([unassigned_channel()]).collect();
+        let replaced =
+            before.iter().filter(|(name, open)| !channels.get(*name).is_some_and(|kept| Arc::ptr_eq(kept, open)));
+        let replaced: Vec<Arc<Open>> = replaced.map(|(_, open)| open.clone()).collect();
         self.channels.store(Arc::new(channels));
         self.compiled.store(compiled);
+        drop(before);
+        tokio::spawn(retire(replaced));
         for channel in wanted {
             self.employ(flow, channel);
         }
@@ -96,7 +109,8 @@ impl Running {
     fn employ(self: &Arc<Self>, flow: &Arc<Flow>, channel: Name) {
         let compiled = self.compiled.load();
         let definition = compiled.application.channels.get(&channel);
-        let retry = definition.map_or(RetrySchedule { delays: Vec::new(), jitter_percent: 0 }, |found| found.retry.clone());
+        let retry =
+            definition.map_or(RetrySchedule { delays: Vec::new(), jitter_percent: 0 }, |found| found.retry.clone());
         let lease = definition.map_or(LEASE, |found| found.lease);
         let mut workers = self.workers.lock();
         if workers.get(&channel).is_some_and(|working| working.retry == retry) {
@@ -177,6 +191,16 @@ impl Running {
             if let Some(open) = Arc::into_inner(open) {
                 open.channel.close().await;
             }
+        }
+    }
+}
+
+/// Lets channels finish what they were given, then closes them.
+async fn retire(channels: Vec<Arc<Open>>) {
+    for open in channels {
+        open.settle().await;
+        if let Some(open) = Arc::into_inner(open) {
+            open.channel.close().await;
         }
     }
 }

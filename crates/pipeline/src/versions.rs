@@ -38,8 +38,8 @@ impl Versions {
         let Some(stored) = self.records.application(name, Some(version)).await? else {
             return Ok(None);
         };
-        let compiled =
-            definition::read(&stored.text, &*self.environment).and_then(|application| Compiled::new(application, version));
+        let compiled = definition::read(&stored.text, &*self.environment)
+            .and_then(|application| Compiled::new(application, version));
         match compiled {
             Ok(compiled) => {
                 let compiled = Arc::new(compiled);

@@ -232,7 +232,10 @@ async fn an_update_finishes_the_old_and_begins_the_new() {
         QUAKES,
         &QUAKES
             .replace("{{ place }} {{ magnitude }} (from", "NEW {{ place }} {{ magnitude }} (from")
-            .replace("place: string } }\nsubscriptions", "place: string, depth: { type: number, default: 3 } } }\nsubscriptions")
+            .replace(
+                "place: string } }\nsubscriptions",
+                "place: string, depth: { type: number, default: 3 } } }\nsubscriptions",
+            )
             .replace("  web: { protocol: http, retry: [] }\n", ""),
     ])
     .await;
@@ -255,5 +258,6 @@ async fn an_update_finishes_the_old_and_begins_the_new() {
         08:30:00 email alice@example.org n-1-0: one 6.0 (from 5.0) -> deferred
         08:31:00 email alice@example.org n-1-0: one 6.0 (from 5.0) -> delivered
         08:40:00 email alice@example.org n-3-0: NEW two 6.0 (from 5.0) -> delivered
-        09:00:00 events 2 notifications 4 open 0 suspended 1"#]].assert_eq(&seen);
+        09:00:00 events 2 notifications 4 open 0 suspended 1"#]]
+    .assert_eq(&seen);
 }

@@ -168,7 +168,8 @@ impl Scenario {
             match key {
                 "locale" => profile.locale = Some(value.to_owned()),
                 channel => {
-                    let device = Device { channel: name(channel), address: value.to_owned(), state: DeviceState::Active };
+                    let device =
+                        Device { channel: name(channel), address: value.to_owned(), state: DeviceState::Active };
                     devices.push((name(channel), device));
                 }
             }
@@ -212,7 +213,9 @@ impl Scenario {
         let compiled = self.pipeline().application(&application).expect("it runs");
         let fields = &compiled.application.events[class].fields;
         let mut packer = EventPacker::new(fields.clone());
-        for event in serde_json::Deserializer::from_str(events).into_iter::<serde_json::Map<String, serde_json::Value>>() {
+        for event in
+            serde_json::Deserializer::from_str(events).into_iter::<serde_json::Map<String, serde_json::Value>>()
+        {
             let event = event.expect("events are JSON objects").into_iter();
             let row = fields.row(event.map(|(name, value)| (name, Value::from(value))));
             packer.push(&row.unwrap_or_else(|problems| panic!("{problems:?}")));
@@ -241,7 +244,8 @@ impl Scenario {
 
     async fn resolve(&self, resolution: Resolution) {
         let now = self.clock.now();
-        let touched = self.journal.resolve(&SuspensionFilter::default(), resolution, now).await.expect("it can be resolved");
+        let touched =
+            self.journal.resolve(&SuspensionFilter::default(), resolution, now).await.expect("it can be resolved");
         self.ends.lock().note(format!("{} {resolution:?} {touched}", self.now()));
     }
 

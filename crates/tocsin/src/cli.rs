@@ -61,6 +61,8 @@ pub enum Command {
     Config(config::Args),
     /// Plays a week of earthquakes to ten thousand people, by mail
     Demo(demo::Args),
+    /// Writes the generated files of an example
+    Example(example::Args),
     /// Measures this binary, beside others that do the same work
     Bench(bench::Args),
     /// Receives mail and shows it on a page
@@ -135,6 +137,7 @@ impl Cli {
             Command::Doctor(args) => args.run(terminal, &configuration, &connection).await,
             Command::Config(args) => args.run(terminal, &configuration),
             Command::Demo(args) => args.run(terminal, &configuration).await,
+            Command::Example(args) => args.run(terminal),
             Command::Bench(args) => args.run(terminal).await,
             Command::Mailbox(args) => args.run(terminal).await,
             Command::Reference(args) => args.run(terminal),
@@ -152,7 +155,10 @@ pub(crate) fn compare_reference(name: &str, generated: &str) {
         std::fs::write(&path, generated).expect("the page can be written");
     }
     let committed = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(committed == generated, "docs/reference/{name} is not what the code says; run `UPDATE=1 cargo test -p tocsin`");
+    assert!(
+        committed == generated,
+        "docs/reference/{name} is not what the code says; run `UPDATE=1 cargo test -p tocsin`"
+    );
 }
 
 #[cfg(test)]

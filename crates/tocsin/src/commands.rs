@@ -6,6 +6,7 @@ pub mod check;
 pub mod config;
 pub mod demo;
 pub mod doctor;
+pub mod example;
 pub mod export;
 pub mod import;
 pub mod init;

@@ -64,27 +64,25 @@ pub struct Http {
     /// speaks TLS in front before listening at other addresses.
     #[schemars(with = "String")]
     pub listen: SocketAddr,
-    /// Largest body of a request about one thing.
-    pub body_max: Size,
-    /// Largest body of a batch of events.
-    pub batch_body_max: Size,
-    /// Longest line of a streamed body; streams themselves may have any length.
-    pub line_max: Size,
-    /// Most requests being answered at the same time; more wait for their turn.
-    pub requests_max: u32,
-    /// A request that takes longer is given up. Streams may take longer as long as they move.
-    pub request_timeout: Period,
+    /// Most connections; one more is told 503.
+    pub connections_max: u32,
+    /// How long the head of a request may take, and how long a connection may be idle.
+    pub header_timeout: Period,
+    /// How long a body may pause.
+    pub body_idle_timeout: Period,
+    /// Memory for request bodies that are read whole, all together; streams do not count. A request for which there is no
+    /// room waits.
+    pub body_memory_max: Size,
 }
 
 impl Default for Http {
     fn default() -> Self {
         Http {
             listen: SocketAddr::from(([127, 0, 0, 1], 8480)),
-            body_max: Size(1 << 20),
-            batch_body_max: Size(64 << 20),
-            line_max: Size(1 << 20),
-            requests_max: 1024,
-            request_timeout: Period::seconds(60),
+            connections_max: 10_000,
+            header_timeout: Period::seconds(30),
+            body_idle_timeout: Period::seconds(30),
+            body_memory_max: Size(512 << 20),
         }
     }
 }
@@ -93,15 +91,16 @@ impl Default for Http {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Records {
-    /// Memory for pages of the database, for each of its connections.
-    pub cache: Size,
-    /// Connections for reading.
+    /// Space that must stay free on the disk; below it new subscribers, devices and subscriptions are answered with 503
+    /// until there is room again. 0 switches the guard off.
+    pub disk_reserve: Size,
+    /// Threads that read.
     pub readers: u32,
 }
 
 impl Default for Records {
     fn default() -> Self {
-        Records { cache: Size(16 << 20), readers: 2 }
+        Records { disk_reserve: Size(64 << 20), readers: 2 }
     }
 }
 
@@ -109,19 +108,25 @@ impl Default for Records {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Journal {
-    /// Memory for pages of the database, for each of its connections.
-    pub cache: Size,
-    /// Connections for reading.
-    pub readers: u32,
-    /// Space that must stay free on the disk; below it events are answered with 503 until there is room again.
+    /// Space that must stay free on the disk; below it events are answered with 503 until there is room again, while what
+    /// is stored goes on to be delivered. 0 switches the guard off.
     pub disk_reserve: Size,
-    /// Packed events that may wait for the matcher; above it events are answered with 429.
-    pub unmatched_max: Size,
+    /// Event batches that may wait to be matched; more are answered with 503.
+    pub waiting_batches_max: u64,
+    /// Packed events that may wait to be matched; more are answered with 503.
+    pub waiting_bytes_max: Size,
+    /// Notifications that may wait to be sent; with more, events are answered with 503.
+    pub waiting_notifications_max: u64,
 }
 
 impl Default for Journal {
     fn default() -> Self {
-        Journal { cache: Size(16 << 20), readers: 2, disk_reserve: Size(256 << 20), unmatched_max: Size(1 << 30) }
+        Journal {
+            disk_reserve: Size(256 << 20),
+            waiting_batches_max: 1_000_000,
+            waiting_bytes_max: Size(1 << 30),
+            waiting_notifications_max: 10_000_000,
+        }
     }
 }
 
@@ -129,28 +134,34 @@ impl Default for Journal {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Pipeline {
-    /// Most event batches matched in one turn.
-    pub match_batches: u32,
-    /// Packed bytes of events matched in one turn, roughly.
-    pub match_bytes: Size,
-    /// How long the matcher may hold event batches without a sign of life.
-    pub match_lease: Period,
-    /// Most attempts in one commit of receipts.
+    /// Most event batches that are matched and committed together, as one quantum.
+    pub quantum_batches: u32,
+    /// About how many packed bytes of events a quantum may hold. One batch is always taken, however large.
+    pub quantum_bytes: Size,
+    /// Most notifications of a channel that are formatted or on their way at the same time.
+    pub in_flight_per_channel: u32,
+    /// Most dispositions that wait to be recorded; reaching it records them at once.
     pub receipts_chunk: u32,
-    /// Receipts are committed at the latest after this time, so a crash repeats at most the sends of this time.
+    /// How long a disposition may wait to be recorded. A crash sends again what was not recorded.
     pub receipts_delay: Period,
-    /// How long a stopping server finishes what is in flight before it gives the rest back.
+    /// How often finished batches past their retention are looked for.
+    pub upkeep_interval: Period,
+    /// Batches that one step of retention removes, so that it never holds up the flow.
+    pub prune_batches: u32,
+    /// How long a stopping server finishes what is in flight before it leaves the rest to the next start.
     pub drain_patience: Period,
 }
 
 impl Default for Pipeline {
     fn default() -> Self {
         Pipeline {
-            match_batches: 256,
-            match_bytes: Size(8 << 20),
-            match_lease: Period::seconds(60),
-            receipts_chunk: 500,
+            quantum_batches: 256,
+            quantum_bytes: Size(4 << 20),
+            in_flight_per_channel: 10_000,
+            receipts_chunk: 512,
             receipts_delay: Period::millis(25),
+            upkeep_interval: Period::seconds(60),
+            prune_batches: 200,
             drain_patience: Period::seconds(30),
         }
     }
@@ -160,11 +171,11 @@ impl Default for Pipeline {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Delivery {
-    /// Networks that channels may reach although they are private or this machine itself, as CIDR such as
-    /// `10.1.0.0/16` or `127.0.0.1/32`. Addresses that subscribers give can never name other private ones.
+    /// Networks that every channel may reach although they are private or this machine itself, such as `10.1.0.0/16` or
+    /// `127.0.0.1`. A channel's own options may allow more.
     pub allow_networks: Vec<String>,
-    /// Folders that channels of the protocol `file` may write to. Without any, only `files` in the data folder.
-    pub allow_folders: Vec<PathBuf>,
+    /// Host names that every channel may reach wherever they lead.
+    pub allow_hosts: Vec<String>,
 }
 
 /// The log, on standard error.
@@ -198,13 +209,13 @@ pub enum LogFormat {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Metrics {
-    /// Whether `/metrics` answers without a key.
-    pub open: bool,
+    /// Whether there is `/metrics`. It needs no key.
+    pub enabled: bool,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        Metrics { open: true }
+        Metrics { enabled: true }
     }
 }
 

@@ -7,8 +7,8 @@
 pub mod cli; // what can be typed
 pub mod commands; // one file for each command
 pub mod configuration; // defaults < file < variables < flags, with the source of each value
-pub mod examples; // the generated parts of the examples: people, interests, events
 pub mod demo; // a week of earthquakes, played to ten thousand people
+pub mod examples; // the generated parts of the examples: people, interests, events
 pub mod bench; // what it is able to do, measured
 pub mod mailbox; // a small SMTP receiver with a page to read what came
 pub mod platform; // the wiring: stores, pipeline, faces

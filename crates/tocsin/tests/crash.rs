@@ -124,7 +124,12 @@ async fn nothing_acknowledged_is_lost_by_fifty_kills() {
     if !all_there.await {
         let seen = mails_seen(&mails);
         let missing: Vec<_> = tokens.iter().filter(|token| !seen.contains(*token)).collect();
-        panic!("{} of {} acknowledged events are missing, such as {:?}", missing.len(), tokens.len(), &missing[..missing.len().min(5)]);
+        panic!(
+            "{} of {} acknowledged events are missing, such as {:?}",
+            missing.len(),
+            tokens.len(),
+            &missing[..missing.len().min(5)]
+        );
     }
     let mut twice = 0;
     for (token, ids) in mails.ids_by_token() {

@@ -97,7 +97,9 @@ async fn postfix_receives_the_mails() {
     fs::create_dir(&inbox).expect("a folder");
     let _sink = SmtpSink::start(port, &inbox);
     let platform = Platform::start(&[]).await;
-    let channel = format!("{{ protocol: smtp, options: {{ host: 127.0.0.1, port: {port}, tls: none, from: t@example.org }}, retry: [1s, 1s, 1s] }}");
+    let channel = format!(
+        "{{ protocol: smtp, options: {{ host: 127.0.0.1, port: {port}, tls: none, from: t@example.org }}, retry: [1s, 1s, 1s] }}"
+    );
     platform.apply("relay", &application(&channel)).await;
     platform.subscribe("relay", "every", "zoë", "out", "zoe@example.org", serde_json::json!({})).await;
     let tokens = publish(&platform).await;
@@ -161,7 +163,8 @@ async fn a_published_library_verifies_the_webhooks() {
     tokio::spawn(async move { axum::serve(socket, router).await });
 
     let platform = Platform::start(&[("HOOK_SECRET", SECRET)]).await;
-    let channel = "{ protocol: http, options: { secret: \"${HOOK_SECRET}\", allow_networks: [127.0.0.0/8] }, retry: [1s] }";
+    let channel =
+        "{ protocol: http, options: { secret: \"${HOOK_SECRET}\", allow_networks: [127.0.0.0/8] }, retry: [1s] }";
     platform.apply("relay", &application(channel)).await;
     platform.subscribe("relay", "every", "alice", "out", &address, serde_json::json!({})).await;
     let tokens = publish(&platform).await;
@@ -184,7 +187,8 @@ async fn without_leave_a_private_address_is_refused() {
     let platform = Platform::start(&[]).await;
     platform.apply("relay", &application("{ protocol: http, options: {}, retry: [] }")).await;
     platform.subscribe("relay", "every", "alice", "out", "http://127.0.0.1:1/hook", serde_json::json!({})).await;
-    let (status, answer) = platform.post("/v1/applications/relay/events/note", &serde_json::json!({"token": "t"})).await;
+    let (status, answer) =
+        platform.post("/v1/applications/relay/events/note", &serde_json::json!({"token": "t"})).await;
     assert_eq!(status, 202, "{answer}");
     let waiting = async {
         loop {

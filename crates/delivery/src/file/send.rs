@@ -119,12 +119,21 @@ pub(super) struct RecordFile {
     file: Option<File>,
     /// Up to here the file is known to be whole and durable.
     bytes: u64,
+    #[cfg(test)]
+    disk_bytes: u64,
 }
 
 impl RecordFile {
     pub fn open(path: &Path, rotate_bytes: Option<u64>) -> io::Result<Self> {
         let (file, bytes) = open_whole(path)?;
-        Ok(RecordFile { path: path.to_owned(), rotate_bytes, file: Some(file), bytes })
+        Ok(RecordFile {
+            path: path.to_owned(),
+            rotate_bytes,
+            file: Some(file),
+            bytes,
+            #[cfg(test)]
+            disk_bytes: u64::MAX,
+        })
     }
 
     /// Appends whole records; when it returns they are durable, or not there.
@@ -145,13 +154,35 @@ impl RecordFile {
         // A failed sync may have dropped what it could not write, so nothing is assumed about the file after trouble.
         self.bytes = self.bytes.min(file.metadata()?.len());
         file.seek(SeekFrom::Start(self.bytes))?;
-        if let Err(error) = file.write_all(records).and_then(|()| file.sync_data()) {
+        if let Err(error) = self.write(&mut file, records) {
             let _ = file.set_len(self.bytes);
             return Err(error);
         }
         self.bytes += records.len() as u64;
         self.file = Some(file);
         Ok(())
+    }
+
+    #[cfg(not(test))]
+    fn write(&self, file: &mut File, records: &[u8]) -> io::Result<()> {
+        file.write_all(records)?;
+        file.sync_data()
+    }
+
+    /// As above, on a disk of which the test says how much it holds.
+    #[cfg(test)]
+    fn write(&self, file: &mut File, records: &[u8]) -> io::Result<()> {
+        let room = usize::try_from(self.disk_bytes - self.bytes.min(self.disk_bytes)).unwrap_or(usize::MAX);
+        file.write_all(&records[..records.len().min(room)])?;
+        if room < records.len() {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        file.sync_data()
+    }
+
+    #[cfg(test)]
+    pub fn limit_for_tests(&mut self, disk_bytes: u64) {
+        self.disk_bytes = disk_bytes;
     }
 
     /// Gives the file a name with the time in it and begins a fresh one.

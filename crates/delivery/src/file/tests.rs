@@ -1,1 +1,193 @@
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::send::RecordFile;
+use crate::{
+    channel::{OpenChannel, Outgoing},
+    testing::{NOW, channel, context, outgoing, show},
+};
+
+fn open(folder: &Path, options: Value) -> Box<dyn OpenChannel> {
+    let context = crate::Context { data_folder: folder.to_owned(), ..context() };
+    let name = "log".parse().expect("a name");
+    crate::open(&name, &channel("file", options, 8), &context).unwrap_or_else(|problems| panic!("{problems:?}"))
+}
+
+async fn deliver(open: &dyn OpenChannel, messages: Vec<Outgoing>) -> Vec<String> {
+    let (answers, mut answered) = mpsc::channel(messages.len().max(1));
+    let count = messages.len();
+    open.send_all(messages, &answers).await;
+    drop(answers);
+    let mut shown = Vec::new();
+    while let Some(answer) = answered.recv().await {
+        assert_eq!(answer.ticket.ordinal as usize, shown.len(), "in the order in which they were sent");
+        shown.push(show(&answer.disposition));
+    }
+    assert_eq!(shown.len(), count);
+    shown
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    fs::read_to_string(path).expect("text").lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+fn many(count: u32) -> Vec<Outgoing> {
+    (0..count).map(|number| outgoing(number, "../../etc/passwd")).collect()
+}
+
+#[tokio::test]
+async fn records_are_lines_of_json() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let channel = open(folder.path(), json!({}));
+    let mut messages = many(3);
+    messages[1].content.json = Some("{\n  \"magnitude\": 6.10\r\n}".into());
+    messages[2].content.json = Some("{ not JSON }\n{}".into());
+    assert_eq!(deliver(&*channel, messages).await, ["delivered written"; 3]);
+    let records = lines(&folder.path().join("log.ndjson"));
+    let expected = json!({
+        "id": "n-7-0", "message_id": "n-7-0.test", "timestamp": NOW, "application": "quakes", "type": "quake", "event": "e-3-1",
+        "address": "../../etc/passwd", "subject": "Earthquake near Kobe", "text": "Magnitude 6.1\n.\nStay safe – 神戸\n",
+        "html": "<p>Magnitude <b>6.1</b></p>", "data": { "magnitude": 6.1, "place": "Kobe" },
+    });
+    assert_eq!(records[0], expected);
+    assert_eq!(records[1]["data"], json!({ "magnitude": 6.1 }));
+    assert_eq!(records[2]["data"], expected["data"], "what is no JSON does not get into the record");
+    assert_eq!(records.len(), 3);
+    assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1, "an address makes no file");
+    assert!(channel.probe().await.is_ok_and(|text| text.contains("bytes")));
+}
+
+#[tokio::test]
+async fn records_are_lines_of_text() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let channel = open(folder.path(), json!({ "format": "text", "path": "a/b.txt" }));
+    deliver(&*channel, many(2)).await;
+    let line = "Magnitude 6.1\\n.\\nStay safe – 神戸\\n\n";
+    assert_eq!(fs::read_to_string(folder.path().join("a/b.txt")).expect("text"), line.repeat(2));
+}
+
+#[tokio::test]
+async fn every_string_is_one_record() {
+    let strings: Vec<String> =
+        serde_json::from_str(include_str!("../../../../testdata/naughty-strings.json")).expect("strings");
+    let folder = tempfile::tempdir().expect("a folder");
+    for format in ["ndjson", "text"] {
+        let channel = open(folder.path(), json!({ "format": format, "path": format }));
+        let messages = strings.iter().enumerate().map(|(number, string)| {
+            let mut message = outgoing(number as u32, string);
+            message.content.text = Some(format!("{string}\r\n{string}"));
+            message
+        });
+        deliver(&*channel, messages.collect()).await;
+        let text = fs::read_to_string(folder.path().join(format)).expect("text");
+        assert_eq!(text.split_terminator('\n').count(), strings.len());
+    }
+    for (record, string) in lines(&folder.path().join("ndjson")).iter().zip(&strings) {
+        assert_eq!(record["address"], **string);
+    }
+}
+
+#[tokio::test]
+async fn an_unfinished_record_is_cut_off() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("log.ndjson");
+    // Longer than what is read at once, and without any line end at all.
+    for (before, after) in
+        [("{}\n{}\n{\"half\": ", 2), ("half", 0), ("", 0), ("{}\n", 1), (&format!("{{}}\n{}", "x".repeat(200_000)), 1)]
+    {
+        fs::write(&path, before).expect("a file");
+        let channel = open(folder.path(), json!({}));
+        deliver(&*channel, many(1)).await;
+        channel.close().await;
+        assert_eq!(lines(&path).len(), after + 1, "{}", &before[..before.len().min(20)]);
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_is_deferred_and_leaves_nothing() {
+    // Every write to /dev/full finds a full disk.
+    let context = context();
+    let name = "log".parse().expect("a name");
+    let problems =
+        crate::open(&name, &channel("file", json!({ "path": "/dev/full/x" }), 1), &context).err().expect("problems");
+    assert_eq!(problems[0].path, "path");
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("log.ndjson");
+    let mut file = RecordFile::open(&path, None).expect("a file");
+    let now = NOW.parse().expect("a time");
+    file.append(b"{}\n", now).expect("room");
+    file.limit_for_tests(5);
+    assert!(file.append(b"{\"a\":1}\n", now).is_err());
+    assert_eq!(fs::read(&path).expect("bytes"), b"{}\n", "no part of it stays");
+    file.limit_for_tests(u64::MAX);
+    file.append(b"{\"b\":1}\n", now).expect("room again");
+    assert_eq!(fs::read(&path).expect("bytes"), b"{}\n{\"b\":1}\n");
+}
+
+#[tokio::test]
+async fn one_writer_at_a_time() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let first = open(folder.path(), json!({}));
+    let context = crate::Context { data_folder: folder.path().to_owned(), ..context() };
+    let name = "log".parse().expect("a name");
+    let problems = crate::open(&name, &channel("file", json!({}), 1), &context).err().expect("problems");
+    assert!(problems[0].message.ends_with("another channel or process writes to it"), "{problems:?}");
+    first.close().await;
+    open(folder.path(), json!({}));
+}
+
+#[tokio::test]
+async fn a_large_file_makes_room() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let channel = open(folder.path(), json!({ "rotate_bytes": 4096 }));
+    for _ in 0..3 {
+        deliver(&*channel, many(20)).await;
+    }
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(folder.path()).expect("a folder").map(|file| file.expect("a file").path()).collect();
+    files.sort();
+    let names: Vec<_> = files.iter().filter_map(|file| file.file_name()?.to_str()).collect();
+    assert_eq!(names, ["log-20261121T093000Z-1.ndjson", "log-20261121T093000Z.ndjson", "log.ndjson"]);
+    assert!(files.iter().all(|file| lines(file).len() == 20));
+}
+
+#[tokio::test]
+async fn late_records_are_not_written() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let channel = open(folder.path(), json!({}));
+    let mut messages = many(1);
+    messages[0].expires_at = Some(messages[0].formatted_at);
+    assert_eq!(deliver(&*channel, messages).await, ["refused Expired its time was over before it was written"]);
+    assert!(lines(&folder.path().join("log.ndjson")).is_empty());
+}
+
+#[tokio::test]
+async fn nothing_is_lost_between_many_senders() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let channel: Arc<dyn OpenChannel> = Arc::from(open(folder.path(), json!({})));
+    let (answers, mut answered) = mpsc::channel(8);
+    for sender in 0..8 {
+        let (channel, answers) = (channel.clone(), answers.clone());
+        tokio::spawn(async move {
+            for number in 0..50 {
+                channel
+                    .send_all((0..50).map(|one| outgoing(sender * 2500 + number * 50 + one, "a")).collect(), &answers)
+                    .await;
+            }
+        });
+    }
+    drop(answers);
+    let mut seen = vec![false; 20_000];
+    while let Some(answer) = answered.recv().await {
+        assert!(!std::mem::replace(&mut seen[answer.ticket.ordinal as usize], true), "one answer each");
+    }
+    assert!(seen.iter().all(|seen| *seen));
+    assert_eq!(lines(&folder.path().join("log.ndjson")).len(), 20_000);
+}

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use http::{HeaderValue, Request};
 use http_body_util::{BodyExt, Full};
@@ -18,7 +19,6 @@ use parking_lot::Mutex;
 use rustls::{ClientConfig, pki_types::ServerName};
 use tocsin_model::receipt::{Reason, ReasonKind};
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
     net::{TcpStream, lookup_host},
     time::Instant,
 };
@@ -26,7 +26,7 @@ use tokio_rustls::TlsConnector;
 use url::{Host, Url};
 
 use super::classify;
-use crate::networks::Networks;
+use crate::{networks::Networks, tls::Stream};
 
 /// A response is read up to this; what is longer is cut, and its connection given up.
 const RESPONSE_BYTES_MAX: usize = 64 * 1024;
@@ -91,8 +91,28 @@ pub(super) struct Response {
     pub body: Vec<u8>,
 }
 
+/// Opens connections to judged addresses.
+#[async_trait]
+pub(super) trait Dial: Send + Sync {
+    /// A fresh connection.
+    async fn dial(&self, address: SocketAddr) -> io::Result<Box<dyn Stream>>;
+}
+
+/// Connections over TCP.
+pub(super) struct TcpDial;
+
+#[async_trait]
+impl Dial for TcpDial {
+    async fn dial(&self, address: SocketAddr) -> io::Result<Box<dyn Stream>> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(Box::new(stream))
+    }
+}
+
 /// Makes connections and keeps them.
 pub(super) struct Connections {
+    dial: Arc<dyn Dial>,
     trust: Arc<ClientConfig>,
     networks: Networks,
     idle_timeout: Duration,
@@ -116,9 +136,9 @@ pub(super) enum NoResponse {
 }
 
 impl Connections {
-    pub fn new(mut trust: ClientConfig, networks: Networks, idle_timeout: Duration) -> Self {
+    pub fn new(dial: Arc<dyn Dial>, mut trust: ClientConfig, networks: Networks, idle_timeout: Duration) -> Self {
         trust.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Connections { trust: Arc::new(trust), networks, idle_timeout, idle: Mutex::default() }
+        Connections { dial, trust: Arc::new(trust), networks, idle_timeout, idle: Mutex::default() }
     }
 
     /// Sends a request and reads the response. The caller bounds the time.
@@ -181,7 +201,7 @@ impl Connections {
     async fn connect(&self, target: &Target) -> Result<Connection, NoResponse> {
         let mut last = None;
         for address in self.addresses(target).await? {
-            match TcpStream::connect(address).await {
+            match self.dial.dial(address).await {
                 Ok(stream) => return self.shake_hands(target, stream).await,
                 Err(error) => last = Some((address, error)),
             }
@@ -190,9 +210,7 @@ impl Connections {
         Err(trouble(ReasonKind::Connection, format!("no connection to {address}: {error}")))
     }
 
-    async fn shake_hands(&self, target: &Target, stream: TcpStream) -> Result<Connection, NoResponse> {
-        let lost = |error: io::Error| trouble(ReasonKind::Connection, format!("the connection broke: {error}"));
-        stream.set_nodelay(true).map_err(lost)?;
+    async fn shake_hands(&self, target: &Target, stream: Box<dyn Stream>) -> Result<Connection, NoResponse> {
         if !target.secure {
             return Connection::new(stream).await;
         }
@@ -241,7 +259,7 @@ impl Connections {
 }
 
 impl Connection {
-    async fn new(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<Connection, NoResponse> {
+    async fn new(stream: impl Stream + 'static) -> Result<Connection, NoResponse> {
         let (sender, protocol) = http1::Builder::new()
             .max_buf_size(RESPONSE_BYTES_MAX)
             .handshake(TokioIo::new(stream))

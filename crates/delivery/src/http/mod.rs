@@ -29,9 +29,20 @@ use crate::{
 pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
     let options: HttpOptions = read(&channel.options, "")?;
     let trust = tls::trust(options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
-    let queue = Queue::shared(channel.concurrency.max(1) as usize);
+    Ok(start(name, channel.concurrency, context, options, trust, Arc::new(connect::TcpDial)))
+}
+
+fn start(
+    name: &Name,
+    concurrency: u32,
+    context: &Context,
+    options: HttpOptions,
+    trust: Arc<rustls::ClientConfig>,
+    dial: Arc<dyn connect::Dial>,
+) -> Box<dyn OpenChannel> {
+    let queue = Queue::shared(concurrency.max(1) as usize);
     let shared = Shared::new(name, context.clock.clone());
-    let courier = Arc::new(send::Courier::new(options, trust, context, queue.clone()));
+    let courier = Arc::new(send::Courier::new(options, dial, trust, context, queue.clone()));
     let sessions = courier.clone();
-    Ok(Running::start(shared, queue, send::lane_of, courier, move || sessions.clone().run()))
+    Running::start(shared, queue, send::lane_of, courier, move || sessions.clone().run())
 }

@@ -14,7 +14,7 @@ use tocsin_model::{
 use tokio::time::timeout;
 
 use super::{
-    connect::{Connections, NoResponse, Target, disposition},
+    connect::{Connections, Dial, NoResponse, Target, disposition},
     options::HttpOptions,
     sign::Signer,
 };
@@ -52,7 +52,13 @@ struct Payload<'a> {
 
 impl Courier {
     /// The options must be free of problems.
-    pub fn new(options: HttpOptions, trust: Arc<ClientConfig>, context: &Context, queue: Arc<Queue>) -> Self {
+    pub fn new(
+        options: HttpOptions,
+        dial: Arc<dyn Dial>,
+        trust: Arc<ClientConfig>,
+        context: &Context,
+        queue: Arc<Queue>,
+    ) -> Self {
         let signer =
             options.secret.as_deref().map(|secret| Signer::new(secret).expect("checked options have good secrets"));
         let mut headers = HeaderMap::from_iter([
@@ -67,7 +73,7 @@ impl Courier {
             );
         }
         let networks = context.networks.with(&options.allow_networks, &options.allow_hosts);
-        let connections = Connections::new((*trust).clone(), networks, options.idle_timeout.0);
+        let connections = Connections::new(dial, (*trust).clone(), networks, options.idle_timeout.0);
         Courier { options, signer, headers, connections, clock: context.clock.clone(), queue }
     }
 

@@ -141,10 +141,11 @@ fn stuff(plain: &[u8], out: &mut Vec<u8>) {
     let mut rest = plain;
     while !rest.is_empty() {
         let end = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')).unwrap_or(rest.len());
-        if rest[0] == b'.' {
+        if rest[..end].iter().find(|byte| **byte != 0) == Some(&b'.') {
             out.push(b'.');
         }
-        out.extend_from_slice(&rest[..end]);
+        // No mail holds a NUL (RFC 5322, 4.1).
+        rest[..end].split(|byte| *byte == 0).for_each(|part| out.extend_from_slice(part));
         out.extend_from_slice(b"\r\n");
         rest = rest[end..].strip_prefix(b"\r\n").unwrap_or_else(|| rest.get(end + 1..).unwrap_or_default());
     }
@@ -158,8 +159,8 @@ mod tests {
     #[test]
     fn no_line_end_but_ours_and_no_dot_alone() {
         let mut out = Vec::new();
-        stuff(b"a\r\n.\r\n..b\nc\r.d\r\r\n\n.", &mut out);
-        assert_eq!(String::from_utf8_lossy(&out), "a\r\n..\r\n...b\r\nc\r\n..d\r\n\r\n\r\n..\r\n.\r\n");
+        stuff(b"a\0b\r\n.\r\n..b\nc\r.d\r\r\n\n.", &mut out);
+        assert_eq!(String::from_utf8_lossy(&out), "ab\r\n..\r\n...b\r\nc\r\n..d\r\n\r\n\r\n..\r\n.\r\n");
     }
 
     #[test]

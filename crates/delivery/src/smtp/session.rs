@@ -6,7 +6,7 @@ use bytes::{Buf, BytesMut};
 use rustls::{ClientConfig, pki_types::ServerName};
 use tocsin_model::receipt::{Reason, ReasonKind};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     time::{Instant, timeout, timeout_at},
 };
@@ -16,13 +16,10 @@ use super::{
     classify::{Reply, Verdict, verdict},
     options::{SmtpOptions, TlsMode},
 };
+use crate::tls::Stream;
 
 /// A reply longer than this is no reply.
 const REPLY_BYTES_MAX: usize = 64 * 1024;
-
-/// A connection of any kind.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// Makes connections to the server.
 #[async_trait]
@@ -143,6 +140,7 @@ impl Session {
         if matches!(options.tls, TlsMode::IfOffered | TlsMode::Required) {
             session = session.start_tls(options, trust, &name).await?;
         }
+        session.extensions.pipelining &= options.pipelining;
         if let (Some(username), Some(password)) = (&options.username, &options.password) {
             session.authenticate(username, password, options.allow_plain_auth).await?;
         }
@@ -291,7 +289,7 @@ impl Session {
                 return Ok(reply);
             }
             if self.unread.len() >= REPLY_BYTES_MAX {
-                return Err(Reason::new(ReasonKind::Connection, "the server's reply has no end"));
+                return Err(endless());
             }
             let deadline = *deadline.get_or_insert_with(|| Instant::now() + within);
             match timeout_at(deadline, self.stream.read_buf(&mut self.unread)).await {
@@ -299,7 +297,10 @@ impl Session {
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => return Err(broken(&error)),
                 Err(_) => {
-                    return Err(Reason::new(ReasonKind::Timeout, format!("no reply within {} s", within.as_secs_f32())));
+                    return Err(Reason::new(
+                        ReasonKind::Timeout,
+                        format!("no reply within {} s", within.as_secs_f32()),
+                    ));
                 }
             }
         }
@@ -330,6 +331,10 @@ impl Envelope {
         out.extend_from_slice(self.recipient.as_bytes());
         out.extend_from_slice(b"DATA\r\n");
     }
+}
+
+fn endless() -> Reason {
+    Reason::new(ReasonKind::Connection, "the server's reply has no end")
 }
 
 fn broken(error: &io::Error) -> Reason {
@@ -370,6 +375,9 @@ fn take_reply(unread: &mut BytesMut) -> Result<Option<Reply>, Reason> {
         }
         text.push_str(&String::from_utf8_lossy(line.get(4..).unwrap_or_default()));
         at += length + 1;
+        if at > REPLY_BYTES_MAX {
+            return Err(endless());
+        }
         if !more {
             unread.advance(at);
             return Ok(Some(Reply { code: number, text }));

@@ -288,11 +288,11 @@ mod tests {
     /// Every arrangement against a plain list, through splits and sweeps.
     #[test]
     fn answers_agree_with_a_plain_list() {
-        for seed in 0..12u64 {
+        for seed in 0..9u64 {
             let mut random = fastrand::Rng::with_seed(seed);
             let arrangement = [Arrangement::Plain, Arrangement::Sorted, Arrangement::Ranges][seed as usize % 3];
             let (mut chunks, mut plain) = (Chunks::Many(Vec::new()), Vec::new());
-            for slot in 0..random.u32(1..9000) {
+            for slot in 0..random.u32(1..6000) {
                 let key = random.i64(-500..500);
                 let entry = Entry { key, high: key + random.i64(-5..300), slot };
                 chunks.insert(arrangement, entry);
@@ -321,7 +321,7 @@ mod tests {
                     expected.sort_unstable();
                     assert_eq!(found, expected, "seed {seed}, round {round}, {query:?}");
                 }
-                let wanted = |slot: u32| slot % gone != 0;
+                let wanted = |slot: u32| !slot.is_multiple_of(gone);
                 let mut next = Some(0);
                 while let Some(at) = next {
                     next = chunks.sweep(at, &wanted).1;

@@ -26,7 +26,7 @@ const LEASE: Duration = Duration::from_secs(300);
 const RETRY_SECONDS: [u64; 5] = [60, 300, 1_800, 7_200, 43_200];
 const JITTER_PERCENT: u8 = 10;
 
-/// Makes the application. `None` only if it has no proper name.
+/// Makes the application. `None` if it has no name; anything else wrong with it is in `problems`.
 pub fn application(root: &Node, problems: &mut Vec<Problem>) -> Option<Application> {
     let mut builder = Builder { root, problems };
     let application = Application {

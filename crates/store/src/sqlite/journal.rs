@@ -40,6 +40,15 @@ use crate::{
     },
 };
 
+/// Small pages suit bodies that are written once, in order, and read once.
+const FILE: Options = Options {
+    page_bytes: 4_096,
+    log_bytes_max: 64 << 20,
+    writer_cache_kib: 32 << 10,
+    reader_cache_kib: 4 << 10,
+    readers: 2,
+    migrations: schema::MIGRATIONS,
+};
 /// Failed event batches that one commit sends to be matched again.
 const REMATCHED_MAX: usize = 1_000;
 /// Work on more bytes than this would keep a runtime's thread from its other tasks.
@@ -88,25 +97,10 @@ impl SqliteJournal {
     /// `Damaged` if it is no journal.
     pub async fn open(path: impl AsRef<Path>, options: JournalOptions) -> Result<Self, StoreError> {
         let path = path.as_ref().to_owned();
-        let opening = tokio::task::spawn_blocking({
-            let path = path.clone();
-            move || {
-                Database::open(
-                    &path,
-                    &Options {
-                        page_bytes: 4_096,
-                        log_bytes_max: 64 << 20,
-                        writer_cache_kib: 32 << 10,
-                        reader_cache_kib: 4 << 10,
-                        readers: 2,
-                        migrations: schema::MIGRATIONS,
-                    },
-                )
-            }
-        });
+        let free_space = FreeSpace::beside(&path, options.free_bytes_min);
+        let opening = tokio::task::spawn_blocking(move || Database::open(&path, &FILE));
         let database = opening.await.map_err(StoreError::unavailable)??;
         let shared = database.write(|connection, _| Shared::load(connection)).await?;
-        let free_space = FreeSpace::beside(&path, options.free_bytes_min);
         Ok(SqliteJournal { database, shared, options, free_space })
     }
 

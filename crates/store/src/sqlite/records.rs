@@ -395,3 +395,6 @@ fn query_all<T>(
     let rows = statement.query_map(parameters, read).map_err(store_error)?;
     rows.collect::<Result<_, _>>().map_err(store_error)
 }
+
+#[cfg(test)]
+mod tests;

@@ -58,7 +58,6 @@ pub(crate) struct Options {
 
 /// An open file. Dropping it waits for the writes that were taken on.
 pub(crate) struct Database {
-    path: PathBuf,
     writes: Option<Sender<WriteJob>>,
     reads: Option<Sender<ReadJob>>,
     threads: Vec<JoinHandle<()>>,
@@ -82,11 +81,14 @@ type ReadJob = Box<dyn FnOnce(&Connection) + Send>;
 /// Gets the connection, or the reason why it cannot run at all.
 type WriteJob = Box<dyn FnOnce(Result<&Connection, &Fault>) -> Option<Done> + Send>;
 
+/// Gets what became of the commit.
+type Answer = Box<dyn FnOnce(Result<(), &Fault>) + Send>;
+
 /// A job that ran, and waits for its commit.
 struct Done {
     /// The trouble, if it is one after which nothing can be trusted.
     fatal: Option<String>,
-    answer: Box<dyn FnOnce(Result<(), &Fault>) + Send>,
+    answer: Answer,
 }
 
 /// Why a commit failed.
@@ -186,7 +188,7 @@ impl Database {
                 }
             })?);
         }
-        Ok(Database { path: path.to_owned(), writes: Some(writes), reads: Some(reads), threads, health, _lock: lock })
+        Ok(Database { writes: Some(writes), reads: Some(reads), threads, health, _lock: lock })
     }
 
     /// Runs a job that changes several things, all or none of them: what it did is undone if it fails or panics.
@@ -319,11 +321,6 @@ impl Database {
         })
         .await?;
         Ok(start.elapsed())
-    }
-
-    /// Where the file is.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
     }
 }
 
@@ -496,14 +493,24 @@ impl Writer {
         if committed.is_err() && !self.connection.is_autocommit() {
             let _ = self.connection.execute_batch("ROLLBACK");
         }
+        if let Err(Fault::Full(_)) = committed {
+            // With the log copied into the file, it starts again in the room that it has already.
+            self.checkpoint();
+        }
         for job in done {
-            (job.answer)(committed.as_ref().map(|()| ()));
+            (job.answer)(committed.as_ref().copied());
+        }
+    }
+
+    fn checkpoint(&self) {
+        if let Err(StoreError::Unavailable(error)) = checkpoint(&self.connection) {
+            self.health.fail(format!("a checkpoint failed: {error}"));
         }
     }
 
     /// What a failed BEGIN or COMMIT means.
     fn fault(&self, error: rusqlite::Error) -> Fault {
-        let busy = matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked));
+        let busy = is_busy(&error);
         match store_error(error) {
             StoreError::Full(why) => Fault::Full(why),
             error => {
@@ -523,23 +530,24 @@ impl Writer {
             self.nudged_at = 0;
         }
         if pages >= self.log_pages_max {
-            if let Err(StoreError::Unavailable(error)) = checkpoint(&self.connection) {
-                self.health.fail(format!("a checkpoint failed: {error}"));
-            }
+            self.checkpoint();
         } else if pages - self.nudged_at >= self.step_pages && self.nudge.try_send(()).is_ok() {
             self.nudged_at = pages;
         }
     }
 }
 
-/// Copies what it can from the log into the file without making anybody wait. Gives whether all of it was copied.
-fn checkpoint(connection: &Connection) -> Result<bool, StoreError> {
-    connection
-        .query_row("PRAGMA wal_checkpoint(PASSIVE)", (), |row| {
-            let (blocked, in_log, copied): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
-            Ok(blocked == 0 && in_log == copied)
-        })
-        .map_err(store_error)
+/// Copies what it can from the log into the file without making anybody wait.
+/// If another checkpoint is under way, it is left to that one.
+fn checkpoint(connection: &Connection) -> Result<(), StoreError> {
+    match connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", (), |_| Ok(())) {
+        Err(error) if is_busy(&error) => Ok(()),
+        result => result.map_err(store_error),
+    }
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
 /// Follows the writer until it ends. A full disk is no trouble here: the log keeps what could not be copied.

@@ -172,7 +172,15 @@ impl Platform {
     }
 
     /// Makes a subscriber with one device, and a subscription.
-    pub async fn subscribe(&self, application: &str, class: &str, subscriber: &str, channel: &str, address: &str, values: Value) {
+    pub async fn subscribe(
+        &self,
+        application: &str,
+        class: &str,
+        subscriber: &str,
+        channel: &str,
+        address: &str,
+        values: Value,
+    ) {
         let device = serde_json::json!({"channel": channel, "address": address});
         let body = serde_json::json!({"id": subscriber, "devices": {"main": device}});
         let (status, answer) = self.post("/v1/subscribers", &body).await;

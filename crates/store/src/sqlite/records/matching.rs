@@ -70,13 +70,16 @@ pub(super) fn indexed(
     Ok(page)
 }
 
+/// The active devices and their channels by name; `None` if the subscriber is disabled.
+type Reach = Option<Vec<(Name, Name)>>;
+
 /// Looks up the active devices of subscribers, and remembers the last: a subscriber's subscriptions are mostly
 /// neighbours, since they were imported together.
 struct Reaches<'c> {
     statement: rusqlite::CachedStatement<'c>,
     /// One `Name` for each channel, instead of one for each row.
     channels: HashMap<String, Name>,
-    last: Option<(u64, Option<Vec<(Name, Name)>>)>,
+    last: Option<(u64, Reach)>,
 }
 
 impl<'c> Reaches<'c> {
@@ -87,7 +90,6 @@ impl<'c> Reaches<'c> {
         Ok(Reaches { statement, channels: HashMap::new(), last: None })
     }
 
-    /// The active devices and their channels by name; `None` if the subscriber is disabled.
     fn of(&mut self, subscriber: u64) -> Result<Option<&[(Name, Name)]>, StoreError> {
         if self.last.as_ref().is_none_or(|(known, _)| *known != subscriber) {
             self.last = Some((subscriber, self.look_up(subscriber).map_err(store_error)?));
@@ -95,7 +97,7 @@ impl<'c> Reaches<'c> {
         Ok(self.last.as_ref().and_then(|(_, reach)| reach.as_deref()))
     }
 
-    fn look_up(&mut self, subscriber: u64) -> rusqlite::Result<Option<Vec<(Name, Name)>>> {
+    fn look_up(&mut self, subscriber: u64) -> rusqlite::Result<Reach> {
         let mut rows = self.statement.query([signed(subscriber)])?;
         let mut active = Vec::new();
         while let Some(row) = rows.next()? {

@@ -1,1 +1,252 @@
+use std::sync::mpsc;
 
+use super::*;
+
+const OPTIONS: Options = Options {
+    page_bytes: 4_096,
+    log_bytes_max: 1 << 20,
+    writer_cache_kib: 1_024,
+    reader_cache_kib: 256,
+    readers: 1,
+    migrations: &[NOTES],
+};
+const NOTES: &str = "CREATE TABLE notes (id INTEGER PRIMARY KEY, text TEXT NOT NULL) STRICT";
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(future)
+}
+
+fn open(folder: &Path) -> Database {
+    Database::open(&folder.join("notes.db"), &OPTIONS).expect("the file opens")
+}
+
+/// Why a file does not open.
+fn refusal(path: &Path, options: &Options) -> StoreError {
+    Database::open(path, options).err().expect("the file is refused")
+}
+
+fn note(connection: &Connection, text: &str) -> Result<(), StoreError> {
+    connection.execute("INSERT INTO notes (text) VALUES (?1)", [text]).map(|_| ()).map_err(store_error)
+}
+
+async fn write_note(database: &Database, text: &'static str) -> Result<(), StoreError> {
+    database.write_one(move |connection, _| note(connection, text)).await
+}
+
+async fn notes(database: &Database) -> Vec<String> {
+    let read = database.read(|connection| {
+        let mut statement = connection.prepare("SELECT text FROM notes ORDER BY id").map_err(store_error)?;
+        let rows = statement.query_map((), |row| row.get(0)).map_err(store_error)?;
+        rows.collect::<Result<_, _>>().map_err(store_error)
+    });
+    read.await.expect("notes are read")
+}
+
+/// Holds the writer inside a job until it is let go, so that what is sent meanwhile becomes one group.
+fn hold(database: &Database) -> mpsc::Sender<()> {
+    let (held, is_held) = mpsc::channel();
+    let (let_go, gone) = mpsc::channel();
+    let job = move |_: &Connection, _: &mut AfterCommit| {
+        held.send(()).expect("the test waits");
+        gone.recv().expect("the test lets go");
+        Ok(())
+    };
+    database.submit(false, job, |_| ()).expect("there is room");
+    is_held.recv().expect("the writer runs the job");
+    let_go
+}
+
+#[test]
+fn a_job_that_fails_is_undone_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let database = open(folder.path());
+    block_on(async {
+        let let_go = hold(&database);
+        let woken = Arc::new(AtomicU64::new(0));
+        let wake = || {
+            let woken = woken.clone();
+            move |after: &mut AfterCommit| {
+                after.run(move || {
+                    woken.fetch_add(1, Ordering::SeqCst);
+                });
+            }
+        };
+        let (wake_failed, wake_panicked, wake_succeeded) = (wake(), wake(), wake());
+        let fails = database.write(move |connection, after| {
+            wake_failed(after);
+            note(connection, "half of it")?;
+            Err::<(), _>(StoreError::Missing("the other half".to_owned()))
+        });
+        let panics = database.write(move |connection, after| {
+            wake_panicked(after);
+            note(connection, "half of it")?;
+            panic!("a job panics in a test");
+            #[expect(unreachable_code, reason = "gives the job its type")]
+            Ok(())
+        });
+        let succeeds = database.write(move |connection, after| {
+            wake_succeeded(after);
+            note(connection, "all of it")
+        });
+        let (first, failed, panicked, succeeded, ()) =
+            tokio::join!(write_note(&database, "first"), fails, panics, succeeds, async {
+                let_go.send(()).expect("held")
+            });
+        first.expect("stored");
+        assert!(matches!(failed, Err(StoreError::Missing(_))));
+        assert!(matches!(panicked, Err(StoreError::Unavailable(_))));
+        succeeded.expect("stored");
+        assert_eq!(woken.load(Ordering::SeqCst), 1, "only what was committed wakes anybody");
+        assert_eq!(notes(&database).await, ["first", "all of it"]);
+    });
+}
+
+#[test]
+fn after_an_io_error_nothing_is_acknowledged() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let database = open(folder.path());
+    block_on(async {
+        write_note(&database, "before").await.expect("stored");
+        let let_go = hold(&database);
+        let breaks = database.write_one(|_, _| {
+            let cause = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR_FSYNC);
+            Err::<(), _>(store_error(rusqlite::Error::SqliteFailure(cause, None)))
+        });
+        let (same, broken, next, ()) =
+            tokio::join!(write_note(&database, "same commit"), breaks, write_note(&database, "behind it"), async {
+                let_go.send(()).expect("held")
+            });
+        for answer in [same, broken, next, write_note(&database, "later").await] {
+            assert!(matches!(answer, Err(StoreError::Unavailable(_))), "{answer:?}");
+        }
+        assert_eq!(notes(&database).await, ["before"], "reading goes on");
+    });
+    drop(database);
+    let database = open(folder.path());
+    block_on(async {
+        write_note(&database, "after a restart").await.expect("stored");
+        assert_eq!(notes(&database).await, ["before", "after a restart"]);
+    });
+}
+
+#[test]
+fn a_full_file_refuses_and_recovers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let database = open(folder.path());
+    let bound_pages = |pages: i64| {
+        database.write_one(move |connection, _| {
+            connection.query_row(&format!("PRAGMA max_page_count = {pages}"), (), |_| Ok(())).map_err(store_error)
+        })
+    };
+    block_on(async {
+        bound_pages(20).await.expect("bounded");
+        let mut stored = 0;
+        let full = loop {
+            let big = database.write(|connection, _| {
+                note(connection, "small")?;
+                note(connection, &"x".repeat(10_000))
+            });
+            match big.await {
+                Ok(()) => stored += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(full, StoreError::Full(_)), "{full}");
+        assert!(stored > 0);
+        assert_eq!(notes(&database).await.len(), 2 * stored, "a whole write is there, or nothing of it");
+        let removed = database
+            .write_one(|connection, _| connection.execute("DELETE FROM notes WHERE id = 1", ()).map_err(store_error));
+        assert_eq!(removed.await.expect("what needs no room goes on"), 1);
+        bound_pages(1_000).await.expect("there is room again");
+        write_note(&database, "room").await.expect("stored");
+    });
+}
+
+#[test]
+fn too_many_waiting_writes_are_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let database = open(folder.path());
+    let let_go = hold(&database);
+    let (answer, answers) = mpsc::channel();
+    for _ in 0..WAITING_WRITES_MAX {
+        let answer = answer.clone();
+        let job = |connection: &Connection, _: &mut AfterCommit| note(connection, "waits");
+        database.submit(false, job, move |result| answer.send(result).expect("counted")).expect("there is room");
+    }
+    assert!(matches!(block_on(write_note(&database, "one too many")), Err(StoreError::Full(_))));
+    let_go.send(()).expect("held");
+    drop((answer, database));
+    assert_eq!(answers.iter().filter(Result::is_ok).count(), WAITING_WRITES_MAX, "dropping waits for them");
+    assert_eq!(block_on(notes(&open(folder.path()))).len(), WAITING_WRITES_MAX);
+}
+
+#[test]
+fn the_log_stays_short() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let database = open(folder.path());
+    block_on(async {
+        for _ in 0..100 {
+            database.write_one(|connection, _| note(connection, &"x".repeat(200_000))).await.expect("stored");
+        }
+    });
+    let log_bytes = std::fs::metadata(folder.path().join("notes.db-wal")).expect("the log").len();
+    assert!(log_bytes < 3 * OPTIONS.log_bytes_max, "{log_bytes}");
+}
+
+#[test]
+fn one_process_at_a_time() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let database = open(folder.path());
+    let refused = refusal(&folder.path().join("notes.db"), &OPTIONS);
+    assert!(refused.to_string().contains("another process works with"), "{refused}");
+    drop(database);
+    open(folder.path());
+}
+
+#[test]
+fn a_schema_only_goes_forward() {
+    let folder = tempfile::tempdir().expect("a folder");
+    block_on(write_note(&open(folder.path()), "kept")).expect("stored");
+    let newer = Options { migrations: const { &[NOTES, "ALTER TABLE notes ADD COLUMN author TEXT"] }, ..OPTIONS };
+    let path = folder.path().join("notes.db");
+    let database = Database::open(&path, &newer).expect("a step forward");
+    assert_eq!(block_on(notes(&database)), ["kept"]);
+    drop(database);
+    let refused = refusal(&path, &OPTIONS);
+    assert!(refused.to_string().contains("newer version of Tocsin (its schema is 2, this one knows 1)"), "{refused}");
+}
+
+#[test]
+fn a_migration_that_fails_leaves_the_file_as_it_was() {
+    let folder = tempfile::tempdir().expect("a folder");
+    block_on(write_note(&open(folder.path()), "kept")).expect("stored");
+    let broken = Options { migrations: const { &[NOTES, "DELETE FROM notes; SELECT * FROM nothing"] }, ..OPTIONS };
+    refusal(&folder.path().join("notes.db"), &broken);
+    assert_eq!(block_on(notes(&open(folder.path()))), ["kept"]);
+}
+
+#[test]
+fn another_kind_of_file_is_damaged() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("notes.db");
+    std::fs::write(&path, "a letter to my aunt, long enough to be taken for a header".repeat(100)).expect("written");
+    let refused = refusal(&path, &OPTIONS);
+    assert!(matches!(refused, StoreError::Damaged(_)), "{refused:?}");
+}
+
+#[test]
+fn readers_do_not_write() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let database = open(folder.path());
+    assert!(block_on(database.read(|connection| note(connection, "sneaked in"))).is_err());
+    assert!(block_on(notes(&database)).is_empty());
+}
+
+#[test]
+fn intake_stops_before_the_disk_is_full() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("notes.db");
+    FreeSpace::beside(&path, 0).check().expect("switched off");
+    FreeSpace::beside(&path, 1).check().expect("a byte is free");
+    assert!(matches!(FreeSpace::beside(&path, u64::MAX).check(), Err(StoreError::Full(_))));
+}

@@ -1,0 +1,279 @@
+//! Rules as a whole: how they are taken apart, what is said of wrong ones, and what their notifications hold.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use expect_test::{Expect, expect};
+use tocsin_matching::{
+    cut::NotificationCutter,
+    datum::Trouble,
+    notify::NotifyFields,
+    rule::RuleSet,
+    shard::{Shard, Subject},
+};
+use tocsin_model::{
+    application::{
+        Application, ContentTemplates, EventClass, NotificationClass, Retention, Rule, SubscriptionClass,
+        TemplateEngine,
+    },
+    event::{EventBatch, EventPacker},
+    field::{Field, FieldType, Fields},
+    id::{EventBatchId, Name, SubscriptionId},
+    problem::Problem,
+    time::Timestamp,
+    value::Value,
+};
+
+fn name(text: &str) -> Name {
+    text.parse().expect("a name")
+}
+
+fn fields(list: &[(&str, FieldType, bool)]) -> Fields {
+    let field = |(text, kind, required): &(&str, FieldType, bool)| Field {
+        name: name(text),
+        kind: *kind,
+        required: *required,
+        default: Value::Null,
+        description: None,
+    };
+    Fields::new(list.iter().map(field).collect())
+}
+
+fn application(when: &str, with: &[(&str, &str)]) -> Application {
+    use FieldType::*;
+    let rule = Rule {
+        on: name("quake"),
+        subscription: name("nearby"),
+        when: Some(when.to_owned()),
+        notify: name("shaking"),
+        with: with.iter().map(|(field, source)| (name(field), (*source).to_owned())).collect(),
+        description: None,
+        enabled: true,
+    };
+    let event = fields(&[
+        ("place", String, false),
+        ("magnitude", Number, false),
+        ("lat", Number, false),
+        ("lon", Number, false),
+    ]);
+    let subscription = fields(&[
+        ("place", String, false),
+        ("magnitude", Number, false),
+        ("most", Integer, false),
+        ("lat", Number, false),
+        ("lon", Number, false),
+        ("radius", Number, false),
+    ]);
+    Application {
+        name: name("quakes"),
+        description: None,
+        events: [(name("quake"), EventClass { fields: event, description: None })].into(),
+        subscriptions: [(name("nearby"), SubscriptionClass { fields: subscription, description: None })].into(),
+        notifications: [(
+            name("shaking"),
+            NotificationClass {
+                fields: fields(&[("place", String, true), ("above", Number, false), ("most", Integer, false)]),
+                description: None,
+                batch_size: 2,
+                expires_after: None,
+                content: ContentTemplates { engine: TemplateEngine::Jinja, templates: BTreeMap::new() },
+            },
+        )]
+        .into(),
+        rules: [(name("near"), rule)].into(),
+        channels: BTreeMap::new(),
+        sources: BTreeMap::new(),
+        retention: Retention::default(),
+    }
+}
+
+fn compiled(when: &str, with: &[(&str, &str)]) -> Arc<RuleSet> {
+    Arc::new(RuleSet::compile(&application(when, with)).unwrap_or_else(|problems| panic!("{problems:?}")))
+}
+
+fn check_explanation(when: &str, expected: Expect) {
+    let explained = compiled(when, &[]).explain();
+    let mut text = String::new();
+    for branch in &explained[0].branches {
+        let parts = [
+            ("event", &branch.event_guards),
+            ("subscription", &branch.subscription_guards),
+            ("key", &branch.keys),
+            ("range", &branch.range),
+            ("residual", &branch.residual),
+        ];
+        let parts: Vec<String> = parts
+            .into_iter()
+            .filter(|(_, list)| !list.is_empty())
+            .map(|(what, list)| format!("{what}: {}", list.join(", ")))
+            .collect();
+        text += &format!("{}\n", parts.join("; "));
+    }
+    text.extend(explained[0].warnings.iter().map(|warning| format!("warning: {warning}\n")));
+    expected.assert_eq(&text);
+}
+
+#[test]
+fn a_predicate_is_taken_apart() {
+    check_explanation(
+        "event.place == sub.place && sub.most > 3 && event.magnitude >= sub.magnitude && event.lat > 0.0",
+        expect![[r#"
+            event: event.lat > 0.0; subscription: sub.most > 3; key: event.place == sub.place; range: event.magnitude >= sub.magnitude
+        "#]],
+    );
+    check_explanation(
+        "sub.lat <= event.lat && event.lat < sub.radius && event.magnitude >= sub.magnitude",
+        expect![[r#"
+            range: sub.lat <= event.lat, event.lat < sub.radius; residual: event.magnitude >= sub.magnitude
+        "#]],
+    );
+    check_explanation(
+        "event.magnitude >= sub.magnitude && distance_km(event.lat, event.lon, sub.lat, sub.lon) <= sub.radius",
+        expect![[r#"
+            range: event.magnitude >= sub.magnitude; residual: distance_km(event.lat, event.lon, sub.lat, sub.lon) <= sub.radius
+        "#]],
+    );
+    check_explanation(
+        "!(event.place != sub.place && event.lat != sub.lat) && sub.most == 1",
+        expect![[r#"
+            subscription: sub.most == 1; key: event.place == sub.place
+            subscription: sub.most == 1; key: event.lat == sub.lat
+        "#]],
+    );
+    check_explanation(
+        "event.place != sub.place",
+        expect![[r#"
+            residual: event.place != sub.place
+            warning: no index answers: each event is checked against every subscription; compare a field of the event with a field of the subscription by `==` or an order
+        "#]],
+    );
+}
+
+#[test]
+fn every_problem_of_every_expression_is_reported() {
+    let mut application =
+        application("event.mag > 1", &[("above", "sub.place"), ("most", "event.magnitude"), ("abve", "1.0")]);
+    application.rules.get_mut("near").expect("the rule").with.remove("nothing");
+    let problems = RuleSet::compile(&application).expect_err("problems");
+    let text: Vec<String> = problems.iter().map(Problem::to_string).collect();
+    expect![[r#"
+        1:1: rules.near.when: the event class has no field `mag`; its fields are place, magnitude, lat, lon
+        rules.near.with.abve: is not a field of this class; did you mean `above`?
+        1:1: rules.near.with.above: the expression gives a string, and the field is a number; convert it with `double(...)`
+        1:1: rules.near.with.most: the expression gives a number, and the field is an integer; convert it with `int(...)`"#]]
+    .assert_eq(&text.join("\n"));
+}
+
+fn batch(fields: &Fields, rows: &[&str]) -> EventBatch {
+    let mut packer = EventPacker::new(fields.clone());
+    for row in rows {
+        packer.push(&fields.row_from_json(row.as_bytes()).expect("an event"));
+    }
+    EventBatch {
+        id: EventBatchId(4),
+        application: name("quakes"),
+        version: 1,
+        class: name("quake"),
+        source: name("api"),
+        received_at: Timestamp(0),
+        accepted_at: Timestamp(0),
+        events: packer.finish(),
+    }
+}
+
+fn put(shard: &mut Shard, id: u64, values: &str, channel: Option<&str>) {
+    let (class, channel) = (name("nearby"), channel.map(name));
+    let subject = Subject { id: SubscriptionId(id), class: &class, values, channel: channel.as_ref() };
+    shard.put(subject).expect("a subscription");
+}
+
+#[test]
+fn notifications_are_cut_by_channel_and_size_and_filled_at_delivery() {
+    let rules = compiled(
+        "event.magnitude >= sub.magnitude",
+        &[("place", "event.place.upperAscii()"), ("above", "event.magnitude - sub.magnitude"), ("most", "sub.most")],
+    );
+    let mut shard = Shard::new(Arc::clone(&rules));
+    for id in 1..=3 {
+        put(&mut shard, id, r#"{"magnitude": 5, "most": 7}"#, Some("mail"));
+    }
+    put(&mut shard, 4, r#"{"magnitude": 5.5}"#, Some("web"));
+    put(&mut shard, 5, r#"{"magnitude": 2}"#, None);
+    put(&mut shard, 6, r#"{"magnitude": 9}"#, Some("mail"));
+    // The batch was packed by an older version, whose class had another order and another field.
+    let old = fields(&[
+        ("depth", FieldType::Integer, false),
+        ("magnitude", FieldType::Number, false),
+        ("place", FieldType::String, false),
+    ]);
+    let batch = batch(&old, &[r#"{"depth": 3, "magnitude": 6, "place": "Kobe"}"#, r#"{"place": "Lima"}"#]);
+    let mut cutter = NotificationCutter::new();
+    shard.match_batch(&batch, &old, &mut cutter).expect("a batch");
+    let (batches, failures) = cutter.finish(&rules);
+    assert_eq!(failures, []);
+    let fill = NotifyFields::of(&rules, batches[0].rule);
+    let mut text = String::new();
+    for cut in &batches {
+        let channel = cut.channel.as_ref().map_or("no channel", Name::as_str);
+        for (at, event) in cut.notifications.event_of_each().enumerate() {
+            let row = fill.event_row(batch.events.row(&old, event.ordinal).expect("the event"), &old);
+            let captured = |field: &Name| {
+                let column = cut.notifications.captured.iter().find(|(name, _)| name == field);
+                column.and_then(|(_, column)| column.value(at))
+            };
+            let row = fill.row(&row, captured).expect("all required fields");
+            text += &format!(
+                "{channel} {event} {}: {}\n",
+                cut.notifications.subscriptions[at],
+                fill.fields().to_json(&row)
+            );
+        }
+        text += "\n";
+    }
+    expect![[r#"
+        mail e-4-0 s-1: {"place":"KOBE","above":1.0,"most":7}
+        mail e-4-0 s-2: {"place":"KOBE","above":1.0,"most":7}
+
+        no channel e-4-0 s-5: {"place":"KOBE","above":4.0}
+
+        mail e-4-0 s-3: {"place":"KOBE","above":1.0,"most":7}
+
+        web e-4-0 s-4: {"place":"KOBE","above":0.5}
+
+    "#]]
+    .assert_eq(&text);
+    assert!(fill.row(&[], |_| None).is_err(), "a required field has no value");
+}
+
+#[test]
+fn a_bomb_fails_its_rule_and_no_other_candidate() {
+    let list = format!("[{}]", vec!["1"; 100].join(","));
+    let bomb = format!(
+        "sub.most == 1 ? {list}.all(a, {list}.all(b, {list}.all(c, a + b + c + sub.most > 0))) : event.magnitude > 1.0"
+    );
+    let rules = compiled(&bomb, &[]);
+    let mut shard = Shard::new(Arc::clone(&rules));
+    put(&mut shard, 1, r#"{"most": 1}"#, None);
+    put(&mut shard, 2, r#"{"most": 2}"#, None);
+    let fields = application("true", &[]).events["quake"].fields.clone();
+    let mut cutter = NotificationCutter::new();
+    shard.match_batch(&batch(&fields, &[r#"{"magnitude": 6}"#]), &fields, &mut cutter).expect("a batch");
+    let (batches, failures) = cutter.finish(&rules);
+    assert_eq!(batches[0].notifications.subscriptions, [SubscriptionId(2)]);
+    assert_eq!((failures.len(), failures[0].trouble, failures[0].count), (1, Trouble::Cost, 1));
+}
+
+#[test]
+fn what_cannot_be_put_is_refused() {
+    let rules = compiled("event.place == sub.place", &[]);
+    let mut shard = Shard::new(Arc::clone(&rules));
+    let class = name("elsewhere");
+    let subject = Subject { id: SubscriptionId(1), class: &class, values: "{}", channel: None };
+    assert!(shard.put(subject).expect_err("no such class").message.contains("elsewhere"));
+    let class = name("nearby");
+    assert!(shard.put(Subject { class: &class, values: "[", ..subject }).is_err());
+    assert!(shard.is_empty());
+    put(&mut shard, 1, r#"{"place": "Kobe", "gone": [1, {"x": 2}], "magnitude": "not a number"}"#, None);
+    assert_eq!(shard.len(), 1);
+    shard.remove(SubscriptionId(1));
+    assert!(shard.is_empty());
+}

@@ -1,0 +1,175 @@
+//! Submissions, their keys, and the bounds.
+
+use std::collections::HashSet;
+
+use tocsin_model::id::EventBatchId;
+use tocsin_store::{
+    error::StoreError,
+    journal::{Accepted, EventBatchState, JournalOptions, Step},
+};
+
+use crate::support::*;
+
+#[test]
+fn what_is_accepted_is_there_as_it_was() {
+    on_each(async |journal| {
+        for count in [1, 1_000] {
+            let new = events(count, at(5));
+            let id = accept(&*journal, count, at(5)).await;
+            let (batch, state) = journal.event_batch(id).await.expect("read").expect("there");
+            assert_eq!(state, EventBatchState::Accepted);
+            assert_eq!((batch.id, batch.application, batch.version), (id, new.application, 3));
+            assert_eq!((batch.class, batch.source, batch.events), (new.class, new.source, new.events));
+            assert_eq!((batch.received_at, batch.accepted_at), (at(5), at(5)));
+        }
+        let listed = journal.event_batches(None, 10).await.expect("read");
+        let listed: Vec<_> = listed.iter().map(|(batch, _)| (batch.id.0, batch.events.count())).collect();
+        assert_eq!(listed, [(2, 1_000), (1, 1)]);
+        assert_eq!(journal.event_batches(Some(EventBatchId(2)), 10).await.expect("read").len(), 1);
+        for nowhere in [EventBatchId(3), EventBatchId(u64::MAX)] {
+            assert!(journal.event_batch(nowhere).await.expect("read").is_none());
+        }
+    });
+}
+
+#[test]
+fn numbers_rise_and_none_is_given_twice() {
+    on_each(async |journal| {
+        let accepting = (0..200).map(|_| {
+            let journal = journal.clone();
+            tokio::spawn(async move { accept(&*journal, 1, at(0)).await })
+        });
+        let mut ids = HashSet::new();
+        for task in accepting.collect::<Vec<_>>() {
+            assert!(ids.insert(task.await.expect("accepted")));
+        }
+        let claimed = claim_events(&*journal, 500, at(1)).await;
+        assert!(claimed.is_sorted_by_key(|claimed| claimed.batch.id));
+        assert_eq!(claimed.len(), 200);
+    });
+}
+
+#[test]
+fn the_same_key_a_thousand_times_at_once_is_one_batch() {
+    on_each(async |journal| {
+        let accepting = (0..1_000).map(|_| {
+            let journal = journal.clone();
+            tokio::spawn(async move { journal.accept(keyed(1, 1, at(100), at(0))).await.expect("answered") })
+        });
+        let mut answers = Vec::new();
+        for task in accepting.collect::<Vec<_>>() {
+            answers.push(task.await.expect("answered"));
+        }
+        let new: Vec<_> = answers.iter().filter(|answer| matches!(answer, Accepted::New(_))).collect();
+        let [Accepted::New(id)] = new[..] else { panic!("{new:?}") };
+        assert_eq!(answers.iter().filter(|answer| **answer == Accepted::Duplicate(*id)).count(), 999);
+        assert_eq!(journal.backlog().event_batches, 1);
+        assert_eq!(journal.totals().event_batches, 1);
+    });
+}
+
+#[test]
+fn a_key_stands_for_its_content_until_it_is_over() {
+    on_each(async |journal| {
+        let first = journal.accept(keyed(1, 1, at(100), at(0))).await.expect("accepted");
+        let Accepted::New(id) = first else { panic!("{first:?}") };
+        for (content, now, expected) in [
+            (1, 50, Accepted::Duplicate(id)),
+            (2, 50, Accepted::KeyReused(id)),
+            (1, 99, Accepted::Duplicate(id)),
+            (2, 100, Accepted::New(EventBatchId(id.0 + 1))),
+            (1, 150, Accepted::KeyReused(EventBatchId(id.0 + 1))),
+        ] {
+            let answer = journal.accept(keyed(1, content, at(200), at(now))).await.expect("answered");
+            assert_eq!(answer, expected, "content {content} at {now}");
+        }
+        journal.prune(at(0), at(200), 10).await.expect("pruned");
+        let answer = journal.accept(keyed(1, 9, at(300), at(150))).await.expect("answered");
+        assert!(matches!(answer, Accepted::New(_)), "pruned at its end: {answer:?}");
+    });
+}
+
+#[test]
+fn keys_outlive_a_restart() {
+    let place = Place::sqlite();
+    run(async {
+        let first = place.open().await.accept(keyed(1, 1, at(100), at(0))).await.expect("accepted");
+        let Accepted::New(id) = first else { panic!("{first:?}") };
+        let again = place.open().await.accept(keyed(1, 1, at(100), at(1))).await.expect("answered");
+        assert_eq!(again, Accepted::Duplicate(id));
+    });
+}
+
+#[test]
+fn a_full_spool_refuses_and_drains() {
+    for (bound, options) in [
+        ("batches", JournalOptions { event_batches_waiting_max: 2, ..options() }),
+        ("bytes", JournalOptions { event_bytes_waiting_max: 100, ..options() }),
+    ] {
+        println!("bound: {bound}");
+        on_each_within(options, async |journal| {
+            accept(&*journal, 1, at(0)).await;
+            accept(&*journal, 1, at(0)).await;
+            let before = journal.totals();
+            let refused = journal.accept(events(1, at(0))).await;
+            assert!(matches!(refused, Err(StoreError::Full(_))), "{refused:?}");
+            assert_eq!(journal.totals(), before);
+            match_next(&*journal, &[], at(1)).await;
+            accept(&*journal, 1, at(2)).await;
+        });
+    }
+}
+
+#[test]
+fn a_batch_larger_than_the_bound_fits_into_an_empty_spool() {
+    on_each_within(JournalOptions { event_bytes_waiting_max: 100, ..options() }, async |journal| {
+        accept(&*journal, 1_000, at(0)).await;
+        assert!(matches!(journal.accept(events(1, at(0))).await, Err(StoreError::Full(_))));
+    });
+}
+
+#[test]
+fn too_many_unsent_notifications_stop_intake_but_not_steps() {
+    on_each_within(JournalOptions { notifications_waiting_max: 10, ..options() }, async |journal| {
+        accept(&*journal, 1, at(0)).await;
+        accept(&*journal, 1, at(0)).await;
+        match_next(&*journal, &[10], at(1)).await;
+        assert!(matches!(journal.accept(events(1, at(2))).await, Err(StoreError::Full(_))));
+        match_next(&*journal, &[10], at(2)).await;
+        for item in claim_work(&*journal, 9, at(3)).await {
+            journal.commit(delivered(&item, 10, at(3))).await.expect("committed");
+        }
+        accept(&*journal, 1, at(4)).await;
+    });
+}
+
+#[test]
+fn no_room_on_the_disk_refuses_intake_but_not_steps() {
+    let place = Place::sqlite();
+    run(async {
+        accept(&*place.open().await, 1, at(0)).await;
+        let journal = open_at(place.folder(), JournalOptions { free_bytes_min: u64::MAX, ..options() }).await;
+        assert!(matches!(journal.accept(events(1, at(0))).await, Err(StoreError::Full(_))));
+        assert_eq!(match_next(&*journal, &[5], at(1)).await.len(), 1);
+    });
+}
+
+#[test]
+fn the_file_has_one_owner() {
+    let place = Place::sqlite();
+    run(async {
+        let _journal = place.open().await;
+        let second =
+            tocsin_store::sqlite::journal::SqliteJournal::open(place.folder().join("journal.sqlite"), options());
+        assert!(matches!(second.await.err(), Some(StoreError::Unavailable(_))));
+    });
+}
+
+#[test]
+fn a_probe_answers() {
+    on_each(async |journal| {
+        journal.probe().await.expect("probed");
+        journal.commit(Step::default()).await.expect("nothing is stored");
+        assert_eq!(journal.totals(), Default::default());
+    });
+}

@@ -1,0 +1,212 @@
+//! Who gets what, and who loses it.
+
+use std::{collections::HashSet, sync::Arc};
+
+use tocsin_model::time::Timestamp;
+use tocsin_store::{
+    error::StoreError,
+    journal::{Claim, Journal, Step},
+};
+
+use crate::support::*;
+
+#[test]
+fn event_batches_go_out_in_the_order_of_their_acceptance() {
+    on_each(async |journal| {
+        for count in [1, 2, 3, 4] {
+            accept(&*journal, count, at(0)).await;
+        }
+        let first = claim_events(&*journal, 2, at(1)).await;
+        assert_eq!(first.iter().map(|claimed| claimed.batch.id.0).collect::<Vec<_>>(), [1, 2]);
+        assert!(journal.claim_events(0, usize::MAX, LEASE, at(1)).await.expect("claimed").is_empty());
+        let third = journal.claim_events(9, 0, LEASE, at(1)).await.expect("at least one, however large");
+        assert_eq!(third.iter().map(|claimed| claimed.batch.events.count()).collect::<Vec<_>>(), [3]);
+        journal.release_events(first[0].claim).await.expect("released");
+        let rest = claim_events(&*journal, 9, at(1)).await;
+        assert_eq!(rest.iter().map(|claimed| claimed.batch.id.0).collect::<Vec<_>>(), [1, 4]);
+        assert!(claim_events(&*journal, 9, at(2)).await.is_empty());
+    });
+}
+
+#[test]
+fn no_more_bytes_than_asked_for() {
+    on_each(async |journal| {
+        for _ in 0..4 {
+            accept(&*journal, 1, at(0)).await;
+        }
+        assert_eq!(journal.claim_events(9, 100, LEASE, at(1)).await.expect("claimed").len(), 2);
+        assert_eq!(journal.claim_events(9, 80, LEASE, at(1)).await.expect("claimed").len(), 2);
+    });
+}
+
+#[test]
+fn work_goes_out_oldest_due_first() {
+    on_each(async |journal| {
+        for due in [30, 10, 20] {
+            queue(&*journal, 1, at(due)).await;
+        }
+        let other = name("sms");
+        assert!(journal.claim_work(&app(), &other, 9, LEASE, at(99)).await.expect("claimed").is_empty());
+        let due: Vec<Timestamp> = claim_work(&*journal, 9, at(25)).await.iter().map(|item| item.due_at).collect();
+        assert_eq!(due, [at(10), at(20)]);
+        assert_eq!(journal.next_due(&app(), &mail(), at(25)).await.expect("read"), Some(at(30)));
+        assert_eq!(journal.next_due(&app(), &mail(), at(30)).await.expect("read"), None);
+        assert_eq!(journal.next_due(&app(), &other, at(0)).await.expect("read"), None);
+    });
+}
+
+#[test]
+fn whoever_loses_a_lease_commits_nothing() {
+    on_each(async |journal| {
+        let batch = queue(&*journal, 3, at(0)).await;
+        let late = claim_work(&*journal, 1, at(0)).await.remove(0);
+        assert!(claim_work(&*journal, 1, at(59)).await.is_empty(), "the lease holds");
+        let next = claim_work(&*journal, 1, at(60)).await.remove(0);
+        assert_eq!(late.claim.id, next.claim.id);
+        assert!(next.claim.token > late.claim.token);
+
+        let before = (journal.backlog(), journal.totals());
+        let mut step = delivered(&late, 3, at(61));
+        step.batches.push(notifications(&[tocsin_model::id::EventBatchId(1)], 5, at(61)));
+        for lost in [step, Step { held: vec![late.claim], ..Step::default() }] {
+            assert!(matches!(journal.commit(lost).await, Err(StoreError::Fenced(_))));
+        }
+        for lost in [journal.extend(late.claim, LEASE, at(61)).await, journal.release(late.claim, None).await] {
+            assert!(matches!(lost, Err(StoreError::Fenced(_))));
+        }
+        assert_eq!((journal.backlog(), journal.totals()), before);
+        assert!(journal.attempts(batch).await.expect("read").is_empty());
+
+        journal.commit(delivered(&next, 3, at(62))).await.expect("the holder commits");
+        assert!(matches!(journal.commit(delivered(&next, 3, at(62))).await, Err(StoreError::Fenced(_))), "once");
+        assert_eq!(journal.attempts(batch).await.expect("read").len(), 3);
+    });
+}
+
+#[test]
+fn a_late_holder_may_commit_while_nobody_else_has_it() {
+    on_each(async |journal| {
+        queue(&*journal, 3, at(0)).await;
+        let late = claim_work(&*journal, 1, at(0)).await.remove(0);
+        journal.commit(delivered(&late, 3, at(500))).await.expect("committed");
+    });
+}
+
+#[test]
+fn an_extended_lease_holds_longer() {
+    on_each(async |journal| {
+        queue(&*journal, 1, at(0)).await;
+        let item = claim_work(&*journal, 1, at(0)).await.remove(0);
+        journal.extend(item.claim, LEASE, at(50)).await.expect("extended");
+        assert!(claim_work(&*journal, 1, at(109)).await.is_empty());
+        assert_eq!(claim_work(&*journal, 1, at(110)).await.len(), 1);
+    });
+}
+
+#[test]
+fn event_claims_are_fenced_too() {
+    on_each(async |journal| {
+        accept(&*journal, 1, at(0)).await;
+        let late = claim_events(&*journal, 1, at(0)).await.remove(0);
+        let next = claim_events(&*journal, 1, at(60)).await.remove(0);
+        let step = |claim: Claim<_>| Step {
+            matched: vec![claim],
+            batches: vec![notifications(&[claim.id], 7, at(61))],
+            ..Step::default()
+        };
+        assert!(matches!(journal.commit(step(late.claim)).await, Err(StoreError::Fenced(_))));
+        let failed = Step { failed: vec![(late.claim, "late".to_owned())], ..Step::default() };
+        assert!(matches!(journal.commit(failed).await, Err(StoreError::Fenced(_))));
+        assert!(matches!(journal.release_events(late.claim).await, Err(StoreError::Fenced(_))));
+        journal.commit(step(next.claim)).await.expect("committed");
+        assert_eq!(journal.totals().notifications, 7);
+        assert!(claim_events(&*journal, 1, at(999)).await.is_empty());
+    });
+}
+
+#[test]
+fn what_is_released_is_due_at_once_or_when_said() {
+    on_each(async |journal| {
+        queue(&*journal, 1, at(0)).await;
+        let mut arrivals = journal.arrivals();
+        let item = claim_work(&*journal, 1, at(1)).await.remove(0);
+        assert!(!arrivals.work.has_changed().expect("open"));
+        journal.release(item.claim, None).await.expect("released");
+        assert!(arrivals.work.has_changed().expect("open"));
+        arrivals.work.mark_unchanged();
+
+        let item = claim_work(&*journal, 1, at(1)).await.remove(0);
+        assert_eq!((item.due_at, item.attempts), (at(0), 0));
+        journal.release(item.claim, Some(at(9))).await.expect("released");
+        assert!(arrivals.work.has_changed().expect("open"));
+        assert!(claim_work(&*journal, 1, at(8)).await.is_empty());
+        assert_eq!(journal.next_due(&app(), &mail(), at(8)).await.expect("read"), Some(at(9)));
+        assert_eq!(claim_work(&*journal, 1, at(9)).await.remove(0).due_at, at(9));
+    });
+}
+
+#[test]
+fn claimers_never_share() {
+    on_each(async |journal| {
+        const BATCHES: usize = 60;
+        for _ in 0..BATCHES {
+            accept(&*journal, 1, at(0)).await;
+        }
+        let workers: Vec<_> = (0..8).map(|_| tokio::spawn(work_until_nothing_is_left(journal.clone()))).collect();
+        let (mut matched, mut finished) = (HashSet::new(), HashSet::new());
+        for worker in workers {
+            let (events, items) = worker.await.expect("worked");
+            assert!(events.into_iter().all(|id| matched.insert(id)), "an event batch was handed out twice");
+            assert!(items.into_iter().all(|id| finished.insert(id)), "a work item was handed out twice");
+        }
+        assert_eq!(matched.len(), BATCHES);
+        // Whoever came last may have left some of the others' work.
+        let left = claim_work(&*journal, 1_000, at(1)).await;
+        assert!(left.iter().all(|item| finished.insert(item.claim.id.0)));
+        assert_eq!(finished.len(), BATCHES * 3);
+    });
+}
+
+async fn work_until_nothing_is_left(journal: Arc<dyn Journal>) -> (Vec<u64>, Vec<u64>) {
+    let (mut matched, mut finished) = (Vec::new(), Vec::new());
+    loop {
+        let claimed = claim_events(&*journal, 2, at(1)).await;
+        let items = claim_work(&*journal, 3, at(1)).await;
+        if claimed.is_empty() && items.is_empty() {
+            return (matched, finished);
+        }
+        let mut step = Step::default();
+        for claimed in claimed {
+            matched.push(claimed.claim.id.0);
+            step.matched.push(claimed.claim);
+            step.batches.extend((0..3).map(|_| notifications(&[claimed.claim.id], 2, at(0))));
+        }
+        journal.commit(step).await.expect("nobody else has it");
+        for item in items {
+            finished.push(item.claim.id.0);
+            // All leases are over at this time, and yet nothing that is being finished may be handed out.
+            let (step, later) = (delivered(&item, 2, at(1)), journal.clone());
+            journal.commit(step).await.expect("nobody else has it");
+            let again = later.claim_work(&app(), &name("nowhere"), 1, LEASE, at(1)).await.expect("claimed");
+            assert!(again.is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_restart_voids_claims_and_tokens_still_rise() {
+    let place = Place::sqlite();
+    run(async {
+        let before = {
+            let journal = place.open().await;
+            queue(&*journal, 2, at(0)).await;
+            claim_work(&*journal, 1, at(0)).await.remove(0)
+        };
+        let journal = place.open().await;
+        assert!(matches!(journal.commit(delivered(&before, 2, at(1))).await, Err(StoreError::Fenced(_))));
+        let after = claim_work(&*journal, 1, at(1)).await.remove(0);
+        assert!(after.claim.token > before.claim.token);
+        assert!(matches!(journal.commit(delivered(&before, 2, at(1))).await, Err(StoreError::Fenced(_))));
+        journal.commit(delivered(&after, 2, at(1))).await.expect("committed");
+    });
+}

@@ -1,0 +1,163 @@
+//! Steps: all or nothing, once.
+
+use tocsin_model::{id::NotificationBatchId, receipt::Outcome};
+use tocsin_store::journal::{Backlog, EventBatchState, Step};
+
+use crate::support::*;
+
+#[test]
+fn a_match_is_one_fact() {
+    on_each(async |journal| {
+        let first = accept(&*journal, 10, at(0)).await;
+        let second = accept(&*journal, 10, at(1)).await;
+        let claims: Vec<_> = claim_events(&*journal, 2, at(2)).await.into_iter().map(|claimed| claimed.claim).collect();
+        let batches = vec![notifications(&[first], 2_500, at(3)), notifications(&[first, second], 4, at(3))];
+        let step = Step { matched: claims, batches: batches.clone(), ..Step::default() };
+        let ids = journal.commit(step).await.expect("committed");
+        assert_eq!(ids, [NotificationBatchId(1), NotificationBatchId(2)]);
+
+        for (id, new) in ids.iter().zip(&batches) {
+            let stored = journal.notification_batch(*id).await.expect("read").expect("there");
+            assert_eq!((stored.id, &stored.head), (*id, &new.head));
+            assert_eq!(stored.notifications.pack(), new.packed);
+        }
+        assert_eq!(journal.notification_batches_of(first).await.expect("read"), ids);
+        assert_eq!(journal.notification_batches_of(second).await.expect("read"), ids[1..]);
+        let (_, state) = journal.event_batch(second).await.expect("read").expect("there");
+        assert_eq!(state, EventBatchState::Matched(at(3)));
+        let listed = journal.notification_batches(None, 1).await.expect("read");
+        assert_eq!(listed.iter().map(|(id, _, count)| (*id, *count)).collect::<Vec<_>>(), [(ids[1], 4)]);
+        let backlog = Backlog { notifications: 2_504, work_items: 2, ..Backlog::default() };
+        assert_eq!(journal.backlog(), backlog);
+
+        let items = claim_work(&*journal, 9, at(3)).await;
+        assert_eq!(
+            items.iter().map(|item| (item.batch, item.ordinals.clone())).collect::<Vec<_>>(),
+            [(ids[0], None), (ids[1], None)]
+        );
+        for nowhere in [NotificationBatchId(9), NotificationBatchId(u64::MAX)] {
+            assert!(journal.notification_batch(nowhere).await.expect("read").is_none());
+            assert!(journal.attempts(nowhere).await.expect("read").is_empty());
+            assert!(journal.open_work(nowhere).await.expect("read").is_empty());
+        }
+    });
+}
+
+#[test]
+fn what_cannot_be_matched_is_set_aside_and_matched_again_on_demand() {
+    on_each(async |journal| {
+        let id = accept(&*journal, 2, at(0)).await;
+        accept(&*journal, 3, at(1)).await;
+        let claim = claim_events(&*journal, 1, at(2)).await[0].claim;
+        let step = Step { failed: vec![(claim, "no such class".to_owned())], ..Step::default() };
+        journal.commit(step).await.expect("committed");
+        let (_, state) = journal.event_batch(id).await.expect("read").expect("there");
+        assert_eq!(state, EventBatchState::Failed("no such class".to_owned()));
+        let backlog = journal.backlog();
+        assert_eq!((backlog.event_batches, backlog.events, backlog.failed_batches), (1, 3, 1));
+        assert_eq!(backlog.oldest_event, Some(at(1)));
+
+        let arrivals = journal.arrivals();
+        assert_eq!(journal.rematch(&name("other")).await.expect("answered"), 0);
+        assert_eq!(journal.rematch(&app()).await.expect("answered"), 1);
+        assert!(arrivals.events.has_changed().expect("open"));
+        assert_eq!(journal.backlog().oldest_event, Some(at(0)));
+        assert_eq!(claim_events(&*journal, 1, at(3)).await[0].batch.id, id);
+    });
+}
+
+#[test]
+fn progress_is_kept_when_its_maker_is_not() {
+    on_each(async |journal| {
+        let batch = queue(&*journal, 10, at(0)).await;
+        let item = claim_work(&*journal, 1, at(0)).await.remove(0);
+        let progress = |ordinals: Vec<u32>, number, outcome| Step {
+            held: vec![item.claim],
+            receipts: vec![chunk(batch, attempts(ordinals, number, outcome, at(1)))],
+            ..Step::default()
+        };
+        journal.commit(progress(vec![0, 1, 2, 7], 1, Outcome::Delivered)).await.expect("committed");
+        assert_eq!(journal.backlog().notifications, 6);
+        // What was deferred is another item's, by the same step or one before.
+        journal.commit(progress(vec![8], 1, Outcome::Deferred)).await.expect("committed");
+        // Neither a second attempt nor an older one nor a stranger moves it further.
+        journal.commit(progress(vec![8, 11], 2, Outcome::Deferred)).await.expect("committed");
+        journal.commit(progress(vec![9], 0, Outcome::Deferred)).await.expect("committed");
+        assert_eq!(journal.backlog().notifications, 5);
+
+        let again = claim_work(&*journal, 1, at(60)).await.remove(0);
+        assert_eq!(again.ordinals, Some(vec![3, 4, 5, 6, 9]));
+        assert_eq!(again.attempts, 0);
+        assert_eq!(journal.open_work(batch).await.expect("read"), std::slice::from_ref(&again));
+        journal.commit(delivered(&again, 10, at(61))).await.expect("committed");
+        assert_eq!(journal.backlog(), Backlog::default());
+        assert_eq!(journal.attempts(batch).await.expect("read").len(), 4 + 1 + 2 + 1 + 5);
+        assert_eq!(journal.totals().attempts, [9, 4, 0, 0, 0, 0]);
+    });
+}
+
+#[test]
+fn progress_survives_a_restart() {
+    let place = Place::sqlite();
+    run(async {
+        let batch = {
+            let journal = place.open().await;
+            let batch = queue(&*journal, 2_500, at(0)).await;
+            let item = claim_work(&*journal, 1, at(0)).await.remove(0);
+            let receipts = vec![chunk(batch, attempts(0..1_000, 1, Outcome::Delivered, at(1)))];
+            let step = Step { held: vec![item.claim], receipts, ..Step::default() };
+            journal.commit(step).await.expect("committed");
+            batch
+        };
+        let journal = place.open().await;
+        assert_eq!(journal.backlog().notifications, 1_500);
+        let item = claim_work(&*journal, 1, at(2)).await.remove(0);
+        assert_eq!(item.ordinals, Some((1_000..2_500).collect()));
+        let rest = chunk(batch, attempts(1_000..2_500, 1, Outcome::Refused, at(3)));
+        let step = Step { held: vec![item.claim], receipts: vec![rest], ..Step::default() };
+        journal.commit(step).await.expect("committed");
+        drop(journal);
+        // Everything was dealt with, only the item was not finished.
+        let journal = place.open().await;
+        let item = claim_work(&*journal, 1, at(4)).await.remove(0);
+        assert_eq!(item.ordinals, Some(Vec::new()));
+        journal.commit(Step { finished: vec![item.claim], ..Step::default() }).await.expect("committed");
+        assert_eq!(journal.backlog(), Backlog::default());
+        assert_eq!(journal.totals().attempts, [1_000, 0, 1_500, 0, 0, 0]);
+    });
+}
+
+#[test]
+fn attempts_come_back_in_the_order_they_were_recorded() {
+    on_each(async |journal| {
+        let one = queue(&*journal, 3, at(0)).await;
+        let two = queue(&*journal, 3, at(0)).await;
+        let mut told = Vec::new();
+        for number in 1..20 {
+            for batch in [one, two] {
+                let tried = attempts([number % 3, (number + 1) % 3], number, Outcome::Deferred, at(i64::from(number)));
+                let step = Step { receipts: vec![chunk(batch, tried.clone())], ..Step::default() };
+                journal.commit(step).await.expect("committed");
+                if batch == one {
+                    told.extend(tried);
+                }
+            }
+        }
+        assert_eq!(journal.attempts(one).await.expect("read"), told);
+    });
+}
+
+#[test]
+fn a_damaged_batch_stores_nothing() {
+    on_each(async |journal| {
+        accept(&*journal, 1, at(0)).await;
+        let claim = claim_events(&*journal, 1, at(1)).await[0].claim;
+        let mut damaged = notifications(&[claim.id], 3, at(1));
+        damaged.packed = bytes::Bytes::from_static(&[3, 200]);
+        let step = Step { matched: vec![claim], batches: vec![damaged], ..Step::default() };
+        assert!(journal.commit(step).await.is_err());
+        assert_eq!(journal.totals().notification_batches, 0);
+        let step = Step { matched: vec![claim], ..Step::default() };
+        journal.commit(step).await.expect("the claim still holds");
+    });
+}

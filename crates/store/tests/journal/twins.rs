@@ -1,0 +1,298 @@
+//! Random work on memory and SQLite side by side: after each act they must say the same. The counters of the memory
+//! journal are counted anew each time, so they are the oracle of those that SQLite keeps.
+
+use std::{sync::Arc, time::Duration};
+
+use tocsin_model::{
+    event::EventBatch,
+    id::{EventBatchId, WorkItemId},
+    receipt::Outcome,
+    time::Timestamp,
+};
+use tocsin_store::journal::{Claim, Journal, Resolution, Retry, Step, Suspension, SuspensionFilter, WorkItem};
+
+use crate::support::*;
+
+/// The same claim, as each of the two knows it.
+type Both<Id> = (Claim<Id>, Claim<Id>);
+
+struct Twins {
+    place: Place,
+    memory: Arc<dyn Journal>,
+    sqlite: Option<Arc<dyn Journal>>,
+    random: fastrand::Rng,
+    now: Timestamp,
+    events: Vec<Both<EventBatchId>>,
+    work: Vec<(WorkItem, WorkItem)>,
+}
+
+#[test]
+fn twins_agree() {
+    let seeds: Vec<u64> = match std::env::var("TOCSIN_SEED").ok().and_then(|seed| seed.parse().ok()) {
+        Some(seed) => vec![seed],
+        None => (0..6).map(|_| fastrand::u64(..)).collect(),
+    };
+    for seed in seeds {
+        println!("TOCSIN_SEED={seed}");
+        run(Twins::live(seed));
+    }
+}
+
+impl Twins {
+    async fn live(seed: u64) {
+        let place = Place::sqlite();
+        let sqlite = Some(place.open().await);
+        let memory = Arc::new(tocsin_store::memory::journal::MemoryJournal::new(options()));
+        let random = fastrand::Rng::with_seed(seed);
+        let mut twins = Twins { place, memory, sqlite, random, now: at(0), events: Vec::new(), work: Vec::new() };
+        for _ in 0..300 {
+            twins.act().await;
+            twins.compare_counters();
+            if twins.random.u32(..20) == 0 {
+                twins.compare_everything().await;
+            }
+        }
+        twins.compare_everything().await;
+    }
+
+    fn sqlite(&self) -> Arc<dyn Journal> {
+        self.sqlite.clone().expect("open")
+    }
+
+    async fn act(&mut self) {
+        match self.random.u32(..100) {
+            0..20 => self.accept().await,
+            20..32 => self.claim_events().await,
+            32..45 => self.match_events().await,
+            45..58 => self.claim_work().await,
+            58..80 => self.deliver().await,
+            80..84 => self.give_back().await,
+            84..88 => self.resolve().await,
+            88..90 => self.rematch().await,
+            90..93 => self.prune().await,
+            93..95 => self.reopen().await,
+            _ => self.now = self.now + Duration::from_secs(self.random.u64(1..40)),
+        }
+    }
+
+    async fn accept(&mut self) {
+        let mut new = match self.random.bool() {
+            true => events(self.random.u32(1..30), self.now),
+            false => {
+                let until = self.now + Duration::from_secs(50);
+                keyed(self.random.u8(..4), self.random.u8(..2), until, self.now)
+            }
+        };
+        if self.random.u8(..5) == 0 {
+            new.application = name("quakes");
+        }
+        let answers = (self.memory.accept(new.clone()).await, self.sqlite().accept(new).await);
+        assert_eq!(answers.0.expect("accepted"), answers.1.expect("accepted"));
+    }
+
+    async fn claim_events(&mut self) {
+        let (batches, bytes) = (self.random.usize(..4), self.random.usize(..2_000));
+        let claimed = self.memory.claim_events(batches, bytes, LEASE, self.now).await.expect("claimed");
+        let twins = self.sqlite().claim_events(batches, bytes, LEASE, self.now).await.expect("claimed");
+        assert_eq!(
+            claimed.iter().map(|claimed| &claimed.batch).collect::<Vec<_>>(),
+            twins.iter().map(|claimed| &claimed.batch).collect::<Vec<_>>()
+        );
+        self.events.extend(claimed.iter().zip(twins).map(|(one, two)| (one.claim, two.claim)));
+    }
+
+    /// Takes some of what was claimed once, whether the claims still hold or not.
+    fn pick<T>(random: &mut fastrand::Rng, from: &mut Vec<T>) -> Vec<T> {
+        random.shuffle(from);
+        let count = random.usize(..=from.len().min(3));
+        from.drain(..count).collect()
+    }
+
+    async fn commit(&mut self, one: Step, two: Step) {
+        let answers = (self.memory.commit(one).await, self.sqlite().commit(two).await);
+        match answers {
+            (Ok(one), Ok(two)) => assert_eq!(one.len(), two.len()),
+            (Err(one), Err(two)) => assert_eq!(one.to_string(), two.to_string()),
+            (one, two) => panic!("memory says {one:?}, SQLite says {two:?}"),
+        }
+    }
+
+    async fn match_events(&mut self) {
+        let picked = Self::pick(&mut self.random, &mut self.events);
+        let mut one = Step::default();
+        let mut two = Step::default();
+        for (claim, twin) in &picked {
+            if self.random.u8(..6) == 0 {
+                one.failed.push((*claim, "no".to_owned()));
+                two.failed.push((*twin, "no".to_owned()));
+            } else {
+                one.matched.push(*claim);
+                two.matched.push(*twin);
+            }
+        }
+        let told: Vec<EventBatchId> = one.matched.iter().map(|claim| claim.id).collect();
+        if !told.is_empty() {
+            for _ in 0..self.random.u32(..4) {
+                let mut new = notifications(&told, self.random.u32(..40), self.now);
+                new.suspended = (self.random.u8(..6) == 0).then(|| "switched off".to_owned());
+                one.batches.push(new.clone());
+                two.batches.push(new);
+            }
+        }
+        self.commit(one, two).await;
+    }
+
+    async fn claim_work(&mut self) {
+        let limit = self.random.usize(..5);
+        let items = claim_work(&*self.memory, limit, self.now).await;
+        let twins = claim_work(&*self.sqlite(), limit, self.now).await;
+        self.work.extend(items.into_iter().zip(twins));
+        for (one, two) in &self.work {
+            assert_eq!(untold(one.clone()), untold(two.clone()));
+        }
+    }
+
+    async fn deliver(&mut self) {
+        let picked = Self::pick(&mut self.random, &mut self.work);
+        let mut one = Step::default();
+        let mut kept = Vec::new();
+        for (item, twin) in picked {
+            let finishes = self.random.u8(..3) > 0;
+            self.dispose(&item, finishes, &mut one).await;
+            if finishes {
+                one.finished.push(item.claim);
+            }
+            kept.push((item, twin));
+        }
+        // The same step with the twin's tokens.
+        let mut two = one.clone();
+        let token = |id: WorkItemId| kept.iter().find(|(item, _)| item.claim.id == id).expect("picked").1.claim.token;
+        for claim in two.finished.iter_mut().chain(&mut two.held) {
+            claim.token = token(claim.id);
+        }
+        let finished: Vec<WorkItemId> = one.finished.iter().map(|claim| claim.id).collect();
+        self.commit(one, two).await;
+        kept.retain(|(item, _)| !finished.contains(&item.claim.id));
+        self.work.extend(kept);
+    }
+
+    /// Deals with some or all of an item in one of many ways.
+    async fn dispose(&mut self, item: &WorkItem, finishes: bool, step: &mut Step) {
+        let all = match &item.ordinals {
+            Some(ordinals) => ordinals.clone(),
+            None => {
+                // A pruned batch has no open work, but a lost claim may be of one.
+                let Some(batch) = self.memory.notification_batch(item.batch).await.expect("read") else { return };
+                (0..batch.notifications.count() as u32).collect()
+            }
+        };
+        if !finishes {
+            step.held.push(item.claim);
+        }
+        let some: Vec<u32> = all.into_iter().filter(|_| finishes || self.random.bool()).collect();
+        if some.is_empty() {
+            return;
+        }
+        let outcome = Outcome::ALL[self.random.usize(..5)];
+        let number = item.attempts + 1;
+        step.receipts.push(chunk(item.batch, attempts(some.clone(), number, outcome, self.now)));
+        let (application, channel) = (app(), mail());
+        match outcome {
+            Outcome::Deferred => step.retries.push(Retry {
+                batch: item.batch,
+                application,
+                channel,
+                ordinals: some,
+                attempts: number,
+                due_at: self.now + Duration::from_secs(self.random.u64(..90)),
+            }),
+            Outcome::Suspended => step.suspensions.push(Suspension {
+                batch: item.batch,
+                application,
+                channel,
+                ordinals: some,
+                attempts: number,
+                reason: "exhausted".to_owned(),
+                since: self.now,
+            }),
+            _ => {}
+        }
+    }
+
+    async fn give_back(&mut self) {
+        let later = self.random.bool().then(|| self.now + Duration::from_secs(self.random.u64(..90)));
+        for (one, two) in Self::pick(&mut self.random, &mut self.work) {
+            let answers = match self.random.bool() {
+                true => (self.memory.release(one.claim, later).await, self.sqlite().release(two.claim, later).await),
+                false => (
+                    self.memory.extend(one.claim, LEASE, self.now).await,
+                    self.sqlite().extend(two.claim, LEASE, self.now).await,
+                ),
+            };
+            assert_eq!(format!("{:?}", answers.0), format!("{:?}", answers.1));
+        }
+        for (one, two) in Self::pick(&mut self.random, &mut self.events) {
+            let answers = (self.memory.release_events(one).await, self.sqlite().release_events(two).await);
+            assert_eq!(format!("{:?}", answers.0), format!("{:?}", answers.1));
+        }
+    }
+
+    async fn resolve(&mut self) {
+        let resolution = if self.random.bool() { Resolution::Resume } else { Resolution::End };
+        let id = self.random.bool().then(|| self.random.u64(..20));
+        let filter = SuspensionFilter { id, ..SuspensionFilter::default() };
+        let touched = self.memory.resolve(&filter, resolution, self.now).await.expect("resolved");
+        assert_eq!(touched, self.sqlite().resolve(&filter, resolution, self.now).await.expect("resolved"));
+    }
+
+    async fn rematch(&mut self) {
+        let count = self.memory.rematch(&app()).await.expect("answered");
+        assert_eq!(count, self.sqlite().rematch(&app()).await.expect("answered"));
+    }
+
+    async fn prune(&mut self) {
+        let before = self.now - Duration::from_secs(self.random.u64(..100));
+        let limit = self.random.usize(..10);
+        let count = self.memory.prune(before, self.now, limit).await.expect("pruned");
+        assert_eq!(count, self.sqlite().prune(before, self.now, limit).await.expect("pruned"));
+    }
+
+    /// A restart voids all claims. The memory journal knows no restart, so its leases have to be over.
+    async fn reopen(&mut self) {
+        self.events.clear();
+        self.work.clear();
+        self.now = self.now + LEASE * 2;
+        // The last reference is dropped before the file is opened again, for it has one owner.
+        self.sqlite = None;
+        self.sqlite = Some(self.place.open().await);
+    }
+
+    fn compare_counters(&self) {
+        assert_eq!(self.memory.backlog(), self.sqlite().backlog());
+        assert_eq!(self.memory.totals(), self.sqlite().totals());
+    }
+
+    async fn compare_everything(&self) {
+        let (memory, sqlite) = (&self.memory, self.sqlite());
+        let batches = memory.event_batches(None, usize::MAX).await.expect("read");
+        assert_eq!(batches, sqlite.event_batches(None, usize::MAX).await.expect("read"));
+        for (EventBatch { id, .. }, _) in batches {
+            assert_eq!(memory.event_batch(id).await.expect("read"), sqlite.event_batch(id).await.expect("read"));
+            let told = memory.notification_batches_of(id).await.expect("read");
+            assert_eq!(told, sqlite.notification_batches_of(id).await.expect("read"));
+        }
+        let batches = memory.notification_batches(None, usize::MAX).await.expect("read");
+        assert_eq!(batches, sqlite.notification_batches(None, usize::MAX).await.expect("read"));
+        for (id, _, _) in batches {
+            assert_eq!(memory.attempts(id).await.expect("read"), sqlite.attempts(id).await.expect("read"));
+            let open = memory.open_work(id).await.expect("read").into_iter().map(untold).collect::<Vec<_>>();
+            let twin = sqlite.open_work(id).await.expect("read").into_iter().map(untold).collect::<Vec<_>>();
+            assert_eq!(open, twin);
+        }
+        let all = SuspensionFilter::default();
+        let suspensions = memory.suspensions(&all, 0, usize::MAX).await.expect("read");
+        assert_eq!(suspensions, sqlite.suspensions(&all, 0, usize::MAX).await.expect("read"));
+        let due = memory.next_due(&app(), &mail(), self.now).await.expect("read");
+        assert_eq!(due, sqlite.next_due(&app(), &mail(), self.now).await.expect("read"));
+    }
+}
