@@ -50,7 +50,8 @@ impl Context {
         fs::create_dir_all(&folder).map_err(|error| Failure::file("make the folder", &folder, &error))?;
         // The server runs elsewhere, so its folder needs its whole name.
         let folder = folder.canonicalize().map_err(|error| Failure::file("find", &folder, &error))?;
-        let program = env::current_exe().map_err(|error| Failure::failed("this program does not know its own file").because(&error))?;
+        let program = env::current_exe()
+            .map_err(|error| Failure::failed("this program does not know its own file").because(&error))?;
         Ok(Context {
             quick: settings.quick,
             peers_source: settings.peers,
@@ -125,5 +126,7 @@ impl Drop for Scratch {
 /// # Errors
 /// It panicked.
 pub async fn busy<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Outcome<T> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| Failure::failed("the measurement broke off").because(&error))
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| Failure::failed("the measurement broke off").because(&error))
 }

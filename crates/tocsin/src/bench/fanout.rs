@@ -47,7 +47,12 @@ impl Fanout {
     ///
     /// # Errors
     /// The server refuses something.
-    pub async fn start(context: &Context, channel: &str, readers: u64, address: impl Fn(u64) -> String + Send + 'static) -> Outcome<Self> {
+    pub async fn start(
+        context: &Context,
+        channel: &str,
+        readers: u64,
+        address: impl Fn(u64) -> String + Send + 'static,
+    ) -> Outcome<Self> {
         let folder = context.folder()?;
         let server = Server::start(context, folder.path()).await?;
         server.apply("delivery", &definition(channel)).await?;
@@ -61,7 +66,10 @@ impl Fanout {
         server.import_subscribers(subscribers).await?;
         let interests = move |out: &mut super::server::Parts| {
             for number in 0..readers {
-                writeln!(out, r#"{{"application":"delivery","class":"interest","subscriber":"r{number}","values":{{"topic":"all"}}}}"#)?;
+                writeln!(
+                    out,
+                    r#"{{"application":"delivery","class":"interest","subscriber":"r{number}","values":{{"topic":"all"}}}}"#
+                )?;
             }
             Ok(())
         };

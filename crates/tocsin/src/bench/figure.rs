@@ -179,6 +179,9 @@ mod tests {
 
         let alone = Figure::new("MB", [12.5].into_iter().collect()).beside("nobody", Samples::default());
         let line = serde_json::to_string(&alone.line("idle.memory")).expect("plain data");
-        expect![[r#"{"name":"idle.memory","unit":"MB","value":12.5,"low":12.5,"high":12.5,"repeats":1,"conditions":""}"#]].assert_eq(&line);
+        expect![[
+            r#"{"name":"idle.memory","unit":"MB","value":12.5,"low":12.5,"high":12.5,"repeats":1,"conditions":""}"#
+        ]]
+        .assert_eq(&line);
     }
 }

@@ -49,8 +49,11 @@ pub fn shard(compiled: &Compiled, subscribers: u32) -> Outcome<(Shard, f64)> {
     for (number, found) in market.orders(subscribers, ORDERS_EACH).enumerate() {
         let Order { symbol, kind, trigger, .. } = found;
         let values = format!(r#"{{"symbol":"S{symbol:04}","kind":"{}","trigger":{trigger}}}"#, kind.name());
-        let subject = Subject { id: SubscriptionId(number as u64 + 1), class: &order, values: &values, channel: Some(&channel) };
-        shard.put(subject).map_err(|problem| Failure::failed("an order does not fit the index").detail(problem.to_string()))?;
+        let subject =
+            Subject { id: SubscriptionId(number as u64 + 1), class: &order, values: &values, channel: Some(&channel) };
+        shard
+            .put(subject)
+            .map_err(|problem| Failure::failed("an order does not fit the index").detail(problem.to_string()))?;
     }
     Ok((shard, started.elapsed().as_secs_f64()))
 }
@@ -100,9 +103,7 @@ pub fn event_batches(compiled: &Compiled) -> Outcome<Vec<EventBatch>> {
 
 /// A batch of quotes as the events endpoint takes it.
 pub fn quotes_json(quotes: &[Quote]) -> Value {
-    let quote = |quote: &Quote| {
-        json!({"symbol": format!("S{:04}", quote.symbol), "price": quote.price, "change": quote.change, "volume": quote.volume})
-    };
+    let quote = |quote: &Quote| json!({"symbol": format!("S{:04}", quote.symbol), "price": quote.price, "change": quote.change, "volume": quote.volume});
     quotes.iter().map(quote).collect()
 }
 
@@ -112,11 +113,14 @@ pub fn quotes_json(quotes: &[Quote]) -> Value {
 /// The server refuses something.
 pub async fn load(server: &Server, subscribers: u32, port: u16) -> Outcome {
     // As many connections as the peer has.
-    let definition = DEFINITION.replace("protocol: http\n", &format!("protocol: http\n    concurrency: {CONNECTIONS}\n"));
+    let definition =
+        DEFINITION.replace("protocol: http\n", &format!("protocol: http\n    concurrency: {CONNECTIONS}\n"));
     server.apply("stock", &definition).await?;
     let url = format!("http://127.0.0.1:{port}/hook");
     server.import_subscribers(move |out| write_subscribers(out, subscribers, &url)).await?;
-    let orders = move |out: &mut super::server::Parts| write_subscriptions(out, Market::new(SEED).orders(subscribers, ORDERS_EACH));
+    let orders = move |out: &mut super::server::Parts| {
+        write_subscriptions(out, Market::new(SEED).orders(subscribers, ORDERS_EACH))
+    };
     server.import_subscriptions("stock", "order", orders).await?;
     Ok(())
 }
@@ -127,7 +131,9 @@ pub const CONNECTIONS: usize = 64;
 /// A body as the case's receiver gets it, for the peer.
 pub fn sample_body() -> Vec<u8> {
     let data = json!({"symbol": "S0042", "price": 12_345, "change": 123, "volume": 45_678, "reason": "price fell", "trigger": 12_400});
-    json!({"id": "n-1234-567", "type": "trade", "timestamp": "2026-11-21T09:30:00.123456Z", "data": data}).to_string().into_bytes()
+    json!({"id": "n-1234-567", "type": "trade", "timestamp": "2026-11-21T09:30:00.123456Z", "data": data})
+        .to_string()
+        .into_bytes()
 }
 
 /// How many of the orders each batch concerns, tried one by one: what must arrive.
@@ -158,7 +164,12 @@ mod tests {
             self.0 += run.slots.len() as u64;
         }
 
-        fn rule_failed(&mut self, rule: tocsin_matching::rule::RuleNumber, ordinal: u32, trouble: tocsin_matching::datum::Trouble) {
+        fn rule_failed(
+            &mut self,
+            rule: tocsin_matching::rule::RuleNumber,
+            ordinal: u32,
+            trouble: tocsin_matching::datum::Trouble,
+        ) {
             panic!("rule {rule:?} failed for event {ordinal}: {trouble}");
         }
     }

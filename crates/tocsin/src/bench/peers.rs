@@ -62,6 +62,8 @@ impl Nginx {
 /// What wrk saw.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Load {
+    /// How many answers came.
+    pub requests: u64,
     /// Answers per second.
     pub per_second: f64,
     /// Half of the answers came within this time, in milliseconds.
@@ -89,7 +91,10 @@ impl Wrk {
         let (script, file) = (folder.path().join("post.lua"), folder.path().join("body"));
         // A JSON string of plain ASCII is a Lua string too.
         let quoted = |text: &str| Value::from(text).to_string();
-        let mut text = format!("wrk.method = \"POST\"\nlocal file = assert(io.open({}, \"rb\"))\n", quoted(&file.to_string_lossy()));
+        let mut text = format!(
+            "wrk.method = \"POST\"\nlocal file = assert(io.open({}, \"rb\"))\n",
+            quoted(&file.to_string_lossy())
+        );
         text.push_str("wrk.body = file:read(\"*a\")\nfile:close()\n");
         for (name, value) in headers {
             text.push_str(&format!("wrk.headers[{}] = {}\n", quoted(name), quoted(value)));
@@ -105,7 +110,13 @@ impl Wrk {
     /// It fails, or an answer is not 2xx.
     pub async fn post(&self, port: u16, path: &str, time: Duration) -> Outcome<Load> {
         let mut command = tokio::process::Command::new(&self.program);
-        command.args(["-t2", "--latency", &format!("-c{}", self.connections), &format!("-d{}s", time.as_secs().max(1)), "-s"]);
+        command.args([
+            "-t2",
+            "--latency",
+            &format!("-c{}", self.connections),
+            &format!("-d{}s", time.as_secs().max(1)),
+            "-s",
+        ]);
         command.arg(&self.script).arg(format!("http://127.0.0.1:{port}{path}")).current_dir(self.folder.path());
         parse_wrk(&run(&mut command, "wrk", PATIENCE).await?)
     }
@@ -122,7 +133,8 @@ fn parse_wrk(text: &str) -> Outcome<Load> {
     }
     let found = (|| {
         let per_second = after("Requests/sec:")?.parse().ok()?;
-        Some(Load { per_second, p50_ms: milliseconds(after("50%")?)?, p99_ms: milliseconds(after("99%")?)? })
+        let requests = text.lines().find_map(|line| line.trim().split_once(" requests in "))?.0.parse().ok()?;
+        Some(Load { requests, per_second, p50_ms: milliseconds(after("50%")?)?, p99_ms: milliseconds(after("99%")?)? })
     })();
     found.ok_or_else(|| Failure::failed("wrk printed something unknown").detail(text.trim().to_owned()))
 }
@@ -153,7 +165,9 @@ impl SmtpSink {
     /// # Errors
     /// It is missing or does not start; without a receiver there is nothing to measure.
     pub async fn start(context: &Context) -> Outcome<Self> {
-        let program = context.program("smtp-sink").ok_or_else(|| Failure::failed("smtp-sink of Postfix is needed to receive the mails"))?;
+        let program = context
+            .program("smtp-sink")
+            .ok_or_else(|| Failure::failed("smtp-sink of Postfix is needed to receive the mails"))?;
         let (folder, port) = (context.folder()?, free_port()?);
         let mut command = Command::new(program);
         if rustix::process::geteuid().is_root() {
@@ -221,7 +235,10 @@ impl StockLimit {
         if !program.is_file() || !generate.is_file() {
             let manifest = context.peers_source.join("Cargo.toml");
             if !manifest.is_file() {
-                return Err(Failure::failed(format!("its sources are not in {}; name them with --peers", context.peers_source.display())));
+                return Err(Failure::failed(format!(
+                    "its sources are not in {}; name them with --peers",
+                    context.peers_source.display()
+                )));
             }
             let cargo = context.program("cargo").ok_or_else(|| Failure::failed("cargo is needed to build it"))?;
             context.tell("   building the bare prototype");
@@ -250,10 +267,12 @@ impl StockLimit {
         command.arg("--data").arg(&self.data).args(["--copies", "1", "--rounds", "1"]);
         let text = run(&mut command, "the bare prototype", PATIENCE).await?;
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        let found = lines.filter(|line| line["mode"] == "ids" && line["threads"] == 1).find_map(|line| {
-            Some((line["median"].as_f64()?, line["matches"].as_u64()?))
-        });
-        found.ok_or_else(|| Failure::failed("the bare prototype printed something unknown").detail(text.trim().to_owned()))
+        let found = lines
+            .filter(|line| line["mode"] == "ids" && line["threads"] == 1)
+            .find_map(|line| Some((line["median"].as_f64()?, line["matches"].as_u64()?)));
+        found.ok_or_else(|| {
+            Failure::failed("the bare prototype printed something unknown").detail(text.trim().to_owned())
+        })
     }
 }
 
@@ -279,7 +298,7 @@ Transfer/sec:     16.00MB
     #[test]
     fn what_wrk_prints_is_read() {
         let load = parse_wrk(PRINTED).expect("understood");
-        assert_eq!(load, Load { per_second: 86_485.85, p50_ms: 0.65, p99_ms: 2.15 });
+        assert_eq!(load, Load { requests: 95_133, per_second: 86_485.85, p50_ms: 0.65, p99_ms: 2.15 });
         let refused = PRINTED.replace("Requests/sec", "  Non-2xx or 3xx responses: 17\nRequests/sec");
         assert_eq!(parse_wrk(&refused).expect_err("refused").message, "17 answers were not 2xx");
         assert!(parse_wrk("").expect_err("unknown").message.contains("unknown"));

@@ -63,7 +63,7 @@ impl Report {
         lines.into_iter().map(|(_, line)| line + "\n").collect()
     }
 
-    /// Prints what was measured in this run.
+    /// Prints what was measured in this run, without the conditions, which are long.
     ///
     /// # Errors
     /// The output does not take it.
@@ -81,11 +81,10 @@ impl Report {
                     shown(&line.peer_value),
                     line.peer.clone().unwrap_or_default(),
                     shown(&line.ratio),
-                    line.conditions.clone(),
                 ]
             })
             .collect();
-        terminal.table(&["figure", "median", "unit", "extremes", "peer's", "peer", "ratio", "conditions"], &rows)?;
+        terminal.table(&["figure", "median", "unit", "extremes", "peer's", "peer", "ratio"], &rows)?;
         Ok(())
     }
 
@@ -114,7 +113,10 @@ mod tests {
 
     fn names(text: &str) -> Vec<(String, i64)> {
         let parsed = |line| serde_json::from_str::<Value>(line).expect("each line is JSON");
-        text.lines().map(parsed).map(|line| (line["name"].to_string(), line["value"].as_i64().expect("a number"))).collect()
+        text.lines()
+            .map(parsed)
+            .map(|line| (line["name"].to_string(), line["value"].as_i64().expect("a number")))
+            .collect()
     }
 
     #[test]
@@ -128,7 +130,9 @@ mod tests {
             }
             names(&fs::read_to_string(&file).expect("written"))
         };
-        let expected = |lines: &[(&str, i64)]| lines.iter().map(|(name, value)| (format!("\"{name}\""), *value)).collect::<Vec<_>>();
+        let expected = |lines: &[(&str, i64)]| {
+            lines.iter().map(|(name, value)| (format!("\"{name}\""), *value)).collect::<Vec<_>>()
+        };
         assert_eq!(run(false, &[("b", 2.0), ("a", 1.0)]), expected(&[("a", 1), ("b", 2)]));
         assert_eq!(run(true, &[("a", 7.0), ("c", 3.0)]), expected(&[("a", 7), ("b", 2), ("c", 3)]));
         assert_eq!(run(false, &[("c", 4.0)]), expected(&[("c", 4)]));
@@ -140,6 +144,10 @@ mod tests {
         let mut report = Report::default();
         report.add(line("import.subscribers", 120_000.0)).expect("no file is written");
         report.print(&terminal).expect("memory takes it");
-        assert!(captured.text().contains("import.subscribers  120000  rows/s  120000 .. 120000"), "{}", captured.text());
+        assert!(
+            captured.text().contains("import.subscribers  120000  rows/s  120000 .. 120000"),
+            "{}",
+            captured.text()
+        );
     }
 }

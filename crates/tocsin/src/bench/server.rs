@@ -67,7 +67,10 @@ impl Server {
         let mut process = Child::start(&mut command, "tocsin serve", folder.join("log"))?;
         let ready_after = process.until(started, async || is_ready(port).await.unwrap_or(false)).await?;
         let file = first_key::path(&data);
-        let key = fs::read_to_string(&file).map_err(|error| Failure::file("read the key from", &file, &error))?.trim().to_owned();
+        let key = fs::read_to_string(&file)
+            .map_err(|error| Failure::file("read the key from", &file, &error))?
+            .trim()
+            .to_owned();
         let client = Client::new(format!("http://127.0.0.1:{port}"), Some(key.clone()))?;
         Ok(Server { port, key, folder: data, ready_after, client, process })
     }
@@ -100,8 +103,14 @@ impl Server {
     ///
     /// # Errors
     /// A line is refused.
-    pub async fn import_subscriptions(&self, application: &str, class: &str, write: impl Lines) -> Outcome<(u64, Duration)> {
-        self.import(with_query("/v1/import/subscriptions", &[("application", application), ("class", class)]), write).await
+    pub async fn import_subscriptions(
+        &self,
+        application: &str,
+        class: &str,
+        write: impl Lines,
+    ) -> Outcome<(u64, Duration)> {
+        self.import(with_query("/v1/import/subscriptions", &[("application", application), ("class", class)]), write)
+            .await
     }
 
     async fn import(&self, path: String, write: impl Lines) -> Outcome<(u64, Duration)> {
@@ -138,7 +147,9 @@ impl Server {
     /// # Errors
     /// They are not accepted.
     pub async fn publish(&self, application: &str, class: &str, events: &Value) -> Outcome {
-        self.client.post(&format!("/v1/applications/{}/events/{}", segment(application), segment(class)), events).await?;
+        self.client
+            .post(&format!("/v1/applications/{}/events/{}", segment(application), segment(class)), events)
+            .await?;
         Ok(())
     }
 
@@ -160,7 +171,13 @@ impl Server {
             let status = self.status().await?;
             let attempts = &status["totals"]["attempts"];
             let delivered = attempts["delivered"].as_u64().unwrap_or_default();
-            let other: u64 = attempts.as_object().into_iter().flatten().filter(|(outcome, _)| *outcome != "delivered").filter_map(|(_, count)| count.as_u64()).sum();
+            let other: u64 = attempts
+                .as_object()
+                .into_iter()
+                .flatten()
+                .filter(|(outcome, _)| *outcome != "delivered")
+                .filter_map(|(_, count)| count.as_u64())
+                .sum();
             if other > 0 {
                 return Err(Failure::failed("not everything was delivered").detail(attempts.to_string()));
             }
@@ -175,7 +192,9 @@ impl Server {
                 (before, moved) = (delivered, Instant::now());
             }
             if moved.elapsed() > STALLED {
-                return Err(Failure::failed(format!("{delivered} of {wanted} notifications were delivered, then nothing moved")));
+                return Err(Failure::failed(format!(
+                    "{delivered} of {wanted} notifications were delivered, then nothing moved"
+                )));
             }
             self.process.must_run()?;
             tokio::time::sleep(ASKED_EVERY).await;
@@ -228,7 +247,8 @@ async fn is_ready(port: u16) -> io::Result<bool> {
 /// A line of `/proc/<pid>/status` in bytes; 0 where there is no such file.
 pub fn memory(pid: u32, line: &str) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let kilobytes = text.lines().find_map(|found| found.strip_prefix(line)?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    let kilobytes =
+        text.lines().find_map(|found| found.strip_prefix(line)?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
     kilobytes.unwrap_or_default() * 1024
 }
 

@@ -58,7 +58,8 @@ impl Args {
 }
 
 fn list(terminal: &Terminal, benches: &[Bench]) -> Outcome {
-    let rows: Vec<Vec<String>> = benches.iter().map(|bench| vec![bench.name.to_owned(), bench.about.to_owned()]).collect();
+    let rows: Vec<Vec<String>> =
+        benches.iter().map(|bench| vec![bench.name.to_owned(), bench.about.to_owned()]).collect();
     terminal.table(&["figure", "what is measured"], &rows)?;
     Ok(())
 }
@@ -77,8 +78,9 @@ async fn measure(terminal: &Terminal, context: &Context, benches: &[Bench], mut 
                 let figure = figure.under(format!("{cores} cores"));
                 let figure = if context.quick { figure.under("quick: nothing to quote") } else { figure };
                 let line = figure.line(bench.name);
-                let ratio = line.ratio.as_ref().map(|ratio| format!(", {ratio} of the peer's")).unwrap_or_default();
-                context.tell(format_args!("   {} {}{ratio}; took {}", line.value, line.unit, duration(started.elapsed())));
+                let ratio = line.ratio.as_ref().map(|ratio| format!(", {ratio} times the peer's")).unwrap_or_default();
+                context.tell(format_args!("   {} {}{ratio}: {}", line.value, line.unit, line.conditions));
+                context.tell(format_args!("   took {}", duration(started.elapsed())));
                 report.add(line)?;
             }
             Err(failure) => {
@@ -136,7 +138,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let (file, work) = (folder.path().join("latest.ndjson"), folder.path().join("work"));
         let (file_name, work_name) = (file.to_string_lossy().into_owned(), work.to_string_lossy().into_owned());
-        check(&["--only", "binary.size", "--quick", "--out", &file_name, "--folder", &work_name]).await.expect("measured");
+        check(&["--only", "binary.size", "--quick", "--out", &file_name, "--folder", &work_name])
+            .await
+            .expect("measured");
         let text = std::fs::read_to_string(&file).expect("written");
         let line: serde_json::Value = serde_json::from_str(text.trim_end()).expect("one line of JSON");
         let keys: Vec<&str> = line.as_object().expect("an object").keys().map(String::as_str).collect();

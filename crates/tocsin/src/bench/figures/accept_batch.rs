@@ -15,7 +15,7 @@ use crate::{
         server::Server,
         wire,
     },
-    failure::Outcome,
+    failure::{Failure, Outcome},
 };
 
 /// The figure.
@@ -36,10 +36,17 @@ async fn run(context: &Context) -> Outcome<Figure> {
     let body = Value::Array(vec![event(); EVENTS]).to_string();
     let request = wire::post(PATH, &server.key, "application/json", body.as_bytes());
     let time = Duration::from_secs(context.size(5, 1));
-    wire::flood(server.port, request.clone(), CONNECTIONS, Duration::from_millis(500)).await?;
+    let (mut batches, _) = wire::flood(server.port, request.clone(), CONNECTIONS, Duration::from_millis(500)).await?;
     let mut ours = Samples::default();
     for _ in context.turns() {
-        ours.push(wire::flood(server.port, request.clone(), CONNECTIONS, time).await? * EVENTS as f64);
+        let (answers, seconds) = wire::flood(server.port, request.clone(), CONNECTIONS, time).await?;
+        batches += answers;
+        ours.push(answers as f64 * EVENTS as f64 / seconds);
+    }
+    let (answered, stored) =
+        (batches * EVENTS as u64, server.status().await?["totals"]["events"].as_u64().unwrap_or_default());
+    if stored != answered {
+        return Err(Failure::failed(format!("{answered} events were answered, and {stored} are there")));
     }
     Ok(Figure::new("events/s", ours)
         .under(format!("JSON arrays of {EVENTS} events of 250 characters"))

@@ -30,7 +30,7 @@ pub const DEFINITION: &str = "
 application: intake
 events: {reading: {fields: {device: {type: string, required: true}, value: number, text: string}}}
 subscriptions: {watch: {fields: {device: {type: string, required: true}}}}
-notifications: {alarm: {fields: {device: string, value: number}, content: {templates: {base: {subject: alarm, text: '{{ value }}'}}}}}
+notifications: {alarm: {fields: {value: number}, content: {templates: {base: {subject: alarm, text: '{{ value }}'}}}}}
 rules: {watched: {on: reading, subscription: watch, when: event.device == sub.device, notify: alarm}}
 channels: {records: {protocol: file}}
 ";
@@ -57,7 +57,7 @@ async fn run(context: &Context) -> Outcome<Figure> {
     let nginx = Nginx::start(context).await?;
     let time = Duration::from_secs(context.size(5, 1));
     // Warms up: connections, the journal's file, the processor.
-    wrk.post(server.port, PATH, Duration::from_secs(1)).await?;
+    let mut answered = wrk.post(server.port, PATH, Duration::from_secs(1)).await?.requests;
 
     let (mut ours, mut peer, mut syncs) = (Samples::default(), Samples::default(), Samples::default());
     let (mut p50, mut p99) = (Samples::default(), Samples::default());
@@ -65,6 +65,7 @@ async fn run(context: &Context) -> Outcome<Figure> {
         syncs.push(disk::syncs_per_second(folder.path(), Duration::from_secs(1)).await?);
         let load = wrk.post(server.port, PATH, time).await?;
         ours.push(load.per_second);
+        answered += load.requests;
         p50.push(load.p50_ms);
         p99.push(load.p99_ms);
         if let Some(nginx) = &nginx {
@@ -72,15 +73,14 @@ async fn run(context: &Context) -> Outcome<Figure> {
         }
     }
     let stored = server.status().await?["totals"]["events"].as_u64().unwrap_or_default();
-    let answered = ours.low() * time.as_secs_f64();
-    if (stored as f64) < answered {
+    if stored < answered {
         return Err(Failure::failed(format!("{answered} events were answered, and {stored} are there")));
     }
     Ok(Figure::new("events/s", ours)
-        .beside("wrk into nginx that only answers", peer)
+        .beside("wrk to nginx", peer)
         .under(format!("{} characters", body.len()))
         .under(format!("{CONNECTIONS} connections, closed loop"))
-        .under("each durable before its answer")
+        .under("each durable before its answer; the peer only answers")
         .under(format!("p50 {} ms, p99 {} ms", rounded(p50.median(), 3), rounded(p99.median(), 3)))
         .under(format!("bare fdatasync of 8 KB {}/s", rounded(syncs.median(), 3))))
 }

@@ -59,7 +59,10 @@ async fn run(context: &Context) -> Outcome<Figure> {
     Ok(Figure::new("notifications/s", ours)
         .beside("wrk", peer)
         .under(format!("{} subscriptions of {subscribers} subscribers", subscribers * ORDERS_EACH))
-        .under(format!("{BATCHES} batches of 1000 quotes a turn, {} notifications a batch, closed loop", wanted / next.max(1)))
+        .under(format!(
+            "{BATCHES} batches of 1000 quotes a turn, {} notifications a batch, closed loop",
+            wanted / next.max(1)
+        ))
         .under(format!("{CONNECTIONS} connections to nginx"))
         .under(percentiles(&status))
         .under(format!("peak memory {} MB", rounded(megabytes(server.peak_bytes()), 3))))

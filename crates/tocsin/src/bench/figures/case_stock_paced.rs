@@ -53,7 +53,11 @@ async fn run(context: &Context) -> Outcome<Figure> {
     Ok(Figure::new("ms", ours)
         .under("p99")
         .under(format!("{} subscriptions of {subscribers} subscribers", subscribers * ORDERS_EACH))
-        .under(format!("a batch of 1000 quotes with {} notifications each {} s, open loop", wanted / next.max(1), pace.as_secs_f64()))
+        .under(format!(
+            "a batch of 1000 quotes with {} notifications each {} s, open loop",
+            wanted / next.max(1),
+            pace.as_secs_f64()
+        ))
         .under(format!("{CONNECTIONS} connections to nginx"))
         .under(said.join("; "))
         .under(format!("peak memory {} MB", rounded(megabytes(peak), 3))))

@@ -35,9 +35,12 @@ async fn run(context: &Context) -> Outcome<Figure> {
         "{{protocol: http, concurrency: {CONNECTIONS}, options: {{secret: whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw, allow_networks: [127.0.0.0/8]}}}}"
     );
     let port = nginx.port;
-    let mut fanout = Fanout::start(context, &channel, posts, move |number| format!("http://127.0.0.1:{port}/hook/r{number}")).await?;
+    let mut fanout =
+        Fanout::start(context, &channel, posts, move |number| format!("http://127.0.0.1:{port}/hook/r{number}"))
+            .await?;
     let data = json!({"topic": "all", "text": "x".repeat(TEXT_CHARACTERS)});
-    let body = json!({"id": "n-12-3456", "type": "item", "timestamp": "2026-11-21T09:30:00.123456Z", "data": data}).to_string();
+    let body = json!({"id": "n-12-3456", "type": "item", "timestamp": "2026-11-21T09:30:00.123456Z", "data": data})
+        .to_string();
     let headers = [
         ("Content-Type", "application/json"),
         ("User-Agent", "Tocsin/0.1.0"),

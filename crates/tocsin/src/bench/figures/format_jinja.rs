@@ -53,7 +53,8 @@ notifications:
             this strong is felt by many people but seldom breaks anything that was standing before.{% endif %}
 
             You get this letter because you asked to be told of earthquakes within {{ sub.distance }} km of your home,
-            and it went to {{ device.address }}. You can change your mind at any time.
+            and it went to {{ device.address }}. You can change your mind at any
+            time: answer this letter, and we will tell you no more.
 rules: {near: {on: quake, subscription: nearby, when: event.magnitude > sub.distance, notify: letter, with: {distance: sub.distance}}}
 channels: {records: {protocol: file}}
 ";
@@ -74,7 +75,9 @@ async fn run(context: &Context) -> Outcome<Figure> {
             }
             ours.push(renders as f64 / started.elapsed().as_secs_f64());
         }
-        Ok(Figure::new("renders/s", ours).under(format!("subject and text of {characters} characters")).under("one core"))
+        Ok(Figure::new("renders/s", ours)
+            .under(format!("subject and text of {characters} characters"))
+            .under("one core"))
     })
     .await?
 }
@@ -82,14 +85,19 @@ async fn run(context: &Context) -> Outcome<Figure> {
 /// Renders the letter again each time it is called.
 fn renderer() -> Outcome<impl FnMut() -> Outcome<Content>> {
     let compiled = compile_text(DEFINITION, 1, &|_| None).map_err(|problems| {
-        problems.iter().fold(Failure::failed("the letter's definition has mistakes"), |failure, problem| failure.detail(problem.to_string()))
+        problems.iter().fold(Failure::failed("the letter's definition has mistakes"), |failure, problem| {
+            failure.detail(problem.to_string())
+        })
     })?;
     let at = Timestamp::from_millis(1_795_253_400_000);
     let event = [Value::Number(5.4), Value::from("22 km NNE of Hualian, Taiwan"), Value::Timestamp(at)];
-    let event_fields = compiled.application.events.values().next().map(|class| class.fields.clone()).unwrap_or_default();
-    let subscription_fields = compiled.application.subscriptions.values().next().map(|class| class.fields.clone()).unwrap_or_default();
+    let event_fields =
+        compiled.application.events.values().next().map(|class| class.fields.clone()).unwrap_or_default();
+    let subscription_fields =
+        compiled.application.subscriptions.values().next().map(|class| class.fields.clone()).unwrap_or_default();
     let scope = EventScope::new(&event_fields, &event);
-    let fields = [Value::Number(5.4), Value::from("22 km NNE of Hualian, Taiwan"), Value::Timestamp(at), Value::Number(123.0)];
+    let fields =
+        [Value::Number(5.4), Value::from("22 km NNE of Hualian, Taiwan"), Value::Timestamp(at), Value::Number(123.0)];
     let rule = "near".parse().expect("a name");
     let subscriber = "taipei-00042".parse().expect("an id");
     let profile = Profile::default();
@@ -107,7 +115,9 @@ fn renderer() -> Outcome<impl FnMut() -> Outcome<Content>> {
             subscription: (&subscription_fields, &[Value::Number(500.0)]),
             device: DeviceScope { name: "mail", channel: "records", address: "somebody@example.org" },
         };
-        formatter.format(None, "records", &scope).map_err(|error| Failure::failed("the letter cannot be formatted").because(&error))
+        formatter
+            .format(None, "records", &scope)
+            .map_err(|error| Failure::failed("the letter cannot be formatted").because(&error))
     })
 }
 

@@ -29,5 +29,7 @@ async fn run(context: &Context) -> Outcome<Figure> {
         tokio::time::sleep(rest).await;
         ours.push(megabytes(server.resident_bytes()));
     }
-    Ok(Figure::new("MB", ours).under(format!("resident after {} s of rest", rest.as_secs())).under("the nearest rival idles at 13 MB"))
+    Ok(Figure::new("MB", ours)
+        .under(format!("resident after {} s of rest", rest.as_secs()))
+        .under("the nearest rival idles at 13 MB"))
 }

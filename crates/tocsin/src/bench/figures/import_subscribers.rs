@@ -8,7 +8,7 @@ use crate::{
         server::Server,
     },
     examples::stock::write_subscribers,
-    failure::Outcome,
+    failure::{Failure, Outcome},
 };
 
 /// The figure.
@@ -25,8 +25,16 @@ async fn run(context: &Context) -> Outcome<Figure> {
     for _ in context.turns() {
         let folder = context.folder()?;
         let server = Server::start(context, folder.path()).await?;
-        let (stored, took) = server.import_subscribers(move |out| write_subscribers(out, rows, "http://127.0.0.1:9/hook")).await?;
+        let (stored, took) =
+            server.import_subscribers(move |out| write_subscribers(out, rows, "http://127.0.0.1:9/hook")).await?;
+        let there = &server.status().await?["counts"]["subscribers"];
+        if (stored, there.as_u64()) != (u64::from(rows), Some(stored)) {
+            return Err(Failure::failed(format!("{stored} rows were stored, and {there} are there")));
+        }
         ours.push(stored as f64 / took.as_secs_f64());
     }
-    Ok(Figure::new("rows/s", ours).under(format!("{rows} NDJSON lines over HTTP")).under("one device each").under("durable, into an empty server"))
+    Ok(Figure::new("rows/s", ours)
+        .under(format!("{rows} NDJSON lines over HTTP"))
+        .under("one device each")
+        .under("durable, into an empty server"))
 }

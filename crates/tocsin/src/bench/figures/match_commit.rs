@@ -35,7 +35,8 @@ async fn run(context: &Context) -> Outcome<Figure> {
     let made = busy(move || make(subscribers)).await??;
     let notifications: u64 = made.iter().flat_map(|(_, batches)| batches).map(|batch| u64::from(batch.count)).sum();
     let folder = context.folder()?;
-    let journal = SqliteJournal::open(folder.path().join("journal.db"), JournalOptions::default()).await.map_err(stored)?;
+    let journal =
+        SqliteJournal::open(folder.path().join("journal.db"), JournalOptions::default()).await.map_err(stored)?;
     let (mut ours, mut syncs) = (Samples::default(), Samples::default());
     // The first pass makes the file grow for the first time, and does not count.
     commit_all(&journal, &made).await?;
@@ -45,7 +46,10 @@ async fn run(context: &Context) -> Outcome<Figure> {
     }
     Ok(Figure::new("ms", ours)
         .under(format!("{} subscriptions", subscribers * ORDERS_EACH))
-        .under(format!("batches of 1000 events, {:.0} notifications in batches of at most 2500", notifications as f64 / BATCHES as f64))
+        .under(format!(
+            "batches of 1000 events, {:.0} notifications in batches of at most 2500",
+            notifications as f64 / BATCHES as f64
+        ))
         .under("one commit at a time, mean of a pass of ten")
         .under(format!("bare fdatasync of 8 KB {} ms", rounded(syncs.median(), 3))))
 }
@@ -100,7 +104,10 @@ async fn commit_all(journal: &SqliteJournal, made: &[(EventBatch, Vec<NewNotific
 ///
 /// # Errors
 /// The journal does not take it, or hands out something else.
-pub async fn accept_and_claim(journal: &SqliteJournal, batch: &EventBatch) -> Outcome<Claim<tocsin_model::id::EventBatchId>> {
+pub async fn accept_and_claim(
+    journal: &SqliteJournal,
+    batch: &EventBatch,
+) -> Outcome<Claim<tocsin_model::id::EventBatchId>> {
     let new = NewEventBatch {
         application: batch.application.clone(),
         version: batch.version,

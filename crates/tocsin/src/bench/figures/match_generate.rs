@@ -53,7 +53,9 @@ async fn run(context: &Context) -> Outcome<Figure> {
         let expected: u64 = market::expected(subscribers, 0..BATCHES).iter().sum();
         let (notifications, bytes) = pass()?;
         if notifications as u64 != expected {
-            return Err(Failure::failed(format!("{notifications} notifications were made, and trying one by one finds {expected}")));
+            return Err(Failure::failed(format!(
+                "{notifications} notifications were made, and trying one by one finds {expected}"
+            )));
         }
         let mut ours = Samples::default();
         for _ in turns {

@@ -3,7 +3,7 @@
 use super::{Bench, Measuring};
 use crate::{
     bench::{
-        context::{Context, busy},
+        context::busy,
         figure::{Figure, rounded},
         market::{self, ORDERS_EACH},
         server::memory,

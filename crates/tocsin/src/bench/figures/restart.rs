@@ -83,7 +83,9 @@ async fn measure(context: &Context, subscribers: u32, queued: u64, batch_size: u
         let status = server.status().await?;
         let (waiting, indexed) = (&status["backlog"]["notifications"], &status["applications"][0]["indexed"]);
         if (waiting.as_u64(), indexed.as_u64()) != (Some(queued), Some(queued)) {
-            return Err(Failure::failed(format!("{waiting} notifications wait and {indexed} subscriptions are indexed, and there are {queued} of each")));
+            return Err(Failure::failed(format!(
+                "{waiting} notifications wait and {indexed} subscriptions are indexed, and there are {queued} of each"
+            )));
         }
         peak = peak.max(server.peak_bytes());
         // The server is dropped here, which kills it: the next start finds what a crash leaves.
@@ -106,7 +108,9 @@ async fn fill(data: &Path, queued: u64, batch_size: u32) -> Outcome {
     let mut first = 0;
     while first < queued {
         let end = (first + COMMITTED_TOGETHER).min(queued);
-        let batches = (first..end).step_by(batch_size as usize).map(|at| new_batch(&events, at, (end - at).min(u64::from(batch_size)) as u32));
+        let batches = (first..end)
+            .step_by(batch_size as usize)
+            .map(|at| new_batch(&events, at, (end - at).min(u64::from(batch_size)) as u32));
         let step = Step { matched: claim.take().into_iter().collect(), batches: batches.collect(), ..Step::default() };
         journal.commit(step).await.map_err(stored)?;
         first = end;
