@@ -57,8 +57,7 @@ impl FieldType {
     /// # Errors
     /// Says what was given instead.
     pub fn accept(self, value: Value) -> Result<Value, String> {
-        let wrong =
-            |value: &Value| Err(format!("should be {}, not {}", article(self.name()), article(value.type_name())));
+        let wrong = |value: &Value| Err(format!("should be {}, not {}", article(self.name()), article(value.type_name())));
         match (self, value) {
             (_, Value::Null) => Ok(Value::Null),
             (FieldType::Boolean, value @ Value::Boolean(_))
@@ -69,14 +68,10 @@ impl FieldType {
             | (FieldType::List, value @ Value::List(_))
             | (FieldType::Map, value @ Value::Map(_)) => Ok(value),
             // 2^53: beyond it a double skips integers, and `3.0` is a fair spelling of 3 only below.
-            (FieldType::Integer, Value::Number(number))
-                if number.fract() == 0.0 && number.abs() <= 9_007_199_254_740_992.0 =>
-            {
+            (FieldType::Integer, Value::Number(number)) if number.fract() == 0.0 && number.abs() <= 9_007_199_254_740_992.0 => {
                 Ok(Value::Integer(number as i64))
             }
-            (FieldType::Integer, Value::Number(_)) => {
-                Err("should be an integer of 64 bits without fraction".to_owned())
-            }
+            (FieldType::Integer, Value::Number(_)) => Err("should be an integer of 64 bits without fraction".to_owned()),
             (FieldType::Number, Value::Integer(integer)) => Ok(Value::Number(integer as f64)),
             (FieldType::Timestamp, Value::Text(text)) => {
                 text.parse().map(Value::Timestamp).map_err(|error: crate::time::TimestampError| error.to_string())
@@ -189,13 +184,8 @@ impl Fields {
 
     /// The row as a JSON object, without its nulls. `row_from_stored` reads it.
     pub fn to_json(&self, row: &[Value]) -> String {
-        let named: Vec<(&str, &Value)> = self
-            .0
-            .iter()
-            .zip(row)
-            .filter(|(_, value)| !value.is_null())
-            .map(|(field, value)| (field.name.as_str(), value))
-            .collect();
+        let named: Vec<(&str, &Value)> =
+            self.0.iter().zip(row).filter(|(_, value)| !value.is_null()).map(|(field, value)| (field.name.as_str(), value)).collect();
         let map = Value::Map(named.into_iter().map(|(name, value)| (name.into(), value.clone())).collect());
         serde_json::to_string(&map).expect("a value is always JSON")
     }
@@ -298,12 +288,7 @@ struct RowChecker<'a> {
 
 impl<'a> RowChecker<'a> {
     fn new(fields: &'a Fields) -> Self {
-        RowChecker {
-            fields,
-            row: vec![Value::Null; fields.len()],
-            given: vec![false; fields.len()],
-            problems: Vec::new(),
-        }
+        RowChecker { fields, row: vec![Value::Null; fields.len()], given: vec![false; fields.len()], problems: Vec::new() }
     }
 
     fn take(&mut self, name: &str, value: Value) {

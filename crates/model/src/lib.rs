@@ -5,13 +5,13 @@
 //! a [`receipt`] closes each of them.
 
 pub mod application; // what a deployment does: classes, rules, channels, formats, retention
-pub mod content; // what a notification says, once it is formatted
 pub mod definition; // the YAML text of an application becomes an `Application`, or every problem in it
+pub mod subscriber; // whom to tell: subscribers and their devices
+pub mod subscription; // what they care about
 pub mod event; // what happened: packed batches of typed rows
 pub mod notification; // what is to be told: packed batches of columns
-pub mod receipt;
-pub mod subscriber; // whom to tell: subscribers and their devices
-pub mod subscription; // what they care about // what became of it: dispositions, attempts, receipts
+pub mod content; // what a notification says, once it is formatted
+pub mod receipt; // what became of it: dispositions, attempts, receipts
 
 pub mod field; // typed fields and the rows that hold their values
 pub mod id; // ids are types

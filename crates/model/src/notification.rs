@@ -242,9 +242,7 @@ mod tests {
                 name("note"),
                 Column::Values(
                     FieldType::String,
-                    values
-                        .map(|value| if value % 3 == 0 { Value::Null } else { Value::from(&*value.to_string()) })
-                        .collect(),
+                    values.map(|value| if value % 3 == 0 { Value::Null } else { Value::from(&*value.to_string()) }).collect(),
                 ),
             ),
         ]

@@ -82,17 +82,13 @@ pub fn check_profile(profile: &Profile) -> Vec<crate::problem::Problem> {
     if let Some(locale) = &profile.locale
         && !is_language_tag(locale)
     {
-        problems.push(
-            Problem::at("locale", format!("`{locale}` is not a language tag"))
-                .hint("give BCP 47, such as `de` or `pt-BR`"),
-        );
+        problems.push(Problem::at("locale", format!("`{locale}` is not a language tag")).hint("give BCP 47, such as `de` or `pt-BR`"));
     }
     if let Some(zone) = &profile.time_zone
         && jiff::tz::TimeZone::get(zone).is_err()
     {
         problems.push(
-            Problem::at("time_zone", format!("`{zone}` is not a time zone"))
-                .hint("give an IANA name, such as `Europe/Vienna`"),
+            Problem::at("time_zone", format!("`{zone}` is not a time zone")).hint("give an IANA name, such as `Europe/Vienna`"),
         );
     }
     problems
@@ -116,8 +112,7 @@ mod tests {
     #[test]
     fn locales_and_zones_are_checked() {
         let check = |locale: &str, zone: &str| {
-            check_profile(&Profile { locale: Some(locale.into()), time_zone: Some(zone.into()), ..Profile::default() })
-                .len()
+            check_profile(&Profile { locale: Some(locale.into()), time_zone: Some(zone.into()), ..Profile::default() }).len()
         };
         assert_eq!(check("de-AT", "Europe/Vienna"), 0);
         assert_eq!(check("zh-Hant-TW", "Asia/Taipei"), 0);
