@@ -1,1 +1,29 @@
-//! Room under construction.
+//! Content in, disposition out: how a formatted notification leaves, and what the far side said.
+//!
+//! A [`channel::OpenChannel`] is a running instance of a protocol. It takes [`channel::Outgoing`] messages into one
+//! bounded queue, from which its sessions pull, and gives back **exactly one** [`channel::Answer`] for each of them,
+//! whatever happens: a session that dies, a panic and a closing channel are answers too. Delivery is at least once:
+//! only an answer of the far side that was lost on its way can make a second delivery, under the same message id.
+//!
+//! Every protocol is a folder of the same shape: `options` (what an operator may set), `send` (the sessions),
+//! `classify` (pure: the far side's answer becomes a disposition). This room knows no journal, no template and no retry
+//! schedule; time comes from a [`channel::Clock`].
+
+pub mod channel; // what every protocol promises: messages in, one answer for each
+pub mod protocol; // which protocols there are; options are checked, channels opened
+
+pub mod file; // records appended to a file
+pub mod http; // requests with Standard Webhooks signatures
+pub mod smtp; // mails over persistent, pipelined sessions
+
+pub mod networks; // which addresses we talk to
+pub mod options; // options as the definition gives them become typed options, or every problem in them
+
+mod queue; // the bounded queue that sessions pull from, and the message that must be answered
+mod tls; // whom we trust
+
+#[cfg(test)]
+mod testing; // what the tests of all protocols share
+
+pub use channel::{Answer, Clock, Context, Facts, OpenChannel, Outgoing, SystemClock, Ticket};
+pub use protocol::{ProtocolDescription, check, open, protocols};

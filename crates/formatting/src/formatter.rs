@@ -5,6 +5,7 @@ use std::{collections::HashMap, fmt, io};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior};
 use tocsin_model::{
     application::{ContentTemplates, TemplateParts},
+    content::Content,
     field::{FieldType, Fields},
     id::{Name, NotificationBatchId, NotificationId},
     problem::{Problem, closest},
@@ -25,19 +26,6 @@ pub const OUTPUT_BYTES_MAX: usize = 4 << 20;
 const FUEL: u64 = 100_000;
 /// Macros within each other count four, blocks one.
 const RECURSION_MAX: usize = 64;
-
-/// A formatted notification.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Content {
-    /// One line, without line breaks.
-    pub subject: Option<String>,
-    /// Plain text.
-    pub text: Option<String>,
-    /// HTML, with every value escaped.
-    pub html: Option<String>,
-    /// JSON; it was read back and is well-formed.
-    pub json: Option<String>,
-}
 
 /// A part of a content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

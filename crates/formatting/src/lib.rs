@@ -17,5 +17,5 @@ mod language; // how a language writes numbers and dates
 #[cfg(test)]
 mod tests;
 
-pub use formatter::{Content, FormatError, Formatter, OUTPUT_BYTES_MAX, Part};
+pub use formatter::{FormatError, Formatter, OUTPUT_BYTES_MAX, Part};
 pub use scope::{DeviceScope, EventScope, KnownVariables, Scope};

@@ -1,1 +1,48 @@
-//! Room under construction.
+//! Decides who cares: an event batch in, matches out. No I/O, no clock, no threads; the same changes and batches give
+//! the same matches.
+//!
+//! A rule is compiled once. Its predicate is taken apart: equality tests between event and subscription become the
+//! key of a hash of groups, one ordered test (or a range with two ends) a sorted column in each group that is answered
+//! by binary search and contiguous slices; what concerns the event alone is tested once per event, what concerns the
+//! subscription alone once when it is put; the rest is a residual, checked per candidate. So an event costs what it
+//! matches, not what is subscribed. An [`oracle`] that tests one by one is always at hand.
+//!
+//! # What expressions mean
+//!
+//! CEL, with these decisions; an error is never a match.
+//!
+//! | case | meaning |
+//! |---|---|
+//! | a field that is missing or null | is null; `has(event.x)` is false |
+//! | a key that a map lacks | an error; `has(event.x.key)` is false, also where the value is null |
+//! | `==`, `!=` with null | null equals null and nothing else |
+//! | `<`, `<=`, `>`, `>=`, arithmetic, functions with null | an error |
+//! | errors in `&&`, `\|\|`, `all`, `exists` | absorbed where another operand decides, in any order |
+//! | integer with number | compared by exact value, also beyond 2^53; equal where the values are; usable as map keys |
+//! | integer with number in arithmetic | the integer becomes a number first |
+//! | integer overflow, division by zero | an error |
+//! | number overflow, division by zero | infinite or NaN; NaN equals and orders with nothing |
+//! | strings | ordered by code points; sizes and places count characters |
+//! | `uint` | is an integer; `bytes` and messages are refused |
+//! | timestamps, durations | to the microsecond; years 1 to 9999, else an error |
+//! | `matches` | finds anywhere; linear time; literal patterns are compiled once |
+//! | `contains_ci` | contains, after lower-casing both by Unicode |
+//! | `distance_km(lat, lon, lat, lon)` | great circle by haversine, mean Earth radius 6371.0088 km; an error beyond the poles |
+//! | a variable of a macro | may hide `event` and `sub` |
+//! | more than [`evaluate::STEPS_MAX`] steps | no match, and the rule is reported as failed for this event |
+
+pub mod check; //       ... or problems with positions and hints
+pub mod cut; // 6. runs become notification batches
+pub mod dialect; // 1. text becomes a syntax tree
+pub mod expression; // 2. the tree becomes typed expressions over places of fields
+pub mod index; // 4. the structures that answer
+pub mod notify;
+pub mod rule; // 3. a rule's predicate becomes branches: guards, keys, ranges, residuals
+pub mod shard; // 5. subscriptions in, event batches in, runs of matches out // 7. at delivery: the full fields of one notification
+
+pub mod datum; // values while an expression runs
+pub mod evaluate; // the plain interpreter
+pub mod oracle; // the same answers without an index, one by one
+
+mod functions; // what expressions may call
+mod residual; // what is left to check per candidate, column by column

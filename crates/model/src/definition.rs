@@ -46,6 +46,42 @@ pub fn read(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<
     }
 }
 
+/// Gives problems that others found in a definition their place in its text, by their paths.
+///
+/// A position that a problem carries already is one inside the value at its path (an expression, a template). It is
+/// added to the value's own if the value stands on one line; else it goes into the message.
+pub fn locate(text: &str, problems: Vec<Problem>) -> Vec<Problem> {
+    let Some(root) = document::parse(text, &mut Vec::new()) else {
+        return problems;
+    };
+    in_order(problems.into_iter().map(|problem| locate_one(text, &root, problem)).collect())
+}
+
+fn locate_one(text: &str, root: &document::Node, mut problem: Problem) -> Problem {
+    let (mut node, mut exact) = (root, true);
+    for key in problem.path.split('.') {
+        match node.get(key) {
+            Some(next) => node = next,
+            None => exact = false,
+        }
+        if !exact {
+            break;
+        }
+    }
+    let inner = problem.line.zip(problem.column);
+    let written: String = text.chars().skip(node.start).take(node.end.saturating_sub(node.start)).collect();
+    let quote = u32::from(written.starts_with(['"', '\'']));
+    problem = problem.position(node.line, node.column);
+    match inner {
+        Some((1, column)) if exact && !written.contains('\n') && !written.starts_with(['|', '>']) => {
+            problem.column = Some(node.column + quote + column.saturating_sub(1));
+        }
+        Some((line, column)) => problem.message = format!("{} (line {line}, column {column} of it)", problem.message),
+        None => {}
+    }
+    problem
+}
+
 /// The JSON Schema of definitions (draft 2020-12), for editors. It comes from the table by which `read` checks.
 pub fn json_schema() -> serde_json::Value {
     shape::json_schema(&language::APPLICATION)

@@ -10,6 +10,7 @@ pub mod subscriber; // whom to tell: subscribers and their devices
 pub mod subscription; // what they care about
 pub mod event; // what happened: packed batches of typed rows
 pub mod notification; // what is to be told: packed batches of columns
+pub mod content; // what a notification says, once it is formatted
 pub mod receipt; // what became of it: dispositions, attempts, receipts
 
 pub mod field; // typed fields and the rows that hold their values

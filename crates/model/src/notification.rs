@@ -147,6 +147,30 @@ impl Notifications {
         out
     }
 
+    /// The event batches that a packed form tells of, ascending, each once. Reads no further than their list.
+    ///
+    /// # Errors
+    /// The bytes are damaged.
+    pub fn event_batches(packed: &[u8]) -> Result<Vec<EventBatchId>, Damaged> {
+        let mut reader = Reader::new(packed);
+        reader.varint()?;
+        let runs = reader.count()?;
+        let mut batch = 0i64;
+        let mut batches = Vec::new();
+        for _ in 0..runs {
+            batch = batch.wrapping_add(reader.signed()?);
+            reader.varint()?;
+            reader.varint()?;
+            let id = EventBatchId(batch as u64);
+            if batches.last() != Some(&id) {
+                batches.push(id);
+            }
+        }
+        batches.sort_unstable();
+        batches.dedup();
+        Ok(batches)
+    }
+
     /// Reads the packed form.
     ///
     /// # Errors
@@ -265,6 +289,8 @@ mod tests {
                 captured: column(count as usize, seed % 1000),
             };
             let packed = notifications.pack();
+            let told: std::collections::BTreeSet<_> = runs.iter().map(|run| EventBatchId(run.0)).collect();
+            prop_assert_eq!(Notifications::event_batches(&packed), Ok(told.into_iter().collect()));
             prop_assert_eq!(Notifications::unpack(&packed), Ok(notifications));
             for end in (0..packed.len()).step_by(1 + packed.len() / 20) {
                 prop_assert!(Notifications::unpack(&packed[..end]).is_err());

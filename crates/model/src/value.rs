@@ -110,6 +110,23 @@ impl From<serde_json::Value> for Value {
     }
 }
 
+impl From<Value> for serde_json::Value {
+    fn from(value: Value) -> Self {
+        match value {
+            Value::Null => serde_json::Value::Null,
+            Value::Boolean(value) => value.into(),
+            Value::Integer(value) => value.into(),
+            Value::Number(value) => value.into(),
+            Value::Text(value) => value.as_ref().into(),
+            Value::Timestamp(value) => value.to_string().into(),
+            Value::List(items) => items.iter().cloned().map(serde_json::Value::from).collect(),
+            Value::Map(entries) => {
+                entries.iter().map(|(key, value)| (key.to_string(), serde_json::Value::from(value.clone()))).collect()
+            }
+        }
+    }
+}
+
 impl Serialize for Value {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {

@@ -1,7 +1,12 @@
 //! 1. A submission becomes an event batch.
 
 use tocsin_model::{event::PackedEvents, id::Name, time::Timestamp};
-use tocsin_store::{error::StoreError, journal::Idempotency};
+use tocsin_store::{
+    error::StoreError,
+    journal::{Accepted, Idempotency, Journal, NewEventBatch},
+};
+
+use crate::{Clock, latency::Latencies};
 
 /// Events of one class that ask to be accepted together, already packed by the running version of their class.
 #[derive(Debug, Clone)]
@@ -34,4 +39,32 @@ pub enum AcceptError {
     /// The store failed.
     #[error(transparent)]
     Store(StoreError),
+}
+
+/// Stores a submission. When it returns, the events are durable or were before.
+pub(crate) async fn accept(
+    journal: &dyn Journal,
+    clock: &dyn Clock,
+    latencies: &Latencies,
+    submission: Submission,
+) -> Result<Accepted, AcceptError> {
+    let Submission { application, version, class, source, received_at, events, idempotency } = submission;
+    let count = u64::from(events.count());
+    let accepted_at = clock.now().max(received_at);
+    let batch = NewEventBatch { application, version, class, source, received_at, accepted_at, events, idempotency };
+    let accepted = journal.accept(batch).await.map_err(|error| match error {
+        StoreError::Full(room) => AcceptError::Full(room),
+        error => AcceptError::Store(error),
+    });
+    match &accepted {
+        Ok(Accepted::New(_)) => {
+            metrics::counter!("accept_batches_total").increment(1);
+            metrics::counter!("accept_events_total").increment(count);
+            latencies.accept.record(clock.now().since(received_at));
+        }
+        Ok(Accepted::Duplicate(_) | Accepted::KeyReused(_)) => metrics::counter!("accept_duplicates_total").increment(1),
+        Err(AcceptError::Full(_)) => metrics::counter!("accept_refused_total").increment(1),
+        Err(_) => {}
+    }
+    accepted
 }

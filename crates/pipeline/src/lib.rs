@@ -5,24 +5,108 @@
 //! keeps its id. Knows nothing of SQL, sockets or templates; those live in the rooms it drives.
 
 pub mod accept_events; // 1. a submission becomes an event batch
+pub mod match_events; // 2. the batch meets the index: matches, cut into notification batches
+mod deliver_work; // 3. a work item is formatted and leaves through its channel: dispositions
+mod record_receipts; // 4. dispositions become receipts, retries, suspensions
+
 pub mod compile; // a definition becomes what the steps run: rules, formatters, channels
+pub mod latency; // how long things take, by percentile
+pub mod options; // the bounds and delays of the flow
+pub mod versions; // old batches are read by the version that packed them
 
-use std::{sync::Arc, time::Duration};
+mod follow_changes; // keeps the match index true to the records
+mod running; // an application's open channels and their workers
+mod upkeep; // clockwork: retention
 
-use tocsin_model::{id::Name, time::Timestamp};
-use tocsin_store::{error::StoreError, journal::Journal, records::Records};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use tocsin_delivery::OpenChannel;
+use tocsin_model::{application::Channel, definition, id::Name, problem::Problem};
+use tocsin_store::{
+    error::StoreError,
+    journal::{Accepted, Journal},
+    records::Records,
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+};
+use tokio_util::sync::CancellationToken;
 
 pub use accept_events::{AcceptError, Submission};
 pub use compile::Compiled;
+pub use latency::Latencies;
+pub use options::PipelineOptions;
+pub use tocsin_delivery::{Clock, Context, SystemClock};
+pub use versions::{Environment, Versions};
 
-/// Tells the time. The one clock of the process is made above; tests bring their own.
-pub trait Clock: Send + Sync + 'static {
-    /// Now.
-    fn now(&self) -> Timestamp;
+use match_events::{Command, Matcher};
+use running::Running;
+
+/// What all steps share.
+pub(crate) struct Flow {
+    journal: Arc<dyn Journal>,
+    records: Arc<dyn Records>,
+    clock: Arc<dyn Clock>,
+    options: PipelineOptions,
+    latencies: Latencies,
+    versions: Versions,
+    context: Context,
+    opener: Opener,
+    /// Version, subscriptions and bytes of each application's index, as last reported by the matcher.
+    indexes: Mutex<BTreeMap<Name, (u32, u64, u64)>>,
+    luck: Mutex<fastrand::Rng>,
 }
 
-/// The running flow of all applications.
-pub struct Pipeline;
+impl Flow {
+    /// From 0 to 1.
+    fn luck(&self) -> f64 {
+        self.luck.lock().f64()
+    }
+}
+
+/// What the pipeline is made of. Tests bring their own parts.
+pub struct Parts {
+    /// The flow's store.
+    pub journal: Arc<dyn Journal>,
+    /// The system of record.
+    pub records: Arc<dyn Records>,
+    /// Answers `${NAME}` in definitions.
+    pub environment: Environment,
+    /// What channels need to know: the clock too.
+    pub context: Context,
+    /// Opens a channel: `tocsin_delivery::open`, or a test's own far end.
+    pub opener: Opener,
+    /// Bounds and delays.
+    pub options: PipelineOptions,
+    /// Where the jitter of retries starts from.
+    pub seed: u64,
+}
+
+/// Opens a channel by its name and definition.
+pub type Opener = Arc<dyn Fn(&Name, &Channel, &Context) -> Result<Box<dyn OpenChannel>, Vec<Problem>> + Send + Sync>;
+
+/// Why an application cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// Its channels cannot be opened.
+    #[error("{} in the definition", problems(.0))]
+    Problems(Vec<Problem>),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The pipeline has been stopped.
+    #[error("the server is shutting down")]
+    Stopped,
+}
+
+fn problems(problems: &[Problem]) -> String {
+    match problems {
+        [one] => one.to_string(),
+        many => format!("{} problems", many.len()),
+    }
+}
 
 /// How one application is doing.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -33,68 +117,255 @@ pub struct ApplicationStatus {
     pub indexed: u64,
     /// Bytes that the index takes.
     pub index_bytes: u64,
-    /// Whether the index has caught up with the records since the start.
+    /// Whether events are accepted and matched.
     pub ready: bool,
 }
 
+/// The running flow of all applications.
+pub struct Pipeline {
+    flow: Arc<Flow>,
+    running: Mutex<BTreeMap<Name, Arc<Running>>>,
+    /// One application is changed at a time, so that an older version never overtakes a newer.
+    changing: tokio::sync::Mutex<()>,
+    commands: mpsc::Sender<Command>,
+    stop: CancellationToken,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
 impl Pipeline {
-    /// Starts the flow: loads the current version of every application, builds the indexes, opens the channels.
-    pub async fn start(
-        journal: Arc<dyn Journal>,
-        records: Arc<dyn Records>,
-        clock: Arc<dyn Clock>,
-    ) -> Result<Arc<Pipeline>, StoreError> {
-        let _ = (journal, records, clock);
-        todo!()
+    /// Starts the flow: runs the current version of every application, with its index built and its channels open.
+    /// An application that cannot run (a variable of the environment is missing, say) is logged and left out; what
+    /// waits for it stays in the journal.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn start(parts: Parts) -> Result<Arc<Pipeline>, StoreError> {
+        let Parts { journal, records, environment, context, opener, options, seed } = parts;
+        let flow = Arc::new(Flow {
+            versions: Versions::new(records.clone(), environment),
+            clock: context.clock.clone(),
+            latencies: Latencies::default(),
+            indexes: Mutex::default(),
+            luck: Mutex::new(fastrand::Rng::with_seed(seed)),
+            journal,
+            records,
+            options,
+            context,
+            opener,
+        });
+        let (commands, receiver) = mpsc::channel(16);
+        let pipeline = Arc::new(Pipeline {
+            flow: flow.clone(),
+            running: Mutex::default(),
+            changing: tokio::sync::Mutex::default(),
+            commands,
+            stop: CancellationToken::new(),
+            tasks: Mutex::default(),
+        });
+        pipeline.run_all(receiver).await?;
+        Ok(pipeline)
     }
 
-    /// Runs this version of an application in place of the one that runs, without losing anything in flight.
-    pub async fn run(&self, compiled: Arc<Compiled>) -> Result<(), StoreError> {
-        let _ = compiled;
-        todo!()
+    async fn run_all(self: &Arc<Self>, commands: mpsc::Receiver<Command>) -> Result<(), StoreError> {
+        let mut matcher = Matcher::new(self.flow.clone(), commands);
+        for stored in self.flow.records.applications().await? {
+            match self.flow.versions.get(&stored.name, stored.version).await? {
+                Some(compiled) => {
+                    let shard = match_events::build_shard(&self.flow, &stored.name, compiled.rules.clone()).await?;
+                    match self.open(compiled.clone()).await {
+                        Ok(()) => matcher.install(compiled, shard),
+                        Err(RunError::Store(error)) => return Err(error),
+                        Err(error) => tracing::error!(application = %stored.name, %error, "an application cannot run"),
+                    }
+                }
+                None => tracing::error!(application = %stored.name, "an application cannot run; see `tocsin check`"),
+            }
+        }
+        let matching = tokio::spawn(matcher.run(self.stop.clone()));
+        let pipeline = Arc::downgrade(self);
+        let retention = move || pipeline.upgrade().map_or(Duration::MAX, |pipeline| pipeline.retention());
+        let upkeep = tokio::spawn(upkeep::run(self.flow.clone(), retention, self.stop.clone()));
+        self.tasks.lock().extend([matching, upkeep]);
+        Ok(())
+    }
+
+    /// Runs this version of an application in place of the one that runs. Its index is built first, so matching goes
+    /// on meanwhile; what was accepted or made under the old version is finished as it was meant.
+    ///
+    /// # Errors
+    /// Its channels cannot be opened; the version that ran still does.
+    pub async fn run(&self, compiled: Arc<Compiled>) -> Result<(), RunError> {
+        let _one_at_a_time = self.changing.lock().await;
+        let name = compiled.application.name.clone();
+        let shard = match_events::build_shard(&self.flow, &name, compiled.rules.clone()).await?;
+        self.open(compiled.clone()).await?;
+        let (done, installed) = oneshot::channel();
+        let install = Command::Install(compiled, Box::new(shard), done);
+        self.commands.send(install).await.map_err(|_| RunError::Stopped)?;
+        installed.await.map_err(|_| RunError::Stopped)
+    }
+
+    /// Opens the channels of a version, or takes over those that did not change, and keeps a worker on each.
+    async fn open(&self, compiled: Arc<Compiled>) -> Result<(), RunError> {
+        let name = compiled.application.name.clone();
+        let waiting = self.flow.journal.open_channels(&name).await?;
+        let running = self.running.lock().get(&name).cloned();
+        let running = match running {
+            Some(running) => {
+                running.change(&self.flow, compiled.clone(), waiting)?;
+                running
+            }
+            None => Running::start(&self.flow, compiled.clone(), waiting)?,
+        };
+        self.flow.versions.keep(compiled);
+        self.running.lock().insert(name, running);
+        Ok(())
+    }
+
+    /// Checks that a version's channels could be opened, by opening and closing them.
+    ///
+    /// # Errors
+    /// Every problem, by its path in the definition.
+    pub fn check_channels(&self, compiled: &Compiled) -> Result<(), Vec<Problem>> {
+        running::check_channels(&compiled.application)
     }
 
     /// Stops an application that was removed.
     pub async fn stop(&self, name: &Name) {
-        let _ = name;
-        todo!()
+        let _one_at_a_time = self.changing.lock().await;
+        let running = self.running.lock().remove(name);
+        let (done, removed) = oneshot::channel();
+        if self.commands.send(Command::Remove(name.clone(), done)).await.is_ok() {
+            let _ = removed.await;
+        }
+        if let Some(running) = running {
+            running.stop().await;
+        }
     }
 
     /// The running version of an application.
     pub fn application(&self, name: &Name) -> Option<Arc<Compiled>> {
-        let _ = name;
-        todo!()
+        self.running.lock().get(name).map(|running| running.compiled())
     }
 
     /// Any version of an application, for reading batches that it packed.
+    ///
+    /// # Errors
+    /// The store failed.
     pub async fn version(&self, name: &Name, version: u32) -> Result<Option<Arc<Compiled>>, StoreError> {
-        let _ = (name, version);
-        todo!()
+        self.flow.versions.get(name, version).await
+    }
+
+    /// Answers `${NAME}` in definitions.
+    pub fn environment(&self) -> &Environment {
+        self.flow.versions.environment()
     }
 
     /// Stores a submission; durable when it returns.
     ///
     /// # Errors
     /// See [`AcceptError`]. Nothing of the submission was stored.
-    pub async fn accept(&self, submission: Submission) -> Result<tocsin_store::journal::Accepted, AcceptError> {
-        let _ = submission;
-        todo!()
+    pub async fn accept(&self, submission: Submission) -> Result<Accepted, AcceptError> {
+        if self.stop.is_cancelled() {
+            return Err(AcceptError::Full("the server is shutting down".to_owned()));
+        }
+        if !self.running.lock().contains_key(&submission.application) {
+            return Err(AcceptError::NoApplication(submission.application));
+        }
+        let flow = &self.flow;
+        accept_events::accept(&*flow.journal, &*flow.clock, &flow.latencies, submission).await
     }
 
     /// How each application is doing, by name.
     pub fn status(&self) -> Vec<(Name, ApplicationStatus)> {
-        todo!()
+        let indexes = self.flow.indexes.lock().clone();
+        let running = self.running.lock();
+        let status = |name: &Name, running: &Running| match indexes.get(name) {
+            Some((version, indexed, index_bytes)) => {
+                ApplicationStatus { version: *version, indexed: *indexed, index_bytes: *index_bytes, ready: true }
+            }
+            None => ApplicationStatus { version: running.compiled().version, ..ApplicationStatus::default() },
+        };
+        running.iter().map(|(name, running)| (name.clone(), status(name, running))).collect()
+    }
+
+    /// How long things have taken since the start.
+    pub fn latencies(&self) -> &Latencies {
+        &self.flow.latencies
+    }
+
+    /// The clock that the flow goes by.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.flow.clock
     }
 
     /// Asks every channel of an application for a sign of life: the far side's words, or what is wrong.
     pub async fn probe_channels(&self, name: &Name) -> Vec<(Name, Result<String, String>)> {
-        let _ = name;
-        todo!()
+        let running = self.running.lock().get(name).cloned();
+        match running {
+            Some(running) => running.probe().await,
+            None => Vec::new(),
+        }
     }
 
-    /// Takes no new work, finishes what is in flight for at most `patience`, and gives the rest back.
-    pub async fn drain(&self, patience: Duration) {
-        let _ = patience;
-        todo!()
+    /// Ends at once, in the middle of everything, as a crash would. For tests of what is left behind.
+    pub async fn abandon(&self) {
+        let tasks = std::mem::take(&mut *self.tasks.lock());
+        for task in tasks {
+            task.abort();
+            let _ = task.await;
+        }
+        let running = std::mem::take(&mut *self.running.lock());
+        for running in running.into_values() {
+            running.abandon().await;
+        }
     }
+
+    fn retention(&self) -> Duration {
+        let running = self.running.lock();
+        let longest = running.values().map(|running| running.compiled().application.retention.finished).max();
+        longest.unwrap_or_else(|| tocsin_model::application::Retention::default().finished)
+    }
+
+    /// Takes no new work, finishes what is in flight for at most `patience`, and leaves the rest to the next start.
+    /// Gives whether all was finished.
+    pub async fn drain(&self, patience: Duration) -> bool {
+        self.stop.cancel();
+        let tasks = std::mem::take(&mut *self.tasks.lock());
+        let running = std::mem::take(&mut *self.running.lock());
+        let all = async {
+            for task in tasks {
+                let _ = task.await;
+            }
+            for running in running.into_values() {
+                running.stop().await;
+            }
+        };
+        tokio::time::timeout(patience, all).await.is_ok()
+    }
+}
+
+/// Runs something that keeps a core busy for a while, without holding up the other tasks of this thread.
+fn keep_busy<T>(work: impl FnOnce() -> T) -> T {
+    match tokio::runtime::Handle::current().runtime_flavor() {
+        tokio::runtime::RuntimeFlavor::MultiThread => tokio::task::block_in_place(work),
+        _ => work(),
+    }
+}
+
+/// Reads and compiles a definition: what `check` and `apply` do first.
+///
+/// # Errors
+/// Every problem found, with its line where it can be told.
+pub fn compile_text(
+    text: &str,
+    version: u32,
+    environment: &dyn Fn(&str) -> Option<String>,
+) -> Result<Compiled, Vec<Problem>> {
+    let application = definition::read(text, environment)?;
+    let compiled = Compiled::new(application, version).and_then(|compiled| {
+        running::check_channels(&compiled.application)?;
+        Ok(compiled)
+    });
+    compiled.map_err(|problems| definition::locate(text, problems))
 }

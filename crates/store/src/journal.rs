@@ -18,6 +18,52 @@ use tocsin_model::{
 
 use crate::error::StoreError;
 
+/// The bounds of a journal. At each of them [`Journal::accept`] answers `Full` before it stores anything; steps are
+/// committed nevertheless, so that what was accepted drains. Submissions already on their way when a bound is reached
+/// still pass.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct JournalOptions {
+    /// Event batches that may wait to be matched. Default: 1,000,000.
+    pub event_batches_waiting_max: u64,
+    /// Packed bytes of events that may wait to be matched. Default: 1 GiB.
+    pub event_bytes_waiting_max: u64,
+    /// Notifications that may wait to be sent. Default: 10,000,000.
+    pub notifications_waiting_max: u64,
+    /// Bytes that stay free on the file system of the journal, for the steps that drain it. Default: 256 MiB; 0 switches
+    /// the guard off. Backends without a file system of their own ignore it.
+    pub free_bytes_min: u64,
+}
+
+impl Default for JournalOptions {
+    fn default() -> Self {
+        JournalOptions {
+            event_batches_waiting_max: 1_000_000,
+            event_bytes_waiting_max: 1 << 30,
+            notifications_waiting_max: 10_000_000,
+            free_bytes_min: 256 << 20,
+        }
+    }
+}
+
+impl JournalOptions {
+    /// Whether a batch may be accepted on top of this backlog.
+    pub(crate) fn check(&self, backlog: &Backlog, batch: &NewEventBatch) -> Result<(), StoreError> {
+        let bytes = batch.events.bytes().len() as u64;
+        if backlog.event_batches >= self.event_batches_waiting_max {
+            return Err(StoreError::Full(format!("{} event batches wait to be matched", backlog.event_batches)));
+        }
+        // An empty spool takes any batch, however large: it could never be accepted otherwise.
+        if backlog.event_bytes > 0 && backlog.event_bytes.saturating_add(bytes) > self.event_bytes_waiting_max {
+            return Err(StoreError::Full(format!("{} bytes of events wait to be matched", backlog.event_bytes)));
+        }
+        if backlog.notifications >= self.notifications_waiting_max {
+            return Err(StoreError::Full(format!("{} notifications wait to be sent", backlog.notifications)));
+        }
+        Ok(())
+    }
+}
+
 /// A batch of events that asks to be accepted.
 #[derive(Debug, Clone)]
 pub struct NewEventBatch {
@@ -86,7 +132,8 @@ pub struct WorkItem {
     pub claim: Claim<WorkItemId>,
     /// The batch whose notifications they are.
     pub batch: NotificationBatchId,
-    /// Which of them, ascending; `None` means all.
+    /// Which of them, ascending; `None` means all. Those that an earlier holder of the item has dealt with are left out
+    /// (see [`Step::held`]); if it had dealt with all, none are left, and the item only wants to be finished.
     pub ordinals: Option<Vec<u32>>,
     /// How many attempts each of them has had.
     pub attempts: u32,
@@ -204,7 +251,9 @@ pub struct Step {
     /// Work items that are finished now. Those of their notifications without a closing attempt, retry or suspension
     /// are lost, so a step accounts for each.
     pub finished: Vec<Claim<WorkItemId>>,
-    /// Work items whose claims must still hold, though they are not finished by this step.
+    /// Work items whose claims must still hold, though they are not finished by this step. Those of their notifications
+    /// for which this step has an attempt with a number above the item's `attempts` are dealt with: they are not handed
+    /// out with this item again, whatever the outcome was.
     pub held: Vec<Claim<WorkItemId>>,
     /// New notification batches.
     pub batches: Vec<NewNotificationBatch>,
@@ -214,6 +263,29 @@ pub struct Step {
     pub retries: Vec<Retry>,
     /// What waits for an operator.
     pub suspensions: Vec<Suspension>,
+}
+
+impl Step {
+    /// The latest time that the step knows of: when its input was claimed, its batches were matched, its attempts were
+    /// answered. What it marks as matched or closed is marked with this time.
+    pub(crate) fn time(&self, claimed_at: Timestamp) -> Timestamp {
+        let matched = self.batches.iter().map(|batch| batch.head.matched_at);
+        let answered = self.receipts.iter().flat_map(|chunk| &chunk.attempts).map(|attempt| attempt.answered_at);
+        matched.chain(answered).fold(claimed_at, Timestamp::max)
+    }
+}
+
+/// What an operator's word adds to the attempts at a suspended notification: it closes it.
+pub(crate) fn ended(suspension: &Suspension, ordinal: u32, now: Timestamp) -> Attempt {
+    Attempt {
+        ordinal,
+        number: suspension.attempts.saturating_add(1),
+        formatted_at: now,
+        sent_at: now,
+        answered_at: now,
+        outcome: Outcome::Ended,
+        reply: "ended by an operator".to_owned(),
+    }
 }
 
 /// What waits and what is being worked on, as counters that cost nothing to read.
@@ -313,9 +385,15 @@ pub trait Journal: Send + Sync + 'static {
     async fn extend(&self, claim: Claim<WorkItemId>, lease: Duration, now: Timestamp) -> Result<(), StoreError>;
 
     /// Gives a claimed work item back, due at once or at `due_at`, as if it had not been claimed.
+    ///
+    /// # Errors
+    /// `Fenced`: the claim is lost.
     async fn release(&self, claim: Claim<WorkItemId>, due_at: Option<Timestamp>) -> Result<(), StoreError>;
 
     /// Gives a claimed event batch back.
+    ///
+    /// # Errors
+    /// `Fenced`: the claim is lost.
     async fn release_events(&self, claim: Claim<EventBatchId>) -> Result<(), StoreError>;
 
     /// Stores a step: all of it, or nothing. Gives the numbers of its new notification batches, in order.
@@ -325,7 +403,16 @@ pub trait Journal: Send + Sync + 'static {
     async fn commit(&self, step: Step) -> Result<Vec<NotificationBatchId>, StoreError>;
 
     /// When the next work item of a channel that is not due yet becomes due.
-    async fn next_due(&self, application: &Name, channel: &Name, now: Timestamp) -> Result<Option<Timestamp>, StoreError>;
+    async fn next_due(
+        &self,
+        application: &Name,
+        channel: &Name,
+        now: Timestamp,
+    ) -> Result<Option<Timestamp>, StoreError>;
+
+    /// The channels of an application for which work is open, by name; they need a worker even if the application does
+    /// not define them any more.
+    async fn open_channels(&self, application: &Name) -> Result<Vec<Name>, StoreError>;
 
     /// Wakes whoever waits for events or work. Receivers see every arrival after the call, none before it.
     fn arrivals(&self) -> Arrivals;
@@ -365,7 +452,7 @@ pub trait Journal: Send + Sync + 'static {
     /// All attempts at the notifications of a batch, in the order they were recorded.
     async fn attempts(&self, batch: NotificationBatchId) -> Result<Vec<Attempt>, StoreError>;
 
-    /// The open work items of a batch, claimed or not.
+    /// The open work items of a batch, claimed or not, oldest first. The token of one that is not claimed is 0.
     async fn open_work(&self, batch: NotificationBatchId) -> Result<Vec<WorkItem>, StoreError>;
 
     /// Suspensions, oldest first, from after the number `after`.
@@ -378,7 +465,12 @@ pub trait Journal: Send + Sync + 'static {
 
     /// Resumes or ends suspensions. Ended ones get a closing attempt with outcome `Ended`. Gives the number of
     /// notifications touched.
-    async fn resolve(&self, filter: &SuspensionFilter, resolution: Resolution, now: Timestamp) -> Result<u64, StoreError>;
+    async fn resolve(
+        &self,
+        filter: &SuspensionFilter,
+        resolution: Resolution,
+        now: Timestamp,
+    ) -> Result<u64, StoreError>;
 
     /// Removes up to `limit` finished event batches and notification batches that were closed before `before`, whole
     /// with their receipts, and idempotency keys that are over at `now`. Unsent, suspended and failed work stays.

@@ -1,14 +1,24 @@
 //! The port of the system of record: applications, subscribers, subscriptions, keys, and the feed of their changes.
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 use tocsin_model::{
     id::{ChangeSequence, Name, SubscriberId, SubscriberNumber, SubscriptionId},
-    subscriber::{Device, Profile, Subscriber},
+    subscriber::{Device, DeviceState, Profile, Subscriber},
     subscription::Subscription,
     time::Timestamp,
+    value::Value,
 };
 
 use crate::error::StoreError;
+
+/// Places that the change feed keeps at least. Older ones are removed a few at a time by later writes.
+pub const FEED_KEPT: u64 = 1_000_000;
+/// Places that are removed from the feed at a time.
+pub(crate) const FEED_TRIMMED_AT_ONCE: u64 = 1_000;
+/// Subscriptions that one step of a removal takes.
+pub(crate) const REMOVED_AT_ONCE: usize = 1_000;
 
 /// One version of an application's definition.
 #[derive(Debug, Clone, PartialEq)]
@@ -101,7 +111,7 @@ pub struct SubscriptionFilter {
 /// A change of the records, in the order of its commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// Its place in the feed.
+    /// Its place in the feed. Places rise, but not by one: a change of many takes up as many places.
     pub sequence: ChangeSequence,
     /// What changed. The feed says what, not how: the reader looks at the present state, which is at least as new.
     pub what: Changed,
@@ -113,6 +123,8 @@ pub enum Changed {
     /// An application has a new version, or is gone.
     Application(Name),
     /// A subscriber or one of its devices changed in a way that may matter to its subscriptions, or is gone.
+    ///
+    /// What matters is whether it is enabled, and which of its devices are active on which channels.
     Subscriber(SubscriberNumber),
     /// Subscriptions with numbers from the first to the last were made, changed or removed.
     Subscriptions(SubscriptionId, SubscriptionId),
@@ -177,7 +189,8 @@ pub struct RecordCounts {
 pub type Written<T> = Result<T, StoreError>;
 
 /// The system of record. A write is durable when its call returns; concurrent writes share one fsync. Every change
-/// gets its number in the change feed in the same commit.
+/// gets its number in the change feed in the same commit. Whoever stores what is there already changes nothing: no
+/// revision grows, and the feed does not tell of it.
 #[async_trait]
 pub trait Records: Send + Sync + 'static {
     /// An identity of this installation, made once, that goes into message ids.
@@ -193,13 +206,19 @@ pub trait Records: Send + Sync + 'static {
     async fn application(&self, name: &Name, version: Option<u32>) -> Result<Option<ApplicationVersion>, StoreError>;
     /// All versions, newest first.
     async fn application_history(&self, name: &Name) -> Result<Vec<ApplicationVersion>, StoreError>;
-    /// Removes an application with its subscriptions, in small steps. Its history stays.
+    /// Removes an application with its subscriptions, in small steps, and itself with the last of them. Its history
+    /// stays. What a crash leaves behind is still an application, and can be removed again.
     async fn remove_application(&self, name: &Name, now: Timestamp) -> Result<(), StoreError>;
 
     // Subscribers and devices
 
     /// Stores a subscriber; its devices are replaced if given.
-    async fn put_subscriber(&self, new: NewSubscriber, expect: Expect, now: Timestamp) -> Result<Subscriber, StoreError>;
+    async fn put_subscriber(
+        &self,
+        new: NewSubscriber,
+        expect: Expect,
+        now: Timestamp,
+    ) -> Result<Subscriber, StoreError>;
     /// Stores many in one commit, each alone: one that fails does not stop the others.
     async fn put_subscribers(
         &self,
@@ -284,7 +303,11 @@ pub trait Records: Send + Sync + 'static {
 
     // The change feed
 
-    /// Changes after `after`, oldest first, up to `limit`.
+    /// Changes after `after`, oldest first, up to `limit`. The feed keeps at least the last [`FEED_KEPT`] places.
+    ///
+    /// # Errors
+    /// `Missing` if changes after `after` are not kept any more: the follower reads everything anew, from
+    /// [`Records::newest_change`] on.
     async fn changes(&self, after: ChangeSequence, limit: usize) -> Result<Vec<Change>, StoreError>;
     /// The newest change; the receiver wakes up when there is a newer one.
     fn newest_change(&self) -> tokio::sync::watch::Receiver<ChangeSequence>;
@@ -303,3 +326,84 @@ pub trait Records: Send + Sync + 'static {
     /// Writes and syncs a few bytes; says how long that took.
     async fn probe(&self) -> Result<std::time::Duration, StoreError>;
 }
+
+// What every backend shares: the rules that are not about storage.
+
+impl Expect {
+    /// Holds the expectation against the revision of what is there.
+    pub(crate) fn check(self, found: Option<u64>, what: impl FnOnce() -> String) -> Result<(), StoreError> {
+        match (self, found) {
+            (Expect::Absent, Some(_)) => Err(StoreError::Taken(what())),
+            (Expect::Present | Expect::Revision(_), None) => Err(StoreError::Missing(what())),
+            (Expect::Revision(expected), Some(found)) if expected != found => Err(StoreError::Changed(what())),
+            _ => Ok(()),
+        }
+    }
+}
+
+pub(crate) fn no_subscriber(id: &SubscriberId) -> StoreError {
+    StoreError::Missing(format!("subscriber `{id}`"))
+}
+
+pub(crate) fn no_subscription(id: SubscriptionId) -> StoreError {
+    StoreError::Missing(format!("subscription `{id}`"))
+}
+
+pub(crate) fn no_device(id: &SubscriberId, name: &Name) -> StoreError {
+    StoreError::Missing(format!("device `{name}` of subscriber `{id}`"))
+}
+
+pub(crate) fn no_application(name: &Name) -> StoreError {
+    StoreError::Missing(format!("application `{name}`"))
+}
+
+/// The answer to a follower that was away for too long.
+pub(crate) fn no_changes_after(after: ChangeSequence) -> StoreError {
+    StoreError::Missing(format!("the record of changes after {}", after.0))
+}
+
+/// An identity that no other installation has: 96 random bits in hexadecimal.
+pub(crate) fn new_installation() -> Result<String, StoreError> {
+    let mut bytes = [0; 12];
+    ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes)
+        .map_err(|_| StoreError::unavailable("the system has no random numbers"))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// What of a subscriber decides about its place in the match index: the channels of its active devices, if it is enabled.
+pub(crate) fn reach(profile: &Profile, devices: &BTreeMap<Name, Device>) -> Option<BTreeMap<Name, Name>> {
+    profile.enabled.then(|| {
+        let active = devices.iter().filter(|(_, device)| device.state == DeviceState::Active);
+        active.map(|(name, device)| (name.clone(), device.channel.clone())).collect()
+    })
+}
+
+/// The device that is told: the one that is named, else the first by name, and only if it is active.
+pub(crate) fn usable_device<'a>(
+    devices: &'a BTreeMap<Name, Device>,
+    named: Option<&Name>,
+) -> Option<(&'a Name, &'a Device)> {
+    let active = |(_, device): &(&Name, &Device)| device.state == DeviceState::Active;
+    match named {
+        Some(name) => devices.get_key_value(name).filter(active),
+        None => devices.iter().find(active),
+    }
+}
+
+/// Whether an attribute equals a text, or contains it if it is a list.
+pub(crate) fn has_attribute(attributes: &BTreeMap<String, Value>, name: &str, text: &str) -> bool {
+    let is_text = |value: &Value| matches!(value, Value::Text(found) if found.as_ref() == text);
+    match attributes.get(name) {
+        Some(Value::List(items)) => items.iter().any(is_text),
+        Some(value) => is_text(value),
+        None => false,
+    }
+}
+
+/// Cuts ascending numbers into runs without gaps: the feed tells of each run at once.
+pub(crate) fn runs<T>(items: &[T], number: impl Fn(&T) -> u64) -> impl Iterator<Item = &[T]> {
+    items.chunk_by(move |before, next| number(before) + 1 == number(next))
+}
+
+#[cfg(test)]
+mod conformance;

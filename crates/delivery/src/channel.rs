@@ -1,0 +1,136 @@
+//! What every protocol promises: messages in, exactly one answer for each.
+
+use std::{path::PathBuf, sync::Arc, time::SystemTime};
+
+use async_trait::async_trait;
+use tocsin_model::{
+    content::Content,
+    id::{EventId, Name, NotificationId},
+    receipt::{Disposition, Reason},
+    time::Timestamp,
+};
+use tokio::sync::mpsc;
+
+use crate::networks::Networks;
+
+/// A message that is ready to leave: owned, cheap to move.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outgoing {
+    /// The notification that it carries.
+    pub id: NotificationId,
+    /// Its identity for the far side, the same at every attempt: webhook id, left side of the `Message-ID`. Letters,
+    /// digits, `-`, `_` and `.`, such as `n-7-15.aewo3`.
+    pub message_id: String,
+    /// Where it goes: a mail address, a URL; a file takes it as a field only.
+    pub address: String,
+    /// What it says.
+    pub content: Content,
+    /// What it is about, for machines.
+    pub facts: Facts,
+    /// When the content was made.
+    pub formatted_at: Timestamp,
+    /// After this time it is not worth sending; it is then refused with the reason `Expired`.
+    pub expires_at: Option<Timestamp>,
+    /// What the caller wants back with the answer.
+    pub ticket: Ticket,
+}
+
+/// What a message is about, for protocols that carry data. Cheap to clone.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Facts {
+    /// The application.
+    pub application: Name,
+    /// The notification class; Standard Webhooks call it `type`.
+    pub class: Name,
+    /// The event that made it, if one did.
+    pub event: Option<EventId>,
+    /// The notification's fields, as a JSON object; Standard Webhooks call it `data`.
+    pub fields: Arc<serde_json::Map<String, serde_json::Value>>,
+}
+
+/// Comes back with the answer, untouched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Ticket {
+    /// The caller's own number for what the message belongs to.
+    pub key: u64,
+    /// Its place in the notification batch.
+    pub ordinal: u32,
+}
+
+/// How one attempt went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// The message's ticket.
+    pub ticket: Ticket,
+    /// The notification.
+    pub id: NotificationId,
+    /// When its content was made.
+    pub formatted_at: Timestamp,
+    /// When it was handed to the far side; when it was given up, if it never was.
+    pub sent_at: Timestamp,
+    /// When the far side's answer was complete.
+    pub answered_at: Timestamp,
+    /// What came of it.
+    pub disposition: Disposition,
+}
+
+/// Tells the time.
+pub trait Clock: Send + Sync {
+    /// The present instant.
+    fn now(&self) -> Timestamp;
+}
+
+/// The machine's clock.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        SystemTime::now().into()
+    }
+}
+
+/// What a channel needs to know about its surroundings.
+#[derive(Clone)]
+pub struct Context {
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// The name of this installation, as it introduces itself to far sides.
+    pub installation: String,
+    /// Relative file names start here.
+    pub data_folder: PathBuf,
+    /// Which non-public networks and hosts every channel of this installation may talk to.
+    pub networks: Networks,
+}
+
+/// A running channel: persistent sessions that pull from one bounded queue.
+///
+/// Dropping it answers what is queued or on its way with `Deferred`.
+#[async_trait]
+pub trait OpenChannel: Send + Sync {
+    /// Puts a message into the queue; waits while the queue is full. Its answer goes to `answers`, exactly one.
+    ///
+    /// While `answers` is full the sessions wait, so whoever sends must also receive. When the receiver is gone, answers
+    /// are dropped.
+    async fn send(&self, outgoing: Outgoing, answers: &mpsc::Sender<Answer>);
+
+    /// As `send`, for many messages in order; cheaper than one by one.
+    async fn send_all(&self, outgoing: Vec<Outgoing>, answers: &mpsc::Sender<Answer>) {
+        for outgoing in outgoing {
+            self.send(outgoing, answers).await;
+        }
+    }
+
+    /// Waits until everything that was sent has been answered.
+    async fn settle(&self);
+
+    /// Whether the far side can be reached at this moment: a sentence about it, or why not. Sends nothing.
+    async fn probe(&self) -> Result<String, Reason>;
+
+    /// Why the channel as a whole is not working, if so. Work for it may as well wait.
+    fn down(&self) -> Option<Reason>;
+
+    /// Takes nothing new, finishes what is on its way within 30 seconds, answers the rest with `Deferred` and says
+    /// goodbye to the far side.
+    async fn close(self: Box<Self>);
+}

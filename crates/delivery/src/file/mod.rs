@@ -1,0 +1,34 @@
+//! Records appended to a file, one line each, durable before they are answered.
+//!
+//! What waits in the queue is written with one write and one `fdatasync`, then answered. A record that a crash left
+//! unfinished is cut off when the file is opened. The file's name comes from the operator; a device's address is a field
+//! of its records and never a name. One channel has one writer, and the file is locked against others.
+
+mod classify; // an error of the file system becomes a disposition
+mod options; // what an operator may set
+mod record;
+mod send; // the writer // a message becomes a line
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+pub use options::{FileOptions, RecordFormat};
+use tocsin_model::{application::Channel, id::Name, problem::Problem};
+
+use crate::{
+    channel::{Context, OpenChannel},
+    options::read,
+    queue::{Queue, Running, Shared, only_lane},
+};
+
+pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
+    let options: FileOptions = read(&channel.options, "")?;
+    let queue = Queue::single(1);
+    let shared = Shared::new(name, context.clock.clone());
+    let writer = send::Writer::open(options, name, context, queue.clone()).map_err(|problem| vec![problem])?;
+    let writer = Arc::new(writer);
+    let sessions = writer.clone();
+    Ok(Running::start(shared, queue, only_lane, writer, move || sessions.clone().run()))
+}

@@ -1,0 +1,55 @@
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tocsin_model::problem::Problem;
+
+use crate::options::Options;
+
+/// Options of a channel with the protocol `file`.
+#[derive(Clone, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct FileOptions {
+    /// The file. A relative name lies in the data folder; without one, `<channel>.ndjson` or `<channel>.txt` there.
+    pub path: Option<PathBuf>,
+    /// How a record looks.
+    pub format: RecordFormat,
+    /// From this size on the file is renamed, with the time in its name, and a fresh one begun.
+    #[schemars(range(min = 4096))]
+    pub rotate_bytes: Option<u64>,
+}
+
+/// How a record looks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RecordFormat {
+    /// A JSON object in a line.
+    #[default]
+    Ndjson,
+    /// The content's text in a line; its line breaks are written as `\n`, its backslashes as `\\`.
+    Text,
+}
+
+impl Options for FileOptions {
+    fn problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        if let Some(path) = &self.path {
+            let text = path.to_string_lossy();
+            if path.file_name().is_none() || text.ends_with('/') {
+                problems
+                    .push(Problem::at("path", "this is not the name of a file").hint("such as `notifications.ndjson`"));
+            } else if path.is_relative() && path.components().any(|part| part == std::path::Component::ParentDir) {
+                problems.push(
+                    Problem::at("path", "a relative name stays in the data folder")
+                        .hint("give the whole path, starting with `/`"),
+                );
+            } else if text.contains('\0') {
+                problems.push(Problem::at("path", "the name holds a NUL"));
+            }
+        }
+        if self.rotate_bytes.is_some_and(|bytes| bytes < 4096) {
+            problems.push(Problem::at("rotate_bytes", "a file is at least 4096 bytes long before it is renamed"));
+        }
+        problems
+    }
+}

@@ -1,0 +1,215 @@
+use std::{
+    fs::{File, OpenOptions, TryLockError},
+    io::{self, Read, Seek, SeekFrom, Write},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tocsin_model::{
+    id::Name,
+    problem::Problem,
+    receipt::{Disposition, Reason, ReasonKind},
+    time::Timestamp,
+};
+
+use super::{
+    classify::{classify, reason},
+    options::{FileOptions, RecordFormat},
+    record,
+};
+use crate::{
+    channel::{Clock, Context},
+    queue::{FarSide, Queue},
+};
+
+/// Records written together, at most.
+const BATCH_RECORDS: usize = 4096;
+/// Bytes written together, about.
+const BATCH_BYTES: usize = 4 << 20;
+
+/// The writer of a channel.
+pub(super) struct Writer {
+    format: RecordFormat,
+    path: PathBuf,
+    clock: Arc<dyn Clock>,
+    queue: Arc<Queue>,
+    file: Arc<Mutex<RecordFile>>,
+}
+
+impl Writer {
+    /// Opens the file, makes its folder if need be, and cuts off what a crash left unfinished.
+    pub fn open(options: FileOptions, name: &Name, context: &Context, queue: Arc<Queue>) -> Result<Self, Problem> {
+        let default = || {
+            PathBuf::from(format!("{name}.{}", if options.format == RecordFormat::Ndjson { "ndjson" } else { "txt" }))
+        };
+        let path = context.data_folder.join(options.path.clone().unwrap_or_else(default));
+        let file = RecordFile::open(&path, options.rotate_bytes)
+            .map_err(|error| Problem::at("path", format!("{} cannot be opened: {error}", path.display())))?;
+        let (format, clock) = (options.format, context.clock.clone());
+        Ok(Writer { format, path, clock, queue, file: Arc::new(Mutex::new(file)) })
+    }
+
+    /// One batch after the other, until the queue is closed. While one is on its way to the disk the next is composed.
+    pub async fn run(self: Arc<Self>) {
+        let mut composed = Vec::new();
+        while let Some(mut batch) = self.queue.pop_many(BATCH_RECORDS).await {
+            let mut bytes = std::mem::take(&mut composed);
+            let mut rest = batch.split_off(0).into_iter();
+            while rest.len() > 0 {
+                bytes.clear();
+                let mut written = Vec::with_capacity(rest.len());
+                for mut pending in rest.by_ref() {
+                    if pending.expired() {
+                        let reason = Reason::new(ReasonKind::Expired, "its time was over before it was written");
+                        pending.answer(Disposition::Refused { reason }).await;
+                        continue;
+                    }
+                    record::write(&pending.outgoing, self.format, &mut bytes);
+                    pending.sent();
+                    written.push(pending);
+                    if bytes.len() >= BATCH_BYTES {
+                        break;
+                    }
+                }
+                let (file, now) = (self.file.clone(), self.clock.now());
+                let writing = tokio::task::spawn_blocking(move || {
+                    let result = file.lock().append(&bytes, now);
+                    (bytes, result)
+                });
+                let result;
+                (bytes, result) =
+                    writing.await.unwrap_or_else(|_| (Vec::new(), Err(io::Error::other("the writer broke off"))));
+                for pending in written {
+                    let disposition = match &result {
+                        Ok(()) => Disposition::Delivered { reply: "written".into() },
+                        Err(error) => classify(&self.path, error),
+                    };
+                    pending.answer(disposition).await;
+                }
+            }
+            composed = bytes;
+        }
+    }
+}
+
+#[async_trait]
+impl FarSide for Writer {
+    async fn probe(&self) -> Result<String, Reason> {
+        let file = self.file.clone();
+        let bytes = tokio::task::spawn_blocking(move || file.lock().probe()).await;
+        match bytes {
+            Ok(Ok(bytes)) => Ok(format!("{} holds {bytes} bytes", self.path.display())),
+            Ok(Err(error)) => Err(reason(&self.path, &error)),
+            Err(_) => Err(reason(&self.path, &io::Error::other("the writer broke off"))),
+        }
+    }
+
+    fn down(&self) -> Option<Reason> {
+        None
+    }
+}
+
+/// A file of whole records.
+pub(super) struct RecordFile {
+    path: PathBuf,
+    rotate_bytes: Option<u64>,
+    /// Missing after trouble whose extent is not known; the next batch opens it anew.
+    file: Option<File>,
+    /// Up to here the file is known to be whole and durable.
+    bytes: u64,
+}
+
+impl RecordFile {
+    pub fn open(path: &Path, rotate_bytes: Option<u64>) -> io::Result<Self> {
+        let (file, bytes) = open_whole(path)?;
+        Ok(RecordFile { path: path.to_owned(), rotate_bytes, file: Some(file), bytes })
+    }
+
+    /// Appends whole records; when it returns they are durable, or not there.
+    pub fn append(&mut self, records: &[u8], now: Timestamp) -> io::Result<()> {
+        if self.rotate_bytes.is_some_and(|most| self.bytes >= most) {
+            self.rotate(now)?;
+        }
+        let mut file = match self.file.take() {
+            Some(file) => file,
+            None => {
+                let (file, bytes) = open_whole(&self.path)?;
+                // What an unanswered batch left behind was reported as not written.
+                file.set_len(bytes.min(self.bytes))?;
+                self.bytes = bytes.min(self.bytes);
+                file
+            }
+        };
+        // A failed sync may have dropped what it could not write, so nothing is assumed about the file after trouble.
+        self.bytes = self.bytes.min(file.metadata()?.len());
+        file.seek(SeekFrom::Start(self.bytes))?;
+        if let Err(error) = file.write_all(records).and_then(|()| file.sync_data()) {
+            let _ = file.set_len(self.bytes);
+            return Err(error);
+        }
+        self.bytes += records.len() as u64;
+        self.file = Some(file);
+        Ok(())
+    }
+
+    /// Gives the file a name with the time in it and begins a fresh one.
+    fn rotate(&mut self, now: Timestamp) -> io::Result<()> {
+        let stem = self.path.file_stem().unwrap_or_default().to_string_lossy();
+        let extension =
+            self.path.extension().map(|extension| format!(".{}", extension.to_string_lossy())).unwrap_or_default();
+        let time: String = now.to_string().chars().filter(char::is_ascii_alphanumeric).collect();
+        let mut number = 0;
+        let old = loop {
+            let suffix = if number == 0 { String::new() } else { format!("-{number}") };
+            let old = self.path.with_file_name(format!("{stem}-{time}{suffix}{extension}"));
+            if !old.try_exists()? {
+                break old;
+            }
+            number += 1;
+        };
+        std::fs::rename(&self.path, &old)?;
+        self.file = None;
+        let (file, bytes) = open_whole(&self.path)?;
+        (self.file, self.bytes) = (Some(file), bytes);
+        Ok(())
+    }
+
+    fn probe(&mut self) -> io::Result<u64> {
+        if self.file.is_none() {
+            open_whole(&self.path)?;
+        }
+        Ok(self.bytes)
+    }
+}
+
+/// Opens a file for this writer alone and cuts it after its last whole record. Makes it and its folder durable.
+fn open_whole(path: &Path) -> io::Result<(File, u64)> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder)?;
+    let mut file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path)?;
+    file.try_lock().map_err(|error| match error {
+        TryLockError::WouldBlock => io::Error::other("another channel or process writes to it"),
+        TryLockError::Error(error) => error,
+    })?;
+    let (length, mut end) = (file.metadata()?.len(), 0);
+    let (mut at, mut chunk) = (length, vec![0; 64 * 1024]);
+    while at > 0 {
+        let size = at.min(chunk.len() as u64) as usize;
+        at -= size as u64;
+        file.seek(SeekFrom::Start(at))?;
+        file.read_exact(&mut chunk[..size])?;
+        if let Some(found) = chunk[..size].iter().rposition(|byte| *byte == b'\n') {
+            end = at + found as u64 + 1;
+            break;
+        }
+    }
+    if end < length {
+        tracing::warn!(path = %path.display(), bytes = length - end, "an unfinished record was cut off");
+        file.set_len(end)?;
+    }
+    file.sync_all()?;
+    File::open(folder)?.sync_all()?;
+    Ok((file, end))
+}

@@ -1,0 +1,174 @@
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
+use http_body_util::Full;
+use rustls::ClientConfig;
+use serde::Serialize;
+use tocsin_model::{
+    id::Name,
+    receipt::{Disposition, Reason, ReasonKind},
+    time::Timestamp,
+};
+use tokio::time::timeout;
+
+use super::{
+    connect::{Connections, NoResponse, Target, disposition},
+    options::HttpOptions,
+    sign::Signer,
+};
+use crate::{
+    channel::{Clock, Context, Outgoing},
+    queue::{FarSide, Pending, Queue},
+};
+
+/// What the sessions of a channel share.
+pub(super) struct Courier {
+    options: HttpOptions,
+    signer: Option<Signer>,
+    headers: HeaderMap,
+    connections: Connections,
+    clock: Arc<dyn Clock>,
+    queue: Arc<Queue>,
+}
+
+/// A destination: scheme, host and port as written.
+pub(super) fn lane_of(outgoing: &Outgoing) -> Arc<str> {
+    let address = outgoing.address.as_str();
+    let start = address.find("//").map_or(0, |at| at + 2);
+    let end = address[start..].find(['/', '?', '#', '\\']).map_or(address.len(), |at| start + at);
+    Arc::from(&address[..end])
+}
+
+/// The body of Standard Webhooks.
+#[derive(Serialize)]
+struct Payload<'a> {
+    id: &'a str,
+    r#type: &'a Name,
+    timestamp: Timestamp,
+    data: &'a serde_json::Map<String, serde_json::Value>,
+}
+
+impl Courier {
+    /// The options must be free of problems.
+    pub fn new(options: HttpOptions, trust: Arc<ClientConfig>, context: &Context, queue: Arc<Queue>) -> Self {
+        let signer =
+            options.secret.as_deref().map(|secret| Signer::new(secret).expect("checked options have good secrets"));
+        let mut headers = HeaderMap::from_iter([
+            (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
+            (header::USER_AGENT, HeaderValue::from_static(concat!("Tocsin/", env!("CARGO_PKG_VERSION")))),
+        ]);
+        for (name, value) in &options.headers {
+            let (name, value) = (HeaderName::try_from(name.as_str()), HeaderValue::try_from(value.as_str()));
+            headers.insert(
+                name.expect("checked options have good names"),
+                value.expect("checked options have good values"),
+            );
+        }
+        let networks = context.networks.with(&options.allow_networks, &options.allow_hosts);
+        let connections = Connections::new((*trust).clone(), networks, options.idle_timeout.0);
+        Courier { options, signer, headers, connections, clock: context.clock.clone(), queue }
+    }
+
+    /// One request after the other, until the queue is closed.
+    pub async fn run(self: Arc<Self>) {
+        loop {
+            let mut pending = match timeout(self.options.idle_timeout.0, self.queue.pop()).await {
+                Ok(Some(pending)) => pending,
+                Ok(None) => return,
+                Err(_) => {
+                    self.connections.sweep();
+                    continue;
+                }
+            };
+            let turn = Turn { queue: &self.queue, lane: lane_of(&pending.outgoing) };
+            let disposition = self.attempt(&mut pending).await;
+            drop(turn);
+            pending.answer(disposition).await;
+        }
+    }
+
+    async fn attempt(&self, pending: &mut Pending) -> Disposition {
+        let refused = |kind, text: String| Disposition::Refused { reason: Reason::new(kind, text) };
+        if pending.expired() {
+            return refused(ReasonKind::Expired, "its time was over before it was sent".into());
+        }
+        let target = match Target::parse(&pending.outgoing.address) {
+            Ok(target) => target,
+            Err(text) => return refused(ReasonKind::Address, text),
+        };
+        let (Ok(uri), Ok(id)) =
+            (Uri::try_from(target.path.as_str()), HeaderValue::try_from(&pending.outgoing.message_id))
+        else {
+            return refused(ReasonKind::Address, "the URL has no usable path".into());
+        };
+        pending.sent();
+        let body = body(&pending.outgoing);
+        let seconds = self.clock.now().as_millis().div_euclid(1000);
+        let signature = self.signer.as_ref().map(|signer| signer.sign(&pending.outgoing.message_id, seconds, &body));
+        let request = || {
+            let mut request = Request::new(Full::new(body.clone()));
+            *request.method_mut() = Method::POST;
+            *request.uri_mut() = uri.clone();
+            let headers = request.headers_mut();
+            headers.reserve(self.headers.len() + 5);
+            headers.insert(header::HOST, target.authority.clone());
+            headers.extend(self.headers.iter().map(|(name, value)| (name.clone(), value.clone())));
+            headers.insert(HeaderName::from_static("webhook-id"), id.clone());
+            headers.insert(HeaderName::from_static("webhook-timestamp"), HeaderValue::from(seconds));
+            if let Some(signature) = signature.as_deref().and_then(|signature| HeaderValue::from_str(signature).ok()) {
+                headers.insert(HeaderName::from_static("webhook-signature"), signature);
+            }
+            request
+        };
+        match timeout(self.options.timeout.0, self.connections.exchange(&target, request)).await {
+            Ok(Ok(response)) => disposition(&response, self.clock.now(), self.options.retry_after_max.0),
+            Ok(Err(NoResponse::Trouble(reason))) => Disposition::Deferred { reason, retry_after: None },
+            Ok(Err(NoResponse::Closed(reason))) => Disposition::Refused { reason },
+            Err(_) => {
+                let text = format!("no complete response within {}", self.options.timeout);
+                Disposition::Deferred { reason: Reason::new(ReasonKind::Timeout, text), retry_after: None }
+            }
+        }
+    }
+}
+
+/// The template's JSON, or the payload of Standard Webhooks.
+fn body(outgoing: &Outgoing) -> Bytes {
+    if let Some(json) = &outgoing.content.json {
+        return Bytes::copy_from_slice(json.as_bytes());
+    }
+    let payload = Payload {
+        id: &outgoing.message_id,
+        r#type: &outgoing.facts.class,
+        timestamp: outgoing.formatted_at,
+        data: &outgoing.facts.fields,
+    };
+    serde_json::to_vec(&payload).expect("text, a time and JSON become JSON").into()
+}
+
+/// A destination's use of a session; ends when dropped, also by a panic.
+struct Turn<'a> {
+    queue: &'a Queue,
+    lane: Arc<str>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.queue.release(&self.lane);
+    }
+}
+
+#[async_trait]
+impl FarSide for Courier {
+    /// Far sides are the devices' own, so there is none to reach.
+    async fn probe(&self) -> Result<String, Reason> {
+        let signed = if self.signer.is_some() { "signed" } else { "not signed" };
+        Ok(format!("requests are {signed}; their far sides are named by the devices"))
+    }
+
+    fn down(&self) -> Option<Reason> {
+        None
+    }
+}

@@ -1,0 +1,144 @@
+//! Options as the definition gives them become typed options, or every problem in them at once.
+
+use std::{borrow::Cow, fmt, time::Duration};
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
+use tocsin_model::problem::{Problem, closest};
+
+/// A protocol's options. Every field has a default, so that each can be judged alone; what must be there, and what must
+/// fit together, is told by `problems`.
+pub(crate) trait Options: DeserializeOwned + JsonSchema {
+    /// What is wrong with the options as a whole; paths are relative: `host`.
+    fn problems(&self) -> Vec<Problem>;
+}
+
+/// Reads options; all problems at once, their paths starting with `path`.
+pub(crate) fn read<T: Options>(given: &Map<String, Value>, path: &str) -> Result<T, Vec<Problem>> {
+    let schema = schemars::schema_for!(T);
+    let known: Vec<&str> = schema
+        .get("properties")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flat_map(Map::keys)
+        .map(String::as_str)
+        .collect();
+    let (mut good, mut problems) = (Map::new(), Vec::new());
+    for (key, value) in given {
+        let at = join(path, key);
+        if !known.contains(&key.as_str()) {
+            let problem = Problem::at(at, format!("`{key}` is not an option here"));
+            problems.push(match closest(key, known.iter().copied()) {
+                Some(word) => problem.hint(format!("did you mean `{word}`?")),
+                None => problem.hint(format!("the options are {}", known.join(", "))),
+            });
+            continue;
+        }
+        let alone = Map::from_iter([(key.clone(), value.clone())]);
+        match serde_json::from_value::<T>(Value::Object(alone)) {
+            Ok(_) => drop(good.insert(key.clone(), value.clone())),
+            Err(error) => problems.push(Problem::at(at, error.to_string())),
+        }
+    }
+    let wrong: Vec<String> = problems.iter().map(|problem| problem.path.clone()).collect();
+    let options: T =
+        serde_json::from_value(Value::Object(good)).map_err(|error| vec![Problem::at(path, error.to_string())])?;
+    // What was given but could not be read is not also reported as missing.
+    problems.extend(options.problems().into_iter().filter_map(|mut problem| {
+        problem.path = join(path, &problem.path);
+        (!wrong.contains(&problem.path)).then_some(problem)
+    }));
+    if problems.is_empty() { Ok(options) } else { Err(problems) }
+}
+
+fn join(path: &str, key: &str) -> String {
+    match (path.is_empty(), key.is_empty()) {
+        (true, _) => key.to_owned(),
+        (_, true) => path.to_owned(),
+        _ => format!("{path}.{key}"),
+    }
+}
+
+/// A length of time in options: `500ms`, `30s`, `5m`, `2h`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wait(pub Duration);
+
+impl Wait {
+    /// So many seconds.
+    pub const fn seconds(seconds: u64) -> Self {
+        Wait(Duration::from_secs(seconds))
+    }
+}
+
+impl<'de> Deserialize<'de> for Wait {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Cow::<str>::deserialize(deserializer)?;
+        let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let (number, unit) = text.split_at(split);
+        let millis = match unit {
+            "ms" => 1,
+            "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            _ => 0,
+        };
+        match number.parse::<u64>() {
+            Ok(number) if millis > 0 && (1..=86_400_000).contains(&number.saturating_mul(millis)) => {
+                Ok(Wait(Duration::from_millis(number * millis)))
+            }
+            _ => Err(serde::de::Error::custom(format!(
+                "`{text}` is not a time from 1ms to 24h, such as `500ms`, `30s`, `5m` or `2h`"
+            ))),
+        }
+    }
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = self.0.as_millis();
+        match [(3_600_000, "h"), (60_000, "m"), (1_000, "s")]
+            .into_iter()
+            .find(|(size, _)| millis >= *size && millis % size == 0)
+        {
+            Some((size, unit)) => write!(f, "{}{unit}", millis / size),
+            None => write!(f, "{millis}ms"),
+        }
+    }
+}
+
+impl Serialize for Wait {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl JsonSchema for Wait {
+    fn schema_name() -> Cow<'static, str> {
+        "Wait".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "pattern": "^[0-9]+(ms|s|m|h)$" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_and_shown() {
+        for text in ["500ms", "30s", "5m", "24h"] {
+            let wait: Wait = serde_json::from_value(Value::from(text)).expect("a time");
+            assert_eq!(wait.to_string(), text);
+        }
+        for wrong in ["", "5", "s", "-1s", "1d", "25h", "0s", "99999999999999999999h"] {
+            assert!(serde_json::from_value::<Wait>(Value::from(wrong)).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+use std::{borrow::Cow, collections::BTreeMap};
+
+use mail_builder::{
+    MessageBuilder,
+    headers::{HeaderType, address::Address, date::Date, message_id::MessageId, raw::Raw, text::Text},
+};
+
+use crate::channel::Outgoing;
+
+/// Header fields that no option may set.
+pub(super) const RESERVED_HEADERS: &[&str] = &[
+    "From",
+    "To",
+    "Cc",
+    "Bcc",
+    "Subject",
+    "Date",
+    "Message-ID",
+    "Reply-To",
+    "Auto-Submitted",
+    "MIME-Version",
+    "Content-Type",
+    "Content-Transfer-Encoding",
+    "Received",
+    "Return-Path",
+];
+
+/// A mail address with the name shown for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Mailbox {
+    pub name: Option<String>,
+    pub address: String,
+}
+
+impl Mailbox {
+    /// Reads `name@domain` or `Shown Name <name@domain>`.
+    pub fn parse(text: &str) -> Option<Mailbox> {
+        let text = text.trim();
+        let (name, address) = match text.strip_suffix('>') {
+            Some(rest) => {
+                let (name, address) = rest.rsplit_once('<')?;
+                (Some(clean(name.trim().trim_matches('"')).into_owned()).filter(|name| !name.is_empty()), address)
+            }
+            None => (None, text),
+        };
+        is_address(address).then(|| Mailbox { name, address: address.to_owned() })
+    }
+
+    pub fn domain(&self) -> &str {
+        self.address.rsplit_once('@').map_or("localhost", |(_, domain)| domain)
+    }
+
+    fn header(&self) -> Address<'_> {
+        Address::new_address(self.name.as_deref(), self.address.as_str())
+    }
+}
+
+/// Whether this can be a mail address (RFC 5321, 4.1.2, with the wider letters of RFC 6531). Quoted left sides are not
+/// taken: nobody has one, and they are where injections live.
+pub(super) fn is_address(text: &str) -> bool {
+    let Some((local, domain)) = text.rsplit_once('@') else { return false };
+    let wide = |c: char| !c.is_ascii() && !c.is_control() && !c.is_whitespace() && !is_invisible(c);
+    let local_fits = local.chars().all(|c| c.is_ascii_alphanumeric() || "!#$%&'*+-/=?^_`{|}~.".contains(c) || wide(c));
+    let literal = domain.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let domain_fits = match literal {
+        Some(address) => !address.is_empty() && address.chars().all(|c| c.is_ascii_hexdigit() || ".:IPv".contains(c)),
+        None => domain.split('.').all(|label| {
+            let fits = label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_' || wide(c));
+            !label.is_empty() && label.len() <= 63 && fits && !label.starts_with('-')
+        }),
+    };
+    (1..=64).contains(&local.len()) && (1..=255).contains(&domain.len()) && local_fits && domain_fits
+}
+
+/// A token of RFC 5322 that names a header field.
+pub(super) fn is_header_name(text: &str) -> bool {
+    (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
+/// What a header value may hold: one line, nothing that could end it. Whatever breaks or steers lines becomes a space.
+pub(super) fn clean(text: &str) -> Cow<'_, str> {
+    let breaks = |c: char| c.is_control() || is_invisible(c);
+    if text.contains(breaks) { text.replace(breaks, " ").into() } else { text.into() }
+}
+
+/// Line and paragraph separators, and what turns the direction of text so that a subject reads as something else.
+fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// What all mails of a channel have in common.
+pub(super) struct Letterhead {
+    pub from: Mailbox,
+    pub reply_to: Option<Mailbox>,
+    pub headers: BTreeMap<String, String>,
+}
+
+impl Letterhead {
+    /// Writes the mail as it goes over the wire: RFC 5322 and MIME, dots stuffed, with the final dot. Appends to `out`.
+    pub fn write(&self, outgoing: &Outgoing, out: &mut Vec<u8>) {
+        let content = &outgoing.content;
+        let mut mail = MessageBuilder::new()
+            .from(self.from.header())
+            .to(Address::new_address(None::<&str>, outgoing.address.as_str()))
+            .subject(Text::new(clean(content.subject.as_deref().unwrap_or_default())))
+            .date(Date::new(outgoing.formatted_at.as_millis().div_euclid(1000)))
+            .message_id(MessageId::new(message_id(&outgoing.message_id, self.from.domain())))
+            .header("Auto-Submitted", Raw::new("auto-generated"));
+        if let Some(mailbox) = &self.reply_to {
+            mail = mail.reply_to(mailbox.header());
+        }
+        for (name, value) in &self.headers {
+            mail = mail.header(name.as_str(), HeaderType::Text(Text::new(clean(value))));
+        }
+        let text = content.text.as_deref().or(content.json.as_deref().filter(|_| content.html.is_none()));
+        if let Some(text) = text {
+            mail = mail.text_body(text);
+        }
+        if let Some(html) = &content.html {
+            mail = mail.html_body(html.as_str());
+        }
+        let mut plain = Vec::with_capacity(1024);
+        mail.serialize(&mut plain);
+        stuff(&plain, out);
+    }
+}
+
+/// The message id, with only what an id may hold (RFC 5322, 3.6.4).
+fn message_id(id: &str, domain: &str) -> String {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let mut text: String = id.chars().map(|c| if fits(c) { c } else { '-' }).collect();
+    text.push('@');
+    text.push_str(domain);
+    text
+}
+
+/// Appends `plain` with its dots stuffed (RFC 5321, 4.5.2) and the final dot. Every line end becomes CR LF, so that no
+/// server can see another end of the mail than we do.
+fn stuff(plain: &[u8], out: &mut Vec<u8>) {
+    out.reserve(plain.len() + plain.len() / 32 + 8);
+    let mut rest = plain;
+    while !rest.is_empty() {
+        let end = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')).unwrap_or(rest.len());
+        if rest[0] == b'.' {
+            out.push(b'.');
+        }
+        out.extend_from_slice(&rest[..end]);
+        out.extend_from_slice(b"\r\n");
+        rest = rest[end..].strip_prefix(b"\r\n").unwrap_or_else(|| rest.get(end + 1..).unwrap_or_default());
+    }
+    out.extend_from_slice(b".\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_line_end_but_ours_and_no_dot_alone() {
+        let mut out = Vec::new();
+        stuff(b"a\r\n.\r\n..b\nc\r.d\r\r\n\n.", &mut out);
+        assert_eq!(String::from_utf8_lossy(&out), "a\r\n..\r\n...b\r\nc\r\n..d\r\n\r\n\r\n..\r\n.\r\n");
+    }
+
+    #[test]
+    fn addresses() {
+        for good in
+            ["a@b", "a.b+c@example.org", "ü@exämple.org", "a@[127.0.0.1]", "a@[IPv6:::1]", "x'y@sub.example.org"]
+        {
+            assert!(is_address(good), "{good}");
+        }
+        let long = format!("{}@example.org", "a".repeat(65));
+        for bad in [
+            "",
+            "a",
+            "@b",
+            "a@",
+            "a b@c",
+            "a@b c",
+            "a@b\r\nRCPT TO:<x@y>",
+            "<a@b>",
+            "a@b>",
+            "a@b..c",
+            "\"a\"@b",
+            "a@b\0",
+            "a,b@c",
+            "a@\u{202e}b",
+            &long,
+        ] {
+            assert!(!is_address(bad), "{bad:?}");
+        }
+        let named = Mailbox::parse("\"Tocsin, bells\" <a@b.example>").expect("a mailbox");
+        assert_eq!((named.name.as_deref(), named.domain()), (Some("Tocsin, bells"), "b.example"));
+        assert_eq!(Mailbox::parse("a@b"), Some(Mailbox { name: None, address: "a@b".into() }));
+        assert_eq!(Mailbox::parse("x <a b@c>"), None);
+    }
+}

@@ -1,0 +1,404 @@
+use std::{io, net::IpAddr, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use base64::{Engine, prelude::BASE64_STANDARD};
+use bytes::{Buf, BytesMut};
+use rustls::{ClientConfig, pki_types::ServerName};
+use tocsin_model::receipt::{Reason, ReasonKind};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::TcpStream,
+    time::{Instant, timeout, timeout_at},
+};
+use tokio_rustls::TlsConnector;
+
+use super::{
+    classify::{Reply, Verdict, verdict},
+    options::{SmtpOptions, TlsMode},
+};
+
+/// A reply longer than this is no reply.
+const REPLY_BYTES_MAX: usize = 64 * 1024;
+
+/// A connection of any kind.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// Makes connections to the server.
+#[async_trait]
+pub(super) trait Dial: Send + Sync {
+    /// A fresh connection, and the address of our side if it has one.
+    async fn dial(&self) -> io::Result<(Box<dyn Stream>, Option<IpAddr>)>;
+}
+
+/// Connections over TCP.
+pub(super) struct TcpDial {
+    host: String,
+    port: u16,
+}
+
+impl TcpDial {
+    pub fn new(options: &SmtpOptions) -> Self {
+        TcpDial { host: options.host.clone().unwrap_or_default(), port: options.port() }
+    }
+}
+
+#[async_trait]
+impl Dial for TcpDial {
+    async fn dial(&self) -> io::Result<(Box<dyn Stream>, Option<IpAddr>)> {
+        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        // Without it the last segment of a mail waits for the delayed acknowledgement of the one before.
+        stream.set_nodelay(true)?;
+        let local = stream.local_addr().ok().map(|address| address.ip());
+        Ok((Box::new(stream), local))
+    }
+}
+
+/// What the server offers: RFC 5321, 4.1.1.1.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Extensions {
+    pub pipelining: bool,
+    pub smtputf8: bool,
+    /// The size limit, if SIZE is offered; 0 is no limit.
+    pub size: Option<u64>,
+    starttls: bool,
+    auth: Vec<String>,
+}
+
+impl Extensions {
+    fn parse(reply: &str) -> Self {
+        let mut extensions = Extensions::default();
+        // The first line is the greeting.
+        for line in reply.lines().skip(1) {
+            let mut words = line.split_ascii_whitespace();
+            let Some(keyword) = words.next() else { continue };
+            match keyword.to_ascii_uppercase().as_str() {
+                "PIPELINING" => extensions.pipelining = true,
+                "SMTPUTF8" => extensions.smtputf8 = true,
+                "SIZE" => extensions.size = Some(words.next().and_then(|size| size.parse().ok()).unwrap_or(0)),
+                "STARTTLS" => extensions.starttls = true,
+                "AUTH" => extensions.auth.extend(words.map(str::to_ascii_uppercase)),
+                old if old.starts_with("AUTH=") => extensions.auth.push(old["AUTH=".len()..].to_owned()),
+                _ => {}
+            }
+        }
+        extensions
+    }
+}
+
+/// The envelope of one mail, as commands.
+pub(super) struct Envelope {
+    pub mail: String,
+    pub recipient: String,
+}
+
+/// One conversation.
+pub(super) struct Session {
+    stream: Box<dyn Stream>,
+    unread: BytesMut,
+    pub extensions: Extensions,
+    /// Mails begun.
+    pub mails: u32,
+    reply_timeout: Duration,
+    greeting: String,
+    encrypted: bool,
+}
+
+impl Session {
+    /// Connects, encrypts and authenticates as the options say.
+    pub async fn open(options: &SmtpOptions, trust: &Arc<ClientConfig>, dial: &dyn Dial) -> Result<Session, Reason> {
+        let limit = options.connect_timeout.0;
+        let at = || format!("{}:{}", options.host.as_deref().unwrap_or_default(), options.port());
+        let (stream, local) = match timeout(limit, dial.dial()).await {
+            Ok(Ok(connection)) => connection,
+            Ok(Err(error)) => {
+                return Err(Reason::new(ReasonKind::Connection, format!("no connection to {}: {error}", at())));
+            }
+            Err(_) => {
+                return Err(Reason::new(
+                    ReasonKind::Timeout,
+                    format!("no connection to {} within {}", at(), options.connect_timeout),
+                ));
+            }
+        };
+        let mut session = Session {
+            stream,
+            unread: BytesMut::with_capacity(4096),
+            extensions: Extensions::default(),
+            mails: 0,
+            reply_timeout: options.reply_timeout.0,
+            greeting: String::new(),
+            encrypted: false,
+        };
+        if options.tls == TlsMode::Implicit {
+            session = session.encrypt(options, trust).await?;
+        }
+        let greeting = session.reply(session.reply_timeout).await?;
+        if greeting.code != 220 {
+            return Err(greeting.reason("the server does not greet us"));
+        }
+        session.greeting = greeting.text;
+        let name = options.ehlo.clone().unwrap_or_else(|| literal(local));
+        session.hello(&name).await?;
+        if matches!(options.tls, TlsMode::IfOffered | TlsMode::Required) {
+            session = session.start_tls(options, trust, &name).await?;
+        }
+        if let (Some(username), Some(password)) = (&options.username, &options.password) {
+            session.authenticate(username, password, options.allow_plain_auth).await?;
+        }
+        Ok(session)
+    }
+
+    async fn hello(&mut self, name: &str) -> Result<(), Reason> {
+        let mut reply = self.ask(&format!("EHLO {name}\r\n")).await?;
+        if matches!(reply.code, 500 | 502 | 504) {
+            reply = self.ask(&format!("HELO {name}\r\n")).await?;
+            reply.text.clear();
+        }
+        if !reply.positive() {
+            return Err(reply.reason("the server does not welcome us"));
+        }
+        self.extensions = Extensions::parse(&reply.text);
+        Ok(())
+    }
+
+    async fn start_tls(
+        mut self,
+        options: &SmtpOptions,
+        trust: &Arc<ClientConfig>,
+        name: &str,
+    ) -> Result<Session, Reason> {
+        if !self.extensions.starttls {
+            return match options.tls {
+                TlsMode::Required => {
+                    Err(Reason::new(ReasonKind::Tls, "the server does not offer STARTTLS, and `tls: required` is set"))
+                }
+                _ => Ok(self),
+            };
+        }
+        let reply = self.ask("STARTTLS\r\n").await?;
+        if reply.code != 220 {
+            return Err(Reason::new(ReasonKind::Tls, format!("STARTTLS: {} {}", reply.code, reply.text)));
+        }
+        // Whatever came along in clear text was not said by the server we are about to verify (CVE-2011-0411).
+        if !self.unread.is_empty() {
+            return Err(Reason::new(ReasonKind::Tls, "the server sent more than its reply to STARTTLS"));
+        }
+        let mut session = self.encrypt(options, trust).await?;
+        session.hello(name).await?;
+        Ok(session)
+    }
+
+    async fn encrypt(self, options: &SmtpOptions, trust: &Arc<ClientConfig>) -> Result<Session, Reason> {
+        let host = options.host.clone().unwrap_or_default();
+        let failed = |text: String| Reason::new(ReasonKind::Tls, text);
+        let name = ServerName::try_from(host.clone()).map_err(|error| failed(format!("{host}: {error}")))?;
+        let handshake = TlsConnector::from(trust.clone()).connect(name, self.stream);
+        match timeout(options.connect_timeout.0, handshake).await {
+            Ok(Ok(stream)) => Ok(Session { stream: Box::new(stream), encrypted: true, ..self }),
+            Ok(Err(error)) => Err(failed(format!(
+                "no encrypted connection to {host}: {error}; `ca_file` names further certificates to trust"
+            ))),
+            Err(_) => Err(failed(format!("no encrypted connection to {host} within {}", options.connect_timeout))),
+        }
+    }
+
+    /// AUTH PLAIN or LOGIN: RFC 4954.
+    async fn authenticate(&mut self, username: &str, password: &str, plain_allowed: bool) -> Result<(), Reason> {
+        let failed = |text: String| Reason::new(ReasonKind::Authentication, text);
+        if !self.encrypted && !plain_allowed {
+            return Err(failed(
+                "the server offers no encryption, and the password does not travel in clear text".into(),
+            ));
+        }
+        let offers = |mechanism: &str| self.extensions.auth.iter().any(|offered| offered == mechanism);
+        let reply = if offers("PLAIN") {
+            let secret = BASE64_STANDARD.encode(format!("\0{username}\0{password}"));
+            self.ask(&format!("AUTH PLAIN {secret}\r\n")).await?
+        } else if offers("LOGIN") {
+            let mut reply = self.ask("AUTH LOGIN\r\n").await?;
+            for word in [username, password] {
+                if reply.code == 334 {
+                    reply = self.ask(&format!("{}\r\n", BASE64_STANDARD.encode(word))).await?;
+                }
+            }
+            reply
+        } else {
+            return Err(failed(format!(
+                "the server offers no AUTH PLAIN or LOGIN, only: {}",
+                self.extensions.auth.join(" ")
+            )));
+        };
+        match reply.code {
+            235 => Ok(()),
+            code => Err(failed(format!("our credentials are not accepted: {code} {}", reply.text))),
+        }
+    }
+
+    /// Reads the replies to an envelope; sends it first, unless it was sent ahead.
+    pub async fn envelope(&mut self, envelope: &Envelope, sent_ahead: bool) -> Result<Verdict, Reason> {
+        if sent_ahead || self.extensions.pipelining {
+            if !sent_ahead {
+                let mut commands = Vec::with_capacity(256);
+                envelope.write(&mut commands);
+                self.write(&commands).await?;
+            }
+            let mail = self.reply(self.reply_timeout).await?;
+            if mail.closing() {
+                return Ok(verdict(&mail, None, None));
+            }
+            let recipient = self.reply(self.reply_timeout).await?;
+            if recipient.closing() {
+                return Ok(verdict(&mail, Some(&recipient), None));
+            }
+            let data = self.reply(self.reply_timeout).await?;
+            return Ok(verdict(&mail, Some(&recipient), Some(&data)));
+        }
+        let mail = self.ask(&envelope.mail).await?;
+        if !mail.positive() {
+            return Ok(verdict(&mail, None, None));
+        }
+        let recipient = self.ask(&envelope.recipient).await?;
+        if !recipient.positive() {
+            return Ok(verdict(&mail, Some(&recipient), None));
+        }
+        let data = self.ask("DATA\r\n").await?;
+        Ok(verdict(&mail, Some(&recipient), Some(&data)))
+    }
+
+    async fn ask(&mut self, command: &str) -> Result<Reply, Reason> {
+        self.write(command.as_bytes()).await?;
+        self.reply(self.reply_timeout).await
+    }
+
+    pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Reason> {
+        let write = async {
+            self.stream.write_all(bytes).await?;
+            self.stream.flush().await
+        };
+        match timeout(self.reply_timeout, write).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(broken(&error)),
+            Err(_) => Err(Reason::new(ReasonKind::Timeout, "the server stopped reading")),
+        }
+    }
+
+    /// The next reply, complete within the time.
+    pub async fn reply(&mut self, within: Duration) -> Result<Reply, Reason> {
+        let mut deadline = None;
+        loop {
+            if let Some(reply) = take_reply(&mut self.unread)? {
+                return Ok(reply);
+            }
+            if self.unread.len() >= REPLY_BYTES_MAX {
+                return Err(Reason::new(ReasonKind::Connection, "the server's reply has no end"));
+            }
+            let deadline = *deadline.get_or_insert_with(|| Instant::now() + within);
+            match timeout_at(deadline, self.stream.read_buf(&mut self.unread)).await {
+                Ok(Ok(0)) => return Err(Reason::new(ReasonKind::Connection, "the server closed the connection")),
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => return Err(broken(&error)),
+                Err(_) => {
+                    return Err(Reason::new(ReasonKind::Timeout, format!("no reply within {} s", within.as_secs_f32())));
+                }
+            }
+        }
+    }
+
+    /// Says goodbye; whether it is heard does not matter.
+    pub async fn quit(mut self) {
+        let goodbye = async {
+            if self.write(b"QUIT\r\n").await.is_ok() {
+                let _ = self.reply(self.reply_timeout).await;
+            }
+        };
+        let _ = timeout(Duration::from_secs(2), goodbye).await;
+    }
+
+    /// The server in a sentence.
+    pub fn describe(&self) -> String {
+        let encrypted = if self.encrypted { "encrypted" } else { "not encrypted" };
+        let pipelining = if self.extensions.pipelining { "pipelining" } else { "no pipelining" };
+        format!("{} ({encrypted}, {pipelining})", self.greeting)
+    }
+}
+
+impl Envelope {
+    /// Appends its commands as one group (RFC 2920, 3.1).
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.mail.as_bytes());
+        out.extend_from_slice(self.recipient.as_bytes());
+        out.extend_from_slice(b"DATA\r\n");
+    }
+}
+
+fn broken(error: &io::Error) -> Reason {
+    Reason::new(ReasonKind::Connection, format!("the connection broke: {error}"))
+}
+
+/// The name of a client without one: RFC 5321, 4.1.3.
+fn literal(local: Option<IpAddr>) -> String {
+    match local {
+        Some(IpAddr::V4(address)) => format!("[{address}]"),
+        Some(IpAddr::V6(address)) => format!("[IPv6:{address}]"),
+        None => "localhost".into(),
+    }
+}
+
+/// Takes a whole reply from the front of what was read; `None` if it is not complete. Keeps its line breaks.
+fn take_reply(unread: &mut BytesMut) -> Result<Option<Reply>, Reason> {
+    let (mut at, mut code, mut text) = (0, None, String::new());
+    loop {
+        let Some(length) = unread[at..].iter().position(|byte| *byte == b'\n') else { return Ok(None) };
+        let line = &unread[at..at + length];
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let digits =
+            line.get(..3).and_then(|digits| std::str::from_utf8(digits).ok()).and_then(|digits| digits.parse().ok());
+        let number: u16 = match digits {
+            Some(number) if (200..600).contains(&number) && code.is_none_or(|code| code == number) => number,
+            _ => {
+                return Err(Reason::new(
+                    ReasonKind::Connection,
+                    format!("this is no reply: {}", String::from_utf8_lossy(line)),
+                ));
+            }
+        };
+        code = Some(number);
+        let more = line.get(3) == Some(&b'-');
+        if !text.is_empty() || at > 0 {
+            text.push('\n');
+        }
+        text.push_str(&String::from_utf8_lossy(line.get(4..).unwrap_or_default()));
+        at += length + 1;
+        if !more {
+            unread.advance(at);
+            return Ok(Some(Reply { code: number, text }));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_are_taken_whole() {
+        let mut unread = BytesMut::from(&b"250-a\r\n250-b c\r\n250 d\r\n354 go\r\n25"[..]);
+        assert_eq!(take_reply(&mut unread), Ok(Some(Reply { code: 250, text: "a\nb c\nd".into() })));
+        assert_eq!(take_reply(&mut unread), Ok(Some(Reply { code: 354, text: "go".into() })));
+        assert_eq!(take_reply(&mut unread), Ok(None));
+        for wrong in ["hello\n", "250-a\r\n251 b\r\n", "\n", "999 x\n", "25\n", "2x0 a\n"] {
+            assert!(take_reply(&mut BytesMut::from(wrong)).is_err(), "{wrong:?}");
+        }
+        assert_eq!(take_reply(&mut BytesMut::from("250\r\n")), Ok(Some(Reply { code: 250, text: String::new() })));
+    }
+
+    #[test]
+    fn extensions_in_any_case() {
+        let extensions =
+            Extensions::parse("mail.example\nPipelining\nSIZE 1000\nAUTH PLAIN login\nSMTPUTF8\nstarttls\nX-NEW 1");
+        let auth = vec!["PLAIN".to_owned(), "LOGIN".to_owned()];
+        assert_eq!(extensions, Extensions { pipelining: true, smtputf8: true, size: Some(1000), starttls: true, auth });
+        assert_eq!(Extensions::parse("PIPELINING"), Extensions::default());
+    }
+}

@@ -1,0 +1,72 @@
+//! What the tests of all protocols share.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tocsin_model::{
+    application::{Channel, RetrySchedule},
+    content::Content,
+    id::{EventBatchId, EventId, NotificationBatchId, NotificationId},
+    receipt::Disposition,
+    time::Timestamp,
+};
+
+use crate::channel::{Clock, Context, Facts, Outgoing, Ticket};
+
+/// The time at which the tests take place.
+pub(crate) const NOW: &str = "2026-11-21T09:30:00Z";
+
+struct Stopped;
+
+impl Clock for Stopped {
+    fn now(&self) -> Timestamp {
+        NOW.parse().expect("a time")
+    }
+}
+
+pub(crate) fn context() -> Context {
+    let clock = Arc::new(Stopped);
+    Context { clock, installation: "test".into(), data_folder: "/nonexistent".into(), networks: Default::default() }
+}
+
+pub(crate) fn channel(protocol: &str, options: Value, concurrency: u32) -> Channel {
+    Channel {
+        protocol: protocol.parse().expect("a name"),
+        options: options.as_object().expect("an object").clone(),
+        retry: RetrySchedule { delays: Vec::new(), jitter_percent: 0 },
+        concurrency,
+        lease: std::time::Duration::from_secs(60),
+    }
+}
+
+pub(crate) fn outgoing(ordinal: u32, address: &str) -> Outgoing {
+    Outgoing {
+        id: NotificationId { batch: NotificationBatchId(7), ordinal },
+        message_id: format!("n-7-{ordinal}.test"),
+        address: address.into(),
+        content: Content {
+            subject: Some("Earthquake near Kobe".into()),
+            text: Some("Magnitude 6.1\n.\nStay safe – 神戸\n".into()),
+            html: Some("<p>Magnitude <b>6.1</b></p>".into()),
+            json: None,
+        },
+        facts: Facts {
+            application: "quakes".parse().expect("a name"),
+            class: "quake".parse().expect("a name"),
+            event: Some(EventId { batch: EventBatchId(3), ordinal: 1 }),
+            fields: Arc::new(json!({ "magnitude": 6.1, "place": "Kobe" }).as_object().expect("an object").clone()),
+        },
+        formatted_at: NOW.parse().expect("a time"),
+        expires_at: None,
+        ticket: Ticket { key: 31, ordinal },
+    }
+}
+
+/// A disposition in a line.
+pub(crate) fn show(disposition: &Disposition) -> String {
+    match disposition {
+        Disposition::Delivered { reply } => format!("delivered {reply}"),
+        Disposition::Deferred { reason, .. } => format!("deferred {:?} {}", reason.kind, reason.text),
+        Disposition::Refused { reason } => format!("refused {:?} {}", reason.kind, reason.text),
+    }
+}

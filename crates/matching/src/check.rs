@@ -1,0 +1,525 @@
+//! Types a syntax tree against the fields of an event class and a subscription class.
+
+use std::sync::Arc;
+
+use tocsin_model::{
+    field::{Field, Fields},
+    problem::{Problem, closest},
+    value::Value,
+};
+
+use crate::{
+    datum::Datum,
+    dialect::{Node, NodeKind, Operator, Span, cel},
+    evaluate::{Evaluator, Scene, Steps},
+    expression::{Constant, Expression, Function, Kind, Macro, MacroParts, Pattern, Type},
+    functions::{SIGNATURES, Signature, pattern},
+};
+
+/// What an expression may speak of.
+#[derive(Debug, Clone, Default)]
+pub struct Scope {
+    /// The fields of `event`.
+    pub event: Fields,
+    /// The fields of `sub`.
+    pub subscription: Fields,
+}
+
+/// Reads and types an expression in CEL.
+///
+/// # Errors
+/// Every problem found, with line and column in the expression.
+pub fn compile(source: &str, scope: &Scope) -> Result<Expression, Vec<Problem>> {
+    let node = cel::parse(source).map_err(|problem| vec![problem])?;
+    check(source, &node, scope)
+}
+
+/// Reads and types a predicate: like [`compile`], and the result must be boolean.
+///
+/// # Errors
+/// Every problem found.
+pub fn compile_predicate(source: &str, scope: &Scope) -> Result<Expression, Vec<Problem>> {
+    let expression = compile(source, scope)?;
+    match expression.kind_of_value {
+        Type::Boolean | Type::Dynamic => Ok(expression),
+        ref other => {
+            let problem = expression.span.problem(source, format!("the expression gives {other}, not a boolean"));
+            Err(vec![problem.hint("compare it with something")])
+        }
+    }
+}
+
+/// Types a syntax tree.
+///
+/// # Errors
+/// Every problem found.
+pub fn check(source: &str, node: &Node, scope: &Scope) -> Result<Expression, Vec<Problem>> {
+    let mut checker = Checker { source, scope, variables: Vec::new(), problems: Vec::new() };
+    let expression = checker.expression(node);
+    if checker.problems.is_empty() { Ok(expression) } else { Err(checker.problems) }
+}
+
+struct Checker<'a> {
+    source: &'a str,
+    scope: &'a Scope,
+    variables: Vec<(String, Type)>,
+    problems: Vec<Problem>,
+}
+
+#[derive(Clone, Copy)]
+enum Side {
+    Event,
+    Subscription,
+}
+
+impl Checker<'_> {
+    fn problem(&mut self, span: Span, message: impl Into<String>) {
+        self.problems.push(span.problem(self.source, message));
+    }
+
+    fn hint(&mut self, hint: impl Into<String>) {
+        if let Some(problem) = self.problems.last_mut() {
+            problem.hint = Some(hint.into());
+        }
+    }
+
+    /// The variable `event` or `sub`, unless a macro's variable hides it.
+    fn side(&self, node: &Node) -> Option<Side> {
+        let NodeKind::Name(name) = &node.kind else { return None };
+        if self.variables.iter().any(|(variable, _)| variable == name) {
+            return None;
+        }
+        match name.as_str() {
+            "event" => Some(Side::Event),
+            "sub" | "subscription" => Some(Side::Subscription),
+            _ => None,
+        }
+    }
+
+    fn field(&mut self, side: Side, name: &str, span: Span) -> Expression {
+        let fields = match side {
+            Side::Event => &self.scope.event,
+            Side::Subscription => &self.scope.subscription,
+        };
+        let Some(at) = fields.position(name) else {
+            let unknown = fields.unknown(name);
+            let whose = match side {
+                Side::Event => "event",
+                Side::Subscription => "subscription",
+            };
+            self.problem(span, format!("the {whose} class has no field `{name}`"));
+            if let Some(hint) = unknown.hint {
+                self.hint(hint);
+            }
+            return self.dynamic(span);
+        };
+        let kind = match side {
+            Side::Event => Kind::Event(at),
+            Side::Subscription => Kind::Subscription(at),
+        };
+        Expression { kind, kind_of_value: fields[at].kind.into(), span }
+    }
+
+    fn dynamic(&self, span: Span) -> Expression {
+        Expression { kind: Kind::Constant(Constant::Value(Value::Null)), kind_of_value: Type::Dynamic, span }
+    }
+
+    fn expression(&mut self, node: &Node) -> Expression {
+        let span = node.span;
+        let constant = |value: Value, kind_of_value: Type| Expression {
+            kind: Kind::Constant(Constant::Value(value)),
+            kind_of_value,
+            span,
+        };
+        let (kind, kind_of_value) = match &node.kind {
+            NodeKind::Null => return constant(Value::Null, Type::Null),
+            NodeKind::Boolean(value) => return constant(Value::Boolean(*value), Type::Boolean),
+            NodeKind::Integer(value) => return constant(Value::Integer(*value), Type::Integer),
+            NodeKind::Number(value) => return constant(Value::Number(*value), Type::Number),
+            NodeKind::Text(text) => return constant(Value::Text(text.clone()), Type::Text),
+            NodeKind::List(items) => {
+                let items: Vec<Expression> = items.iter().map(|item| self.expression(item)).collect();
+                let inner = items.iter().map(|item| item.kind_of_value.clone()).reduce(|left, right| left.join(&right));
+                let kind_of_value = Type::List(Box::new(inner.unwrap_or(Type::Dynamic)));
+                // A list of constants is made once.
+                let values: Option<Vec<Value>> = items.iter().map(constant_value).collect();
+                match values {
+                    Some(values) => return constant(Value::List(values.into()), kind_of_value),
+                    None => (Kind::List(items), kind_of_value),
+                }
+            }
+            NodeKind::Map(entries) => {
+                let mut typed = Vec::with_capacity(entries.len());
+                for (key, value) in entries {
+                    let key = self.expression(key);
+                    if !matches!(key.kind_of_value, Type::Text | Type::Integer | Type::Boolean | Type::Dynamic) {
+                        let message = format!(
+                            "a key of a map should be a string, an integer or a boolean, not {}",
+                            key.kind_of_value
+                        );
+                        self.problem(key.span, message);
+                    }
+                    typed.push((key, self.expression(value)));
+                }
+                (Kind::Map(typed), Type::Map)
+            }
+            NodeKind::Name(name) => return self.name(node, name),
+            NodeKind::Select(target, name) => return self.select(target, name, span),
+            NodeKind::Index(parts) => return self.index(&parts[0], &parts[1], span),
+            NodeKind::Call { target, name, arguments } => return self.call(target.as_deref(), name, arguments, span),
+            NodeKind::Not(inner) => {
+                let inner = self.boolean(inner, "`!`");
+                (Kind::Not(Box::new(inner)), Type::Boolean)
+            }
+            NodeKind::Negate(inner) => {
+                let inner = self.expression(inner);
+                let kind_of_value = inner.kind_of_value.clone();
+                if !matches!(kind_of_value, Type::Integer | Type::Number | Type::Duration | Type::Dynamic) {
+                    self.problem(span, format!("`-` takes a number, not {kind_of_value}"));
+                }
+                (Kind::Negate(Box::new(inner)), kind_of_value)
+            }
+            NodeKind::And(parts) => {
+                (Kind::And(parts.iter().map(|part| self.boolean(part, "`&&`")).collect()), Type::Boolean)
+            }
+            NodeKind::Or(parts) => {
+                (Kind::Or(parts.iter().map(|part| self.boolean(part, "`||`")).collect()), Type::Boolean)
+            }
+            NodeKind::Binary(operator, parts) => {
+                let (left, right) = (self.expression(&parts[0]), self.expression(&parts[1]));
+                let kind_of_value = self.binary(*operator, &left, &right, span);
+                (Kind::Binary(*operator, Box::new([left, right])), kind_of_value)
+            }
+            NodeKind::Conditional(parts) => {
+                let condition = self.boolean(&parts[0], "the condition before `?`");
+                let (yes, no) = (self.expression(&parts[1]), self.expression(&parts[2]));
+                let kind_of_value = yes.kind_of_value.join(&no.kind_of_value);
+                (Kind::Conditional(Box::new([condition, yes, no])), kind_of_value)
+            }
+        };
+        Expression { kind, kind_of_value, span }
+    }
+
+    fn boolean(&mut self, node: &Node, what: &str) -> Expression {
+        let expression = self.expression(node);
+        if !matches!(expression.kind_of_value, Type::Boolean | Type::Dynamic) {
+            let message = format!("{what} takes booleans, and this is {}", expression.kind_of_value);
+            self.problem(expression.span, message);
+            self.hint("compare it with something");
+        }
+        expression
+    }
+
+    fn name(&mut self, node: &Node, name: &str) -> Expression {
+        let span = node.span;
+        if let Some(at) = self.variables.iter().rposition(|(variable, _)| variable == name) {
+            return Expression { kind: Kind::Variable(at), kind_of_value: self.variables[at].1.clone(), span };
+        }
+        if let Some(side) = self.side(node) {
+            let fields = match side {
+                Side::Event => self.scope.event.clone(),
+                Side::Subscription => self.scope.subscription.clone(),
+            };
+            self.problem(span, format!("`{name}` stands for the whole, which is not a value"));
+            if let Some(field) = fields.iter().next() {
+                self.hint(format!("name one of its fields, such as `{name}.{}`", field.name));
+            }
+            return self.dynamic(span);
+        }
+        self.problem(span, format!("`{name}` is not known here"));
+        let has = |field: &Field| field.name.as_str() == name;
+        if self.scope.event.iter().any(has) {
+            self.hint(format!("did you mean `event.{name}`?"));
+        } else if self.scope.subscription.iter().any(has) {
+            self.hint(format!("did you mean `sub.{name}`?"));
+        } else {
+            self.hint("an expression speaks of `event` and `sub`");
+        }
+        self.dynamic(span)
+    }
+
+    fn select(&mut self, target: &Node, name: &str, span: Span) -> Expression {
+        if let Some(side) = self.side(target) {
+            return self.field(side, name, span);
+        }
+        let target = self.expression(target);
+        if !matches!(target.kind_of_value, Type::Map | Type::Dynamic) {
+            self.problem(span, format!("{} has no field `{name}`", target.kind_of_value));
+        }
+        Expression { kind: Kind::Select(Box::new(target), name.into()), kind_of_value: Type::Dynamic, span }
+    }
+
+    fn index(&mut self, target: &Node, index: &Node, span: Span) -> Expression {
+        if let Some(side) = self.side(target) {
+            // The way to reach a field whose name has a `-`.
+            if let NodeKind::Text(name) = &index.kind {
+                return self.field(side, name, span);
+            }
+            self.problem(index.span, "a field is chosen by a literal name");
+            return self.dynamic(span);
+        }
+        let (target, index) = (self.expression(target), self.expression(index));
+        let kind_of_value = match (&target.kind_of_value, &index.kind_of_value) {
+            (Type::List(inner), Type::Integer | Type::Number | Type::Dynamic) => (**inner).clone(),
+            (Type::List(_), other) => {
+                let message = format!("a place in a list is an integer, not {other}");
+                self.problem(index.span, message);
+                Type::Dynamic
+            }
+            (Type::Map | Type::Dynamic, _) => Type::Dynamic,
+            (other, _) => {
+                let message = format!("{other} has no places to choose from");
+                self.problem(span, message);
+                Type::Dynamic
+            }
+        };
+        Expression { kind: Kind::Index(Box::new([target, index])), kind_of_value, span }
+    }
+
+    /// What an operator gives, or a problem with its operands.
+    fn binary(&mut self, operator: Operator, left: &Expression, right: &Expression, span: Span) -> Type {
+        use Operator::*;
+        use Type::*;
+        let (l, r) = (&left.kind_of_value, &right.kind_of_value);
+        match operator {
+            Equal | NotEqual => {
+                if !l.meets(r) {
+                    self.mismatch(left, right, span);
+                }
+                Boolean
+            }
+            Less | LessOrEqual | Greater | GreaterOrEqual => {
+                if matches!(l, Null) || matches!(r, Null) {
+                    self.problem(span, "null has no order");
+                    self.hint("test for null with `==`, or use `has(...)`");
+                } else if !l.meets(r) {
+                    self.mismatch(left, right, span);
+                } else if let unordered @ (List(_) | Map) = l {
+                    self.problem(span, format!("{unordered} has no order"));
+                }
+                Boolean
+            }
+            In => {
+                match r {
+                    List(inner) if !inner.meets(l) => {
+                        self.problem(span, format!("each value of the list is {inner}, which never equals {l}"));
+                    }
+                    List(_) | Map | Dynamic => {}
+                    other => self.problem(right.span, format!("`in` takes a list or a map on its right, not {other}")),
+                }
+                Boolean
+            }
+            Add | Subtract | Multiply | Divide | Remainder => match (operator, l, r) {
+                (_, Dynamic, _) | (_, _, Dynamic) => Dynamic,
+                (_, Integer, Integer) => Integer,
+                (Add | Subtract | Multiply | Divide, l, r) if l.is_numeric() && r.is_numeric() => Number,
+                (Add, Text, Text) => Text,
+                (Add, List(left), List(right)) => List(Box::new(left.join(right))),
+                (Add | Subtract, Timestamp, Duration) | (Add, Duration, Timestamp) => Timestamp,
+                (Subtract, Timestamp, Timestamp) | (Add | Subtract, Duration, Duration) => Duration,
+                _ => {
+                    self.problem(span, format!("`{}` does not take {l} and {r}", operator.symbol()));
+                    if matches!((l, r), (Text, _) | (_, Text)) && operator == Add {
+                        self.hint("convert with `string(...)`");
+                    }
+                    Dynamic
+                }
+            },
+        }
+    }
+
+    fn mismatch(&mut self, left: &Expression, right: &Expression, span: Span) {
+        use Type::{Text, Timestamp};
+        let (l, r) = (&left.kind_of_value, &right.kind_of_value);
+        let message = format!(
+            "`{}` is {l} and `{}` is {r}; they cannot be compared",
+            left.span.text(self.source),
+            right.span.text(self.source)
+        );
+        self.problem(span, message);
+        match (l, r) {
+            (Timestamp, Text) | (Text, Timestamp) => self.hint("write `timestamp('2026-11-21T09:30:00Z')`"),
+            (Text, other) | (other, Text) if other.is_numeric() => {
+                let literal = matches!(right.kind, Kind::Constant(_)) || matches!(left.kind, Kind::Constant(_));
+                self.hint(if literal && *r == Text {
+                    "write the number without quotes"
+                } else {
+                    "convert with `double(...)` or `string(...)`"
+                });
+            }
+            _ => {}
+        }
+    }
+
+    fn call(&mut self, target: Option<&Node>, name: &str, arguments: &[Node], span: Span) -> Expression {
+        match (target, name, arguments) {
+            (None, "has", [argument]) => return self.has(argument, span),
+            (Some(range), _, _) if macro_named(name).is_some() => {
+                let which = macro_named(name).expect("was just found");
+                return self.expand(which, name, range, arguments, span);
+            }
+            _ => {}
+        }
+        let given: Vec<Expression> =
+            target.into_iter().chain(arguments).map(|argument| self.expression(argument)).collect();
+        let method = target.is_some();
+        let named: Vec<&Signature> = SIGNATURES.iter().filter(|signature| signature.name == name).collect();
+        if named.is_empty() {
+            self.problem(span, format!("there is no function `{name}`"));
+            let macros = ["has", "all", "exists", "exists_one", "map", "filter"];
+            if let Some(meant) = closest(name, SIGNATURES.iter().map(|signature| signature.name).chain(macros)) {
+                self.hint(format!("did you mean `{meant}`?"));
+            }
+            return self.dynamic(span);
+        }
+        let fitting = named.iter().find(|signature| {
+            signature.method == method
+                && signature.takes.len() == given.len()
+                && signature.takes.iter().zip(&given).all(|(takes, given)| takes.accepts(&given.kind_of_value))
+        });
+        let Some(signature) = fitting else {
+            let types: Vec<String> = given.iter().map(|given| given.kind_of_value.to_string()).collect();
+            self.problem(span, format!("`{name}` does not take {}", types.join(", ")));
+            let ways: Vec<String> = named.iter().map(|signature| format!("`{}`", signature.show())).collect();
+            self.hint(format!("write {}", ways.join(" or ")));
+            return self.dynamic(span);
+        };
+        if signature.function == Function::Matches
+            && let Some(Value::Text(text)) = constant_value(&given[1])
+        {
+            let kind = match pattern(&text) {
+                Ok(regex) => {
+                    let subject = given.into_iter().next().expect("matches has two arguments");
+                    Kind::Matches(Box::new(subject), Pattern(regex))
+                }
+                Err(message) => {
+                    self.problem(given[1].span, message);
+                    Kind::Constant(Constant::Value(Value::Null))
+                }
+            };
+            return Expression { kind, kind_of_value: Type::Boolean, span };
+        }
+        let converts = matches!(
+            signature.function,
+            Function::ToInteger
+                | Function::ToNumber
+                | Function::ToText
+                | Function::ToBoolean
+                | Function::ToTimestamp
+                | Function::ToDuration
+        );
+        let expression =
+            Expression { kind_of_value: (signature.gives)(), kind: Kind::Call(signature.function, given), span };
+        let Kind::Call(_, given) = &expression.kind else { return expression };
+        if converts && given.iter().all(|given| constant_value(given).is_some()) {
+            return self.fold(&expression);
+        }
+        expression
+    }
+
+    /// A conversion of a constant is done once, and a wrong one is found at once.
+    fn fold(&mut self, expression: &Expression) -> Expression {
+        let span = expression.span;
+        let kind = match Evaluator::new(Scene::default()).run(expression, &mut Steps::default()) {
+            Ok(Datum::Duration(micros)) => Kind::Constant(Constant::Duration(micros)),
+            Ok(datum) => Kind::Constant(Constant::Value(datum.to_value())),
+            Err(trouble) => {
+                self.problem(span, format!("`{}` has no value: {trouble}", span.text(self.source)));
+                match expression.kind_of_value {
+                    Type::Timestamp => self.hint("a timestamp is written like '2026-11-21T09:30:00Z'"),
+                    Type::Duration => self.hint("a duration is written like '1h30m' or '90s'"),
+                    _ => {}
+                }
+                return self.dynamic(span);
+            }
+        };
+        Expression { kind, kind_of_value: expression.kind_of_value.clone(), span }
+    }
+
+    fn has(&mut self, argument: &Node, span: Span) -> Expression {
+        let (target, name): (&Node, Arc<str>) = match &argument.kind {
+            NodeKind::Select(target, name) => (target, name.as_str().into()),
+            NodeKind::Index(parts) if matches!(parts[1].kind, NodeKind::Text(_)) => {
+                let NodeKind::Text(name) = &parts[1].kind else { return self.dynamic(span) };
+                (&parts[0], name.clone())
+            }
+            _ => {
+                self.problem(span, "`has` takes a field");
+                self.hint("write `has(event.name)`");
+                return self.dynamic(span);
+            }
+        };
+        let kind = match self.side(target) {
+            Some(side) => Kind::Has(Box::new(self.field(side, &name, argument.span))),
+            None => {
+                let target = self.expression(target);
+                if !matches!(target.kind_of_value, Type::Map | Type::Dynamic) {
+                    self.problem(span, format!("{} has no field `{name}`", target.kind_of_value));
+                }
+                Kind::HasKey(Box::new(target), name)
+            }
+        };
+        Expression { kind, kind_of_value: Type::Boolean, span }
+    }
+
+    fn expand(&mut self, which: Macro, name: &str, range: &Node, arguments: &[Node], span: Span) -> Expression {
+        let range = self.expression(range);
+        let item = match &range.kind_of_value {
+            Type::List(inner) => (**inner).clone(),
+            Type::Map | Type::Dynamic => Type::Dynamic,
+            other => {
+                let message = format!("`{name}` goes over a list or a map, not {other}");
+                self.problem(range.span, message);
+                Type::Dynamic
+            }
+        };
+        let (variable, rest) = match arguments {
+            [Node { kind: NodeKind::Name(variable), .. }, rest @ ..]
+                if rest.len() == 1 || (rest.len() == 2 && which == Macro::Map) =>
+            {
+                (variable.clone(), rest)
+            }
+            _ => {
+                self.problem(span, format!("`{name}` takes a variable and an expression"));
+                self.hint(format!("write `list.{name}(item, ...)`"));
+                return self.dynamic(span);
+            }
+        };
+        self.variables.push((variable, item.clone()));
+        let (condition, result) = match (which, rest) {
+            (Macro::Map, [result]) => (None, Some(self.expression(result))),
+            (Macro::Map, [condition, result, ..]) => {
+                (Some(self.boolean(condition, "the condition of `map`")), Some(self.expression(result)))
+            }
+            (_, rest) => {
+                (rest.first().map(|condition| self.boolean(condition, &format!("the condition of `{name}`"))), None)
+            }
+        };
+        self.variables.pop();
+        let kind_of_value = match (which, &result) {
+            (Macro::All | Macro::Exists | Macro::ExistsOne, _) => Type::Boolean,
+            (Macro::Filter, _) => Type::List(Box::new(item)),
+            (Macro::Map, Some(result)) => Type::List(Box::new(result.kind_of_value.clone())),
+            (Macro::Map, None) => Type::List(Box::new(Type::Dynamic)),
+        };
+        Expression { kind: Kind::Macro(which, Box::new(MacroParts { range, condition, result })), kind_of_value, span }
+    }
+}
+
+fn macro_named(name: &str) -> Option<Macro> {
+    Some(match name {
+        "all" => Macro::All,
+        "exists" => Macro::Exists,
+        "exists_one" | "existsOne" => Macro::ExistsOne,
+        "map" => Macro::Map,
+        "filter" => Macro::Filter,
+        _ => return None,
+    })
+}
+
+fn constant_value(expression: &Expression) -> Option<Value> {
+    match &expression.kind {
+        Kind::Constant(Constant::Value(value)) => Some(value.clone()),
+        _ => None,
+    }
+}

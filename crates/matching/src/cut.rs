@@ -1,0 +1,209 @@
+//! Cuts matches into notification batches: those of one rule through one channel, at most so many as the notification
+//! class allows.
+
+use tocsin_model::{
+    field::FieldType,
+    id::{EventId, Name},
+    notification::{Column, EventRun, Notifications},
+    value::Value,
+};
+
+use crate::{
+    datum::Trouble,
+    evaluate::{Parameters, Scene, value},
+    expression::{Expression, Kind},
+    rule::{Fill, RuleNumber, RuleSet},
+    shard::{MatchSink, Run},
+};
+
+/// A notification batch, ready but for its head.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CutBatch {
+    /// The rule that fired.
+    pub rule: RuleNumber,
+    /// The notification class.
+    pub class: Name,
+    /// The channel through which they leave. `None`: these subscriptions have no usable device now.
+    pub channel: Option<Name>,
+    /// The notifications, in the order of their events.
+    pub notifications: Notifications,
+}
+
+/// A rule that could not be decided for some event of the batches seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RuleFailure {
+    /// The rule.
+    pub rule: RuleNumber,
+    /// The first event.
+    pub event_ordinal: u32,
+    /// Why.
+    pub trouble: Trouble,
+    /// How many times.
+    pub count: u64,
+}
+
+/// Collects matches of one or more batches and cuts them.
+#[derive(Debug, Default)]
+pub struct NotificationCutter {
+    /// What is not full yet, by rule and channel number.
+    open: Vec<Vec<Option<Notifications>>>,
+    done: Vec<CutBatch>,
+    failures: Vec<RuleFailure>,
+    by_channel: Vec<Vec<u32>>,
+    names: Vec<Name>,
+}
+
+impl NotificationCutter {
+    /// Nothing collected yet.
+    pub fn new() -> Self {
+        NotificationCutter::default()
+    }
+
+    /// The batches cut since the last call, full ones first, and the failures. The cutter can be used again.
+    pub fn finish(&mut self, rules: &RuleSet) -> (Vec<CutBatch>, Vec<RuleFailure>) {
+        for (rule, channels) in self.open.iter_mut().enumerate() {
+            let rule = RuleNumber(rule as u32);
+            for (channel, notifications) in channels.iter_mut().enumerate() {
+                if let Some(notifications) = notifications.take().filter(|notifications| notifications.count() > 0) {
+                    let channel = channel.checked_sub(1).map(|at| self.names[at].clone());
+                    let class = rules.notification_class(rule).clone();
+                    self.done.push(CutBatch { rule, class, channel, notifications });
+                }
+            }
+        }
+        (std::mem::take(&mut self.done), std::mem::take(&mut self.failures))
+    }
+
+    fn append(&mut self, run: &Run<'_>, channel: u16, mut slots: &[u32]) {
+        let rule = run.rules.rule(run.rule);
+        let (at, number) = (run.rule.0 as usize, usize::from(channel));
+        if self.open.len() <= at {
+            self.open.resize_with(at + 1, Vec::new);
+        }
+        if self.open[at].len() <= number {
+            self.open[at].resize_with(number + 1, || None);
+        }
+        while self.names.len() < number {
+            let Some(name) = run.channel_name(self.names.len() as u16 + 1) else { break };
+            self.names.push(name.clone());
+        }
+        while !slots.is_empty() {
+            let open = self.open[at][number].get_or_insert_with(|| Notifications {
+                subscriptions: Vec::with_capacity(rule.batch_size.min(4096)),
+                ..Notifications::default()
+            });
+            let room = rule.batch_size - open.count();
+            let (now, later) = slots.split_at(room.min(slots.len()));
+            let event = EventId { batch: run.batch, ordinal: run.event_ordinal };
+            match open.events.last_mut() {
+                Some(last) if last.event == event => last.count += now.len() as u32,
+                _ => open.events.push(EventRun { event, count: now.len() as u32 }),
+            }
+            open.subscriptions.extend(now.iter().map(|slot| run.table.id(*slot)));
+            capture(run, now, &rule.fields, &mut open.captured);
+            if now.len() == room
+                && let Some(notifications) = self.open[at][number].take()
+            {
+                let channel = run.channel_name(channel).cloned();
+                self.done.push(CutBatch { rule: run.rule, class: rule.notify.clone(), channel, notifications });
+            }
+            slots = later;
+        }
+    }
+}
+
+impl MatchSink for NotificationCutter {
+    fn run(&mut self, run: Run<'_>) {
+        if let Some(channel) = run.sole_channel() {
+            return self.append(&run, channel, run.slots);
+        }
+        let mut by_channel = std::mem::take(&mut self.by_channel);
+        for slot in run.slots {
+            let channel = usize::from(run.channel(*slot));
+            if by_channel.len() <= channel {
+                by_channel.resize_with(channel + 1, Vec::new);
+            }
+            by_channel[channel].push(*slot);
+        }
+        for (channel, slots) in by_channel.iter_mut().enumerate() {
+            if !slots.is_empty() {
+                self.append(&run, channel as u16, slots);
+                slots.clear();
+            }
+        }
+        self.by_channel = by_channel;
+    }
+
+    fn rule_failed(&mut self, rule: RuleNumber, event_ordinal: u32, trouble: Trouble) {
+        match self.failures.iter_mut().find(|failure| failure.rule == rule && failure.trouble == trouble) {
+            Some(failure) => failure.count += 1,
+            None => self.failures.push(RuleFailure { rule, event_ordinal, trouble, count: 1 }),
+        }
+    }
+}
+
+/// Appends the captured fields of some matches.
+fn capture(
+    run: &Run<'_>,
+    slots: &[u32],
+    fields: &[(tocsin_model::field::Field, Fill)],
+    columns: &mut Vec<(Name, Column)>,
+) {
+    let mut at = 0;
+    for (field, fill) in fields {
+        let Fill::Captured(expression) = fill else { continue };
+        if columns.len() <= at {
+            let column = match field.kind {
+                FieldType::Integer => Column::Integers(Vec::new()),
+                FieldType::Number => Column::Numbers(Vec::new()),
+                kind => Column::Values(kind, Vec::new()),
+            };
+            columns.push((field.name.clone(), column));
+        }
+        append_column(run, slots, expression, field.kind, &mut columns[at].1);
+        at += 1;
+    }
+}
+
+fn append_column(run: &Run<'_>, slots: &[u32], expression: &Expression, kind: FieldType, column: &mut Column) {
+    if let Kind::Subscription(field) = expression.kind {
+        // A plain parameter is copied from its column, as long as none is null.
+        match column {
+            Column::Numbers(numbers) => {
+                if let Some(parameters) = run.table.numbers(field)
+                    && slots.iter().all(|slot| !parameters[*slot as usize].is_nan())
+                {
+                    return numbers.extend(slots.iter().map(|slot| parameters[*slot as usize]));
+                }
+            }
+            Column::Integers(integers) => {
+                if let Some(parameters) = run.table.integers(field, slots) {
+                    return integers.extend(slots.iter().map(|slot| parameters[*slot as usize]));
+                }
+            }
+            Column::Values(..) => {}
+        }
+    }
+    for slot in slots {
+        let scene = Scene { event: run.event, parameters: Parameters::Slot(run.table, *slot) };
+        let found = value(expression, scene).map_or(Value::Null, |datum| datum.to_value());
+        push(column, kind.accept(found).unwrap_or_default());
+    }
+}
+
+/// Appends a value; the first null turns a column of integers or numbers into one of any values.
+fn push(column: &mut Column, value: Value) {
+    match (&mut *column, value) {
+        (Column::Integers(integers), Value::Integer(value)) => integers.push(value),
+        (Column::Numbers(numbers), Value::Number(value)) => numbers.push(value),
+        (Column::Values(_, values), value) => values.push(value),
+        (Column::Integers(integers), value) => {
+            let values = integers.drain(..).map(Value::Integer).chain([value]).collect();
+            *column = Column::Values(FieldType::Integer, values);
+        }
+        (Column::Numbers(numbers), value) => {
+            let values = numbers.drain(..).map(Value::Number).chain([value]).collect();
+            *column = Column::Values(FieldType::Number, values);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The languages of predicates. Each is read into the same syntax tree, which `check` then types.
+
+pub mod cel; // rules, and the default of filters
+
+use std::sync::Arc;
+
+use tocsin_model::problem::Problem;
+
+/// Longest expression, in bytes.
+pub const EXPRESSION_BYTES_MAX: usize = 16 * 1024;
+
+/// Deepest nesting of parentheses, calls, lists and the like.
+pub const EXPRESSION_NESTING_MAX: usize = 64;
+
+/// Highest syntax tree, which also bounds long chains such as `a + b + c`. `&&` and `||` chains count once.
+pub const EXPRESSION_HEIGHT_MAX: u16 = 256;
+
+/// A stretch of an expression's text, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Span {
+    /// First byte.
+    pub start: u32,
+    /// After the last byte.
+    pub end: u32,
+}
+
+impl Span {
+    /// From the start of one to the end of the other.
+    pub fn to(self, other: Span) -> Span {
+        Span { start: self.start, end: other.end }
+    }
+
+    /// The text it covers.
+    pub fn text(self, source: &str) -> &str {
+        source.get(self.start as usize..self.end as usize).unwrap_or_default()
+    }
+
+    /// A problem at its start, with line and column in the expression.
+    pub fn problem(self, source: &str, message: impl Into<String>) -> Problem {
+        let before = source.get(..self.start as usize).unwrap_or(source);
+        let line = before.matches('\n').count() + 1;
+        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+        let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        Problem::at("", message).position(number(line), number(column))
+    }
+}
+
+/// A node of the untyped syntax tree.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    /// What it is.
+    pub kind: NodeKind,
+    /// Where it stands.
+    pub span: Span,
+    /// Height of the tree below it, at most `EXPRESSION_HEIGHT_MAX`.
+    pub(crate) height: u16,
+}
+
+/// What a syntax node is.
+#[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs)] // The names are those of the grammar.
+pub enum NodeKind {
+    Null,
+    Boolean(bool),
+    Integer(i64),
+    Number(f64),
+    Text(Arc<str>),
+    List(Vec<Node>),
+    Map(Vec<(Node, Node)>),
+    Name(String),
+    Select(Box<Node>, String),
+    Index(Box<[Node; 2]>),
+    Call { target: Option<Box<Node>>, name: String, arguments: Vec<Node> },
+    Not(Box<Node>),
+    Negate(Box<Node>),
+    And(Vec<Node>),
+    Or(Vec<Node>),
+    Binary(Operator, Box<[Node; 2]>),
+    Conditional(Box<[Node; 3]>),
+}
+
+/// An operator between two operands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)] // The names are those of the operators.
+pub enum Operator {
+    Equal,
+    NotEqual,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+    In,
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    Remainder,
+}
+
+impl Operator {
+    /// As CEL spells it.
+    pub fn symbol(self) -> &'static str {
+        match self {
+            Operator::Equal => "==",
+            Operator::NotEqual => "!=",
+            Operator::Less => "<",
+            Operator::LessOrEqual => "<=",
+            Operator::Greater => ">",
+            Operator::GreaterOrEqual => ">=",
+            Operator::In => "in",
+            Operator::Add => "+",
+            Operator::Subtract => "-",
+            Operator::Multiply => "*",
+            Operator::Divide => "/",
+            Operator::Remainder => "%",
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! Typed expressions: what every dialect becomes. Fields are resolved to their places, types are checked.
+
+use std::{fmt, sync::Arc};
+
+use regex::Regex;
+use tocsin_model::{field::FieldType, value::Value};
+
+use crate::dialect::{Operator, Span};
+
+/// What an expression gives. Any of them may also be null at run time, since fields may be missing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)] // The names are those of the types.
+pub enum Type {
+    /// Known only at run time: what lists and maps of fields hold.
+    Dynamic,
+    Null,
+    Boolean,
+    Integer,
+    Number,
+    Text,
+    Timestamp,
+    Duration,
+    List(Box<Type>),
+    Map,
+}
+
+impl Type {
+    /// Whether it counts: integers and numbers mix freely.
+    pub fn is_numeric(&self) -> bool {
+        matches!(self, Type::Integer | Type::Number)
+    }
+
+    /// Whether values of the two can be equal.
+    pub fn meets(&self, other: &Type) -> bool {
+        match (self, other) {
+            (Type::Dynamic | Type::Null, _) | (_, Type::Dynamic | Type::Null) => true,
+            (Type::List(left), Type::List(right)) => left.meets(right),
+            (left, right) => left == right || (left.is_numeric() && right.is_numeric()),
+        }
+    }
+
+    /// The type of what may be either.
+    pub fn join(&self, other: &Type) -> Type {
+        match (self, other) {
+            (left, right) if left == right => left.clone(),
+            (left, Type::Null) => left.clone(),
+            (Type::Null, right) => right.clone(),
+            (left, right) if left.is_numeric() && right.is_numeric() => Type::Number,
+            _ => Type::Dynamic,
+        }
+    }
+}
+
+impl From<FieldType> for Type {
+    fn from(kind: FieldType) -> Type {
+        match kind {
+            FieldType::Boolean => Type::Boolean,
+            FieldType::Integer => Type::Integer,
+            FieldType::Number => Type::Number,
+            FieldType::String => Type::Text,
+            FieldType::Timestamp => Type::Timestamp,
+            FieldType::List => Type::List(Box::new(Type::Dynamic)),
+            FieldType::Map => Type::Map,
+        }
+    }
+}
+
+impl fmt::Display for Type {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Type::Dynamic => "any value",
+            Type::Null => "null",
+            Type::Boolean => "a boolean",
+            Type::Integer => "an integer",
+            Type::Number => "a number",
+            Type::Text => "a string",
+            Type::Timestamp => "a timestamp",
+            Type::Duration => "a duration",
+            Type::List(_) => "a list",
+            Type::Map => "a map",
+        })
+    }
+}
+
+/// A typed expression.
+#[derive(Debug, Clone)]
+pub struct Expression {
+    /// What it is.
+    pub kind: Kind,
+    /// What it gives.
+    pub kind_of_value: Type,
+    /// Where it stands in its text.
+    pub span: Span,
+}
+
+/// What a typed expression is.
+#[derive(Debug, Clone)]
+#[allow(missing_docs)] // The names are those of the grammar.
+pub enum Kind {
+    Constant(Constant),
+    /// A field of the event, by its place in the class.
+    Event(usize),
+    /// A field of the subscription, by its place in the class.
+    Subscription(usize),
+    /// A variable of an enclosing macro, counted from the outermost.
+    Variable(usize),
+    /// Whether a field is not null.
+    Has(Box<Expression>),
+    /// Whether a map has a key.
+    HasKey(Box<Expression>, Arc<str>),
+    Select(Box<Expression>, Arc<str>),
+    Index(Box<[Expression; 2]>),
+    Not(Box<Expression>),
+    Negate(Box<Expression>),
+    And(Vec<Expression>),
+    Or(Vec<Expression>),
+    Binary(Operator, Box<[Expression; 2]>),
+    Conditional(Box<[Expression; 3]>),
+    List(Vec<Expression>),
+    Map(Vec<(Expression, Expression)>),
+    Call(Function, Vec<Expression>),
+    /// A regular expression that was compiled with the expression around it.
+    Matches(Box<Expression>, Pattern),
+    Macro(Macro, Box<MacroParts>),
+}
+
+/// A constant.
+#[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs)]
+pub enum Constant {
+    Value(Value),
+    Duration(i64),
+}
+
+/// A compiled regular expression, equal to another of the same text.
+#[derive(Debug, Clone)]
+pub struct Pattern(pub Regex);
+
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Pattern) -> bool {
+        self.0.as_str() == other.0.as_str()
+    }
+}
+
+/// A macro over the items of a list or the keys of a map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)] // The names are those of CEL.
+pub enum Macro {
+    All,
+    Exists,
+    ExistsOne,
+    Map,
+    Filter,
+}
+
+/// The parts of a macro.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MacroParts {
+    /// What it goes over.
+    pub range: Expression,
+    /// What decides; for `map` only its three-argument form has one.
+    pub condition: Option<Expression>,
+    /// What `map` makes.
+    pub result: Option<Expression>,
+}
+
+/// Positions do not count.
+impl PartialEq for Expression {
+    fn eq(&self, other: &Expression) -> bool {
+        use Kind::*;
+        match (&self.kind, &other.kind) {
+            (Constant(left), Constant(right)) => left == right,
+            (Event(left), Event(right))
+            | (Subscription(left), Subscription(right))
+            | (Variable(left), Variable(right)) => left == right,
+            (Has(left), Has(right)) | (Not(left), Not(right)) | (Negate(left), Negate(right)) => left == right,
+            (HasKey(left, key), HasKey(right, other)) | (Select(left, key), Select(right, other)) => {
+                key == other && left == right
+            }
+            (Index(left), Index(right)) => left == right,
+            (And(left), And(right)) | (Or(left), Or(right)) | (List(left), List(right)) => left == right,
+            (Binary(operator, left), Binary(other, right)) => operator == other && left == right,
+            (Conditional(left), Conditional(right)) => left == right,
+            (Map(left), Map(right)) => left == right,
+            (Call(function, left), Call(other, right)) => function == other && left == right,
+            (Matches(left, pattern), Matches(right, other)) => pattern == other && left == right,
+            (Macro(name, left), Macro(other, right)) => name == other && left == right,
+            _ => false,
+        }
+    }
+}
+
+/// What an expression depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Dependence {
+    /// On a field of the event.
+    pub event: bool,
+    /// On a field of the subscription.
+    pub subscription: bool,
+}
+
+impl Expression {
+    /// Visits this expression and all below it.
+    pub fn visit<'a>(&'a self, see: &mut dyn FnMut(&'a Expression)) {
+        see(self);
+        match &self.kind {
+            Kind::Constant(_) | Kind::Event(_) | Kind::Subscription(_) | Kind::Variable(_) => {}
+            Kind::Has(inner)
+            | Kind::HasKey(inner, _)
+            | Kind::Select(inner, _)
+            | Kind::Not(inner)
+            | Kind::Negate(inner)
+            | Kind::Matches(inner, _) => inner.visit(see),
+            Kind::Index(parts) | Kind::Binary(_, parts) => parts.iter().for_each(|part| part.visit(see)),
+            Kind::Conditional(parts) => parts.iter().for_each(|part| part.visit(see)),
+            Kind::And(parts) | Kind::Or(parts) | Kind::List(parts) | Kind::Call(_, parts) => {
+                parts.iter().for_each(|part| part.visit(see));
+            }
+            Kind::Map(entries) => entries.iter().for_each(|(key, value)| {
+                key.visit(see);
+                value.visit(see);
+            }),
+            Kind::Macro(_, parts) => {
+                parts.range.visit(see);
+                parts.condition.iter().for_each(|part| part.visit(see));
+                parts.result.iter().for_each(|part| part.visit(see));
+            }
+        }
+    }
+
+    /// What it depends on.
+    pub fn dependence(&self) -> Dependence {
+        let mut found = Dependence::default();
+        self.visit(&mut |part| match part.kind {
+            Kind::Event(_) => found.event = true,
+            Kind::Subscription(_) => found.subscription = true,
+            _ => {}
+        });
+        found
+    }
+
+    /// The places of the subscription's fields that it reads.
+    pub fn subscription_fields(&self) -> Vec<usize> {
+        let mut found = Vec::new();
+        self.visit(&mut |part| {
+            if let Kind::Subscription(at) = part.kind {
+                found.push(at);
+            }
+        });
+        found
+    }
+}
+
+/// A function of the language.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)] // The names are those of the functions, see `functions::SIGNATURES`.
+pub enum Function {
+    Size,
+    StartsWith,
+    EndsWith,
+    Contains,
+    ContainsCi,
+    Matches,
+    LowerAscii,
+    UpperAscii,
+    Trim,
+    Replace,
+    Split,
+    Join,
+    Substring,
+    CharAt,
+    IndexOf,
+    LastIndexOf,
+    Reverse,
+    ToInteger,
+    ToNumber,
+    ToText,
+    ToBoolean,
+    ToTimestamp,
+    ToDuration,
+    ToDynamic,
+    FullYear,
+    Month,
+    DayOfMonth,
+    Date,
+    DayOfYear,
+    DayOfWeek,
+    Hours,
+    Minutes,
+    Seconds,
+    Milliseconds,
+    DistanceKm,
+}

@@ -1,0 +1,7 @@
+//! The structures that answer an event: one [`groups::Groups`] for each branch of a rule, one [`table::Table`] for
+//! each subscription class. No locks: a shard has one owner.
+
+pub mod chunks; // entries of one group: all, sorted by one key, or as ranges with a low and a high end
+pub mod groups; // groups by the values that equality tests ask for
+pub mod key; // ordered values as integers that keep their order
+pub mod table; // the subscriptions of one class: ids, channels, parameters, in columns by slot

@@ -1,0 +1,178 @@
+//! Ordered values become 64-bit integers that keep their order, so that a search compares nothing else.
+
+use std::cmp::Ordering;
+
+use crate::{
+    datum::{Datum, compare_exact},
+    dialect::Operator,
+    expression::Type,
+};
+
+/// What the keys of an ordered column were.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Measure {
+    /// Integers.
+    Integer,
+    /// Doubles.
+    Number,
+    /// Instants.
+    Timestamp,
+    /// Durations.
+    Duration,
+}
+
+impl Measure {
+    /// The measure of a type that has one.
+    pub fn of(kind: &Type) -> Option<Measure> {
+        Some(match kind {
+            Type::Integer => Measure::Integer,
+            Type::Number => Measure::Number,
+            Type::Timestamp => Measure::Timestamp,
+            Type::Duration => Measure::Duration,
+            _ => return None,
+        })
+    }
+
+    /// The key of a value; `None` where no comparison with it can hold: null, NaN, another type.
+    pub fn key(self, datum: &Datum<'_>) -> Option<i64> {
+        match (self, datum) {
+            (Measure::Integer, Datum::Integer(value)) => Some(*value),
+            (Measure::Number, Datum::Number(value)) if !value.is_nan() => Some(ordered_bits(*value)),
+            (Measure::Timestamp, Datum::Timestamp(time)) => Some(time.0),
+            (Measure::Duration, Datum::Duration(micros)) => Some(*micros),
+            _ => None,
+        }
+    }
+
+    /// The keys `k` for which `k operator value` holds, as one bound, both ends included. `None`: there are none.
+    pub fn bound(self, operator: Operator, value: &Datum<'_>) -> Option<Bound> {
+        // Where the value lies among the keys: at one of them, or between it and the next.
+        let place = match (self, value) {
+            (Measure::Integer, Datum::Number(value)) => Place::of_number(*value)?,
+            (Measure::Number, Datum::Integer(value)) => {
+                let near = *value as f64;
+                let key = ordered_bits(near);
+                match compare_exact(*value, near)? {
+                    Ordering::Equal => Place::At(key),
+                    Ordering::Greater => Place::After(key),
+                    Ordering::Less => Place::After(key.checked_sub(1)?),
+                }
+            }
+            _ => Place::At(self.key(value)?),
+        };
+        match (operator, place) {
+            (Operator::LessOrEqual, Place::At(key)) => Some(Bound::UpTo(key)),
+            (Operator::Less, Place::At(key)) => key.checked_sub(1).map(Bound::UpTo),
+            (Operator::GreaterOrEqual, Place::At(key)) => Some(Bound::From(key)),
+            (Operator::Greater, Place::At(key)) => key.checked_add(1).map(Bound::From),
+            (Operator::LessOrEqual | Operator::Less, Place::After(key)) => Some(Bound::UpTo(key)),
+            (Operator::GreaterOrEqual | Operator::Greater, Place::After(key)) => key.checked_add(1).map(Bound::From),
+            (Operator::LessOrEqual | Operator::Less, Place::Above) => Some(Bound::UpTo(i64::MAX)),
+            (Operator::GreaterOrEqual | Operator::Greater, Place::Below) => Some(Bound::From(i64::MIN)),
+            _ => None,
+        }
+    }
+}
+
+/// Which keys satisfy a comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bound {
+    /// This key and all smaller ones.
+    UpTo(i64),
+    /// This key and all larger ones.
+    From(i64),
+}
+
+enum Place {
+    At(i64),
+    After(i64),
+    Above,
+    Below,
+}
+
+impl Place {
+    /// Where a double lies among the integers.
+    fn of_number(value: f64) -> Option<Place> {
+        let limit = 9_223_372_036_854_775_808.0;
+        Some(if value.is_nan() {
+            return None;
+        } else if value >= limit {
+            Place::Above
+        } else if value < -limit {
+            Place::Below
+        } else if value.fract() == 0.0 {
+            Place::At(value as i64)
+        } else {
+            Place::After(value.floor() as i64)
+        })
+    }
+}
+
+/// Bits of a double that order as integers like the double itself; both zeros give the same.
+fn ordered_bits(value: f64) -> i64 {
+    let bits = (value + 0.0).to_bits() as i64;
+    bits ^ (((bits >> 63) as u64) >> 1) as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{datum::compare, functions::satisfies};
+
+    #[test]
+    fn bounds_agree_with_comparisons() {
+        let integers = [
+            i64::MIN,
+            i64::MIN + 1,
+            -9_007_199_254_740_993,
+            -3,
+            -2,
+            -1,
+            0,
+            1,
+            2,
+            9_007_199_254_740_992,
+            9_007_199_254_740_993,
+            i64::MAX - 1,
+            i64::MAX,
+        ];
+        let numbers = [
+            f64::NEG_INFINITY,
+            -1e300,
+            -9_223_372_036_854_775_808.0,
+            -2.5,
+            -2.0,
+            -0.0,
+            0.0,
+            5e-324,
+            0.5,
+            1.0,
+            1.5,
+            9_007_199_254_740_992.0,
+            9_223_372_036_854_774_784.0,
+            9_223_372_036_854_775_808.0,
+            f64::INFINITY,
+        ];
+        let all: Vec<Datum<'static>> =
+            integers.map(Datum::Integer).into_iter().chain(numbers.map(Datum::Number)).collect();
+        for (measure, keys) in [(Measure::Integer, &all[..integers.len()]), (Measure::Number, &all[integers.len()..])] {
+            for key in keys {
+                for value in &all {
+                    for operator in [Operator::Less, Operator::LessOrEqual, Operator::Greater, Operator::GreaterOrEqual]
+                    {
+                        let place = measure.key(key).expect("a key");
+                        let found = match measure.bound(operator, value) {
+                            None => false,
+                            Some(Bound::UpTo(bound)) => place <= bound,
+                            Some(Bound::From(bound)) => place >= bound,
+                        };
+                        let expected = satisfies(operator, compare(key, value).expect("numbers"));
+                        assert_eq!(found, expected, "{key:?} {} {value:?}", operator.symbol());
+                    }
+                }
+            }
+        }
+        assert_eq!(Measure::Number.bound(Operator::Less, &Datum::Number(f64::NAN)), None);
+        assert_eq!(Measure::Number.key(&Datum::Number(f64::NAN)), None);
+    }
+}

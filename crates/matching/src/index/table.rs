@@ -1,0 +1,312 @@
+//! The subscriptions of one class in a shard, in columns by slot. Only the parameters that residual checks and
+//! captures read are kept.
+
+use std::hash::{BuildHasher, RandomState};
+
+use hashbrown::HashTable;
+use tocsin_model::{field::FieldType, id::SubscriptionId, time::Timestamp, value::Value};
+
+use crate::datum::Datum;
+
+/// One bit a slot.
+#[derive(Debug, Default)]
+pub struct Bits(Vec<u64>);
+
+impl Bits {
+    /// Whether it is set.
+    pub fn has(&self, at: u32) -> bool {
+        self.0.get(at as usize / 64).is_some_and(|word| word & (1 << (at % 64)) != 0)
+    }
+
+    /// Sets it. Answers whether it was not set before.
+    pub fn set(&mut self, at: u32) -> bool {
+        let word = at as usize / 64;
+        if word >= self.0.len() {
+            self.0.resize(word + 1, 0);
+        }
+        let before = self.0[word];
+        self.0[word] |= 1 << (at % 64);
+        before != self.0[word]
+    }
+
+    /// Clears it.
+    pub fn clear(&mut self, at: u32) {
+        if let Some(word) = self.0.get_mut(at as usize / 64) {
+            *word &= !(1 << (at % 64));
+        }
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.0.capacity() * 8
+    }
+}
+
+/// One kept parameter of every subscription.
+#[derive(Debug)]
+enum Parameter {
+    Numbers(Vec<f64>), // NaN is null: no field holds one
+    Integers(Vec<i64>, Bits),
+    Timestamps(Vec<i64>, Bits),
+    Values(Vec<Value>),
+}
+
+impl Parameter {
+    fn new(kind: FieldType) -> Self {
+        match kind {
+            FieldType::Number => Parameter::Numbers(Vec::new()),
+            FieldType::Integer => Parameter::Integers(Vec::new(), Bits::default()),
+            FieldType::Timestamp => Parameter::Timestamps(Vec::new(), Bits::default()),
+            _ => Parameter::Values(Vec::new()),
+        }
+    }
+
+    fn put(&mut self, slot: u32, value: &Value) {
+        let at = slot as usize;
+        match (self, value) {
+            (Parameter::Numbers(numbers), value) => {
+                let number = if let Value::Number(number) = value { *number } else { f64::NAN };
+                place(numbers, at, number, f64::NAN);
+            }
+            (Parameter::Integers(integers, present), value) => {
+                let integer = if let Value::Integer(integer) = value { Some(*integer) } else { None };
+                place_present(integers, present, slot, integer);
+            }
+            (Parameter::Timestamps(times, present), value) => {
+                let time = if let Value::Timestamp(time) = value { Some(time.0) } else { None };
+                place_present(times, present, slot, time);
+            }
+            (Parameter::Values(values), value) => place(values, at, value.clone(), Value::Null),
+        }
+    }
+
+    fn memory_bytes(&self) -> usize {
+        match self {
+            Parameter::Numbers(numbers) => numbers.capacity() * 8,
+            Parameter::Integers(values, present) | Parameter::Timestamps(values, present) => {
+                values.capacity() * 8 + present.memory_bytes()
+            }
+            Parameter::Values(values) => {
+                let inner = |value: &Value| if let Value::Text(text) = value { text.len() + 16 } else { 0 };
+                values.capacity() * size_of::<Value>() + values.iter().map(inner).sum::<usize>()
+            }
+        }
+    }
+}
+
+/// Slots are taken in order, so a column grows by at most one place at a time, a quarter ahead.
+fn place<T: Clone>(column: &mut Vec<T>, at: usize, value: T, empty: T) {
+    if at >= column.len() {
+        grow(column);
+        column.resize(at + 1, empty);
+    }
+    column[at] = value;
+}
+
+fn grow<T>(column: &mut Vec<T>) {
+    if column.len() == column.capacity() {
+        column.reserve_exact(column.len() / 4 + 16);
+    }
+}
+
+fn place_present(column: &mut Vec<i64>, present: &mut Bits, slot: u32, value: Option<i64>) {
+    place(column, slot as usize, value.unwrap_or(0), 0);
+    match value {
+        Some(_) => {
+            present.set(slot);
+        }
+        None => present.clear(slot),
+    }
+}
+
+/// The subscriptions of one class.
+#[derive(Debug)]
+pub struct Table {
+    ids: Vec<u64>,
+    channels: Vec<u16>,
+    /// For each field of the class, its column, if it is kept.
+    places: Vec<Option<usize>>,
+    parameters: Vec<Parameter>,
+    by_id: HashTable<u32>,
+    hasher: RandomState,
+    dead: Bits,
+    dead_count: usize,
+    /// Slots that died since the running sweep began.
+    graves: Vec<u32>,
+    /// Slots that the running sweep sets free.
+    condemned: Vec<u32>,
+    free: Vec<u32>,
+    channel_uses: Vec<u32>,
+    sole_channel: Option<u16>,
+}
+
+impl Table {
+    /// An empty table that keeps these fields of the class.
+    pub fn new(kinds: &[FieldType], kept: &[bool], hasher: RandomState) -> Self {
+        let mut parameters = Vec::new();
+        let places = kinds.iter().zip(kept).map(|(kind, kept)| {
+            kept.then(|| {
+                parameters.push(Parameter::new(*kind));
+                parameters.len() - 1
+            })
+        });
+        let places = places.collect();
+        Table {
+            ids: Vec::new(),
+            channels: Vec::new(),
+            places,
+            parameters,
+            by_id: HashTable::new(),
+            hasher,
+            dead: Bits::default(),
+            dead_count: 0,
+            graves: Vec::new(),
+            condemned: Vec::new(),
+            free: Vec::new(),
+            channel_uses: Vec::new(),
+            sole_channel: None,
+        }
+    }
+
+    /// How many subscriptions there are.
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+
+    /// Takes a slot for a subscription that has none.
+    pub fn insert(&mut self, id: SubscriptionId, channel: u16, row: &[Value]) -> Option<u32> {
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => u32::try_from(self.ids.len()).ok().filter(|slot| *slot < u32::MAX)?,
+        };
+        place(&mut self.ids, slot as usize, id.0, 0);
+        place(&mut self.channels, slot as usize, channel, 0);
+        for (field, place) in self.places.iter().enumerate() {
+            if let Some(place) = place {
+                self.parameters[*place].put(slot, &row[field]);
+            }
+        }
+        let hash = self.hasher.hash_one(id.0);
+        self.by_id.insert_unique(hash, slot, |slot| self.hasher.hash_one(self.ids[*slot as usize]));
+        self.use_channel(channel, true);
+        Some(slot)
+    }
+
+    /// Removes a subscription. Its slot stays taken until a sweep has been through the index.
+    pub fn remove(&mut self, id: SubscriptionId) -> bool {
+        let hash = self.hasher.hash_one(id.0);
+        let Ok(found) = self.by_id.find_entry(hash, |slot| self.ids[*slot as usize] == id.0) else { return false };
+        let (slot, _) = found.remove();
+        self.dead.set(slot);
+        self.dead_count += 1;
+        self.graves.push(slot);
+        for parameter in &mut self.parameters {
+            parameter.put(slot, &Value::Null);
+        }
+        self.use_channel(self.channels[slot as usize], false);
+        true
+    }
+
+    fn use_channel(&mut self, channel: u16, more: bool) {
+        let at = usize::from(channel);
+        if at >= self.channel_uses.len() {
+            self.channel_uses.resize(at + 1, 0);
+        }
+        let before = self.channel_uses[at];
+        self.channel_uses[at] = if more { before + 1 } else { before - 1 };
+        if before == 0 || self.channel_uses[at] == 0 {
+            let mut used = self.channel_uses.iter().enumerate().filter(|(_, uses)| **uses > 0);
+            self.sole_channel = match (used.next(), used.next()) {
+                (Some((channel, _)), None) => Some(channel as u16),
+                _ => None,
+            };
+        }
+    }
+
+    /// Whether entries of removed subscriptions may still stand in the index.
+    pub fn has_dead(&self) -> bool {
+        self.dead_count > 0
+    }
+
+    /// Whether the slot's subscription was removed.
+    pub fn is_dead(&self, slot: u32) -> bool {
+        self.dead.has(slot)
+    }
+
+    /// Whether so many have died that a sweep is worth it; then the sweep has begun.
+    pub fn begin_sweep(&mut self) -> bool {
+        if !self.condemned.is_empty() || self.graves.len() < 64 + self.len() / 8 {
+            return false;
+        }
+        self.condemned = std::mem::take(&mut self.graves);
+        true
+    }
+
+    /// The sweep has been through the whole index: the slots it was for can be used again.
+    pub fn end_sweep(&mut self) {
+        for slot in &self.condemned {
+            self.dead.clear(*slot);
+        }
+        self.dead_count -= self.condemned.len();
+        self.free.append(&mut self.condemned);
+    }
+
+    /// The subscription of a slot.
+    pub fn id(&self, slot: u32) -> SubscriptionId {
+        SubscriptionId(self.ids[slot as usize])
+    }
+
+    /// Its channel's number.
+    pub fn channel(&self, slot: u32) -> u16 {
+        self.channels[slot as usize]
+    }
+
+    /// The one channel that all subscriptions use, if that is so.
+    pub fn sole_channel(&self) -> Option<u16> {
+        self.sole_channel
+    }
+
+    /// A kept parameter by the place of its field; null if it is not kept.
+    pub fn parameter(&self, field: usize, slot: u32) -> Datum<'_> {
+        let Some(Some(place)) = self.places.get(field) else { return Datum::Null };
+        let at = slot as usize;
+        match &self.parameters[*place] {
+            Parameter::Numbers(numbers) if numbers[at].is_nan() => Datum::Null,
+            Parameter::Numbers(numbers) => Datum::Number(numbers[at]),
+            Parameter::Integers(integers, present) if present.has(slot) => Datum::Integer(integers[at]),
+            Parameter::Timestamps(times, present) if present.has(slot) => Datum::Timestamp(Timestamp(times[at])),
+            Parameter::Values(values) => Datum::of(&values[at]),
+            _ => Datum::Null,
+        }
+    }
+
+    /// A kept column of numbers by the place of its field; NaN is null.
+    pub fn numbers(&self, field: usize) -> Option<&[f64]> {
+        match &self.parameters[(*self.places.get(field)?)?] {
+            Parameter::Numbers(numbers) => Some(numbers),
+            _ => None,
+        }
+    }
+
+    /// A kept column of integers, if none of these slots is null there.
+    pub fn integers(&self, field: usize, slots: &[u32]) -> Option<&[i64]> {
+        match &self.parameters[(*self.places.get(field)?)?] {
+            Parameter::Integers(integers, present) if slots.iter().all(|slot| present.has(*slot)) => Some(integers),
+            _ => None,
+        }
+    }
+
+    /// Bytes held.
+    pub fn memory_bytes(&self) -> usize {
+        self.ids.capacity() * 8
+            + self.channels.capacity() * 2
+            + self.by_id.allocation_size()
+            + self.dead.memory_bytes()
+            + (self.graves.capacity() + self.condemned.capacity() + self.free.capacity()) * 4
+            + self.parameters.iter().map(Parameter::memory_bytes).sum::<usize>()
+    }
+}

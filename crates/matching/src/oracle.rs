@@ -1,0 +1,47 @@
+//! The same answers without an index: every rule against every subscription, by the plain interpreter. Slow and
+//! obvious; for tests, dry runs and doubts.
+
+use tocsin_model::{
+    field::{Damaged, Row},
+    id::{Name, SubscriptionId},
+    value::Value,
+};
+
+use crate::{
+    evaluate::{Parameters, Scene, holds},
+    rule::{RuleNumber, RuleSet},
+};
+
+/// A subscription as the oracle sees it.
+#[derive(Debug, Clone)]
+pub struct Witness {
+    /// Its id.
+    pub id: SubscriptionId,
+    /// Its class.
+    pub class: Name,
+    /// Its parameters, as a row of its class.
+    pub row: Row,
+}
+
+impl Witness {
+    /// Reads the stored parameters of a subscription.
+    ///
+    /// # Errors
+    /// They are not a JSON object, or the class is unknown.
+    pub fn read(rules: &RuleSet, id: SubscriptionId, class: &Name, values: &str) -> Result<Witness, Damaged> {
+        let plan = rules.classes.iter().find(|plan| plan.name == *class).ok_or(Damaged)?;
+        Ok(Witness { id, class: class.clone(), row: plan.fields.row_from_stored(values)? })
+    }
+}
+
+/// The rules by which an event of a class matches a subscription. The event is a row of the rule set's version.
+pub fn matches(rules: &RuleSet, class: &Name, event: &[Value], subscription: &Witness) -> Vec<RuleNumber> {
+    let Some(plan) = rules.events.get(class) else { return Vec::new() };
+    let matches = |number: &&RuleNumber| {
+        let rule = rules.rule(**number);
+        let scene = Scene { event, parameters: Parameters::Row(&subscription.row) };
+        rules.classes[rule.class].name == subscription.class
+            && rule.predicate.as_ref().is_none_or(|predicate| holds(predicate, scene).unwrap_or(false))
+    };
+    plan.rules.iter().filter(matches).copied().collect()
+}

@@ -1,0 +1,607 @@
+//! Rules compiled: a predicate becomes branches, each with guards, a key, at most one ordered test or range, and a
+//! residual.
+//!
+//! Only *is true* counts for a match. Under that reading `&&` and `||` distribute over each other and `!` may move
+//! inwards, errors included, so taking a predicate apart never changes what matches.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tocsin_model::{
+    application::{Application, Rule},
+    field::{Field, FieldType, Fields},
+    id::Name,
+    problem::Problem,
+    value::Value,
+};
+
+use crate::{
+    check::{Scope, compile, compile_predicate},
+    dialect::Operator,
+    expression::{Constant, Expression, Kind, Type},
+    index::{chunks::Arrangement, key::Measure},
+    residual::Check,
+};
+
+/// Most branches of a rule; a predicate with more alternatives is a residual instead.
+pub const BRANCHES_MAX: usize = 16;
+
+/// The place of a rule in its [`RuleSet`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RuleNumber(pub u32);
+
+/// All rules of one version of an application, compiled. Immutable; share it between shards.
+#[derive(Debug)]
+pub struct RuleSet {
+    pub(crate) application: Name,
+    pub(crate) rules: Vec<CompiledRule>,
+    pub(crate) classes: Vec<ClassPlan>,
+    pub(crate) events: BTreeMap<Name, EventPlan>,
+    pub(crate) branches: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct EventPlan {
+    pub fields: Fields,
+    pub rules: Vec<RuleNumber>,
+}
+
+/// A subscription class: which of its fields are kept in columns, and the branches that its subscriptions are filed in.
+#[derive(Debug)]
+pub(crate) struct ClassPlan {
+    pub name: Name,
+    pub fields: Fields,
+    pub kept: Vec<bool>,
+    pub rules: Vec<RuleNumber>,
+}
+
+#[derive(Debug)]
+pub(crate) struct CompiledRule {
+    pub name: Name,
+    pub source: Option<String>,
+    pub on: Name,
+    pub class: usize,
+    pub notify: Name,
+    pub batch_size: usize,
+    pub expires_after: Option<Duration>,
+    pub enabled: bool,
+    pub predicate: Option<Expression>,
+    pub branches: Vec<Branch>,
+    /// The number of its first branch among those of the rule set.
+    pub first_branch: usize,
+    /// The notification's fields, each with how it is filled.
+    pub fields: Vec<(Field, Fill)>,
+}
+
+/// How a field of a notification is filled.
+#[derive(Debug)]
+pub(crate) enum Fill {
+    /// From the event alone, at delivery.
+    Event(Expression),
+    /// At the match, since the subscription may have changed by the time of delivery.
+    Captured(Expression),
+    /// There is nothing to fill it with.
+    Default,
+}
+
+/// One way for a rule to match.
+#[derive(Debug, Clone)]
+pub(crate) struct Branch {
+    pub event_guards: Vec<Expression>,
+    pub subscription_guards: Vec<Expression>,
+    pub keys: Vec<KeyPart>,
+    pub range: Range,
+    pub residual: Vec<Check>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct KeyPart {
+    pub event: Expression,
+    pub subscription: Expression,
+    /// The subscription holds a list, and is filed under each of its values.
+    pub any_of: bool,
+}
+
+/// `subscription operator event`.
+#[derive(Debug, Clone)]
+pub(crate) struct Ordered {
+    pub subscription: Expression,
+    pub measure: Measure,
+    pub operator: Operator,
+    pub event: Expression,
+    source: Expression,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Range {
+    None,
+    One(Ordered),
+    /// The low end, the high end; both tests are of the same event expression.
+    Two(Ordered, Ordered),
+}
+
+impl Branch {
+    pub fn arrangement(&self) -> Arrangement {
+        match self.range {
+            Range::None => Arrangement::Plain,
+            Range::One(_) => Arrangement::Sorted,
+            Range::Two(..) => Arrangement::Ranges,
+        }
+    }
+
+    fn is_indexed(&self) -> bool {
+        !self.keys.is_empty() || !matches!(self.range, Range::None)
+    }
+}
+
+/// How a rule is answered, for people.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct RuleExplanation {
+    /// The rule.
+    pub rule: Name,
+    /// Its alternatives; a subscription that several of them find is matched once.
+    pub branches: Vec<BranchExplanation>,
+    /// What its author should know.
+    pub warnings: Vec<String>,
+}
+
+/// How one alternative is answered.
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize)]
+pub struct BranchExplanation {
+    /// Tested once per event.
+    pub event_guards: Vec<String>,
+    /// Tested once when a subscription is put.
+    pub subscription_guards: Vec<String>,
+    /// Answered by the hash.
+    pub keys: Vec<String>,
+    /// Answered by the sorted column.
+    pub range: Vec<String>,
+    /// Checked for each candidate that the index gives.
+    pub residual: Vec<String>,
+}
+
+impl RuleSet {
+    /// Compiles the rules of an application.
+    ///
+    /// # Errors
+    /// Every problem in every expression, with the path of the rule and the position in the expression.
+    pub fn compile(application: &Application) -> Result<RuleSet, Vec<Problem>> {
+        let mut problems = Vec::new();
+        let classes = application.subscriptions.iter().map(|(name, class)| ClassPlan {
+            name: name.clone(),
+            fields: class.fields.clone(),
+            kept: vec![false; class.fields.len()],
+            rules: Vec::new(),
+        });
+        let events = application
+            .events
+            .iter()
+            .map(|(name, class)| (name.clone(), EventPlan { fields: class.fields.clone(), rules: Vec::new() }));
+        let mut set = RuleSet {
+            application: application.name.clone(),
+            rules: Vec::with_capacity(application.rules.len()),
+            classes: classes.collect(),
+            events: events.collect(),
+            branches: 0,
+        };
+        for (name, rule) in &application.rules {
+            match compile_rule(application, name, rule, &set) {
+                Ok(rule) => set.add(rule),
+                Err(found) => problems.extend(found),
+            }
+        }
+        if problems.is_empty() { Ok(set) } else { Err(problems) }
+    }
+
+    fn add(&mut self, mut rule: CompiledRule) {
+        let number = RuleNumber(u32::try_from(self.rules.len()).expect("an application has fewer than 2^32 rules"));
+        rule.first_branch = self.branches;
+        if rule.enabled {
+            self.branches += rule.branches.len();
+            let class = &mut self.classes[rule.class];
+            class.rules.push(number);
+            let residual =
+                rule.branches.iter().flat_map(|branch| &branch.residual).flat_map(Check::subscription_fields);
+            let captured = rule.fields.iter().flat_map(|(_, fill)| match fill {
+                Fill::Captured(expression) => expression.subscription_fields(),
+                _ => Vec::new(),
+            });
+            for field in residual.chain(captured) {
+                class.kept[field] = true;
+            }
+            if let Some(event) = self.events.get_mut(&rule.on) {
+                event.rules.push(number);
+            }
+        }
+        self.rules.push(rule);
+    }
+
+    /// The application whose rules these are.
+    pub fn application(&self) -> &Name {
+        &self.application
+    }
+
+    /// The number of a rule.
+    pub fn number(&self, name: &str) -> Option<RuleNumber> {
+        self.rules.iter().position(|rule| rule.name.as_str() == name).map(|at| RuleNumber(at as u32))
+    }
+
+    /// The name of a rule.
+    pub fn name(&self, rule: RuleNumber) -> &Name {
+        &self.rule(rule).name
+    }
+
+    /// The notification class that a rule makes.
+    pub fn notification_class(&self, rule: RuleNumber) -> &Name {
+        &self.rule(rule).notify
+    }
+
+    /// The event class that fires a rule.
+    pub fn event_class(&self, rule: RuleNumber) -> &Name {
+        &self.rule(rule).on
+    }
+
+    /// How long what a rule makes is worth sending.
+    pub fn expires_after(&self, rule: RuleNumber) -> Option<Duration> {
+        self.rule(rule).expires_after
+    }
+
+    pub(crate) fn rule(&self, rule: RuleNumber) -> &CompiledRule {
+        &self.rules[rule.0 as usize]
+    }
+
+    /// How each rule is answered, with warnings where a rule would scan.
+    pub fn explain(&self) -> Vec<RuleExplanation> {
+        self.rules.iter().map(CompiledRule::explain).collect()
+    }
+}
+
+impl CompiledRule {
+    fn explain(&self) -> RuleExplanation {
+        let source = self.source.as_deref().unwrap_or_default();
+        let text = |expression: &Expression| expression.span.text(source).to_owned();
+        let texts = |expressions: &[Expression]| expressions.iter().map(text).collect::<Vec<String>>();
+        let branches: Vec<BranchExplanation> = self
+            .branches
+            .iter()
+            .map(|branch| BranchExplanation {
+                event_guards: texts(&branch.event_guards),
+                subscription_guards: texts(&branch.subscription_guards),
+                keys: branch
+                    .keys
+                    .iter()
+                    .map(|key| {
+                        format!(
+                            "{} {} {}",
+                            text(&key.event),
+                            if key.any_of { "in" } else { "==" },
+                            text(&key.subscription)
+                        )
+                    })
+                    .collect(),
+                range: match &branch.range {
+                    Range::None => Vec::new(),
+                    Range::One(only) => vec![text(&only.source)],
+                    Range::Two(low, high) => vec![text(&low.source), text(&high.source)],
+                },
+                residual: branch.residual.iter().map(|check| text(check.source())).collect(),
+            })
+            .collect();
+        let mut warnings = Vec::new();
+        if !self.enabled {
+            warnings.push("the rule is disabled".to_owned());
+        }
+        if self.branches.iter().any(|branch| !branch.is_indexed() && !branch.residual.is_empty()) {
+            warnings.push(
+                "no index answers: each event is checked against every subscription; compare a field of the event with a \
+                 field of the subscription by `==` or an order"
+                    .to_owned(),
+            );
+        }
+        RuleExplanation { rule: self.name.clone(), branches, warnings }
+    }
+}
+
+fn compile_rule(
+    application: &Application,
+    name: &Name,
+    rule: &Rule,
+    set: &RuleSet,
+) -> Result<CompiledRule, Vec<Problem>> {
+    let missing = |what: &str, class: &Name, field: &str| {
+        vec![Problem::at(format!("rules.{name}.{field}"), format!("there is no {what} class `{class}`"))]
+    };
+    let event = application.events.get(&rule.on).ok_or_else(|| missing("event", &rule.on, "on"))?;
+    let class = set.classes.iter().position(|class| class.name == rule.subscription);
+    let class = class.ok_or_else(|| missing("subscription", &rule.subscription, "subscription"))?;
+    let notification =
+        application.notifications.get(&rule.notify).ok_or_else(|| missing("notification", &rule.notify, "notify"))?;
+    let scope = Scope { event: event.fields.clone(), subscription: set.classes[class].fields.clone() };
+    let mut problems = Vec::new();
+    let mut at = |path: String, found: Vec<Problem>| {
+        problems.extend(found.into_iter().map(|problem| Problem { path: path.clone(), ..problem }));
+    };
+    let mut predicate = None;
+    if let Some(source) = &rule.when {
+        match compile_predicate(source, &scope) {
+            Ok(expression) => predicate = Some(expression),
+            Err(found) => at(format!("rules.{name}.when"), found),
+        }
+    }
+    for field in rule.with.keys() {
+        if notification.fields.position(field.as_str()).is_none() {
+            at(format!("rules.{name}.with.{field}"), vec![notification.fields.unknown(field.as_str())]);
+        }
+    }
+    let mut fields = Vec::with_capacity(notification.fields.len());
+    for field in notification.fields.iter() {
+        let path = format!("rules.{name}.with.{}", field.name);
+        match fill(field, rule.with.get(&field.name).map(String::as_str), &scope) {
+            Ok(fill) => fields.push((field.clone(), fill)),
+            Err(found) => at(path, found),
+        }
+    }
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    Ok(CompiledRule {
+        name: name.clone(),
+        source: rule.when.clone(),
+        on: rule.on.clone(),
+        class,
+        notify: rule.notify.clone(),
+        batch_size: notification.batch_size.max(1) as usize,
+        expires_after: notification.expires_after,
+        enabled: rule.enabled,
+        branches: branches(predicate.as_ref(), &scope),
+        predicate,
+        first_branch: 0,
+        fields,
+    })
+}
+
+fn fill(field: &Field, source: Option<&str>, scope: &Scope) -> Result<Fill, Vec<Problem>> {
+    let Some(source) = source else {
+        let Some(at) = scope.event.position(field.name.as_str()) else {
+            if field.required && field.default.is_null() {
+                let problem = Problem::at("", "nothing fills this field of the notification, and it is required");
+                return Err(vec![
+                    problem.hint("give an expression for it, or a field of this name to the event class"),
+                ]);
+            }
+            return Ok(Fill::Default);
+        };
+        let given = scope.event[at].kind;
+        if !fits(field.kind, &given.into()) {
+            let message = format!(
+                "the event's field of this name is {}, and the notification's is {}",
+                Type::from(given),
+                Type::from(field.kind)
+            );
+            return Err(vec![Problem::at("", message).hint("convert it with an expression")]);
+        }
+        return Ok(Fill::Event(Expression {
+            kind: Kind::Event(at),
+            kind_of_value: given.into(),
+            span: Default::default(),
+        }));
+    };
+    let expression = compile(source, scope)?;
+    if !fits(field.kind, &expression.kind_of_value) {
+        let message =
+            format!("the expression gives {}, and the field is {}", expression.kind_of_value, Type::from(field.kind));
+        let problem = expression.span.problem(source, message);
+        return Err(vec![match field.kind {
+            FieldType::Integer => problem.hint("convert it with `int(...)`"),
+            FieldType::Number => problem.hint("convert it with `double(...)`"),
+            FieldType::String => problem.hint("convert it with `string(...)`"),
+            FieldType::Timestamp => problem.hint("convert it with `timestamp(...)`"),
+            _ => problem,
+        }]);
+    }
+    Ok(if expression.dependence().subscription { Fill::Captured(expression) } else { Fill::Event(expression) })
+}
+
+/// Whether a field can take what an expression gives.
+fn fits(field: FieldType, given: &Type) -> bool {
+    match (field, given) {
+        (_, Type::Dynamic | Type::Null) => true,
+        (FieldType::Number, given) => given.is_numeric(),
+        (FieldType::List, Type::List(_)) => true,
+        (field, given) => Type::from(field) == *given,
+    }
+}
+
+/// Takes a predicate apart. No predicate is one branch that matches everything.
+fn branches(predicate: Option<&Expression>, scope: &Scope) -> Vec<Branch> {
+    let Some(predicate) = predicate else { return vec![branch(Vec::new(), scope)] };
+    let predicate = normalise(predicate.clone(), false);
+    if let Some(alternatives) = alternatives(&predicate)
+        && alternatives.len() > 1
+    {
+        let branches: Vec<Branch> = alternatives.into_iter().map(|conjuncts| branch(conjuncts, scope)).collect();
+        if branches.iter().all(|branch| branch.is_indexed() || branch.residual.is_empty()) {
+            return branches;
+        }
+    }
+    let mut conjuncts = Vec::new();
+    flatten(predicate, &mut conjuncts);
+    vec![branch(conjuncts, scope)]
+}
+
+/// Moves `!` inwards over `&&`, `||` and `==`.
+fn normalise(expression: Expression, negated: bool) -> Expression {
+    let Expression { kind, kind_of_value, span } = expression;
+    let kind = match kind {
+        Kind::Not(inner) => return normalise(*inner, !negated),
+        Kind::And(parts) | Kind::Or(parts) if parts.is_empty() => {
+            Kind::Constant(Constant::Value(Value::Boolean(!negated)))
+        }
+        Kind::And(parts) => {
+            let parts = parts.into_iter().map(|part| normalise(part, negated)).collect();
+            if negated { Kind::Or(parts) } else { Kind::And(parts) }
+        }
+        Kind::Or(parts) => {
+            let parts = parts.into_iter().map(|part| normalise(part, negated)).collect();
+            if negated { Kind::And(parts) } else { Kind::Or(parts) }
+        }
+        Kind::Binary(Operator::Equal, parts) if negated => Kind::Binary(Operator::NotEqual, parts),
+        Kind::Binary(Operator::NotEqual, parts) if negated => Kind::Binary(Operator::Equal, parts),
+        kind if negated => {
+            let inner = Expression { kind, kind_of_value: kind_of_value.clone(), span };
+            Kind::Not(Box::new(inner))
+        }
+        kind => kind,
+    };
+    Expression { kind, kind_of_value, span }
+}
+
+fn flatten(expression: Expression, conjuncts: &mut Vec<Expression>) {
+    match expression.kind {
+        Kind::And(parts) => parts.into_iter().for_each(|part| flatten(part, conjuncts)),
+        _ => conjuncts.push(expression),
+    }
+}
+
+/// The disjunctive normal form, if it has few enough alternatives. What speaks of one side alone stays whole: it is a
+/// guard anyway.
+fn alternatives(expression: &Expression) -> Option<Vec<Vec<Expression>>> {
+    let dependence = expression.dependence();
+    let mixed = dependence.event && dependence.subscription;
+    let list = match &expression.kind {
+        Kind::Or(parts) if mixed => {
+            let mut list = Vec::new();
+            for part in parts {
+                list.extend(alternatives(part)?);
+                if list.len() > BRANCHES_MAX {
+                    return None;
+                }
+            }
+            list
+        }
+        Kind::And(parts) => {
+            let mut list = vec![Vec::new()];
+            for part in parts {
+                let more = alternatives(part)?;
+                if list.len() * more.len() > BRANCHES_MAX {
+                    return None;
+                }
+                list = list
+                    .iter()
+                    .flat_map(|left: &Vec<Expression>| more.iter().map(move |right| [left.as_slice(), right].concat()))
+                    .collect();
+            }
+            list
+        }
+        _ => vec![vec![expression.clone()]],
+    };
+    Some(list)
+}
+
+fn branch(conjuncts: Vec<Expression>, scope: &Scope) -> Branch {
+    let mut branch = Branch {
+        event_guards: Vec::new(),
+        subscription_guards: Vec::new(),
+        keys: Vec::new(),
+        range: Range::None,
+        residual: Vec::new(),
+    };
+    let (mut ordered, mut left) = (Vec::new(), Vec::new());
+    for conjunct in conjuncts {
+        let dependence = conjunct.dependence();
+        if !dependence.subscription {
+            branch.event_guards.push(conjunct);
+        } else if !dependence.event {
+            branch.subscription_guards.push(conjunct);
+        } else if let Some(key) = key_part(&conjunct)
+            && !(key.any_of && branch.keys.iter().any(|key| key.any_of))
+        {
+            branch.keys.push(key);
+        } else if let Some(test) = ordered_test(&conjunct) {
+            ordered.push(test);
+        } else {
+            left.push(conjunct);
+        }
+    }
+    let is_low = |test: &Ordered| matches!(test.operator, Operator::Less | Operator::LessOrEqual);
+    let pair = ordered.iter().enumerate().find_map(|(low, test)| {
+        let same = |other: &Ordered| !is_low(other) && other.event == test.event;
+        if is_low(test) { Some((low, ordered.iter().position(same)?)) } else { None }
+    });
+    branch.range = match pair {
+        Some((low, high)) => {
+            let (low, high) = (ordered[low].clone(), ordered[high].clone());
+            ordered.retain(|test| test.source.span != low.source.span && test.source.span != high.source.span);
+            Range::Two(low, high)
+        }
+        None if ordered.is_empty() => Range::None,
+        None => Range::One(ordered.remove(0)),
+    };
+    let left = left.into_iter().chain(ordered.into_iter().map(|test| test.source));
+    branch.residual = left.map(|conjunct| Check::new(conjunct, &scope.subscription)).collect();
+    // Cheap checks first: each one thins out what the next must look at.
+    branch.residual.sort_by_key(Check::weight);
+    branch
+}
+
+/// `event == subscription` in either orientation, or `event in subscription`.
+fn key_part(conjunct: &Expression) -> Option<KeyPart> {
+    let Kind::Binary(operator, parts) = &conjunct.kind else { return None };
+    let [left, right] = &**parts;
+    let (of_event, of_subscription) = sides(left, right)?;
+    match operator {
+        Operator::Equal => {
+            Some(KeyPart { event: of_event.clone(), subscription: of_subscription.clone(), any_of: false })
+        }
+        Operator::In if std::ptr::eq(of_event, left) && matches!(right.kind_of_value, Type::List(_)) => {
+            Some(KeyPart { event: of_event.clone(), subscription: of_subscription.clone(), any_of: true })
+        }
+        _ => None,
+    }
+}
+
+fn ordered_test(conjunct: &Expression) -> Option<Ordered> {
+    let Kind::Binary(operator, parts) = &conjunct.kind else { return None };
+    let [left, right] = &**parts;
+    let (of_event, of_subscription) = sides(left, right)?;
+    let operator = match (operator, std::ptr::eq(of_subscription, left)) {
+        (Operator::Less | Operator::LessOrEqual | Operator::Greater | Operator::GreaterOrEqual, true) => *operator,
+        (Operator::Less, false) => Operator::Greater,
+        (Operator::LessOrEqual, false) => Operator::GreaterOrEqual,
+        (Operator::Greater, false) => Operator::Less,
+        (Operator::GreaterOrEqual, false) => Operator::LessOrEqual,
+        _ => return None,
+    };
+    let measure = Measure::of(&of_subscription.kind_of_value).filter(|_| is_settled(of_subscription))?;
+    Some(Ordered {
+        subscription: of_subscription.clone(),
+        measure,
+        operator,
+        event: of_event.clone(),
+        source: conjunct.clone(),
+    })
+}
+
+/// The side of the event and the side of the subscription, where each stands alone.
+fn sides<'a>(left: &'a Expression, right: &'a Expression) -> Option<(&'a Expression, &'a Expression)> {
+    let (l, r) = (left.dependence(), right.dependence());
+    if l.event && !l.subscription && r.subscription && !r.event {
+        Some((left, right))
+    } else if r.event && !r.subscription && l.subscription && !l.event {
+        Some((right, left))
+    } else {
+        None
+    }
+}
+
+/// Whether the type known now is the type at run time. A choice between an integer and a number is a number to the
+/// checker, but may be an integer at run time, which a column of numbers could not hold exactly.
+fn is_settled(expression: &Expression) -> bool {
+    let mut settled = true;
+    expression.visit(&mut |part| {
+        settled &= matches!(
+            part.kind,
+            Kind::Constant(_) | Kind::Subscription(_) | Kind::Binary(..) | Kind::Negate(_) | Kind::Call(..)
+        );
+    });
+    settled
+}

@@ -1,0 +1,296 @@
+//! 2. Event batches meet the index: matches, cut into notification batches.
+//!
+//! One matcher takes the batches in the order of their acceptance, a quantum at a time: whatever waits, within bounds;
+//! nobody waits for a clock. While one quantum is on its way to disk the next is matched, and they are committed in
+//! order.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tocsin_matching::{
+    cut::{CutBatch, NotificationCutter, RuleFailure},
+    rule::RuleSet,
+    shard::Shard,
+};
+use tocsin_model::{event::EventBatch, id::Name, notification::NotificationHead, time::Timestamp};
+use tocsin_store::{
+    error::StoreError,
+    journal::{Arrivals, ClaimedEvents, NewNotificationBatch, Step},
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Flow, keep_busy,
+    compile::Compiled,
+    follow_changes::{self, FollowedShard},
+};
+
+/// A matcher that dies with its batches claimed loses them after this time.
+const LEASE: Duration = Duration::from_secs(300);
+/// How long to wait after the store failed.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(500);
+
+/// The channel of notifications whose subscriber had no usable device when they were made.
+pub fn unassigned_channel() -> Name {
+    "unassigned".parse().expect("`unassigned` is a name")
+}
+
+/// What the matcher is told between two quanta.
+pub(crate) enum Command {
+    /// Match with this version and index from now on.
+    Install(Arc<Compiled>, Box<FollowedShard>, oneshot::Sender<()>),
+    /// Stop matching this application.
+    Remove(Name, oneshot::Sender<()>),
+}
+
+/// An application that is being matched.
+struct Matched {
+    compiled: Arc<Compiled>,
+    followed: FollowedShard,
+}
+
+/// A quantum that is being committed.
+struct Committing {
+    claimed: Vec<ClaimedEvents>,
+    commit: JoinHandle<Result<(), StoreError>>,
+}
+
+/// Owns the index and matches until it is stopped.
+pub(crate) struct Matcher {
+    flow: Arc<Flow>,
+    applications: BTreeMap<Name, Matched>,
+    commands: mpsc::Receiver<Command>,
+    arrivals: Arrivals,
+}
+
+impl Matcher {
+    pub fn new(flow: Arc<Flow>, commands: mpsc::Receiver<Command>) -> Self {
+        let arrivals = flow.journal.arrivals();
+        Matcher { flow, applications: BTreeMap::new(), commands, arrivals }
+    }
+
+    /// Matches until `stop`; what is claimed then is finished first.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut committing: Option<Committing> = None;
+        loop {
+            while let Ok(command) = self.commands.try_recv() {
+                self.obey(command);
+            }
+            let claimed = if stop.is_cancelled() { Ok(Vec::new()) } else { self.claim().await };
+            match claimed {
+                Ok(claimed) if !claimed.is_empty() => {
+                    let matched = self.match_quantum(&claimed).await;
+                    let before = self.settle(committing.take()).await;
+                    match matched.and_then(|step| before.map(|()| step)) {
+                        Ok(step) => committing = Some(self.commit(claimed, step)),
+                        Err(error) => self.give_back(claimed, &error).await,
+                    }
+                }
+                Ok(_) => {
+                    // A failed commit has given its batches back, so they will be claimed again.
+                    let _ = self.settle(committing.take()).await;
+                    if stop.is_cancelled() {
+                        return;
+                    }
+                    tokio::select! {
+                        () = stop.cancelled() => {}
+                        Some(command) = self.commands.recv() => self.obey(command),
+                        Ok(()) = self.arrivals.events.changed() => {}
+                        () = tokio::time::sleep(LEASE) => {}
+                    }
+                }
+                Err(error) => {
+                    tracing::error!(%error, "event batches cannot be claimed");
+                    tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
+                }
+            }
+            self.report();
+        }
+    }
+
+    /// Matches an application by this version and index from now on.
+    pub fn install(&mut self, compiled: Arc<Compiled>, followed: FollowedShard) {
+        self.applications.insert(compiled.application.name.clone(), Matched { compiled, followed });
+        self.report();
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Install(compiled, followed, done) => {
+                self.install(compiled, *followed);
+                let _ = done.send(());
+            }
+            Command::Remove(name, done) => {
+                self.applications.remove(&name);
+                let _ = done.send(());
+            }
+        }
+        self.report();
+    }
+
+    async fn claim(&mut self) -> Result<Vec<ClaimedEvents>, StoreError> {
+        self.arrivals.events.mark_unchanged();
+        let options = &self.flow.options;
+        let now = self.flow.clock.now();
+        self.flow.journal.claim_events(options.quantum_batches, options.quantum_bytes, LEASE, now).await
+    }
+
+    /// Matches a quantum; each application's index is first brought up to the newest change.
+    async fn match_quantum(&mut self, claimed: &[ClaimedEvents]) -> Result<Step, StoreError> {
+        let started = std::time::Instant::now();
+        let mut step = Step::default();
+        let mut by_application: BTreeMap<&Name, Vec<&ClaimedEvents>> = BTreeMap::new();
+        for events in claimed {
+            by_application.entry(&events.batch.application).or_default().push(events);
+        }
+        for (name, batches) in by_application {
+            let Some(matched) = self.applications.get_mut(name) else {
+                let reason = format!("the application `{name}` does not run");
+                step.failed.extend(batches.iter().map(|events| (events.claim, reason.clone())));
+                continue;
+            };
+            catch_up(&self.flow, name, matched).await?;
+            let now = self.flow.clock.now();
+            let mut cutter = NotificationCutter::new();
+            let mut oldest = now;
+            let mut readable = Vec::with_capacity(batches.len());
+            for events in batches {
+                match event_fields(&self.flow, &events.batch).await? {
+                    Ok(fields) => readable.push((events, fields)),
+                    Err(reason) => step.failed.push((events.claim, reason)),
+                }
+            }
+            let Matched { compiled, followed } = matched;
+            keep_busy(|| {
+                for (events, fields) in readable {
+                    oldest = oldest.min(events.batch.accepted_at);
+                    match followed.shard.match_batch(&events.batch, &fields, &mut cutter) {
+                        Ok(()) => step.matched.push(events.claim),
+                        Err(problem) => step.failed.push((events.claim, problem.to_string())),
+                    }
+                }
+                let (cut, failures) = cutter.finish(&compiled.rules);
+                step.batches.extend(cut.into_iter().map(|cut| new_batch(compiled, cut, oldest, now)));
+                report_failures(compiled, &failures);
+            });
+        }
+        let notifications: u64 = step.batches.iter().map(|batch| u64::from(batch.count)).sum();
+        metrics::histogram!("match_duration_seconds").record(started.elapsed());
+        metrics::counter!("match_quanta_total").increment(1);
+        metrics::counter!("match_event_batches_total").increment(step.matched.len() as u64);
+        metrics::counter!("match_notification_batches_total").increment(step.batches.len() as u64);
+        metrics::counter!("match_notifications_total").increment(notifications);
+        metrics::counter!("match_failed_batches_total").increment(step.failed.len() as u64);
+        for (claim, reason) in &step.failed {
+            tracing::error!(batch = %claim.id, reason, "an event batch cannot be matched and is set aside");
+        }
+        Ok(step)
+    }
+
+    fn commit(&self, claimed: Vec<ClaimedEvents>, step: Step) -> Committing {
+        let flow = self.flow.clone();
+        let accepted: Vec<Timestamp> = claimed.iter().map(|events| events.batch.accepted_at).collect();
+        let commit = tokio::spawn(async move {
+            flow.journal.commit(step).await?;
+            let now = flow.clock.now();
+            for accepted_at in accepted {
+                flow.latencies.matching.record(now.since(accepted_at));
+            }
+            Ok(())
+        });
+        Committing { claimed, commit }
+    }
+
+    /// Waits for a commit. If it failed, its batches are given back to be matched again.
+    async fn settle(&self, committing: Option<Committing>) -> Result<(), StoreError> {
+        let Some(Committing { claimed, commit }) = committing else {
+            return Ok(());
+        };
+        let done = commit.await.unwrap_or_else(|panic| Err(StoreError::unavailable(panic)));
+        if let Err(error) = &done {
+            self.give_back(claimed, error).await;
+        }
+        done
+    }
+
+    async fn give_back(&self, claimed: Vec<ClaimedEvents>, error: &StoreError) {
+        tracing::error!(%error, batches = claimed.len(), "event batches could not be matched and will be tried again");
+        for events in claimed {
+            // A claim that is lost already needs no giving back.
+            let _ = self.flow.journal.release_events(events.claim).await;
+        }
+        tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
+    }
+
+    /// Publishes what the index holds.
+    fn report(&self) {
+        let mut indexes = self.flow.indexes.lock();
+        indexes.clear();
+        for (name, matched) in &self.applications {
+            let shard = &matched.followed.shard;
+            indexes.insert(name.clone(), (matched.compiled.version, shard.len() as u64, shard.memory_bytes() as u64));
+        }
+    }
+}
+
+/// Follows the change feed, and builds the index anew where the feed no longer reaches back far enough.
+async fn catch_up(flow: &Flow, name: &Name, matched: &mut Matched) -> Result<(), StoreError> {
+    match follow_changes::catch_up(&*flow.records, name, &mut matched.followed).await {
+        Err(StoreError::Missing(what)) => {
+            tracing::warn!(application = %name, what, "the index fell behind the change feed and is built anew");
+            matched.followed = build_shard(flow, name, matched.compiled.rules.clone()).await?;
+            follow_changes::catch_up(&*flow.records, name, &mut matched.followed).await
+        }
+        result => result,
+    }
+}
+
+/// Builds a shard from the records.
+pub(crate) async fn build_shard(flow: &Flow, name: &Name, rules: Arc<RuleSet>) -> Result<FollowedShard, StoreError> {
+    let before = *flow.records.newest_change().borrow();
+    follow_changes::build(&*flow.records, name, Shard::new(rules), before).await
+}
+
+/// The fields that a batch was packed with; the inner error says why nobody can know.
+async fn event_fields(flow: &Flow, batch: &EventBatch) -> Result<Result<tocsin_model::field::Fields, String>, StoreError> {
+    let Some(compiled) = flow.versions.get(&batch.application, batch.version).await? else {
+        return Ok(Err(format!("version {} of the application `{}` is gone", batch.version, batch.application)));
+    };
+    Ok(match compiled.application.events.get(&batch.class) {
+        Some(class) => Ok(class.fields.clone()),
+        None => Err(format!("version {} has no event class `{}`", batch.version, batch.class)),
+    })
+}
+
+/// A rule that cannot be decided for an event is no match; that it happened must not stay unseen.
+fn report_failures(compiled: &Compiled, failures: &[RuleFailure]) {
+    for failure in failures {
+        let (application, rule) = (&compiled.application.name, compiled.rules.name(failure.rule));
+        metrics::counter!("match_rule_failures_total").increment(failure.count);
+        tracing::warn!(%application, %rule, count = failure.count, trouble = %failure.trouble, "a rule could not be decided");
+    }
+}
+
+fn new_batch(compiled: &Compiled, cut: CutBatch, accepted_at: Timestamp, now: Timestamp) -> NewNotificationBatch {
+    let rules = &compiled.rules;
+    let suspended = cut.channel.is_none().then(|| "the subscriber has no active device".to_owned());
+    NewNotificationBatch {
+        head: NotificationHead {
+            application: compiled.application.name.clone(),
+            version: compiled.version,
+            class: cut.class,
+            event_class: rules.event_class(cut.rule).clone(),
+            rule: rules.name(cut.rule).clone(),
+            channel: cut.channel.unwrap_or_else(unassigned_channel),
+            matched_at: now,
+            accepted_at,
+            expires_at: rules.expires_after(cut.rule).map(|age| now + age),
+        },
+        count: cut.notifications.count() as u32,
+        packed: cut.notifications.pack().into(),
+        suspended,
+    }
+}

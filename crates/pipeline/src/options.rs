@@ -1,0 +1,47 @@
+//! The bounds and delays of the flow. Every one has a default that suits one machine.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Bounds and delays of the steps.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PipelineOptions {
+    /// Most event batches that are matched and committed together, as one quantum.
+    pub quantum_batches: usize,
+    /// About how many packed bytes of events a quantum may hold. One batch is always taken, however large.
+    pub quantum_bytes: usize,
+    /// Most notifications of a channel that are formatted or on their way at the same time. One work item is always
+    /// taken, however large.
+    pub in_flight_per_channel: usize,
+    /// Most dispositions that wait to be recorded; reaching it records them at once.
+    pub receipts_chunk: usize,
+    /// How long a disposition may wait to be recorded, in milliseconds. A crash sends again what was not recorded.
+    pub receipts_delay_ms: u64,
+    /// How often finished batches past their retention are looked for, in seconds.
+    pub upkeep_seconds: u64,
+    /// Batches that one step of retention removes, so that it never holds up the flow.
+    pub prune_batches: usize,
+}
+
+impl Default for PipelineOptions {
+    fn default() -> Self {
+        PipelineOptions {
+            quantum_batches: 256,
+            quantum_bytes: 4 << 20,
+            in_flight_per_channel: 10_000,
+            receipts_chunk: 512,
+            receipts_delay_ms: 25,
+            upkeep_seconds: 60,
+            prune_batches: 200,
+        }
+    }
+}
+
+impl PipelineOptions {
+    /// See `receipts_delay_ms`.
+    pub fn receipts_delay(&self) -> Duration {
+        Duration::from_millis(self.receipts_delay_ms)
+    }
+}

@@ -1,0 +1,194 @@
+//! An application's open channels, with a worker and a recorder on each.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tocsin_delivery::OpenChannel;
+use tocsin_model::{
+    application::{Application, Channel, RetrySchedule},
+    id::Name,
+    problem::Problem,
+};
+use tokio::{sync::mpsc, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+
+use crate::{Flow, RunError, compile::Compiled, deliver_work::Worker, match_events::unassigned_channel, record_receipts::Recorder};
+
+/// How long a work item of a channel that the application does not define may be held.
+const LEASE: std::time::Duration = std::time::Duration::from_secs(300);
+
+/// A channel that is open, and the definition that opened it.
+pub(crate) struct Open {
+    definition: Channel,
+    channel: Box<dyn OpenChannel>,
+}
+
+impl std::ops::Deref for Open {
+    type Target = dyn OpenChannel;
+    fn deref(&self) -> &Self::Target {
+        &*self.channel
+    }
+}
+
+/// An application that runs.
+pub(crate) struct Running {
+    pub name: Name,
+    compiled: ArcSwap<Compiled>,
+    channels: ArcSwap<BTreeMap<Name, Arc<Open>>>,
+    workers: Mutex<BTreeMap<Name, Working>>,
+}
+
+/// The tasks that work for one channel.
+struct Working {
+    stop: CancellationToken,
+    retry: RetrySchedule,
+    worker: JoinHandle<()>,
+    recorder: JoinHandle<()>,
+}
+
+impl Running {
+    /// Opens all channels and starts their workers, also for channels that only have work left from earlier versions.
+    pub fn start(flow: &Arc<Flow>, compiled: Arc<Compiled>, waiting: Vec<Name>) -> Result<Arc<Running>, RunError> {
+        let running = Arc::new(Running {
+            name: compiled.application.name.clone(),
+            compiled: ArcSwap::new(compiled.clone()),
+            channels: ArcSwap::default(),
+            workers: Mutex::default(),
+        });
+        running.change(flow, compiled, waiting)?;
+        Ok(running)
+    }
+
+    /// Goes over to another version: channels whose definition is the same stay open.
+    pub fn change(self: &Arc<Self>, flow: &Arc<Flow>, compiled: Arc<Compiled>, waiting: Vec<Name>) -> Result<(), RunError> {
+        let before = self.channels.load_full();
+        let mut channels = BTreeMap::new();
+        let mut problems = Vec::new();
+        for (name, definition) in &compiled.application.channels {
+            if let Some(open) = before.get(name).filter(|open| open.definition == *definition) {
+                channels.insert(name.clone(), open.clone());
+                continue;
+            }
+            match (flow.opener)(name, definition, &flow.context) {
+                Ok(channel) => {
+                    channels.insert(name.clone(), Arc::new(Open { definition: definition.clone(), channel }));
+                }
+                Err(found) => problems.extend(found.into_iter().map(|mut problem| {
+                    problem.path = format!("channels.{name}.options.{}", problem.path);
+                    problem
+                })),
+            }
+        }
+        if !problems.is_empty() {
+            return Err(RunError::Problems(problems));
+        }
+        let wanted: Vec<Name> = channels.keys().cloned().chain(waiting).chain([unassigned_channel()]).collect();
+        self.channels.store(Arc::new(channels));
+        self.compiled.store(compiled);
+        for channel in wanted {
+            self.employ(flow, channel);
+        }
+        Ok(())
+    }
+
+    /// Sees to it that a channel has a worker that goes by the present retry schedule.
+    fn employ(self: &Arc<Self>, flow: &Arc<Flow>, channel: Name) {
+        let compiled = self.compiled.load();
+        let definition = compiled.application.channels.get(&channel);
+        let retry = definition.map_or(RetrySchedule { delays: Vec::new(), jitter_percent: 0 }, |found| found.retry.clone());
+        let lease = definition.map_or(LEASE, |found| found.lease);
+        let mut workers = self.workers.lock();
+        if workers.get(&channel).is_some_and(|working| working.retry == retry) {
+            return;
+        }
+        if let Some(replaced) = workers.remove(&channel) {
+            // It ends what it has begun; the new one takes what is not claimed.
+            replaced.stop.cancel();
+        }
+        let bound = flow.options.in_flight_per_channel.max(1);
+        let (reports, reports_in) = mpsc::channel(bound);
+        let (answers, answers_in) = mpsc::channel(bound);
+        let recorder = Recorder {
+            flow: flow.clone(),
+            application: self.name.clone(),
+            channel: channel.clone(),
+            retry: retry.clone(),
+            lease,
+            reports: reports_in,
+            answers: answers_in,
+        };
+        let worker =
+            Worker { flow: flow.clone(), running: self.clone(), channel: channel.clone(), lease, reports, answers };
+        let stop = CancellationToken::new();
+        let working = Working {
+            retry,
+            worker: tokio::spawn(worker.run(stop.clone())),
+            recorder: tokio::spawn(recorder.run()),
+            stop,
+        };
+        workers.insert(channel, working);
+    }
+
+    /// The version that runs.
+    pub fn compiled(&self) -> Arc<Compiled> {
+        self.compiled.load_full()
+    }
+
+    /// An open channel.
+    pub fn channel(&self, name: &Name) -> Option<Arc<Open>> {
+        self.channels.load().get(name).cloned()
+    }
+
+    /// Asks every channel for a sign of life.
+    pub async fn probe(&self) -> Vec<(Name, Result<String, String>)> {
+        let channels = self.channels.load_full();
+        let mut answers = Vec::with_capacity(channels.len());
+        for (name, open) in channels.iter() {
+            answers.push((name.clone(), open.probe().await.map_err(|reason| reason.text)));
+        }
+        answers
+    }
+
+    /// Ends all tasks where they are.
+    pub async fn abandon(&self) {
+        let workers = std::mem::take(&mut *self.workers.lock());
+        for working in workers.into_values() {
+            for task in [working.worker, working.recorder] {
+                task.abort();
+                let _ = task.await;
+            }
+        }
+        self.channels.store(Arc::default());
+    }
+
+    /// Ends what is in flight and closes the channels.
+    pub async fn stop(&self) {
+        let workers = std::mem::take(&mut *self.workers.lock());
+        for working in workers.values() {
+            working.stop.cancel();
+        }
+        for working in workers.into_values() {
+            let _ = working.worker.await;
+            let _ = working.recorder.await;
+        }
+        let channels = self.channels.swap(Arc::default());
+        for open in Arc::try_unwrap(channels).unwrap_or_default().into_values() {
+            if let Some(open) = Arc::into_inner(open) {
+                open.channel.close().await;
+            }
+        }
+    }
+}
+
+/// Every problem in the options of an application's channels.
+pub(crate) fn check_channels(application: &Application) -> Result<(), Vec<Problem>> {
+    let problems: Vec<Problem> = application
+        .channels
+        .iter()
+        .flat_map(|(name, channel)| {
+            tocsin_delivery::check(&channel.protocol, &channel.options, &format!("channels.{name}.options"))
+        })
+        .collect();
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
+}

@@ -1,0 +1,42 @@
+//! The clockwork beside the flow: retention in small steps, and gauges of what waits.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::Flow;
+
+/// Removes what is finished and past its retention, every now and then until `stop`. `retention` gives the longest of
+/// the running applications.
+pub(crate) async fn run(flow: Arc<Flow>, retention: impl Fn() -> Duration, stop: CancellationToken) {
+    let every = Duration::from_secs(flow.options.upkeep_seconds.max(1));
+    while stop.run_until_cancelled(tokio::time::sleep(every)).await.is_some() {
+        let now = flow.clock.now();
+        prune(&flow, retention(), &stop).await;
+        metrics::histogram!("upkeep_duration_seconds").record(flow.clock.now().since(now));
+    }
+}
+
+async fn prune(flow: &Flow, retention: Duration, stop: &CancellationToken) {
+    let now = flow.clock.now();
+    let mut removed = 0;
+    loop {
+        match flow.journal.prune(now - retention, now, flow.options.prune_batches).await {
+            Ok(count) => {
+                removed += count;
+                if count < flow.options.prune_batches || stop.is_cancelled() {
+                    break;
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, "finished batches cannot be removed");
+                break;
+            }
+        }
+        tokio::task::yield_now().await;
+    }
+    if removed > 0 {
+        metrics::counter!("upkeep_removed_batches_total").increment(removed as u64);
+        tracing::info!(batches = removed, "removed finished batches past their retention");
+    }
+}

@@ -1,0 +1,71 @@
+//! Versions of applications, compiled when first asked for: old batches are read by the version that packed them.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use parking_lot::Mutex;
+use tocsin_model::{definition, id::Name};
+use tocsin_store::{error::StoreError, records::Records};
+
+use crate::compile::Compiled;
+
+/// Most versions kept, beside those in use elsewhere.
+const KEPT: usize = 64;
+
+/// Gives versions by name and number.
+pub struct Versions {
+    records: Arc<dyn Records>,
+    environment: Environment,
+    kept: Mutex<BTreeMap<(Name, u32), Arc<Compiled>>>,
+}
+
+/// Answers `${NAME}` in definitions.
+pub type Environment = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
+impl Versions {
+    pub(crate) fn new(records: Arc<dyn Records>, environment: Environment) -> Self {
+        Versions { records, environment, kept: Mutex::new(BTreeMap::new()) }
+    }
+
+    /// One version, or `None` if there is none or it can no longer be compiled (which is logged).
+    ///
+    /// # Errors
+    /// The records fail.
+    pub async fn get(&self, name: &Name, version: u32) -> Result<Option<Arc<Compiled>>, StoreError> {
+        let key = (name.clone(), version);
+        if let Some(compiled) = self.kept.lock().get(&key) {
+            return Ok(Some(compiled.clone()));
+        }
+        let Some(stored) = self.records.application(name, Some(version)).await? else {
+            return Ok(None);
+        };
+        let compiled =
+            definition::read(&stored.text, &*self.environment).and_then(|application| Compiled::new(application, version));
+        match compiled {
+            Ok(compiled) => {
+                let compiled = Arc::new(compiled);
+                self.keep(compiled.clone());
+                Ok(Some(compiled))
+            }
+            Err(problems) => {
+                for problem in problems {
+                    tracing::error!(application = %name, version, %problem, "a stored definition cannot be compiled");
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// Remembers a version that was compiled elsewhere.
+    pub(crate) fn keep(&self, compiled: Arc<Compiled>) {
+        let mut kept = self.kept.lock();
+        kept.insert((compiled.application.name.clone(), compiled.version), compiled);
+        while kept.len() > KEPT {
+            kept.pop_first();
+        }
+    }
+
+    /// The environment in which definitions are read.
+    pub fn environment(&self) -> &Environment {
+        &self.environment
+    }
+}

@@ -1,0 +1,639 @@
+//! The flow in memory: one lock around ordered maps. What waits is counted anew each time it is asked for, so that it
+//! is right by construction.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tocsin_model::{
+    event::{EventBatch, PackedEvents},
+    id::{EventBatchId, Name, NotificationBatchId, WorkItemId},
+    notification::{NotificationHead, Notifications},
+    receipt::Attempt,
+    time::Timestamp,
+};
+use tokio::sync::watch;
+
+use crate::{
+    error::StoreError,
+    journal::{
+        Accepted, Arrivals, Backlog, Claim, ClaimedEvents, EventBatchState, Idempotency, Journal, JournalOptions,
+        NewEventBatch, NewNotificationBatch, ReceiptChunk, Resolution, Retry, Step, StoredNotificationBatch,
+        StoredSuspension, Suspension, SuspensionFilter, Totals, WorkItem, ended,
+    },
+};
+
+/// A journal that is gone with the process.
+pub struct MemoryJournal {
+    options: JournalOptions,
+    state: Mutex<State>,
+    events: watch::Sender<u64>,
+    work: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    event_batches: BTreeMap<u64, Events>,
+    keys: HashMap<[u8; 16], (Idempotency, EventBatchId)>,
+    notification_batches: BTreeMap<u64, Batch>,
+    work: BTreeMap<u64, Item>,
+    suspensions: BTreeMap<u64, Suspension>,
+    event_claims: BTreeMap<u64, Held>,
+    work_claims: BTreeMap<u64, Held>,
+    last: Last,
+    totals: Totals,
+}
+
+/// The last numbers given.
+#[derive(Default)]
+struct Last {
+    event_batch: u64,
+    notification_batch: u64,
+    work: u64,
+    suspension: u64,
+    token: u64,
+}
+
+struct Events {
+    batch: EventBatch,
+    state: EventBatchState,
+    /// Notification batches that tell of it and are not closed.
+    open: u64,
+    closed_at: Option<Timestamp>,
+}
+
+struct Batch {
+    head: NotificationHead,
+    count: u32,
+    packed: Bytes,
+    events: Vec<EventBatchId>,
+    attempts: Vec<Attempt>,
+    /// Notifications without a closing attempt.
+    open: u32,
+    closed_at: Option<Timestamp>,
+}
+
+struct Item {
+    batch: NotificationBatchId,
+    application: Name,
+    channel: Name,
+    ordinals: Option<Vec<u32>>,
+    count: u32,
+    done: BTreeSet<u32>,
+    attempts: u32,
+    due_at: Timestamp,
+}
+
+#[derive(Clone, Copy)]
+struct Held {
+    token: u64,
+    until: Timestamp,
+    claimed_at: Timestamp,
+}
+
+impl MemoryJournal {
+    /// An empty journal.
+    pub fn new(options: JournalOptions) -> Self {
+        MemoryJournal { options, state: Mutex::default(), events: watch::Sender::new(0), work: watch::Sender::new(0) }
+    }
+
+    /// Forgets all claims, as a journal does whose process died. For tests of what is left behind.
+    pub fn forget_claims(&self) {
+        let mut state = self.state.lock();
+        state.event_claims.clear();
+        state.work_claims.clear();
+        drop(state);
+        Self::wake(&self.events);
+        Self::wake(&self.work);
+    }
+
+    fn wake(sender: &watch::Sender<u64>) {
+        sender.send_modify(|count| *count += 1);
+    }
+}
+
+impl Item {
+    fn contains(&self, ordinal: u32) -> bool {
+        match &self.ordinals {
+            Some(ordinals) => ordinals.binary_search(&ordinal).is_ok(),
+            None => ordinal < self.count,
+        }
+    }
+
+    fn open(&self) -> u64 {
+        u64::from(self.count) - self.done.len() as u64
+    }
+
+    /// The item as it is handed out.
+    fn hand_out(&self, id: u64, token: u64) -> WorkItem {
+        let ordinals = if self.done.is_empty() {
+            self.ordinals.clone()
+        } else {
+            let all = self.ordinals.clone().unwrap_or_else(|| (0..self.count).collect());
+            Some(all.into_iter().filter(|ordinal| !self.done.contains(ordinal)).collect())
+        };
+        WorkItem {
+            claim: Claim { id: WorkItemId(id), token },
+            batch: self.batch,
+            ordinals,
+            attempts: self.attempts,
+            due_at: self.due_at,
+        }
+    }
+}
+
+fn is_free(claims: &BTreeMap<u64, Held>, id: u64, now: Timestamp) -> bool {
+    claims.get(&id).is_none_or(|held| held.until <= now)
+}
+
+fn check(claims: &BTreeMap<u64, Held>, id: u64, token: u64, what: impl ToString) -> Result<Held, StoreError> {
+    claims.get(&id).filter(|held| held.token == token).copied().ok_or_else(|| StoreError::Fenced(what.to_string()))
+}
+
+impl State {
+    fn waiting(&self) -> impl Iterator<Item = (u64, &EventBatch)> {
+        let waiting = |events: &&Events| events.state == EventBatchState::Accepted;
+        self.event_batches.values().filter(waiting).map(|events| (events.batch.id.0, &events.batch))
+    }
+
+    fn backlog(&self) -> Backlog {
+        let mut backlog = Backlog::default();
+        for (_, batch) in self.waiting() {
+            backlog.event_batches += 1;
+            backlog.events += u64::from(batch.events.count());
+            backlog.event_bytes += batch.events.bytes().len() as u64;
+            backlog.oldest_event.get_or_insert(batch.accepted_at);
+        }
+        let failed = |events: &&Events| matches!(events.state, EventBatchState::Failed(_));
+        backlog.failed_batches = self.event_batches.values().filter(failed).count() as u64;
+        backlog.notifications = self.work.values().map(Item::open).sum();
+        backlog.work_items = self.work.len() as u64;
+        backlog.suspended = self.suspensions.values().map(|suspension| suspension.ordinals.len() as u64).sum();
+        backlog
+    }
+
+    fn claim(&mut self, now: Timestamp, lease: Duration) -> Held {
+        self.last.token += 1;
+        Held { token: self.last.token, until: now + lease, claimed_at: now }
+    }
+
+    /// Whether all claims of a step hold, and when the last of them was made.
+    fn check_claims(&self, step: &Step) -> Result<Timestamp, StoreError> {
+        let mut claimed_at = Timestamp(i64::MIN);
+        for claim in step.matched.iter().chain(step.failed.iter().map(|(claim, _)| claim)) {
+            claimed_at = claimed_at.max(check(&self.event_claims, claim.id.0, claim.token, claim.id)?.claimed_at);
+        }
+        for claim in step.finished.iter().chain(&step.held) {
+            claimed_at = claimed_at.max(check(&self.work_claims, claim.id.0, claim.token, claim.id)?.claimed_at);
+        }
+        Ok(claimed_at)
+    }
+
+    fn add_batch(&mut self, new: NewNotificationBatch, time: Timestamp) -> Result<NotificationBatchId, StoreError> {
+        let events = Notifications::event_batches(&new.packed)?;
+        self.last.notification_batch += 1;
+        let id = NotificationBatchId(self.last.notification_batch);
+        self.totals.notification_batches += 1;
+        self.totals.notifications += u64::from(new.count);
+        if new.count > 0 {
+            for event in &events {
+                if let Some(event) = self.event_batches.get_mut(&event.0) {
+                    event.open += 1;
+                    event.closed_at = None;
+                }
+            }
+            match new.suspended {
+                Some(reason) => self.add_suspension(Suspension {
+                    batch: id,
+                    application: new.head.application.clone(),
+                    channel: new.head.channel.clone(),
+                    ordinals: (0..new.count).collect(),
+                    attempts: 0,
+                    reason,
+                    since: new.head.matched_at,
+                }),
+                None => self.add_work(Item {
+                    batch: id,
+                    application: new.head.application.clone(),
+                    channel: new.head.channel.clone(),
+                    ordinals: None,
+                    count: new.count,
+                    done: BTreeSet::new(),
+                    attempts: 0,
+                    due_at: new.head.matched_at,
+                }),
+            }
+        }
+        let batch = Batch {
+            head: new.head,
+            count: new.count,
+            packed: new.packed,
+            events,
+            attempts: Vec::new(),
+            open: new.count,
+            closed_at: (new.count == 0).then_some(time),
+        };
+        self.notification_batches.insert(id.0, batch);
+        Ok(id)
+    }
+
+    fn add_work(&mut self, item: Item) {
+        self.last.work += 1;
+        self.work.insert(self.last.work, item);
+    }
+
+    fn add_retry(&mut self, retry: Retry) {
+        self.add_work(Item {
+            batch: retry.batch,
+            application: retry.application,
+            channel: retry.channel,
+            count: retry.ordinals.len() as u32,
+            ordinals: Some(retry.ordinals),
+            done: BTreeSet::new(),
+            attempts: retry.attempts,
+            due_at: retry.due_at,
+        });
+    }
+
+    fn add_suspension(&mut self, suspension: Suspension) {
+        self.last.suspension += 1;
+        self.suspensions.insert(self.last.suspension, suspension);
+    }
+
+    fn record(&mut self, chunk: ReceiptChunk, time: Timestamp) {
+        for attempt in &chunk.attempts {
+            self.totals.attempts[attempt.outcome as usize] += 1;
+        }
+        let closing = chunk.attempts.iter().filter(|attempt| attempt.outcome.closes()).count() as u32;
+        let Some(batch) = self.notification_batches.get_mut(&chunk.batch.0) else { return };
+        batch.attempts.extend(chunk.attempts);
+        batch.open = batch.open.saturating_sub(closing);
+        if batch.open > 0 || batch.closed_at.is_some() {
+            return;
+        }
+        batch.closed_at = Some(time);
+        for event in &batch.events {
+            let Some(event) = self.event_batches.get_mut(&event.0) else { continue };
+            event.open = event.open.saturating_sub(1);
+            if event.open == 0 && matches!(event.state, EventBatchState::Matched(_)) {
+                event.closed_at = Some(time);
+            }
+        }
+    }
+
+    fn mark_progress(&mut self, held: &[Claim<WorkItemId>], receipts: &[ReceiptChunk]) {
+        for claim in held {
+            let Some(item) = self.work.get_mut(&claim.id.0) else { continue };
+            for attempt in receipts.iter().filter(|chunk| chunk.batch == item.batch).flat_map(|chunk| &chunk.attempts) {
+                if attempt.number > item.attempts && item.contains(attempt.ordinal) {
+                    item.done.insert(attempt.ordinal);
+                }
+            }
+        }
+    }
+
+    fn matching(&self, filter: &SuspensionFilter) -> impl Iterator<Item = (u64, &Suspension)> {
+        self.suspensions.iter().map(|(id, suspension)| (*id, suspension)).filter(|(id, suspension)| {
+            filter.id.is_none_or(|wanted| wanted == *id)
+                && filter.application.as_ref().is_none_or(|wanted| *wanted == suspension.application)
+                && filter.channel.as_ref().is_none_or(|wanted| *wanted == suspension.channel)
+                && filter.batch.is_none_or(|wanted| wanted == suspension.batch)
+        })
+    }
+}
+
+#[async_trait]
+impl Journal for MemoryJournal {
+    async fn accept(&self, new: NewEventBatch) -> Result<Accepted, StoreError> {
+        let mut state = self.state.lock();
+        self.options.check(&state.backlog(), &new)?;
+        if let Some(idempotency) = &new.idempotency
+            && let Some((known, id)) = state.keys.get(&idempotency.key)
+            && known.until > new.accepted_at
+        {
+            let same = known.content == idempotency.content;
+            return Ok(if same { Accepted::Duplicate(*id) } else { Accepted::KeyReused(*id) });
+        }
+        state.last.event_batch += 1;
+        let id = EventBatchId(state.last.event_batch);
+        if let Some(idempotency) = new.idempotency {
+            state.keys.insert(idempotency.key, (idempotency, id));
+        }
+        state.totals.event_batches += 1;
+        state.totals.events += u64::from(new.events.count());
+        let batch = EventBatch {
+            id,
+            application: new.application,
+            version: new.version,
+            class: new.class,
+            source: new.source,
+            received_at: new.received_at,
+            accepted_at: new.accepted_at,
+            events: new.events,
+        };
+        state.event_batches.insert(id.0, Events { batch, state: EventBatchState::Accepted, open: 0, closed_at: None });
+        Self::wake(&self.events);
+        Ok(Accepted::New(id))
+    }
+
+    async fn claim_events(
+        &self,
+        batches: usize,
+        bytes: usize,
+        lease: Duration,
+        now: Timestamp,
+    ) -> Result<Vec<ClaimedEvents>, StoreError> {
+        let mut state = self.state.lock();
+        let mut taken: Vec<EventBatch> = Vec::new();
+        let mut taken_bytes = 0;
+        for (id, batch) in state.waiting() {
+            if !is_free(&state.event_claims, id, now) {
+                continue;
+            }
+            taken_bytes += batch.events.bytes().len();
+            if taken.len() == batches || (!taken.is_empty() && taken_bytes > bytes) {
+                break;
+            }
+            taken.push(batch.clone());
+        }
+        let claim = |batch: EventBatch| {
+            let held = state.claim(now, lease);
+            state.event_claims.insert(batch.id.0, held);
+            ClaimedEvents { claim: Claim { id: batch.id, token: held.token }, batch }
+        };
+        Ok(taken.into_iter().map(claim).collect())
+    }
+
+    async fn claim_work(
+        &self,
+        application: &Name,
+        channel: &Name,
+        limit: usize,
+        lease: Duration,
+        now: Timestamp,
+    ) -> Result<Vec<WorkItem>, StoreError> {
+        let mut state = self.state.lock();
+        let mut due: Vec<(Timestamp, u64)> = state
+            .work
+            .iter()
+            .filter(|(_, item)| item.application == *application && item.channel == *channel && item.due_at <= now)
+            .filter(|(id, _)| is_free(&state.work_claims, **id, now))
+            .map(|(id, item)| (item.due_at, *id))
+            .collect();
+        due.sort_unstable();
+        due.truncate(limit);
+        let claim = |(_, id)| {
+            let held = state.claim(now, lease);
+            state.work_claims.insert(id, held);
+            state.work[&id].hand_out(id, held.token)
+        };
+        Ok(due.into_iter().map(claim).collect())
+    }
+
+    async fn extend(&self, claim: Claim<WorkItemId>, lease: Duration, now: Timestamp) -> Result<(), StoreError> {
+        let mut state = self.state.lock();
+        let held = check(&state.work_claims, claim.id.0, claim.token, claim.id)?;
+        state.work_claims.insert(claim.id.0, Held { until: now + lease, ..held });
+        Ok(())
+    }
+
+    async fn release(&self, claim: Claim<WorkItemId>, due_at: Option<Timestamp>) -> Result<(), StoreError> {
+        let mut state = self.state.lock();
+        check(&state.work_claims, claim.id.0, claim.token, claim.id)?;
+        state.work_claims.remove(&claim.id.0);
+        if let (Some(due_at), Some(item)) = (due_at, state.work.get_mut(&claim.id.0)) {
+            item.due_at = due_at;
+        }
+        Self::wake(&self.work);
+        Ok(())
+    }
+
+    async fn release_events(&self, claim: Claim<EventBatchId>) -> Result<(), StoreError> {
+        let mut state = self.state.lock();
+        check(&state.event_claims, claim.id.0, claim.token, claim.id)?;
+        state.event_claims.remove(&claim.id.0);
+        Self::wake(&self.events);
+        Ok(())
+    }
+
+    async fn commit(&self, step: Step) -> Result<Vec<NotificationBatchId>, StoreError> {
+        for batch in &step.batches {
+            Notifications::event_batches(&batch.packed)?;
+        }
+        let mut state = self.state.lock();
+        let time = step.time(state.check_claims(&step)?);
+        let wakes = !(step.batches.is_empty() && step.retries.is_empty());
+
+        let mut ids = Vec::with_capacity(step.batches.len());
+        for batch in step.batches {
+            ids.push(state.add_batch(batch, time)?);
+        }
+        for claim in step.matched {
+            state.event_claims.remove(&claim.id.0);
+            if let Some(events) = state.event_batches.get_mut(&claim.id.0) {
+                events.state = EventBatchState::Matched(time);
+                events.closed_at = (events.open == 0).then_some(time);
+            }
+        }
+        for (claim, reason) in step.failed {
+            state.event_claims.remove(&claim.id.0);
+            if let Some(events) = state.event_batches.get_mut(&claim.id.0) {
+                events.state = EventBatchState::Failed(reason);
+            }
+        }
+        state.mark_progress(&step.held, &step.receipts);
+        for claim in step.finished {
+            state.work_claims.remove(&claim.id.0);
+            state.work.remove(&claim.id.0);
+        }
+        for chunk in step.receipts {
+            state.record(chunk, time);
+        }
+        for retry in step.retries {
+            state.add_retry(retry);
+        }
+        for suspension in step.suspensions {
+            state.add_suspension(suspension);
+        }
+        if wakes {
+            Self::wake(&self.work);
+        }
+        Ok(ids)
+    }
+
+    async fn next_due(
+        &self,
+        application: &Name,
+        channel: &Name,
+        now: Timestamp,
+    ) -> Result<Option<Timestamp>, StoreError> {
+        let state = self.state.lock();
+        let of_channel = |item: &&Item| item.application == *application && item.channel == *channel;
+        Ok(state.work.values().filter(of_channel).map(|item| item.due_at).filter(|due_at| *due_at > now).min())
+    }
+
+    async fn open_channels(&self, application: &Name) -> Result<Vec<Name>, StoreError> {
+        let state = self.state.lock();
+        let items = state.work.values().filter(|item| item.application == *application);
+        let channels: BTreeSet<Name> = items.map(|item| item.channel.clone()).collect();
+        Ok(channels.into_iter().collect())
+    }
+
+    fn arrivals(&self) -> Arrivals {
+        Arrivals { events: self.events.subscribe(), work: self.work.subscribe() }
+    }
+
+    fn backlog(&self) -> Backlog {
+        self.state.lock().backlog()
+    }
+
+    fn totals(&self) -> Totals {
+        self.state.lock().totals.clone()
+    }
+
+    async fn event_batch(&self, id: EventBatchId) -> Result<Option<(EventBatch, EventBatchState)>, StoreError> {
+        let state = self.state.lock();
+        Ok(state.event_batches.get(&id.0).map(|events| (events.batch.clone(), events.state.clone())))
+    }
+
+    async fn event_batches(
+        &self,
+        before: Option<EventBatchId>,
+        limit: usize,
+    ) -> Result<Vec<(EventBatch, EventBatchState)>, StoreError> {
+        let state = self.state.lock();
+        let before = before.map_or(u64::MAX, |id| id.0);
+        let without_events = |events: &Events| {
+            let packed = PackedEvents::from_parts(events.batch.events.count(), Bytes::new());
+            (EventBatch { events: packed, ..events.batch.clone() }, events.state.clone())
+        };
+        Ok(state.event_batches.range(..before).rev().take(limit).map(|(_, events)| without_events(events)).collect())
+    }
+
+    async fn rematch(&self, application: &Name) -> Result<u64, StoreError> {
+        let mut state = self.state.lock();
+        let mut count = 0;
+        for events in state.event_batches.values_mut() {
+            if events.batch.application == *application && matches!(events.state, EventBatchState::Failed(_)) {
+                events.state = EventBatchState::Accepted;
+                count += 1;
+            }
+        }
+        if count > 0 {
+            Self::wake(&self.events);
+        }
+        Ok(count)
+    }
+
+    async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError> {
+        let state = self.state.lock();
+        let Some(batch) = state.notification_batches.get(&id.0) else { return Ok(None) };
+        let notifications = Notifications::unpack(&batch.packed)?;
+        Ok(Some(StoredNotificationBatch { id, head: batch.head.clone(), notifications }))
+    }
+
+    async fn notification_batches_of(&self, events: EventBatchId) -> Result<Vec<NotificationBatchId>, StoreError> {
+        let state = self.state.lock();
+        let tells = |(_, batch): &(&u64, &Batch)| batch.events.contains(&events);
+        Ok(state.notification_batches.iter().filter(tells).map(|(id, _)| NotificationBatchId(*id)).collect())
+    }
+
+    async fn notification_batches(
+        &self,
+        before: Option<NotificationBatchId>,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
+        let state = self.state.lock();
+        let before = before.map_or(u64::MAX, |id| id.0);
+        let head = |(id, batch): (&u64, &Batch)| (NotificationBatchId(*id), batch.head.clone(), batch.count);
+        Ok(state.notification_batches.range(..before).rev().take(limit).map(head).collect())
+    }
+
+    async fn attempts(&self, batch: NotificationBatchId) -> Result<Vec<Attempt>, StoreError> {
+        let state = self.state.lock();
+        Ok(state.notification_batches.get(&batch.0).map(|batch| batch.attempts.clone()).unwrap_or_default())
+    }
+
+    async fn open_work(&self, batch: NotificationBatchId) -> Result<Vec<WorkItem>, StoreError> {
+        let state = self.state.lock();
+        let token = |id: &u64| state.work_claims.get(id).map_or(0, |held| held.token);
+        let of_batch = state.work.iter().filter(|(_, item)| item.batch == batch);
+        Ok(of_batch.map(|(id, item)| item.hand_out(*id, token(id))).collect())
+    }
+
+    async fn suspensions(
+        &self,
+        filter: &SuspensionFilter,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<StoredSuspension>, StoreError> {
+        let state = self.state.lock();
+        let stored = |(id, suspension): (u64, &Suspension)| StoredSuspension { id, suspension: suspension.clone() };
+        Ok(state.matching(filter).filter(|(id, _)| *id > after).take(limit).map(stored).collect())
+    }
+
+    async fn resolve(
+        &self,
+        filter: &SuspensionFilter,
+        resolution: Resolution,
+        now: Timestamp,
+    ) -> Result<u64, StoreError> {
+        let mut state = self.state.lock();
+        let ids: Vec<u64> = state.matching(filter).map(|(id, _)| id).collect();
+        let mut touched = 0;
+        for id in ids {
+            let Some(suspension) = state.suspensions.remove(&id) else { continue };
+            touched += suspension.ordinals.len() as u64;
+            match resolution {
+                Resolution::Resume => state.add_retry(Retry {
+                    batch: suspension.batch,
+                    application: suspension.application,
+                    channel: suspension.channel,
+                    ordinals: suspension.ordinals,
+                    attempts: 0,
+                    due_at: now,
+                }),
+                Resolution::End => {
+                    let attempts =
+                        suspension.ordinals.iter().map(|ordinal| ended(&suspension, *ordinal, now)).collect();
+                    state.record(ReceiptChunk { batch: suspension.batch, attempts }, now);
+                }
+            }
+        }
+        if touched > 0 && resolution == Resolution::Resume {
+            Self::wake(&self.work);
+        }
+        Ok(touched)
+    }
+
+    async fn prune(&self, before: Timestamp, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
+        let mut state = self.state.lock();
+        state.keys.retain(|_, (key, _)| key.until > now);
+        let is_over = |closed_at: Option<Timestamp>| closed_at.filter(|closed_at| *closed_at < before);
+
+        let of_batch = |(id, batch): (&u64, &Batch)| is_over(batch.closed_at).map(|closed_at| (closed_at, *id));
+        let mut batches: Vec<(Timestamp, u64)> = state.notification_batches.iter().filter_map(of_batch).collect();
+        batches.sort_unstable();
+        batches.truncate(limit);
+        for (_, id) in &batches {
+            state.notification_batches.remove(id);
+        }
+
+        let of_events = |(id, events): (&u64, &Events)| is_over(events.closed_at).map(|closed_at| (closed_at, *id));
+        let mut events: Vec<(Timestamp, u64)> = state.event_batches.iter().filter_map(of_events).collect();
+        events.sort_unstable();
+        events.truncate(limit - batches.len());
+        for (_, id) in &events {
+            state.event_batches.remove(id);
+        }
+        Ok(batches.len() + events.len())
+    }
+
+    async fn probe(&self) -> Result<Duration, StoreError> {
+        Ok(Duration::ZERO)
+    }
+}

@@ -1,0 +1,4 @@
+//! Both ports in memory, for tests and trials: plain, obviously right, and gone with the process.
+
+pub mod journal; // the flow
+pub mod records; // who and what

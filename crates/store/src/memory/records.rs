@@ -1,0 +1,589 @@
+//! The records in memory. Plain maps behind one lock; what it does is what every backend has to do.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tocsin_model::{
+    id::{ChangeSequence, Name, SubscriberId, SubscriberNumber, SubscriptionId},
+    subscriber::{Device, Profile, Subscriber},
+    subscription::Subscription,
+    time::Timestamp,
+};
+use tokio::sync::watch;
+
+use crate::{
+    error::StoreError,
+    records::{
+        ApiKey, ApplicationVersion, Change, Changed, Expect, FEED_KEPT, FEED_TRIMMED_AT_ONCE, IndexedSubscription,
+        NewSubscriber, NewSubscription, REMOVED_AT_ONCE, Recipient, RecordCounts, Records, SubscriberFilter,
+        SubscriptionFilter, Written, has_attribute, new_installation, no_application, no_changes_after, no_device,
+        no_subscriber, no_subscription, reach, runs, usable_device,
+    },
+};
+
+/// The records in memory.
+pub struct MemoryRecords {
+    installation: String,
+    shelf: Mutex<Shelf>,
+    newest: watch::Sender<ChangeSequence>,
+}
+
+#[derive(Default)]
+struct Shelf {
+    /// All versions, oldest first, and whether there is a current one.
+    applications: BTreeMap<Name, (Vec<ApplicationVersion>, bool)>,
+    subscribers: BTreeMap<SubscriberId, Subscriber>,
+    subscriptions: BTreeMap<SubscriptionId, Subscription>,
+    owned: BTreeMap<SubscriberNumber, BTreeSet<SubscriptionId>>,
+    /// In the order of their first subscriptions.
+    classes: Vec<(Name, Name)>,
+    api_keys: BTreeMap<(Timestamp, String), ApiKey>,
+    feed: VecDeque<Change>,
+    feed_kept: u64,
+    change: u64,
+    trimmed: u64,
+    last_subscriber: u64,
+    last_subscription: u64,
+}
+
+impl MemoryRecords {
+    /// Empty records.
+    ///
+    /// # Errors
+    /// `Unavailable` if the system has no random numbers.
+    pub fn new() -> Result<Self, StoreError> {
+        Self::with_feed_kept(FEED_KEPT)
+    }
+
+    /// Empty records that keep so many places of the change feed at least.
+    ///
+    /// # Errors
+    /// As [`MemoryRecords::new`].
+    pub fn with_feed_kept(feed_kept: u64) -> Result<Self, StoreError> {
+        Ok(MemoryRecords {
+            installation: new_installation()?,
+            shelf: Mutex::new(Shelf { feed_kept, ..Shelf::default() }),
+            newest: watch::Sender::new(ChangeSequence(0)),
+        })
+    }
+
+    fn change<T>(&self, job: impl FnOnce(&mut Shelf) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let mut shelf = self.shelf.lock();
+        let result = job(&mut shelf);
+        shelf.trim();
+        let change = ChangeSequence(shelf.change);
+        self.newest.send_if_modified(|newest| std::mem::replace(newest, change) != change);
+        result
+    }
+}
+
+impl Shelf {
+    fn tell(&mut self, places: u64, what: Changed) {
+        self.change += places;
+        self.feed.push_back(Change { sequence: ChangeSequence(self.change), what });
+    }
+
+    /// Tells of changed or removed subscriptions, ascending, each of which takes up a place.
+    fn tell_changed(&mut self, ids: &[SubscriptionId]) {
+        for run in runs(ids, |id| id.0) {
+            self.tell(run.len() as u64, Changed::Subscriptions(run[0], run[run.len() - 1]));
+        }
+    }
+
+    fn trim(&mut self) {
+        let end = self.change.saturating_sub(self.feed_kept);
+        if end >= self.trimmed + FEED_TRIMMED_AT_ONCE {
+            self.feed.retain(|change| change.sequence.0 > end);
+            self.trimmed = end;
+        }
+    }
+
+    fn subscriber_of(&self, subscription: &Subscription) -> &Subscriber {
+        &self.subscribers[&subscription.subscriber]
+    }
+
+    fn put_subscriber(&mut self, new: NewSubscriber, expect: Expect, now: Timestamp) -> Result<Subscriber, StoreError> {
+        let old = self.subscribers.get(&new.id).cloned();
+        expect.check(old.as_ref().map(|old| old.revision), || format!("subscriber `{}`", new.id))?;
+        let devices = new.devices.map(BTreeMap::from_iter);
+        let Some(old) = old else {
+            self.last_subscriber += 1;
+            let made = Subscriber {
+                number: SubscriberNumber(self.last_subscriber),
+                id: new.id,
+                profile: new.profile,
+                devices: devices.unwrap_or_default(),
+                created_at: now,
+                updated_at: now,
+                revision: 1,
+            };
+            self.subscribers.insert(made.id.clone(), made.clone());
+            return Ok(made);
+        };
+        let devices = devices.unwrap_or_else(|| old.devices.clone());
+        Ok(self.replace_subscriber(old, new.profile, devices, now))
+    }
+
+    fn replace_subscriber(
+        &mut self,
+        old: Subscriber,
+        profile: Profile,
+        devices: BTreeMap<Name, Device>,
+        now: Timestamp,
+    ) -> Subscriber {
+        if old.profile == profile && old.devices == devices {
+            return old;
+        }
+        let reach_changed = reach(&old.profile, &old.devices) != reach(&profile, &devices);
+        let new = Subscriber { profile, devices, updated_at: now, revision: old.revision + 1, ..old };
+        self.subscribers.insert(new.id.clone(), new.clone());
+        if reach_changed {
+            self.tell(1, Changed::Subscriber(new.number));
+        }
+        new
+    }
+
+    /// Replaces the devices of a subscriber by what `change` makes of them.
+    fn change_devices(
+        &mut self,
+        id: &SubscriberId,
+        now: Timestamp,
+        change: impl FnOnce(&mut BTreeMap<Name, Device>) -> Result<(), StoreError>,
+    ) -> Result<Subscriber, StoreError> {
+        let old = self.subscribers.get(id).cloned().ok_or_else(|| no_subscriber(id))?;
+        let mut devices = old.devices.clone();
+        change(&mut devices)?;
+        let profile = old.profile.clone();
+        Ok(self.replace_subscriber(old, profile, devices, now))
+    }
+
+    fn put_subscriptions(&mut self, new: Vec<NewSubscription>, now: Timestamp) -> Vec<Written<SubscriptionId>> {
+        let mut written: Vec<_> = new.iter().map(|line| Err(no_subscriber(&line.subscriber))).collect();
+        let number = |line: &NewSubscription| self.subscribers.get(&line.subscriber).map(|found| found.number);
+        let mut order: Vec<_> =
+            new.into_iter().enumerate().filter_map(|(place, line)| Some((place, number(&line)?, line))).collect();
+        // Must stay a stable sort: of two lines with one key the later one wins.
+        order.sort_by_key(|(_, number, _)| *number);
+        let first_new = self.last_subscription + 1;
+        let mut changed = BTreeSet::new();
+        for (place, number, line) in order {
+            let class = (line.application.clone(), line.class.clone());
+            if !self.classes.contains(&class) {
+                self.classes.push(class);
+            }
+            let same_key = self.owned.entry(number).or_default().iter().copied().find(|id| {
+                let other = &self.subscriptions[id];
+                line.key.is_some()
+                    && (&other.application, &other.class, &other.key) == (&line.application, &line.class, &line.key)
+            });
+            let id = match same_key {
+                Some(id) => {
+                    if self.change_subscription(id, line.device, line.enabled, line.values, now) {
+                        changed.insert(id);
+                    }
+                    id
+                }
+                None => self.make_subscription(line, number, now),
+            };
+            written[place] = Ok(id);
+        }
+        if self.last_subscription >= first_new {
+            let made = Changed::Subscriptions(SubscriptionId(first_new), SubscriptionId(self.last_subscription));
+            self.tell(1, made);
+        }
+        self.tell_changed(&changed.into_iter().collect::<Vec<_>>());
+        written
+    }
+
+    fn make_subscription(&mut self, new: NewSubscription, number: SubscriberNumber, now: Timestamp) -> SubscriptionId {
+        self.last_subscription += 1;
+        let id = SubscriptionId(self.last_subscription);
+        let made = Subscription {
+            id,
+            application: new.application,
+            class: new.class,
+            subscriber: new.subscriber,
+            subscriber_number: number,
+            key: new.key,
+            device: new.device,
+            enabled: new.enabled,
+            values: new.values,
+            created_at: now,
+            updated_at: now,
+            revision: 1,
+        };
+        self.subscriptions.insert(id, made);
+        self.owned.entry(number).or_default().insert(id);
+        id
+    }
+
+    /// Gives whether anything differed.
+    fn change_subscription(
+        &mut self,
+        id: SubscriptionId,
+        device: Option<Name>,
+        enabled: bool,
+        values: Box<str>,
+        now: Timestamp,
+    ) -> bool {
+        let Some(found) = self.subscriptions.get_mut(&id) else { return false };
+        if found.device == device && found.enabled == enabled && found.values == values {
+            return false;
+        }
+        (found.device, found.enabled, found.values) = (device, enabled, values);
+        found.updated_at = now;
+        found.revision += 1;
+        true
+    }
+
+    fn remove_subscriptions(&mut self, ids: &[SubscriptionId]) {
+        for id in ids {
+            if let Some(gone) = self.subscriptions.remove(id) {
+                self.owned.entry(gone.subscriber_number).or_default().remove(id);
+            }
+        }
+        self.tell_changed(ids);
+    }
+
+    fn expect_subscription(&self, id: SubscriptionId, expect: Expect) -> Result<(), StoreError> {
+        let found = self.subscriptions.get(&id).map(|found| found.revision);
+        expect.check(found, || format!("subscription `{id}`"))?;
+        found.map(|_| ()).ok_or_else(|| no_subscription(id))
+    }
+
+    fn indexed(
+        &self,
+        application: &Name,
+        ids: impl std::ops::RangeBounds<SubscriptionId>,
+        limit: usize,
+    ) -> Vec<IndexedSubscription> {
+        let of_application = self.subscriptions.range(ids).map(|(_, found)| found).filter(|found| {
+            found.application == *application && found.enabled && self.subscriber_of(found).profile.enabled
+        });
+        let indexed = of_application.map(|found| IndexedSubscription {
+            id: found.id,
+            class: found.class.clone(),
+            values: found.values.clone(),
+            channel: usable_device(&self.subscriber_of(found).devices, found.device.as_ref())
+                .map(|(_, device)| device.channel.clone()),
+        });
+        indexed.take(limit).collect()
+    }
+
+    fn recipient(&self, id: SubscriptionId) -> Option<Recipient> {
+        let subscription = self.subscriptions.get(&id)?.clone();
+        let subscriber = self.subscriber_of(&subscription);
+        let device = usable_device(&subscriber.devices, subscription.device.as_ref());
+        Some(Recipient {
+            profile: subscriber.profile.clone(),
+            device: device.map(|(name, device)| (name.clone(), device.clone())),
+            subscription,
+        })
+    }
+}
+
+fn meets_subscriber(filter: &SubscriberFilter, found: &Subscriber) -> bool {
+    let prefix = filter.id_prefix.as_deref().unwrap_or_default();
+    found.id.as_str().starts_with(prefix)
+        && filter.address.as_ref().is_none_or(|address| found.devices.values().any(|device| device.address == *address))
+        && filter.locale.as_ref().is_none_or(|locale| found.profile.locale.as_ref() == Some(locale))
+        && filter.enabled.is_none_or(|enabled| found.profile.enabled == enabled)
+        && filter.attribute.as_ref().is_none_or(|(name, text)| has_attribute(&found.profile.attributes, name, text))
+}
+
+fn meets_subscription(filter: &SubscriptionFilter, found: &Subscription) -> bool {
+    filter.application.as_ref().is_none_or(|application| found.application == *application)
+        && filter.class.as_ref().is_none_or(|class| found.class == *class)
+        && filter.subscriber.as_ref().is_none_or(|subscriber| found.subscriber == *subscriber)
+        && filter.key.as_ref().is_none_or(|key| found.key.as_ref() == Some(key))
+        && filter.enabled.is_none_or(|enabled| found.enabled == enabled)
+}
+
+fn after_subscription(
+    after: Option<SubscriptionId>,
+) -> (std::ops::Bound<SubscriptionId>, std::ops::Bound<SubscriptionId>) {
+    (after.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded), std::ops::Bound::Unbounded)
+}
+
+#[async_trait]
+impl Records for MemoryRecords {
+    fn installation(&self) -> &str {
+        &self.installation
+    }
+
+    async fn put_application(&self, name: &Name, text: &str, author: &str, now: Timestamp) -> Result<u32, StoreError> {
+        self.change(|shelf| {
+            let (versions, current) = shelf.applications.entry(name.clone()).or_default();
+            let version = u32::try_from(versions.len() + 1).unwrap_or(u32::MAX);
+            versions.push(ApplicationVersion {
+                name: name.clone(),
+                version,
+                text: text.to_owned(),
+                author: author.to_owned(),
+                applied_at: now,
+            });
+            *current = true;
+            shelf.tell(1, Changed::Application(name.clone()));
+            Ok(version)
+        })
+    }
+
+    async fn applications(&self) -> Result<Vec<ApplicationVersion>, StoreError> {
+        let shelf = self.shelf.lock();
+        let current = shelf.applications.values().filter(|(_, current)| *current);
+        Ok(current.filter_map(|(versions, _)| versions.last().cloned()).collect())
+    }
+
+    async fn application(&self, name: &Name, version: Option<u32>) -> Result<Option<ApplicationVersion>, StoreError> {
+        let shelf = self.shelf.lock();
+        let Some((versions, current)) = shelf.applications.get(name) else { return Ok(None) };
+        Ok(match version {
+            Some(version) => versions.iter().find(|found| found.version == version).cloned(),
+            None => versions.last().filter(|_| *current).cloned(),
+        })
+    }
+
+    async fn application_history(&self, name: &Name) -> Result<Vec<ApplicationVersion>, StoreError> {
+        let shelf = self.shelf.lock();
+        Ok(shelf.applications.get(name).into_iter().flat_map(|(versions, _)| versions.iter().rev().cloned()).collect())
+    }
+
+    async fn remove_application(&self, name: &Name, _now: Timestamp) -> Result<(), StoreError> {
+        self.change(|shelf| {
+            if !shelf.applications.get(name).is_some_and(|(_, current)| *current) {
+                return Err(no_application(name));
+            }
+            let classes: Vec<_> = shelf.classes.iter().filter(|(of, _)| of == name).cloned().collect();
+            for (application, class) in classes {
+                let of_class = shelf.subscriptions.values().filter(|found| found.application == application);
+                let ids: Vec<_> = of_class.filter(|found| found.class == class).map(|found| found.id).collect();
+                for step in ids.chunks(REMOVED_AT_ONCE) {
+                    shelf.remove_subscriptions(step);
+                }
+            }
+            if let Some((_, current)) = shelf.applications.get_mut(name) {
+                *current = false;
+            }
+            shelf.tell(1, Changed::Application(name.clone()));
+            Ok(())
+        })
+    }
+
+    async fn put_subscriber(
+        &self,
+        new: NewSubscriber,
+        expect: Expect,
+        now: Timestamp,
+    ) -> Result<Subscriber, StoreError> {
+        self.change(|shelf| shelf.put_subscriber(new, expect, now))
+    }
+
+    async fn put_subscribers(
+        &self,
+        new: Vec<NewSubscriber>,
+        now: Timestamp,
+    ) -> Result<Vec<Written<SubscriberNumber>>, StoreError> {
+        self.change(|shelf| {
+            let mut written: Vec<_> = new.iter().map(|_| Ok(SubscriberNumber(0))).collect();
+            let mut new: Vec<_> = new.into_iter().enumerate().collect();
+            // Must stay a stable sort: of two lines for one subscriber the later one wins.
+            new.sort_by(|(_, one), (_, other)| one.id.cmp(&other.id));
+            for (place, new) in new {
+                written[place] = shelf.put_subscriber(new, Expect::Any, now).map(|stored| stored.number);
+            }
+            Ok(written)
+        })
+    }
+
+    async fn subscriber(&self, id: &SubscriberId) -> Result<Option<Subscriber>, StoreError> {
+        Ok(self.shelf.lock().subscribers.get(id).cloned())
+    }
+
+    async fn subscribers(
+        &self,
+        filter: &SubscriberFilter,
+        after: Option<&SubscriberId>,
+        limit: usize,
+    ) -> Result<Vec<Subscriber>, StoreError> {
+        let shelf = self.shelf.lock();
+        let later = shelf.subscribers.values().filter(|found| after.is_none_or(|after| found.id > *after));
+        Ok(later.filter(|found| meets_subscriber(filter, found)).take(limit).cloned().collect())
+    }
+
+    async fn remove_subscriber(&self, id: &SubscriberId, expect: Expect, _now: Timestamp) -> Result<(), StoreError> {
+        self.change(|shelf| {
+            let old = shelf.subscribers.get(id).map(|old| (old.number, old.revision));
+            expect.check(old.map(|(_, revision)| revision), || format!("subscriber `{id}`"))?;
+            let (number, _) = old.ok_or_else(|| no_subscriber(id))?;
+            let ids: Vec<_> = shelf.owned.get(&number).into_iter().flatten().copied().collect();
+            shelf.remove_subscriptions(&ids);
+            shelf.owned.remove(&number);
+            shelf.subscribers.remove(id);
+            shelf.tell(1, Changed::Subscriber(number));
+            Ok(())
+        })
+    }
+
+    async fn put_device(
+        &self,
+        id: &SubscriberId,
+        name: &Name,
+        device: Device,
+        now: Timestamp,
+    ) -> Result<Subscriber, StoreError> {
+        self.change(|shelf| {
+            shelf.change_devices(id, now, |devices| {
+                devices.insert(name.clone(), device);
+                Ok(())
+            })
+        })
+    }
+
+    async fn remove_device(&self, id: &SubscriberId, name: &Name, now: Timestamp) -> Result<Subscriber, StoreError> {
+        self.change(|shelf| {
+            shelf.change_devices(id, now, |devices| devices.remove(name).map(|_| ()).ok_or_else(|| no_device(id, name)))
+        })
+    }
+
+    async fn put_subscription(&self, new: NewSubscription, now: Timestamp) -> Result<Subscription, StoreError> {
+        self.change(|shelf| {
+            let id = shelf.put_subscriptions(vec![new], now).into_iter().next().expect("one line has one answer")?;
+            shelf.subscriptions.get(&id).cloned().ok_or_else(|| no_subscription(id))
+        })
+    }
+
+    async fn put_subscriptions(
+        &self,
+        new: Vec<NewSubscription>,
+        now: Timestamp,
+    ) -> Result<Vec<Written<SubscriptionId>>, StoreError> {
+        self.change(|shelf| Ok(shelf.put_subscriptions(new, now)))
+    }
+
+    async fn update_subscription(
+        &self,
+        id: SubscriptionId,
+        device: Option<Name>,
+        enabled: bool,
+        values: Box<str>,
+        expect: Expect,
+        now: Timestamp,
+    ) -> Result<Subscription, StoreError> {
+        self.change(|shelf| {
+            shelf.expect_subscription(id, expect)?;
+            if shelf.change_subscription(id, device, enabled, values, now) {
+                shelf.tell_changed(&[id]);
+            }
+            shelf.subscriptions.get(&id).cloned().ok_or_else(|| no_subscription(id))
+        })
+    }
+
+    async fn subscription(&self, id: SubscriptionId) -> Result<Option<Subscription>, StoreError> {
+        Ok(self.shelf.lock().subscriptions.get(&id).cloned())
+    }
+
+    async fn subscriptions(
+        &self,
+        filter: &SubscriptionFilter,
+        after: Option<SubscriptionId>,
+        limit: usize,
+    ) -> Result<Vec<Subscription>, StoreError> {
+        let shelf = self.shelf.lock();
+        let later = shelf.subscriptions.range(after_subscription(after)).map(|(_, found)| found);
+        Ok(later.filter(|found| meets_subscription(filter, found)).take(limit).cloned().collect())
+    }
+
+    async fn remove_subscription(&self, id: SubscriptionId, expect: Expect, _now: Timestamp) -> Result<(), StoreError> {
+        self.change(|shelf| {
+            shelf.expect_subscription(id, expect)?;
+            shelf.remove_subscriptions(&[id]);
+            Ok(())
+        })
+    }
+
+    async fn indexed_subscriptions(
+        &self,
+        application: &Name,
+        after: Option<SubscriptionId>,
+        limit: usize,
+    ) -> Result<Vec<IndexedSubscription>, StoreError> {
+        Ok(self.shelf.lock().indexed(application, after_subscription(after), limit))
+    }
+
+    async fn indexed_between(
+        &self,
+        application: &Name,
+        first: SubscriptionId,
+        last: SubscriptionId,
+    ) -> Result<Vec<IndexedSubscription>, StoreError> {
+        if first > last {
+            return Ok(Vec::new());
+        }
+        Ok(self.shelf.lock().indexed(application, first..=last, usize::MAX))
+    }
+
+    async fn subscriptions_of(&self, subscriber: SubscriberNumber) -> Result<Vec<SubscriptionId>, StoreError> {
+        Ok(self.shelf.lock().owned.get(&subscriber).into_iter().flatten().copied().collect())
+    }
+
+    async fn recipients(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<Option<Recipient>>, StoreError> {
+        let shelf = self.shelf.lock();
+        Ok(subscriptions.iter().map(|id| shelf.recipient(*id)).collect())
+    }
+
+    async fn changes(&self, after: ChangeSequence, limit: usize) -> Result<Vec<Change>, StoreError> {
+        let shelf = self.shelf.lock();
+        if after.0 < shelf.trimmed {
+            return Err(no_changes_after(after));
+        }
+        Ok(shelf.feed.iter().filter(|change| change.sequence > after).take(limit).cloned().collect())
+    }
+
+    fn newest_change(&self) -> watch::Receiver<ChangeSequence> {
+        self.newest.subscribe()
+    }
+
+    async fn put_api_key(&self, key: ApiKey) -> Result<(), StoreError> {
+        self.change(|shelf| {
+            if shelf.api_keys.values().any(|other| other.id == key.id) {
+                return Err(StoreError::Taken(format!("API key `{}`", key.id)));
+            }
+            shelf.api_keys.insert((key.created_at, key.id.clone()), key);
+            shelf.tell(1, Changed::ApiKey);
+            Ok(())
+        })
+    }
+
+    async fn api_keys(&self) -> Result<Vec<ApiKey>, StoreError> {
+        Ok(self.shelf.lock().api_keys.values().cloned().collect())
+    }
+
+    async fn remove_api_key(&self, id: &str) -> Result<(), StoreError> {
+        self.change(|shelf| {
+            let before = shelf.api_keys.len();
+            shelf.api_keys.retain(|_, key| key.id != id);
+            if shelf.api_keys.len() == before {
+                return Err(StoreError::Missing(format!("API key `{id}`")));
+            }
+            shelf.tell(1, Changed::ApiKey);
+            Ok(())
+        })
+    }
+
+    fn counts(&self) -> RecordCounts {
+        let shelf = self.shelf.lock();
+        RecordCounts {
+            subscribers: shelf.subscribers.len() as u64,
+            devices: shelf.subscribers.values().map(|found| found.devices.len() as u64).sum(),
+            subscriptions: shelf.subscriptions.len() as u64,
+        }
+    }
+
+    async fn probe(&self) -> Result<Duration, StoreError> {
+        Ok(Duration::ZERO)
+    }
+}

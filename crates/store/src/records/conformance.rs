@@ -1,0 +1,776 @@
+//! What every backend of the records does. Each story runs on each of them.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use tocsin_model::{
+    id::{ChangeSequence, Name, SubscriberId, SubscriberNumber, SubscriptionId},
+    subscriber::{Device, DeviceState, Profile},
+    time::Timestamp,
+    value::Value,
+};
+
+use super::*;
+use crate::{
+    memory::records::MemoryRecords,
+    sqlite::records::{RecordsOptions, SqliteRecords},
+};
+
+/// Runs a story on each backend, which keeps few places of its feed.
+fn check(story: impl AsyncFn(&dyn Records)) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    println!("in memory");
+    runtime.block_on(story(&MemoryRecords::with_feed_kept(FEW).expect("random numbers")));
+    println!("on SQLite");
+    let folder = tempfile::tempdir().expect("a folder");
+    runtime.block_on(story(&open(folder.path())));
+}
+
+const FEW: u64 = 2_000;
+
+fn open(folder: &std::path::Path) -> SqliteRecords {
+    let options = RecordsOptions { reserve_bytes: 0, readers: 1, feed_kept: FEW };
+    SqliteRecords::open(folder, &options).expect("the records open")
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(future)
+}
+
+fn name(text: &str) -> Name {
+    text.parse().expect("a name")
+}
+
+fn who(text: &str) -> SubscriberId {
+    text.parse().expect("a subscriber id")
+}
+
+const fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_millis(seconds * 1_000)
+}
+
+fn mailbox(address: &str) -> Device {
+    Device { channel: name("mail"), address: address.to_owned(), state: DeviceState::Active }
+}
+
+/// A subscriber with active devices, each as `name=channel`.
+fn person(id: &str, devices: &[&str]) -> NewSubscriber {
+    let device = |text: &&str| {
+        let (device, channel) = text.split_once('=').expect("name=channel");
+        let address = format!("{id}@{channel}.example");
+        (name(device), Device { channel: name(channel), address, state: DeviceState::Active })
+    };
+    NewSubscriber { id: who(id), profile: Profile::default(), devices: Some(devices.iter().map(device).collect()) }
+}
+
+fn interest(subscriber: &str, key: Option<&str>) -> NewSubscription {
+    NewSubscription {
+        application: name("quakes"),
+        class: name("near"),
+        subscriber: who(subscriber),
+        key: key.map(str::to_owned),
+        device: None,
+        enabled: true,
+        values: r#"{"magnitude":5.5}"#.into(),
+    }
+}
+
+/// The number of the first of the changes of a kind.
+fn told(changes: Vec<Change>) -> Vec<String> {
+    let tell = |change: Change| match change.what {
+        Changed::Application(name) => format!("application {name}"),
+        Changed::Subscriber(number) => format!("subscriber {}", number.0),
+        Changed::Subscriptions(first, last) => format!("{first} to {last}"),
+        Changed::ApiKey => "API key".to_owned(),
+    };
+    changes.into_iter().map(tell).collect()
+}
+
+async fn news(records: &dyn Records, after: ChangeSequence) -> Vec<String> {
+    told(records.changes(after, 1_000).await.expect("the feed"))
+}
+
+fn newest(records: &dyn Records) -> ChangeSequence {
+    *records.newest_change().borrow()
+}
+
+fn is_missing<T>(result: Result<T, StoreError>) -> bool {
+    matches!(result, Err(StoreError::Missing(_)))
+}
+
+#[test]
+fn an_application_keeps_its_history() {
+    check(async |records| {
+        let (quakes, stock) = (name("quakes"), name("stock"));
+        assert_eq!(records.put_application(&stock, "s1", "ann", at(1)).await.expect("stored"), 1);
+        assert_eq!(records.put_application(&quakes, "q1", "ann", at(2)).await.expect("stored"), 1);
+        assert_eq!(records.put_application(&quakes, "q2", "bob", at(3)).await.expect("stored"), 2);
+        let current = records.applications().await.expect("read");
+        assert_eq!(current.iter().map(|found| found.text.as_str()).collect::<Vec<_>>(), ["q2", "s1"]);
+        let first = ApplicationVersion {
+            name: quakes.clone(),
+            version: 1,
+            text: "q1".to_owned(),
+            author: "ann".to_owned(),
+            applied_at: at(2),
+        };
+        assert_eq!(records.application(&quakes, Some(1)).await.expect("read"), Some(first));
+        assert_eq!(records.application(&quakes, Some(3)).await.expect("read"), None);
+        assert_eq!(records.application(&name("none"), None).await.expect("read"), None);
+
+        records.put_subscriber(person("ann", &[]), Expect::Any, at(4)).await.expect("stored");
+        records.put_subscription(interest("ann", None), at(4)).await.expect("stored");
+        let other = NewSubscription { application: stock.clone(), ..interest("ann", None) };
+        records.put_subscription(other, at(4)).await.expect("stored");
+        let before = newest(records);
+        records.remove_application(&quakes, at(5)).await.expect("removed");
+        assert_eq!(news(records, before).await, ["s-1 to s-1", "application quakes"]);
+        assert_eq!(records.application(&quakes, None).await.expect("read"), None);
+        assert_eq!(records.applications().await.expect("read").len(), 1);
+        assert_eq!(records.subscription(SubscriptionId(1)).await.expect("read"), None);
+        assert_eq!(records.counts().subscriptions, 1);
+        assert!(is_missing(records.remove_application(&quakes, at(6)).await));
+        assert_eq!(records.application_history(&quakes).await.expect("read").len(), 2);
+        assert_eq!(records.put_application(&quakes, "q3", "ann", at(7)).await.expect("stored"), 3);
+    });
+}
+
+#[test]
+fn a_large_application_goes_in_steps() {
+    check(async |records| {
+        records.put_application(&name("quakes"), "q", "ann", at(1)).await.expect("stored");
+        records.put_subscriber(person("ann", &[]), Expect::Any, at(1)).await.expect("stored");
+        let many = 2 * REMOVED_AT_ONCE + 1;
+        records.put_subscriptions(vec![interest("ann", None); many], at(1)).await.expect("stored");
+        assert_eq!(records.counts().subscriptions, many as u64);
+        records.remove_application(&name("quakes"), at(2)).await.expect("removed");
+        assert_eq!(records.counts().subscriptions, 0);
+        assert!(records.subscriptions_of(SubscriberNumber(1)).await.expect("read").is_empty());
+    });
+}
+
+#[test]
+fn a_subscriber_is_stored_as_expected() {
+    check(async |records| {
+        let put = async |expect, locale: &str, seconds| {
+            let profile = Profile { locale: Some(locale.to_owned()), ..Profile::default() };
+            let new = NewSubscriber { id: who("ann"), profile, devices: None };
+            records.put_subscriber(new, expect, at(seconds)).await
+        };
+        assert!(is_missing(put(Expect::Present, "de", 1).await));
+        assert!(is_missing(put(Expect::Revision(1), "de", 1).await));
+        let made = put(Expect::Absent, "de", 1).await.expect("made");
+        assert_eq!((made.number, made.revision, made.created_at), (SubscriberNumber(1), 1, at(1)));
+        assert!(matches!(put(Expect::Absent, "fr", 2).await, Err(StoreError::Taken(_))));
+        assert!(matches!(put(Expect::Revision(2), "fr", 2).await, Err(StoreError::Changed(_))));
+        let changed = put(Expect::Revision(1), "fr", 2).await.expect("changed");
+        assert_eq!((changed.revision, changed.created_at, changed.updated_at), (2, at(1), at(2)));
+        assert_eq!(put(Expect::Present, "fr", 3).await.expect("the same"), changed);
+        assert_eq!(records.subscriber(&who("ann")).await.expect("read"), Some(changed));
+        assert_eq!(records.subscriber(&who("bob")).await.expect("read"), None);
+
+        assert!(is_missing(records.remove_subscriber(&who("bob"), Expect::Any, at(4)).await));
+        let stale = records.remove_subscriber(&who("ann"), Expect::Revision(1), at(4)).await;
+        assert!(matches!(stale, Err(StoreError::Changed(_))));
+        records.remove_subscriber(&who("ann"), Expect::Revision(2), at(4)).await.expect("removed");
+        let again = put(Expect::Absent, "de", 5).await.expect("made again");
+        assert_eq!((again.number, again.revision), (SubscriberNumber(2), 1), "numbers are never used twice");
+    });
+}
+
+#[test]
+fn devices_come_and_go() {
+    check(async |records| {
+        records.put_subscriber(person("ann", &["work=mail"]), Expect::Any, at(1)).await.expect("stored");
+        assert!(is_missing(records.put_device(&who("bob"), &name("home"), mailbox("b@x"), at(2)).await));
+        let with_two = records.put_device(&who("ann"), &name("home"), mailbox("a@x"), at(2)).await.expect("stored");
+        assert_eq!((with_two.devices.len(), with_two.revision, with_two.updated_at), (2, 2, at(2)));
+        assert_eq!(records.counts(), RecordCounts { subscribers: 1, devices: 2, subscriptions: 0 });
+        assert!(is_missing(records.remove_device(&who("ann"), &name("none"), at(3)).await));
+        let with_one = records.remove_device(&who("ann"), &name("work"), at(3)).await.expect("removed");
+        assert_eq!(with_one.devices, BTreeMap::from([(name("home"), mailbox("a@x"))]));
+        assert_eq!(records.subscriber(&who("ann")).await.expect("read"), Some(with_one));
+
+        let keeps = NewSubscriber { devices: None, ..person("ann", &[]) };
+        let kept = records.put_subscriber(keeps, Expect::Any, at(4)).await.expect("stored");
+        assert_eq!(kept.devices.len(), 1);
+        let replaced = records.put_subscriber(person("ann", &["a=sms", "b=sms"]), Expect::Any, at(5)).await;
+        assert_eq!(replaced.expect("stored").devices.keys().map(Name::as_str).collect::<Vec<_>>(), ["a", "b"]);
+        records.remove_subscriber(&who("ann"), Expect::Any, at(6)).await.expect("removed");
+        assert_eq!(records.counts(), RecordCounts::default());
+    });
+}
+
+#[test]
+fn of_two_lines_for_one_subscriber_the_later_wins() {
+    check(async |records| {
+        let lines = vec![person("zoe", &[]), person("ann", &["a=mail"]), person("ann", &["b=mail"])];
+        let numbers = records.put_subscribers(lines, at(1)).await.expect("stored");
+        let numbers: Vec<u64> = numbers.into_iter().map(|written| written.expect("stored").0).collect();
+        assert_eq!(numbers, [2, 1, 1], "numbers go by id, answers by line");
+        let ann = records.subscriber(&who("ann")).await.expect("read").expect("there");
+        assert_eq!(ann.devices.keys().map(Name::as_str).collect::<Vec<_>>(), ["b"]);
+        assert_eq!(records.counts(), RecordCounts { subscribers: 2, devices: 1, subscriptions: 0 });
+    });
+}
+
+#[test]
+fn subscribers_are_found() {
+    check(async |records| {
+        let tags = Value::List([Value::Text("red".into()), Value::Integer(7)].into());
+        let attributes = BTreeMap::from([
+            ("city".to_owned(), Value::Text("Wien".into())),
+            ("tags".to_owned(), tags),
+            ("n".to_owned(), Value::Integer(7)),
+        ]);
+        let profile = Profile { enabled: false, locale: Some("de".into()), time_zone: None, attributes };
+        let mut ann = person("ann", &["a=mail", "b=mail"]);
+        ann.profile = profile;
+        let lines = vec![ann, person("anna", &["a=mail"]), person("bob", &[]), person("Émile", &["a=sms"])];
+        records.put_subscribers(lines, at(1)).await.expect("stored");
+        let list = async |filter: SubscriberFilter, after: Option<&str>, limit| {
+            let found = records.subscribers(&filter, after.map(who).as_ref(), limit).await.expect("read");
+            found.into_iter().map(|found| found.id.to_string()).collect::<Vec<_>>()
+        };
+        let all = SubscriberFilter::default;
+        assert_eq!(list(all(), None, 9).await, ["ann", "anna", "bob", "Émile"]);
+        assert_eq!(list(all(), Some("anna"), 1).await, ["bob"]);
+        assert_eq!(list(all(), None, 0).await, [""; 0]);
+        assert_eq!(list(SubscriberFilter { id_prefix: Some("an".into()), ..all() }, None, 9).await, ["ann", "anna"]);
+        assert_eq!(list(SubscriberFilter { id_prefix: Some("É".into()), ..all() }, Some("bob"), 9).await, ["Émile"]);
+        assert_eq!(list(SubscriberFilter { id_prefix: Some("an".into()), ..all() }, Some("ann"), 9).await, ["anna"]);
+        let address = |text: &str| SubscriberFilter { address: Some(text.to_owned()), ..all() };
+        assert_eq!(list(address("ann@mail.example"), None, 9).await, ["ann"], "once, though two devices have it");
+        assert_eq!(list(address("ann@mail.example"), Some("ann"), 9).await, [""; 0]);
+        assert_eq!(list(address("nobody@mail.example"), None, 9).await, [""; 0]);
+        assert_eq!(list(SubscriberFilter { locale: Some("de".into()), ..all() }, None, 9).await, ["ann"]);
+        assert_eq!(list(SubscriberFilter { enabled: Some(true), ..all() }, None, 2).await, ["anna", "bob"]);
+        let attribute =
+            |name: &str, text: &str| SubscriberFilter { attribute: Some((name.into(), text.into())), ..all() };
+        assert_eq!(list(attribute("city", "Wien"), None, 9).await, ["ann"]);
+        assert_eq!(list(attribute("city", "Wie"), None, 9).await, [""; 0]);
+        assert_eq!(list(attribute("tags", "red"), None, 9).await, ["ann"]);
+        assert_eq!(list(attribute("n", "7"), None, 9).await, [""; 0], "a number is no text");
+        let both = SubscriberFilter { enabled: Some(true), ..attribute("city", "Wien") };
+        assert_eq!(list(both, None, 9).await, [""; 0]);
+    });
+}
+
+#[test]
+fn a_key_finds_its_subscription_again() {
+    check(async |records| {
+        records.put_subscriber(person("ann", &[]), Expect::Any, at(1)).await.expect("stored");
+        records.put_subscriber(person("bob", &[]), Expect::Any, at(1)).await.expect("stored");
+        let first = records.put_subscription(interest("ann", Some("home")), at(2)).await.expect("stored");
+        let changed = NewSubscription {
+            enabled: false,
+            values: "{}".into(),
+            device: Some(name("work")),
+            ..interest("ann", Some("home"))
+        };
+        let second = records.put_subscription(changed, at(3)).await.expect("replaced");
+        assert_eq!((second.id, second.revision), (first.id, 2));
+        assert_eq!((second.created_at, second.updated_at), (at(2), at(3)));
+        assert_eq!((second.enabled, &*second.values, second.device), (false, "{}", Some(name("work"))));
+        // Another subscriber, class or application makes another subscription, and so does no key.
+        let other_class = NewSubscription { class: name("far"), ..interest("ann", Some("home")) };
+        let other_application = NewSubscription { application: name("stock"), ..interest("ann", Some("home")) };
+        let lines = vec![
+            interest("bob", Some("home")),
+            other_class,
+            other_application,
+            interest("ann", None),
+            interest("ann", None),
+        ];
+        let ids = records.put_subscriptions(lines, at(4)).await.expect("stored");
+        let ids: std::collections::BTreeSet<u64> = ids.into_iter().map(|written| written.expect("stored").0).collect();
+        assert_eq!(ids, (2..=6).collect());
+        assert_eq!(records.counts().subscriptions, 6);
+    });
+}
+
+#[test]
+fn one_bad_line_does_not_stop_the_others() {
+    check(async |records| {
+        records.put_subscriber(person("ann", &[]), Expect::Any, at(1)).await.expect("stored");
+        assert!(is_missing(records.put_subscription(interest("bob", None), at(1)).await));
+        let before = newest(records);
+        let again = NewSubscription { values: r#"{"magnitude":7}"#.into(), ..interest("ann", Some("k")) };
+        let lines = vec![interest("ann", Some("k")), interest("bob", None), interest("ann", None), again];
+        let written = records.put_subscriptions(lines, at(2)).await.expect("stored");
+        assert!(matches!(&written[1], Err(StoreError::Missing(what)) if what.contains("bob")));
+        let id = |line: usize| *written[line].as_ref().expect("stored");
+        assert_eq!((id(0), id(2), id(3)), (SubscriptionId(1), SubscriptionId(2), SubscriptionId(1)));
+        let replaced = records.subscription(id(0)).await.expect("read").expect("there");
+        assert_eq!((replaced.revision, &*replaced.values), (2, r#"{"magnitude":7}"#));
+        assert_eq!(news(records, before).await, ["s-1 to s-2", "s-1 to s-1"]);
+        assert!(records.put_subscriptions(Vec::new(), at(3)).await.expect("nothing").is_empty());
+    });
+}
+
+#[test]
+fn a_subscription_is_changed_as_expected() {
+    check(async |records| {
+        records.put_subscriber(person("ann", &[]), Expect::Any, at(1)).await.expect("stored");
+        let made = records.put_subscription(interest("ann", None), at(1)).await.expect("stored");
+        let update = async |id, expect, values: &str| {
+            records.update_subscription(id, Some(name("work")), false, values.into(), expect, at(2)).await
+        };
+        assert!(is_missing(update(SubscriptionId(9), Expect::Any, "{}").await));
+        assert!(matches!(update(made.id, Expect::Revision(2), "{}").await, Err(StoreError::Changed(_))));
+        let changed = update(made.id, Expect::Revision(1), "{}").await.expect("changed");
+        assert_eq!((changed.revision, changed.updated_at, changed.created_at), (2, at(2), at(1)));
+        let before = newest(records);
+        assert_eq!(update(made.id, Expect::Any, "{}").await.expect("the same"), changed);
+        assert_eq!(newest(records), before, "the feed does not tell of what is there already");
+        assert_eq!(records.subscription(made.id).await.expect("read"), Some(changed));
+        let stale = records.remove_subscription(made.id, Expect::Revision(1), at(3)).await;
+        assert!(matches!(stale, Err(StoreError::Changed(_))));
+        records.remove_subscription(made.id, Expect::Revision(2), at(3)).await.expect("removed");
+        assert!(is_missing(records.remove_subscription(made.id, Expect::Any, at(3)).await));
+        let next = records.put_subscription(interest("ann", None), at(4)).await.expect("stored");
+        assert_eq!(next.id, SubscriptionId(2), "numbers are never used twice");
+    });
+}
+
+#[test]
+fn pages_follow_each_other_under_writes() {
+    check(async |records| {
+        let people = (0..10).map(|n| person(&format!("p{n}"), &[])).collect();
+        records.put_subscribers(people, at(1)).await.expect("stored");
+        let lines = (0..10).map(|n| {
+            let class = name(["near", "far", "deep"][n % 3]);
+            NewSubscription { class, enabled: n != 4, ..interest(&format!("p{n}"), Some("k")) }
+        });
+        records.put_subscriptions(lines.collect(), at(1)).await.expect("stored");
+        let pages = async |filter: SubscriptionFilter| {
+            let mut seen = Vec::new();
+            loop {
+                let after = seen.last().copied();
+                let page = records.subscriptions(&filter, after, 2).await.expect("a page");
+                seen.extend(page.iter().map(|found| found.id));
+                if page.len() < 2 {
+                    return seen.into_iter().map(|id| id.0).collect::<Vec<_>>();
+                }
+            }
+        };
+        let all = SubscriptionFilter::default;
+        assert_eq!(pages(all()).await, (1..=10).collect::<Vec<_>>());
+        assert_eq!(pages(SubscriptionFilter { application: Some(name("quakes")), ..all() }).await.len(), 10);
+        assert_eq!(pages(SubscriptionFilter { application: Some(name("none")), ..all() }).await, [0; 0]);
+        assert_eq!(pages(SubscriptionFilter { class: Some(name("far")), ..all() }).await, [2, 5, 8]);
+        assert_eq!(pages(SubscriptionFilter { enabled: Some(false), ..all() }).await, [5]);
+        assert_eq!(pages(SubscriptionFilter { subscriber: Some(who("p3")), ..all() }).await, [4]);
+        assert_eq!(pages(SubscriptionFilter { subscriber: Some(who("nobody")), ..all() }).await, [0; 0]);
+        let key = SubscriptionFilter { key: Some("k".into()), class: Some(name("deep")), ..all() };
+        assert_eq!(pages(key.clone()).await, [3, 6, 9]);
+        assert_eq!(pages(SubscriptionFilter { subscriber: Some(who("p0")), ..key }).await, [0; 0]);
+
+        let first = records.subscriptions(&all(), None, 4).await.expect("a page");
+        records.remove_subscription(SubscriptionId(4), Expect::Any, at(2)).await.expect("removed");
+        records.remove_subscription(SubscriptionId(6), Expect::Any, at(2)).await.expect("removed");
+        records.put_subscription(interest("p1", None), at(2)).await.expect("stored");
+        let after = first.last().map(|last| last.id);
+        let rest = records.subscriptions(&all(), after, 100).await.expect("a page");
+        assert_eq!(rest.iter().map(|found| found.id.0).collect::<Vec<_>>(), [5, 7, 8, 9, 10, 11]);
+        let beyond = records.subscriptions(&all(), Some(SubscriptionId(u64::MAX)), 9).await.expect("a page");
+        assert!(beyond.is_empty());
+    });
+}
+
+#[test]
+fn removing_a_subscriber_takes_its_subscriptions() {
+    check(async |records| {
+        records.put_subscribers(vec![person("ann", &["a=mail"]), person("bob", &[])], at(1)).await.expect("stored");
+        for subscriber in ["ann", "ann", "bob", "ann"] {
+            records.put_subscription(interest(subscriber, None), at(1)).await.expect("stored");
+        }
+        let ids = records.subscriptions_of(SubscriberNumber(1)).await.expect("read");
+        assert_eq!(ids, [SubscriptionId(1), SubscriptionId(2), SubscriptionId(4)]);
+        let before = newest(records);
+        records.remove_subscriber(&who("ann"), Expect::Any, at(2)).await.expect("removed");
+        assert_eq!(news(records, before).await, ["s-1 to s-2", "s-4 to s-4", "subscriber 1"]);
+        assert!(records.subscriptions_of(SubscriberNumber(1)).await.expect("read").is_empty());
+        assert_eq!(records.counts(), RecordCounts { subscribers: 1, devices: 0, subscriptions: 1 });
+        let left = records.indexed_subscriptions(&name("quakes"), None, 9).await.expect("read");
+        assert_eq!(left.iter().map(|found| found.id.0).collect::<Vec<_>>(), [3]);
+    });
+}
+
+#[test]
+fn the_feed_tells_in_order() {
+    check(async |records| {
+        let mut watch = records.newest_change();
+        assert_eq!(*watch.borrow_and_update(), ChangeSequence(0));
+        let people: Vec<_> = (0..3).map(|n| person(&format!("p{n}"), &["a=mail"])).collect();
+        records.put_subscribers(people, at(1)).await.expect("stored");
+        assert!(!watch.has_changed().expect("open"), "a new subscriber has no subscriptions to which it could matter");
+        let lines = (0..1_000).map(|n| interest(&format!("p{}", n % 3), None)).collect();
+        records.put_subscriptions(lines, at(2)).await.expect("stored");
+        assert!(watch.has_changed().expect("open"));
+        let after_import = *watch.borrow_and_update();
+        assert_eq!(news(records, ChangeSequence(0)).await, ["s-1 to s-1000"]);
+
+        let renamed = Profile { locale: Some("de".into()), ..Profile::default() };
+        let quiet = NewSubscriber { profile: renamed.clone(), devices: None, ..person("p0", &[]) };
+        records.put_subscriber(quiet, Expect::Any, at(3)).await.expect("stored");
+        let moved = Device { address: "elsewhere@mail.example".into(), ..mailbox("") };
+        records.put_device(&who("p0"), &name("a"), moved, at(3)).await.expect("stored");
+        assert_eq!(newest(records), after_import, "a locale or an address does not matter to the index");
+
+        let off = NewSubscriber { profile: Profile { enabled: false, ..renamed }, devices: None, ..person("p0", &[]) };
+        records.put_subscriber(off, Expect::Any, at(4)).await.expect("stored");
+        let bounced = Device { state: DeviceState::Bounced, ..mailbox("p1@mail.example") };
+        records.put_device(&who("p1"), &name("a"), bounced, at(4)).await.expect("stored");
+        records.put_application(&name("quakes"), "q", "ann", at(5)).await.expect("stored");
+        records.update_subscription(SubscriptionId(7), None, false, "{}".into(), Expect::Any, at(6)).await.expect("ok");
+        let expected = ["subscriber 1", "subscriber 2", "application quakes", "s-7 to s-7"];
+        assert_eq!(news(records, after_import).await, expected);
+        let page = records.changes(after_import, 2).await.expect("a page");
+        assert!(page[0].sequence > after_import && page[1].sequence > page[0].sequence);
+        assert_eq!(news(records, page[1].sequence).await, expected[2..]);
+        assert!(watch.has_changed().expect("open"));
+        assert!(news(records, *watch.borrow_and_update()).await.is_empty());
+        assert!(is_missing(records.put_subscription(interest("nobody", None), at(7)).await));
+        assert!(!watch.has_changed().expect("open"), "what failed did not happen");
+    });
+}
+
+#[test]
+fn a_follower_that_was_away_too_long_is_told_so() {
+    check(async |records| {
+        records.put_subscriber(person("ann", &[]), Expect::Any, at(1)).await.expect("stored");
+        records.put_subscriptions(vec![interest("ann", None); 1_000], at(1)).await.expect("stored");
+        let made = newest(records);
+        let places = FEW + FEED_TRIMMED_AT_ONCE;
+        for change in 0..places {
+            let values = format!(r#"{{"n":{change}}}"#).into();
+            let id = SubscriptionId(change % 1_000 + 1);
+            records.update_subscription(id, None, true, values, Expect::Any, at(2)).await.expect("changed");
+        }
+        assert!(is_missing(records.changes(ChangeSequence(0), 10).await));
+        assert!(is_missing(records.changes(made, 10).await.and(records.changes(ChangeSequence(0), 10).await)));
+        let kept = ChangeSequence(newest(records).0 - FEW);
+        assert_eq!(records.changes(kept, usize::MAX).await.expect("kept").len() as u64, FEW);
+        assert!(records.changes(newest(records), 10).await.expect("kept").is_empty());
+    });
+}
+
+#[test]
+fn the_channel_is_that_of_the_device_that_is_told() {
+    check(async |records| {
+        let off = |channel: &str, state| Device { channel: name(channel), address: "x".into(), state };
+        let mut ann = person("ann", &["b=mail", "c=sms"]);
+        ann.devices.as_mut().expect("given").push((name("a"), off("push", DeviceState::Bounced)));
+        let mut bob = person("bob", &[]);
+        bob.devices = Some(vec![(name("a"), off("push", DeviceState::Disabled))]);
+        let mut eve = person("eve", &["a=mail"]);
+        eve.profile.enabled = false;
+        records.put_subscribers(vec![ann, bob, eve, person("joe", &[])], at(1)).await.expect("stored");
+        let to = |subscriber: &str, device: Option<&str>| NewSubscription {
+            device: device.map(name),
+            ..interest(subscriber, None)
+        };
+        let lines = [
+            to("ann", None),
+            to("ann", Some("c")),
+            to("ann", Some("a")),
+            to("ann", Some("none")),
+            NewSubscription { enabled: false, ..to("ann", None) },
+            to("bob", None),
+            to("eve", None),
+            to("joe", None),
+            NewSubscription { class: name("far"), ..to("ann", None) },
+            NewSubscription { application: name("stock"), ..to("ann", None) },
+        ];
+        for line in lines {
+            records.put_subscription(line, at(1)).await.expect("stored");
+        }
+        let show = |found: Vec<IndexedSubscription>| {
+            let show = |found: IndexedSubscription| {
+                let channel = found.channel.map_or("-".to_owned(), |channel| channel.to_string());
+                format!("{} {} {channel}", found.id.0, found.class)
+            };
+            found.into_iter().map(show).collect::<Vec<_>>()
+        };
+        let all = records.indexed_subscriptions(&name("quakes"), None, 100).await.expect("read");
+        assert!(all.iter().all(|found| &*found.values == r#"{"magnitude":5.5}"#));
+        assert_eq!(
+            show(all),
+            ["1 near mail", "2 near sms", "3 near -", "4 near -", "6 near -", "8 near -", "9 far mail"]
+        );
+        let page = records.indexed_subscriptions(&name("quakes"), Some(SubscriptionId(2)), 2).await.expect("read");
+        assert_eq!(show(page), ["3 near -", "4 near -"]);
+        let between = async |first, last| {
+            let found = records.indexed_between(&name("quakes"), SubscriptionId(first), SubscriptionId(last)).await;
+            show(found.expect("read"))
+        };
+        assert_eq!(between(4, 9).await, ["4 near -", "6 near -", "8 near -", "9 far mail"]);
+        assert_eq!(between(2, 2).await, ["2 near sms"]);
+        assert_eq!(between(0, u64::MAX).await.len(), 7);
+        assert_eq!(between(5, 4).await, [""; 0]);
+        assert!(records.indexed_subscriptions(&name("none"), None, 9).await.expect("read").is_empty());
+
+        let wanted: Vec<_> = [9, 2, 77, 3, 7, 2].map(SubscriptionId).to_vec();
+        let found = records.recipients(&wanted).await.expect("read");
+        let device = |place: usize| {
+            let device = found[place].as_ref().and_then(|found| found.device.as_ref());
+            device.map(|(name, device)| format!("{name} {} {}", device.channel, device.address))
+        };
+        assert_eq!(device(0).as_deref(), Some("b mail ann@mail.example"));
+        assert_eq!(device(1).as_deref(), Some("c sms ann@sms.example"));
+        assert_eq!(found[2], None);
+        assert_eq!(device(3), None);
+        assert_eq!(device(4).as_deref(), Some("a mail eve@mail.example"));
+        assert!(found[4].as_ref().is_some_and(|eve| !eve.profile.enabled));
+        assert_eq!(found[5], found[1]);
+        for (found, id) in found.iter().zip(&wanted) {
+            let stored = records.subscription(*id).await.expect("read");
+            assert_eq!(found.as_ref().map(|found| &found.subscription), stored.as_ref());
+        }
+        assert!(records.recipients(&[]).await.expect("read").is_empty());
+    });
+}
+
+#[test]
+fn any_text_is_kept_as_it_is() {
+    let naughty = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/naughty-strings.json"));
+    let mut texts: Vec<String> = serde_json::from_str(&naughty.expect("the strings")).expect("a list of strings");
+    texts.extend(["a\0b".to_owned(), "\0".to_owned(), "\u{10ffff}\u{fffd}\u{feff}".to_owned()]);
+    check(async |records| {
+        for (n, text) in texts.iter().enumerate() {
+            let id = SubscriberId::from_str_or(text, n);
+            let attributes = BTreeMap::from([
+                (text.clone(), Value::Text(text.as_str().into())),
+                ("list".to_owned(), Value::List([Value::Text(text.as_str().into())].into())),
+            ]);
+            let profile =
+                Profile { locale: Some(text.clone()), time_zone: Some(text.clone()), attributes, ..Profile::default() };
+            let device = Device { address: text.clone(), ..mailbox("") };
+            let new = NewSubscriber { id: id.clone(), profile, devices: Some(vec![(name("a"), device)]) };
+            let stored = records.put_subscriber(new, Expect::Any, at(1)).await.expect("stored");
+            assert_eq!(records.subscriber(&id).await.expect("read"), Some(stored), "{text:?}");
+            let values = serde_json::json!({ "text": text }).to_string().into();
+            let line =
+                NewSubscription { key: Some(text.clone()), subscriber: id.clone(), values, ..interest("x", None) };
+            let stored = records.put_subscription(line.clone(), at(1)).await.expect("stored");
+            let again = records.put_subscription(line, at(2)).await.expect("stored");
+            assert_eq!(again, stored, "{text:?}");
+            let filters = [
+                SubscriberFilter { address: Some(text.clone()), ..Default::default() },
+                SubscriberFilter { locale: Some(text.clone()), ..Default::default() },
+                SubscriberFilter { attribute: Some((text.clone(), text.clone())), ..Default::default() },
+                SubscriberFilter { attribute: Some(("list".into(), text.clone())), ..Default::default() },
+                SubscriberFilter { id_prefix: Some(id.to_string()), ..Default::default() },
+            ];
+            for filter in filters {
+                let found = records.subscribers(&filter, None, 1_000).await.expect("read");
+                assert!(found.iter().any(|found| found.id == id), "{filter:?}");
+            }
+            let filter = SubscriptionFilter { key: Some(text.clone()), subscriber: Some(id), ..Default::default() };
+            assert_eq!(records.subscriptions(&filter, None, 9).await.expect("read"), [stored]);
+        }
+        for text in &texts {
+            records.put_application(&name("naughty"), text, text, at(3)).await.expect("stored");
+        }
+        let history = records.application_history(&name("naughty")).await.expect("read");
+        assert!(history.iter().rev().map(|version| &version.text).eq(&texts));
+        assert!(history.iter().rev().map(|version| &version.author).eq(&texts));
+    });
+}
+
+/// A subscriber id as near to a text as the rules for ids allow.
+trait NearId {
+    fn from_str_or(text: &str, n: usize) -> SubscriberId;
+}
+
+impl NearId for SubscriberId {
+    fn from_str_or(text: &str, n: usize) -> SubscriberId {
+        let text: String = text.chars().filter(|c| !c.is_control() && *c != '/').take(200).collect();
+        format!("{text}#{n}").parse().expect("what the rules forbid was taken out")
+    }
+}
+
+#[test]
+fn api_keys_are_kept_as_hashes() {
+    check(async |records| {
+        let key = |id: &str, seconds| ApiKey {
+            id: id.to_owned(),
+            hash: [7; 32],
+            description: "for \"ann\"".to_owned(),
+            scopes: vec!["events:write".to_owned(), "records:read".to_owned()],
+            created_at: at(seconds),
+            expires_at: (seconds > 1).then(|| at(99)),
+        };
+        records.put_api_key(key("b", 1)).await.expect("stored");
+        records.put_api_key(key("a", 2)).await.expect("stored");
+        assert!(matches!(records.put_api_key(key("a", 3)).await, Err(StoreError::Taken(_))));
+        assert_eq!(records.api_keys().await.expect("read"), [key("b", 1), key("a", 2)]);
+        records.remove_api_key("b").await.expect("removed");
+        assert!(is_missing(records.remove_api_key("b").await));
+        assert_eq!(records.api_keys().await.expect("read"), [key("a", 2)]);
+        assert_eq!(news(records, ChangeSequence(0)).await, ["API key"; 3]);
+    });
+}
+
+#[test]
+fn a_probe_reaches_the_disk() {
+    check(async |records| {
+        records.probe().await.expect("the store answers");
+        records.probe().await.expect("and answers again");
+        assert!(!records.installation().is_empty());
+    });
+}
+
+/// Does the same random things to both backends, and compares each answer and in the end everything.
+#[test]
+fn the_backends_agree() {
+    let seed =
+        std::env::var("TOCSIN_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
+    println!("TOCSIN_SEED={seed}");
+    let mut luck = fastrand::Rng::with_seed(seed);
+    let folder = tempfile::tempdir().expect("a folder");
+    let memory = MemoryRecords::with_feed_kept(FEW).expect("random numbers");
+    let mut sqlite = Arc::new(open(folder.path()));
+    for step in 0..1_500 {
+        let saved = luck.clone();
+        let expected = block_on(random_act(&memory, &mut luck, step));
+        let found = block_on(random_act(&*sqlite, &mut saved.clone(), step));
+        assert_eq!(found, expected, "step {step}");
+        assert_eq!(sqlite.counts(), memory.counts(), "step {step}");
+        assert_eq!(newest(&*sqlite), newest(&memory), "step {step}");
+        if step % 500 == 499 {
+            drop(sqlite);
+            sqlite = Arc::new(open(folder.path()));
+        }
+    }
+    let everything = async |records: &dyn Records| {
+        let subscribers = records.subscribers(&SubscriberFilter::default(), None, usize::MAX).await;
+        let subscriptions = records.subscriptions(&SubscriptionFilter::default(), None, usize::MAX).await;
+        let ids: Vec<_> = (0..300).map(SubscriptionId).collect();
+        let recipients = records.recipients(&ids).await;
+        let indexed = records.indexed_subscriptions(&name("a"), None, usize::MAX).await;
+        let changes = records.changes(ChangeSequence(newest(records).0.saturating_sub(FEW)), usize::MAX).await;
+        format!("{subscribers:#?}{subscriptions:#?}{recipients:#?}{indexed:#?}{changes:#?}")
+    };
+    assert!(block_on(everything(&*sqlite)) == block_on(everything(&memory)), "the backends differ in the end");
+}
+
+async fn random_act(records: &dyn Records, luck: &mut fastrand::Rng, step: i64) -> String {
+    fn pick(luck: &mut fastrand::Rng, names: &[&str]) -> Name {
+        name(names[luck.usize(..names.len())])
+    }
+    fn pick_id(luck: &mut fastrand::Rng) -> SubscriberId {
+        who(&format!("p{}", luck.u32(..12)))
+    }
+    fn pick_subscription(luck: &mut fastrand::Rng) -> SubscriptionId {
+        SubscriptionId(luck.u64(..120))
+    }
+    fn pick_expect(luck: &mut fastrand::Rng) -> Expect {
+        match luck.u32(..8) {
+            0 => Expect::Absent,
+            1 => Expect::Present,
+            2 => Expect::Revision(luck.u64(1..4)),
+            _ => Expect::Any,
+        }
+    }
+    fn make_device(luck: &mut fastrand::Rng) -> Device {
+        let state = luck.choice([DeviceState::Active, DeviceState::Disabled, DeviceState::Bounced]).expect("three");
+        Device { channel: pick(luck, &["mail", "sms"]), address: format!("x{}", luck.u32(..5)), state }
+    }
+    fn make_subscriber(luck: &mut fastrand::Rng) -> NewSubscriber {
+        let attributes = (0..luck.usize(..3)).map(|n| (format!("k{n}"), Value::Integer(luck.i64(..3))));
+        let profile = Profile {
+            attributes: attributes.collect(),
+            enabled: luck.u32(..4) > 0,
+            locale: luck.bool().then(|| "de".to_owned()),
+            time_zone: None,
+        };
+        let count = luck.usize(..4);
+        let devices =
+            luck.bool().then(|| (0..count).map(|_| (pick(luck, &["a", "b", "c"]), make_device(luck))).collect());
+        NewSubscriber { id: pick_id(luck), profile, devices }
+    }
+    fn make_subscription(luck: &mut fastrand::Rng) -> NewSubscription {
+        NewSubscription {
+            application: pick(luck, &["a", "b"]),
+            class: pick(luck, &["one", "two"]),
+            subscriber: pick_id(luck),
+            key: luck.bool().then(|| format!("k{}", luck.u32(..3))),
+            device: (luck.u32(..3) == 0).then(|| pick(luck, &["a", "b", "c"])),
+            enabled: luck.u32(..4) > 0,
+            values: format!(r#"{{"n":{}}}"#, luck.u32(..3)).into(),
+        }
+    }
+    let now = at(step);
+    match luck.u32(..18) {
+        0 | 1 => format!("{:?}", records.put_subscriber(make_subscriber(luck), pick_expect(luck), now).await),
+        2 => {
+            let many = (0..luck.usize(..6)).map(|_| make_subscriber(luck)).collect();
+            format!("{:?}", records.put_subscribers(many, now).await)
+        }
+        3 => format!("{:?}", records.remove_subscriber(&pick_id(luck), pick_expect(luck), now).await),
+        4 | 5 => {
+            let (id, device) = (pick_id(luck), pick(luck, &["a", "b", "c"]));
+            format!("{:?}", records.put_device(&id, &device, make_device(luck), now).await)
+        }
+        6 => {
+            let (id, device) = (pick_id(luck), pick(luck, &["a", "b", "c"]));
+            format!("{:?}", records.remove_device(&id, &device, now).await)
+        }
+        7 => format!("{:?}", records.put_subscription(make_subscription(luck), now).await),
+        8 | 9 => {
+            let many = (0..luck.usize(..9)).map(|_| make_subscription(luck)).collect();
+            format!("{:?}", records.put_subscriptions(many, now).await)
+        }
+        10 => {
+            let new = make_subscription(luck);
+            let (id, expect) = (pick_subscription(luck), pick_expect(luck));
+            format!("{:?}", records.update_subscription(id, new.device, new.enabled, new.values, expect, now).await)
+        }
+        11 => format!("{:?}", records.remove_subscription(pick_subscription(luck), pick_expect(luck), now).await),
+        12 => {
+            let application = pick(luck, &["a", "b"]);
+            if luck.u32(..10) == 0 {
+                format!("{:?}", records.remove_application(&application, now).await)
+            } else {
+                format!("{:?}", records.put_application(&application, "text", "ann", now).await)
+            }
+        }
+        13 => {
+            let filter = SubscriberFilter {
+                id_prefix: luck.bool().then(|| "p1".to_owned()),
+                address: luck.bool().then(|| format!("x{}", luck.u32(..5))),
+                locale: luck.bool().then(|| "de".to_owned()),
+                enabled: luck.bool().then(|| luck.bool()),
+                attribute: None,
+            };
+            let after = luck.bool().then(|| pick_id(luck));
+            format!("{:?}", records.subscribers(&filter, after.as_ref(), luck.usize(..5)).await)
+        }
+        14 => {
+            let filter = SubscriptionFilter {
+                application: luck.bool().then(|| pick(luck, &["a", "b"])),
+                class: luck.bool().then(|| pick(luck, &["one", "two"])),
+                subscriber: (luck.u32(..4) == 0).then(|| pick_id(luck)),
+                key: (luck.u32(..4) == 0).then(|| "k1".to_owned()),
+                enabled: luck.bool().then(|| luck.bool()),
+            };
+            let after = luck.bool().then(|| pick_subscription(luck));
+            format!("{:?}", records.subscriptions(&filter, after, luck.usize(..9)).await)
+        }
+        15 => {
+            let application = pick(luck, &["a", "b"]);
+            let after = luck.bool().then(|| pick_subscription(luck));
+            format!("{:?}", records.indexed_subscriptions(&application, after, luck.usize(..50)).await)
+        }
+        16 => {
+            let application = pick(luck, &["a", "b"]);
+            let (first, last) = (pick_subscription(luck), pick_subscription(luck));
+            format!("{:?}", records.indexed_between(&application, first, last).await)
+        }
+        _ => {
+            let ids: Vec<_> = (0..luck.usize(..20)).map(|_| pick_subscription(luck)).collect();
+            format!("{:?}", records.recipients(&ids).await)
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! The flow in one SQLite file. An event batch is accepted, handed out, and becomes notification batches and work items
+//! by a step; a work item is handed out and becomes receipts by the next.
+
+mod accept; // a submission becomes an event batch, found again by its key
+mod hand_out; // event batches and work items are claimed
+mod prune; // what is over is removed
+mod reading;
+mod step; // the result of a step and the acknowledgement of its input, in one commit
+mod suspended; // what waits for an operator: listed, resumed, ended // what is stored, for those who look at it
+
+mod claims; // who works on what, in memory
+mod names; // names as small numbers
+mod packing; // bodies and lists of numbers, made small
+mod schema; // the tables
+mod tally; // counters that are always true
+
+#[cfg(feature = "faults")]
+mod faults; // a broken build, on purpose
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use rusqlite::Connection;
+use tocsin_model::{
+    event::EventBatch,
+    id::{EventBatchId, Name, NotificationBatchId, WorkItemId},
+    notification::NotificationHead,
+    receipt::Attempt,
+    time::Timestamp,
+};
+use tokio::sync::watch;
+
+use self::{claims::Claims, names::Names, step::Rows, tally::Counters};
+use super::writer::{Database, FreeSpace, Options, store_error};
+use crate::{
+    error::StoreError,
+    journal::{
+        Accepted, Arrivals, Backlog, Claim, ClaimedEvents, EventBatchState, Journal, JournalOptions, NewEventBatch,
+        Resolution, Step, StoredNotificationBatch, StoredSuspension, SuspensionFilter, Totals, WorkItem,
+    },
+};
+
+/// Failed event batches that one commit sends to be matched again.
+const REMATCHED_MAX: usize = 1_000;
+/// Work on more bytes than this would keep a runtime's thread from its other tasks.
+const INLINE_BYTES_MAX: usize = 256 << 10;
+
+/// A journal in a file of SQLite, which no other process may have open.
+///
+/// Concurrent writes share one fsync. Claims live in memory: they cost no write, and after a restart there are none.
+pub struct SqliteJournal {
+    database: Database,
+    shared: Shared,
+    options: JournalOptions,
+    free_space: FreeSpace,
+}
+
+/// What jobs on the writer's and the readers' threads share with their callers.
+#[derive(Clone)]
+struct Shared {
+    names: Arc<Names>,
+    claims: Arc<Claims>,
+    counters: Arc<Counters>,
+    arrivals: Arc<Senders>,
+}
+
+/// Wakes whoever waits.
+struct Senders {
+    events: watch::Sender<u64>,
+    work: watch::Sender<u64>,
+}
+
+impl Senders {
+    fn events(&self) {
+        self.events.send_modify(|count| *count += 1);
+    }
+
+    fn work(&self) {
+        self.work.send_modify(|count| *count += 1);
+    }
+}
+
+impl SqliteJournal {
+    /// Opens the journal in this file, or makes it. Takes no longer the more is in it.
+    ///
+    /// # Errors
+    /// `Unavailable` if another process has it open or it was written by a newer version, `Full` if the disk is,
+    /// `Damaged` if it is no journal.
+    pub async fn open(path: impl AsRef<Path>, options: JournalOptions) -> Result<Self, StoreError> {
+        let path = path.as_ref().to_owned();
+        let opening = tokio::task::spawn_blocking({
+            let path = path.clone();
+            move || {
+                Database::open(
+                    &path,
+                    &Options {
+                        page_bytes: 4_096,
+                        log_bytes_max: 64 << 20,
+                        writer_cache_kib: 32 << 10,
+                        reader_cache_kib: 4 << 10,
+                        readers: 2,
+                        migrations: schema::MIGRATIONS,
+                    },
+                )
+            }
+        });
+        let database = opening.await.map_err(StoreError::unavailable)??;
+        let shared = database.write(|connection, _| Shared::load(connection)).await?;
+        let free_space = FreeSpace::beside(&path, options.free_bytes_min);
+        Ok(SqliteJournal { database, shared, options, free_space })
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&Connection, &Shared) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let shared = self.shared.clone();
+        self.database.read(move |connection| job(connection, &shared)).await
+    }
+}
+
+impl Shared {
+    /// What a new opening of a file begins with.
+    fn load(connection: &Connection) -> Result<Shared, StoreError> {
+        let epoch = connection
+            .query_row("UPDATE epoch SET number = number + 1 RETURNING number", (), |row| row.get(0))
+            .map_err(store_error)?;
+        Ok(Shared {
+            names: Arc::new(Names::load(connection)?),
+            claims: Arc::new(Claims::new(epoch)),
+            counters: Arc::new(Counters::load(connection)?),
+            arrivals: Arc::new(Senders { events: watch::Sender::new(0), work: watch::Sender::new(0) }),
+        })
+    }
+}
+
+/// Does work on so many bytes here if they are few, and on a thread for such work if they are many.
+async fn off_the_runtime<T: Send + 'static>(
+    bytes: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, StoreError> {
+    if bytes <= INLINE_BYTES_MAX {
+        return Ok(work());
+    }
+    tokio::task::spawn_blocking(work).await.map_err(StoreError::unavailable)
+}
+
+#[async_trait]
+impl Journal for SqliteJournal {
+    async fn accept(&self, batch: NewEventBatch) -> Result<Accepted, StoreError> {
+        self.options.check(&self.shared.counters.backlog(), &batch)?;
+        self.free_space.check()?;
+        accept::accept(&self.database, &self.shared, batch).await
+    }
+
+    async fn claim_events(
+        &self,
+        batches: usize,
+        bytes: usize,
+        lease: Duration,
+        now: Timestamp,
+    ) -> Result<Vec<ClaimedEvents>, StoreError> {
+        self.read(move |connection, shared| hand_out::claim_events(connection, shared, batches, bytes, lease, now))
+            .await
+    }
+
+    async fn claim_work(
+        &self,
+        application: &Name,
+        channel: &Name,
+        limit: usize,
+        lease: Duration,
+        now: Timestamp,
+    ) -> Result<Vec<WorkItem>, StoreError> {
+        let Some(lane) = self.lane(application, channel) else { return Ok(Vec::new()) };
+        self.read(move |connection, shared| hand_out::claim_work(connection, shared, lane, limit, lease, now)).await
+    }
+
+    async fn extend(&self, claim: Claim<WorkItemId>, lease: Duration, now: Timestamp) -> Result<(), StoreError> {
+        self.shared.claims.lock().work.extend(claim.id.0, claim.token, now + lease, claim.id)
+    }
+
+    async fn release(&self, claim: Claim<WorkItemId>, due_at: Option<Timestamp>) -> Result<(), StoreError> {
+        if let Some(due_at) = due_at {
+            let shared = self.shared.clone();
+            self.database
+                .write(move |connection, after| {
+                    let held = Step { held: vec![claim], ..Step::default() };
+                    let committing = shared.claims.begin(&held)?;
+                    connection
+                        .prepare_cached("UPDATE work SET due_at = ?2 WHERE id = ?1")
+                        .and_then(|mut statement| statement.execute((claim.id.0, due_at.0)))
+                        .map_err(store_error)?;
+                    after.run(move || drop(committing));
+                    Ok(())
+                })
+                .await?;
+        }
+        self.shared.claims.lock().work.release(claim.id.0, claim.token, claim.id)?;
+        self.shared.arrivals.work();
+        Ok(())
+    }
+
+    async fn release_events(&self, claim: Claim<EventBatchId>) -> Result<(), StoreError> {
+        self.shared.claims.lock().events.release(claim.id.0, claim.token, claim.id)?;
+        self.shared.arrivals.events();
+        Ok(())
+    }
+
+    async fn commit(&self, step: Step) -> Result<Vec<NotificationBatchId>, StoreError> {
+        step::commit(&self.database, &self.shared, step).await
+    }
+
+    async fn next_due(
+        &self,
+        application: &Name,
+        channel: &Name,
+        now: Timestamp,
+    ) -> Result<Option<Timestamp>, StoreError> {
+        let Some((application, channel)) = self.lane(application, channel) else { return Ok(None) };
+        self.read(move |connection, _| {
+            connection
+                .prepare_cached("SELECT min(due_at) FROM work WHERE application = ?1 AND channel = ?2 AND due_at > ?3")
+                .and_then(|mut statement| {
+                    statement.query_row((application, channel, now.0), |row| row.get::<_, Option<i64>>(0))
+                })
+                .map(|due_at| due_at.map(Timestamp))
+                .map_err(store_error)
+        })
+        .await
+    }
+
+    async fn open_channels(&self, application: &Name) -> Result<Vec<Name>, StoreError> {
+        let Some(application) = self.shared.names.find(application) else { return Ok(Vec::new()) };
+        self.read(move |connection, _| reading::open_channels(connection, application)).await
+    }
+
+    fn arrivals(&self) -> Arrivals {
+        let Senders { events, work } = &*self.shared.arrivals;
+        Arrivals { events: events.subscribe(), work: work.subscribe() }
+    }
+
+    fn backlog(&self) -> Backlog {
+        self.shared.counters.backlog()
+    }
+
+    fn totals(&self) -> Totals {
+        self.shared.counters.totals()
+    }
+
+    async fn event_batch(&self, id: EventBatchId) -> Result<Option<(EventBatch, EventBatchState)>, StoreError> {
+        self.read(move |connection, shared| reading::find_event_batch(connection, &shared.names, id)).await
+    }
+
+    async fn event_batches(
+        &self,
+        before: Option<EventBatchId>,
+        limit: usize,
+    ) -> Result<Vec<(EventBatch, EventBatchState)>, StoreError> {
+        self.read(move |connection, shared| reading::event_batches(connection, &shared.names, before, limit)).await
+    }
+
+    async fn rematch(&self, application: &Name) -> Result<u64, StoreError> {
+        let Some(application) = self.shared.names.find(application) else { return Ok(0) };
+        let mut total = 0;
+        loop {
+            let shared = self.shared.clone();
+            let count = self
+                .database
+                .write(move |connection, after| {
+                    let mut rows = Rows::new(connection, &shared, Timestamp::default());
+                    let count = rows.rematch(application, REMATCHED_MAX)?;
+                    rows.keep(after, Some(tally::oldest_event(connection)?), false)?;
+                    after.run(move || shared.arrivals.events());
+                    Ok(count)
+                })
+                .await?;
+            total += count as u64;
+            if count < REMATCHED_MAX {
+                return Ok(total);
+            }
+        }
+    }
+
+    async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError> {
+        self.read(move |connection, shared| reading::find_notification_batch(connection, &shared.names, id)).await
+    }
+
+    async fn notification_batches_of(&self, events: EventBatchId) -> Result<Vec<NotificationBatchId>, StoreError> {
+        self.read(move |connection, _| reading::notification_batches_of(connection, events)).await
+    }
+
+    async fn notification_batches(
+        &self,
+        before: Option<NotificationBatchId>,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
+        self.read(move |connection, shared| reading::notification_batches(connection, &shared.names, before, limit))
+            .await
+    }
+
+    async fn attempts(&self, batch: NotificationBatchId) -> Result<Vec<Attempt>, StoreError> {
+        self.read(move |connection, _| reading::attempts(connection, batch)).await
+    }
+
+    async fn open_work(&self, batch: NotificationBatchId) -> Result<Vec<WorkItem>, StoreError> {
+        self.read(move |connection, shared| hand_out::open_work(connection, shared, batch)).await
+    }
+
+    async fn suspensions(
+        &self,
+        filter: &SuspensionFilter,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<StoredSuspension>, StoreError> {
+        let filter = filter.clone();
+        self.read(move |connection, shared| suspended::list(connection, shared, &filter, after, limit)).await
+    }
+
+    async fn resolve(
+        &self,
+        filter: &SuspensionFilter,
+        resolution: Resolution,
+        now: Timestamp,
+    ) -> Result<u64, StoreError> {
+        // What is suspended again while this goes on is not meant.
+        let to = self.shared.counters.last.suspension.load(std::sync::atomic::Ordering::Relaxed);
+        let (mut from, mut total) = (0, 0);
+        loop {
+            let (shared, filter) = (self.shared.clone(), filter.clone());
+            let resolved = self
+                .database
+                .write(move |connection, after| {
+                    suspended::resolve_some(connection, after, &shared, &filter, resolution, now, (from, to))
+                })
+                .await?;
+            total += resolved.notifications;
+            match resolved.last {
+                Some(last) => from = last,
+                None => return Ok(total),
+            }
+        }
+    }
+
+    async fn prune(&self, before: Timestamp, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
+        while self.database.write(move |connection, _| prune::prune_keys(connection, now)).await? == prune::KEYS_MAX {}
+        let mut removed = 0;
+        // An event batch goes after the notification batches that tell of it, which were closed no later.
+        for prune in [prune::prune_notifications, prune::prune_events] {
+            loop {
+                let some = prune::BATCHES_MAX.min(limit - removed);
+                let count = self.database.write(move |connection, _| prune(connection, before, some)).await?;
+                removed += count;
+                if count < some || some == 0 {
+                    break;
+                }
+            }
+        }
+        Ok(removed)
+    }
+
+    async fn probe(&self) -> Result<Duration, StoreError> {
+        self.database.probe().await
+    }
+}
+
+impl SqliteJournal {
+    /// A channel, if it was ever used.
+    fn lane(&self, application: &Name, channel: &Name) -> Option<(i64, i64)> {
+        Some((self.shared.names.find(application)?, self.shared.names.find(channel)?))
+    }
+}

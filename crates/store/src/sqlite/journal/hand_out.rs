@@ -1,0 +1,160 @@
+//! What waits is claimed: the oldest first, and nothing twice.
+
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension, Row};
+use tocsin_model::{
+    id::{EventBatchId, NotificationBatchId, WorkItemId},
+    time::Timestamp,
+};
+
+use super::{
+    Shared,
+    claims::Lane,
+    packing::unpack_ordinals,
+    reading::{self, find_event_batch},
+};
+use crate::{
+    error::StoreError,
+    journal::{Claim, ClaimedEvents, WorkItem},
+    sqlite::writer::store_error,
+};
+
+/// Claims waiting event batches.
+pub fn claim_events(
+    connection: &Connection,
+    shared: &Shared,
+    batches: usize,
+    bytes: usize,
+    lease: Duration,
+    now: Timestamp,
+) -> Result<Vec<ClaimedEvents>, StoreError> {
+    let granted = {
+        let mut claims = shared.claims.lock();
+        let mut statement =
+            connection.prepare_cached("SELECT id, bytes FROM event_waiting ORDER BY id").map_err(store_error)?;
+        let mut rows = statement.query(()).map_err(store_error)?;
+        let mut free = Vec::new();
+        let mut free_bytes = 0usize;
+        while free.len() < batches
+            && let Some(row) = rows.next().map_err(store_error)?
+        {
+            let (id, size): (u64, usize) = row.try_into().map_err(store_error)?;
+            if !claims.events.is_free(id, now) {
+                continue;
+            }
+            free_bytes = free_bytes.saturating_add(size);
+            if !free.is_empty() && free_bytes > bytes {
+                break;
+            }
+            free.push(id);
+        }
+        grant(free, lease, now, &mut claims, |held| &mut held.events)
+    };
+    // The bodies are read after the lock is given back: what is claimed stays.
+    let read = |(id, token): &(u64, u64)| {
+        let Some((batch, _)) = find_event_batch(connection, &shared.names, EventBatchId(*id))? else { return Ok(None) };
+        Ok(Some(ClaimedEvents { claim: Claim { id: batch.id, token: *token }, batch }))
+    };
+    let claimed: Result<Vec<_>, StoreError> = granted.iter().filter_map(|grant| read(grant).transpose()).collect();
+    claimed.inspect_err(|_| take_back(&granted, &mut shared.claims.lock().events))
+}
+
+/// Claims due work items of a channel.
+pub fn claim_work(
+    connection: &Connection,
+    shared: &Shared,
+    (application, channel): (i64, i64),
+    limit: usize,
+    lease: Duration,
+    now: Timestamp,
+) -> Result<Vec<WorkItem>, StoreError> {
+    let granted = {
+        let mut claims = shared.claims.lock();
+        let mut statement = connection
+            .prepare_cached(
+                "SELECT id FROM work WHERE application = ?1 AND channel = ?2 AND due_at <= ?3 ORDER BY due_at, id",
+            )
+            .map_err(store_error)?;
+        let mut rows = statement.query((application, channel, now.0)).map_err(store_error)?;
+        let mut free = Vec::new();
+        while free.len() < limit
+            && let Some(row) = rows.next().map_err(store_error)?
+        {
+            let id: u64 = row.get(0).map_err(store_error)?;
+            if claims.work.is_free(id, now) {
+                free.push(id);
+            }
+        }
+        grant(free, lease, now, &mut claims, |held| &mut held.work)
+    };
+    let read = |(id, token): &(u64, u64)| find_item(connection, *id, *token);
+    let claimed: Result<Vec<_>, StoreError> = granted.iter().filter_map(|grant| read(grant).transpose()).collect();
+    claimed.inspect_err(|_| take_back(&granted, &mut shared.claims.lock().work))
+}
+
+fn grant(
+    ids: Vec<u64>,
+    lease: Duration,
+    now: Timestamp,
+    claims: &mut super::claims::Held,
+    lane: impl Fn(&mut super::claims::Held) -> &mut Lane,
+) -> Vec<(u64, u64)> {
+    ids.into_iter()
+        .map(|id| {
+            let token = claims.next_token();
+            lane(claims).grant(id, token, lease, now);
+            (id, token)
+        })
+        .collect()
+}
+
+/// What could not be read is nobody's.
+fn take_back(granted: &[(u64, u64)], lane: &mut Lane) {
+    for (id, token) in granted {
+        // It may be another's by now, if the lease was short.
+        let _ = lane.release(*id, *token, WorkItemId(*id));
+    }
+}
+
+fn find_item(connection: &Connection, id: u64, token: u64) -> Result<Option<WorkItem>, StoreError> {
+    let mut statement = connection.prepare_cached(&format!("{ITEM} WHERE id = ?1")).map_err(store_error)?;
+    statement.query_row([id], |row| Ok(read_item(row, token))).optional().map_err(store_error)?.transpose()
+}
+
+/// The open work items of a batch.
+pub fn open_work(
+    connection: &Connection,
+    shared: &Shared,
+    batch: NotificationBatchId,
+) -> Result<Vec<WorkItem>, StoreError> {
+    if batch.0 > reading::NUMBER_MAX {
+        return Ok(Vec::new());
+    }
+    let sql = format!("{ITEM} WHERE batch = ?1 ORDER BY id");
+    reading::collect(connection, &sql, [batch.0], |row| {
+        let token = shared.claims.lock().work.token(row.get(0).map_err(store_error)?);
+        read_item(row, token)
+    })
+}
+
+const ITEM: &str = "SELECT id, batch, attempts, due_at, notifications, ordinals, done FROM work";
+
+fn read_item(row: &Row<'_>, token: u64) -> Result<WorkItem, StoreError> {
+    type Columns = (u64, u64, u32, i64, u32, Option<Vec<u8>>, Option<Vec<u8>>);
+    let (id, batch, attempts, due_at, notifications, ordinals, done): Columns = row.try_into().map_err(store_error)?;
+    let mut ordinals = ordinals.map(|packed| unpack_ordinals(&packed)).transpose()?;
+    if let Some(done) = done {
+        let done = unpack_ordinals(&done)?;
+        let mut left = ordinals.unwrap_or_else(|| (0..notifications).collect());
+        left.retain(|ordinal| done.binary_search(ordinal).is_err());
+        ordinals = Some(left);
+    }
+    Ok(WorkItem {
+        claim: Claim { id: WorkItemId(id), token },
+        batch: NotificationBatchId(batch),
+        ordinals,
+        attempts,
+        due_at: Timestamp(due_at),
+    })
+}

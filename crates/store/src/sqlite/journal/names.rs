@@ -1,0 +1,86 @@
+//! Names as small numbers. There are as many as definitions and sources have used, so all of them are kept in memory.
+
+use hashbrown::HashMap;
+use parking_lot::RwLock;
+use rusqlite::Connection;
+use tocsin_model::id::Name;
+
+use crate::{
+    error::StoreError,
+    sqlite::writer::{Database, store_error},
+};
+
+/// The names of a file.
+pub struct Names(RwLock<Known>);
+
+#[derive(Default)]
+struct Known {
+    numbers: HashMap<Name, i64>,
+    names: HashMap<i64, Name>,
+}
+
+impl Names {
+    /// Reads all.
+    pub fn load(connection: &Connection) -> Result<Names, StoreError> {
+        let mut known = Known::default();
+        let mut statement = connection.prepare("SELECT id, name FROM names").map_err(store_error)?;
+        let mut rows = statement.query(()).map_err(store_error)?;
+        while let Some(row) = rows.next().map_err(store_error)? {
+            let (number, name): (i64, String) = row.try_into().map_err(store_error)?;
+            let name = name.parse().map_err(|_| StoreError::Damaged(format!("the name `{name}`")))?;
+            known.insert(number, name);
+        }
+        Ok(Names(RwLock::new(known)))
+    }
+
+    /// The number of a name, if it was ever used.
+    pub fn find(&self, name: &Name) -> Option<i64> {
+        self.0.read().numbers.get(name).copied()
+    }
+
+    /// The numbers of names. Those that are new are stored first, in a commit of their own: a number must never be
+    /// known here and not there.
+    pub async fn numbers<const N: usize>(
+        self: &std::sync::Arc<Self>,
+        database: &Database,
+        names: [&Name; N],
+    ) -> Result<[i64; N], StoreError> {
+        let mut numbers = [0; N];
+        for (number, name) in numbers.iter_mut().zip(names) {
+            *number = match self.find(name) {
+                Some(number) => number,
+                None => self.add(database, name.clone()).await?,
+            };
+        }
+        Ok(numbers)
+    }
+
+    async fn add(self: &std::sync::Arc<Self>, database: &Database, name: Name) -> Result<i64, StoreError> {
+        let known = self.clone();
+        database
+            .write(move |connection, after| {
+                let number: i64 = connection
+                    .prepare_cached(
+                        "INSERT INTO names (name) VALUES (?1) ON CONFLICT (name) DO UPDATE SET name = name RETURNING id",
+                    )
+                    .and_then(|mut statement| statement.query_row([name.as_str()], |row| row.get(0)))
+                    .map_err(store_error)?;
+                after.run(move || known.0.write().insert(number, name));
+                Ok(number)
+            })
+            .await
+    }
+
+    /// The name behind a number.
+    pub fn name(&self, number: i64) -> Result<Name, StoreError> {
+        let known = self.0.read();
+        known.names.get(&number).cloned().ok_or_else(|| StoreError::Damaged(format!("the name with number {number}")))
+    }
+}
+
+impl Known {
+    fn insert(&mut self, number: i64, name: Name) {
+        self.names.insert(number, name.clone());
+        self.numbers.insert(name, number);
+    }
+}

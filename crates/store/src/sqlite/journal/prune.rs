@@ -1,0 +1,58 @@
+//! What is over is removed, a little at a time, so that nobody waits for it.
+
+use rusqlite::Connection;
+use tocsin_model::time::Timestamp;
+
+use super::{
+    packing::unpack_numbers,
+    reading::{CHUNK_BITS, collect},
+};
+use crate::{error::StoreError, sqlite::writer::store_error};
+
+/// Batches of one commit.
+pub const BATCHES_MAX: usize = 64;
+/// Idempotency keys of one commit.
+pub const KEYS_MAX: usize = 1_000;
+
+/// Removes the notification batches that were closed first, with all that hangs on them. Gives how many.
+pub fn prune_notifications(connection: &Connection, before: Timestamp, limit: usize) -> Result<usize, StoreError> {
+    let sql = "SELECT id, events FROM notification_states WHERE closed_at < ?1 ORDER BY closed_at, id LIMIT ?2";
+    let closed = collect(connection, sql, (before.0, limit), |row| {
+        let (id, events): (u64, Vec<u8>) = row.try_into().map_err(store_error)?;
+        Ok((id, unpack_numbers(&events)?))
+    })?;
+    for (id, events) in &closed {
+        execute(connection, "DELETE FROM notification_batches WHERE id = ?1", [*id])?;
+        execute(connection, "DELETE FROM notification_states WHERE id = ?1", [*id])?;
+        let chunks = [*id << CHUNK_BITS, (*id + 1) << CHUNK_BITS];
+        execute(connection, "DELETE FROM receipts WHERE id > ?1 AND id < ?2", chunks)?;
+        for event in events {
+            execute(connection, "DELETE FROM links WHERE event_batch = ?1 AND notification_batch = ?2", [*event, *id])?;
+        }
+    }
+    Ok(closed.len())
+}
+
+/// Removes the event batches that were closed first. Gives how many.
+pub fn prune_events(connection: &Connection, before: Timestamp, limit: usize) -> Result<usize, StoreError> {
+    let sql = "SELECT id FROM event_matched WHERE closed_at < ?1 ORDER BY closed_at, id LIMIT ?2";
+    let closed = collect(connection, sql, (before.0, limit), |row| row.get::<_, u64>(0).map_err(store_error))?;
+    for id in &closed {
+        execute(connection, "DELETE FROM event_batches WHERE id = ?1", [*id])?;
+        execute(connection, "DELETE FROM event_matched WHERE id = ?1", [*id])?;
+    }
+    Ok(closed.len())
+}
+
+/// Removes idempotency keys that are over. Gives how many.
+pub fn prune_keys(connection: &Connection, now: Timestamp) -> Result<usize, StoreError> {
+    let sql =
+        "DELETE FROM idempotency WHERE key IN (SELECT key FROM idempotency WHERE until <= ?1 ORDER BY until LIMIT ?2)";
+    connection.prepare_cached(sql).and_then(|mut statement| statement.execute((now.0, KEYS_MAX))).map_err(store_error)
+}
+
+fn execute<const N: usize>(connection: &Connection, sql: &str, numbers: [u64; N]) -> Result<(), StoreError> {
+    let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
+    statement.execute(rusqlite::params_from_iter(numbers)).map_err(store_error)?;
+    Ok(())
+}

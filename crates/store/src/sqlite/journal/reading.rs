@@ -1,0 +1,192 @@
+//! What is stored, for those who look at it.
+
+use bytes::Bytes;
+use rusqlite::{Connection, OptionalExtension, Params, Row};
+use tocsin_model::{
+    event::{EventBatch, PackedEvents},
+    id::{EventBatchId, Name, NotificationBatchId},
+    notification::{NotificationHead, Notifications},
+    receipt::{Attempt, unpack_attempts},
+    time::Timestamp,
+};
+
+use super::{names::Names, packing::unpack_body};
+use crate::{
+    error::StoreError,
+    journal::{EventBatchState, StoredNotificationBatch},
+    sqlite::writer::store_error,
+};
+
+/// Reads all rows of a query.
+pub fn collect<T>(
+    connection: &Connection,
+    sql: &str,
+    params: impl Params,
+    read: impl Fn(&Row<'_>) -> Result<T, StoreError>,
+) -> Result<Vec<T>, StoreError> {
+    let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
+    let mut rows = statement.query(params).map_err(store_error)?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next().map_err(store_error)? {
+        found.push(read(row)?);
+    }
+    Ok(found)
+}
+
+fn find<T>(
+    connection: &Connection,
+    sql: &str,
+    params: impl Params,
+    read: impl Fn(&Row<'_>) -> Result<T, StoreError>,
+) -> Result<Option<T>, StoreError> {
+    let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
+    statement.query_row(params, |row| Ok(read(row))).optional().map_err(store_error)?.transpose()
+}
+
+/// The channels of an application that have work. One look into the index for each name that is known, so that a long
+/// queue is not walked.
+pub fn open_channels(connection: &Connection, application: i64) -> Result<Vec<Name>, StoreError> {
+    let sql = "SELECT name FROM names n
+        WHERE EXISTS (SELECT 1 FROM work w WHERE w.application = ?1 AND w.channel = n.id) ORDER BY name";
+    let found = collect(connection, sql, [application], |row| row.get::<_, String>(0).map_err(store_error))?;
+    found.into_iter().map(|name| name.parse().map_err(|_| StoreError::Damaged(format!("the name `{name}`")))).collect()
+}
+
+// The body comes last, so that a reader of the other columns never touches it.
+const EVENTS: &str = "SELECT b.id, b.application, b.version, b.class, b.source, b.received_at, b.accepted_at, b.events,
+        m.matched_at, f.reason, b.bytes, b.body
+    FROM event_batches b LEFT JOIN event_matched m ON m.id = b.id LEFT JOIN event_failed f ON f.id = b.id";
+
+/// An event batch and its state.
+pub fn find_event_batch(
+    connection: &Connection,
+    names: &Names,
+    id: EventBatchId,
+) -> Result<Option<(EventBatch, EventBatchState)>, StoreError> {
+    if id.0 > NUMBER_MAX {
+        return Ok(None);
+    }
+    find(connection, &format!("{EVENTS} WHERE b.id = ?1"), [id.0], |row| {
+        let body = row.get_ref(11).and_then(|body| Ok(body.as_blob()?)).map_err(store_error)?;
+        read_event_batch(row, names, unpack_body(body, row.get(10).map_err(store_error)?)?)
+    })
+}
+
+/// The newest event batches before one, newest first, without their bodies.
+pub fn event_batches(
+    connection: &Connection,
+    names: &Names,
+    before: Option<EventBatchId>,
+    limit: usize,
+) -> Result<Vec<(EventBatch, EventBatchState)>, StoreError> {
+    let sql = format!("{EVENTS} WHERE b.id < ?1 ORDER BY b.id DESC LIMIT ?2");
+    collect(connection, &sql, range(before.map(|id| id.0), limit), |row| read_event_batch(row, names, Bytes::new()))
+}
+
+/// What comes before a number, and how many at most, as SQLite wants it.
+fn range(before: Option<u64>, limit: usize) -> (i64, i64) {
+    let before = before.and_then(|before| i64::try_from(before).ok()).unwrap_or(i64::MAX);
+    (before, i64::try_from(limit).unwrap_or(i64::MAX))
+}
+
+fn read_event_batch(row: &Row<'_>, names: &Names, body: Bytes) -> Result<(EventBatch, EventBatchState), StoreError> {
+    let number = |at: usize| row.get::<_, i64>(at).map_err(store_error);
+    let state = match (row.get(8).map_err(store_error)?, row.get(9).map_err(store_error)?) {
+        (Some(matched_at), _) => EventBatchState::Matched(Timestamp(matched_at)),
+        (None, Some(reason)) => EventBatchState::Failed(reason),
+        (None, None) => EventBatchState::Accepted,
+    };
+    let batch = EventBatch {
+        id: EventBatchId(row.get(0).map_err(store_error)?),
+        application: names.name(number(1)?)?,
+        version: row.get(2).map_err(store_error)?,
+        class: names.name(number(3)?)?,
+        source: names.name(number(4)?)?,
+        received_at: Timestamp(number(5)?),
+        accepted_at: Timestamp(number(6)?),
+        events: PackedEvents::from_parts(row.get(7).map_err(store_error)?, body),
+    };
+    Ok((batch, state))
+}
+
+const NOTIFICATIONS: &str =
+    "SELECT id, application, version, rule, class, event_class, channel, matched_at, accepted_at,
+        expires_at, notifications, bytes, body
+    FROM notification_batches";
+
+/// A notification batch.
+pub fn find_notification_batch(
+    connection: &Connection,
+    names: &Names,
+    id: NotificationBatchId,
+) -> Result<Option<StoredNotificationBatch>, StoreError> {
+    if id.0 > NUMBER_MAX {
+        return Ok(None);
+    }
+    find(connection, &format!("{NOTIFICATIONS} WHERE id = ?1"), [id.0], |row| {
+        let body = row.get_ref(12).and_then(|body| Ok(body.as_blob()?)).map_err(store_error)?;
+        let body = unpack_body(body, row.get(11).map_err(store_error)?)?;
+        let notifications = Notifications::unpack(&body)?;
+        Ok(StoredNotificationBatch { id, head: read_head(row, names)?, notifications })
+    })
+}
+
+/// The newest notification batches before one, newest first, without their bodies.
+pub fn notification_batches(
+    connection: &Connection,
+    names: &Names,
+    before: Option<NotificationBatchId>,
+    limit: usize,
+) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
+    let sql = format!("{NOTIFICATIONS} WHERE id < ?1 ORDER BY id DESC LIMIT ?2");
+    collect(connection, &sql, range(before.map(|id| id.0), limit), |row| {
+        let id = NotificationBatchId(row.get(0).map_err(store_error)?);
+        Ok((id, read_head(row, names)?, row.get(10).map_err(store_error)?))
+    })
+}
+
+fn read_head(row: &Row<'_>, names: &Names) -> Result<NotificationHead, StoreError> {
+    let number = |at: usize| row.get::<_, i64>(at).map_err(store_error);
+    Ok(NotificationHead {
+        application: names.name(number(1)?)?,
+        version: row.get(2).map_err(store_error)?,
+        rule: names.name(number(3)?)?,
+        class: names.name(number(4)?)?,
+        event_class: names.name(number(5)?)?,
+        channel: names.name(number(6)?)?,
+        matched_at: Timestamp(number(7)?),
+        accepted_at: Timestamp(number(8)?),
+        expires_at: row.get::<_, Option<i64>>(9).map_err(store_error)?.map(Timestamp),
+    })
+}
+
+/// The notification batches that tell of events of a batch, oldest first.
+pub fn notification_batches_of(
+    connection: &Connection,
+    events: EventBatchId,
+) -> Result<Vec<NotificationBatchId>, StoreError> {
+    if events.0 > NUMBER_MAX {
+        return Ok(Vec::new());
+    }
+    let sql = "SELECT notification_batch FROM links WHERE event_batch = ?1 ORDER BY notification_batch";
+    collect(connection, sql, [events.0], |row| row.get(0).map(NotificationBatchId).map_err(store_error))
+}
+
+/// A chunk's number leaves this many bits for its place among the chunks of its batch.
+pub const CHUNK_BITS: u32 = 24;
+/// No batch has a higher number: the number of a chunk has to fit. Who asks for one asks for what is not there.
+pub const NUMBER_MAX: u64 = (1 << (63 - CHUNK_BITS)) - 2;
+
+/// All attempts at the notifications of a batch, in the order they were recorded.
+pub fn attempts(connection: &Connection, batch: NotificationBatchId) -> Result<Vec<Attempt>, StoreError> {
+    if batch.0 > NUMBER_MAX {
+        return Ok(Vec::new());
+    }
+    let sql = "SELECT body, bytes FROM receipts WHERE id > ?1 AND id < ?2 ORDER BY id";
+    let chunks = collect(connection, sql, (batch.0 << CHUNK_BITS, (batch.0 + 1) << CHUNK_BITS), |row| {
+        let body = row.get_ref(0).and_then(|body| Ok(body.as_blob()?)).map_err(store_error)?;
+        let body = unpack_body(body, row.get(1).map_err(store_error)?)?;
+        Ok(unpack_attempts(&body)?)
+    })?;
+    Ok(chunks.into_iter().flatten().collect())
+}

@@ -1,0 +1,140 @@
+//! The tables of the flow. Whatever is large is written once and never rewritten: bodies have tables of their own, and
+//! what changes beside them is in small rows.
+//!
+//! Numbers of rows are given by the journal and never used twice, not even after a row was pruned. Times are
+//! microseconds since 1970. Bodies are compressed if they are shorter than their `bytes` column says.
+
+pub const MIGRATIONS: &[&str] = &["
+-- Grows with each opening; the high part of every fencing token.
+CREATE TABLE epoch (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL) STRICT;
+INSERT INTO epoch VALUES (1, 0);
+
+-- Applications, classes, rules, sources and channels, as small numbers.
+CREATE TABLE names (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE) STRICT;
+
+-- What there is and ever was, and the last numbers given; changed in the commit of what it counts.
+CREATE TABLE tally (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    event_batches INTEGER NOT NULL DEFAULT 0,
+    events INTEGER NOT NULL DEFAULT 0,
+    notification_batches INTEGER NOT NULL DEFAULT 0,
+    notifications INTEGER NOT NULL DEFAULT 0,
+    delivered INTEGER NOT NULL DEFAULT 0,
+    deferred INTEGER NOT NULL DEFAULT 0,
+    refused INTEGER NOT NULL DEFAULT 0,
+    expired INTEGER NOT NULL DEFAULT 0,
+    suspended INTEGER NOT NULL DEFAULT 0,
+    ended INTEGER NOT NULL DEFAULT 0,
+    waiting_batches INTEGER NOT NULL DEFAULT 0,
+    waiting_events INTEGER NOT NULL DEFAULT 0,
+    waiting_bytes INTEGER NOT NULL DEFAULT 0,
+    failed_batches INTEGER NOT NULL DEFAULT 0,
+    waiting_notifications INTEGER NOT NULL DEFAULT 0,
+    work_items INTEGER NOT NULL DEFAULT 0,
+    suspended_notifications INTEGER NOT NULL DEFAULT 0,
+    last_event_batch INTEGER NOT NULL DEFAULT 0,
+    last_notification_batch INTEGER NOT NULL DEFAULT 0,
+    last_work INTEGER NOT NULL DEFAULT 0,
+    last_suspension INTEGER NOT NULL DEFAULT 0
+) STRICT;
+INSERT INTO tally (one) VALUES (1);
+
+CREATE TABLE event_batches (
+    id INTEGER PRIMARY KEY,
+    application INTEGER NOT NULL,
+    version INTEGER NOT NULL,
+    class INTEGER NOT NULL,
+    source INTEGER NOT NULL,
+    received_at INTEGER NOT NULL,
+    accepted_at INTEGER NOT NULL,
+    events INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    body BLOB NOT NULL
+) STRICT;
+
+-- An event batch is in exactly one of these three.
+CREATE TABLE event_waiting (
+    id INTEGER PRIMARY KEY,
+    events INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    accepted_at INTEGER NOT NULL
+) STRICT;
+CREATE TABLE event_failed (id INTEGER PRIMARY KEY, application INTEGER NOT NULL, reason TEXT NOT NULL) STRICT;
+-- `open` counts the notification batches that tell of it and are not closed.
+CREATE TABLE event_matched (
+    id INTEGER PRIMARY KEY,
+    matched_at INTEGER NOT NULL,
+    open INTEGER NOT NULL,
+    closed_at INTEGER
+) STRICT;
+CREATE INDEX event_closed ON event_matched (closed_at) WHERE closed_at IS NOT NULL;
+
+CREATE TABLE idempotency (
+    key BLOB PRIMARY KEY,
+    content BLOB NOT NULL,
+    batch INTEGER NOT NULL,
+    until INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX idempotency_until ON idempotency (until);
+
+CREATE TABLE notification_batches (
+    id INTEGER PRIMARY KEY,
+    application INTEGER NOT NULL,
+    version INTEGER NOT NULL,
+    rule INTEGER NOT NULL,
+    class INTEGER NOT NULL,
+    event_class INTEGER NOT NULL,
+    channel INTEGER NOT NULL,
+    matched_at INTEGER NOT NULL,
+    accepted_at INTEGER NOT NULL,
+    expires_at INTEGER,
+    notifications INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    body BLOB NOT NULL
+) STRICT;
+-- `open` counts the notifications without a closing attempt; `events` lists the event batches that they tell of.
+CREATE TABLE notification_states (
+    id INTEGER PRIMARY KEY,
+    open INTEGER NOT NULL,
+    closed_at INTEGER,
+    events BLOB NOT NULL
+) STRICT;
+CREATE INDEX notification_closed ON notification_states (closed_at) WHERE closed_at IS NOT NULL;
+CREATE TABLE links (
+    event_batch INTEGER NOT NULL,
+    notification_batch INTEGER NOT NULL,
+    PRIMARY KEY (event_batch, notification_batch)
+) STRICT, WITHOUT ROWID;
+
+-- `open` counts those that are not dealt with, `done` lists those that are. Without `ordinals` it means all of a batch.
+CREATE TABLE work (
+    id INTEGER PRIMARY KEY,
+    batch INTEGER NOT NULL,
+    application INTEGER NOT NULL,
+    channel INTEGER NOT NULL,
+    attempts INTEGER NOT NULL,
+    due_at INTEGER NOT NULL,
+    notifications INTEGER NOT NULL,
+    open INTEGER NOT NULL,
+    ordinals BLOB,
+    done BLOB
+) STRICT;
+CREATE INDEX work_due ON work (application, channel, due_at);
+CREATE INDEX work_of_batch ON work (batch);
+
+-- The number is the batch's, shifted, and the chunk's place in it: one tree, in the order of both.
+CREATE TABLE receipts (id INTEGER PRIMARY KEY, bytes INTEGER NOT NULL, body BLOB NOT NULL) STRICT;
+
+CREATE TABLE suspensions (
+    id INTEGER PRIMARY KEY,
+    batch INTEGER NOT NULL,
+    application INTEGER NOT NULL,
+    channel INTEGER NOT NULL,
+    attempts INTEGER NOT NULL,
+    since INTEGER NOT NULL,
+    notifications INTEGER NOT NULL,
+    ordinals BLOB NOT NULL,
+    reason TEXT NOT NULL
+) STRICT;
+CREATE INDEX suspensions_of_batch ON suspensions (batch);
+"];

@@ -1,0 +1,482 @@
+//! The result of a step and the acknowledgement of its input become one commit.
+
+use bytes::Bytes;
+use hashbrown::HashSet;
+use rusqlite::{Connection, OptionalExtension};
+use tocsin_model::{
+    id::{EventBatchId, Name, NotificationBatchId, WorkItemId},
+    notification::{NotificationHead, Notifications},
+    receipt::{Attempt, pack_attempts},
+    time::Timestamp,
+};
+
+use super::{
+    Shared,
+    packing::{Body, ascending, pack_body, pack_numbers, pack_ordinals, unpack_numbers, unpack_ordinals},
+    reading::{CHUNK_BITS, NUMBER_MAX},
+    tally::{Last, Tally, oldest_event},
+};
+use crate::{
+    error::StoreError,
+    journal::{Claim, Step},
+    sqlite::writer::{AfterCommit, Database, store_error},
+};
+
+/// A step as its rows want it: everything that needs no file is done before the writer sees it.
+pub struct PackedStep {
+    step: Step,
+    batches: Vec<PackedBatch>,
+    receipts: Vec<PackedChunk>,
+    retries: Vec<Destined>,
+    suspensions: Vec<Destined>,
+}
+
+struct PackedBatch {
+    names: [i64; 5],
+    events: Vec<EventBatchId>,
+    body: Body,
+}
+
+struct PackedChunk {
+    batch: NotificationBatchId,
+    closing: u32,
+    body: Body,
+}
+
+/// The channel of something, and its ordinals.
+struct Destined {
+    application: i64,
+    channel: i64,
+    notifications: usize,
+    ordinals: Vec<u8>,
+}
+
+/// Stores a step.
+pub async fn commit(database: &Database, shared: &Shared, step: Step) -> Result<Vec<NotificationBatchId>, StoreError> {
+    let mut names = Vec::with_capacity(step.batches.len());
+    for NotificationHead { application, rule, class, event_class, channel, .. } in
+        step.batches.iter().map(|new| &new.head)
+    {
+        names.push(shared.names.numbers(database, [application, rule, class, event_class, channel]).await?);
+    }
+    let mut retries = Vec::with_capacity(step.retries.len());
+    for retry in &step.retries {
+        retries.push(destine(database, shared, &retry.application, &retry.channel, &retry.ordinals).await?);
+    }
+    let mut suspensions = Vec::with_capacity(step.suspensions.len());
+    for waits in &step.suspensions {
+        suspensions.push(destine(database, shared, &waits.application, &waits.channel, &waits.ordinals).await?);
+    }
+    let bytes = step.batches.iter().map(|new| new.packed.len()).sum::<usize>()
+        + step.receipts.iter().map(|chunk| chunk.attempts.len() * size_of::<Attempt>()).sum::<usize>();
+    let packed = super::off_the_runtime(bytes, move || pack(step, names, retries, suspensions)).await??;
+    let shared = shared.clone();
+    database.write(move |connection, after| store(connection, after, &shared, packed)).await
+}
+
+async fn destine(
+    database: &Database,
+    shared: &Shared,
+    application: &Name,
+    channel: &Name,
+    ordinals: &[u32],
+) -> Result<Destined, StoreError> {
+    let [application, channel] = shared.names.numbers(database, [application, channel]).await?;
+    let ordinals = ascending(ordinals);
+    Ok(Destined { application, channel, notifications: ordinals.len(), ordinals: pack_ordinals(&ordinals) })
+}
+
+fn pack(
+    mut step: Step,
+    names: Vec<[i64; 5]>,
+    retries: Vec<Destined>,
+    suspensions: Vec<Destined>,
+) -> Result<PackedStep, StoreError> {
+    let mut batches = Vec::with_capacity(names.len());
+    for (new, names) in step.batches.iter_mut().zip(names) {
+        let packed = std::mem::take(&mut new.packed);
+        let events = Notifications::event_batches(&packed)?;
+        batches.push(PackedBatch { names, events, body: pack_body(packed) });
+    }
+    let receipts = step.receipts.iter().map(|chunk| pack_chunk(chunk.batch, &chunk.attempts)).collect();
+    Ok(PackedStep { step, batches, receipts, retries, suspensions })
+}
+
+fn pack_chunk(batch: NotificationBatchId, attempts: &[Attempt]) -> PackedChunk {
+    let closing = attempts.iter().filter(|attempt| attempt.outcome.closes()).count() as u32;
+    PackedChunk { batch, closing, body: pack_body(Bytes::from(pack_attempts(attempts))) }
+}
+
+fn store(
+    connection: &Connection,
+    after: &mut AfterCommit,
+    shared: &Shared,
+    packed: PackedStep,
+) -> Result<Vec<NotificationBatchId>, StoreError> {
+    let PackedStep { step, batches, receipts, retries, suspensions } = packed;
+    let committing = shared.claims.begin(&step)?;
+    let mut rows = Rows::new(connection, shared, step.time(committing.claimed_at));
+    let matching = !(step.matched.is_empty() && step.failed.is_empty());
+    let brings_work = !(step.batches.is_empty() && step.retries.is_empty());
+
+    let mut ids = Vec::with_capacity(batches.len());
+    let matched_now: HashSet<EventBatchId> = step.matched.iter().map(|claim| claim.id).collect();
+    for (new, packed) in step.batches.iter().zip(batches) {
+        let id = rows.add_batch(&new.head, new.count, &packed, &matched_now)?;
+        ids.push(id);
+        if new.count == 0 {
+            continue;
+        }
+        let [application, _, _, _, channel] = packed.names;
+        match &new.suspended {
+            Some(reason) => {
+                let ordinals = pack_numbers(0..u64::from(new.count));
+                let all = Destined { application, channel, notifications: new.count as usize, ordinals };
+                rows.add_suspension(id, &all, 0, reason, new.head.matched_at)?;
+            }
+            None => {
+                rows.add_work(id, (application, channel), 0, new.head.matched_at, new.count as usize, None)?;
+            }
+        }
+    }
+    for claim in &step.matched {
+        rows.mark_matched(*claim)?;
+    }
+    for (claim, reason) in &step.failed {
+        rows.mark_failed(*claim, reason)?;
+    }
+    for claim in &step.held {
+        rows.mark_progress(*claim, &step)?;
+    }
+    for claim in &step.finished {
+        rows.finish(*claim)?;
+    }
+    for (packed, chunk) in receipts.iter().zip(&step.receipts) {
+        rows.record(packed, &chunk.attempts)?;
+    }
+    for (retry, destined) in step.retries.iter().zip(retries) {
+        let lane = (destined.application, destined.channel);
+        let ordinals = Some(&destined.ordinals[..]);
+        rows.add_work(retry.batch, lane, retry.attempts, retry.due_at, destined.notifications, ordinals)?;
+    }
+    for (waits, destined) in step.suspensions.iter().zip(suspensions) {
+        rows.add_suspension(waits.batch, &destined, waits.attempts, &waits.reason, waits.since)?;
+    }
+
+    let oldest = if matching { Some(oldest_event(connection)?) } else { None };
+    rows.keep(after, oldest, brings_work)?;
+    after.run(move || committing.finish());
+    Ok(ids)
+}
+
+/// Writes the rows of one job and counts what it writes.
+pub struct Rows<'a> {
+    connection: &'a Connection,
+    shared: &'a Shared,
+    time: Timestamp,
+    tally: Tally,
+}
+
+impl<'a> Rows<'a> {
+    /// What is marked is marked with this time.
+    pub fn new(connection: &'a Connection, shared: &'a Shared, time: Timestamp) -> Self {
+        Rows { connection, shared, time, tally: Tally::default() }
+    }
+
+    /// Stores the counts; the copy in memory follows after the commit, and then whoever waits for work wakes up.
+    pub fn keep(
+        self,
+        after: &mut AfterCommit,
+        oldest_event: Option<Option<Timestamp>>,
+        brings_work: bool,
+    ) -> Result<(), StoreError> {
+        let (shared, tally) = (self.shared.clone(), self.tally);
+        if tally != Tally::default() {
+            shared.counters.store(self.connection, tally)?;
+        }
+        after.run(move || {
+            shared.counters.add(tally, oldest_event);
+            if brings_work {
+                shared.arrivals.work();
+            }
+        });
+        Ok(())
+    }
+
+    fn execute(&self, sql: &str, params: impl rusqlite::Params) -> Result<usize, StoreError> {
+        self.connection.prepare_cached(sql).and_then(|mut statement| statement.execute(params)).map_err(store_error)
+    }
+
+    fn find<T>(
+        &self,
+        sql: &str,
+        params: impl rusqlite::Params,
+        read: impl FnOnce(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Option<T>, StoreError> {
+        self.connection
+            .prepare_cached(sql)
+            .and_then(|mut statement| statement.query_row(params, read).optional())
+            .map_err(store_error)
+    }
+
+    fn add_batch(
+        &mut self,
+        head: &NotificationHead,
+        count: u32,
+        packed: &PackedBatch,
+        matched_now: &HashSet<EventBatchId>,
+    ) -> Result<NotificationBatchId, StoreError> {
+        let id = Last::next(&self.shared.counters.last.notification_batch);
+        let [application, rule, class, event_class, channel] = packed.names;
+        self.execute(
+            "INSERT INTO notification_batches
+                 (id, application, version, rule, class, event_class, channel, matched_at, accepted_at, expires_at,
+                  notifications, bytes, body)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+            (
+                id,
+                application,
+                head.version,
+                rule,
+                class,
+                event_class,
+                channel,
+                head.matched_at.0,
+                head.accepted_at.0,
+                head.expires_at.map(|at| at.0),
+                count,
+                packed.body.bytes,
+                &packed.body.stored[..],
+            ),
+        )?;
+        self.execute(
+            "INSERT INTO notification_states (id, open, closed_at, events) VALUES (?1, ?2, ?3, ?4)",
+            (id, count, (count == 0).then_some(self.time.0), pack_numbers(packed.events.iter().map(|event| event.0))),
+        )?;
+        for event in &packed.events {
+            self.execute("INSERT INTO links (event_batch, notification_batch) VALUES (?1, ?2)", (event.0, id))?;
+            if count > 0 && !matched_now.contains(event) {
+                self.execute("UPDATE event_matched SET open = open + 1, closed_at = NULL WHERE id = ?1", [event.0])?;
+            }
+        }
+        self.tally.notification_batches += 1;
+        self.tally.notifications += i64::from(count);
+        Ok(NotificationBatchId(id))
+    }
+
+    /// Adds a work item; without ordinals it means all of the batch.
+    pub fn add_work(
+        &mut self,
+        batch: NotificationBatchId,
+        (application, channel): (i64, i64),
+        attempts: u32,
+        due_at: Timestamp,
+        notifications: usize,
+        ordinals: Option<&[u8]>,
+    ) -> Result<(), StoreError> {
+        let id = Last::next(&self.shared.counters.last.work);
+        self.execute(
+            "INSERT INTO work (id, batch, application, channel, attempts, due_at, notifications, open, ordinals)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8)",
+            (id, batch.0, application, channel, attempts, due_at.0, notifications, ordinals),
+        )?;
+        self.tally.work_items += 1;
+        self.tally.waiting_notifications += notifications as i64;
+        Ok(())
+    }
+
+    fn add_suspension(
+        &mut self,
+        batch: NotificationBatchId,
+        destined: &Destined,
+        attempts: u32,
+        reason: &str,
+        since: Timestamp,
+    ) -> Result<(), StoreError> {
+        let id = Last::next(&self.shared.counters.last.suspension);
+        self.execute(
+            "INSERT INTO suspensions
+                 (id, batch, application, channel, attempts, since, notifications, ordinals, reason)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+            (
+                id,
+                batch.0,
+                destined.application,
+                destined.channel,
+                attempts,
+                since.0,
+                destined.notifications,
+                &destined.ordinals,
+                reason,
+            ),
+        )?;
+        self.tally.suspended_notifications += destined.notifications as i64;
+        Ok(())
+    }
+
+    /// Removes a suspension.
+    pub fn remove_suspension(&mut self, id: u64, notifications: usize) -> Result<(), StoreError> {
+        self.execute("DELETE FROM suspensions WHERE id = ?1", [id])?;
+        self.tally.suspended_notifications -= notifications as i64;
+        Ok(())
+    }
+
+    fn mark_matched(&mut self, claim: Claim<EventBatchId>) -> Result<(), StoreError> {
+        self.stop_waiting(claim)?;
+        self.execute(
+            "INSERT INTO event_matched (id, matched_at, open, closed_at)
+             SELECT ?1, ?2, count(*), CASE count(*) WHEN 0 THEN ?2 END
+             FROM links JOIN notification_states ON notification_states.id = notification_batch
+             WHERE event_batch = ?1 AND closed_at IS NULL",
+            (claim.id.0, self.time.0),
+        )?;
+        Ok(())
+    }
+
+    fn mark_failed(&mut self, claim: Claim<EventBatchId>, reason: &str) -> Result<(), StoreError> {
+        self.stop_waiting(claim)?;
+        self.execute(
+            "INSERT INTO event_failed (id, application, reason)
+             SELECT id, application, ?2 FROM event_batches WHERE id = ?1",
+            (claim.id.0, reason),
+        )?;
+        self.tally.failed_batches += 1;
+        Ok(())
+    }
+
+    fn stop_waiting(&mut self, claim: Claim<EventBatchId>) -> Result<(), StoreError> {
+        // A step before this one in the same commit may have finished it.
+        let (events, bytes): (i64, i64) = self
+            .find("DELETE FROM event_waiting WHERE id = ?1 RETURNING events, bytes", [claim.id.0], |row| {
+                row.try_into()
+            })?
+            .ok_or_else(|| StoreError::Fenced(claim.id.to_string()))?;
+        self.tally.waiting_batches -= 1;
+        self.tally.waiting_events -= events;
+        self.tally.waiting_bytes -= bytes;
+        Ok(())
+    }
+
+    /// Sends the failed batches of an application to be matched again, up to a limit.
+    pub fn rematch(&mut self, application: i64, limit: usize) -> Result<usize, StoreError> {
+        let sql = "SELECT id FROM event_failed WHERE application = ?1 ORDER BY id LIMIT ?2";
+        let ids = super::reading::collect(self.connection, sql, (application, limit), |row| {
+            row.get::<_, u64>(0).map_err(store_error)
+        })?;
+        for id in &ids {
+            self.execute("DELETE FROM event_failed WHERE id = ?1", [id])?;
+            let (events, bytes): (i64, i64) = self
+                .find(
+                    "INSERT INTO event_waiting (id, events, bytes, accepted_at)
+                     SELECT id, events, bytes, accepted_at FROM event_batches WHERE id = ?1 RETURNING events, bytes",
+                    [id],
+                    |row| row.try_into(),
+                )?
+                .ok_or_else(|| StoreError::Damaged(format!("{} failed and is gone", EventBatchId(*id))))?;
+            self.tally.failed_batches -= 1;
+            self.tally.waiting_batches += 1;
+            self.tally.waiting_events += events;
+            self.tally.waiting_bytes += bytes;
+        }
+        Ok(ids.len())
+    }
+
+    /// Notes which notifications of an item this step has dealt with, so that they are not handed out again.
+    fn mark_progress(&mut self, claim: Claim<WorkItemId>, step: &Step) -> Result<(), StoreError> {
+        type Item = (u64, u32, u32, i64, Option<Vec<u8>>, Option<Vec<u8>>);
+        let item: Option<Item> = self.find(
+            "SELECT batch, attempts, notifications, open, ordinals, done FROM work WHERE id = ?1",
+            [claim.id.0],
+            |row| row.try_into(),
+        )?;
+        // A step before this one in the same commit may have finished it.
+        let Some((batch, attempts, notifications, open, ordinals, done)) = item else {
+            return Err(StoreError::Fenced(claim.id.to_string()));
+        };
+        let ordinals = ordinals.map(|packed| unpack_ordinals(&packed)).transpose()?;
+        let is_of_item = |ordinal: &u32| match &ordinals {
+            Some(ordinals) => ordinals.binary_search(ordinal).is_ok(),
+            None => *ordinal < notifications,
+        };
+        let tried = step
+            .receipts
+            .iter()
+            .filter(|chunk| chunk.batch.0 == batch)
+            .flat_map(|chunk| &chunk.attempts)
+            .filter(|attempt| attempt.number > attempts)
+            .map(|attempt| attempt.ordinal)
+            .filter(is_of_item);
+        let before = done.map(|packed| unpack_ordinals(&packed)).transpose()?.unwrap_or_default();
+        let mut done: Vec<u32> = before.iter().copied().chain(tried).collect();
+        done.sort_unstable();
+        done.dedup();
+        let more = (done.len() - before.len()) as i64;
+        if more > 0 {
+            self.execute(
+                "UPDATE work SET done = ?2, open = ?3 WHERE id = ?1",
+                (claim.id.0, pack_ordinals(&done), open - more),
+            )?;
+            self.tally.waiting_notifications -= more;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, claim: Claim<WorkItemId>) -> Result<(), StoreError> {
+        let open: i64 = self
+            .find("DELETE FROM work WHERE id = ?1 RETURNING open", [claim.id.0], |row| row.get(0))?
+            .ok_or_else(|| StoreError::Fenced(claim.id.to_string()))?;
+        self.tally.work_items -= 1;
+        self.tally.waiting_notifications -= open;
+        Ok(())
+    }
+
+    /// Records attempts.
+    pub fn add_receipts(&mut self, batch: NotificationBatchId, attempts: &[Attempt]) -> Result<(), StoreError> {
+        self.record(&pack_chunk(batch, attempts), attempts)
+    }
+
+    fn record(&mut self, chunk: &PackedChunk, attempts: &[Attempt]) -> Result<(), StoreError> {
+        if attempts.is_empty() {
+            return Ok(());
+        }
+        if chunk.batch.0 > NUMBER_MAX {
+            return Err(StoreError::Missing(chunk.batch.to_string()));
+        }
+        self.execute(
+            "INSERT INTO receipts (id, bytes, body)
+             SELECT coalesce(max(id), ?1) + 1, ?3, ?4 FROM receipts WHERE id > ?1 AND id < ?2",
+            (chunk.batch.0 << CHUNK_BITS, (chunk.batch.0 + 1) << CHUNK_BITS, chunk.body.bytes, &chunk.body.stored[..]),
+        )?;
+        for attempt in attempts {
+            self.tally.attempts[attempt.outcome as usize] += 1;
+        }
+        if chunk.closing > 0 {
+            self.close(chunk.batch, chunk.closing)?;
+        }
+        Ok(())
+    }
+
+    /// Some notifications of a batch are closed; with the last of them the batch is, and perhaps what it tells of.
+    fn close(&mut self, batch: NotificationBatchId, closing: u32) -> Result<(), StoreError> {
+        let open: Option<i64> = self.find(
+            "UPDATE notification_states SET open = max(0, open - ?2) WHERE id = ?1 AND closed_at IS NULL RETURNING open",
+            (batch.0, closing),
+            |row| row.get(0),
+        )?;
+        if open != Some(0) {
+            return Ok(());
+        }
+        let events: Option<Vec<u8>> = self.find(
+            "UPDATE notification_states SET closed_at = ?2 WHERE id = ?1 RETURNING events",
+            (batch.0, self.time.0),
+            |row| row.get(0),
+        )?;
+        for event in unpack_numbers(&events.unwrap_or_default())? {
+            self.execute(
+                "UPDATE event_matched SET open = open - 1, closed_at = CASE WHEN open <= 1 THEN ?2 END WHERE id = ?1",
+                (event, self.time.0),
+            )?;
+        }
+        Ok(())
+    }
+}

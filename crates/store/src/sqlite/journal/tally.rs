@@ -1,0 +1,244 @@
+//! The counters: a row of the file, changed in the commit of what it counts, and a copy in memory, changed after it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use rusqlite::{Connection, params_from_iter};
+use tocsin_model::{receipt::Outcome, time::Timestamp};
+
+use crate::{
+    error::StoreError,
+    journal::{Backlog, Totals},
+    sqlite::writer::store_error,
+};
+
+/// Differences, or sums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tally {
+    /// Accepted ever.
+    pub event_batches: i64,
+    pub events: i64,
+    /// Made ever.
+    pub notification_batches: i64,
+    pub notifications: i64,
+    /// By outcome.
+    pub attempts: [i64; Outcome::ALL.len()],
+    /// Not matched yet.
+    pub waiting_batches: i64,
+    pub waiting_events: i64,
+    pub waiting_bytes: i64,
+    pub failed_batches: i64,
+    /// In work items, and not dealt with.
+    pub waiting_notifications: i64,
+    pub work_items: i64,
+    pub suspended_notifications: i64,
+}
+
+const COUNTS: usize = 17;
+const LASTS: usize = 4;
+
+const ADD: &str = "UPDATE tally SET
+    event_batches = event_batches + ?1, events = events + ?2,
+    notification_batches = notification_batches + ?3, notifications = notifications + ?4,
+    delivered = delivered + ?5, deferred = deferred + ?6, refused = refused + ?7, expired = expired + ?8,
+    suspended = suspended + ?9, ended = ended + ?10,
+    waiting_batches = waiting_batches + ?11, waiting_events = waiting_events + ?12,
+    waiting_bytes = waiting_bytes + ?13, failed_batches = failed_batches + ?14,
+    waiting_notifications = waiting_notifications + ?15, work_items = work_items + ?16,
+    suspended_notifications = suspended_notifications + ?17,
+    last_event_batch = ?18, last_notification_batch = ?19, last_work = ?20, last_suspension = ?21";
+
+const READ: &str = "SELECT event_batches, events, notification_batches, notifications,
+    delivered, deferred, refused, expired, suspended, ended,
+    waiting_batches, waiting_events, waiting_bytes, failed_batches,
+    waiting_notifications, work_items, suspended_notifications,
+    last_event_batch, last_notification_batch, last_work, last_suspension FROM tally";
+
+impl Tally {
+    fn to_array(self) -> [i64; COUNTS] {
+        let [delivered, deferred, refused, expired, suspended, ended] = self.attempts;
+        [
+            self.event_batches,
+            self.events,
+            self.notification_batches,
+            self.notifications,
+            delivered,
+            deferred,
+            refused,
+            expired,
+            suspended,
+            ended,
+            self.waiting_batches,
+            self.waiting_events,
+            self.waiting_bytes,
+            self.failed_batches,
+            self.waiting_notifications,
+            self.work_items,
+            self.suspended_notifications,
+        ]
+    }
+
+    fn from_array(counts: [i64; COUNTS]) -> Tally {
+        let [
+            event_batches,
+            events,
+            notification_batches,
+            notifications,
+            delivered,
+            deferred,
+            refused,
+            expired,
+            suspended,
+            ended,
+            waiting_batches,
+            waiting_events,
+            waiting_bytes,
+            failed_batches,
+            waiting_notifications,
+            work_items,
+            suspended_notifications,
+        ] = counts;
+        Tally {
+            event_batches,
+            events,
+            notification_batches,
+            notifications,
+            attempts: [delivered, deferred, refused, expired, suspended, ended],
+            waiting_batches,
+            waiting_events,
+            waiting_bytes,
+            failed_batches,
+            waiting_notifications,
+            work_items,
+            suspended_notifications,
+        }
+    }
+}
+
+/// Gives out numbers. What a commit took and then did not store is left out for ever.
+#[derive(Debug, Default)]
+pub struct Last {
+    pub event_batch: AtomicU64,
+    pub notification_batch: AtomicU64,
+    pub work: AtomicU64,
+    pub suspension: AtomicU64,
+}
+
+impl Last {
+    /// The next number.
+    pub fn next(last: &AtomicU64) -> u64 {
+        // Numbers are given by the writer's thread alone, in the order of its jobs.
+        last.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
+
+/// The counters of an open journal.
+pub struct Counters {
+    pub last: Last,
+    known: Mutex<Known>,
+}
+
+struct Known {
+    tally: Tally,
+    oldest_event: Option<Timestamp>,
+}
+
+impl Counters {
+    /// Reads the counters of a file.
+    pub fn load(connection: &Connection) -> Result<Counters, StoreError> {
+        let numbers: [i64; COUNTS + LASTS] = connection
+            .query_row(READ, (), |row| {
+                let mut numbers = [0; COUNTS + LASTS];
+                for (at, number) in numbers.iter_mut().enumerate() {
+                    *number = row.get(at)?;
+                }
+                Ok(numbers)
+            })
+            .map_err(store_error)?;
+        let (counts, lasts) = numbers.split_at(COUNTS);
+        let last = |at: usize| AtomicU64::new(lasts[at].max(0) as u64);
+        Ok(Counters {
+            last: Last { event_batch: last(0), notification_batch: last(1), work: last(2), suspension: last(3) },
+            known: Mutex::new(Known {
+                tally: Tally::from_array(counts.try_into().expect("split there")),
+                oldest_event: oldest_event(connection)?,
+            }),
+        })
+    }
+
+    /// Adds differences to the file's row, as part of the commit that makes them, with the last numbers given so far.
+    pub fn store(&self, connection: &Connection, difference: Tally) -> Result<(), StoreError> {
+        let last = &self.last;
+        let lasts = [&last.event_batch, &last.notification_batch, &last.work, &last.suspension];
+        let lasts = lasts.map(|last| last.load(Ordering::Relaxed) as i64);
+        let numbers = difference.to_array().into_iter().chain(lasts);
+        let mut statement = connection.prepare_cached(ADD).map_err(store_error)?;
+        statement.execute(params_from_iter(numbers)).map_err(store_error)?;
+        Ok(())
+    }
+
+    /// Adds the differences of a commit that is durable, one that accepted a batch.
+    pub fn add_accepted(&self, difference: Tally, accepted_at: Timestamp) {
+        let mut known = self.known.lock();
+        known.oldest_event.get_or_insert(accepted_at);
+        known.add(difference);
+    }
+
+    /// Adds the differences of a commit that is durable; with the oldest waiting batch, if that may have changed.
+    pub fn add(&self, difference: Tally, oldest_event: Option<Option<Timestamp>>) {
+        let mut known = self.known.lock();
+        known.add(difference);
+        if let Some(oldest_event) = oldest_event {
+            known.oldest_event = oldest_event;
+        }
+    }
+
+    /// What waits.
+    pub fn backlog(&self) -> Backlog {
+        let known = self.known.lock();
+        let tally = &known.tally;
+        Backlog {
+            event_batches: count(tally.waiting_batches),
+            events: count(tally.waiting_events),
+            event_bytes: count(tally.waiting_bytes),
+            failed_batches: count(tally.failed_batches),
+            notifications: count(tally.waiting_notifications),
+            work_items: count(tally.work_items),
+            suspended: count(tally.suspended_notifications),
+            oldest_event: known.oldest_event,
+        }
+    }
+
+    /// Totals.
+    pub fn totals(&self) -> Totals {
+        let tally = self.known.lock().tally;
+        Totals {
+            event_batches: count(tally.event_batches),
+            events: count(tally.events),
+            notification_batches: count(tally.notification_batches),
+            notifications: count(tally.notifications),
+            attempts: tally.attempts.map(count),
+        }
+    }
+}
+
+impl Known {
+    fn add(&mut self, difference: Tally) {
+        let (mut sums, differences) = (self.tally.to_array(), difference.to_array());
+        sums.iter_mut().zip(differences).for_each(|(sum, difference)| *sum += difference);
+        self.tally = Tally::from_array(sums);
+    }
+}
+
+fn count(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+/// When the first waiting event batch was accepted, as this connection sees it.
+pub fn oldest_event(connection: &Connection) -> Result<Option<Timestamp>, StoreError> {
+    let mut statement =
+        connection.prepare_cached("SELECT accepted_at FROM event_waiting ORDER BY id LIMIT 1").map_err(store_error)?;
+    let mut rows = statement.query(()).map_err(store_error)?;
+    let row = rows.next().map_err(store_error)?;
+    row.map(|row| row.get(0).map(Timestamp)).transpose().map_err(store_error)
+}

@@ -1,0 +1,9 @@
+//! Both ports on SQLite, a file each: the default.
+//!
+//! Each file has one writer thread that commits in groups ([`writer`]), a few readers, and a checkpointer behind them.
+//! The files know nothing of each other, so writes to the records never wait for the flow.
+
+pub mod journal; // the flow, in `journal.db`
+pub mod records; // who and what, in `records.db`
+
+mod writer; // one file: group commit, readers, checkpoints, the lock, the schema's version

@@ -1,0 +1,397 @@
+//! The records on SQLite: `records.db`.
+//!
+//! Every write is one job of the file's writer: it opens the books, changes rows, and closes the books, which hold the
+//! numbers that were given out, the counts and the end of the change feed. What became true is published after the
+//! commit. Reads go to the readers.
+
+use std::{path::Path, str::FromStr, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use rusqlite::{Connection, Params, Row};
+use tocsin_model::{
+    id::{ChangeSequence, Name, SubscriberId, SubscriberNumber, SubscriptionId},
+    subscriber::{Device, Subscriber},
+    subscription::Subscription,
+    time::Timestamp,
+};
+use tokio::sync::watch;
+
+use super::writer::{Database, FreeSpace, Options, store_error};
+use crate::{
+    error::StoreError,
+    records::{
+        ApiKey, ApplicationVersion, Change, Expect, FEED_KEPT, IndexedSubscription, NewSubscriber, NewSubscription,
+        Recipient, RecordCounts, Records, SubscriberFilter, SubscriptionFilter, Written, new_installation,
+        no_subscription,
+    },
+};
+use feed::Books;
+
+mod api_keys;
+mod applications;
+mod feed;
+mod matching;
+mod schema;
+mod subscribers;
+mod subscriptions;
+
+/// How the records are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordsOptions {
+    /// While less than this is free on the disk, new subscribers, devices and subscriptions are refused with `Full`;
+    /// other changes and removals go on. 0 switches the guard off.
+    pub reserve_bytes: u64,
+    /// Threads that read.
+    pub readers: usize,
+    /// Places that the change feed keeps at least.
+    pub feed_kept: u64,
+}
+
+impl Default for RecordsOptions {
+    fn default() -> Self {
+        RecordsOptions { reserve_bytes: 64 << 20, readers: 2, feed_kept: FEED_KEPT }
+    }
+}
+
+/// The records in one SQLite file. Dropping it waits for the writes that were taken on, and blocks meanwhile.
+pub struct SqliteRecords {
+    database: Database,
+    free_space: FreeSpace,
+    feed_kept: u64,
+    installation: String,
+    published: Arc<Published>,
+}
+
+/// What the last commit made true.
+struct Published {
+    counts: Mutex<RecordCounts>,
+    newest: watch::Sender<ChangeSequence>,
+}
+
+impl SqliteRecords {
+    /// Opens or makes `records.db` in a folder. Blocks.
+    ///
+    /// # Errors
+    /// `Unavailable` if another process works with the file or a newer version wrote it, `Damaged` if it is no such file.
+    pub fn open(folder: &Path, options: &RecordsOptions) -> Result<SqliteRecords, StoreError> {
+        let path = folder.join("records.db");
+        let database = Database::open(
+            &path,
+            &Options {
+                page_bytes: 16_384,
+                log_bytes_max: 128 << 20,
+                writer_cache_kib: 32 << 10,
+                reader_cache_kib: 8 << 10,
+                readers: options.readers,
+                migrations: schema::MIGRATIONS,
+            },
+        )?;
+        let fresh = new_installation()?;
+        let (installation, change, counts) = database.write_blocking(move |connection, _| {
+            let sql = "INSERT INTO installation (one, identity) VALUES (1, ?1) ON CONFLICT DO NOTHING";
+            execute(connection, sql, [fresh])?;
+            let identity = query_one(connection, "SELECT identity FROM installation", (), |row| row.get(0))?;
+            let books = Books::open(connection)?;
+            Ok((identity.unwrap_or_default(), ChangeSequence(books.change), books.counts))
+        })?;
+        Ok(SqliteRecords {
+            free_space: FreeSpace::beside(&path, options.reserve_bytes),
+            database,
+            feed_kept: options.feed_kept,
+            installation,
+            published: Arc::new(Published { counts: Mutex::new(counts), newest: watch::Sender::new(change) }),
+        })
+    }
+
+    /// Runs a write between the opening and the closing of the books.
+    async fn change<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Books<'_>) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let published = self.published.clone();
+        let feed_kept = self.feed_kept;
+        self.database
+            .write(move |connection, after| {
+                let mut books = Books::open(connection)?;
+                let result = job(&mut books)?;
+                books.close(feed_kept)?;
+                let (change, counts) = (ChangeSequence(books.change), books.counts);
+                after.run(move || {
+                    *published.counts.lock() = counts;
+                    published.newest.send_if_modified(|newest| std::mem::replace(newest, change) != change);
+                });
+                Ok(result)
+            })
+            .await
+    }
+
+    /// The same for what takes up room.
+    async fn take_in<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Books<'_>) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.free_space.check()?;
+        self.change(job).await
+    }
+}
+
+#[async_trait]
+impl Records for SqliteRecords {
+    fn installation(&self) -> &str {
+        &self.installation
+    }
+
+    async fn put_application(&self, name: &Name, text: &str, author: &str, now: Timestamp) -> Result<u32, StoreError> {
+        let (name, text, author) = (name.clone(), text.to_owned(), author.to_owned());
+        self.change(move |books| applications::put(books, &name, &text, &author, now)).await
+    }
+
+    async fn applications(&self) -> Result<Vec<ApplicationVersion>, StoreError> {
+        self.database.read(applications::all).await
+    }
+
+    async fn application(&self, name: &Name, version: Option<u32>) -> Result<Option<ApplicationVersion>, StoreError> {
+        let name = name.clone();
+        self.database.read(move |connection| applications::one(connection, &name, version)).await
+    }
+
+    async fn application_history(&self, name: &Name) -> Result<Vec<ApplicationVersion>, StoreError> {
+        let name = name.clone();
+        self.database.read(move |connection| applications::history(connection, &name)).await
+    }
+
+    async fn remove_application(&self, name: &Name, _now: Timestamp) -> Result<(), StoreError> {
+        loop {
+            let name = name.clone();
+            if self.change(move |books| applications::remove_step(books, &name)).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn put_subscriber(
+        &self,
+        new: NewSubscriber,
+        expect: Expect,
+        now: Timestamp,
+    ) -> Result<Subscriber, StoreError> {
+        self.take_in(move |books| subscribers::put(books, new, expect, now)).await
+    }
+
+    async fn put_subscribers(
+        &self,
+        new: Vec<NewSubscriber>,
+        now: Timestamp,
+    ) -> Result<Vec<Written<SubscriberNumber>>, StoreError> {
+        self.take_in(move |books| subscribers::put_many(books, new, now)).await
+    }
+
+    async fn subscriber(&self, id: &SubscriberId) -> Result<Option<Subscriber>, StoreError> {
+        let id = id.clone();
+        self.database.read(move |connection| subscribers::find(connection, &id)).await
+    }
+
+    async fn subscribers(
+        &self,
+        filter: &SubscriberFilter,
+        after: Option<&SubscriberId>,
+        limit: usize,
+    ) -> Result<Vec<Subscriber>, StoreError> {
+        let (filter, after) = (filter.clone(), after.cloned());
+        self.database.read(move |connection| subscribers::list(connection, &filter, after.as_ref(), limit)).await
+    }
+
+    async fn remove_subscriber(&self, id: &SubscriberId, expect: Expect, _now: Timestamp) -> Result<(), StoreError> {
+        let id = id.clone();
+        self.change(move |books| subscribers::remove(books, &id, expect)).await
+    }
+
+    async fn put_device(
+        &self,
+        id: &SubscriberId,
+        name: &Name,
+        device: Device,
+        now: Timestamp,
+    ) -> Result<Subscriber, StoreError> {
+        let (id, name) = (id.clone(), name.clone());
+        self.take_in(move |books| subscribers::put_device(books, &id, name, device, now)).await
+    }
+
+    async fn remove_device(&self, id: &SubscriberId, name: &Name, now: Timestamp) -> Result<Subscriber, StoreError> {
+        let (id, name) = (id.clone(), name.clone());
+        self.change(move |books| subscribers::remove_device(books, &id, &name, now)).await
+    }
+
+    async fn put_subscription(&self, new: NewSubscription, now: Timestamp) -> Result<Subscription, StoreError> {
+        self.take_in(move |books| {
+            let written = subscriptions::put_many(books, &[new], now)?;
+            let id = written.into_iter().next().expect("one line has one answer")?;
+            subscriptions::find(books.connection, id)?.ok_or_else(|| no_subscription(id))
+        })
+        .await
+    }
+
+    async fn put_subscriptions(
+        &self,
+        new: Vec<NewSubscription>,
+        now: Timestamp,
+    ) -> Result<Vec<Written<SubscriptionId>>, StoreError> {
+        self.take_in(move |books| subscriptions::put_many(books, &new, now)).await
+    }
+
+    async fn update_subscription(
+        &self,
+        id: SubscriptionId,
+        device: Option<Name>,
+        enabled: bool,
+        values: Box<str>,
+        expect: Expect,
+        now: Timestamp,
+    ) -> Result<Subscription, StoreError> {
+        self.change(move |books| subscriptions::update(books, id, device.as_ref(), enabled, &values, expect, now)).await
+    }
+
+    async fn subscription(&self, id: SubscriptionId) -> Result<Option<Subscription>, StoreError> {
+        self.database.read(move |connection| subscriptions::find(connection, id)).await
+    }
+
+    async fn subscriptions(
+        &self,
+        filter: &SubscriptionFilter,
+        after: Option<SubscriptionId>,
+        limit: usize,
+    ) -> Result<Vec<Subscription>, StoreError> {
+        let filter = filter.clone();
+        self.database.read(move |connection| subscriptions::list(connection, &filter, after, limit)).await
+    }
+
+    async fn remove_subscription(&self, id: SubscriptionId, expect: Expect, _now: Timestamp) -> Result<(), StoreError> {
+        self.change(move |books| subscriptions::remove(books, id, expect)).await
+    }
+
+    async fn indexed_subscriptions(
+        &self,
+        application: &Name,
+        after: Option<SubscriptionId>,
+        limit: usize,
+    ) -> Result<Vec<IndexedSubscription>, StoreError> {
+        let application = application.clone();
+        let after = after.map_or(0, |after| after.0);
+        self.database.read(move |connection| matching::indexed(connection, &application, after, u64::MAX, limit)).await
+    }
+
+    async fn indexed_between(
+        &self,
+        application: &Name,
+        first: SubscriptionId,
+        last: SubscriptionId,
+    ) -> Result<Vec<IndexedSubscription>, StoreError> {
+        let application = application.clone();
+        let after = first.0.saturating_sub(1);
+        self.database
+            .read(move |connection| matching::indexed(connection, &application, after, last.0, usize::MAX))
+            .await
+    }
+
+    async fn subscriptions_of(&self, subscriber: SubscriberNumber) -> Result<Vec<SubscriptionId>, StoreError> {
+        self.database.read(move |connection| subscriptions::all_of_subscriber(connection, subscriber)).await
+    }
+
+    async fn recipients(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<Option<Recipient>>, StoreError> {
+        let subscriptions = subscriptions.to_vec();
+        self.database.read(move |connection| matching::recipients(connection, &subscriptions)).await
+    }
+
+    async fn changes(&self, after: ChangeSequence, limit: usize) -> Result<Vec<Change>, StoreError> {
+        self.database.read(move |connection| feed::changes(connection, after, limit)).await
+    }
+
+    fn newest_change(&self) -> watch::Receiver<ChangeSequence> {
+        self.published.newest.subscribe()
+    }
+
+    async fn put_api_key(&self, key: ApiKey) -> Result<(), StoreError> {
+        self.change(move |books| api_keys::put(books, &key)).await
+    }
+
+    async fn api_keys(&self) -> Result<Vec<ApiKey>, StoreError> {
+        self.database.read(api_keys::all).await
+    }
+
+    async fn remove_api_key(&self, id: &str) -> Result<(), StoreError> {
+        let id = id.to_owned();
+        self.change(move |books| api_keys::remove(books, &id)).await
+    }
+
+    fn counts(&self) -> RecordCounts {
+        *self.published.counts.lock()
+    }
+
+    async fn probe(&self) -> Result<Duration, StoreError> {
+        self.database.probe().await
+    }
+}
+
+// Rows and statements. SQLite's integers are signed; our numbers start at 1 and never reach its end.
+
+/// A number as SQLite keeps it. One beyond its end is as good as the end.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn number_at(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
+    let number: i64 = row.get(column)?;
+    u64::try_from(number).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(column, number))
+}
+
+fn parsed_at<T>(row: &Row<'_>, column: usize) -> rusqlite::Result<T>
+where
+    T: FromStr,
+    T::Err: std::error::Error + Send + Sync + 'static,
+{
+    row.get_ref(column)?.as_str()?.parse().map_err(|error| conversion_failed(column, error))
+}
+
+fn name_at(row: &Row<'_>, column: usize) -> rusqlite::Result<Name> {
+    parsed_at(row, column)
+}
+
+fn json_at<T: serde::de::DeserializeOwned>(row: &Row<'_>, column: usize) -> rusqlite::Result<T> {
+    serde_json::from_str(row.get_ref(column)?.as_str()?).map_err(|error| conversion_failed(column, error))
+}
+
+fn conversion_failed(column: usize, error: impl std::error::Error + Send + Sync + 'static) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, Box::new(error))
+}
+
+fn json<T: serde::Serialize + ?Sized>(value: &T) -> String {
+    serde_json::to_string(value).expect("maps with text keys and finite numbers are JSON")
+}
+
+/// Runs a statement that is prepared once. Gives the number of rows it changed.
+fn execute(connection: &Connection, sql: &str, parameters: impl Params) -> Result<usize, StoreError> {
+    connection.prepare_cached(sql).and_then(|mut statement| statement.execute(parameters)).map_err(store_error)
+}
+
+fn query_one<T>(
+    connection: &Connection,
+    sql: &str,
+    parameters: impl Params,
+    read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
+) -> Result<Option<T>, StoreError> {
+    let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
+    let mut rows = statement.query(parameters).map_err(store_error)?;
+    rows.next().and_then(|row| row.map(read).transpose()).map_err(store_error)
+}
+
+fn query_all<T>(
+    connection: &Connection,
+    sql: &str,
+    parameters: impl Params,
+    read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+) -> Result<Vec<T>, StoreError> {
+    let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
+    let rows = statement.query_map(parameters, read).map_err(store_error)?;
+    rows.collect::<Result<_, _>>().map_err(store_error)
+}

@@ -1,0 +1,45 @@
+//! API keys, as hashes.
+
+use rusqlite::Connection;
+use tocsin_model::time::Timestamp;
+
+use super::{execute, feed::Books, json, json_at, query_all};
+use crate::{error::StoreError, records::ApiKey};
+
+pub(super) fn put(books: &mut Books<'_>, key: &ApiKey) -> Result<(), StoreError> {
+    let added = execute(
+        books.connection,
+        "INSERT INTO api_keys (id, hash, description, scopes, created_at, expires_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+            ON CONFLICT DO NOTHING",
+        (&key.id, &key.hash, &key.description, json(&key.scopes), key.created_at.0, key.expires_at.map(|time| time.0)),
+    )?;
+    if added == 0 {
+        return Err(StoreError::Taken(format!("API key `{}`", key.id)));
+    }
+    books.api_keys_changed()
+}
+
+pub(super) fn all(connection: &Connection) -> Result<Vec<ApiKey>, StoreError> {
+    query_all(
+        connection,
+        "SELECT id, hash, description, scopes, created_at, expires_at FROM api_keys ORDER BY created_at, id",
+        (),
+        |row| {
+            Ok(ApiKey {
+                id: row.get(0)?,
+                hash: row.get(1)?,
+                description: row.get(2)?,
+                scopes: json_at(row, 3)?,
+                created_at: Timestamp(row.get(4)?),
+                expires_at: row.get::<_, Option<i64>>(5)?.map(Timestamp),
+            })
+        },
+    )
+}
+
+pub(super) fn remove(books: &mut Books<'_>, id: &str) -> Result<(), StoreError> {
+    if execute(books.connection, "DELETE FROM api_keys WHERE id = ?1", [id])? == 0 {
+        return Err(StoreError::Missing(format!("API key `{id}`")));
+    }
+    books.api_keys_changed()
+}

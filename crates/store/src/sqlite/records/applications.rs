@@ -1,0 +1,107 @@
+//! Applications: their definitions, version by version.
+
+use rusqlite::{Connection, Row};
+use tocsin_model::{id::Name, time::Timestamp};
+
+use super::{execute, feed::Books, name_at, query_all, query_one, subscriptions};
+use crate::{
+    error::StoreError,
+    records::{ApplicationVersion, REMOVED_AT_ONCE, no_application},
+};
+
+const COLUMNS: &str = "v.name, v.version, v.text, v.author, v.applied_at";
+
+fn version_of(row: &Row<'_>) -> rusqlite::Result<ApplicationVersion> {
+    Ok(ApplicationVersion {
+        name: name_at(row, 0)?,
+        version: row.get(1)?,
+        text: row.get(2)?,
+        author: row.get(3)?,
+        applied_at: Timestamp(row.get(4)?),
+    })
+}
+
+pub(super) fn put(
+    books: &mut Books<'_>,
+    name: &Name,
+    text: &str,
+    author: &str,
+    now: Timestamp,
+) -> Result<u32, StoreError> {
+    let sql = "SELECT coalesce(max(version), 0) + 1 FROM application_versions WHERE name = ?1";
+    let version: u32 = query_one(books.connection, sql, [name.as_str()], |row| row.get(0))?.unwrap_or(1);
+    execute(
+        books.connection,
+        "INSERT INTO application_versions (name, version, text, author, applied_at) VALUES (?1, ?2, ?3, ?4, ?5)",
+        (name.as_str(), version, text, author, now.0),
+    )?;
+    execute(
+        books.connection,
+        "INSERT INTO applications (name, version) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET version = ?2",
+        (name.as_str(), version),
+    )?;
+    books.application_changed(name)?;
+    Ok(version)
+}
+
+pub(super) fn all(connection: &Connection) -> Result<Vec<ApplicationVersion>, StoreError> {
+    let sql =
+        format!("SELECT {COLUMNS} FROM applications a JOIN application_versions v USING (name, version) ORDER BY name");
+    query_all(connection, &sql, (), version_of)
+}
+
+pub(super) fn one(
+    connection: &Connection,
+    name: &Name,
+    version: Option<u32>,
+) -> Result<Option<ApplicationVersion>, StoreError> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM application_versions v
+            WHERE name = ?1 AND version = coalesce(?2, (SELECT version FROM applications WHERE name = ?1))"
+    );
+    query_one(connection, &sql, (name.as_str(), version), version_of)
+}
+
+pub(super) fn history(connection: &Connection, name: &Name) -> Result<Vec<ApplicationVersion>, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM application_versions v WHERE name = ?1 ORDER BY version DESC");
+    query_all(connection, &sql, [name.as_str()], version_of)
+}
+
+/// One step of a removal. Gives whether it was the last.
+pub(super) fn remove_step(books: &mut Books<'_>, name: &Name) -> Result<bool, StoreError> {
+    let sql = "SELECT 1 FROM applications WHERE name = ?1";
+    query_one(books.connection, sql, [name.as_str()], |_| Ok(()))?.ok_or_else(|| no_application(name))?;
+    let removed = subscriptions::remove_some_of_application(books, name, REMOVED_AT_ONCE)?;
+    if removed == REMOVED_AT_ONCE {
+        return Ok(false);
+    }
+    execute(books.connection, "DELETE FROM applications WHERE name = ?1", [name.as_str()])?;
+    books.application_changed(name)?;
+    Ok(true)
+}
+
+/// The classes of an application that have had subscriptions, or all of a name, or one.
+pub(super) fn classes(
+    connection: &Connection,
+    application: Option<&Name>,
+    class: Option<&Name>,
+) -> Result<Vec<(i64, Name, Name)>, StoreError> {
+    query_all(
+        connection,
+        "SELECT number, application, name FROM classes
+            WHERE (?1 IS NULL OR application = ?1) AND (?2 IS NULL OR name = ?2) ORDER BY number",
+        (application.map(Name::as_str), class.map(Name::as_str)),
+        |row| Ok((row.get(0)?, name_at(row, 1)?, name_at(row, 2)?)),
+    )
+}
+
+/// The number of a class, which gets one now if it has none.
+pub(super) fn class_number(connection: &Connection, application: &Name, class: &Name) -> Result<i64, StoreError> {
+    let names = (application.as_str(), class.as_str());
+    let sql = "SELECT number FROM classes WHERE application = ?1 AND name = ?2";
+    if let Some(number) = query_one(connection, sql, names, |row| row.get(0))? {
+        return Ok(number);
+    }
+    execute(connection, "INSERT INTO classes (application, name) VALUES (?1, ?2)", names)?;
+    Ok(connection.last_insert_rowid())
+}

@@ -1,0 +1,159 @@
+//! The books (numbers given out, counts) and the change feed, written with each change in one commit.
+
+use rusqlite::Connection;
+use tocsin_model::id::{ChangeSequence, Name, SubscriberNumber, SubscriptionId};
+
+use super::{execute, name_at, number_at, query_all, query_one, signed};
+use crate::{
+    error::StoreError,
+    records::{Change, Changed, FEED_TRIMMED_AT_ONCE, RecordCounts, no_changes_after},
+};
+
+/// The books during one write. What is changed here becomes true with [`Books::close`] and its commit.
+pub(super) struct Books<'a> {
+    pub(super) connection: &'a Connection,
+    pub(super) subscriber: u64,
+    pub(super) subscription: u64,
+    pub(super) change: u64,
+    trimmed: u64,
+    pub(super) counts: RecordCounts,
+}
+
+/// A subscription as it was before a change.
+pub(super) struct BeforeImage {
+    pub(super) subscription: u64,
+    pub(super) class: i64,
+    pub(super) matched: bool,
+    pub(super) parameters: Box<str>,
+    pub(super) channel: Option<String>,
+}
+
+impl<'a> Books<'a> {
+    pub(super) fn open(connection: &'a Connection) -> Result<Books<'a>, StoreError> {
+        query_one(
+            connection,
+            "SELECT subscriber, subscription, change, trimmed, subscribers, devices, subscriptions FROM books",
+            (),
+            |row| {
+                Ok(Books {
+                    connection,
+                    subscriber: number_at(row, 0)?,
+                    subscription: number_at(row, 1)?,
+                    change: number_at(row, 2)?,
+                    trimmed: number_at(row, 3)?,
+                    counts: RecordCounts {
+                        subscribers: number_at(row, 4)?,
+                        devices: number_at(row, 5)?,
+                        subscriptions: number_at(row, 6)?,
+                    },
+                })
+            },
+        )?
+        .ok_or_else(|| StoreError::Damaged("the books are empty".to_owned()))
+    }
+
+    pub(super) fn close(&mut self, feed_kept: u64) -> Result<(), StoreError> {
+        self.trim(feed_kept)?;
+        let numbers = [
+            self.subscriber,
+            self.subscription,
+            self.change,
+            self.trimmed,
+            self.counts.subscribers,
+            self.counts.devices,
+            self.counts.subscriptions,
+        ];
+        execute(
+            self.connection,
+            "UPDATE books SET subscriber = ?1, subscription = ?2, change = ?3, trimmed = ?4,
+                subscribers = ?5, devices = ?6, subscriptions = ?7",
+            numbers.map(signed),
+        )?;
+        Ok(())
+    }
+
+    pub(super) fn application_changed(&mut self, name: &Name) -> Result<(), StoreError> {
+        self.change += 1;
+        let sql = "INSERT INTO changes (sequence, kind, name) VALUES (?1, 0, ?2)";
+        execute(self.connection, sql, (signed(self.change), name.as_str())).map(|_| ())
+    }
+
+    /// `before`: the channels of its active devices by name as they were, `None` if it was disabled.
+    pub(super) fn subscriber_changed(&mut self, number: u64, before: Option<&str>) -> Result<(), StoreError> {
+        self.change += 1;
+        let sql = "INSERT INTO changes (sequence, kind, first, before) VALUES (?1, 1, ?2, ?3)";
+        execute(self.connection, sql, (signed(self.change), signed(number), before)).map(|_| ())
+    }
+
+    pub(super) fn subscriptions_made(&mut self, first: u64, last: u64) -> Result<(), StoreError> {
+        self.subscriptions_told(first, last, 1)
+    }
+
+    /// The images of one run of numbers without gaps, not empty. It takes up a place for each of them, so that the
+    /// bound of the feed is one of the images too.
+    pub(super) fn subscriptions_changed(&mut self, images: &[BeforeImage]) -> Result<(), StoreError> {
+        let (Some(first), Some(last)) = (images.first(), images.last()) else { return Ok(()) };
+        self.subscriptions_told(first.subscription, last.subscription, images.len() as u64)?;
+        for image in images {
+            execute(
+                self.connection,
+                "INSERT INTO before_images (sequence, subscription, class, matched, parameters, channel)
+                    VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+                (
+                    signed(self.change),
+                    signed(image.subscription),
+                    image.class,
+                    image.matched,
+                    &*image.parameters,
+                    image.channel.as_deref(),
+                ),
+            )?;
+        }
+        Ok(())
+    }
+
+    fn subscriptions_told(&mut self, first: u64, last: u64, places: u64) -> Result<(), StoreError> {
+        self.change += places;
+        let sql = "INSERT INTO changes (sequence, kind, first, last) VALUES (?1, 2, ?2, ?3)";
+        execute(self.connection, sql, [self.change, first, last].map(signed)).map(|_| ())
+    }
+
+    pub(super) fn api_keys_changed(&mut self) -> Result<(), StoreError> {
+        self.change += 1;
+        execute(self.connection, "INSERT INTO changes (sequence, kind) VALUES (?1, 3)", [signed(self.change)])
+            .map(|_| ())
+    }
+
+    /// Removes old places. Each commit removes about as many as it adds, so no single one pays for all.
+    fn trim(&mut self, feed_kept: u64) -> Result<(), StoreError> {
+        let end = self.change.saturating_sub(feed_kept);
+        if end >= self.trimmed + FEED_TRIMMED_AT_ONCE {
+            execute(self.connection, "DELETE FROM changes WHERE sequence <= ?1", [signed(end)])?;
+            execute(self.connection, "DELETE FROM before_images WHERE sequence <= ?1", [signed(end)])?;
+            self.trimmed = end;
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn changes(connection: &Connection, after: ChangeSequence, limit: usize) -> Result<Vec<Change>, StoreError> {
+    if after.0 < Books::open(connection)?.trimmed {
+        return Err(no_changes_after(after));
+    }
+    query_all(
+        connection,
+        "SELECT sequence, kind, name, first, last FROM changes WHERE sequence > ?1 ORDER BY sequence LIMIT ?2",
+        (signed(after.0), signed(limit as u64)),
+        |row| {
+            let sequence = ChangeSequence(number_at(row, 0)?);
+            let what = match row.get(1)? {
+                0 => Changed::Application(name_at(row, 2)?),
+                1 => Changed::Subscriber(SubscriberNumber(number_at(row, 3)?)),
+                2 => Changed::Subscriptions(SubscriptionId(number_at(row, 3)?), SubscriptionId(number_at(row, 4)?)),
+                3 => Changed::ApiKey,
+                kind => return Err(rusqlite::Error::IntegralValueOutOfRange(1, kind)),
+            };
+            Ok(Change { sequence, what })
+        },
+    )
+}

@@ -1,0 +1,105 @@
+//! The tables of `records.db`, as steps that only go forward.
+
+/// The steps. One that has been released is never changed; a new one is added.
+pub(super) const MIGRATIONS: &[&str] = &[r#"
+-- Numbers that were given out, and how many there are: one row, changed by every commit that changes either.
+CREATE TABLE books (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    subscriber INTEGER NOT NULL,        -- the last number given; numbers are never used twice
+    subscription INTEGER NOT NULL,
+    change INTEGER NOT NULL,
+    trimmed INTEGER NOT NULL,           -- changes up to this one are not kept any more
+    subscribers INTEGER NOT NULL,       -- how many there are
+    devices INTEGER NOT NULL,
+    subscriptions INTEGER NOT NULL
+) STRICT;
+INSERT INTO books VALUES (1, 0, 0, 0, 0, 0, 0, 0);
+
+CREATE TABLE installation (one INTEGER PRIMARY KEY CHECK (one = 1), identity TEXT NOT NULL) STRICT;
+
+CREATE TABLE applications (name TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE application_versions (
+    name TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    text TEXT NOT NULL,
+    author TEXT NOT NULL,
+    applied_at INTEGER NOT NULL,        -- times are microseconds since 1970
+    UNIQUE (name, version)
+) STRICT;
+
+CREATE TABLE subscribers (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    enabled INTEGER NOT NULL,
+    locale TEXT,
+    time_zone TEXT,
+    attributes TEXT,                    -- a JSON object; null if it is empty
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    revision INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE devices (
+    subscriber INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    channel TEXT NOT NULL,
+    address TEXT NOT NULL,
+    address_hash INTEGER NOT NULL,      -- an index of 64-bit numbers is smaller and quicker than one of addresses
+    state INTEGER NOT NULL,             -- 0 active, 1 disabled, 2 bounced
+    PRIMARY KEY (subscriber, name)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX devices_by_address ON devices (address_hash);
+
+-- A class has a small number, so that millions of subscriptions do not repeat its name.
+CREATE TABLE classes (
+    number INTEGER PRIMARY KEY,
+    application TEXT NOT NULL,
+    name TEXT NOT NULL,
+    UNIQUE (application, name)
+) STRICT;
+
+CREATE TABLE subscriptions (
+    id INTEGER PRIMARY KEY,
+    class INTEGER NOT NULL,
+    subscriber INTEGER NOT NULL,
+    key TEXT,
+    device TEXT,
+    enabled INTEGER NOT NULL,
+    parameters TEXT NOT NULL,           -- a JSON object
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    revision INTEGER NOT NULL
+) STRICT;
+-- Finds those of a subscriber, and keeps keys unique; null keys are all different.
+CREATE UNIQUE INDEX subscriptions_by_subscriber ON subscriptions (subscriber, class, key);
+-- Finds those of a class in the order of their numbers. New ones are appended to it, which is cheap.
+CREATE INDEX subscriptions_by_class ON subscriptions (class);
+
+CREATE TABLE changes (
+    sequence INTEGER PRIMARY KEY,
+    kind INTEGER NOT NULL,              -- 0 application, 1 subscriber, 2 subscriptions, 3 API key
+    name TEXT,                          -- the application
+    first INTEGER,                      -- the subscriber, or the first subscription
+    last INTEGER,                       -- the last subscription
+    before TEXT                         -- of a subscriber: the channels of its active devices by name, null if disabled
+) STRICT;
+-- Subscriptions as they were before a change or removal, so that the state as of an earlier change can be told.
+CREATE TABLE before_images (
+    sequence INTEGER NOT NULL,
+    subscription INTEGER NOT NULL,
+    class INTEGER NOT NULL,
+    matched INTEGER NOT NULL,           -- whether it and its subscriber were enabled
+    parameters TEXT NOT NULL,
+    channel TEXT,
+    PRIMARY KEY (sequence, subscription)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE api_keys (
+    id TEXT PRIMARY KEY,
+    hash BLOB NOT NULL,
+    description TEXT NOT NULL,
+    scopes TEXT NOT NULL,               -- a JSON array
+    created_at INTEGER NOT NULL,
+    expires_at INTEGER
+) STRICT, WITHOUT ROWID;
+"#];

@@ -1,0 +1,349 @@
+//! Subscribers and their devices.
+
+use std::collections::BTreeMap;
+
+use rusqlite::{Connection, Row};
+use tocsin_model::{
+    id::{Name, SubscriberId, SubscriberNumber},
+    subscriber::{Device, DeviceState, Profile, Subscriber},
+    time::Timestamp,
+};
+
+use super::{
+    execute, feed::Books, json, json_at, name_at, number_at, parsed_at, query_all, query_one, signed, store_error,
+    subscriptions,
+};
+use crate::{
+    error::StoreError,
+    records::{
+        Expect, NewSubscriber, SubscriberFilter, Written, has_attribute, no_device, no_subscriber, reach, usable_device,
+    },
+};
+
+const COLUMNS: &str =
+    "s.number, s.id, s.enabled, s.locale, s.time_zone, s.attributes, s.created_at, s.updated_at, s.revision";
+
+/// Everything but the devices.
+fn subscriber_of(row: &Row<'_>) -> rusqlite::Result<Subscriber> {
+    Ok(Subscriber {
+        number: SubscriberNumber(number_at(row, 0)?),
+        id: parsed_at(row, 1)?,
+        profile: profile_at(row, 2)?,
+        devices: BTreeMap::new(),
+        created_at: Timestamp(row.get(6)?),
+        updated_at: Timestamp(row.get(7)?),
+        revision: number_at(row, 8)?,
+    })
+}
+
+/// A profile from four columns: enabled, locale, time zone, attributes.
+pub(super) fn profile_at(row: &Row<'_>, first: usize) -> rusqlite::Result<Profile> {
+    Ok(Profile {
+        enabled: row.get(first)?,
+        locale: row.get(first + 1)?,
+        time_zone: row.get(first + 2)?,
+        attributes: match row.get_ref(first + 3)? {
+            rusqlite::types::ValueRef::Null => BTreeMap::new(),
+            _ => json_at(row, first + 3)?,
+        },
+    })
+}
+
+fn attributes_json(profile: &Profile) -> Option<String> {
+    (!profile.attributes.is_empty()).then(|| json(&profile.attributes))
+}
+
+const fn state_number(state: DeviceState) -> i64 {
+    match state {
+        DeviceState::Active => 0,
+        DeviceState::Disabled => 1,
+        DeviceState::Bounced => 2,
+    }
+}
+
+/// FNV-1a. It only has to spread; a found device's address is compared.
+fn address_hash(address: &str) -> i64 {
+    let hash = address
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    hash.cast_signed()
+}
+
+/// The devices of a subscriber.
+pub(super) fn devices(connection: &Connection, subscriber: u64) -> Result<BTreeMap<Name, Device>, StoreError> {
+    let sql = "SELECT name, channel, address, state FROM devices WHERE subscriber = ?1";
+    let devices = query_all(connection, sql, [signed(subscriber)], |row| {
+        let state = match row.get(3)? {
+            0 => DeviceState::Active,
+            1 => DeviceState::Disabled,
+            2 => DeviceState::Bounced,
+            state => return Err(rusqlite::Error::IntegralValueOutOfRange(3, state)),
+        };
+        Ok((name_at(row, 0)?, Device { channel: name_at(row, 1)?, address: row.get(2)?, state }))
+    })?;
+    Ok(devices.into_iter().collect())
+}
+
+pub(super) fn find(connection: &Connection, id: &SubscriberId) -> Result<Option<Subscriber>, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM subscribers s WHERE id = ?1");
+    let Some(mut found) = query_one(connection, &sql, [id.as_str()], subscriber_of)? else { return Ok(None) };
+    found.devices = devices(connection, found.number.0)?;
+    Ok(Some(found))
+}
+
+/// The number of a subscriber.
+pub(super) fn number(connection: &Connection, id: &SubscriberId) -> Result<Option<u64>, StoreError> {
+    query_one(connection, "SELECT number FROM subscribers WHERE id = ?1", [id.as_str()], |row| number_at(row, 0))
+}
+
+/// The channel of the device that is told, and whether its subscriber is enabled.
+pub(super) fn channel_and_enabled(
+    connection: &Connection,
+    subscriber: u64,
+    device: Option<&Name>,
+) -> Result<(Option<String>, bool), StoreError> {
+    let sql = "SELECT enabled FROM subscribers WHERE number = ?1";
+    let enabled = query_one(connection, sql, [signed(subscriber)], |row| row.get(0))?.unwrap_or(false);
+    let devices = devices(connection, subscriber)?;
+    let channel = usable_device(&devices, device).map(|(_, device)| device.channel.as_str().to_owned());
+    Ok((channel, enabled))
+}
+
+pub(super) fn put(
+    books: &mut Books<'_>,
+    new: NewSubscriber,
+    expect: Expect,
+    now: Timestamp,
+) -> Result<Subscriber, StoreError> {
+    let old = find(books.connection, &new.id)?;
+    expect.check(old.as_ref().map(|old| old.revision), || format!("subscriber `{}`", new.id))?;
+    let devices = new.devices.map(BTreeMap::from_iter);
+    let Some(old) = old else {
+        books.subscriber += 1;
+        books.counts.subscribers += 1;
+        let made = Subscriber {
+            number: SubscriberNumber(books.subscriber),
+            id: new.id,
+            profile: new.profile,
+            devices: devices.unwrap_or_default(),
+            created_at: now,
+            updated_at: now,
+            revision: 1,
+        };
+        execute(
+            books.connection,
+            "INSERT INTO subscribers (number, id, enabled, locale, time_zone, attributes, created_at, updated_at, revision)
+                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, 1)",
+            (
+                signed(made.number.0),
+                made.id.as_str(),
+                made.profile.enabled,
+                &made.profile.locale,
+                &made.profile.time_zone,
+                attributes_json(&made.profile),
+                now.0,
+            ),
+        )?;
+        for (name, device) in &made.devices {
+            put_row(books, made.number, name, device)?;
+        }
+        return Ok(made);
+    };
+    let devices = devices.unwrap_or_else(|| old.devices.clone());
+    replace(books, old, new.profile, devices, now)
+}
+
+/// Stores many, in the order of their ids, which is the order of the index.
+pub(super) fn put_many(
+    books: &mut Books<'_>,
+    new: Vec<NewSubscriber>,
+    now: Timestamp,
+) -> Result<Vec<Written<SubscriberNumber>>, StoreError> {
+    let mut numbers = vec![SubscriberNumber(0); new.len()];
+    let mut new: Vec<_> = new.into_iter().enumerate().collect();
+    // Must stay a stable sort: of two lines for one subscriber the later one wins.
+    new.sort_by(|(_, one), (_, other)| one.id.cmp(&other.id));
+    for (place, new) in new {
+        numbers[place] = put(books, new, Expect::Any, now)?.number;
+    }
+    Ok(numbers.into_iter().map(Ok).collect())
+}
+
+/// Writes what differs. Nothing differs: nothing is written.
+fn replace(
+    books: &mut Books<'_>,
+    old: Subscriber,
+    profile: Profile,
+    devices: BTreeMap<Name, Device>,
+    now: Timestamp,
+) -> Result<Subscriber, StoreError> {
+    if old.profile == profile && old.devices == devices {
+        return Ok(old);
+    }
+    let before = reach(&old.profile, &old.devices);
+    let reach_changed = before != reach(&profile, &devices);
+    for name in old.devices.keys().filter(|name| !devices.contains_key(*name)) {
+        let sql = "DELETE FROM devices WHERE subscriber = ?1 AND name = ?2";
+        execute(books.connection, sql, (signed(old.number.0), name.as_str()))?;
+        books.counts.devices -= 1;
+    }
+    for (name, device) in &devices {
+        match old.devices.get(name) {
+            Some(same) if same == device => {}
+            Some(_) => update_row(books, old.number, name, device)?,
+            None => put_row(books, old.number, name, device)?,
+        }
+    }
+    let new = Subscriber { profile, devices, updated_at: now, revision: old.revision + 1, ..old };
+    execute(
+        books.connection,
+        "UPDATE subscribers SET enabled = ?2, locale = ?3, time_zone = ?4, attributes = ?5, updated_at = ?6, revision = ?7
+            WHERE number = ?1",
+        (
+            signed(new.number.0),
+            new.profile.enabled,
+            &new.profile.locale,
+            &new.profile.time_zone,
+            attributes_json(&new.profile),
+            now.0,
+            signed(new.revision),
+        ),
+    )?;
+    if reach_changed {
+        books.subscriber_changed(new.number.0, before.map(|before| json(&before)).as_deref())?;
+    }
+    Ok(new)
+}
+
+fn put_row(
+    books: &mut Books<'_>,
+    subscriber: SubscriberNumber,
+    name: &Name,
+    device: &Device,
+) -> Result<(), StoreError> {
+    let sql =
+        "INSERT INTO devices (subscriber, name, channel, address, address_hash, state) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    books.counts.devices += 1;
+    write_row(books, sql, subscriber, name, device)
+}
+
+fn update_row(
+    books: &mut Books<'_>,
+    subscriber: SubscriberNumber,
+    name: &Name,
+    device: &Device,
+) -> Result<(), StoreError> {
+    let sql = "UPDATE devices SET channel = ?3, address = ?4, address_hash = ?5, state = ?6 WHERE subscriber = ?1 AND name = ?2";
+    write_row(books, sql, subscriber, name, device)
+}
+
+fn write_row(
+    books: &Books<'_>,
+    sql: &str,
+    subscriber: SubscriberNumber,
+    name: &Name,
+    device: &Device,
+) -> Result<(), StoreError> {
+    let row = (
+        signed(subscriber.0),
+        name.as_str(),
+        device.channel.as_str(),
+        &device.address,
+        address_hash(&device.address),
+        state_number(device.state),
+    );
+    execute(books.connection, sql, row).map(|_| ())
+}
+
+pub(super) fn put_device(
+    books: &mut Books<'_>,
+    id: &SubscriberId,
+    name: Name,
+    device: Device,
+    now: Timestamp,
+) -> Result<Subscriber, StoreError> {
+    let old = find(books.connection, id)?.ok_or_else(|| no_subscriber(id))?;
+    let mut devices = old.devices.clone();
+    devices.insert(name, device);
+    let profile = old.profile.clone();
+    replace(books, old, profile, devices, now)
+}
+
+pub(super) fn remove_device(
+    books: &mut Books<'_>,
+    id: &SubscriberId,
+    name: &Name,
+    now: Timestamp,
+) -> Result<Subscriber, StoreError> {
+    let old = find(books.connection, id)?.ok_or_else(|| no_subscriber(id))?;
+    let mut devices = old.devices.clone();
+    devices.remove(name).ok_or_else(|| no_device(id, name))?;
+    let profile = old.profile.clone();
+    replace(books, old, profile, devices, now)
+}
+
+pub(super) fn remove(books: &mut Books<'_>, id: &SubscriberId, expect: Expect) -> Result<(), StoreError> {
+    let old = find(books.connection, id)?;
+    expect.check(old.as_ref().map(|old| old.revision), || format!("subscriber `{id}`"))?;
+    let old = old.ok_or_else(|| no_subscriber(id))?;
+    let number = signed(old.number.0);
+    subscriptions::remove_all_of_subscriber(books, old.number.0)?;
+    execute(books.connection, "DELETE FROM devices WHERE subscriber = ?1", [number])?;
+    execute(books.connection, "DELETE FROM subscribers WHERE number = ?1", [number])?;
+    books.counts.devices -= old.devices.len() as u64;
+    books.counts.subscribers -= 1;
+    let before = reach(&old.profile, &old.devices).map(|before| json(&before));
+    books.subscriber_changed(old.number.0, before.as_deref())
+}
+
+/// A page of subscribers. The index of ids or that of addresses leads; what is left of the filter is tested row by row.
+pub(super) fn list(
+    connection: &Connection,
+    filter: &SubscriberFilter,
+    after: Option<&SubscriberId>,
+    limit: usize,
+) -> Result<Vec<Subscriber>, StoreError> {
+    // CROSS JOIN keeps the order of the join: the few devices with the address come first.
+    let source = match filter.address {
+        Some(_) => {
+            "(SELECT DISTINCT subscriber FROM devices WHERE address_hash = ?5 AND address = ?6) d
+                CROSS JOIN subscribers s ON s.number = d.subscriber"
+        }
+        None => "subscribers s",
+    };
+    let sql = format!(
+        "SELECT {COLUMNS} FROM {source} WHERE s.id > ?1 AND s.id >= ?2
+            AND (?3 IS NULL OR s.locale = ?3) AND (?4 IS NULL OR s.enabled = ?4) {} ORDER BY s.id",
+        // Every parameter must occur.
+        if filter.address.is_some() { "" } else { "AND ?5 IS NULL AND ?6 IS NULL" },
+    );
+    let mut statement = connection.prepare_cached(&sql).map_err(store_error)?;
+    let prefix = filter.id_prefix.as_deref().unwrap_or_default();
+    let mut rows = statement
+        .query((
+            after.map_or("", SubscriberId::as_str),
+            prefix,
+            &filter.locale,
+            filter.enabled,
+            filter.address.as_deref().map(address_hash),
+            &filter.address,
+        ))
+        .map_err(store_error)?;
+    let mut page = Vec::new();
+    while page.len() < limit
+        && let Some(row) = rows.next().map_err(store_error)?
+    {
+        let mut found = subscriber_of(row).map_err(store_error)?;
+        if !found.id.as_str().starts_with(prefix) {
+            break;
+        }
+        if let Some((name, text)) = &filter.attribute
+            && !has_attribute(&found.profile.attributes, name, text)
+        {
+            continue;
+        }
+        found.devices = devices(connection, found.number.0)?;
+        page.push(found);
+    }
+    Ok(page)
+}

@@ -1,0 +1,354 @@
+//! Subscriptions. What changes or removes one leaves its before-image in the feed.
+
+use std::collections::HashMap;
+
+use rusqlite::{Connection, Row};
+use tocsin_model::{
+    id::{Name, SubscriberNumber, SubscriptionId},
+    subscription::Subscription,
+    time::Timestamp,
+};
+
+use super::{
+    applications, execute,
+    feed::{BeforeImage, Books},
+    name_at, number_at, parsed_at, query_all, query_one, signed, store_error, subscribers,
+};
+use crate::{
+    error::StoreError,
+    records::{Expect, NewSubscription, SubscriptionFilter, Written, no_subscriber, no_subscription, runs},
+};
+
+const COLUMNS: &str = "s.id, c.application, c.name, u.id, s.subscriber, s.key, s.device, s.enabled, s.parameters,
+    s.created_at, s.updated_at, s.revision";
+const SOURCE: &str =
+    "subscriptions s JOIN classes c ON c.number = s.class JOIN subscribers u ON u.number = s.subscriber";
+
+fn subscription_of(row: &Row<'_>) -> rusqlite::Result<Subscription> {
+    Ok(Subscription {
+        id: SubscriptionId(number_at(row, 0)?),
+        application: name_at(row, 1)?,
+        class: name_at(row, 2)?,
+        subscriber: parsed_at(row, 3)?,
+        subscriber_number: SubscriberNumber(number_at(row, 4)?),
+        key: row.get(5)?,
+        device: optional_name_at(row, 6)?,
+        enabled: row.get(7)?,
+        values: row.get(8)?,
+        created_at: Timestamp(row.get(9)?),
+        updated_at: Timestamp(row.get(10)?),
+        revision: number_at(row, 11)?,
+    })
+}
+
+pub(super) fn optional_name_at(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Name>> {
+    match row.get_ref(column)? {
+        rusqlite::types::ValueRef::Null => Ok(None),
+        _ => name_at(row, column).map(Some),
+    }
+}
+
+pub(super) fn find(connection: &Connection, id: SubscriptionId) -> Result<Option<Subscription>, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM {SOURCE} WHERE s.id = ?1");
+    query_one(connection, &sql, [signed(id.0)], subscription_of)
+}
+
+/// What of a row decides about its change: enough to compare and to leave an image.
+struct Found {
+    id: u64,
+    class: i64,
+    subscriber: u64,
+    device: Option<Name>,
+    enabled: bool,
+    parameters: Box<str>,
+    revision: u64,
+}
+
+const FOUND_COLUMNS: &str = "id, class, subscriber, device, enabled, parameters, revision";
+
+fn found_of(row: &Row<'_>) -> rusqlite::Result<Found> {
+    Ok(Found {
+        id: number_at(row, 0)?,
+        class: row.get(1)?,
+        subscriber: number_at(row, 2)?,
+        device: optional_name_at(row, 3)?,
+        enabled: row.get(4)?,
+        parameters: row.get(5)?,
+        revision: number_at(row, 6)?,
+    })
+}
+
+impl Found {
+    fn image(self, connection: &Connection) -> Result<BeforeImage, StoreError> {
+        let (channel, subscriber_enabled) =
+            subscribers::channel_and_enabled(connection, self.subscriber, self.device.as_ref())?;
+        Ok(BeforeImage {
+            subscription: self.id,
+            class: self.class,
+            matched: self.enabled && subscriber_enabled,
+            parameters: self.parameters,
+            channel,
+        })
+    }
+}
+
+/// Stores many. Those of one subscriber are stored side by side, because that is the order of the index; new ones get
+/// their numbers in that order, all without gaps, so the feed tells of them at once.
+pub(super) fn put_many(
+    books: &mut Books<'_>,
+    new: &[NewSubscription],
+    now: Timestamp,
+) -> Result<Vec<Written<SubscriptionId>>, StoreError> {
+    let mut order = subscribers_of(books.connection, new)?;
+    // Must stay a stable sort: of two lines with one key the later one wins.
+    order.sort_by_key(|(_, subscriber)| *subscriber);
+    let mut classes = HashMap::new();
+    let mut images: Vec<BeforeImage> = Vec::new();
+    let mut written: Vec<Written<SubscriptionId>> =
+        new.iter().map(|line| Err(no_subscriber(&line.subscriber))).collect();
+    let first_new = books.subscription + 1;
+    for (place, subscriber) in order {
+        let Some(subscriber) = subscriber else { continue };
+        let line = &new[place];
+        let class = match classes.get(&(&line.application, &line.class)) {
+            Some(class) => *class,
+            None => {
+                let class = applications::class_number(books.connection, &line.application, &line.class)?;
+                classes.insert((&line.application, &line.class), class);
+                class
+            }
+        };
+        let id = match insert(books, line, class, subscriber, now)? {
+            Some(id) => id,
+            None => {
+                let found = find_by_key(books.connection, subscriber, class, line.key.as_deref())?;
+                let id = found.id;
+                images.extend(change(books, found, line.device.as_ref(), line.enabled, &line.values, now)?);
+                id
+            }
+        };
+        written[place] = Ok(SubscriptionId(id));
+    }
+    if books.subscription >= first_new {
+        books.subscriptions_made(first_new, books.subscription)?;
+    }
+    // Must stay a stable sort: of one that was replaced twice, the first image is the one from before.
+    images.sort_by_key(|image| image.subscription);
+    images.dedup_by_key(|image| image.subscription);
+    tell_changed(books, &images)?;
+    Ok(written)
+}
+
+/// The number of each line's subscriber, if there is one.
+fn subscribers_of(connection: &Connection, new: &[NewSubscription]) -> Result<Vec<(usize, Option<u64>)>, StoreError> {
+    let mut numbers: Vec<(usize, Option<u64>)> = (0..new.len()).map(|place| (place, None)).collect();
+    numbers.sort_by(|(one, _), (other, _)| new[*one].subscriber.cmp(&new[*other].subscriber));
+    let mut last = None;
+    for (place, number) in &mut numbers {
+        let id = &new[*place].subscriber;
+        *number = match last {
+            Some((known, number)) if known == id => number,
+            _ => subscribers::number(connection, id)?,
+        };
+        last = Some((id, *number));
+    }
+    numbers.sort_by_key(|(place, _)| *place);
+    Ok(numbers)
+}
+
+/// Stores a new row, unless there is one with its key.
+fn insert(
+    books: &mut Books<'_>,
+    new: &NewSubscription,
+    class: i64,
+    subscriber: u64,
+    now: Timestamp,
+) -> Result<Option<u64>, StoreError> {
+    let id = books.subscription + 1;
+    let added = execute(
+        books.connection,
+        "INSERT INTO subscriptions
+            (id, class, subscriber, key, device, enabled, parameters, created_at, updated_at, revision)
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8, 1) ON CONFLICT (subscriber, class, key) DO NOTHING",
+        (
+            signed(id),
+            class,
+            signed(subscriber),
+            new.key.as_deref(),
+            new.device.as_ref().map(Name::as_str),
+            new.enabled,
+            &*new.values,
+            now.0,
+        ),
+    )?;
+    if added == 0 {
+        return Ok(None);
+    }
+    books.subscription = id;
+    books.counts.subscriptions += 1;
+    Ok(Some(id))
+}
+
+fn find_by_key(connection: &Connection, subscriber: u64, class: i64, key: Option<&str>) -> Result<Found, StoreError> {
+    let sql = format!("SELECT {FOUND_COLUMNS} FROM subscriptions WHERE subscriber = ?1 AND class = ?2 AND key = ?3");
+    query_one(connection, &sql, (signed(subscriber), class, key), found_of)?
+        .ok_or_else(|| StoreError::Damaged("an index of subscriptions names a row that is not there".to_owned()))
+}
+
+/// Writes what differs; gives the image from before if anything does.
+fn change(
+    books: &Books<'_>,
+    old: Found,
+    device: Option<&Name>,
+    enabled: bool,
+    values: &str,
+    now: Timestamp,
+) -> Result<Option<BeforeImage>, StoreError> {
+    if old.device.as_ref() == device && old.enabled == enabled && &*old.parameters == values {
+        return Ok(None);
+    }
+    execute(
+        books.connection,
+        "UPDATE subscriptions SET device = ?2, enabled = ?3, parameters = ?4, updated_at = ?5, revision = ?6
+            WHERE id = ?1",
+        (signed(old.id), device.map(Name::as_str), enabled, values, now.0, signed(old.revision + 1)),
+    )?;
+    old.image(books.connection).map(Some)
+}
+
+/// Tells the feed of changed or removed ones, ascending, a run at a time.
+fn tell_changed(books: &mut Books<'_>, images: &[BeforeImage]) -> Result<(), StoreError> {
+    runs(images, |image| image.subscription).try_for_each(|run| books.subscriptions_changed(run))
+}
+
+pub(super) fn update(
+    books: &mut Books<'_>,
+    id: SubscriptionId,
+    device: Option<&Name>,
+    enabled: bool,
+    values: &str,
+    expect: Expect,
+    now: Timestamp,
+) -> Result<Subscription, StoreError> {
+    let old = find_expected(books.connection, id, expect)?;
+    let image = change(books, old, device, enabled, values, now)?;
+    tell_changed(books, image.as_slice())?;
+    find(books.connection, id)?.ok_or_else(|| no_subscription(id))
+}
+
+pub(super) fn remove(books: &mut Books<'_>, id: SubscriptionId, expect: Expect) -> Result<(), StoreError> {
+    let old = find_expected(books.connection, id, expect)?;
+    remove_rows(books, vec![old])
+}
+
+fn find_expected(connection: &Connection, id: SubscriptionId, expect: Expect) -> Result<Found, StoreError> {
+    let sql = format!("SELECT {FOUND_COLUMNS} FROM subscriptions WHERE id = ?1");
+    let found = query_one(connection, &sql, [signed(id.0)], found_of)?;
+    expect.check(found.as_ref().map(|found| found.revision), || format!("subscription `{id}`"))?;
+    found.ok_or_else(|| no_subscription(id))
+}
+
+/// Removes rows that are given in the order of their numbers.
+fn remove_rows(books: &mut Books<'_>, rows: Vec<Found>) -> Result<(), StoreError> {
+    let mut images = Vec::with_capacity(rows.len());
+    for row in rows {
+        execute(books.connection, "DELETE FROM subscriptions WHERE id = ?1", [signed(row.id)])?;
+        books.counts.subscriptions -= 1;
+        images.push(row.image(books.connection)?);
+    }
+    tell_changed(books, &images)
+}
+
+pub(super) fn remove_all_of_subscriber(books: &mut Books<'_>, subscriber: u64) -> Result<(), StoreError> {
+    let sql = format!("SELECT {FOUND_COLUMNS} FROM subscriptions WHERE subscriber = ?1 ORDER BY id");
+    let rows = query_all(books.connection, &sql, [signed(subscriber)], found_of)?;
+    remove_rows(books, rows)
+}
+
+/// Removes up to `limit` of an application, class by class. Gives how many it removed.
+pub(super) fn remove_some_of_application(
+    books: &mut Books<'_>,
+    application: &Name,
+    limit: usize,
+) -> Result<usize, StoreError> {
+    let sql = format!("SELECT {FOUND_COLUMNS} FROM subscriptions WHERE class = ?1 ORDER BY id LIMIT ?2");
+    let mut removed = 0;
+    for (class, ..) in applications::classes(books.connection, Some(application), None)? {
+        let rows = query_all(books.connection, &sql, (class, signed((limit - removed) as u64)), found_of)?;
+        removed += rows.len();
+        remove_rows(books, rows)?;
+    }
+    Ok(removed)
+}
+
+pub(super) fn all_of_subscriber(
+    connection: &Connection,
+    subscriber: SubscriberNumber,
+) -> Result<Vec<SubscriptionId>, StoreError> {
+    let sql = "SELECT id FROM subscriptions WHERE subscriber = ?1 ORDER BY id";
+    query_all(connection, sql, [signed(subscriber.0)], |row| number_at(row, 0).map(SubscriptionId))
+}
+
+/// The rows of some classes in the order of their numbers: a merge of one index scan for each class.
+///
+/// Each class's scan is already in order, so SQLite merges them row by row and sorts nothing. `?1` is the number after
+/// which it begins.
+pub(super) fn merged_by_class(classes: &[i64], columns: &str, condition: &str) -> String {
+    let scan = |class: &i64| {
+        format!("SELECT {columns} FROM subscriptions WHERE class = {class} AND id > ?1 AND ({condition})")
+    };
+    classes.iter().map(scan).collect::<Vec<_>>().join(" UNION ALL ") + " ORDER BY id"
+}
+
+/// Most classes whose scans are merged; SQLite allows 500 parts. Beyond it all subscriptions are scanned.
+pub(super) const MERGED_CLASSES_MAX: usize = 100;
+
+/// A page of subscriptions. The index by subscriber leads, else that by class, else the numbers.
+pub(super) fn list(
+    connection: &Connection,
+    filter: &SubscriptionFilter,
+    after: Option<SubscriptionId>,
+    limit: usize,
+) -> Result<Vec<Subscription>, StoreError> {
+    let classes: Option<Vec<i64>> = if filter.application.is_some() || filter.class.is_some() {
+        let found = applications::classes(connection, filter.application.as_ref(), filter.class.as_ref())?;
+        if found.is_empty() {
+            return Ok(Vec::new());
+        }
+        Some(found.into_iter().map(|(number, ..)| number).collect())
+    } else {
+        None
+    };
+    let subscriber = match &filter.subscriber {
+        Some(id) => match subscribers::number(connection, id)? {
+            Some(number) => Some(number),
+            None => return Ok(Vec::new()),
+        },
+        None => None,
+    };
+    let condition = "(?2 IS NULL OR subscriber = ?2) AND (?3 IS NULL OR key = ?3) AND (?4 IS NULL OR enabled = ?4)";
+    let is_one_of = |classes: &[i64]| {
+        let numbers: Vec<String> = classes.iter().map(i64::to_string).collect();
+        format!("class IN ({})", numbers.join(", "))
+    };
+    let ids = match (subscriber, &classes) {
+        (Some(_), classes) => format!(
+            "SELECT id FROM subscriptions WHERE subscriber = ?2 AND id > ?1 AND {condition} AND {} ORDER BY id",
+            classes.as_deref().map_or("1".to_owned(), is_one_of)
+        ),
+        (None, Some(classes)) if classes.len() <= MERGED_CLASSES_MAX => merged_by_class(classes, "id", condition),
+        (None, classes) => format!(
+            "SELECT id FROM subscriptions WHERE id > ?1 AND {condition} AND {} ORDER BY id",
+            classes.as_deref().map_or("1".to_owned(), is_one_of)
+        ),
+    };
+    // CROSS JOIN keeps the order of the join, and with it that of the numbers.
+    let sql = format!(
+        "SELECT {COLUMNS} FROM ({ids} LIMIT ?5) found CROSS JOIN {SOURCE} WHERE s.id = found.id ORDER BY found.id"
+    );
+    let mut statement = connection.prepare(&sql).map_err(store_error)?;
+    let after = after.map_or(0, |after| signed(after.0));
+    let parameters = (after, subscriber.map(signed), filter.key.as_deref(), filter.enabled, signed(limit as u64));
+    let rows = statement.query_map(parameters, subscription_of).map_err(store_error)?;
+    rows.collect::<Result<_, _>>().map_err(store_error)
+}

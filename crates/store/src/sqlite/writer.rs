@@ -1,0 +1,634 @@
+//! One SQLite file: a writer that commits in groups, readers beside it, and a checkpointer behind it.
+//!
+//! Callers share one fsync: the writer takes one job, then whatever else already waits, and commits all of it at once.
+//! It never waits for company; the fsync of one group is the time in which the next one gathers. An answer is sent
+//! only after its commit.
+//!
+//! Trouble is told apart by what can be done about it. A full disk fails the group with `Full`, and the writer goes on,
+//! for there may be room later. After any other I/O error nobody can say what has reached the disk (a repeated `fsync`
+//! may claim success for pages that were dropped), so the writer acknowledges nothing any more until a restart.
+
+use std::{
+    collections::VecDeque,
+    fs::{File, OpenOptions, TryLockError},
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use rusqlite::{Connection, ErrorCode, hooks::Wal};
+use tokio::sync::oneshot;
+
+use crate::error::StoreError;
+
+/// Writes that may wait; the next one gets `Full`.
+pub(crate) const WAITING_WRITES_MAX: usize = 8_192;
+/// Jobs of one commit, beside the first.
+const COMPANY_MAX: usize = 1_024;
+/// Reads that may wait; the next one gets `Full`.
+const WAITING_READS_MAX: usize = 8_192;
+/// The checkpointer follows the writer in steps of about this many bytes of log.
+const CHECKPOINT_STEP_BYTES: u64 = 8 << 20;
+/// Prepared statements kept by each connection.
+const STATEMENTS_MAX: usize = 128;
+
+/// How a file is opened.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    /// Bytes of a page of a new file: a power of two from 512 to 65,536. An existing file keeps its own.
+    pub page_bytes: u32,
+    /// When the log has grown to this size, the writer itself completes the checkpoint between two commits, so that the
+    /// log starts again from its beginning.
+    pub log_bytes_max: u64,
+    /// Page cache of the writer, in KiB. It grows as it is used.
+    pub writer_cache_kib: u32,
+    /// Page cache of each reader, in KiB.
+    pub reader_cache_kib: u32,
+    /// Threads that read.
+    pub readers: usize,
+    /// The schema, as steps that only go forward: the file's `user_version` is how many of them it has had.
+    pub migrations: &'static [&'static str],
+}
+
+/// An open file. Dropping it waits for the writes that were taken on.
+pub(crate) struct Database {
+    path: PathBuf,
+    writes: Option<Sender<WriteJob>>,
+    reads: Option<Sender<ReadJob>>,
+    threads: Vec<JoinHandle<()>>,
+    health: Arc<Health>,
+    /// Held for as long as the file is open: a second process is refused.
+    _lock: File,
+}
+
+/// What a job wants done once its commit is durable, such as waking those who wait. Dropped if the commit fails.
+#[derive(Default)]
+pub(crate) struct AfterCommit(Vec<Box<dyn FnOnce() + Send>>);
+
+impl AfterCommit {
+    /// Adds something to do. It runs on the writer's thread, before the job is answered, so it must be quick.
+    pub(crate) fn run(&mut self, act: impl FnOnce() + Send + 'static) {
+        self.0.push(Box::new(act));
+    }
+}
+
+type ReadJob = Box<dyn FnOnce(&Connection) + Send>;
+/// Gets the connection, or the reason why it cannot run at all.
+type WriteJob = Box<dyn FnOnce(Result<&Connection, &Fault>) -> Option<Done> + Send>;
+
+/// A job that ran, and waits for its commit.
+struct Done {
+    /// The trouble, if it is one after which nothing can be trusted.
+    fatal: Option<String>,
+    answer: Box<dyn FnOnce(Result<(), &Fault>) + Send>,
+}
+
+/// Why a commit failed.
+enum Fault {
+    Full(String),
+    Failed(String),
+}
+
+impl Fault {
+    fn to_error(&self) -> StoreError {
+        match self {
+            Fault::Full(why) => StoreError::Full(why.clone()),
+            Fault::Failed(why) => StoreError::unavailable(why.clone()),
+        }
+    }
+}
+
+/// Set once, when nothing can be acknowledged any more.
+#[derive(Default)]
+struct Health(OnceLock<String>);
+
+impl Health {
+    fn fail(&self, why: String) {
+        tracing::error!(why, "the store stops acknowledging until a restart");
+        let _ = self.0.set(why);
+    }
+
+    fn check(&self) -> Result<(), StoreError> {
+        self.0.get().map_or(Ok(()), |why| Err(StoreError::unavailable(why.clone())))
+    }
+
+    fn error(&self) -> StoreError {
+        self.check().err().unwrap_or_else(|| StoreError::unavailable("the store has been closed"))
+    }
+}
+
+impl Database {
+    /// Opens or makes a file and brings its schema up to date. Blocks.
+    ///
+    /// # Errors
+    /// `Unavailable` if another process has it open, if it was written by a newer version, or if it cannot be opened.
+    pub(crate) fn open(path: &Path, options: &Options) -> Result<Database, StoreError> {
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).map_err(|error| cannot_open(folder, error))?;
+        }
+        let lock = lock(path)?;
+        let mut writer = connect(path, options, options.writer_cache_kib)?;
+        writer.pragma_update(None, "synchronous", "FULL").map_err(store_error)?;
+        migrate(&mut writer, path, options.migrations)?;
+        // Checkpoints are run here, not inside a commit, where somebody would wait for them.
+        writer.pragma_update(None, "wal_autocheckpoint", 0).map_err(store_error)?;
+        writer.pragma_update(None, "journal_size_limit", options.log_bytes_max.cast_signed()).map_err(store_error)?;
+        let page_bytes: u32 = writer.pragma_query_value(None, "page_size", |row| row.get(0)).map_err(store_error)?;
+        let page_bytes = u64::from(page_bytes);
+
+        let health = Arc::new(Health::default());
+        let mut threads = Vec::new();
+
+        let (nudge, nudged) = bounded(1);
+        let checkpointer = connect(path, options, 64)?;
+        checkpointer.pragma_update(None, "synchronous", "FULL").map_err(store_error)?;
+        threads.push(spawn("checkpointer", {
+            let health = health.clone();
+            move || follow_with_checkpoints(&checkpointer, &nudged, &health)
+        })?);
+
+        let log_pages = Arc::new(AtomicU64::new(0));
+        writer
+            .wal_hook(Some({
+                let log_pages = log_pages.clone();
+                move |_: &mut Wal, pages| {
+                    log_pages.store(u64::try_from(pages).unwrap_or(0), Ordering::Relaxed);
+                    Ok(())
+                }
+            }))
+            .map_err(store_error)?;
+        let (writes, taken) = bounded(WAITING_WRITES_MAX);
+        let writer = Writer {
+            connection: writer,
+            health: health.clone(),
+            log_pages,
+            log_pages_max: options.log_bytes_max / page_bytes,
+            step_pages: CHECKPOINT_STEP_BYTES / page_bytes,
+            nudge,
+            nudged_at: 0,
+        };
+        threads.push(spawn("writer", move || writer.run(&taken))?);
+
+        let (reads, asked) = bounded::<ReadJob>(WAITING_READS_MAX);
+        for _ in 0..options.readers.max(1) {
+            let reader = connect(path, options, options.reader_cache_kib)?;
+            reader.pragma_update(None, "query_only", true).map_err(store_error)?;
+            let asked = asked.clone();
+            threads.push(spawn("reader", move || {
+                while let Ok(job) = asked.recv() {
+                    job(&reader);
+                }
+            })?);
+        }
+        Ok(Database { path: path.to_owned(), writes: Some(writes), reads: Some(reads), threads, health, _lock: lock })
+    }
+
+    /// Runs a job that changes several things, all or none of them: what it did is undone if it fails or panics.
+    ///
+    /// # Errors
+    /// The job's own; `Full` if there is no room or too many writes wait; `Unavailable` if the commit failed otherwise.
+    /// In each case nothing was stored.
+    pub(crate) async fn write<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.submit_and_wait(true, job).await
+    }
+
+    /// Runs a job of one statement, which SQLite itself undoes if it fails. The job must not fail after it.
+    ///
+    /// # Errors
+    /// As [`Database::write`].
+    pub(crate) async fn write_one<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.submit_and_wait(false, job).await
+    }
+
+    /// As [`Database::write`], for the time before there are tasks: it blocks its thread.
+    pub(crate) fn write_blocking<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (answer, answered) = bounded(1);
+        self.submit(true, job, move |result| {
+            let _ = answer.send(result);
+        })?;
+        answered.recv().unwrap_or_else(|_| Err(self.health.error()))
+    }
+
+    async fn submit_and_wait<T: Send + 'static>(
+        &self,
+        in_savepoint: bool,
+        job: impl FnOnce(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        self.submit(in_savepoint, job, move |result| {
+            // A caller that stopped waiting has its write nevertheless.
+            let _ = answer.send(result);
+        })?;
+        answered.await.unwrap_or_else(|_| Err(self.health.error()))
+    }
+
+    fn submit<T: Send + 'static>(
+        &self,
+        in_savepoint: bool,
+        job: impl FnOnce(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
+        answer: impl FnOnce(Result<T, StoreError>) + Send + 'static,
+    ) -> Result<(), StoreError> {
+        self.health.check()?;
+        let job: WriteJob = Box::new(move |connection| {
+            let connection = match connection {
+                Ok(connection) => connection,
+                Err(fault) => {
+                    answer(Err(fault.to_error()));
+                    return None;
+                }
+            };
+            let mut after = AfterCommit::default();
+            let result = run_job(connection, in_savepoint, || job(connection, &mut after));
+            let fatal = result.as_ref().err().and_then(fatal_reason);
+            Some(Done {
+                fatal,
+                answer: Box::new(move |committed| {
+                    let result = match (result, committed) {
+                        (Ok(value), Ok(())) => {
+                            after.0.into_iter().for_each(|act| act());
+                            Ok(value)
+                        }
+                        (Ok(_), Err(fault)) => Err(fault.to_error()),
+                        (Err(error), _) => Err(error),
+                    };
+                    answer(result);
+                }),
+            })
+        });
+        match self.writes.as_ref().expect("open until dropped").try_send(job) {
+            Ok(()) => Ok(()),
+            Err(TrySendError::Full(_)) => Err(StoreError::Full(format!("{WAITING_WRITES_MAX} writes wait already"))),
+            Err(TrySendError::Disconnected(_)) => Err(self.health.error()),
+        }
+    }
+
+    /// Runs a read on one of the readers' threads. It sees every write that was acknowledged before the call.
+    ///
+    /// # Errors
+    /// The job's own; `Full` if too many reads wait.
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        let job: ReadJob = Box::new(move |connection| {
+            let result = catch_unwind(AssertUnwindSafe(|| {
+                // One transaction, so that a read of several statements sees one state.
+                let snapshot = connection.unchecked_transaction().map_err(store_error)?;
+                let result = job(connection);
+                drop(snapshot);
+                result
+            }));
+            let _ = answer.send(result.unwrap_or_else(|panic| Err(panicked(&panic))));
+        });
+        match self.reads.as_ref().expect("open until dropped").try_send(job) {
+            Ok(()) => answered.await.unwrap_or_else(|_| Err(self.health.error())),
+            Err(TrySendError::Full(_)) => Err(StoreError::Full(format!("{WAITING_READS_MAX} reads wait already"))),
+            Err(TrySendError::Disconnected(_)) => Err(self.health.error()),
+        }
+    }
+
+    /// Writes and syncs a few bytes through the writer; says how long that took, waiting included.
+    ///
+    /// # Errors
+    /// As [`Database::write`].
+    pub(crate) async fn probe(&self) -> Result<Duration, StoreError> {
+        let start = Instant::now();
+        self.write_one(|connection, _| {
+            connection
+                .prepare_cached(
+                    "INSERT INTO probe (one, count) VALUES (1, 1) ON CONFLICT DO UPDATE SET count = count + 1",
+                )
+                .and_then(|mut statement| statement.execute(()))
+                .map_err(store_error)
+        })
+        .await?;
+        Ok(start.elapsed())
+    }
+
+    /// Where the file is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        // Without senders the writer ends after the jobs that wait; the checkpointer ends with the writer.
+        drop(self.writes.take());
+        drop(self.reads.take());
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Refuses intake while the disk is nearly full, so that there is always room to finish what was taken in.
+#[derive(Debug, Clone)]
+pub(crate) struct FreeSpace {
+    /// A folder of the file system.
+    folder: PathBuf,
+    /// Bytes that must be free.
+    reserve_bytes: u64,
+}
+
+impl FreeSpace {
+    /// Watches the file system of a file. A reserve of 0 switches the guard off.
+    pub(crate) fn beside(path: &Path, reserve_bytes: u64) -> Self {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        FreeSpace { folder: folder.to_owned(), reserve_bytes }
+    }
+
+    /// Asks the file system; about a microsecond.
+    ///
+    /// # Errors
+    /// `Full` if less than the reserve is free.
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        if self.reserve_bytes == 0 {
+            return Ok(());
+        }
+        let system = rustix::fs::statvfs(&self.folder).map_err(StoreError::unavailable)?;
+        let free_bytes = system.f_bavail.saturating_mul(system.f_frsize);
+        if free_bytes < self.reserve_bytes {
+            return Err(StoreError::Full(format!(
+                "{free_bytes} bytes are free on the disk, {} are kept in reserve",
+                self.reserve_bytes
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// What a caller can do about an error of SQLite.
+pub(crate) fn store_error(error: rusqlite::Error) -> StoreError {
+    // The shared-memory index of the log cannot grow: SQLite reports an I/O error, but the disk is full.
+    const SHARED_MEMORY_SIZE: i32 = rusqlite::ffi::SQLITE_IOERR_SHMSIZE;
+    match &error {
+        rusqlite::Error::SqliteFailure(cause, _) => match (cause.code, cause.extended_code) {
+            (ErrorCode::DiskFull, _) | (_, SHARED_MEMORY_SIZE) => StoreError::Full("the disk is full".to_owned()),
+            (ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase, _) => StoreError::Damaged(error.to_string()),
+            _ => StoreError::unavailable(error),
+        },
+        rusqlite::Error::FromSqlConversionFailure(..)
+        | rusqlite::Error::IntegralValueOutOfRange(..)
+        | rusqlite::Error::InvalidColumnType(..) => StoreError::Damaged(error.to_string()),
+        _ => StoreError::unavailable(error),
+    }
+}
+
+/// Why nothing may be acknowledged after this error, if it is such a one.
+fn fatal_reason(error: &StoreError) -> Option<String> {
+    let StoreError::Unavailable(source) = error else { return None };
+    match source.downcast_ref::<rusqlite::Error>()? {
+        error @ rusqlite::Error::SqliteFailure(cause, _) if cause.code == ErrorCode::SystemIoFailure => {
+            Some(format!("an I/O error: {error}"))
+        }
+        _ => None,
+    }
+}
+
+fn run_job<T>(
+    connection: &Connection,
+    in_savepoint: bool,
+    job: impl FnOnce() -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    let statement =
+        |sql: &str| connection.prepare_cached(sql).and_then(|mut statement| statement.execute(())).map_err(store_error);
+    if in_savepoint {
+        statement("SAVEPOINT job")?;
+    }
+    let result = catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|panic| Err(panicked(&panic)));
+    // After some errors SQLite has rolled back the whole transaction by itself, savepoints and all.
+    if in_savepoint && !connection.is_autocommit() {
+        if result.is_err() {
+            statement("ROLLBACK TO job")?;
+        }
+        statement("RELEASE job")?;
+    }
+    result
+}
+
+fn panicked(panic: &Box<dyn std::any::Any + Send>) -> StoreError {
+    let why = panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_default();
+    tracing::error!(why, "a job of the store panicked");
+    StoreError::unavailable(format!("a job of the store panicked: {why}"))
+}
+
+struct Writer {
+    connection: Connection,
+    health: Arc<Health>,
+    /// Pages in the log after the last commit.
+    log_pages: Arc<AtomicU64>,
+    log_pages_max: u64,
+    step_pages: u64,
+    nudge: Sender<()>,
+    /// Pages in the log when the checkpointer was nudged last.
+    nudged_at: u64,
+}
+
+impl Writer {
+    fn run(mut self, jobs: &Receiver<WriteJob>) {
+        let mut group = VecDeque::new();
+        while let Ok(first) = jobs.recv() {
+            group.push_back(first);
+            group.extend(jobs.try_iter().take(COMPANY_MAX));
+            while !group.is_empty() {
+                self.commit(&mut group);
+                if self.health.check().is_err() {
+                    // Unanswered jobs are dropped, here and with the channel; their callers read the reason.
+                    return;
+                }
+            }
+            self.keep_log_short();
+        }
+    }
+
+    /// Runs a group in one transaction and answers each job after the commit. What is left in the group afterwards did
+    /// not run and wants a transaction of its own.
+    fn commit(&self, group: &mut VecDeque<WriteJob>) {
+        if let Err(error) = self.connection.execute_batch("BEGIN IMMEDIATE") {
+            let fault = self.fault(error);
+            for job in group.drain(..) {
+                job(Err(&fault));
+            }
+            return;
+        }
+        let mut done = Vec::with_capacity(group.len());
+        while let Some(job) = group.pop_front() {
+            let Some(job) = job(Ok(&self.connection)) else { continue };
+            let fatal = job.fatal.clone();
+            done.push(job);
+            if let Some(why) = fatal {
+                self.health.fail(why);
+                break;
+            }
+            // After some errors SQLite rolls back the whole transaction by itself.
+            if self.connection.is_autocommit() {
+                break;
+            }
+        }
+        let committed = if self.health.check().is_err() {
+            Err(Fault::Failed(self.health.error().to_string()))
+        } else if self.connection.is_autocommit() {
+            Err(Fault::Full("another write of the same commit found no room".to_owned()))
+        } else {
+            self.connection.execute_batch("COMMIT").map_err(|error| self.fault(error))
+        };
+        if committed.is_err() && !self.connection.is_autocommit() {
+            let _ = self.connection.execute_batch("ROLLBACK");
+        }
+        for job in done {
+            (job.answer)(committed.as_ref().map(|()| ()));
+        }
+    }
+
+    /// What a failed BEGIN or COMMIT means.
+    fn fault(&self, error: rusqlite::Error) -> Fault {
+        let busy = matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked));
+        match store_error(error) {
+            StoreError::Full(why) => Fault::Full(why),
+            error => {
+                if !busy {
+                    self.health.fail(format!("a commit failed: {error}"));
+                }
+                Fault::Failed(error.to_string())
+            }
+        }
+    }
+
+    /// Lets the checkpointer follow in steps; does the rest itself when the log is long enough to start again, which it
+    /// can only do while nobody appends.
+    fn keep_log_short(&mut self) {
+        let pages = self.log_pages.load(Ordering::Relaxed);
+        if pages < self.nudged_at {
+            self.nudged_at = 0;
+        }
+        if pages >= self.log_pages_max {
+            if let Err(StoreError::Unavailable(error)) = checkpoint(&self.connection) {
+                self.health.fail(format!("a checkpoint failed: {error}"));
+            }
+        } else if pages - self.nudged_at >= self.step_pages && self.nudge.try_send(()).is_ok() {
+            self.nudged_at = pages;
+        }
+    }
+}
+
+/// Copies what it can from the log into the file without making anybody wait. Gives whether all of it was copied.
+fn checkpoint(connection: &Connection) -> Result<bool, StoreError> {
+    connection
+        .query_row("PRAGMA wal_checkpoint(PASSIVE)", (), |row| {
+            let (blocked, in_log, copied): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            Ok(blocked == 0 && in_log == copied)
+        })
+        .map_err(store_error)
+}
+
+/// Follows the writer until it ends. A full disk is no trouble here: the log keeps what could not be copied.
+fn follow_with_checkpoints(connection: &Connection, nudged: &Receiver<()>, health: &Health) {
+    while nudged.recv().is_ok() {
+        if let Err(StoreError::Unavailable(error)) = checkpoint(connection) {
+            health.fail(format!("a checkpoint failed: {error}"));
+            return;
+        }
+    }
+}
+
+/// Refuses a file that another process has open. The operating system frees the lock when its holder ends, however.
+fn lock(path: &Path) -> Result<File, StoreError> {
+    let mut lock_path = path.as_os_str().to_owned();
+    lock_path.push(".lock");
+    let lock_path = PathBuf::from(lock_path);
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&lock_path)
+        .map_err(|error| cannot_open(&lock_path, error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(StoreError::unavailable(format!(
+            "another process works with `{}`; stop it, or choose another folder",
+            path.display()
+        ))),
+        Err(TryLockError::Error(error)) => Err(cannot_open(&lock_path, error)),
+    }
+}
+
+fn cannot_open(path: &Path, error: std::io::Error) -> StoreError {
+    if error.kind() == std::io::ErrorKind::StorageFull {
+        return StoreError::Full(format!("cannot open `{}`: {error}", path.display()));
+    }
+    StoreError::unavailable(format!("cannot open `{}`: {error}", path.display()))
+}
+
+fn connect(path: &Path, options: &Options, cache_kib: u32) -> Result<Connection, StoreError> {
+    let connection = Connection::open(path).map_err(store_error)?;
+    let set = |name: &str, value: i64| connection.pragma_update(None, name, value).map_err(store_error);
+    connection.busy_timeout(Duration::from_secs(10)).map_err(store_error)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    // Only the first connection of a new file decides, before the log is switched on.
+    set("page_size", i64::from(options.page_bytes))?;
+    let mode: String =
+        connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0)).map_err(store_error)?;
+    if mode != "wal" {
+        return Err(StoreError::unavailable(format!(
+            "the file system of `{}` does not allow a write-ahead log (SQLite answers `{mode}`)",
+            path.display()
+        )));
+    }
+    set("cache_size", -i64::from(cache_kib))?;
+    set("temp_store", 2)?;
+    set("trusted_schema", 0)?;
+    Ok(connection)
+}
+
+/// Brings the schema up to date, one step a transaction.
+fn migrate(connection: &mut Connection, path: &Path, migrations: &[&str]) -> Result<(), StoreError> {
+    let version: u32 = connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(store_error)?;
+    let version = version as usize;
+    if version > migrations.len() {
+        return Err(StoreError::unavailable(format!(
+            "`{}` was written by a newer version of Tocsin (its schema is {version}, this one knows {}); use that version, \
+             or restore a backup made before it",
+            path.display(),
+            migrations.len()
+        )));
+    }
+    for (done, migration) in migrations.iter().enumerate().skip(version) {
+        let transaction = connection.transaction().map_err(store_error)?;
+        transaction
+            .execute_batch("CREATE TABLE IF NOT EXISTS probe (one INTEGER PRIMARY KEY, count INTEGER NOT NULL) STRICT")
+            .and_then(|()| transaction.execute_batch(migration))
+            .and_then(|()| transaction.pragma_update(None, "user_version", i64::try_from(done + 1).unwrap_or(i64::MAX)))
+            .and_then(|()| transaction.commit())
+            .map_err(store_error)?;
+        tracing::info!(file = %path.display(), schema = done + 1, "the schema went a step forward");
+    }
+    Ok(())
+}
+
+fn spawn(role: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StoreError> {
+    std::thread::Builder::new().name(format!("store-{role}")).spawn(run).map_err(StoreError::unavailable)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,111 @@
+//! Channels whose answers are scripted, and what they saw.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tocsin_delivery::{Answer, Clock, OpenChannel, Outgoing};
+use tocsin_model::receipt::{Disposition, Reason, ReasonKind};
+use tokio::sync::mpsc;
+
+use crate::SimulatedClock;
+
+/// How an address answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Manner {
+    /// Takes everything.
+    Delivers,
+    /// Not now, perhaps with a time to wait.
+    Defers(Option<Duration>),
+    /// Never.
+    Refuses,
+    /// Takes it, but the answer comes so much later.
+    Ponders(Duration),
+}
+
+/// All far ends of a scenario: how each address answers, and a line for each message that reached one.
+#[derive(Clone)]
+pub struct FarEnds {
+    clock: SimulatedClock,
+    manners: Arc<Mutex<BTreeMap<String, Manner>>>,
+    seen: Arc<Mutex<Vec<String>>>,
+}
+
+impl FarEnds {
+    /// Far ends that take everything.
+    pub fn new(clock: SimulatedClock) -> Self {
+        FarEnds { clock, manners: Arc::default(), seen: Arc::default() }
+    }
+
+    /// From now on, this address answers so.
+    pub fn set(&self, address: &str, manner: Manner) {
+        self.manners.lock().insert(address.to_owned(), manner);
+    }
+
+    /// What reached the far ends, a line each.
+    pub fn seen(&self) -> Vec<String> {
+        self.seen.lock().clone()
+    }
+
+    /// Adds a line of the script's own to what was seen.
+    pub fn note(&self, line: String) {
+        self.seen.lock().push(line);
+    }
+
+    /// A channel of this name that leads here.
+    pub fn channel(&self, name: &str) -> Box<dyn OpenChannel> {
+        Box::new(FarEnd { name: name.to_owned(), ends: self.clone() })
+    }
+}
+
+struct FarEnd {
+    name: String,
+    ends: FarEnds,
+}
+
+#[async_trait]
+impl OpenChannel for FarEnd {
+    async fn send(&self, outgoing: Outgoing, answers: &mpsc::Sender<Answer>) {
+        let sent_at = self.ends.clock.now();
+        let manner = self.ends.manners.lock().get(&outgoing.address).cloned().unwrap_or(Manner::Delivers);
+        let answer = |text: &str| Reason::new(ReasonKind::Answer, text);
+        let (disposition, word, delay) = match manner {
+            Manner::Delivers => (Disposition::Delivered { reply: "ok".into() }, "delivered", Duration::ZERO),
+            Manner::Ponders(delay) => (Disposition::Delivered { reply: "ok".into() }, "delivered", delay),
+            Manner::Defers(retry_after) => {
+                (Disposition::Deferred { reason: answer("not now"), retry_after }, "deferred", Duration::ZERO)
+            }
+            Manner::Refuses => (Disposition::Refused { reason: answer("never") }, "refused", Duration::ZERO),
+        };
+        let subject = outgoing.content.subject.as_deref().unwrap_or_default();
+        let time = self.ends.clock.time_of_day(sent_at);
+        let (name, id, address) = (&self.name, outgoing.id, &outgoing.address);
+        self.ends.note(format!("{time} {name} {address} {id}: {subject} -> {word}"));
+        let (answers, clock) = (answers.clone(), self.ends.clock);
+        tokio::spawn(async move {
+            tokio::time::sleep(delay).await;
+            let answer = Answer {
+                ticket: outgoing.ticket,
+                id: outgoing.id,
+                formatted_at: outgoing.formatted_at,
+                sent_at,
+                answered_at: clock.now(),
+                disposition,
+            };
+            // A crash in between leaves nobody to tell.
+            let _ = answers.send(answer).await;
+        });
+    }
+
+    async fn settle(&self) {}
+
+    async fn probe(&self) -> Result<String, Reason> {
+        Ok("scripted".to_owned())
+    }
+
+    fn down(&self) -> Option<Reason> {
+        None
+    }
+
+    async fn close(self: Box<Self>) {}
+}

@@ -1,0 +1,281 @@
+//! Scripts and their transcripts.
+//!
+//! ```text
+//! 08:00 subscriber alice email=alice@example.org [locale=de]
+//! 08:00 subscribe alice nearby {"magnitude": 5}
+//! 08:00 bob@example.org defers 90 | refuses | delivers | ponders 30
+//! 08:30 event quake {"magnitude": 6.1}            (several events on one line are one batch)
+//! 08:31 crash                                     (the process dies and starts again)
+//! 08:32 drain                                     (SIGTERM, and a new start)
+//! 08:40 resume | end                              (all suspensions)
+//! 09:00 disable alice | enable alice | unsubscribe alice
+//! 09:00 apply                                     (the second definition, if the scenario has one)
+//! 10:00 report                                    (backlog and totals, as a line of the transcript)
+//! ```
+
+use std::{sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use tocsin_delivery::{Clock, Context, networks::Networks};
+use tocsin_model::{
+    event::EventPacker,
+    id::{Name, SubscriberId},
+    subscriber::{Device, DeviceState, Profile},
+    value::Value,
+};
+use tocsin_pipeline::{Parts, Pipeline, PipelineOptions, Submission, compile_text};
+use tocsin_store::{
+    journal::{Journal, JournalOptions, Resolution, SuspensionFilter},
+    memory::{journal::MemoryJournal, records::MemoryRecords},
+    records::{Expect, NewSubscriber, NewSubscription, Records, SubscriptionFilter},
+};
+
+use crate::{
+    SimulatedClock,
+    far_end::{FarEnds, Manner},
+};
+
+/// A platform in memory that runs scripts.
+pub struct Scenario {
+    definitions: Vec<String>,
+    journal: Arc<MemoryJournal>,
+    records: Arc<dyn Records>,
+    clock: SimulatedClock,
+    ends: Arc<Mutex<FarEnds>>,
+    pipeline: Option<Arc<Pipeline>>,
+    options: PipelineOptions,
+}
+
+/// Runs a script on a platform with this definition; the transcript must be as expected.
+pub async fn check(definition: &str, script: &str, expected: expect_test::Expect) {
+    let mut scenario = Scenario::new(&[definition]).await;
+    expected.assert_eq(&scenario.run(script).await);
+}
+
+impl Scenario {
+    /// A platform that runs the first of these definitions of one application; `apply` goes to the next.
+    ///
+    /// Must be called under tokio's paused clock.
+    pub async fn new(definitions: &[&str]) -> Scenario {
+        let clock = SimulatedClock::midnight();
+        let mut scenario = Scenario {
+            definitions: definitions.iter().rev().map(|text| text.to_string()).collect(),
+            journal: Arc::new(MemoryJournal::new(JournalOptions::default())),
+            records: Arc::new(MemoryRecords::new().expect("records in memory")),
+            clock,
+            ends: Arc::new(Mutex::new(FarEnds::new(clock))),
+            pipeline: None,
+            options: PipelineOptions::default(),
+        };
+        scenario.start().await;
+        scenario.apply().await;
+        scenario
+    }
+
+    /// The records of the platform.
+    pub fn records(&self) -> &Arc<dyn Records> {
+        &self.records
+    }
+
+    async fn start(&mut self) {
+        let ends = self.ends.clone();
+        let parts = Parts {
+            journal: self.journal.clone(),
+            records: self.records.clone(),
+            environment: Arc::new(|_| None),
+            context: Context {
+                clock: Arc::new(self.clock),
+                installation: "test".to_owned(),
+                data_folder: std::path::PathBuf::new(),
+                networks: Networks::default(),
+            },
+            opener: Arc::new(move |name, _, _| Ok(ends.lock().channel(name.as_str()))),
+            options: self.options.clone(),
+            seed: 7,
+        };
+        self.pipeline = Some(Pipeline::start(parts).await.expect("the pipeline starts"));
+    }
+
+    fn pipeline(&self) -> &Arc<Pipeline> {
+        self.pipeline.as_ref().expect("it runs")
+    }
+
+    async fn apply(&mut self) {
+        let text = self.definitions.pop().expect("a definition is left to apply");
+        let name = compile_text(&text, 0, &|_| None).unwrap_or_else(|problems| panic!("{problems:?}")).application.name;
+        let version =
+            self.records.put_application(&name, &text, "test", self.clock.now()).await.expect("it can be stored");
+        let compiled = compile_text(&text, version, &|_| None).expect("it was compiled before");
+        self.pipeline().run(Arc::new(compiled)).await.expect("it runs");
+    }
+
+    async fn application(&self) -> Name {
+        self.records.applications().await.expect("records answer").remove(0).name
+    }
+
+    /// Runs a script to its end, and then for a week more, so that every retry has its turn. Gives the transcript.
+    pub async fn run(&mut self, script: &str) -> String {
+        for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            let (time, rest) = line.split_once(' ').unwrap_or_else(|| panic!("`{line}` is a time and what happens"));
+            tokio::time::sleep_until(self.clock.instant(seconds(time))).await;
+            self.act(rest).await;
+        }
+        tokio::time::sleep(Duration::from_secs(7 * 86_400)).await;
+        let seen = self.ends.lock().seen();
+        seen.join("\n")
+    }
+
+    async fn act(&mut self, what: &str) {
+        let words: Vec<&str> = what.split_whitespace().collect();
+        match words[..] {
+            ["subscriber", id, ref settings @ ..] => self.put_subscriber(id, settings).await,
+            ["subscribe", id, class, ..] => {
+                let values = what.splitn(4, ' ').nth(3).unwrap_or("{}");
+                self.subscribe(id, class, values).await;
+            }
+            ["unsubscribe", id] => self.unsubscribe(id).await,
+            ["disable", id] => self.put_enabled(id, false).await,
+            ["enable", id] => self.put_enabled(id, true).await,
+            ["event", class, ..] => self.event(class, what.splitn(3, ' ').nth(2).unwrap_or("{}")).await,
+            ["crash"] => self.crash().await,
+            ["drain"] => {
+                let drained = self.pipeline().drain(Duration::from_secs(30)).await;
+                self.ends.lock().note(format!("{} drained: {drained}", self.now()));
+                self.start().await;
+            }
+            ["apply"] => self.apply().await,
+            ["resume"] => self.resolve(Resolution::Resume).await,
+            ["end"] => self.resolve(Resolution::End).await,
+            ["report"] => self.report(),
+            [address, "delivers"] => self.ends.lock().set(address, Manner::Delivers),
+            [address, "refuses"] => self.ends.lock().set(address, Manner::Refuses),
+            [address, "defers"] => self.ends.lock().set(address, Manner::Defers(None)),
+            [address, "defers", wait] => self.ends.lock().set(address, Manner::Defers(Some(duration(wait)))),
+            [address, "ponders", time] => self.ends.lock().set(address, Manner::Ponders(duration(time))),
+            _ => panic!("`{what}` is not an act of a scenario"),
+        }
+    }
+
+    fn now(&self) -> String {
+        self.clock.time_of_day(self.clock.now())
+    }
+
+    async fn put_subscriber(&self, id: &str, settings: &[&str]) {
+        let mut profile = Profile::default();
+        let mut devices = Vec::new();
+        for setting in settings {
+            let (key, value) = setting.split_once('=').expect("a setting is key=value");
+            match key {
+                "locale" => profile.locale = Some(value.to_owned()),
+                channel => {
+                    let device = Device { channel: name(channel), address: value.to_owned(), state: DeviceState::Active };
+                    devices.push((name(channel), device));
+                }
+            }
+        }
+        let new = NewSubscriber { id: subscriber(id), profile, devices: Some(devices) };
+        self.records.put_subscriber(new, Expect::Any, self.clock.now()).await.expect("it can be stored");
+    }
+
+    async fn put_enabled(&self, id: &str, enabled: bool) {
+        let found = self.records.subscriber(&subscriber(id)).await.expect("records answer").expect("a subscriber");
+        let new = NewSubscriber { id: found.id, profile: Profile { enabled, ..found.profile }, devices: None };
+        self.records.put_subscriber(new, Expect::Any, self.clock.now()).await.expect("it can be stored");
+    }
+
+    async fn subscribe(&self, id: &str, class: &str, values: &str) {
+        let application = self.application().await;
+        let compiled = self.pipeline().application(&application).expect("it runs");
+        let fields = &compiled.application.subscriptions[class].fields;
+        let row = fields.row_from_json(values.as_bytes()).unwrap_or_else(|problems| panic!("{problems:?}"));
+        let new = NewSubscription {
+            application,
+            class: name(class),
+            subscriber: subscriber(id),
+            key: None,
+            device: None,
+            enabled: true,
+            values: fields.to_json(&row).into(),
+        };
+        self.records.put_subscription(new, self.clock.now()).await.expect("it can be stored");
+    }
+
+    async fn unsubscribe(&self, id: &str) {
+        let filter = SubscriptionFilter { subscriber: Some(subscriber(id)), ..SubscriptionFilter::default() };
+        for found in self.records.subscriptions(&filter, None, 1000).await.expect("records answer") {
+            self.records.remove_subscription(found.id, Expect::Any, self.clock.now()).await.expect("it can be removed");
+        }
+    }
+
+    async fn event(&self, class: &str, events: &str) {
+        let application = self.application().await;
+        let compiled = self.pipeline().application(&application).expect("it runs");
+        let fields = &compiled.application.events[class].fields;
+        let mut packer = EventPacker::new(fields.clone());
+        for event in serde_json::Deserializer::from_str(events).into_iter::<serde_json::Map<String, serde_json::Value>>() {
+            let event = event.expect("events are JSON objects").into_iter();
+            let row = fields.row(event.map(|(name, value)| (name, Value::from(value))));
+            packer.push(&row.unwrap_or_else(|problems| panic!("{problems:?}")));
+        }
+        let submission = Submission {
+            application,
+            version: compiled.version,
+            class: name(class),
+            source: tocsin_model::application::api_source(),
+            received_at: self.clock.now(),
+            events: packer.finish(),
+            idempotency: None,
+        };
+        self.pipeline().accept(submission).await.expect("it is accepted");
+    }
+
+    /// The process dies: its tasks end where they are, its claims are void, and what was on its way to a far end has
+    /// nobody to come back to.
+    async fn crash(&mut self) {
+        let pipeline = self.pipeline.take().expect("it runs");
+        pipeline.abandon().await;
+        self.journal.forget_claims();
+        self.ends.lock().note(format!("{} crash", self.now()));
+        self.start().await;
+    }
+
+    async fn resolve(&self, resolution: Resolution) {
+        let now = self.clock.now();
+        let touched = self.journal.resolve(&SuspensionFilter::default(), resolution, now).await.expect("it can be resolved");
+        self.ends.lock().note(format!("{} {resolution:?} {touched}", self.now()));
+    }
+
+    fn report(&self) {
+        let (backlog, totals) = (self.journal.backlog(), self.journal.totals());
+        self.ends.lock().note(format!(
+            "{} events {} notifications {} open {} suspended {}",
+            self.now(),
+            totals.events,
+            totals.notifications,
+            backlog.notifications,
+            backlog.suspended
+        ));
+    }
+}
+
+fn name(text: &str) -> Name {
+    text.parse().expect("a name")
+}
+
+fn subscriber(text: &str) -> SubscriberId {
+    text.parse().expect("a subscriber id")
+}
+
+fn duration(seconds: &str) -> Duration {
+    Duration::from_secs(seconds.parse().expect("seconds"))
+}
+
+/// Seconds after the first midnight of `HH:MM`, `HH:MM:SS` or `+Dd HH:MM` written as `+DdHH:MM`.
+fn seconds(time: &str) -> u64 {
+    let (days, time) = match time.strip_prefix('+').and_then(|rest| rest.split_once('d')) {
+        Some((days, time)) => (days.parse().expect("days"), time),
+        None => (0, time),
+    };
+    let parts: Vec<u64> = time.split(':').map(|part| part.parse().expect("a time of day")).collect();
+    days * 86_400 + parts.iter().chain(&[0, 0]).take(3).fold(0, |total, part| total * 60 + part)
+}

@@ -1,0 +1,160 @@
+//! Kill -9 at random while clients post and mails flow: nothing acknowledged is lost, and a mail that comes twice
+//! carries the same Message-ID. The same run against a server that acknowledges too early must find the loss.
+
+mod support;
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use parking_lot::Mutex;
+use support::{Platform, mails::Mails};
+use tokio::sync::watch;
+
+const CLIENTS: usize = 16;
+
+const APPLICATION: &str = r#"
+application: pings
+events: { ping: { fields: { token: { type: string, required: true } } } }
+subscriptions: { every: { fields: {} } }
+notifications:
+  ping:
+    fields: { token: string }
+    content: { templates: { base: { subject: "ping", text: "token: {{ token }}\n" } } }
+rules: { all: { on: ping, subscription: every, notify: ping } }
+channels:
+  email: { protocol: smtp, options: { host: 127.0.0.1, port: "${SINK}", tls: none, from: t@example.org }, retry: [1s, 1s, 5s] }
+"#;
+
+/// Tokens whose event was acknowledged.
+#[derive(Default)]
+struct Acknowledged {
+    tokens: Mutex<BTreeSet<String>>,
+    count: watch::Sender<usize>,
+}
+
+/// Posts events until `stop`. After a failure it waits for the next start and posts the same event again, as a client
+/// with an idempotency key should.
+async fn post_for_ever(
+    client: usize,
+    platform: (String, String),
+    acknowledged: Arc<Acknowledged>,
+    mut starts: watch::Receiver<usize>,
+    stop: Arc<AtomicUsize>,
+) {
+    let (url, key) = platform;
+    let http = reqwest::Client::new();
+    let mut number = 0;
+    while stop.load(Ordering::SeqCst) == 0 {
+        let token = format!("{client}-{number}");
+        starts.mark_unchanged();
+        let answer = http
+            .post(format!("{url}/v1/applications/pings/events/ping"))
+            .bearer_auth(&key)
+            .header("idempotency-key", &token)
+            .json(&serde_json::json!({ "token": token }))
+            .send()
+            .await;
+        match answer {
+            Ok(answer) if answer.status().as_u16() == 202 => {
+                acknowledged.tokens.lock().insert(token);
+                acknowledged.count.send_modify(|count| *count += 1);
+                number += 1;
+            }
+            Ok(answer) if answer.status().as_u16() == 503 || answer.status().as_u16() == 429 => {}
+            Ok(answer) => panic!("{}: {}", answer.status(), answer.text().await.unwrap_or_default()),
+            // Killed in the middle: nobody knows whether it was stored.
+            Err(_) => {
+                if starts.changed().await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Runs the scenario. Gives the acknowledged tokens and the platform and sink at the end of all kills.
+async fn run(kills: usize, environment: &[(&str, &str)]) -> (Arc<Acknowledged>, Mails, Platform) {
+    let mut random = fastrand::Rng::with_seed(support::seed());
+    let mails = Mails::start().await;
+    let sink = mails.port.to_string();
+    let mut environment = environment.to_vec();
+    environment.push(("SINK", &sink));
+    let mut platform = Platform::start(&environment).await;
+    platform.apply("pings", APPLICATION).await;
+    platform.subscribe("pings", "every", "alice", "email", "alice@example.org", serde_json::json!({})).await;
+
+    let acknowledged = Arc::new(Acknowledged::default());
+    let (starts, _) = watch::channel(0);
+    let stop = Arc::new(AtomicUsize::new(0));
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|client| {
+            let platform = (platform.url.clone(), platform.key());
+            tokio::spawn(post_for_ever(client, platform, acknowledged.clone(), starts.subscribe(), stop.clone()))
+        })
+        .collect();
+    let mut count = acknowledged.count.subscribe();
+    for _ in 0..kills {
+        let until = *count.borrow() + random.usize(1..400);
+        let waiting = count.wait_for(|count| *count >= until);
+        tokio::time::timeout(support::PATIENCE, waiting).await.expect("events are acknowledged").expect("a count");
+        platform.kill();
+        platform.restart().await;
+        starts.send_modify(|starts| *starts += 1);
+    }
+    stop.store(1, Ordering::SeqCst);
+    for client in clients {
+        client.await.expect("a client ends well");
+    }
+    (acknowledged, mails, platform)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_acknowledged_is_lost_by_fifty_kills() {
+    let (acknowledged, mails, platform) = run(50, &[]).await;
+    let tokens = acknowledged.tokens.lock().clone();
+    let all_there = mails.wait_until(|_| {
+        let seen = mails_seen(&mails);
+        tokens.iter().all(|token| seen.contains(token))
+    });
+    if !all_there.await {
+        let seen = mails_seen(&mails);
+        let missing: Vec<_> = tokens.iter().filter(|token| !seen.contains(*token)).collect();
+        panic!("{} of {} acknowledged events are missing, such as {:?}", missing.len(), tokens.len(), &missing[..missing.len().min(5)]);
+    }
+    let mut twice = 0;
+    for (token, ids) in mails.ids_by_token() {
+        let distinct: BTreeSet<&String> = ids.iter().collect();
+        assert_eq!(distinct.len(), 1, "{token} was told under several ids: {ids:?}");
+        twice += usize::from(ids.len() > 1);
+    }
+    let status = platform.get("/v1/status").await;
+    println!("{} events acknowledged, {twice} mails came more than once; {}", tokens.len(), status["totals"]);
+    assert!(tokens.len() > 1000, "{}", tokens.len());
+}
+
+fn mails_seen(mails: &Mails) -> BTreeSet<String> {
+    mails.ids_by_token().into_keys().collect()
+}
+
+/// The same kills against a server whose acknowledgement comes before the commit: the loss must show, or the test
+/// above proves nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_kills_find_a_server_that_acknowledges_too_early() {
+    let (acknowledged, mails, platform) = run(5, &[("TOCSIN_FAULT", "acknowledge-before-commit")]).await;
+    // What was stored is delivered before this last event.
+    let path = "/v1/applications/pings/events/ping";
+    for last in 0..64 {
+        let (status, answer) = platform.post(path, &serde_json::json!({ "token": format!("last-{last}") })).await;
+        assert_eq!(status, 202, "{answer}");
+    }
+    assert!(mails.wait_until(|_| mails_seen(&mails).contains("last-0")).await, "the server delivers what it stored");
+    let seen = mails_seen(&mails);
+    let missing = acknowledged.tokens.lock().iter().filter(|token| !seen.contains(*token)).count();
+    assert!(missing > 0, "the early acknowledgement lost nothing, so the kills prove nothing");
+    println!("{missing} acknowledged events were lost, as they should be");
+}

@@ -1,0 +1,154 @@
+//! A disk filled to the brim: intake is refused with 503 and `Retry-After` before anything is lost, what is stored is
+//! still delivered, and intake recovers by itself once there is room.
+
+mod support;
+
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use support::{Platform, mails::Mails};
+
+const APPLICATION: &str = r#"
+application: notes
+events: { note: { fields: { token: { type: string, required: true }, padding: string } } }
+subscriptions: { every: { fields: {} } }
+notifications:
+  note:
+    fields: { token: string }
+    content: { templates: { base: { subject: "note", text: "token: {{ token }}\n" } } }
+rules: { all: { on: note, subscription: every, notify: note } }
+channels:
+  email: { protocol: smtp, options: { host: 127.0.0.1, port: "${SINK}", tls: none, from: t@example.org }, retry: [1s, 1s, 1s, 1s, 1s, 1s, 1s, 1s, 1s, 1s] }
+"#;
+
+/// A file system of 64 MiB of its own, unmounted at the end.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(at: &Path) -> SmallDisk {
+        fs::create_dir_all(at).expect("a folder");
+        let mount = |program: &str, arguments: &[&str]| {
+            let status = Command::new(program).args(arguments).arg(at).status();
+            status.is_ok_and(|status| status.success())
+        };
+        let options = ["mount", "-t", "tmpfs", "-o", "size=64m,mode=0777", "tmpfs"];
+        let mounted = mount("mount", &options[1..]) || mount("sudo", &[&["-n"], &options[..]].concat());
+        assert!(mounted, "this test mounts a tmpfs, so it must run as root or with sudo");
+        SmallDisk(at.to_owned())
+    }
+
+    /// Fills what is free, but for about `left` bytes.
+    fn fill(&self, left: usize) -> PathBuf {
+        let ballast = self.0.join("ballast");
+        let mut file = fs::OpenOptions::new().create(true).append(true).open(&ballast).expect("a file");
+        let page = vec![b'x'; 64 << 10];
+        while file.write_all(&page).is_ok() {}
+        let size = file.metadata().expect("a size").len();
+        file.set_len(size.saturating_sub(left as u64)).expect("it can be cut");
+        ballast
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let done = Command::new("umount").arg("-l").arg(&self.0).status();
+        if !done.is_ok_and(|status| status.success()) {
+            let _ = Command::new("sudo").args(["-n", "umount", "-l"]).arg(&self.0).status();
+        }
+    }
+}
+
+/// Posts notes until one is refused. Gives the accepted tokens and the wait that the refusal asks for.
+async fn post_until_refused(platform: &Platform, prefix: &str) -> (Vec<String>, u64) {
+    let mut accepted = Vec::new();
+    let mut random = fastrand::Rng::with_seed(support::seed());
+    for number in 0..20_000 {
+        let token = format!("{prefix}-{number}");
+        // Random letters, which cannot be compressed away.
+        let padding: String = std::iter::repeat_with(|| random.alphanumeric()).take(8_000).collect();
+        let body = serde_json::json!({ "token": token, "padding": padding });
+        let request = platform.request(reqwest::Method::POST, "/v1/applications/notes/events/note").json(&body);
+        let answer = request.send().await.expect("the server answers");
+        match answer.status().as_u16() {
+            202 => accepted.push(token),
+            503 => {
+                let wait = answer.headers().get("retry-after").expect("a Retry-After").to_str().expect("text");
+                let wait = wait.parse().expect("seconds");
+                let problem: serde_json::Value = answer.json().await.expect("a problem");
+                assert_eq!(problem["status"], 503, "{problem}");
+                return (accepted, wait);
+            }
+            status => panic!("{status}: {}", answer.text().await.unwrap_or_default()),
+        }
+    }
+    panic!("the disk never filled up");
+}
+
+async fn check(reserve: &str, left: usize) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let disk = SmallDisk::mount(&folder.path().join("disk"));
+    let mails = Mails::start().await;
+    mails.set_closed(true);
+    let sink = mails.port.to_string();
+    let environment = [("SINK", sink.as_str()), ("TOCSIN_JOURNAL_DISK_RESERVE", reserve)];
+    let mut platform = Platform::start_in(&disk.0.join("data"), &environment).await;
+    platform.apply("notes", APPLICATION).await;
+    platform.subscribe("notes", "every", "alice", "email", "alice@example.org", serde_json::json!({})).await;
+
+    let ballast = disk.fill(left);
+    let (mut accepted, wait) = post_until_refused(&platform, "before").await;
+    assert!((1..=60).contains(&wait), "{wait}");
+    println!("{} notes were accepted before the disk was full", accepted.len());
+
+    // What is stored leaves although the disk is full.
+    if left > 0 {
+        mails.set_closed(false);
+        let delivered = mails.wait_until(|_| accepted.iter().all(|token| mails.ids_by_token().contains_key(token)));
+        assert!(delivered.await, "{} of {} notes came", mails.ids_by_token().len(), accepted.len());
+    }
+
+    // Room again: intake recovers without a restart; a client that waits as told gets through.
+    fs::remove_file(ballast).expect("the ballast can be removed");
+    mails.set_closed(false);
+    let mut tries = 0;
+    loop {
+        let body = serde_json::json!({ "token": "after" });
+        let (status, answer) = platform.post("/v1/applications/notes/events/note", &body).await;
+        if status == 202 {
+            break;
+        }
+        tries += 1;
+        assert!(status == 503 && tries < 10, "{status} {answer}");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    accepted.push("after".to_owned());
+    let delivered = mails.wait_until(|_| accepted.iter().all(|token| mails.ids_by_token().contains_key(token)));
+    assert!(delivered.await, "{} of {} notes came", mails.ids_by_token().len(), accepted.len());
+
+    // Nothing is corrupt: it stops cleanly, the databases are sound, and it starts again.
+    assert_eq!(platform.terminate(), Some(0));
+    for entry in fs::read_dir(disk.0.join("data")).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_some_and(|extension| extension == "sqlite") {
+            let database = rusqlite::Connection::open(&path).expect("a database");
+            let sound: String = database.query_row("pragma integrity_check", [], |row| row.get(0)).expect("an answer");
+            assert_eq!(sound, "ok", "{}", path.display());
+        }
+    }
+    platform.restart().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_reserve_keeps_delivery_going() {
+    check("8MiB", 16 << 20).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_reserve_the_brim_is_survived() {
+    check("0", 0).await;
+}

@@ -1,0 +1,232 @@
+//! Deliveries to far ends that are not ours: Postfix's smtp-sink, a webhook receiver that verifies with the published
+//! Standard Webhooks library, and a file that is read as NDJSON.
+
+mod support;
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::Arc,
+};
+
+use axum::{Router, body::Bytes, extract::State, http::HeaderMap, http::StatusCode, routing::post};
+use parking_lot::Mutex;
+use support::Platform;
+use tokio::sync::watch;
+
+const EVENTS: usize = 300;
+const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+/// An application that tells each of its subscribers of every event, through this channel.
+fn application(channel: &str) -> String {
+    format!(
+        r#"
+application: relay
+events: {{ note: {{ fields: {{ token: {{ type: string, required: true }}, text: string }} }} }}
+subscriptions: {{ every: {{ fields: {{}} }} }}
+notifications:
+  note:
+    fields: {{ token: string, text: string }}
+    content: {{ templates: {{ base: {{ subject: "note {{{{ token }}}}", text: "token: {{{{ token }}}}\n{{{{ text }}}}\n" }} }} }}
+rules: {{ all: {{ on: note, subscription: every, notify: note }} }}
+channels:
+  out: {channel}
+"#
+    )
+}
+
+/// Posts the events in batches of 100 and gives their tokens.
+async fn publish(platform: &Platform) -> BTreeSet<String> {
+    let tokens: Vec<String> = (0..EVENTS).map(|number| format!("t{number}")).collect();
+    for tokens in tokens.chunks(100) {
+        let batch: Vec<_> = tokens
+            .iter()
+            .map(|token| serde_json::json!({"token": token, "text": format!("Zoë says \"{token}\"\n.\n..two dots")}))
+            .collect();
+        let (status, answer) = platform.post("/v1/applications/relay/events/note", &batch.into()).await;
+        assert_eq!(status, 202, "{answer}");
+    }
+    tokens.into_iter().collect()
+}
+
+struct SmtpSink(Child);
+
+impl SmtpSink {
+    /// Postfix's sink, which writes each mail into a file of this folder.
+    fn start(port: u16, folder: &Path) -> SmtpSink {
+        let program = ["/usr/sbin/smtp-sink", "/usr/local/sbin/smtp-sink", "/usr/bin/smtp-sink"]
+            .iter()
+            .map(PathBuf::from)
+            .find(|path| path.exists())
+            .expect("Postfix's smtp-sink is missing: `make setup` installs it");
+        let mut command = Command::new(program);
+        // Started by root, it wants a user to become.
+        let id = Command::new("id").arg("-u").output().expect("id runs").stdout;
+        if id == b"0\n" {
+            command.args(["-u", "nobody"]);
+            let mode = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o777);
+            fs::set_permissions(folder, mode).expect("the folder can be opened to all");
+        }
+        let child = command
+            .args(["-d", "mail.%H%M%S."])
+            .args([format!("127.0.0.1:{port}"), "100".to_owned()])
+            .current_dir(folder)
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("smtp-sink starts");
+        SmtpSink(child)
+    }
+}
+
+impl Drop for SmtpSink {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn postfix_receives_the_mails() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mode = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
+    fs::set_permissions(folder.path(), mode).expect("the folder can be opened");
+    let port = support::free_port();
+    let inbox = folder.path().join("mails");
+    fs::create_dir(&inbox).expect("a folder");
+    let _sink = SmtpSink::start(port, &inbox);
+    let platform = Platform::start(&[]).await;
+    let channel = format!("{{ protocol: smtp, options: {{ host: 127.0.0.1, port: {port}, tls: none, from: t@example.org }}, retry: [1s, 1s, 1s] }}");
+    platform.apply("relay", &application(&channel)).await;
+    platform.subscribe("relay", "every", "zoë", "out", "zoe@example.org", serde_json::json!({})).await;
+    let tokens = publish(&platform).await;
+    wait_until_delivered(&platform, EVENTS).await;
+
+    let mut seen = BTreeSet::new();
+    let mut ids = BTreeSet::new();
+    for entry in fs::read_dir(&inbox).expect("the folder") {
+        let mail = fs::read_to_string(entry.expect("an entry").path()).expect("a mail");
+        assert!(mail.contains("zoe@example.org"), "{mail}");
+        let id = mail.lines().find(|line| line.to_ascii_lowercase().starts_with("message-id:")).expect("a message id");
+        ids.insert(id.to_owned());
+        let subject = mail.lines().find_map(|line| line.strip_prefix("Subject: note ")).expect("a subject");
+        seen.insert(subject.trim().to_owned());
+    }
+    assert_eq!(seen, tokens);
+    assert_eq!(ids.len(), EVENTS);
+}
+
+/// Waits until the server has this many receipts of delivery.
+async fn wait_until_delivered(platform: &Platform, count: usize) {
+    let waiting = async {
+        loop {
+            let status = platform.get("/v1/status").await;
+            let delivered = status["totals"]["attempts"]["delivered"].as_u64().expect("a count of deliveries");
+            if delivered >= count as u64 {
+                return;
+            }
+            // Receipts have no signal to the outside.
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(support::PATIENCE, waiting).await.expect("everything is delivered");
+}
+
+#[derive(Clone)]
+struct Hooks {
+    received: Arc<Mutex<Vec<(String, serde_json::Value)>>>,
+    refused: Arc<Mutex<Vec<String>>>,
+    count: watch::Sender<usize>,
+}
+
+async fn receive(State(hooks): State<Hooks>, headers: HeaderMap, body: Bytes) -> StatusCode {
+    let verifier = standardwebhooks::Webhook::new(SECRET).expect("a secret");
+    if let Err(error) = verifier.verify(&body, &headers) {
+        hooks.refused.lock().push(error.to_string());
+        return StatusCode::BAD_REQUEST;
+    }
+    let id = headers["webhook-id"].to_str().expect("text").to_owned();
+    hooks.received.lock().push((id, serde_json::from_slice(&body).expect("JSON")));
+    hooks.count.send_modify(|count| *count += 1);
+    StatusCode::NO_CONTENT
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_published_library_verifies_the_webhooks() {
+    let hooks = Hooks { received: Arc::default(), refused: Arc::default(), count: watch::Sender::new(0) };
+    let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = format!("http://{}/hook", socket.local_addr().expect("an address"));
+    let router = Router::new().route("/hook", post(receive)).with_state(hooks.clone());
+    tokio::spawn(async move { axum::serve(socket, router).await });
+
+    let platform = Platform::start(&[("HOOK_SECRET", SECRET)]).await;
+    let channel = "{ protocol: http, options: { secret: \"${HOOK_SECRET}\", allow_networks: [127.0.0.0/8] }, retry: [1s] }";
+    platform.apply("relay", &application(channel)).await;
+    platform.subscribe("relay", "every", "alice", "out", &address, serde_json::json!({})).await;
+    let tokens = publish(&platform).await;
+    let mut count = hooks.count.subscribe();
+    let waiting = count.wait_for(|count| *count >= EVENTS);
+    let all = tokio::time::timeout(support::PATIENCE, waiting).await;
+    assert_eq!(*hooks.refused.lock(), Vec::<String>::new());
+    all.expect("all hooks come").expect("a count");
+    let received = hooks.received.lock();
+    let ids: BTreeSet<&String> = received.iter().map(|(id, _)| id).collect();
+    assert_eq!(ids.len(), EVENTS);
+    let seen: BTreeSet<String> =
+        received.iter().map(|(_, body)| body["data"]["token"].as_str().expect("a token").to_owned()).collect();
+    assert_eq!(seen, tokens);
+    assert_eq!(received[0].1["type"], "note");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_leave_a_private_address_is_refused() {
+    let platform = Platform::start(&[]).await;
+    platform.apply("relay", &application("{ protocol: http, options: {}, retry: [] }")).await;
+    platform.subscribe("relay", "every", "alice", "out", "http://127.0.0.1:1/hook", serde_json::json!({})).await;
+    let (status, answer) = platform.post("/v1/applications/relay/events/note", &serde_json::json!({"token": "t"})).await;
+    assert_eq!(status, 202, "{answer}");
+    let waiting = async {
+        loop {
+            let status = platform.get("/v1/status").await;
+            if status["totals"]["attempts"]["refused"] == 1 {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(support::PATIENCE, waiting).await.expect("it is refused");
+    let trace = platform.get(&format!("/v1/trace/{}", answer["batch"].as_str().expect("a batch"))).await.to_string();
+    assert!(trace.contains("private") || trace.contains("loopback"), "{trace}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_records_of_a_file_parse() {
+    let platform = Platform::start(&[]).await;
+    platform.apply("relay", &application("{ protocol: file, options: { path: notes.ndjson } }")).await;
+    platform.subscribe("relay", "every", "alice", "out", "alice", serde_json::json!({})).await;
+    let tokens = publish(&platform).await;
+    wait_until_delivered(&platform, EVENTS).await;
+    let file = find(&platform.folder, "notes.ndjson").expect("the file");
+    let text = fs::read_to_string(file).expect("the file");
+    assert!(text.ends_with('\n'));
+    let records: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).expect("each line is a record")).collect();
+    assert_eq!(records.len(), EVENTS);
+    let seen: BTreeSet<String> = records
+        .iter()
+        .map(|record| {
+            let text = record.to_string();
+            let subject = record["content"]["subject"].as_str().or(record["subject"].as_str());
+            subject.unwrap_or_else(|| panic!("{text}")).trim_start_matches("note ").to_owned()
+        })
+        .collect();
+    assert_eq!(seen, tokens);
+}
+
+fn find(folder: &Path, name: &str) -> Option<PathBuf> {
+    fs::read_dir(folder).ok()?.flatten().find_map(|entry| {
+        let path = entry.path();
+        if path.is_dir() { find(&path, name) } else { path.ends_with(name).then_some(path) }
+    })
+}

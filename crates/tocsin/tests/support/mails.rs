@@ -1,0 +1,165 @@
+//! A mail server that accepts everything and remembers it; it outlives the platforms that send to it.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    net::{TcpListener, TcpStream},
+    sync::watch,
+};
+
+/// A mail as it came: envelope and text.
+#[derive(Debug, Clone)]
+pub struct Mail {
+    pub to: Vec<String>,
+    pub text: String,
+}
+
+impl Mail {
+    /// The value of a header, unfolded.
+    pub fn header(&self, name: &str) -> Option<String> {
+        let head = self.text.split("\r\n\r\n").next()?.replace("\r\n ", " ").replace("\r\n\t", " ");
+        let mut lines = head.lines().filter_map(|line| line.split_once(':'));
+        lines.find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim().to_owned())
+    }
+
+    /// What follows the headers.
+    pub fn body(&self) -> &str {
+        self.text.split_once("\r\n\r\n").map_or("", |(_, body)| body)
+    }
+}
+
+/// Everything that the server has accepted.
+#[derive(Clone)]
+pub struct Mails {
+    pub port: u16,
+    mails: Arc<Mutex<Vec<Mail>>>,
+    count: watch::Sender<usize>,
+    closed: Arc<AtomicBool>,
+}
+
+impl Mails {
+    /// Starts the server on a free port.
+    pub async fn start() -> Mails {
+        let socket = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let mails = Mails {
+            port: socket.local_addr().expect("an address").port(),
+            mails: Arc::default(),
+            count: watch::Sender::new(0),
+            closed: Arc::default(),
+        };
+        let server = mails.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = socket.accept().await {
+                let server = server.clone();
+                tokio::spawn(async move {
+                    // A client that was killed breaks its connection; that is what the test is about.
+                    let _ = server.serve(stream).await;
+                });
+            }
+        });
+        mails
+    }
+
+    /// While closed, every mail is answered with 451.
+    pub fn set_closed(&self, closed: bool) {
+        self.closed.store(closed, Ordering::SeqCst);
+    }
+
+    /// All mails so far.
+    pub fn all(&self) -> Vec<Mail> {
+        self.mails.lock().clone()
+    }
+
+    /// How many mails there are so far.
+    pub fn count(&self) -> usize {
+        self.mails.lock().len()
+    }
+
+    /// Waits until what came satisfies the condition. Gives up after `super::PATIENCE`.
+    pub async fn wait_until(&self, condition: impl Fn(&[Mail]) -> bool) -> bool {
+        let mut count = self.count.subscribe();
+        let waiting = async {
+            while !condition(&self.mails.lock()) {
+                if count.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        tokio::time::timeout(super::PATIENCE, waiting).await.is_ok()
+    }
+
+    /// The Message-IDs by the first line of the text that starts with `token:`.
+    pub fn ids_by_token(&self) -> HashMap<String, Vec<String>> {
+        let mut ids: HashMap<String, Vec<String>> = HashMap::new();
+        for mail in self.mails.lock().iter() {
+            let token = mail.body().lines().find_map(|line| line.trim().strip_prefix("token:")).expect("a token");
+            ids.entry(token.trim().to_owned()).or_default().push(mail.header("message-id").expect("a message id"));
+        }
+        ids
+    }
+
+    async fn serve(&self, stream: TcpStream) -> std::io::Result<()> {
+        stream.set_nodelay(true)?;
+        let (reader, mut writer) = stream.into_split();
+        let mut lines = BufReader::new(reader);
+        writer.write_all(b"220 sink\r\n").await?;
+        let mut to = Vec::new();
+        loop {
+            let mut line = String::new();
+            if lines.read_line(&mut line).await? == 0 {
+                return Ok(());
+            }
+            let upper = line.to_ascii_uppercase();
+            let closed = self.closed.load(Ordering::SeqCst);
+            let answer = if upper.starts_with("EHLO") {
+                "250-sink\r\n250-PIPELINING\r\n250-8BITMIME\r\n250 SMTPUTF8\r\n"
+            } else if upper.starts_with("MAIL") && closed {
+                "451 not now\r\n"
+            } else if upper.starts_with("RCPT TO:") {
+                let address = line[8..].split('>').next().unwrap_or_default();
+                to.push(address.trim_start_matches(['<', ' ']).to_owned());
+                if closed { "451 not now\r\n" } else { "250 ok\r\n" }
+            } else if upper.starts_with("DATA") && closed {
+                "503 no recipients\r\n"
+            } else if upper.starts_with("DATA") {
+                writer.write_all(b"354 go on\r\n").await?;
+                let text = read_data(&mut lines).await?;
+                self.mails.lock().push(Mail { to: std::mem::take(&mut to), text });
+                self.count.send_modify(|count| *count += 1);
+                "250 kept\r\n"
+            } else if upper.starts_with("QUIT") {
+                writer.write_all(b"221 bye\r\n").await?;
+                return Ok(());
+            } else {
+                if upper.starts_with("RSET") {
+                    to.clear();
+                }
+                "250 ok\r\n"
+            };
+            writer.write_all(answer.as_bytes()).await?;
+        }
+    }
+}
+
+async fn read_data(lines: &mut BufReader<tokio::net::tcp::OwnedReadHalf>) -> std::io::Result<String> {
+    let mut text = String::new();
+    loop {
+        let mut line = Vec::new();
+        if lines.read_until(b'\n', &mut line).await? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        if line == b".\r\n" {
+            return Ok(text);
+        }
+        let line = String::from_utf8_lossy(&line);
+        text.push_str(line.strip_prefix('.').filter(|_| line.starts_with("..")).unwrap_or(&line));
+    }
+}

@@ -1,0 +1,214 @@
+//! The real binary in a folder of its own, and far ends that remember what reached them.
+
+#![allow(dead_code, reason = "each test uses its part")]
+
+pub mod mails;
+
+use std::{
+    fs,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use serde_json::Value;
+
+/// A hung server must fail the test instead of stopping it for ever.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A server that is killed when the test ends.
+pub struct Platform {
+    pub folder: PathBuf,
+    pub url: String,
+    pub client: reqwest::Client,
+    environment: Vec<(String, String)>,
+    port: u16,
+    child: Option<Child>,
+    /// Removed with the platform, unless the folder was given.
+    _temporary: Option<tempfile::TempDir>,
+}
+
+impl Platform {
+    /// Starts a server on an empty folder and waits until it is ready.
+    pub async fn start(environment: &[(&str, &str)]) -> Platform {
+        let temporary = tempfile::tempdir().expect("a temporary folder");
+        let folder = temporary.path().join("data");
+        let mut platform = Platform::prepare(folder, environment);
+        platform._temporary = Some(temporary);
+        platform.restart().await;
+        platform
+    }
+
+    /// As `start`, in this folder, which outlives the platform.
+    pub async fn start_in(folder: &Path, environment: &[(&str, &str)]) -> Platform {
+        let mut platform = Platform::prepare(folder.to_owned(), environment);
+        platform.restart().await;
+        platform
+    }
+
+    fn prepare(folder: PathBuf, environment: &[(&str, &str)]) -> Platform {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let port = free_port();
+        Platform {
+            folder,
+            url: format!("http://127.0.0.1:{port}"),
+            client: reqwest::Client::builder().timeout(PATIENCE).build().expect("a client"),
+            environment: environment.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
+            port,
+            child: None,
+            _temporary: None,
+        }
+    }
+
+    /// Starts the process (again) and waits until it is ready.
+    pub async fn restart(&mut self) {
+        assert!(self.child.is_none(), "it runs");
+        let child = self
+            .command()
+            .arg("serve")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(if std::env::var_os("TEST_LOG").is_some() { Stdio::inherit() } else { Stdio::null() })
+            .spawn()
+            .expect("the binary starts");
+        self.child = Some(child);
+        let ready = format!("{}/readyz", self.url);
+        let waiting = async {
+            loop {
+                if let Ok(answer) = self.client.get(&ready).send().await
+                    && answer.status().is_success()
+                {
+                    return;
+                }
+                // There is no signal before the socket listens.
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
+            panic!("the server is not ready after {PATIENCE:?}");
+        }
+    }
+
+    /// The binary, with this platform's folder and variables.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tocsin"));
+        command
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", &self.folder)
+            .env("TOCSIN_DATA_FOLDER", &self.folder)
+            .env("TOCSIN_HTTP_LISTEN", format!("127.0.0.1:{}", self.port))
+            .env("TOCSIN_SERVER", &self.url)
+            .env("TOCSIN_LOG_LEVEL", "warn")
+            .envs(self.environment.iter().cloned());
+        if let Ok(key) = fs::read_to_string(self.folder.join("admin.key")) {
+            command.env("TOCSIN_KEY", key.trim());
+        }
+        command
+    }
+
+    /// Runs a command to its end; gives its standard output.
+    pub fn run(&self, arguments: &[&str]) -> String {
+        let done = self.command().args(arguments).stdin(Stdio::null()).output().expect("the binary starts");
+        let error = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "tocsin {arguments:?}: {}\n{error}", done.status);
+        String::from_utf8(done.stdout).expect("output is UTF-8")
+    }
+
+    /// Kills the process as a power cut would: no handler runs.
+    pub fn kill(&mut self) {
+        let mut child = self.child.take().expect("it runs");
+        child.kill().expect("it can be killed");
+        child.wait().expect("it ends");
+    }
+
+    /// Asks the process to end, as a supervisor does, and gives its exit code.
+    pub fn terminate(&mut self) -> Option<i32> {
+        let mut child = self.child.take().expect("it runs");
+        let done = Command::new("kill").arg("-TERM").arg(child.id().to_string()).status().expect("kill runs");
+        assert!(done.success());
+        child.wait().expect("it ends").code()
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
+    }
+
+    /// The first admin key.
+    pub fn key(&self) -> String {
+        fs::read_to_string(self.folder.join("admin.key")).expect("the key lies in the data folder").trim().to_owned()
+    }
+
+    /// A request with the key.
+    pub fn request(&self, method: reqwest::Method, path: &str) -> reqwest::RequestBuilder {
+        self.client.request(method, format!("{}{path}", self.url)).bearer_auth(self.key())
+    }
+
+    /// GETs JSON.
+    pub async fn get(&self, path: &str) -> Value {
+        let answer = self.request(reqwest::Method::GET, path).send().await.expect("an answer");
+        let status = answer.status();
+        let text = answer.text().await.expect("a body");
+        assert!(status.is_success(), "GET {path}: {status} {text}");
+        serde_json::from_str(&text).expect("JSON")
+    }
+
+    /// POSTs JSON and gives status and answer.
+    pub async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+        let answer = self.request(reqwest::Method::POST, path).json(body).send().await.expect("an answer");
+        let status = answer.status().as_u16();
+        (status, answer.json().await.unwrap_or_default())
+    }
+
+    /// Applies a definition.
+    pub async fn apply(&self, name: &str, yaml: &str) {
+        let path = format!("/v1/applications/{name}");
+        let request = self.request(reqwest::Method::PUT, &path).header("content-type", "application/yaml");
+        let answer = request.body(yaml.to_owned()).send().await.expect("an answer");
+        let status = answer.status();
+        assert!(status.is_success(), "apply {name}: {status} {}", answer.text().await.unwrap_or_default());
+    }
+
+    /// Makes a subscriber with one device, and a subscription.
+    pub async fn subscribe(&self, application: &str, class: &str, subscriber: &str, channel: &str, address: &str, values: Value) {
+        let device = serde_json::json!({"channel": channel, "address": address});
+        let body = serde_json::json!({"id": subscriber, "devices": {"main": device}});
+        let (status, answer) = self.post("/v1/subscribers", &body).await;
+        assert_eq!(status, 201, "{answer}");
+        let body =
+            serde_json::json!({"application": application, "class": class, "subscriber": subscriber, "values": values});
+        let (status, answer) = self.post("/v1/subscriptions", &body).await;
+        assert_eq!(status, 201, "{answer}");
+    }
+}
+
+impl Drop for Platform {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A port that was free a moment ago.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port()
+}
+
+/// The seed of a random test: `SEED` or a new one; printed, so that a failure can be repeated.
+pub fn seed() -> u64 {
+    let seed = match std::env::var("SEED") {
+        Ok(seed) => seed.parse().expect("SEED is a number"),
+        Err(_) => fastrand::u64(..),
+    };
+    println!("SEED={seed}");
+    seed
+}
+
+/// A file of the repository.
+pub fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
