@@ -1,1 +1,37 @@
-//! Room under construction.
+//! The REST face: HTTP/1.1 in front of the service.
+//!
+//! Only here are JSON bodies, status codes and headers. A request passes the connection ([`serve()`]), the edge (its id,
+//! its measurement, the headers of the answer), its route, and the service; whatever goes wrong on that way is told as
+//! a problem of RFC 9457, translated in one file. The OpenAPI document is made from the routes' own code.
+
+mod serve; // 1. connections: bounds, timeouts, drain
+mod edge; // 2. what every request and answer has
+mod routes; // 3. one file for each area
+mod request; // what routes take from a request: caller, body, path, query, conditions
+mod wire; // the JSON that goes out
+
+pub mod metrics; // what is measured here
+mod openapi; // the document and its explorer
+mod problems; // service errors become problems: the one translation
+mod status_page; // totals for people
+
+use std::sync::Arc;
+
+use metrics_exporter_prometheus::PrometheusHandle;
+use tocsin_service::Service;
+use tokio::sync::Semaphore;
+
+pub use openapi::document as openapi_document;
+pub use serve::{HttpOptions, serve};
+
+/// What routes work with.
+pub(crate) struct App {
+    service: Arc<Service>,
+    metrics: Option<PrometheusHandle>,
+    /// Bodies in memory, in KiB.
+    body_room: Arc<Semaphore>,
+    explorer: openapi::Explorer,
+    measures: edge::Measures,
+}
+
+type State = axum::extract::State<Arc<App>>;

@@ -168,6 +168,11 @@ impl Fields {
         row.unwrap_or_else(|error| Err(vec![not_json(&error)]))
     }
 
+    /// Reads rows out of a larger JSON text, such as the elements of an array, checked like [`Fields::row`].
+    pub fn row_seed<'de>(&self) -> impl DeserializeSeed<'de, Value = Result<Row, Vec<Problem>>> + '_ {
+        RowSeed { fields: self }
+    }
+
     /// Reads a stored JSON object, which was checked when it was stored. The class may have changed since: fields that
     /// it lost are passed over, new ones take their default, and a value of another type counts as missing.
     ///

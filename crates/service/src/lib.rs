@@ -1,1 +1,104 @@
-//! Room under construction.
+//! What a caller may ask of the platform, whatever face it comes through.
+//!
+//! Every function takes the [`Caller`] whose permission it needs, which only [`keys`] can make, and checks one scope in
+//! its first line. What is wrong with a request is told completely, as [`Problem`](tocsin_model::problem::Problem)s;
+//! what a caller can do about a failure is told by [`ServiceError`]. Knows nothing of HTTP or SQL.
+
+pub mod keys; // who is calling, and what that caller may do
+pub mod applications; // definitions: check, apply, history, remove
+pub mod subscribers; // whom to tell
+pub mod subscriptions; // what they care about
+pub mod imports; // many of them, as lines, in
+pub mod exports; // many of them, as lines, out
+pub mod events; // what happened
+pub mod operations; // batches and notifications, suspensions
+pub mod trace; // one thing's whole story
+pub mod status; // how it all does; whether it is ready
+
+pub mod error; // why not, and what to do about it
+pub mod page; // lists in portions
+
+mod csv_cells; // cells that no spreadsheet runs
+mod lines; // a stream of bytes, cut into blocks of whole lines
+
+use std::{path::PathBuf, sync::Arc};
+
+use tocsin_model::time::Timestamp;
+use tocsin_pipeline::{Clock, Pipeline};
+use tocsin_store::{journal::Journal, records::Records};
+
+pub use error::ServiceError;
+pub use keys::{Caller, Scope};
+pub use lines::BoxError;
+pub use page::Page;
+
+/// Everything the service works with.
+pub struct Parts {
+    /// The system of record.
+    pub records: Arc<dyn Records>,
+    /// The flow.
+    pub journal: Arc<dyn Journal>,
+    /// The running applications.
+    pub pipeline: Arc<Pipeline>,
+    /// Where the data lives, and how many free bytes are left there, if that can be told.
+    pub free_space: Option<FreeSpace>,
+    /// The version of the program.
+    pub version: &'static str,
+}
+
+/// A folder whose free space bounds what can be accepted.
+pub struct FreeSpace {
+    /// The folder.
+    pub folder: PathBuf,
+    /// Tells the free bytes there.
+    pub bytes: Arc<dyn Fn() -> Option<u64> + Send + Sync>,
+    /// Below this the service is not ready.
+    pub bytes_min: u64,
+}
+
+/// The door to the platform. One for the process, shared by its faces.
+pub struct Service {
+    records: Arc<dyn Records>,
+    journal: Arc<dyn Journal>,
+    pipeline: Arc<Pipeline>,
+    clock: Arc<dyn Clock>,
+    free_space: Option<FreeSpace>,
+    version: &'static str,
+    started_at: Timestamp,
+    keys: Arc<keys::Keys>,
+    /// One change of an application at a time, so that a difference is against what is replaced.
+    applying: tokio::sync::Mutex<()>,
+    readiness: status::Probe,
+    imports: tokio::sync::Semaphore,
+}
+
+impl Service {
+    /// Opens the door. Loads the API keys and follows their changes until the service is dropped.
+    ///
+    /// # Errors
+    /// The records do not answer.
+    pub async fn open(parts: Parts) -> Result<Arc<Service>, ServiceError> {
+        let keys = keys::Keys::load(parts.records.clone()).await?;
+        keys::follow_changes(&keys);
+        let clock = parts.pipeline.clock().clone();
+        let started_at = clock.now();
+        Ok(Arc::new(Service {
+            records: parts.records,
+            journal: parts.journal,
+            pipeline: parts.pipeline,
+            clock,
+            free_space: parts.free_space,
+            version: parts.version,
+            started_at,
+            keys,
+            applying: tokio::sync::Mutex::new(()),
+            readiness: status::Probe::default(),
+            imports: tokio::sync::Semaphore::new(imports::CONCURRENT_MAX),
+        }))
+    }
+
+    /// The clock of the process.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+}

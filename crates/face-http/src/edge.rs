@@ -1,0 +1,127 @@
+//! What every request and every answer has: an id, security headers, a measurement, and an answer even to a panic.
+
+use std::{
+    collections::HashMap,
+    panic::AssertUnwindSafe,
+    sync::{
+        LazyLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use axum::{
+    body::Body,
+    extract::{MatchedPath, Request},
+    http::{HeaderName, HeaderValue, Method, Response, StatusCode, header},
+    middleware::Next,
+    response::IntoResponse,
+};
+use futures_util::FutureExt;
+use parking_lot::RwLock;
+use ring::rand::{SecureRandom, SystemRandom};
+
+use crate::{State, problems::Failure};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Pages load nothing from elsewhere, run nothing inline, and are shown in nobody's frame.
+const POLICY: &str = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'";
+
+pub(crate) async fn edge(state: State, request: Request, next: Next) -> Response<Body> {
+    let started = Instant::now();
+    let method = request.method().clone();
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let id = request.headers().get(REQUEST_ID).filter(|id| is_fair(id)).cloned().unwrap_or_else(fresh_id);
+    let mut response = match AssertUnwindSafe(next.run(request)).catch_unwind().await {
+        Ok(response) => response,
+        Err(_) => {
+            let route = route.as_ref().map_or("none", MatchedPath::as_str);
+            tracing::error!(route, request = ?id, "a request broke its handler");
+            Failure::internal().into_response()
+        }
+    };
+    let headers = response.headers_mut();
+    headers.insert(REQUEST_ID, id);
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.entry(header::CONTENT_SECURITY_POLICY).or_insert(HeaderValue::from_static(POLICY));
+    let route = route.as_ref().map_or("none", MatchedPath::as_str);
+    state.measures.request(route, &method, response.status(), started);
+    response
+}
+
+/// An id from outside is kept if it can do no harm in a log.
+fn is_fair(id: &HeaderValue) -> bool {
+    let id = id.as_bytes();
+    (1..=128).contains(&id.len()) && id.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:/+=".contains(byte))
+}
+
+fn fresh_id() -> HeaderValue {
+    static COUNT: AtomicU64 = AtomicU64::new(1);
+    static PROCESS: LazyLock<u32> = LazyLock::new(|| {
+        let mut random = [0; 4];
+        // Without randomness ids repeat over restarts, which does no harm.
+        let _ = SystemRandom::new().fill(&mut random);
+        u32::from_le_bytes(random)
+    });
+    let id = format!("{:08x}-{:x}", *PROCESS, COUNT.fetch_add(1, Ordering::Relaxed));
+    HeaderValue::try_from(id).expect("hexadecimal digits are a header value")
+}
+
+/// Handles of the metrics, kept by route, so that a request costs a look-up and not a registration. Labels are bounded:
+/// routes are templates, methods and statuses those of the face.
+#[derive(Default)]
+pub(crate) struct Measures {
+    known: RwLock<HashMap<String, Vec<Measure>>>,
+}
+
+struct Measure {
+    method: Method,
+    status: StatusCode,
+    requests: metrics::Counter,
+    duration: metrics::Histogram,
+}
+
+impl Measure {
+    fn new(route: &str, method: &Method, status: StatusCode) -> Measure {
+        let (route, word, code) = (route.to_owned(), method_word(method), status.as_u16().to_string());
+        Measure {
+            method: method.clone(),
+            status,
+            duration: metrics::histogram!("http_request_duration_seconds", "route" => route.clone(), "method" => word),
+            requests: metrics::counter!("http_requests_total", "route" => route, "method" => word, "status" => code),
+        }
+    }
+
+    fn count(&self, started: Instant) {
+        self.requests.increment(1);
+        self.duration.record(started.elapsed().as_secs_f64());
+    }
+}
+
+impl Measures {
+    fn request(&self, route: &str, method: &Method, status: StatusCode, started: Instant) {
+        let is_this = |measure: &&Measure| measure.status == status && measure.method == *method;
+        if let Some(measure) = self.known.read().get(route).and_then(|of_route| of_route.iter().find(is_this)) {
+            return measure.count(started);
+        }
+        let measure = Measure::new(route, method, status);
+        measure.count(started);
+        // Methods that callers invent are measured together, and their handles are not kept.
+        if method_word(method) != "other" {
+            self.known.write().entry(route.to_owned()).or_default().push(measure);
+        }
+    }
+}
+
+fn method_word(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
+        Method::OPTIONS => "OPTIONS",
+        _ => "other",
+    }
+}

@@ -1,0 +1,226 @@
+//! Errors become problems of RFC 9457: the one translation. Outsiders read what to do; the log reads what happened.
+
+use std::time::Duration;
+
+use axum::{
+    body::Body,
+    http::{HeaderMap, HeaderValue, Response, StatusCode, header},
+    response::IntoResponse,
+};
+use serde::Serialize;
+use tocsin_model::problem::Problem;
+use tocsin_service::ServiceError;
+use utoipa::ToSchema;
+
+/// The kinds of problems: what `type` says, and what its page says.
+pub(crate) struct Kind {
+    pub(crate) slug: &'static str,
+    pub(crate) title: &'static str,
+    pub(crate) status: StatusCode,
+    pub(crate) help: &'static str,
+}
+
+macro_rules! kinds {
+    ($($name:ident $slug:literal $status:ident $title:literal $help:literal;)*) => {
+        $(const $name: &Kind = &Kind { slug: $slug, title: $title, status: StatusCode::$status, help: $help };)*
+        /// All kinds, for their pages.
+        pub(crate) const KINDS: &[&Kind] = &[$($name),*];
+    };
+}
+
+kinds! {
+    MALFORMED "malformed" BAD_REQUEST "The request cannot be read"
+        "The body, an address or a parameter does not have the form it should. Where it can be told, `problems` names line and column.";
+    UNAUTHENTICATED "unauthenticated" UNAUTHORIZED "A good key is needed"
+        "Send `Authorization: Bearer tocsin_...` with a key that exists, has not been removed and has not expired.";
+    FORBIDDEN "forbidden" FORBIDDEN "The key may not do this"
+        "The key is good but lacks the scope that `scope` names. Make one that has it, or ask whoever may.";
+    NOT_FOUND "not-found" NOT_FOUND "There is no such thing"
+        "Nothing is at this address: it never was, or it has been removed.";
+    METHOD_NOT_ALLOWED "method-not-allowed" METHOD_NOT_ALLOWED "The method is not for this address"
+        "The header `Allow` names the methods that are.";
+    TIMEOUT "timeout" REQUEST_TIMEOUT "The request took too long"
+        "The body paused for too long. Send it again, without a pause.";
+    TAKEN "exists" CONFLICT "It exists already"
+        "Something of this name exists. Change it, or choose another name.";
+    WOULD_DROP "would-drop-data" CONFLICT "Applying this would drop data"
+        "Each of `drops` is stored and would be lost from sight. Keep it in the definition, or allow it by its name: `?allow_drop=a.b,c.d`.";
+    KEY_REUSED "idempotency-key-reused" CONFLICT "The idempotency key came before with other content"
+        "A key stands for one content. Send the same content again, or choose a new key.";
+    CHANGED "changed" PRECONDITION_FAILED "It has changed in the meantime"
+        "`If-Match` named a revision that is not the present one, or `If-None-Match: *` met something. Read it again.";
+    TOO_LARGE "too-large" PAYLOAD_TOO_LARGE "The body is too large"
+        "`bytes_max` says how much fits. Many things at once go by the streaming imports and application/x-ndjson.";
+    UNSUPPORTED "unsupported-media-type" UNSUPPORTED_MEDIA_TYPE "The body's media type is not known here"
+        "`supported` names those that are. Set `Content-Type`.";
+    INVALID "invalid" UNPROCESSABLE_ENTITY "The content is not valid"
+        "It can be read, but `problems` tells what is wrong with it: each with its path, and what would be right.";
+    TOO_MANY "too-many" TOO_MANY_REQUESTS "Too much at once"
+        "A bound is reached. Nothing was stored. Try again after the time that `Retry-After` names.";
+    INTERNAL "internal" INTERNAL_SERVER_ERROR "Something broke"
+        "This is a fault of the platform. The log knows more, by the request's `X-Request-Id`.";
+    BUSY "busy" SERVICE_UNAVAILABLE "There is no room just now"
+        "The disk or a bound is full. Nothing was stored. Try again after the time that `Retry-After` names.";
+    UNAVAILABLE "unavailable" SERVICE_UNAVAILABLE "Not possible at the moment"
+        "A part of the platform does not answer. Nothing was acknowledged. Try again after the time that `Retry-After` names.";
+}
+
+/// A problem as it is sent: RFC 9457.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = Problem)]
+pub(crate) struct ProblemBody {
+    /// The kind, as an address of a page that explains it.
+    #[serde(rename = "type")]
+    kind: String,
+    /// The kind in words.
+    title: &'static str,
+    /// The status code.
+    status: u16,
+    /// What is wrong this time.
+    detail: String,
+    /// Each thing that is wrong with the content.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Option<Vec<crate::wire::ProblemItem>>)]
+    problems: Vec<Problem>,
+    /// More, depending on the kind.
+    #[serde(flatten)]
+    #[schema(value_type = std::collections::BTreeMap<String, serde_json::Value>)]
+    more: serde_json::Map<String, serde_json::Value>,
+}
+
+/// An answer that says what went wrong.
+#[derive(Debug)]
+pub(crate) struct Failure(Box<Parts>);
+
+#[derive(Debug)]
+struct Parts {
+    body: ProblemBody,
+    headers: HeaderMap,
+}
+
+impl Failure {
+    fn new(kind: &Kind, detail: impl Into<String>) -> Failure {
+        let body = ProblemBody {
+            kind: format!("/problems/{}", kind.slug),
+            title: kind.title,
+            status: kind.status.as_u16(),
+            detail: detail.into(),
+            problems: Vec::new(),
+            more: serde_json::Map::new(),
+        };
+        Failure(Box::new(Parts { body, headers: HeaderMap::new() }))
+    }
+
+    fn problems(mut self, problems: Vec<Problem>) -> Failure {
+        self.0.body.problems = problems;
+        self
+    }
+
+    /// Adds a member.
+    pub(crate) fn with(mut self, name: &str, value: impl Serialize) -> Failure {
+        let value = serde_json::to_value(value).expect("what is added is JSON");
+        self.0.body.more.insert(name.to_owned(), value);
+        self
+    }
+
+    fn header(mut self, name: header::HeaderName, value: HeaderValue) -> Failure {
+        self.0.headers.insert(name, value);
+        self
+    }
+
+    fn retry_after(self, delay: Duration) -> Failure {
+        self.header(header::RETRY_AFTER, HeaderValue::from(delay.as_secs().max(1)))
+    }
+
+    /// The body, to stand within another.
+    pub(crate) fn into_body(self) -> ProblemBody {
+        self.0.body
+    }
+
+    pub(crate) fn malformed(detail: impl Into<String>) -> Failure {
+        Failure::new(MALFORMED, detail)
+    }
+
+    pub(crate) fn no_route(path: &str) -> Failure {
+        Failure::new(NOT_FOUND, format!("nothing is at `{path}`")).with("see", "/openapi.json")
+    }
+
+    pub(crate) fn method_not_allowed() -> Failure {
+        Failure::new(METHOD_NOT_ALLOWED, "this address does not know the method")
+    }
+
+    pub(crate) fn precondition(detail: impl Into<String>) -> Failure {
+        Failure::new(CHANGED, detail)
+    }
+
+    pub(crate) fn too_large(bytes_max: usize) -> Failure {
+        // What is left of the body is not read, so the connection cannot be used again.
+        Failure::new(TOO_LARGE, format!("the body is larger than {bytes_max} bytes"))
+            .with("bytes_max", bytes_max)
+            .header(header::CONNECTION, HeaderValue::from_static("close"))
+    }
+
+    pub(crate) fn timeout(detail: impl Into<String>) -> Failure {
+        Failure::new(TIMEOUT, detail).header(header::CONNECTION, HeaderValue::from_static("close"))
+    }
+
+    pub(crate) fn unsupported(given: &str, supported: &[&str]) -> Failure {
+        let detail = if given.is_empty() { "no media type is given".to_owned() } else { format!("`{given}` is not known here") };
+        Failure::new(UNSUPPORTED, detail).with("supported", supported)
+    }
+
+    pub(crate) fn no_body_room() -> Failure {
+        Failure::new(TOO_MANY, "too many large bodies are on their way").retry_after(Duration::from_secs(1))
+    }
+
+    pub(crate) fn internal() -> Failure {
+        Failure::new(INTERNAL, "the request could not be finished")
+    }
+}
+
+impl From<ServiceError> for Failure {
+    fn from(error: ServiceError) -> Self {
+        let detail = error.to_string();
+        match error {
+            ServiceError::Unauthenticated(_) => Failure::new(UNAUTHENTICATED, detail)
+                .header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"tocsin\"")),
+            ServiceError::Forbidden(scope) => Failure::new(FORBIDDEN, detail).with("scope", scope.word()),
+            ServiceError::Malformed(problem) => Failure::new(MALFORMED, detail).problems(vec![problem]),
+            ServiceError::Invalid(problems) => Failure::new(INVALID, detail).problems(problems),
+            ServiceError::Missing(_) => Failure::new(NOT_FOUND, detail),
+            ServiceError::Taken(_) => Failure::new(TAKEN, detail),
+            ServiceError::Changed(_) => Failure::new(CHANGED, detail),
+            ServiceError::WouldDrop(drops) => {
+                let paths: Vec<&String> = drops.iter().filter_map(|found| found.drops.as_ref()).collect();
+                let sentences: Vec<&String> = drops.iter().map(|found| &found.sentence).collect();
+                Failure::new(WOULD_DROP, detail).with("drops", paths).with("sentences", sentences)
+            }
+            ServiceError::KeyReused(batch) => Failure::new(KEY_REUSED, detail).with("batch", batch),
+            ServiceError::Full { retry_after, .. } => Failure::new(BUSY, detail).retry_after(retry_after),
+            ServiceError::TooMany { retry_after, .. } => Failure::new(TOO_MANY, detail).retry_after(retry_after),
+            ServiceError::BrokenStream(source) => {
+                match crate::request::body_failure(&*source) {
+                    Some(failure) => failure,
+                    None => Failure::new(MALFORMED, "the body broke off"),
+                }
+            }
+            ServiceError::Unavailable(source) => {
+                tracing::error!(error = %source, "a request could not be done");
+                Failure::new(UNAVAILABLE, detail).retry_after(Duration::from_secs(5))
+            }
+        }
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response<Body> {
+        let Parts { body, headers } = *self.0;
+        let status = StatusCode::from_u16(body.status).expect("kinds have good status codes");
+        let json = serde_json::to_vec(&body).expect("a problem is always JSON");
+        let mut response = Response::new(Body::from(json));
+        *response.status_mut() = status;
+        *response.headers_mut() = headers;
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        response
+    }
+}

@@ -1,0 +1,223 @@
+//! What routes take from a request: the caller, the body, the path, the query, conditions.
+
+use std::{error::Error, str::FromStr, sync::Arc};
+
+use axum::{
+    body::{Body, Bytes},
+    extract::{FromRequestParts, Path, Query},
+    http::{HeaderMap, header, request::Parts},
+};
+use bytes::BytesMut;
+use futures_util::{Stream, StreamExt};
+use serde::de::DeserializeOwned;
+use tocsin_model::id::IdError;
+use tocsin_service::{BoxError, Caller, ServiceError};
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::{App, problems::Failure, serve::BodyIdle};
+
+/// Largest body of a single thing.
+pub(crate) const SINGLE_BYTES_MAX: usize = 1024 * 1024;
+/// Largest body of a batch of events.
+pub(crate) const BATCH_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Bodies up to this size do not count against the room for bodies.
+const FREE_BYTES: usize = 64 * 1024;
+
+/// Someone with a good key.
+pub(crate) struct Authorized(pub(crate) Caller);
+
+impl FromRequestParts<Arc<App>> for Authorized {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Failure> {
+        let bearer = parts.headers.get(header::AUTHORIZATION).map(|value| {
+            let text = value.to_str().unwrap_or_default();
+            match text.split_at_checked(7) {
+                Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer ") => Ok(key.trim()),
+                _ => Err(ServiceError::Unauthenticated("`Authorization` should be `Bearer` and a key")),
+            }
+        });
+        let key = match bearer {
+            Some(bearer) => bearer?,
+            None => match parts.headers.get("x-api-key") {
+                Some(key) => key.to_str().unwrap_or_default().trim(),
+                None => return Err(ServiceError::Unauthenticated("no key was given").into()),
+            },
+        };
+        Ok(Authorized(app.service.authenticate(key)?))
+    }
+}
+
+/// The parts of the path.
+pub(crate) struct Segments<T>(pub(crate) T);
+
+impl<T: DeserializeOwned + Send> FromRequestParts<Arc<App>> for Segments<T> {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Failure> {
+        match Path::<T>::from_request_parts(parts, app).await {
+            Ok(Path(segments)) => Ok(Segments(segments)),
+            Err(rejection) => Err(Failure::malformed(format!("the address cannot be read: {}", rejection.body_text()))),
+        }
+    }
+}
+
+/// The query.
+pub(crate) struct Parameters<T>(pub(crate) T);
+
+impl<T: DeserializeOwned + Send> FromRequestParts<Arc<App>> for Parameters<T> {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Failure> {
+        match Query::<T>::from_request_parts(parts, app).await {
+            Ok(Query(parameters)) => Ok(Parameters(parameters)),
+            Err(rejection) => {
+                let text = rejection.body_text();
+                let text = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(&text);
+                Err(Failure::malformed(format!("the query cannot be read: {text}")))
+            }
+        }
+    }
+}
+
+/// Reads an id in the path.
+pub(crate) fn id<T: FromStr<Err = IdError>>(text: &str) -> Result<T, Failure> {
+    text.parse().map_err(|error: IdError| Failure::malformed(error.to_string()))
+}
+
+/// A body in memory, with its place in the room for bodies.
+pub(crate) struct Taken {
+    pub(crate) bytes: Bytes,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+/// Reads a whole body of at most `bytes_max`.
+pub(crate) async fn take_body(app: &App, headers: &HeaderMap, body: Body, bytes_max: usize) -> Result<Taken, Failure> {
+    let announced = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    if announced.is_some_and(|length| length > bytes_max) {
+        return Err(Failure::too_large(bytes_max));
+    }
+    let mut room = None;
+    let reserve = |room: &mut Option<OwnedSemaphorePermit>, bytes: usize| -> Result<(), Failure> {
+        let wanted = if bytes <= FREE_BYTES { 0 } else { bytes.div_ceil(1024) };
+        let has = room.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        if wanted > has {
+            let more = u32::try_from(wanted - has).unwrap_or(u32::MAX);
+            let more = app.body_room.clone().try_acquire_many_owned(more).map_err(|_| Failure::no_body_room())?;
+            match room {
+                Some(room) => room.merge(more),
+                None => *room = Some(more),
+            }
+        }
+        Ok(())
+    };
+    if let Some(length) = announced {
+        reserve(&mut room, length)?;
+    }
+    let mut chunks = body.into_data_stream();
+    let broken = |error: axum::Error| body_failure(&error).unwrap_or_else(|| Failure::malformed("the body broke off"));
+    let first = match chunks.next().await {
+        Some(chunk) => chunk.map_err(broken)?,
+        None => Bytes::new(),
+    };
+    if announced == Some(first.len()) {
+        return Ok(Taken { bytes: first, _room: room });
+    }
+    let mut whole = BytesMut::with_capacity(announced.unwrap_or(first.len()).min(bytes_max));
+    whole.extend_from_slice(&first);
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk.map_err(broken)?;
+        if whole.len() + chunk.len() > bytes_max {
+            return Err(Failure::too_large(bytes_max));
+        }
+        reserve(&mut room, whole.len() + chunk.len())?;
+        whole.extend_from_slice(&chunk);
+    }
+    if whole.len() > bytes_max {
+        return Err(Failure::too_large(bytes_max));
+    }
+    Ok(Taken { bytes: whole.freeze(), _room: room })
+}
+
+/// The body as a stream of its chunks.
+pub(crate) fn stream_body(body: Body) -> impl Stream<Item = Result<Bytes, BoxError>> + Unpin {
+    body.into_data_stream().map(|chunk| chunk.map_err(BoxError::from))
+}
+
+/// What to answer when a body broke off for a reason of the caller's.
+pub(crate) fn body_failure(error: &(dyn Error + 'static)) -> Option<Failure> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(idle) = error.downcast_ref::<BodyIdle>() {
+            return Some(Failure::timeout(idle.to_string()));
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// The media type without its parameters, in lower case; empty if none is given.
+pub(crate) fn media_type(headers: &HeaderMap) -> String {
+    let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+/// Reads a JSON body of a single thing. The bytes are given, so that what is read may borrow from them.
+pub(crate) async fn json_body(app: &App, headers: &HeaderMap, body: Body) -> Result<Taken, Failure> {
+    json_body_of(app, headers, body, &["application/json"]).await
+}
+
+/// Like `json_body`, with other media types of JSON.
+pub(crate) async fn json_body_of(app: &App, headers: &HeaderMap, body: Body, known: &[&str]) -> Result<Taken, Failure> {
+    let given = media_type(headers);
+    if !known.contains(&given.as_str()) {
+        return Err(Failure::unsupported(&given, known));
+    }
+    take_body(app, headers, body, SINGLE_BYTES_MAX).await
+}
+
+/// Reads JSON.
+pub(crate) fn read_json<'de, T: serde::Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Failure> {
+    serde_json::from_slice(bytes).map_err(|error| tocsin_service::error::json_error(&error).into())
+}
+
+/// What `If-Match` and `If-None-Match` ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Condition {
+    /// Nothing.
+    None,
+    /// `If-Match: *`: it must exist.
+    Exists,
+    /// `If-None-Match: *`: it must not exist.
+    Absent,
+    /// `If-Match: "<revision>"`.
+    Revision(u64),
+}
+
+impl Condition {
+    pub(crate) fn of(headers: &HeaderMap) -> Result<Condition, Failure> {
+        if let Some(value) = headers.get(header::IF_MATCH) {
+            let text = value.to_str().unwrap_or_default().trim();
+            if text == "*" {
+                return Ok(Condition::Exists);
+            }
+            // A weak tag or one that we never gave matches nothing.
+            let revision = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).and_then(|text| text.parse().ok());
+            return revision.map(Condition::Revision).ok_or_else(|| Failure::precondition(format!("`{text}` is not its tag")));
+        }
+        match headers.get(header::IF_NONE_MATCH) {
+            None => Ok(Condition::None),
+            Some(value) if value == "*" => Ok(Condition::Absent),
+            Some(_) => Err(Failure::malformed("`If-None-Match` knows only `*` here")),
+        }
+    }
+
+    /// The revision asked for, where absence makes no sense.
+    pub(crate) fn revision(headers: &HeaderMap) -> Result<Option<u64>, Failure> {
+        match Condition::of(headers)? {
+            Condition::None | Condition::Exists => Ok(None),
+            Condition::Revision(revision) => Ok(Some(revision)),
+            Condition::Absent => Err(Failure::precondition("it exists")),
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The routes: one file for each area, each route with its documentation.
+
+mod applications;
+mod events;
+mod keys;
+mod operations;
+mod pages;
+mod subscribers;
+mod subscriptions;
+mod transfer;
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    extract::Request,
+    http::{HeaderMap, HeaderValue, StatusCode, Uri, header},
+    response::{IntoResponse, Response},
+};
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::{App, edge, problems::Failure};
+
+/// All documented routes.
+pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::with_openapi(crate::openapi::base())
+        .merge(applications::routes())
+        .merge(events::routes())
+        .merge(subscribers::routes())
+        .merge(subscriptions::routes())
+        .merge(transfer::routes())
+        .merge(operations::routes())
+        .merge(keys::routes())
+        .merge(pages::routes())
+}
+
+/// Everything that is served.
+pub(crate) fn router(app: Arc<App>) -> Router {
+    let (router, _) = documented().split_for_parts();
+    router
+        .merge(pages::files())
+        .fallback(async |uri: Uri| Failure::no_route(uri.path()))
+        .method_not_allowed_fallback(async || Failure::method_not_allowed())
+        .layer(axum::middleware::from_fn_with_state(app.clone(), edge::edge))
+        .with_state(app)
+}
+
+/// A JSON answer.
+fn json(status: StatusCode, body: &impl serde::Serialize) -> Response {
+    let bytes = serde_json::to_vec(body).expect("what is answered is always JSON");
+    (status, [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], bytes).into_response()
+}
+
+/// A JSON answer with the revision of what it shows.
+fn tagged(status: StatusCode, revision: u64, body: &impl serde::Serialize) -> Response {
+    let mut response = json(status, body);
+    response.headers_mut().insert(header::ETAG, etag(revision));
+    response
+}
+
+fn etag(revision: u64) -> HeaderValue {
+    HeaderValue::try_from(format!("\"{revision}\"")).expect("a quoted number is a header value")
+}
+
+/// Where a new thing is.
+fn located(mut response: Response, path: String) -> Response {
+    if let Ok(path) = HeaderValue::try_from(path) {
+        response.headers_mut().insert(header::LOCATION, path);
+    }
+    response
+}
+
+/// Writes one segment of a path.
+fn segment(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(char::from(byte)),
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
+/// Takes headers and body apart.
+fn parts(request: Request) -> (HeaderMap, axum::body::Body) {
+    let (parts, body) = request.into_parts();
+    (parts.headers, body)
+}
+
+/// What every route may answer instead.
+#[derive(utoipa::IntoResponses)]
+#[allow(dead_code)]
+pub(crate) enum Failures {
+    /// A problem of RFC 9457; its type says what to do.
+    #[response(status = "default", content_type = "application/problem+json")]
+    Problem(#[to_schema] crate::problems::ProblemBody),
+}

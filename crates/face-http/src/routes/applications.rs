@@ -1,0 +1,194 @@
+use std::{collections::BTreeSet, sync::Arc};
+
+use axum::{
+    extract::{Request, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use serde::Deserialize;
+use tocsin_model::id::Name;
+use tocsin_service::applications::ApplyOptions;
+use utoipa::IntoParams;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{Failures, json, located, parts, tagged};
+use crate::{
+    App,
+    problems::Failure,
+    request::{Authorized, Condition, Parameters, SINGLE_BYTES_MAX, Segments, id, media_type, take_body},
+    wire::{ApplicationBody, AppliedBody, ChannelProbeBody, CheckedBody, List, RematchedBody, RuleBody},
+};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(check))
+        .routes(routes!(read, apply, remove))
+        .routes(routes!(history))
+        .routes(routes!(rules))
+        .routes(routes!(rematch))
+        .routes(routes!(probe))
+}
+
+const YAML: [&str; 4] = ["application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"];
+
+async fn yaml(app: &App, request: Request) -> Result<String, Failure> {
+    let (headers, body) = parts(request);
+    let given = media_type(&headers);
+    if !YAML.contains(&given.as_str()) {
+        return Err(Failure::unsupported(&given, &YAML));
+    }
+    let taken = take_body(app, &headers, body, SINGLE_BYTES_MAX).await?;
+    String::from_utf8(taken.bytes.into()).map_err(|_| Failure::malformed("the definition is not UTF-8"))
+}
+
+/// The applications, by name.
+#[utoipa::path(get, path = "/v1/applications", tag = "applications", responses((status = 200, body = List<ApplicationBody>), Failures))]
+async fn list(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
+    let found = app.service.applications(&caller).await?;
+    let items = found.into_iter().map(|(stored, running)| ApplicationBody::new(stored, running.as_deref(), false));
+    Ok(json(StatusCode::OK, &List { items: items.collect(), next: None }))
+}
+
+/// One application, with its definition. Its tag is its version.
+#[utoipa::path(get, path = "/v1/applications/{application}", tag = "applications", params(("application" = String, Path)), responses((status = 200, body = ApplicationBody), Failures))]
+async fn read(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(name): Segments<String>,
+) -> Result<Response, Failure> {
+    let (stored, running) = app.service.application(&caller, &id::<Name>(&name)?).await?;
+    let version = stored.version;
+    Ok(tagged(StatusCode::OK, version.into(), &ApplicationBody::new(stored, running.as_deref(), true)))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ApplyParameters {
+    /// Only tell what would happen.
+    #[serde(default)]
+    #[param(required = false)]
+    dry_run: bool,
+    /// What may be dropped, by name, with commas between.
+    #[serde(default)]
+    #[param(required = false)]
+    allow_drop: String,
+}
+
+/// Makes a definition the one that runs. The same text again changes nothing. A change that would drop stored data is
+/// refused (409 `would-drop-data`) unless each is allowed by name.
+#[utoipa::path(put, path = "/v1/applications/{application}", tag = "applications", params(("application" = String, Path), ApplyParameters), request_body(content = String, content_type = "application/yaml"), responses((status = 200, body = AppliedBody, description = "It runs, or would run"), (status = 201, body = AppliedBody, description = "It is new and runs"), Failures))]
+async fn apply(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(name): Segments<String>,
+    Parameters(parameters): Parameters<ApplyParameters>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let name = id::<Name>(&name)?;
+    let expected_version = match Condition::of(request.headers())? {
+        Condition::None | Condition::Exists => None,
+        Condition::Absent => Some(0),
+        Condition::Revision(version) => Some(u32::try_from(version).unwrap_or(u32::MAX)),
+    };
+    let text = yaml(&app, request).await?;
+    let allow_drops: BTreeSet<String> =
+        parameters.allow_drop.split(',').map(str::trim).filter(|path| !path.is_empty()).map(str::to_owned).collect();
+    let options = ApplyOptions { dry_run: parameters.dry_run, allow_drops, expected_version };
+    let applied = app.service.apply(&caller, &name, text, options).await?;
+    let (version, created) = (applied.version, applied.created && !parameters.dry_run);
+    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    let response = tagged(status, version.into(), &AppliedBody::from(applied));
+    Ok(if created { located(response, format!("/v1/applications/{name}")) } else { response })
+}
+
+/// Tells everything about a definition, without applying it.
+#[utoipa::path(post, path = "/v1/applications/check", tag = "applications", request_body(content = String, content_type = "application/yaml"), responses((status = 200, body = CheckedBody), Failures))]
+async fn check(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    request: Request,
+) -> Result<Response, Failure> {
+    let text = yaml(&app, request).await?;
+    let checked = app.service.check_application(&caller, text).await?;
+    Ok(json(StatusCode::OK, &CheckedBody::from(checked)))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct RemoveParameters {
+    /// The application's name once more.
+    #[serde(default)]
+    confirm: String,
+}
+
+/// Removes an application with its subscriptions. Its history stays.
+#[utoipa::path(delete, path = "/v1/applications/{application}", tag = "applications", params(("application" = String, Path), RemoveParameters), responses((status = 204), Failures))]
+async fn remove(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(name): Segments<String>,
+    Parameters(parameters): Parameters<RemoveParameters>,
+) -> Result<Response, Failure> {
+    let name = id::<Name>(&name)?;
+    if parameters.confirm != name.as_str() {
+        let detail = format!("this removes `{name}` and its subscriptions; to go on, add `?confirm={name}`");
+        return Err(Failure::malformed(detail));
+    }
+    app.service.remove_application(&caller, &name).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// All versions, newest first. They stay when the application is removed.
+#[utoipa::path(get, path = "/v1/applications/{application}/history", tag = "applications", params(("application" = String, Path)), responses((status = 200, body = List<ApplicationBody>), Failures))]
+async fn history(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(name): Segments<String>,
+) -> Result<Response, Failure> {
+    let name = id::<Name>(&name)?;
+    let versions = app.service.application_history(&caller, &name).await?;
+    let items = versions.into_iter().map(|stored| ApplicationBody::new(stored, None, true)).collect();
+    Ok(json(StatusCode::OK, &List { items, next: None }))
+}
+
+/// How each rule of the running version is answered.
+#[utoipa::path(get, path = "/v1/applications/{application}/rules", tag = "applications", params(("application" = String, Path)), responses((status = 200, body = List<RuleBody>), Failures))]
+async fn rules(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(name): Segments<String>,
+) -> Result<Response, Failure> {
+    let rules = app.service.application_rules(&caller, &id::<Name>(&name)?)?;
+    let items = rules.into_iter().map(RuleBody::from).collect();
+    Ok(json(StatusCode::OK, &List { items, next: None }))
+}
+
+/// Sends failed event batches to be matched again.
+#[utoipa::path(post, path = "/v1/applications/{application}/rematch", tag = "operations", params(("application" = String, Path)), responses((status = 200, body = RematchedBody), Failures))]
+async fn rematch(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(name): Segments<String>,
+) -> Result<Response, Failure> {
+    let batches = app.service.rematch(&caller, &id::<Name>(&name)?).await?;
+    Ok(json(StatusCode::OK, &RematchedBody { batches }))
+}
+
+/// Asks every channel for a sign of life.
+#[utoipa::path(post, path = "/v1/applications/{application}/channels/probe", tag = "operations", params(("application" = String, Path)), responses((status = 200, body = Vec<ChannelProbeBody>), Failures))]
+async fn probe(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(name): Segments<String>,
+) -> Result<Response, Failure> {
+    let probes = app.service.probe_channels(&caller, &id::<Name>(&name)?).await?;
+    let body = |(channel, answer): (Name, Result<String, String>)| {
+        let ok = answer.is_ok();
+        let (Ok(text) | Err(text)) = answer;
+        ChannelProbeBody { channel: channel.to_string(), ok, text }
+    };
+    Ok(json(StatusCode::OK, &probes.into_iter().map(body).collect::<Vec<_>>()))
+}

@@ -1,0 +1,168 @@
+use std::sync::Arc;
+
+use axum::{
+    extract::{Request, State},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde::Deserialize;
+use tocsin_service::{
+    ServiceError,
+    events::{CloudEvent, SubmittedLines, is_json, read_cloud_events},
+};
+use utoipa::IntoParams;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{Failures, json, parts};
+use crate::{
+    App,
+    problems::Failure,
+    request::{Authorized, BATCH_BYTES_MAX, Parameters, Segments, media_type, stream_body, take_body},
+    wire::{SubmittedBody, SubmittedLinesBody, submitted},
+};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(submit)).routes(routes!(submit_cloud_events))
+}
+
+const LINES: [&str; 3] = ["application/x-ndjson", "application/ndjson", "application/jsonl"];
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct SubmitParameters {
+    /// The source that submits them; by default `api`, or the application's only one.
+    #[serde(default)]
+    source: Option<String>,
+}
+
+/// Submits events: one JSON object, an array of them (all or nothing), or one in each line (application/x-ndjson, in
+/// batches of 1,000; what precedes a bad line is accepted). When the answer comes, they are durable.
+#[utoipa::path(post, path = "/v1/applications/{application}/events/{class}", tag = "events",
+    params(("application" = String, Path), ("class" = String, Path), SubmitParameters,
+        ("Idempotency-Key" = Option<String>, Header, description = "The same key with the same content is the same submission; at most 255 characters")),
+    request_body(content((serde_json::Value = "application/json"), (String = "application/x-ndjson"))),
+    responses((status = 202, body = SubmittedBody, description = "Accepted; for lines: batches, events, duplicates"), Failures))]
+async fn submit(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments((application, class)): Segments<(String, String)>,
+    Parameters(parameters): Parameters<SubmitParameters>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let intake = app.service.intake(&caller, &application, &class, parameters.source.as_deref())?;
+    let (headers, body) = parts(request);
+    let key = idempotency_key(&headers)?;
+    let given = media_type(&headers);
+    if given == "application/json" {
+        let taken = take_body(&app, &headers, body, BATCH_BYTES_MAX).await?;
+        let answer = submitted(app.service.submit(intake, taken.bytes.clone(), key).await?);
+        return Ok((StatusCode::ACCEPTED, [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], answer).into_response());
+    }
+    if LINES.contains(&given.as_str()) {
+        return lines_answer(app.service.submit_lines(intake, stream_body(body), key).await);
+    }
+    Err(Failure::unsupported(&given, &["application/json", LINES[0]]))
+}
+
+fn lines_answer(mut answer: SubmittedLines) -> Result<Response, Failure> {
+    let body = SubmittedLinesBody::from(&answer);
+    match answer.stopped.take() {
+        None => Ok(json(StatusCode::ACCEPTED, &body)),
+        Some(error) => Err(Failure::from(error)
+            .with("batches", body.batches)
+            .with("events", body.events)
+            .with("duplicates", body.duplicates)),
+    }
+}
+
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Failure> {
+    match headers.get("idempotency-key") {
+        None => Ok(None),
+        Some(key) => key.to_str().map(Some).map_err(|_| Failure::malformed("`Idempotency-Key` is not visible ASCII")),
+    }
+}
+
+/// Submits CloudEvents 1.0: structured, as a batch, or binary (`ce-` headers). `type` names the class: exactly, or by
+/// what follows its last dot. An event that came before, by `source` and `id`, is not added again.
+#[utoipa::path(post, path = "/v1/applications/{application}/events", tag = "events",
+    params(("application" = String, Path), SubmitParameters),
+    request_body(content((serde_json::Value = "application/cloudevents+json"), (Vec<serde_json::Value> = "application/cloudevents-batch+json"), (serde_json::Value = "application/json"))),
+    responses((status = 202, body = SubmittedBody, description = "Accepted; for a batch: batches, events, duplicates"), Failures))]
+async fn submit_cloud_events(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(application): Segments<String>,
+    Parameters(parameters): Parameters<SubmitParameters>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let (headers, body) = parts(request);
+    let given = media_type(&headers);
+    let source = parameters.source.as_deref();
+    let batch = given == "application/cloudevents-batch+json";
+    let structured = given == "application/cloudevents+json";
+    let is_binary = headers.contains_key("ce-specversion") || headers.contains_key("ce-type");
+    if !batch && !structured && (!is_binary || !is_json(&given)) {
+        let known = ["application/cloudevents+json", "application/cloudevents-batch+json", "application/json with ce- headers"];
+        return Err(Failure::unsupported(&given, &known));
+    }
+    let taken = take_body(&app, &headers, body, BATCH_BYTES_MAX).await?;
+    let events = if batch || structured {
+        let bytes = taken.bytes.clone();
+        if bytes.len() > 64 * 1024 {
+            let reading = tokio::task::spawn_blocking(move || read_cloud_events(&bytes, batch));
+            reading.await.map_err(|error| ServiceError::Unavailable(error.into()))??
+        } else {
+            read_cloud_events(&bytes, batch)?
+        }
+    } else {
+        vec![binary_cloud_event(&headers, taken.bytes.clone())?]
+    };
+    let answer = app.service.submit_cloud_events(&caller, &application, source, events).await?;
+    match answer.batches.as_slice() {
+        [only] if !batch => {
+            let single = tocsin_service::events::Submitted { batch: *only, events: 1, duplicate: answer.duplicates > 0 };
+            Ok((StatusCode::ACCEPTED, [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], submitted(single)).into_response())
+        }
+        _ => lines_answer(answer),
+    }
+}
+
+fn binary_cloud_event(headers: &HeaderMap, data: axum::body::Bytes) -> Result<CloudEvent, Failure> {
+    let mut problems = Vec::new();
+    let mut attribute = |name: &str| match headers.get(name).map(|value| percent_decoded(value.as_bytes())) {
+        Some(Some(text)) => text,
+        Some(None) => {
+            problems.push(tocsin_model::problem::Problem::at(name, "is not percent-encoded UTF-8"));
+            String::new()
+        }
+        None => {
+            problems.push(tocsin_model::problem::Problem::at(name, "is required: give the header"));
+            String::new()
+        }
+    };
+    let version = attribute("ce-specversion");
+    let (id, source, kind) = (attribute("ce-id"), attribute("ce-source"), attribute("ce-type"));
+    if !version.is_empty() && version != "1.0" {
+        let problem = tocsin_model::problem::Problem::at("ce-specversion", format!("is `{version}`"));
+        problems.push(problem.hint("this platform speaks CloudEvents 1.0"));
+    }
+    if problems.is_empty() { Ok(CloudEvent { source, id, kind, data }) } else { Err(ServiceError::Invalid(problems).into()) }
+}
+
+/// The value of a header of the HTTP binding of CloudEvents, section 3.1.3.2: percent-encoded, perhaps quoted.
+fn percent_decoded(value: &[u8]) -> Option<String> {
+    let value = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
+    let mut out = Vec::with_capacity(value.len());
+    let mut bytes = value.iter();
+    while let Some(byte) = bytes.next() {
+        if *byte != b'%' {
+            out.push(*byte);
+            continue;
+        }
+        let digit = |byte: &u8| char::from(*byte).to_digit(16);
+        let (high, low) = (digit(bytes.next()?)?, digit(bytes.next()?)?);
+        out.push((high * 16 + low) as u8);
+    }
+    String::from_utf8(out).ok()
+}

@@ -1,0 +1,53 @@
+use std::sync::Arc;
+
+use axum::{
+    extract::{Request, State},
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use tocsin_service::keys::NewKey;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{Failures, json, located, parts};
+use crate::{
+    App,
+    problems::Failure,
+    request::{Authorized, Segments, json_body, read_json},
+    wire::{KeyBody, List, NewKeyBody},
+};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(list, make)).routes(routes!(remove))
+}
+
+/// All keys, oldest first, without their secrets.
+#[utoipa::path(get, path = "/v1/keys", tag = "keys", responses((status = 200, body = List<KeyBody>), Failures))]
+async fn list(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
+    let keys = app.service.api_keys(&caller).await?;
+    Ok(json(StatusCode::OK, &List { items: keys.into_iter().map(KeyBody::from).collect(), next: None }))
+}
+
+/// Makes a key. It is shown in this answer and never again. Nobody can give a scope that they do not hold.
+#[utoipa::path(post, path = "/v1/keys", tag = "keys", request_body = NewKeyBody, responses((status = 201, body = KeyBody), Failures))]
+async fn make(State(app): State<Arc<App>>, Authorized(caller): Authorized, request: Request) -> Result<Response, Failure> {
+    let (headers, body) = parts(request);
+    let taken = json_body(&app, &headers, body).await?;
+    let asked: NewKeyBody = read_json(&taken.bytes)?;
+    let new = NewKey { description: asked.description, scopes: asked.scopes, expires_at: asked.expires_at };
+    let made = app.service.make_api_key(&caller, new).await?;
+    let path = format!("/v1/keys/{}", made.kept.id);
+    let mut response = located(json(StatusCode::CREATED, &KeyBody::from(made)), path);
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}
+
+/// Removes a key. It stops working at once.
+#[utoipa::path(delete, path = "/v1/keys/{id}", tag = "keys", params(("id" = String, Path)), responses((status = 204), Failures))]
+async fn remove(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(key): Segments<String>,
+) -> Result<Response, Failure> {
+    app.service.remove_api_key(&caller, &key).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}

@@ -1,0 +1,229 @@
+use std::sync::Arc;
+
+use axum::{
+    extract::{Request, State},
+    http::StatusCode,
+    response::Response,
+};
+use serde::Deserialize;
+use tocsin_model::id::{EventBatchId, Name, NotificationBatchId, NotificationId};
+use tocsin_service::{ServiceError, page, trace::Subject};
+use tocsin_store::journal::{Resolution, SuspensionFilter};
+use utoipa::IntoParams;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{Failures, json, parts};
+use crate::{
+    App,
+    problems::Failure,
+    request::{Authorized, Parameters, Segments, id, json_body, read_json},
+    wire::{
+        EventBatchBody, FilterBody, List, Named, NotificationBatchBody, NotificationBody, ResolvedBody, StatusBody,
+        SuspensionBody, TraceBody,
+    },
+};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(status))
+        .routes(routes!(event_batches))
+        .routes(routes!(event_batch))
+        .routes(routes!(events_of))
+        .routes(routes!(notification_batches))
+        .routes(routes!(notification_batch))
+        .routes(routes!(notification))
+        .routes(routes!(trace))
+        .routes(routes!(suspensions))
+        .routes(routes!(resume))
+        .routes(routes!(end))
+}
+
+/// How the platform does.
+#[utoipa::path(get, path = "/v1/status", tag = "operations", responses((status = 200, body = StatusBody), Failures))]
+async fn status(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
+    Ok(json(StatusCode::OK, &StatusBody::from(app.service.status(&caller)?)))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct BeforeParameters {
+    /// How many; 1 to 1,000, default 100.
+    #[serde(default)]
+    limit: Option<usize>,
+    /// The `next` of the page before, or any id: only older ones.
+    #[serde(default)]
+    before: Option<String>,
+}
+
+impl BeforeParameters {
+    fn before<T: std::str::FromStr<Err = tocsin_model::id::IdError>>(&self) -> Result<Option<T>, Failure> {
+        let read = |text: &String| text.parse::<T>().map_err(|error| ServiceError::invalid("before", format!("is not {}", error.expected)));
+        Ok(self.before.as_ref().map(read).transpose()?)
+    }
+}
+
+/// Event batches, newest first.
+#[utoipa::path(get, path = "/v1/event-batches", tag = "operations", params(BeforeParameters), responses((status = 200, body = List<EventBatchBody>), Failures))]
+async fn event_batches(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Parameters(asked): Parameters<BeforeParameters>,
+) -> Result<Response, Failure> {
+    let limit = page::limit(asked.limit)?;
+    let found = app.service.event_batches(&caller, asked.before::<EventBatchId>()?, limit).await?;
+    Ok(json(StatusCode::OK, &List::from(found.map(EventBatchBody::from))))
+}
+
+/// One event batch, with its state.
+#[utoipa::path(get, path = "/v1/event-batches/{id}", tag = "operations", params(("id" = String, Path)), responses((status = 200, body = EventBatchBody), Failures))]
+async fn event_batch(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(number): Segments<String>,
+) -> Result<Response, Failure> {
+    let found = app.service.event_batch(&caller, id(&number)?).await?;
+    Ok(json(StatusCode::OK, &EventBatchBody::from(found)))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct EventsParameters {
+    /// How many; 1 to 1,000, default 100.
+    #[serde(default)]
+    limit: Option<usize>,
+    /// The `next` of the page before.
+    #[serde(default)]
+    after: Option<u32>,
+}
+
+/// The events of a batch, in order.
+#[utoipa::path(get, path = "/v1/event-batches/{id}/events", tag = "operations", params(("id" = String, Path), EventsParameters), responses((status = 200, body = List<Named>), Failures))]
+async fn events_of(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(number): Segments<String>,
+    Parameters(asked): Parameters<EventsParameters>,
+) -> Result<Response, Failure> {
+    let limit = page::limit(asked.limit)?;
+    let (events, next) = app.service.events_of(&caller, id(&number)?, asked.after.unwrap_or(0), limit).await?;
+    let items = events.into_iter().map(Named).collect();
+    Ok(json(StatusCode::OK, &List { items, next: next.map(|next| next.to_string()) }))
+}
+
+/// Notification batches, newest first: heads and counts.
+#[utoipa::path(get, path = "/v1/notification-batches", tag = "operations", params(BeforeParameters), responses((status = 200, body = List<NotificationBatchBody>), Failures))]
+async fn notification_batches(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Parameters(asked): Parameters<BeforeParameters>,
+) -> Result<Response, Failure> {
+    let limit = page::limit(asked.limit)?;
+    let found = app.service.notification_batches(&caller, asked.before::<NotificationBatchId>()?, limit).await?;
+    let found = found.map(|(id, head, notifications)| NotificationBatchBody {
+        id: id.to_string(),
+        head: head.into(),
+        notifications,
+        outcomes: None,
+    });
+    Ok(json(StatusCode::OK, &List::from(found)))
+}
+
+/// One notification batch, with what became of its notifications.
+#[utoipa::path(get, path = "/v1/notification-batches/{id}", tag = "operations", params(("id" = String, Path)), responses((status = 200, body = NotificationBatchBody), Failures))]
+async fn notification_batch(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(number): Segments<String>,
+) -> Result<Response, Failure> {
+    let found = app.service.notification_batch(&caller, id(&number)?).await?;
+    Ok(json(StatusCode::OK, &NotificationBatchBody::from(found)))
+}
+
+/// One notification: its event, fields, recipient, and every attempt with the far side's answer.
+#[utoipa::path(get, path = "/v1/notifications/{id}", tag = "operations", params(("id" = String, Path)), responses((status = 200, body = NotificationBody), Failures))]
+async fn notification(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(number): Segments<String>,
+) -> Result<Response, Failure> {
+    let found = app.service.notification(&caller, id::<NotificationId>(&number)?).await?;
+    Ok(json(StatusCode::OK, &NotificationBody::from(found)))
+}
+
+/// The whole story of an event (`e-`), event batch (`eb-`), notification (`n-`), notification batch (`nb-`) or subscriber.
+#[utoipa::path(get, path = "/v1/trace/{id}", tag = "operations", params(("id" = String, Path)), responses((status = 200, body = TraceBody), Failures))]
+async fn trace(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(text): Segments<String>,
+) -> Result<Response, Failure> {
+    let subject = Subject::read(&text).map_err(|error| Failure::malformed(error.to_string()))?;
+    let found = app.service.trace(&caller, subject).await?;
+    Ok(json(StatusCode::OK, &TraceBody::new(text, found)))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct SuspensionParameters {
+    /// How many; 1 to 1,000, default 100.
+    #[serde(default)]
+    limit: Option<usize>,
+    /// The `next` of the page before.
+    #[serde(default)]
+    after: Option<u64>,
+    /// Only those of this application.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    application: Option<Name>,
+    /// Only those of this channel.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    channel: Option<Name>,
+    /// Only those of this notification batch.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    batch: Option<NotificationBatchId>,
+}
+
+/// What waits for an operator, oldest first.
+#[utoipa::path(get, path = "/v1/suspensions", tag = "operations", params(SuspensionParameters), responses((status = 200, body = List<SuspensionBody>), Failures))]
+async fn suspensions(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Parameters(asked): Parameters<SuspensionParameters>,
+) -> Result<Response, Failure> {
+    let limit = page::limit(asked.limit)?;
+    let SuspensionParameters { application, channel, batch, after, .. } = asked;
+    let filter = SuspensionFilter { id: None, application, channel, batch };
+    let found = app.service.suspensions(&caller, &filter, after, limit).await?;
+    Ok(json(StatusCode::OK, &List::from(found.map(SuspensionBody::from))))
+}
+
+/// Makes suspended notifications due again, with a fresh retry schedule.
+#[utoipa::path(post, path = "/v1/suspensions/resume", tag = "operations", request_body = FilterBody, responses((status = 200, body = ResolvedBody), Failures))]
+async fn resume(State(app): State<Arc<App>>, authorized: Authorized, request: Request) -> Result<Response, Failure> {
+    resolve(&app, authorized, request, Resolution::Resume).await
+}
+
+/// Closes suspended notifications without sending them.
+#[utoipa::path(post, path = "/v1/suspensions/end", tag = "operations", request_body = FilterBody, responses((status = 200, body = ResolvedBody), Failures))]
+async fn end(State(app): State<Arc<App>>, authorized: Authorized, request: Request) -> Result<Response, Failure> {
+    resolve(&app, authorized, request, Resolution::End).await
+}
+
+async fn resolve(
+    app: &App,
+    Authorized(caller): Authorized,
+    request: Request,
+    resolution: Resolution,
+) -> Result<Response, Failure> {
+    let (headers, body) = parts(request);
+    let taken = json_body(app, &headers, body).await?;
+    let asked: FilterBody = read_json(&taken.bytes)?;
+    let all = asked.all;
+    let notifications = app.service.resolve_suspensions(&caller, &asked.filter(), all, resolution).await?;
+    Ok(json(StatusCode::OK, &ResolvedBody { notifications }))
+}

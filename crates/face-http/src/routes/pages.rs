@@ -1,0 +1,99 @@
+//! What needs no key: health, metrics, the API's description, and pages for people.
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    extract::{Path, State},
+    http::{HeaderName, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Redirect, Response},
+    routing::get,
+};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{Failures, json};
+use crate::{
+    App, openapi,
+    problems::{Failure, KINDS},
+    status_page,
+    wire::ReadyBody,
+};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(livez)).routes(routes!(readyz)).routes(routes!(metrics))
+}
+
+/// Pages and files, which are no part of the API.
+pub(crate) fn files() -> Router<Arc<App>> {
+    Router::new()
+        .route("/", get(async |State(app): State<Arc<App>>| html(status_page::render(&app.service.totals()))))
+        .route("/style.css", get(async || ([(header::CONTENT_TYPE, "text/css; charset=utf-8")], status_page::STYLE)))
+        .route("/favicon.svg", get(async || ([(header::CONTENT_TYPE, "image/svg+xml")], status_page::ICON)))
+        .route("/openapi.json", get(openapi_json))
+        .route("/explorer", get(async || Redirect::permanent("/explorer/")))
+        .route("/explorer/", get(async |State(app): State<Arc<App>>| explorer(&app, "index.html")))
+        .route("/explorer/{file}", get(async |State(app): State<Arc<App>>, Path(file): Path<String>| explorer(&app, &file)))
+        .route("/problems/{slug}", get(async |Path(slug): Path<String>| problem_page(&slug)))
+}
+
+/// Whether the process answers.
+#[utoipa::path(get, path = "/livez", tag = "health", security(()), responses((status = 200, description = "It does")))]
+async fn livez() -> &'static str {
+    "ok\n"
+}
+
+/// Whether the platform can serve: every match index is built, the disk answers, there is room on it.
+#[utoipa::path(get, path = "/readyz", tag = "health", security(()), responses((status = 200, body = ReadyBody), (status = 503, body = ReadyBody)))]
+async fn readyz(State(app): State<Arc<App>>) -> Response {
+    let reasons = app.service.ready().await;
+    let ready = reasons.is_empty();
+    let mut response = json(if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, &ReadyBody { ready, reasons });
+    if !ready {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    response
+}
+
+/// Metrics for Prometheus.
+#[utoipa::path(get, path = "/metrics", tag = "health", security(()), responses((status = 200, body = String, content_type = "text/plain"), Failures))]
+async fn metrics(State(app): State<Arc<App>>) -> Response {
+    match &app.metrics {
+        Some(handle) => {
+            let kind = "text/plain; version=0.0.4; charset=utf-8";
+            ([(header::CONTENT_TYPE, HeaderValue::from_static(kind))], handle.render()).into_response()
+        }
+        None => Failure::no_route("/metrics").into_response(),
+    }
+}
+
+async fn openapi_json() -> Response {
+    ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], openapi::text()).into_response()
+}
+
+fn html(page: String) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+    ];
+    (headers, page).into_response()
+}
+
+fn explorer(app: &App, file: &str) -> Response {
+    // The explorer sets styles of its own on elements, and shows icons from data: nothing comes from elsewhere.
+    const POLICY: &str = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'";
+    match app.explorer.file(file) {
+        Some((kind, bytes)) => {
+            let kind = HeaderValue::try_from(kind).unwrap_or(HeaderValue::from_static("application/octet-stream"));
+            let policy: (HeaderName, _) = (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+            ([(header::CONTENT_TYPE, kind), policy], bytes).into_response()
+        }
+        None => Failure::no_route(&format!("/explorer/{file}")).into_response(),
+    }
+}
+
+fn problem_page(slug: &str) -> Response {
+    match KINDS.iter().find(|kind| kind.slug == slug) {
+        Some(kind) => html(status_page::problem(kind)),
+        None => Failure::no_route(&format!("/problems/{slug}")).into_response(),
+    }
+}

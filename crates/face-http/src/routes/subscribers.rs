@@ -1,0 +1,208 @@
+use std::sync::Arc;
+
+use axum::{
+    extract::{Request, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use serde::Deserialize;
+use tocsin_model::id::{Name, SubscriberId};
+use tocsin_service::{
+    ServiceError, page,
+    subscribers::{DeviceDraft, Document, Draft, Put},
+};
+use tocsin_store::records::SubscriberFilter;
+use utoipa::IntoParams;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{Failures, json, located, parts, segment, tagged};
+use crate::{
+    App,
+    problems::Failure,
+    request::{Authorized, Condition, Parameters, Segments, id, json_body, json_body_of, read_json},
+    wire::List,
+};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(list, create))
+        .routes(routes!(read, replace, patch, remove))
+        .routes(routes!(put_device, remove_device))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListParameters {
+    /// How many; 1 to 1,000, default 100.
+    #[serde(default)]
+    limit: Option<usize>,
+    /// The cursor of the page before.
+    #[serde(default)]
+    after: Option<String>,
+    /// Only those whose id begins so.
+    #[serde(default)]
+    id_prefix: Option<String>,
+    /// Only those with a device of this address.
+    #[serde(default)]
+    address: Option<String>,
+    /// Only those of this locale.
+    #[serde(default)]
+    locale: Option<String>,
+    /// Only enabled or disabled ones.
+    #[serde(default)]
+    enabled: Option<bool>,
+    /// `name:value`: only those whose attribute equals the value, or is a list that holds it.
+    #[serde(default)]
+    attribute: Option<String>,
+}
+
+pub(super) fn filter(
+    id_prefix: Option<String>,
+    address: Option<String>,
+    locale: Option<String>,
+    enabled: Option<bool>,
+    attribute: Option<String>,
+) -> Result<SubscriberFilter, Failure> {
+    let attribute = match attribute {
+        None => None,
+        Some(text) => match text.split_once(':') {
+            Some((name, value)) => Some((name.to_owned(), value.to_owned())),
+            None => return Err(ServiceError::invalid("attribute", "should be `name:value`").into()),
+        },
+    };
+    Ok(SubscriberFilter { id_prefix, address, locale, enabled, attribute })
+}
+
+/// Subscribers, in the order of their ids.
+#[utoipa::path(get, path = "/v1/subscribers", tag = "subscribers", params(ListParameters), responses((status = 200, body = List<Document>), Failures))]
+async fn list(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Parameters(asked): Parameters<ListParameters>,
+) -> Result<Response, Failure> {
+    let limit = page::limit(asked.limit)?;
+    let filter = filter(asked.id_prefix, asked.address, asked.locale, asked.enabled, asked.attribute)?;
+    let found = app.service.subscribers(&caller, &filter, asked.after.as_deref(), limit).await?;
+    Ok(json(StatusCode::OK, &List::from(found)))
+}
+
+/// Makes a subscriber.
+#[utoipa::path(post, path = "/v1/subscribers", tag = "subscribers", request_body = Draft, responses((status = 201, body = Document), Failures))]
+async fn create(State(app): State<Arc<App>>, Authorized(caller): Authorized, request: Request) -> Result<Response, Failure> {
+    let (headers, body) = parts(request);
+    let taken = json_body(&app, &headers, body).await?;
+    let (stored, _) = app.service.put_subscriber(&caller, None, read_json(&taken.bytes)?, Put::Create).await?;
+    let path = format!("/v1/subscribers/{}", segment(&stored.id));
+    Ok(located(tagged(StatusCode::CREATED, stored.revision, &stored), path))
+}
+
+/// One subscriber. Its tag is its revision.
+#[utoipa::path(get, path = "/v1/subscribers/{id}", tag = "subscribers", params(("id" = String, Path)), responses((status = 200, body = Document), Failures))]
+async fn read(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(name): Segments<String>,
+) -> Result<Response, Failure> {
+    let found = app.service.subscriber(&caller, &id::<SubscriberId>(&name)?).await?;
+    Ok(tagged(StatusCode::OK, found.revision, &found))
+}
+
+/// Stores a subscriber, whether there is one or not. Left-out devices stay as they are.
+#[utoipa::path(put, path = "/v1/subscribers/{id}", tag = "subscribers", params(("id" = String, Path), ("If-Match" = Option<String>, Header), ("If-None-Match" = Option<String>, Header)), request_body = Draft, responses((status = 200, body = Document), (status = 201, body = Document), Failures))]
+async fn replace(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(name): Segments<String>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let subscriber = id::<SubscriberId>(&name)?;
+    let (headers, body) = parts(request);
+    let condition = Condition::of(&headers)?;
+    let taken = json_body(&app, &headers, body).await?;
+    let draft: Draft = read_json(&taken.bytes)?;
+    let put = match condition {
+        Condition::None => Put::Replace(None),
+        Condition::Exists => {
+            let missing = |error| match error {
+                ServiceError::Missing(what) => Failure::precondition(format!("{what} does not exist")),
+                error => error.into(),
+            };
+            Put::Replace(Some(app.service.subscriber(&caller, &subscriber).await.map_err(missing)?.revision))
+        }
+        Condition::Absent => Put::Create,
+        Condition::Revision(revision) => Put::Replace(Some(revision)),
+    };
+    let stored = app.service.put_subscriber(&caller, Some(&subscriber), draft, put).await;
+    let (stored, is_new) = stored.map_err(|error| match (condition, error) {
+        (Condition::Absent, ServiceError::Taken(what)) => Failure::precondition(format!("{what} exists")),
+        (Condition::Revision(_), ServiceError::Missing(what)) => Failure::precondition(format!("{what} does not exist")),
+        (_, error) => error.into(),
+    })?;
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    Ok(tagged(status, stored.revision, &stored))
+}
+
+const PATCH: [&str; 2] = ["application/merge-patch+json", "application/json"];
+
+/// Changes a subscriber by a merge patch (RFC 7396).
+#[utoipa::path(patch, path = "/v1/subscribers/{id}", tag = "subscribers", params(("id" = String, Path), ("If-Match" = Option<String>, Header)), request_body(content = serde_json::Value, content_type = "application/merge-patch+json"), responses((status = 200, body = Document), Failures))]
+async fn patch(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(name): Segments<String>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let subscriber = id::<SubscriberId>(&name)?;
+    let (headers, body) = parts(request);
+    let revision = Condition::revision(&headers)?;
+    let taken = json_body_of(&app, &headers, body, &PATCH).await?;
+    let patch: serde_json::Value = read_json(&taken.bytes)?;
+    let stored = app.service.patch_subscriber(&caller, &subscriber, &patch, revision).await?;
+    Ok(tagged(StatusCode::OK, stored.revision, &stored))
+}
+
+/// Removes a subscriber with its devices and subscriptions.
+#[utoipa::path(delete, path = "/v1/subscribers/{id}", tag = "subscribers", params(("id" = String, Path), ("If-Match" = Option<String>, Header)), responses((status = 204), Failures))]
+async fn remove(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(name): Segments<String>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let revision = Condition::revision(request.headers())?;
+    app.service.remove_subscriber(&caller, &id::<SubscriberId>(&name)?, revision).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Stores one device.
+#[utoipa::path(put, path = "/v1/subscribers/{id}/devices/{device}", tag = "subscribers", params(("id" = String, Path), ("device" = String, Path), ("If-Match" = Option<String>, Header)), request_body = DeviceDraft, responses((status = 200, body = Document), (status = 201, body = Document), Failures))]
+async fn put_device(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments((name, device)): Segments<(String, String)>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let (subscriber, device) = (id::<SubscriberId>(&name)?, id::<Name>(&device)?);
+    let (headers, body) = parts(request);
+    let revision = Condition::revision(&headers)?;
+    let taken = json_body(&app, &headers, body).await?;
+    let draft: DeviceDraft = read_json(&taken.bytes)?;
+    let (stored, is_new) = app.service.put_device(&caller, &subscriber, &device, draft, revision).await?;
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    Ok(tagged(status, stored.revision, &stored))
+}
+
+/// Removes one device.
+#[utoipa::path(delete, path = "/v1/subscribers/{id}/devices/{device}", tag = "subscribers", params(("id" = String, Path), ("device" = String, Path), ("If-Match" = Option<String>, Header)), responses((status = 204), Failures))]
+async fn remove_device(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments((name, device)): Segments<(String, String)>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let revision = Condition::revision(request.headers())?;
+    let (subscriber, device) = (id::<SubscriberId>(&name)?, id::<Name>(&device)?);
+    let stored = app.service.remove_device(&caller, &subscriber, &device, revision).await?;
+    Ok((StatusCode::NO_CONTENT, [(axum::http::header::ETAG, super::etag(stored.revision))]).into_response())
+}

@@ -1,0 +1,141 @@
+use std::sync::Arc;
+
+use axum::{
+    extract::{Request, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use serde::Deserialize;
+use tocsin_model::id::{Name, SubscriberId, SubscriptionId};
+use tocsin_service::{
+    page,
+    subscriptions::{Document, Draft},
+};
+use tocsin_store::records::SubscriptionFilter;
+use utoipa::IntoParams;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{Failures, json, located, parts, tagged};
+use crate::{
+    App,
+    problems::Failure,
+    request::{Authorized, Condition, Parameters, Segments, id, json_body, json_body_of, read_json},
+    wire::List,
+};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(read, replace, patch, remove))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ListParameters {
+    /// How many; 1 to 1,000, default 100.
+    #[serde(default)]
+    limit: Option<usize>,
+    /// The cursor of the page before.
+    #[serde(default)]
+    after: Option<String>,
+    /// Only those of this application.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    application: Option<Name>,
+    /// Only those of this class.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    class: Option<Name>,
+    /// Only those of this subscriber.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    subscriber: Option<SubscriberId>,
+    /// Only those of this key.
+    #[serde(default)]
+    key: Option<String>,
+    /// Only enabled or disabled ones.
+    #[serde(default)]
+    enabled: Option<bool>,
+}
+
+/// Subscriptions, in the order of their numbers.
+#[utoipa::path(get, path = "/v1/subscriptions", tag = "subscriptions", params(ListParameters), responses((status = 200, body = List<Document>), Failures))]
+async fn list(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Parameters(asked): Parameters<ListParameters>,
+) -> Result<Response, Failure> {
+    let limit = page::limit(asked.limit)?;
+    let ListParameters { application, class, subscriber, key, enabled, .. } = asked;
+    let filter = SubscriptionFilter { application, class, subscriber, key, enabled };
+    let found = app.service.subscriptions(&caller, &filter, asked.after.as_deref(), limit).await?;
+    Ok(json(StatusCode::OK, &List::from(found)))
+}
+
+/// Makes a subscription, or replaces the one of its subscriber, class and key.
+#[utoipa::path(post, path = "/v1/subscriptions", tag = "subscriptions", request_body = Draft, responses((status = 201, body = Document), (status = 200, body = Document, description = "There was one of its key"), Failures))]
+async fn create(State(app): State<Arc<App>>, Authorized(caller): Authorized, request: Request) -> Result<Response, Failure> {
+    let (headers, body) = parts(request);
+    let taken = json_body(&app, &headers, body).await?;
+    let draft: Draft<'_> = read_json(&taken.bytes)?;
+    let (stored, is_new) = app.service.add_subscription(&caller, draft).await?;
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    Ok(located(tagged(status, stored.revision, &stored), format!("/v1/subscriptions/{}", stored.id)))
+}
+
+/// One subscription. Its tag is its revision.
+#[utoipa::path(get, path = "/v1/subscriptions/{id}", tag = "subscriptions", params(("id" = String, Path)), responses((status = 200, body = Document), Failures))]
+async fn read(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(number): Segments<String>,
+) -> Result<Response, Failure> {
+    let found = app.service.subscription(&caller, id::<SubscriptionId>(&number)?).await?;
+    Ok(tagged(StatusCode::OK, found.revision, &found))
+}
+
+/// Replaces device, enabled flag and values of a subscription; all else must stay.
+#[utoipa::path(put, path = "/v1/subscriptions/{id}", tag = "subscriptions", params(("id" = String, Path), ("If-Match" = Option<String>, Header)), request_body = Draft, responses((status = 200, body = Document), Failures))]
+async fn replace(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(number): Segments<String>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let number = id::<SubscriptionId>(&number)?;
+    let (headers, body) = parts(request);
+    let revision = Condition::revision(&headers)?;
+    let taken = json_body(&app, &headers, body).await?;
+    let draft: Draft<'_> = read_json(&taken.bytes)?;
+    let stored = app.service.replace_subscription(&caller, number, draft, revision).await?;
+    Ok(tagged(StatusCode::OK, stored.revision, &stored))
+}
+
+/// Changes a subscription by a merge patch (RFC 7396).
+#[utoipa::path(patch, path = "/v1/subscriptions/{id}", tag = "subscriptions", params(("id" = String, Path), ("If-Match" = Option<String>, Header)), request_body(content = serde_json::Value, content_type = "application/merge-patch+json"), responses((status = 200, body = Document), Failures))]
+async fn patch(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(number): Segments<String>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let number = id::<SubscriptionId>(&number)?;
+    let (headers, body) = parts(request);
+    let revision = Condition::revision(&headers)?;
+    let taken = json_body_of(&app, &headers, body, &["application/merge-patch+json", "application/json"]).await?;
+    let patch: serde_json::Value = read_json(&taken.bytes)?;
+    let stored = app.service.patch_subscription(&caller, number, &patch, revision).await?;
+    Ok(tagged(StatusCode::OK, stored.revision, &stored))
+}
+
+/// Removes a subscription.
+#[utoipa::path(delete, path = "/v1/subscriptions/{id}", tag = "subscriptions", params(("id" = String, Path), ("If-Match" = Option<String>, Header)), responses((status = 204), Failures))]
+async fn remove(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(number): Segments<String>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let revision = Condition::revision(request.headers())?;
+    app.service.remove_subscription(&caller, id::<SubscriptionId>(&number)?, revision).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}

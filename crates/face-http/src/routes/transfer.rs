@@ -1,0 +1,240 @@
+use std::sync::Arc;
+
+use axum::{
+    body::Body,
+    extract::{Request, State},
+    http::{HeaderMap, HeaderValue, header},
+    response::{IntoResponse, Response},
+};
+use futures_util::StreamExt;
+use serde::{Deserialize, Serialize};
+use tocsin_model::id::{Name, SubscriberId};
+use tocsin_service::{
+    ServiceError,
+    exports::ExportStream,
+    imports::{Format, Imported},
+};
+use tocsin_store::records::SubscriptionFilter;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{Failures, parts};
+use crate::{
+    App,
+    problems::{Failure, ProblemBody},
+    request::{Authorized, Parameters, media_type, stream_body},
+};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(import_subscribers))
+        .routes(routes!(import_subscriptions))
+        .routes(routes!(export_subscribers))
+        .routes(routes!(export_subscriptions))
+}
+
+const NDJSON: &str = "application/x-ndjson";
+
+fn import_format(headers: &HeaderMap) -> Result<Format, Failure> {
+    match media_type(headers).as_str() {
+        "application/x-ndjson" | "application/ndjson" | "application/jsonl" => Ok(Format::Ndjson),
+        "text/csv" => Ok(Format::Csv),
+        given => Err(Failure::unsupported(given, &[NDJSON, "text/csv"])),
+    }
+}
+
+/// The last line of an import's answer.
+#[derive(Serialize, ToSchema)]
+struct ImportedBody {
+    /// Lines that held something, the header not counted.
+    lines: u64,
+    stored: u64,
+    failed: u64,
+    /// Why it ended before the stream did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<ProblemBody>,
+}
+
+/// A line of an import's answer: one that was refused.
+#[derive(Serialize)]
+struct RefusedLine {
+    line: u64,
+    error: ProblemBody,
+}
+
+fn imported_answer(imported: Imported) -> Result<Response, Failure> {
+    let Imported { lines, stored, failed, refusals, stopped } = imported;
+    let error = match stopped {
+        // Nothing has happened yet, so the answer can be a plain problem.
+        Some(error) if lines == 0 => return Err(error.into()),
+        stopped => stopped.map(|error| Failure::from(error).into_body()),
+    };
+    let mut out = Vec::new();
+    let mut line = |body: &dyn erased::Json| {
+        body.write(&mut out);
+        out.push(b'\n');
+    };
+    for refusal in refusals {
+        let error = Failure::from(ServiceError::Invalid(refusal.problems)).into_body();
+        line(&RefusedLine { line: refusal.line, error });
+    }
+    line(&ImportedBody { lines, stored, failed, error });
+    Ok(([(header::CONTENT_TYPE, HeaderValue::from_static(NDJSON))], out).into_response())
+}
+
+/// Lets lines of different types pass through one function.
+mod erased {
+    pub(super) trait Json {
+        fn write(&self, out: &mut Vec<u8>);
+    }
+
+    impl<T: serde::Serialize> Json for T {
+        fn write(&self, out: &mut Vec<u8>) {
+            serde_json::to_writer(out, self).expect("what is answered is always JSON");
+        }
+    }
+}
+
+/// Stores subscribers from a stream of lines; a line replaces the subscriber of its id. CSV has the columns `id`,
+/// `enabled`, `locale`, `time_zone`, `attributes.<name>` and `device.<name>.channel|address|state`. The answer has a line
+/// for each of the first 1,000 refused lines, and one with the counts at the end.
+#[utoipa::path(post, path = "/v1/import/subscribers", tag = "import and export", request_body(content((String = "application/x-ndjson"), (String = "text/csv"))), responses((status = 200, body = ImportedBody, content_type = "application/x-ndjson"), Failures))]
+async fn import_subscribers(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    request: Request,
+) -> Result<Response, Failure> {
+    let (headers, body) = parts(request);
+    let format = import_format(&headers)?;
+    imported_answer(app.service.import_subscribers(&caller, format, stream_body(body)).await?)
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ImportParameters {
+    /// The application of all of them.
+    application: String,
+    /// The subscription class of all of them.
+    class: String,
+}
+
+/// Stores subscriptions of one class from a stream of lines; a line with a key replaces the subscription of its
+/// subscriber and key. CSV has the columns `subscriber`, `key`, `device`, `enabled` and `values.<field>`.
+#[utoipa::path(post, path = "/v1/import/subscriptions", tag = "import and export", params(ImportParameters), request_body(content((String = "application/x-ndjson"), (String = "text/csv"))), responses((status = 200, body = ImportedBody, content_type = "application/x-ndjson"), Failures))]
+async fn import_subscriptions(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Parameters(asked): Parameters<ImportParameters>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let (headers, body) = parts(request);
+    let format = import_format(&headers)?;
+    let lines = stream_body(body);
+    imported_answer(app.service.import_subscriptions(&caller, &asked.application, &asked.class, format, lines).await?)
+}
+
+fn export_format(asked: Option<&str>, headers: &HeaderMap) -> Result<Format, Failure> {
+    match asked {
+        Some("ndjson") => return Ok(Format::Ndjson),
+        Some("csv") => return Ok(Format::Csv),
+        Some(_) => return Err(ServiceError::invalid("format", "should be `ndjson` or `csv`").into()),
+        None => {}
+    }
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    Ok(if accept.contains("text/csv") { Format::Csv } else { Format::Ndjson })
+}
+
+fn exported_answer(stream: ExportStream, format: Format, name: &str) -> Response {
+    let (kind, ending) = match format {
+        Format::Ndjson => (NDJSON, "ndjson"),
+        Format::Csv => ("text/csv; charset=utf-8; header=present", "csv"),
+    };
+    // An error in the middle breaks the connection off, so that nobody takes a part for the whole.
+    let body = Body::from_stream(stream.map(|chunk| {
+        chunk.inspect_err(|error| tracing::error!(%error, "an export broke off"))
+    }));
+    let disposition = HeaderValue::try_from(format!("attachment; filename=\"{name}.{ending}\"")).expect("a plain name");
+    let headers = [(header::CONTENT_TYPE, HeaderValue::from_static(kind)), (header::CONTENT_DISPOSITION, disposition)];
+    (headers, body).into_response()
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ExportSubscribersParameters {
+    /// `ndjson` or `csv`; without it, as `Accept` says.
+    #[serde(default)]
+    format: Option<String>,
+    /// Only those whose id begins so.
+    #[serde(default)]
+    id_prefix: Option<String>,
+    /// Only those with a device of this address.
+    #[serde(default)]
+    address: Option<String>,
+    /// Only those of this locale.
+    #[serde(default)]
+    locale: Option<String>,
+    /// Only enabled or disabled ones.
+    #[serde(default)]
+    enabled: Option<bool>,
+    /// `name:value`: only those whose attribute equals the value, or is a list that holds it.
+    #[serde(default)]
+    attribute: Option<String>,
+}
+
+/// All subscribers, as lines that an import reads.
+#[utoipa::path(get, path = "/v1/export/subscribers", tag = "import and export", params(ExportSubscribersParameters), responses((status = 200, content((String = "application/x-ndjson"), (String = "text/csv"))), Failures))]
+async fn export_subscribers(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Parameters(asked): Parameters<ExportSubscribersParameters>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let format = export_format(asked.format.as_deref(), &headers)?;
+    let filter = super::subscribers::filter(asked.id_prefix, asked.address, asked.locale, asked.enabled, asked.attribute)?;
+    let stream = app.service.export_subscribers(&caller, filter, format).await?;
+    Ok(exported_answer(stream, format, "subscribers"))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ExportSubscriptionsParameters {
+    /// `ndjson` or `csv`; without it, as `Accept` says. CSV needs application and class.
+    #[serde(default)]
+    format: Option<String>,
+    /// Only those of this application.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    application: Option<Name>,
+    /// Only those of this class.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    class: Option<Name>,
+    /// Only those of this subscriber.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    subscriber: Option<SubscriberId>,
+    /// Only those of this key.
+    #[serde(default)]
+    key: Option<String>,
+    /// Only enabled or disabled ones.
+    #[serde(default)]
+    enabled: Option<bool>,
+}
+
+/// All subscriptions, as lines that an import reads.
+#[utoipa::path(get, path = "/v1/export/subscriptions", tag = "import and export", params(ExportSubscriptionsParameters), responses((status = 200, content((String = "application/x-ndjson"), (String = "text/csv"))), Failures))]
+async fn export_subscriptions(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Parameters(asked): Parameters<ExportSubscriptionsParameters>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let format = export_format(asked.format.as_deref(), &headers)?;
+    let ExportSubscriptionsParameters { application, class, subscriber, key, enabled, .. } = asked;
+    let filter = SubscriptionFilter { application, class, subscriber, key, enabled };
+    let stream = app.service.export_subscriptions(&caller, filter, format)?;
+    Ok(exported_answer(stream, format, "subscriptions"))
+}

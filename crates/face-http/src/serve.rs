@@ -1,0 +1,201 @@
+//! Connections: how many, how slow they may be, and how they end.
+
+use std::{
+    convert::Infallible,
+    future::Future,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use axum::{body::Body, http::Request};
+use bytes::Bytes;
+use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use metrics_exporter_prometheus::PrometheusHandle;
+use tocsin_service::Service;
+use tokio::{
+    io::AsyncWriteExt,
+    net::{TcpListener, TcpStream},
+    sync::{Semaphore, watch},
+    time::{Instant, Sleep},
+};
+use tower::ServiceExt;
+
+use crate::{App, edge, openapi, routes};
+
+/// The bounds of the face. Sizes are in bytes.
+#[derive(Clone)]
+pub struct HttpOptions {
+    /// Most connections; one more is told 503 and closed.
+    pub connections_max: usize,
+    /// How long a request's head may take, and how long an idle connection is kept.
+    pub header_timeout: Duration,
+    /// How long a body may pause.
+    pub body_idle_timeout: Duration,
+    /// How long the requests of a draining server may still take.
+    pub drain_patience: Duration,
+    /// Most bytes of all request bodies in memory at the same time; streams do not count.
+    pub body_memory_max: usize,
+    /// Renders `/metrics`; without it there is no such page.
+    pub metrics: Option<PrometheusHandle>,
+}
+
+impl Default for HttpOptions {
+    fn default() -> Self {
+        HttpOptions {
+            connections_max: 10_000,
+            header_timeout: Duration::from_secs(30),
+            body_idle_timeout: Duration::from_secs(30),
+            drain_patience: Duration::from_secs(30),
+            body_memory_max: 512 * 1024 * 1024,
+            metrics: None,
+        }
+    }
+}
+
+/// Serves HTTP/1.1 until `shutdown` completes; then takes no new connection, lets the requests in flight finish for at
+/// most `drain_patience`, and returns.
+///
+/// # Errors
+/// The listener is gone for good.
+pub async fn serve(
+    listener: TcpListener,
+    service: Arc<Service>,
+    options: HttpOptions,
+    shutdown: impl Future<Output = ()> + Send,
+) -> std::io::Result<()> {
+    let body_room = (options.body_memory_max / 1024).clamp(64 * 1024, Semaphore::MAX_PERMITS);
+    let app = Arc::new(App {
+        service,
+        metrics: options.metrics.clone(),
+        body_room: Arc::new(Semaphore::new(body_room)),
+        explorer: openapi::Explorer::new(),
+        measures: edge::Measures::default(),
+    });
+    let router = routes::router(app);
+    let seats = Arc::new(Semaphore::new(options.connections_max));
+    let (stop, stopping) = watch::channel(());
+    let mut shutdown = pin!(shutdown);
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = &mut shutdown => break,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Too many open files, or a connection that was gone before it was taken: neither ends the server.
+                tracing::warn!(%error, "could not take a connection");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        // An answer must not wait for the acknowledgement of the one before.
+        let _ = stream.set_nodelay(true);
+        let Ok(seat) = seats.clone().try_acquire_owned() else {
+            metrics::counter!("http_connections_refused_total").increment(1);
+            turn_away(stream);
+            continue;
+        };
+        let router = router.clone();
+        let (header_timeout, idle) = (options.header_timeout, options.body_idle_timeout);
+        let mut stopping = stopping.clone();
+        tokio::spawn(async move {
+            let open = metrics::gauge!("http_connections");
+            open.increment(1.0);
+            let handle = hyper::service::service_fn(move |request: Request<Incoming>| {
+                let request = request.map(|body| Body::new(IdleBody::new(body, idle)));
+                let router = router.clone();
+                async move { Ok::<_, Infallible>(router.oneshot(request).await.unwrap_or_else(|never| match never {})) }
+            });
+            let mut builder = hyper::server::conn::http1::Builder::new();
+            builder.timer(TokioTimer::new()).header_read_timeout(header_timeout).max_buf_size(256 * 1024);
+            let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), handle));
+            let ended = tokio::select! {
+                ended = connection.as_mut() => ended,
+                _ = stopping.changed() => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            };
+            if let Err(error) = ended {
+                tracing::debug!(%error, "a connection broke off");
+            }
+            open.decrement(1.0);
+            drop(seat);
+        });
+    }
+    drop(listener);
+    drop(stop);
+    // Every seat is free again when every connection has ended.
+    let all = u32::try_from(options.connections_max).unwrap_or(u32::MAX);
+    if tokio::time::timeout(options.drain_patience, seats.acquire_many(all)).await.is_err() {
+        tracing::warn!("some connections did not end in time");
+    }
+    Ok(())
+}
+
+/// Tells a connection that there is no seat for it, without reading from it. Does not wait for a reader that is slow.
+fn turn_away(mut stream: TcpStream) {
+    const BODY: &str = r#"{"type":"/problems/busy","title":"There is no room just now","status":503,"detail":"too many connections are open"}"#;
+    let answer = format!(
+        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\nContent-Length: {}\r\n\
+         Retry-After: 1\r\nConnection: close\r\n\r\n{BODY}",
+        BODY.len()
+    );
+    tokio::spawn(async move {
+        let polite = async {
+            stream.write_all(answer.as_bytes()).await?;
+            stream.shutdown().await
+        };
+        let _ = tokio::time::timeout(Duration::from_secs(1), polite).await;
+    });
+}
+
+/// The body paused for too long.
+#[derive(Debug, thiserror::Error)]
+#[error("the body paused for more than {0:?}")]
+pub(crate) struct BodyIdle(Duration);
+
+/// A body that ends with an error when it pauses for too long. The timer is only made when there is a pause.
+struct IdleBody {
+    body: Incoming,
+    idle: Duration,
+    pause: Option<Pin<Box<Sleep>>>,
+}
+
+impl IdleBody {
+    fn new(body: Incoming, idle: Duration) -> Self {
+        IdleBody { body, idle, pause: None }
+    }
+}
+
+impl HttpBody for IdleBody {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = &mut *self;
+        match Pin::new(&mut this.body).poll_frame(cx) {
+            Poll::Ready(frame) => {
+                this.pause = None;
+                Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+            }
+            Poll::Pending => {
+                let idle = this.idle;
+                let pause = this.pause.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + idle)));
+                pause.as_mut().poll(cx).map(|()| Some(Err(BodyIdle(idle).into())))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,156 @@
+//! The status page: totals for people, rendered here, without scripts. It holds nothing of any person.
+
+use std::{fmt::Write, time::Duration};
+
+use tocsin_model::receipt::Outcome;
+use tocsin_service::status::{Percentiles, Status};
+
+use crate::problems::Kind;
+
+pub(crate) const STYLE: &str = include_str!("../assets/style.css");
+pub(crate) const ICON: &str = include_str!("../assets/favicon.svg");
+
+/// The page.
+pub(crate) fn render(status: &Status) -> String {
+    let (backlog, totals, counts) = (&status.backlog, &status.totals, &status.counts);
+    let (word, class) = if status.ready { ("ready", "good") } else { ("getting ready", "wait") };
+    let mut body = format!(
+        "<header><h1><img src=\"/favicon.svg\" alt=\"\" width=\"36\" height=\"36\">Tocsin</h1>\
+         <p><span class=\"state {class}\">{word}</span> version {}, up {}</p></header>\n",
+        escaped(status.version),
+        span(status.now.since(status.started_at)),
+    );
+    body.push_str("<section class=\"cards\">\n");
+    card(&mut body, "Events accepted", totals.events, &format!("in {} batches", grouped(totals.event_batches)));
+    card(&mut body, "Notifications made", totals.notifications, &format!("in {} batches", grouped(totals.notification_batches)));
+    let delivered = totals.attempts[Outcome::Delivered as usize];
+    card(&mut body, "Delivered", delivered, &format!("of {} attempts", grouped(totals.attempts.iter().sum())));
+    card(&mut body, "Subscribers", counts.subscribers, &format!("{} devices", grouped(counts.devices)));
+    card(&mut body, "Subscriptions", counts.subscriptions, "");
+    body.push_str("</section>\n<div class=\"columns\">\n<section><h2>Waiting</h2><table>\n");
+    row(&mut body, "events to be matched", backlog.events, "");
+    row(&mut body, "notifications to be delivered", backlog.notifications, "");
+    row(&mut body, "suspended, for an operator", backlog.suspended, if backlog.suspended > 0 { "warn" } else { "" });
+    row(&mut body, "event batches set aside", backlog.failed_batches, if backlog.failed_batches > 0 { "warn" } else { "" });
+    body.push_str("</table></section>\n<section><h2>Attempts</h2><table>\n");
+    for (outcome, count) in Outcome::ALL.iter().zip(totals.attempts) {
+        row(&mut body, outcome.word(), count, "");
+    }
+    body.push_str("</table></section>\n</div>\n<section><h2>How long it takes</h2><table class=\"wide\">");
+    body.push_str("<tr><th></th><th>half within</th><th>95 of 100</th><th>99 of 100</th><th>measured</th></tr>\n");
+    let latencies = &status.latencies;
+    for (name, found) in [
+        ("to accept a submission", latencies.accept),
+        ("to match a batch", latencies.matching),
+        ("to deliver", latencies.deliver),
+        ("from event to receipt", latencies.end_to_end),
+    ] {
+        latency(&mut body, name, found);
+    }
+    body.push_str("</table></section>\n<section><h2>Applications</h2>");
+    if status.applications.is_empty() {
+        body.push_str("<p>None runs yet. Apply one: <code>tocsin apply application.yaml</code></p>");
+    } else {
+        body.push_str("<table class=\"wide\"><tr><th></th><th>version</th><th>subscriptions indexed</th><th>index</th><th></th></tr>\n");
+        for (name, application) in &status.applications {
+            let (word, class) = if application.ready { ("ready", "good") } else { ("getting ready", "wait") };
+            let _ = writeln!(
+                body,
+                "<tr><td>{name}</td><td>{}</td><td>{}</td><td>{} KiB</td><td><span class=\"state {class}\">{word}</span></td></tr>",
+                application.version,
+                grouped(application.indexed),
+                grouped(application.index_bytes / 1024),
+            );
+        }
+        body.push_str("</table>");
+    }
+    body.push_str(
+        "</section>\n<footer><a href=\"/explorer/\">API explorer</a> <a href=\"/openapi.json\">OpenAPI</a> \
+         <a href=\"/metrics\">metrics</a> <a href=\"/readyz\">readiness</a></footer>\n",
+    );
+    page("Tocsin", &body, true)
+}
+
+/// The page that explains a kind of problem.
+pub(crate) fn problem(kind: &Kind) -> String {
+    let body = format!(
+        "<header><h1>{}</h1><p>Status {}</p></header>\n<section><p>{}</p></section>\n\
+         <footer><a href=\"/\">Status</a> <a href=\"/explorer/\">API explorer</a></footer>\n",
+        escaped(kind.title),
+        kind.status.as_u16(),
+        escaped(kind.help),
+    );
+    page(kind.title, &body, false)
+}
+
+fn page(title: &str, body: &str, refreshes: bool) -> String {
+    let refresh = if refreshes { "<meta http-equiv=\"refresh\" content=\"5\">" } else { "" };
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{}</title>{refresh}\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+         <link rel=\"stylesheet\" href=\"/style.css\"><link rel=\"icon\" href=\"/favicon.svg\"></head>\n\
+         <body><main>\n{body}</main></body></html>\n",
+        escaped(title)
+    )
+}
+
+fn card(out: &mut String, title: &str, figure: u64, note: &str) {
+    let _ = writeln!(out, "<div class=\"card\"><h2>{title}</h2><strong>{}</strong><small>{note}</small></div>", grouped(figure));
+}
+
+fn row(out: &mut String, name: &str, figure: u64, class: &str) {
+    let _ = writeln!(out, "<tr class=\"{class}\"><td>{name}</td><td>{}</td></tr>", grouped(figure));
+}
+
+fn latency(out: &mut String, name: &str, found: Percentiles) {
+    let figure = |duration: Duration| {
+        if found.count == 0 { "–".to_owned() } else { format!("{:.1} ms", crate::wire::millis(duration)) }
+    };
+    let _ = writeln!(
+        out,
+        "<tr><td>{name}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+        figure(found.p50),
+        figure(found.p95),
+        figure(found.p99),
+        grouped(found.count)
+    );
+}
+
+/// 1234567 as 1,234,567.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+fn span(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3_600 => format!("{} min", seconds / 60),
+        3_600..86_400 => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3_600),
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_readable() {
+        assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!(span(Duration::from_secs(90_061)), "1 d 1 h");
+        assert_eq!(escaped("<a href=\"x\">&"), "&lt;a href=&quot;x&quot;&gt;&amp;");
+    }
+}

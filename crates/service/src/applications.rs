@@ -1,0 +1,243 @@
+//! Definitions of applications: check, apply, history, remove.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use tocsin_model::{
+    definition::{self, Difference},
+    id::Name,
+    problem::Problem,
+};
+use tocsin_pipeline::{Compiled, RunError};
+use tocsin_store::records::ApplicationVersion;
+
+use crate::{
+    Service,
+    error::ServiceError,
+    keys::{Caller, Scope},
+};
+
+/// How a rule is answered.
+pub use tocsin_matching::rule::RuleExplanation;
+/// A version of an application that runs.
+pub use tocsin_pipeline::Compiled as Running;
+
+/// What a definition would be.
+#[derive(Debug, Clone, Default)]
+pub struct Checked {
+    /// What is wrong; empty if it can be applied.
+    pub problems: Vec<Problem>,
+    /// What works but may cost more than its author thinks.
+    pub warnings: Vec<Problem>,
+    /// How each rule would be answered.
+    pub rules: Vec<RuleExplanation>,
+}
+
+/// What a caller wants of an apply.
+#[derive(Debug, Clone, Default)]
+pub struct ApplyOptions {
+    /// Only tell what would happen.
+    pub dry_run: bool,
+    /// Paths whose data may be dropped.
+    pub allow_drops: BTreeSet<String>,
+    /// The version that the caller saw; 0 for none yet.
+    pub expected_version: Option<u32>,
+}
+
+/// What an apply did, or would do.
+#[derive(Debug, Clone)]
+pub struct Applied {
+    /// The application.
+    pub name: Name,
+    /// The version that runs now, or ran before a dry run (0 if none).
+    pub version: u32,
+    /// Whether the application is new.
+    pub created: bool,
+    /// How it differs from what ran.
+    pub differences: Vec<Difference>,
+    /// See [`Checked::warnings`].
+    pub warnings: Vec<Problem>,
+}
+
+impl Service {
+    /// The current version of every application, by name.
+    ///
+    /// # Errors
+    /// The scope `applications:read` is missing, or the records do not answer.
+    pub async fn applications(&self, caller: &Caller) -> Result<Vec<(ApplicationVersion, Option<Arc<Compiled>>)>, ServiceError> {
+        caller.needs(Scope::ApplicationsRead)?;
+        let stored = self.records.applications().await?;
+        Ok(stored.into_iter().map(|version| (version.clone(), self.pipeline.application(&version.name))).collect())
+    }
+
+    /// The current version of an application, and what runs of it.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub async fn application(
+        &self,
+        caller: &Caller,
+        name: &Name,
+    ) -> Result<(ApplicationVersion, Option<Arc<Compiled>>), ServiceError> {
+        caller.needs(Scope::ApplicationsRead)?;
+        let stored = self.current(name).await?.ok_or_else(|| ServiceError::no_application(name))?;
+        Ok((stored, self.pipeline.application(name)))
+    }
+
+    /// All versions of an application, newest first. They stay when it is removed.
+    ///
+    /// # Errors
+    /// There never was one of this name.
+    pub async fn application_history(&self, caller: &Caller, name: &Name) -> Result<Vec<ApplicationVersion>, ServiceError> {
+        caller.needs(Scope::ApplicationsRead)?;
+        let history = self.records.application_history(name).await?;
+        if history.is_empty() { Err(ServiceError::no_application(name)) } else { Ok(history) }
+    }
+
+    /// How each rule of the running version is answered.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn application_rules(&self, caller: &Caller, name: &Name) -> Result<Vec<RuleExplanation>, ServiceError> {
+        caller.needs(Scope::ApplicationsRead)?;
+        Ok(self.running(name)?.explain())
+    }
+
+    /// Reads a definition and tells everything about it, without applying it.
+    ///
+    /// # Errors
+    /// Only for want of the scope: what is wrong with the text is the answer.
+    pub async fn check_application(&self, caller: &Caller, text: String) -> Result<Checked, ServiceError> {
+        caller.needs(Scope::ApplicationsRead)?;
+        Ok(match self.compile(text, 0).await {
+            Ok(compiled) => Checked { problems: Vec::new(), warnings: compiled.warnings(), rules: compiled.explain() },
+            Err(problems) => Checked { problems, ..Checked::default() },
+        })
+    }
+
+    /// Makes a definition the one that runs. The same text again changes nothing.
+    ///
+    /// Subscriptions are never removed by an apply: those of a class that is gone stay stored, are not matched, and
+    /// come back with their class. What would so be lost from sight must be allowed by name.
+    ///
+    /// # Errors
+    /// `Invalid` with every problem of the text, `WouldDrop`, `Changed` if another version runs than the expected one.
+    pub async fn apply(
+        &self,
+        caller: &Caller,
+        name: &Name,
+        text: String,
+        options: ApplyOptions,
+    ) -> Result<Applied, ServiceError> {
+        caller.needs(Scope::ApplicationsWrite)?;
+        let _one_at_a_time = self.applying.lock().await;
+        let current = self.current(name).await?;
+        let version = current.as_ref().map_or(0, |current| current.version);
+        if options.expected_version.is_some_and(|expected| expected != version) {
+            return Err(ServiceError::Changed(format!("the application `{name}`")));
+        }
+        let newest = match &current {
+            Some(current) => current.version,
+            None => self.records.application_history(name).await?.first().map_or(0, |newest| newest.version),
+        };
+        let compiled = self.compile(text.clone(), newest + 1).await.map_err(ServiceError::Invalid)?;
+        if compiled.application.name != *name {
+            let message = format!("is `{}`, but `{name}` is to be applied", compiled.application.name);
+            return Err(ServiceError::invalid("application", message));
+        }
+        let warnings = compiled.warnings();
+        let unchanged = current.as_ref().is_some_and(|current| current.text == text);
+        if unchanged && self.pipeline.application(name).is_some() {
+            return Ok(Applied { name: name.clone(), version, created: false, differences: Vec::new(), warnings });
+        }
+        let differences = match &current {
+            Some(current) => match self.pipeline.version(name, current.version).await? {
+                Some(running) => definition::difference(&running.application, &compiled.application),
+                // What is stored cannot be read any more, so nothing can be compared.
+                None => Vec::new(),
+            },
+            None => Vec::new(),
+        };
+        let refused: Vec<Difference> = differences
+            .iter()
+            .filter(|found| found.drops.as_ref().is_some_and(|path| !options.allow_drops.contains(path)))
+            .cloned()
+            .collect();
+        if options.dry_run {
+            return Ok(Applied { name: name.clone(), version, created: current.is_none(), differences, warnings });
+        }
+        if !refused.is_empty() {
+            return Err(ServiceError::WouldDrop(refused));
+        }
+        let version = self.records.put_application(name, &text, caller.key(), self.clock.now()).await?;
+        let compiled = if compiled.version == version {
+            compiled
+        } else {
+            self.compile(text, version).await.map_err(ServiceError::Invalid)?
+        };
+        self.pipeline.run(Arc::new(compiled)).await.map_err(|error| match error {
+            RunError::Problems(problems) => ServiceError::Invalid(problems),
+            RunError::Store(error) => error.into(),
+            error @ RunError::Stopped => ServiceError::Unavailable(error.into()),
+        })?;
+        tracing::info!(application = %name, version, by = caller.key(), "applied a definition");
+        Ok(Applied { name: name.clone(), version, created: current.is_none(), differences, warnings })
+    }
+
+    /// Removes an application with its subscriptions. Its history stays.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub async fn remove_application(&self, caller: &Caller, name: &Name) -> Result<(), ServiceError> {
+        caller.needs(Scope::ApplicationsWrite)?;
+        let _one_at_a_time = self.applying.lock().await;
+        if self.current(name).await?.is_none() {
+            return Err(ServiceError::no_application(name));
+        }
+        self.pipeline.stop(name).await;
+        self.records.remove_application(name, self.clock.now()).await?;
+        tracing::info!(application = %name, by = caller.key(), "removed an application");
+        Ok(())
+    }
+
+    /// Sends failed event batches to be matched again. Gives how many there were.
+    ///
+    /// # Errors
+    /// The application does not run, or the journal does not answer.
+    pub async fn rematch(&self, caller: &Caller, name: &Name) -> Result<u64, ServiceError> {
+        caller.needs(Scope::OperationsWrite)?;
+        self.running(name)?;
+        Ok(self.journal.rematch(name).await?)
+    }
+
+    /// Asks every channel for a sign of life: the far side's words, or what is wrong.
+    ///
+    /// # Errors
+    /// The application does not run.
+    pub async fn probe_channels(
+        &self,
+        caller: &Caller,
+        name: &Name,
+    ) -> Result<Vec<(Name, Result<String, String>)>, ServiceError> {
+        caller.needs(Scope::OperationsWrite)?;
+        self.running(name)?;
+        Ok(self.pipeline.probe_channels(name).await)
+    }
+
+    pub(crate) fn running(&self, name: &Name) -> Result<Arc<Compiled>, ServiceError> {
+        self.pipeline.application(name).ok_or_else(|| ServiceError::no_application(name))
+    }
+
+    async fn current(&self, name: &Name) -> Result<Option<ApplicationVersion>, ServiceError> {
+        Ok(self.records.application(name, None).await?)
+    }
+
+    /// Compiles off the threads that serve connections: a large definition takes a while.
+    async fn compile(&self, text: String, version: u32) -> Result<Compiled, Vec<Problem>> {
+        let environment = self.pipeline.environment().clone();
+        let work = move || tocsin_pipeline::compile_text(&text, version, &*environment);
+        match tokio::task::spawn_blocking(work).await {
+            Ok(compiled) => compiled,
+            Err(_) => Err(vec![Problem::at("", "could not be compiled: the compiler broke; please report this definition")]),
+        }
+    }
+}

@@ -1,0 +1,599 @@
+//! Events come in: one, many, a stream of lines, or CloudEvents 1.0.
+//!
+//! JSON is read once, each event straight into the packed row of its class. What is large is read off the threads that
+//! serve connections. When a function here returns, the events are durable.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt, stream};
+use ring::digest;
+use serde::{
+    Deserialize,
+    de::{DeserializeSeed, SeqAccess, Visitor},
+};
+use serde_json::value::RawValue;
+use tocsin_model::{
+    application::api_source,
+    event::{EventPacker, PackedEvents},
+    field::Fields,
+    id::{EventBatchId, Name},
+    problem::Problem,
+    time::Timestamp,
+};
+use tocsin_pipeline::{Compiled, Submission};
+use tocsin_store::journal::{Accepted, Idempotency};
+
+use crate::{
+    Service,
+    error::{ServiceError, json_error, row_error},
+    keys::{Caller, Scope},
+    lines::{Block, Blocks, BoxError, LINE_BYTES_MAX, Lines},
+};
+
+/// Most events of one array.
+pub const EVENTS_MAX: usize = 100_000;
+/// Most events of one batch that is cut from a stream of lines.
+pub const LINES_PER_BATCH: usize = 1_000;
+/// Most CloudEvents of one batch request.
+pub const CLOUD_EVENTS_MAX: usize = 10_000;
+/// Longest idempotency key, in characters.
+pub const IDEMPOTENCY_KEY_MAX: usize = 255;
+/// Most problems told of one array.
+const PROBLEMS_MAX: usize = 100;
+/// Bodies of more bytes than this are read off the threads that serve connections.
+const INLINE_BYTES_MAX: usize = 64 * 1024;
+/// Most CloudEvents of one request that wait for their commit at the same time.
+const CLOUD_EVENTS_IN_FLIGHT: usize = 512;
+
+/// Where events go: a class of the version that runs, and the source that submits them. Made with the caller's
+/// permission.
+#[derive(Clone)]
+pub struct Intake {
+    compiled: Arc<Compiled>,
+    class: Name,
+    fields: Fields,
+    source: Name,
+    received_at: Timestamp,
+}
+
+/// What became of one submission.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Submitted {
+    /// The batch that the events are in.
+    pub batch: EventBatchId,
+    /// How many events the submission had.
+    pub events: u32,
+    /// Whether it came before; nothing was added.
+    pub duplicate: bool,
+}
+
+/// What became of a stream of submissions.
+#[derive(Debug, Default)]
+pub struct SubmittedLines {
+    /// The batches, in order.
+    pub batches: Vec<EventBatchId>,
+    /// How many events were accepted, now or before.
+    pub events: u64,
+    /// How many of them came before.
+    pub duplicates: u64,
+    /// Why the stream was not taken to its end. What precedes it is accepted.
+    pub stopped: Option<ServiceError>,
+}
+
+impl SubmittedLines {
+    fn count(&mut self, submitted: Submitted) {
+        if self.batches.last() != Some(&submitted.batch) {
+            self.batches.push(submitted.batch);
+        }
+        self.events += u64::from(submitted.events);
+        if submitted.duplicate {
+            self.duplicates += u64::from(submitted.events);
+        }
+    }
+}
+
+/// One CloudEvent, whatever way it came.
+#[derive(Debug, Clone)]
+pub struct CloudEvent {
+    /// `source` and `id` together are its identity.
+    pub source: String,
+    /// See `source`.
+    pub id: String,
+    /// Names the class: exactly, or by what follows its last dot.
+    pub kind: String,
+    /// A JSON object.
+    pub data: Bytes,
+}
+
+/// A CloudEvent in JSON, as far as it matters here. Extensions are passed over.
+#[derive(Deserialize)]
+struct StructuredCloudEvent<'a> {
+    specversion: String,
+    id: String,
+    source: String,
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default)]
+    datacontenttype: Option<String>,
+    #[serde(default, borrow)]
+    data: Option<&'a RawValue>,
+    #[serde(default)]
+    data_base64: Option<String>,
+}
+
+impl Service {
+    /// Opens the way for events of a class. Without a source it is `api`, or the application's only one.
+    ///
+    /// # Errors
+    /// The scope `events:write` is missing; the application does not run; it has no such class or source.
+    pub fn intake(
+        &self,
+        caller: &Caller,
+        application: &str,
+        class: &str,
+        source: Option<&str>,
+    ) -> Result<Intake, ServiceError> {
+        caller.needs(Scope::EventsWrite)?;
+        let received_at = self.clock.now();
+        let compiled = self.running_by_text(application)?;
+        open_intake(compiled, class, source, received_at)
+    }
+
+    fn running_by_text(&self, application: &str) -> Result<Arc<Compiled>, ServiceError> {
+        let name = application.parse().map_err(|_| ServiceError::Missing(format!("the application `{application}`")))?;
+        self.running(&name)
+    }
+
+    /// Takes one JSON object, or a JSON array of them as one batch: all or nothing.
+    ///
+    /// # Errors
+    /// `Malformed`, `Invalid` with every problem (up to 100), `KeyReused`, `Full`.
+    pub async fn submit(&self, intake: Intake, body: Bytes, key: Option<&str>) -> Result<Submitted, ServiceError> {
+        let idempotency = match key {
+            Some(key) => Some(intake.idempotency("k", check_key(key)?, content_hash(&[intake.class.as_str().as_bytes(), &body]))),
+            None => None,
+        };
+        let (intake, events) = off_thread(body.len(), intake, move |intake| intake.pack(&body)).await?;
+        self.accept(&intake, events?, idempotency).await
+    }
+
+    /// Takes JSON objects, one in a line, in batches of [`LINES_PER_BATCH`]; the next batch is read while the one before
+    /// is being stored. Empty lines are passed over. Stops at the first bad line: what precedes it is accepted.
+    ///
+    /// A key makes each batch of the stream repeatable: the same lines sent again are the same batches.
+    pub async fn submit_lines(
+        &self,
+        intake: Intake,
+        chunks: impl Stream<Item = Result<Bytes, BoxError>> + Unpin,
+        key: Option<&str>,
+    ) -> SubmittedLines {
+        let mut answer = SubmittedLines::default();
+        let key = match key.map(check_key).transpose() {
+            Ok(key) => key,
+            Err(error) => return SubmittedLines { stopped: Some(error), ..answer },
+        };
+        let mut blocks = Blocks::new(chunks, Lines::Plain, LINES_PER_BATCH);
+        let mut ordinal = 0u64;
+        // While one batch is on its way to the disk, the next is read and packed, never more.
+        let mut in_flight: Option<InFlight<'_>> = None;
+        let mut intake = intake;
+        loop {
+            let read = async {
+                match blocks.next().await {
+                    None => Ok(None),
+                    Some(Err(error)) => Err(ServiceError::BrokenStream(error)),
+                    Some(Ok(Block::TooLong { line })) => Err(line_error(line, LINE_BYTES_MAX)),
+                    Some(Ok(Block::Lines { first, bytes })) => Ok(Some((first, bytes))),
+                }
+            };
+            let next = match &mut in_flight {
+                Some(flight) => {
+                    // The store makes its way on its own task or thread; polling both keeps the stream moving.
+                    let (next, stored) = poll_both(read, flight).await;
+                    if let Some(stored) = stored {
+                        in_flight = None;
+                        if let Err(error) = stored.map(|submitted| answer.count(submitted)) {
+                            answer.stopped = Some(error);
+                            return answer;
+                        }
+                    }
+                    next
+                }
+                None => read.await,
+            };
+            let (first, bytes) = match next {
+                Ok(Some(block)) => block,
+                end => {
+                    if let Some(flight) = in_flight.take()
+                        && let Err(error) = flight.await.map(|submitted| answer.count(submitted))
+                    {
+                        answer.stopped = Some(error);
+                        return answer;
+                    }
+                    answer.stopped = end.err();
+                    return answer;
+                }
+            };
+            let content = key.map(|_| content_hash(&[intake.class.as_str().as_bytes(), &bytes]));
+            let packed = off_thread(usize::MAX, intake.clone(), move |intake| intake.pack_lines(first, &bytes)).await;
+            if let Some(flight) = in_flight.take()
+                && let Err(error) = flight.await.map(|submitted| answer.count(submitted))
+            {
+                answer.stopped = Some(error);
+                return answer;
+            }
+            let (events, bad) = match packed {
+                Ok((_, packed)) => packed,
+                Err(error) => {
+                    answer.stopped = Some(error);
+                    return answer;
+                }
+            };
+            if events.count() > 0 {
+                let idempotency = match (key, content) {
+                    (Some(key), Some(content)) => Some(intake.idempotency("l", &format!("{ordinal}/{key}"), content)),
+                    _ => None,
+                };
+                ordinal += 1;
+                let (service, to) = (self, intake.clone());
+                in_flight = Some(Box::pin(async move { service.accept(&to, events, idempotency).await }));
+            }
+            intake.received_at = self.clock.now();
+            if let Some(error) = bad {
+                if let Some(flight) = in_flight.take()
+                    && let Err(error) = flight.await.map(|submitted| answer.count(submitted))
+                {
+                    answer.stopped = Some(error);
+                    return answer;
+                }
+                answer.stopped = Some(error);
+                return answer;
+            }
+        }
+    }
+
+    /// Takes CloudEvents. Each is known again by its `source` and `id`: one that came before is not added, whatever it
+    /// holds. All are checked before the first is accepted.
+    ///
+    /// # Errors
+    /// `Invalid` with every problem; `Full`, after which some may be accepted: send all again, those are known.
+    pub async fn submit_cloud_events(
+        &self,
+        caller: &Caller,
+        application: &str,
+        source: Option<&str>,
+        events: Vec<CloudEvent>,
+    ) -> Result<SubmittedLines, ServiceError> {
+        caller.needs(Scope::EventsWrite)?;
+        let received_at = self.clock.now();
+        let compiled = self.running_by_text(application)?;
+        if events.is_empty() {
+            return Err(ServiceError::invalid("", "holds no event"));
+        }
+        if events.len() > CLOUD_EVENTS_MAX {
+            return Err(ServiceError::invalid("", format!("holds {} events; at most {CLOUD_EVENTS_MAX} fit", events.len())));
+        }
+        let single = events.len() == 1;
+        let mut problems = Vec::new();
+        let mut ready = Vec::with_capacity(events.len());
+        for (at, event) in events.into_iter().enumerate() {
+            if problems.len() >= PROBLEMS_MAX {
+                break;
+            }
+            let place = |path: &str| if single { path.to_owned() } else { format!("[{at}].{path}") };
+            match prepare_cloud_event(&compiled, source, received_at, &event) {
+                Ok(prepared) => ready.push(prepared),
+                Err(found) => problems.extend(found.into_iter().map(|problem| Problem { path: place(&problem.path), ..problem })),
+            }
+        }
+        if !problems.is_empty() {
+            return Err(ServiceError::Invalid(problems));
+        }
+        let mut answer = SubmittedLines::default();
+        let accepts = ready.into_iter().map(|(intake, events, idempotency)| async move {
+            self.accept(&intake, events, Some(idempotency)).await
+        });
+        // Many wait together, so they share the fsync.
+        let mut accepts = stream::iter(accepts).buffered(CLOUD_EVENTS_IN_FLIGHT);
+        while let Some(accepted) = accepts.next().await {
+            answer.count(accepted?);
+        }
+        Ok(answer)
+    }
+
+    async fn accept(
+        &self,
+        intake: &Intake,
+        events: PackedEvents,
+        idempotency: Option<Idempotency>,
+    ) -> Result<Submitted, ServiceError> {
+        let count = events.count();
+        let submission = Submission {
+            application: intake.compiled.application.name.clone(),
+            version: intake.compiled.version,
+            class: intake.class.clone(),
+            source: intake.source.clone(),
+            received_at: intake.received_at,
+            events,
+            idempotency,
+        };
+        match self.pipeline.accept(submission).await? {
+            Accepted::New(batch) => Ok(Submitted { batch, events: count, duplicate: false }),
+            Accepted::Duplicate(batch) => Ok(Submitted { batch, events: count, duplicate: true }),
+            Accepted::KeyReused(batch) => Err(ServiceError::KeyReused(batch)),
+        }
+    }
+}
+
+type InFlight<'a> = std::pin::Pin<Box<dyn Future<Output = Result<Submitted, ServiceError>> + Send + 'a>>;
+
+/// Polls `second` while waiting for `first`; gives what `first` gives, and what `second` gave if it came in the meantime.
+async fn poll_both<A, B>(first: impl Future<Output = A>, second: &mut (impl Future<Output = B> + Unpin)) -> (A, Option<B>) {
+    let mut first = std::pin::pin!(first);
+    match futures_util::future::select(first.as_mut(), second).await {
+        futures_util::future::Either::Left((found, _)) => (found, None),
+        futures_util::future::Either::Right((stored, first)) => (first.await, Some(stored)),
+    }
+}
+
+/// Runs work on a value and gives both back: here if it is small, else on a thread that may be kept busy.
+async fn off_thread<T: Send + 'static, R: Send + 'static>(
+    bytes: usize,
+    value: T,
+    work: impl FnOnce(&T) -> R + Send + 'static,
+) -> Result<(T, R), ServiceError> {
+    if bytes <= INLINE_BYTES_MAX {
+        let result = work(&value);
+        return Ok((value, result));
+    }
+    let both = tokio::task::spawn_blocking(move || {
+        let result = work(&value);
+        (value, result)
+    });
+    both.await.map_err(|error| ServiceError::Unavailable(error.into()))
+}
+
+fn open_intake(
+    compiled: Arc<Compiled>,
+    class: &str,
+    source: Option<&str>,
+    received_at: Timestamp,
+) -> Result<Intake, ServiceError> {
+    let application = &compiled.application;
+    let Some((name, event_class)) = application.events.get_key_value(class) else {
+        let known: Vec<&str> = application.events.keys().map(Name::as_str).collect();
+        let hint = match tocsin_model::problem::closest(class, known.iter().copied()) {
+            Some(meant) => format!("did you mean `{meant}`?"),
+            None => format!("its classes are {}", known.join(", ")),
+        };
+        return Err(ServiceError::Missing(format!("the event class `{class}` of `{}` ({hint})", application.name)));
+    };
+    let source = match source {
+        Some(source) => {
+            source.parse::<Name>().map_err(|error| ServiceError::invalid("source", format!("is not {}", error.expected)))?
+        }
+        None => match application.sources.keys().next() {
+            Some(only) if application.sources.len() == 1 => only.clone(),
+            _ => api_source(),
+        },
+    };
+    if !application.may_submit(&source, name) {
+        let known: Vec<&str> = application.sources.keys().map(Name::as_str).collect();
+        let problem = Problem::at("source", format!("`{source}` may not submit events of the class `{name}`"));
+        let hint = if known.is_empty() {
+            "the application defines no sources; leave it out".to_owned()
+        } else {
+            format!("its sources are {}", known.join(", "))
+        };
+        return Err(ServiceError::Invalid(vec![problem.hint(hint)]));
+    }
+    let (class, fields) = (name.clone(), event_class.fields.clone());
+    Ok(Intake { compiled, class, fields, source, received_at })
+}
+
+type PreparedCloudEvent = (Intake, PackedEvents, Idempotency);
+
+fn prepare_cloud_event(
+    compiled: &Arc<Compiled>,
+    source: Option<&str>,
+    received_at: Timestamp,
+    event: &CloudEvent,
+) -> Result<PreparedCloudEvent, Vec<Problem>> {
+    let classes = &compiled.application.events;
+    let kind = event.kind.as_str();
+    let class = if classes.contains_key(kind) { kind } else { kind.rsplit('.').next().unwrap_or_default() };
+    let mut problems = Vec::new();
+    for (path, text) in [("id", &event.id), ("source", &event.source)] {
+        if text.is_empty() || text.len() > 1_024 {
+            problems.push(Problem::at(path, "should be 1 to 1,024 bytes"));
+        }
+    }
+    let intake = match open_intake(compiled.clone(), class, source, received_at) {
+        Ok(intake) => intake,
+        Err(ServiceError::Missing(_)) => {
+            let known: Vec<&str> = classes.keys().map(Name::as_str).collect();
+            let problem = Problem::at("type", format!("`{kind}` names no event class of `{}`", compiled.application.name));
+            problems.push(problem.hint(format!("its classes are {}", known.join(", "))));
+            return Err(problems);
+        }
+        Err(ServiceError::Invalid(found)) => {
+            problems.extend(found);
+            return Err(problems);
+        }
+        Err(error) => return Err(vec![Problem::at("", error.to_string())]),
+    };
+    let row = intake.fields.row_from_json(&event.data).map_err(|found| {
+        let below = |problem: Problem| {
+            let path = if problem.path.is_empty() { "data".to_owned() } else { format!("data.{}", problem.path) };
+            Problem { path, line: None, column: None, ..problem }
+        };
+        problems.extend(found.into_iter().map(below));
+        std::mem::take(&mut problems)
+    })?;
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    let mut packer = EventPacker::new(intake.fields.clone());
+    packer.push(&row);
+    // The identity has a length in front, so that no other pair of source and id looks the same.
+    let identity = format!("{}/{}/{}", event.source.len(), event.source, event.id);
+    let idempotency = intake.idempotency("c", &identity, [0; 16]);
+    Ok((intake, packer.finish(), idempotency))
+}
+
+/// Reads one CloudEvent in JSON, or an array of them.
+///
+/// # Errors
+/// `Malformed`, or `Invalid` where a required attribute is missing or the data is not JSON.
+pub fn read_cloud_events(body: &Bytes, batch: bool) -> Result<Vec<CloudEvent>, ServiceError> {
+    let structured: Vec<StructuredCloudEvent<'_>> = if batch {
+        serde_json::from_slice(body).map_err(|error| json_error(&error))?
+    } else {
+        vec![serde_json::from_slice(body).map_err(|error| json_error(&error))?]
+    };
+    let mut problems = Vec::new();
+    let mut events = Vec::with_capacity(structured.len());
+    for (at, event) in structured.into_iter().enumerate() {
+        let place = |path: &str| if batch { format!("[{at}].{path}") } else { path.to_owned() };
+        if event.specversion != "1.0" {
+            let problem = Problem::at(place("specversion"), format!("is `{}`", event.specversion));
+            problems.push(problem.hint("this platform speaks CloudEvents 1.0"));
+        }
+        if event.data_base64.is_some() || event.datacontenttype.as_deref().is_some_and(|kind| !is_json(kind)) {
+            problems.push(Problem::at(place("data"), "is not JSON").hint("events are JSON objects"));
+            continue;
+        }
+        let data = event.data.map_or(Bytes::from_static(b"{}"), |data| body.slice_ref(data.get().as_bytes()));
+        events.push(CloudEvent { source: event.source, id: event.id, kind: event.kind, data });
+    }
+    if problems.is_empty() { Ok(events) } else { Err(ServiceError::Invalid(problems)) }
+}
+
+/// Whether a media type is JSON: `application/json`, or any with the suffix `+json`.
+pub fn is_json(media_type: &str) -> bool {
+    let essence = media_type.split(';').next().unwrap_or_default().trim();
+    essence.eq_ignore_ascii_case("application/json")
+        || essence.eq_ignore_ascii_case("text/json")
+        || essence.rsplit_once('+').is_some_and(|(_, suffix)| suffix.eq_ignore_ascii_case("json"))
+}
+
+fn check_key(key: &str) -> Result<&str, ServiceError> {
+    if key.is_empty() || key.chars().count() > IDEMPOTENCY_KEY_MAX {
+        return Err(ServiceError::invalid("Idempotency-Key", format!("should be 1 to {IDEMPOTENCY_KEY_MAX} characters")));
+    }
+    Ok(key)
+}
+
+/// The first half of the SHA-256 of the parts, each with its length in front.
+fn content_hash(parts: &[&[u8]]) -> [u8; 16] {
+    let mut hash = digest::Context::new(&digest::SHA256);
+    for part in parts {
+        hash.update(&(part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    hash.finish().as_ref()[..16].try_into().expect("SHA-256 has 32 bytes")
+}
+
+fn line_error(line: u64, bytes_max: usize) -> ServiceError {
+    let line = u32::try_from(line).unwrap_or(u32::MAX);
+    let problem = Problem { line: Some(line), ..Problem::at("", format!("is longer than {bytes_max} bytes")) };
+    ServiceError::Invalid(vec![problem])
+}
+
+impl Intake {
+    fn idempotency(&self, kind: &str, key: &str, content: [u8; 16]) -> Idempotency {
+        let application = &self.compiled.application;
+        let parts = [application.name.as_str(), self.source.as_str(), kind, key].map(str::as_bytes);
+        let until = self.received_at + application.retention.idempotency;
+        Idempotency { key: content_hash(&parts), content, until }
+    }
+
+    fn pack(&self, body: &[u8]) -> Result<PackedEvents, ServiceError> {
+        let mut packer = EventPacker::new(self.fields.clone());
+        if body.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'[') {
+            packer.push(&self.fields.row_from_json(body).map_err(row_error)?);
+            return Ok(packer.finish());
+        }
+        let mut problems = Vec::new();
+        let mut reader = serde_json::Deserializer::from_slice(body);
+        let read = ArraySeed { fields: &self.fields, packer: &mut packer, problems: &mut problems }.deserialize(&mut reader);
+        let read = read.and_then(|()| reader.end());
+        if !problems.is_empty() {
+            return Err(ServiceError::Invalid(problems));
+        }
+        read.map_err(|error| json_error(&error))?;
+        if packer.count() == 0 {
+            return Err(ServiceError::invalid("", "holds no event"));
+        }
+        Ok(packer.finish())
+    }
+
+    /// Packs the lines up to the first bad one, and says what is wrong with that.
+    fn pack_lines(&self, first: u64, bytes: &[u8]) -> (PackedEvents, Option<ServiceError>) {
+        let mut packer = EventPacker::new(self.fields.clone());
+        for (at, line) in (first..).zip(bytes.split_inclusive(|byte| *byte == b'\n')) {
+            let line = line.trim_ascii();
+            if line.is_empty() {
+                continue;
+            }
+            match self.fields.row_from_json(line) {
+                Ok(row) => packer.push(&row),
+                Err(problems) => {
+                    let number = u32::try_from(at).unwrap_or(u32::MAX);
+                    let problems = problems.into_iter().map(|problem| Problem { line: Some(number), ..problem }).collect();
+                    return (packer.finish(), Some(row_error(problems)));
+                }
+            }
+        }
+        (packer.finish(), None)
+    }
+}
+
+/// Reads an array of objects straight into a packer, without a tree and without a list of rows.
+struct ArraySeed<'a> {
+    fields: &'a Fields,
+    packer: &'a mut EventPacker,
+    problems: &'a mut Vec<Problem>,
+}
+
+impl<'de> DeserializeSeed<'de> for ArraySeed<'_> {
+    type Value = ();
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for ArraySeed<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an array of events")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        let mut at = 0;
+        while let Some(row) = items.next_element_seed(self.fields.row_seed())? {
+            match row {
+                Ok(row) if self.problems.is_empty() => self.packer.push(&row),
+                Ok(_) => {}
+                Err(problems) => {
+                    let below = |problem: Problem| Problem { path: format!("[{at}].{}", problem.path), ..problem };
+                    self.problems.extend(problems.into_iter().map(below));
+                    if self.problems.len() >= PROBLEMS_MAX {
+                        self.problems.push(Problem::at("", "has more problems than are told here"));
+                        return Err(serde::de::Error::custom("too many problems"));
+                    }
+                }
+            }
+            at += 1;
+            if at > EVENTS_MAX {
+                let problem = Problem::at("", format!("holds more than {EVENTS_MAX} events"));
+                self.problems.push(problem.hint("send them as lines: application/x-ndjson has no such bound"));
+                return Err(serde::de::Error::custom("too many events"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,511 @@
+//! Many subscribers or subscriptions come in as lines: NDJSON, or CSV with a header.
+//!
+//! A stream of any length passes through bounded memory. While one block of lines is being stored, the next is read
+//! and checked; each block is one commit. A bad line is told and passed over, it does not stop the others.
+
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+
+use bytes::Bytes;
+use futures_util::Stream;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tocsin_model::{field::Fields, id::Name, problem::Problem, time::Timestamp, value::Value};
+use tocsin_store::{
+    error::StoreError,
+    records::{NewSubscriber, NewSubscription, Records},
+};
+
+use crate::{
+    Service, csv_cells,
+    error::{ServiceError, json_problem},
+    keys::{Caller, Scope},
+    lines::{Block, Blocks, BoxError, LINE_BYTES_MAX, Lines},
+    subscribers, subscriptions,
+};
+
+/// Most lines of one commit.
+pub const LINES_PER_COMMIT: usize = 1_000;
+/// Most refused lines that are told; all are counted.
+pub const REFUSALS_MAX: usize = 1_000;
+/// Most imports at the same time.
+pub const CONCURRENT_MAX: usize = 4;
+
+/// The form of the lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// One JSON object in a line.
+    Ndjson,
+    /// RFC 4180 with a header row.
+    Csv,
+}
+
+/// A line that was not stored.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Refusal {
+    /// Its number, from 1; in CSV the header is line 1.
+    pub line: u64,
+    /// What is wrong with it.
+    pub problems: Vec<Problem>,
+}
+
+/// What became of an import.
+#[derive(Debug, Default)]
+pub struct Imported {
+    /// Lines that held something, the header not counted.
+    pub lines: u64,
+    /// How many were stored.
+    pub stored: u64,
+    /// How many were refused.
+    pub failed: u64,
+    /// The first refused ones, in order.
+    pub refusals: Vec<Refusal>,
+    /// Why the import ended before the stream did. What was stored before stays stored.
+    pub stopped: Option<ServiceError>,
+}
+
+impl Imported {
+    fn refuse(&mut self, refusals: Vec<Refusal>) {
+        self.failed += refusals.len() as u64;
+        self.refusals.extend(refusals);
+        self.refusals.sort_by_key(|refusal| refusal.line);
+        self.refusals.truncate(REFUSALS_MAX);
+    }
+}
+
+impl Service {
+    /// Stores subscribers from lines of [`subscribers::Draft`]s. A line replaces the subscriber of its id.
+    ///
+    /// # Errors
+    /// The scope `subscribers:write` is missing, or [`CONCURRENT_MAX`] imports run. All else is part of the answer.
+    pub async fn import_subscribers(
+        &self,
+        caller: &Caller,
+        format: Format,
+        chunks: impl Stream<Item = Result<Bytes, BoxError>> + Unpin,
+    ) -> Result<Imported, ServiceError> {
+        caller.needs(Scope::SubscribersWrite)?;
+        self.import(format, chunks, Arc::new(SubscriberLines)).await
+    }
+
+    /// Stores subscriptions from lines of [`subscriptions::Draft`]s, all of one class. A line with a key replaces the
+    /// subscription of its subscriber, class and key.
+    ///
+    /// # Errors
+    /// Like [`Service::import_subscribers`]; also if there is no such class.
+    pub async fn import_subscriptions(
+        &self,
+        caller: &Caller,
+        application: &str,
+        class: &str,
+        format: Format,
+        chunks: impl Stream<Item = Result<Bytes, BoxError>> + Unpin,
+    ) -> Result<Imported, ServiceError> {
+        caller.needs(Scope::SubscribersWrite)?;
+        let class = self.named_class(application, class)?;
+        self.import(format, chunks, Arc::new(SubscriptionLines(class))).await
+    }
+
+    async fn import<L: LineKind>(
+        &self,
+        format: Format,
+        chunks: impl Stream<Item = Result<Bytes, BoxError>> + Unpin,
+        kind: Arc<L>,
+    ) -> Result<Imported, ServiceError> {
+        let _permit = self.imports.try_acquire().map_err(|_| ServiceError::TooMany {
+            reason: format!("{CONCURRENT_MAX} imports run already"),
+            retry_after: std::time::Duration::from_secs(5),
+        })?;
+        let lines = match format {
+            Format::Ndjson => Lines::Plain,
+            Format::Csv => Lines::Quoted,
+        };
+        let mut blocks = Blocks::new(chunks, lines, LINES_PER_COMMIT);
+        let mut imported = Imported::default();
+        let mut header: Option<Arc<csv::StringRecord>> = None;
+        let mut storing: Option<Storing> = None;
+        while let Some(block) = blocks.next().await {
+            let (first, mut bytes) = match block {
+                Ok(Block::Lines { first, bytes }) => (first, bytes),
+                Ok(Block::TooLong { line }) => {
+                    imported.lines += 1;
+                    let problem = Problem::at("", format!("is longer than {LINE_BYTES_MAX} bytes"));
+                    imported.refuse(vec![Refusal { line, problems: vec![problem] }]);
+                    continue;
+                }
+                Err(error) => {
+                    imported.stopped = Some(ServiceError::BrokenStream(error));
+                    break;
+                }
+            };
+            let mut first = first;
+            if format == Format::Csv && header.is_none() {
+                match split_header(&mut bytes, &mut first, &*kind) {
+                    Ok(found) => header = Some(Arc::new(found)),
+                    Err(problems) => {
+                        imported.stopped = Some(ServiceError::Invalid(problems));
+                        break;
+                    }
+                }
+            }
+            let (kind, header) = (kind.clone(), header.clone());
+            let reading = tokio::task::spawn_blocking(move || match header {
+                Some(header) => read_csv(&*kind, &header, first, &bytes),
+                None => read_ndjson(&*kind, first, &bytes),
+            });
+            let read = match reading.await {
+                Ok(read) => read,
+                Err(error) => {
+                    imported.stopped = Some(ServiceError::Unavailable(error.into()));
+                    break;
+                }
+            };
+            imported.lines += read.items.len() as u64 + read.refusals.len() as u64;
+            imported.refuse(read.refusals);
+            if let Some(stored) = storing.take()
+                && let Err(error) = settle(stored, &mut imported).await
+            {
+                imported.stopped = Some(error);
+                break;
+            }
+            if !read.items.is_empty() {
+                storing = Some(store::<L>(self.records.clone(), read.items, self.clock.now()));
+            }
+        }
+        if let Some(stored) = storing.take()
+            && let Err(error) = settle(stored, &mut imported).await
+        {
+            imported.stopped = Some(error);
+        }
+        Ok(imported)
+    }
+}
+
+type Storing = tokio::task::JoinHandle<(Vec<u64>, Result<Vec<Result<(), StoreError>>, StoreError>)>;
+
+/// Stores a block on a task of its own, so that the next one can be read in the meantime.
+fn store<L: LineKind>(records: Arc<dyn Records>, items: Vec<(u64, L::Item)>, now: Timestamp) -> Storing {
+    tokio::spawn(async move {
+        let (lines, items): (Vec<u64>, Vec<L::Item>) = items.into_iter().unzip();
+        (lines, L::store(&*records, items, now).await)
+    })
+}
+
+async fn settle(storing: Storing, imported: &mut Imported) -> Result<(), ServiceError> {
+    let (lines, written) = storing.await.map_err(|error| ServiceError::Unavailable(error.into()))?;
+    let mut refusals = Vec::new();
+    for (line, written) in lines.into_iter().zip(written?) {
+        match written {
+            Ok(()) => imported.stored += 1,
+            Err(error) => refusals.push(Refusal { line, problems: vec![Problem::at("", error.to_string())] }),
+        }
+    }
+    imported.refuse(refusals);
+    Ok(())
+}
+
+struct Read<T> {
+    items: Vec<(u64, T)>,
+    refusals: Vec<Refusal>,
+}
+
+/// What lines hold, and where it goes.
+trait LineKind: Send + Sync + 'static {
+    type Item: Send + 'static;
+
+    fn read_json(&self, line: &[u8]) -> Result<Self::Item, Vec<Problem>>;
+    /// What is wrong with a column of this name, if anything.
+    fn check_column(&self, name: &str) -> Option<Problem>;
+    fn read_cells(&self, header: &csv::StringRecord, cells: &csv::StringRecord) -> Result<Self::Item, Vec<Problem>>;
+    fn store(
+        records: &dyn Records,
+        items: Vec<Self::Item>,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Vec<Result<(), StoreError>>, StoreError>> + Send;
+}
+
+fn read_ndjson<L: LineKind>(kind: &L, first: u64, bytes: &[u8]) -> Read<L::Item> {
+    let mut read = Read { items: Vec::new(), refusals: Vec::new() };
+    for (line, text) in (first..).zip(bytes.split_inclusive(|byte| *byte == b'\n')) {
+        let text = text.trim_ascii();
+        if text.is_empty() {
+            continue;
+        }
+        match kind.read_json(text) {
+            Ok(item) => read.items.push((line, item)),
+            Err(problems) => read.refusals.push(Refusal { line, problems }),
+        }
+    }
+    read
+}
+
+fn read_csv<L: LineKind>(kind: &L, header: &csv::StringRecord, first: u64, bytes: &[u8]) -> Read<L::Item> {
+    let mut read = Read { items: Vec::new(), refusals: Vec::new() };
+    let mut reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(bytes);
+    let mut cells = csv::StringRecord::new();
+    loop {
+        let line = first + reader.position().line() - 1;
+        match reader.read_record(&mut cells) {
+            Ok(false) => return read,
+            Ok(true) => {
+                let line = cells.position().map_or(line, |at| first + at.line() - 1);
+                let result = if cells.len() == header.len() {
+                    kind.read_cells(header, &cells)
+                } else {
+                    Err(vec![Problem::at("", format!("has {} cells, but the header has {}", cells.len(), header.len()))])
+                };
+                match result {
+                    Ok(item) => read.items.push((line, item)),
+                    Err(problems) => read.refusals.push(Refusal { line, problems }),
+                }
+            }
+            Err(error) => {
+                let problem = Problem::at("", format!("is not CSV in UTF-8: {error}"));
+                read.refusals.push(Refusal { line, problems: vec![problem] });
+                if error.is_io_error() {
+                    return read;
+                }
+            }
+        }
+    }
+}
+
+fn split_header<L: LineKind>(bytes: &mut Bytes, first: &mut u64, kind: &L) -> Result<csv::StringRecord, Vec<Problem>> {
+    let mut quoted = false;
+    let end = bytes.iter().position(|byte| {
+        quoted ^= *byte == b'"';
+        *byte == b'\n' && !quoted
+    });
+    let line = bytes.split_to(end.map_or(bytes.len(), |at| at + 1));
+    *first += line.iter().filter(|byte| **byte == b'\n').count().max(1) as u64;
+    // Spreadsheets write a byte order mark.
+    let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&line);
+    let mut header = csv::StringRecord::new();
+    let read = csv::ReaderBuilder::new().has_headers(false).from_reader(line).read_record(&mut header);
+    if !matches!(read, Ok(true)) {
+        return Err(vec![Problem::at("", "has no header row").position(1, 1)]);
+    }
+    header.trim();
+    let mut problems = Vec::new();
+    for (at, name) in header.iter().enumerate() {
+        if header.iter().take(at).any(|before| before == name) {
+            problems.push(Problem::at(name, "is a column twice"));
+        }
+        problems.extend(kind.check_column(name));
+    }
+    if problems.is_empty() { Ok(header) } else { Err(problems.into_iter().map(|problem| problem.position(1, 1)).collect()) }
+}
+
+/// Columns that an export writes and an import passes over.
+const PASSED_OVER: [&str; 3] = ["created_at", "updated_at", "revision"];
+
+fn unknown_column<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Problem {
+    let known: Vec<&str> = known.into_iter().collect();
+    let problem = Problem::at(name, "is not a column that can be imported");
+    match tocsin_model::problem::closest(name, known.iter().copied()) {
+        Some(meant) => problem.hint(format!("did you mean `{meant}`?")),
+        None => problem.hint(format!("columns are {}", known.join(", "))),
+    }
+}
+
+fn boolean(path: &str, cell: &str, problems: &mut Vec<Problem>) -> Option<bool> {
+    match cell {
+        "true" => Some(true),
+        "false" => Some(false),
+        _ => {
+            problems.push(Problem::at(path, format!("should be `true` or `false`, not `{cell}`")));
+            None
+        }
+    }
+}
+
+struct SubscriberLines;
+
+impl LineKind for SubscriberLines {
+    type Item = NewSubscriber;
+
+    fn read_json(&self, line: &[u8]) -> Result<NewSubscriber, Vec<Problem>> {
+        let draft = serde_json::from_slice(line).map_err(|error| vec![in_line(json_problem(&error))])?;
+        subscribers::check(draft, None)
+    }
+
+    fn check_column(&self, name: &str) -> Option<Problem> {
+        let known = ["id", "enabled", "locale", "time_zone"];
+        let is_device = name.strip_prefix("device.").and_then(|rest| rest.rsplit_once('.'));
+        let fits = known.contains(&name)
+            || PASSED_OVER.contains(&name)
+            || name.strip_prefix("attributes.").is_some_and(|name| !name.is_empty())
+            || is_device.is_some_and(|(name, part)| {
+                name.parse::<Name>().is_ok() && matches!(part, "channel" | "address" | "state")
+            });
+        let all = known.into_iter().chain(["attributes.<name>", "device.<name>.channel", "device.<name>.address", "device.<name>.state"]);
+        (!fits).then(|| unknown_column(name, all))
+    }
+
+    fn read_cells(&self, header: &csv::StringRecord, cells: &csv::StringRecord) -> Result<NewSubscriber, Vec<Problem>> {
+        let mut problems = Vec::new();
+        let mut draft = subscribers::Draft::default();
+        let mut attributes: BTreeMap<String, Value> = BTreeMap::new();
+        let mut devices: BTreeMap<&str, [Option<&str>; 3]> = BTreeMap::new();
+        let mut has_devices = false;
+        for (name, cell) in header.iter().zip(cells) {
+            let cell = csv_cells::unguarded(cell);
+            if let Some(device) = name.strip_prefix("device.") {
+                has_devices = true;
+                if let Some((device, part)) = device.rsplit_once('.')
+                    && !cell.is_empty()
+                {
+                    let at = ["channel", "address", "state"].iter().position(|known| *known == part);
+                    devices.entry(device).or_default()[at.expect("the column was checked")] = Some(cell);
+                }
+            } else if cell.is_empty() {
+            } else if let Some(attribute) = name.strip_prefix("attributes.") {
+                attributes.insert(attribute.to_owned(), csv_cells::value(cell));
+            } else {
+                match name {
+                    "id" => draft.id = Some(cell.to_owned()),
+                    "enabled" => draft.enabled = boolean("enabled", cell, &mut problems),
+                    "locale" => draft.locale = Some(cell.to_owned()),
+                    "time_zone" => draft.time_zone = Some(cell.to_owned()),
+                    _ => {}
+                }
+            }
+        }
+        let devices = devices.into_iter().filter_map(|(name, [channel, address, state])| {
+            let mut needed = |part: &str, cell: Option<&str>| {
+                if cell.is_none() {
+                    problems.push(Problem::at(format!("device.{name}.{part}"), "is required where the device is given"));
+                }
+                cell.map(str::to_owned)
+            };
+            let (channel, address) = (needed("channel", channel), needed("address", address));
+            let state = match state.map(|state| serde_json::from_value(serde_json::Value::from(state))) {
+                None => tocsin_model::subscriber::DeviceState::default(),
+                Some(Ok(state)) => state,
+                Some(Err(_)) => {
+                    let problem = Problem::at(format!("device.{name}.state"), "is not a state");
+                    problems.push(problem.hint("states are active, disabled, bounced"));
+                    return None;
+                }
+            };
+            Some((name.to_owned(), subscribers::DeviceDraft { channel: channel?, address: address?, state }))
+        });
+        let devices: BTreeMap<_, _> = devices.collect();
+        draft.attributes = Some(attributes);
+        draft.devices = has_devices.then_some(devices);
+        match subscribers::check(draft, None) {
+            Ok(subscriber) if problems.is_empty() => Ok(subscriber),
+            Ok(_) => Err(problems),
+            Err(found) => {
+                problems.extend(found);
+                Err(problems)
+            }
+        }
+    }
+
+    async fn store(
+        records: &dyn Records,
+        items: Vec<NewSubscriber>,
+        now: Timestamp,
+    ) -> Result<Vec<Result<(), StoreError>>, StoreError> {
+        let written = records.put_subscribers(items, now).await?;
+        Ok(written.into_iter().map(|written| written.map(drop)).collect())
+    }
+}
+
+struct SubscriptionLines(subscriptions::Class);
+
+impl SubscriptionLines {
+    fn fields(&self) -> &Fields {
+        &self.0.fields
+    }
+
+    /// A line may name its application and class, as an export does; they must be those of the import.
+    fn check_names(&self, application: Option<&str>, class: Option<&str>) -> Result<(), Vec<Problem>> {
+        let differs = |path: &str, given: Option<&str>, wanted: &Name| {
+            let given = given.filter(|given| *given != wanted.as_str())?;
+            Some(Problem::at(path, format!("is `{given}`, but this import is for `{wanted}`")))
+        };
+        let problems: Vec<Problem> = [
+            differs("application", application, &self.0.application),
+            differs("class", class, &self.0.name),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        if problems.is_empty() { Ok(()) } else { Err(problems) }
+    }
+}
+
+impl LineKind for SubscriptionLines {
+    type Item = NewSubscription;
+
+    fn read_json(&self, line: &[u8]) -> Result<NewSubscription, Vec<Problem>> {
+        let draft: subscriptions::Draft<'_> =
+            serde_json::from_slice(line).map_err(|error| vec![in_line(json_problem(&error))])?;
+        self.check_names(draft.application.as_deref(), draft.class.as_deref())?;
+        subscriptions::check(draft, &self.0)
+    }
+
+    fn check_column(&self, name: &str) -> Option<Problem> {
+        let known = ["id", "application", "class", "subscriber", "key", "device", "enabled"];
+        if let Some(field) = name.strip_prefix("values.") {
+            let problem = || self.fields().unknown(field);
+            return self.fields().position(field).is_none().then(|| Problem { path: name.to_owned(), ..problem() });
+        }
+        let fits = known.contains(&name) || PASSED_OVER.contains(&name);
+        (!fits).then(|| unknown_column(name, known.into_iter().chain(["values.<field>"])))
+    }
+
+    fn read_cells(&self, header: &csv::StringRecord, cells: &csv::StringRecord) -> Result<NewSubscription, Vec<Problem>> {
+        let mut problems = Vec::new();
+        let json: Box<RawValue>;
+        let mut draft = subscriptions::Draft::default();
+        let mut values: Vec<(&str, Value)> = Vec::new();
+        for (name, cell) in header.iter().zip(cells) {
+            let cell = csv_cells::unguarded(cell);
+            if cell.is_empty() {
+                continue;
+            }
+            if let Some(field) = name.strip_prefix("values.") {
+                let kind = self.fields().position(field).map(|at| self.fields()[at].kind);
+                values.push((field, csv_cells::typed_value(cell, kind.expect("the column was checked"))));
+                continue;
+            }
+            match name {
+                "application" => draft.application = Some(Cow::Borrowed(cell)),
+                "class" => draft.class = Some(Cow::Borrowed(cell)),
+                "subscriber" => draft.subscriber = Some(Cow::Borrowed(cell)),
+                "key" => draft.key = Some(cell.to_owned()),
+                "device" => draft.device = Some(Cow::Borrowed(cell)),
+                "enabled" => draft.enabled = boolean("enabled", cell, &mut problems),
+                _ => {}
+            }
+        }
+        self.check_names(draft.application.as_deref(), draft.class.as_deref())?;
+        let values = Value::Map(values.into_iter().map(|(name, value)| (name.into(), value)).collect());
+        json = serde_json::value::to_raw_value(&values).expect("a value is always JSON");
+        draft.values = Some(&json);
+        match subscriptions::check(draft, &self.0) {
+            Ok(subscription) if problems.is_empty() => Ok(subscription),
+            Ok(_) => Err(problems),
+            Err(found) => {
+                problems.extend(found);
+                Err(problems)
+            }
+        }
+    }
+
+    async fn store(
+        records: &dyn Records,
+        items: Vec<NewSubscription>,
+        now: Timestamp,
+    ) -> Result<Vec<Result<(), StoreError>>, StoreError> {
+        let written = records.put_subscriptions(items, now).await?;
+        Ok(written.into_iter().map(|written| written.map(drop)).collect())
+    }
+}
+
+/// The refusal names the line; the position within it keeps only its column.
+fn in_line(problem: Problem) -> Problem {
+    Problem { line: None, ..problem }
+}

@@ -1,0 +1,270 @@
+//! What flows: event batches, notification batches, notifications, and what waits for an operator.
+
+use tocsin_model::{
+    event::EventBatch,
+    id::{EventBatchId, Name, NotificationBatchId, NotificationId, SubscriptionId},
+    notification::NotificationHead,
+    receipt::{Attempt, Outcome},
+    value::Value,
+};
+use tocsin_store::{
+    journal::{EventBatchState, Resolution, StoredNotificationBatch, StoredSuspension, SuspensionFilter, notification_of},
+    records::Recipient,
+};
+
+use crate::{
+    Service,
+    error::ServiceError,
+    keys::{Caller, Scope},
+    page::Page,
+};
+
+/// A notification, and everything known of it.
+#[derive(Debug, Clone)]
+pub struct Notification {
+    /// Its id.
+    pub id: NotificationId,
+    /// What it shares with its batch.
+    pub head: NotificationHead,
+    /// The subscription that it is for.
+    pub subscription: SubscriptionId,
+    /// The event that it tells of, by name of its fields; `None` if the event is gone or cannot be read.
+    pub event: Option<Vec<(String, Value)>>,
+    /// The event's id.
+    pub event_id: tocsin_model::id::EventId,
+    /// Its fields, as its content shows them; without its event, only those that were computed at the match.
+    pub fields: Vec<(String, Value)>,
+    /// Whom it goes to, as of now; `None` if the subscription is gone.
+    pub recipient: Option<Recipient>,
+    /// Every attempt, oldest first.
+    pub attempts: Vec<Attempt>,
+    /// The last attempt's outcome; `None` before the first.
+    pub outcome: Option<Outcome>,
+}
+
+/// A notification batch with a count of what became of it.
+#[derive(Debug, Clone)]
+pub struct NotificationBatch {
+    /// Its id.
+    pub id: NotificationBatchId,
+    /// What its notifications have in common.
+    pub head: NotificationHead,
+    /// How many there are.
+    pub count: u32,
+    /// How many have come to which outcome, by the last attempt of each, in the order of `Outcome::ALL`.
+    pub outcomes: [u32; Outcome::ALL.len()],
+    /// How many have not been tried yet.
+    pub untried: u32,
+}
+
+impl Service {
+    /// The newest event batches before `before`, newest first, without their events, each with its count.
+    ///
+    /// # Errors
+    /// The scope `operations:read` is missing, or the journal does not answer.
+    pub async fn event_batches(
+        &self,
+        caller: &Caller,
+        before: Option<EventBatchId>,
+        limit: usize,
+    ) -> Result<Page<(EventBatch, EventBatchState)>, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        let found = self.journal.event_batches(before, limit).await?;
+        let next = if found.len() == limit { found.last().map(|(batch, _)| batch.id.to_string()) } else { None };
+        Ok(Page { items: found, next })
+    }
+
+    /// One event batch, with its state.
+    ///
+    /// # Errors
+    /// There is none of this id (any more).
+    pub async fn event_batch(&self, caller: &Caller, id: EventBatchId) -> Result<(EventBatch, EventBatchState), ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        self.find_event_batch(id).await
+    }
+
+    /// The events of a batch from the ordinal `after` on, each as named values.
+    ///
+    /// # Errors
+    /// There is none of this id, or the version that packed it cannot be read any more.
+    pub async fn events_of(
+        &self,
+        caller: &Caller,
+        id: EventBatchId,
+        from: u32,
+        limit: usize,
+    ) -> Result<(Vec<Vec<(String, Value)>>, Option<u32>), ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        let (batch, _) = self.find_event_batch(id).await?;
+        let fields = self.fields_of(&batch).await?;
+        let mut events = Vec::new();
+        for row in batch.events.rows().skip(from as usize).take(limit) {
+            let row = row.and_then(|row| tocsin_model::field::unpack_row(&fields, row));
+            events.push(named(&fields, row.map_err(|error| ServiceError::Unavailable(error.into()))?));
+        }
+        let end = from.saturating_add(events.len() as u32);
+        Ok((events, (end < batch.events.count()).then_some(end)))
+    }
+
+    /// The newest notification batches before `before`, newest first: heads and counts.
+    ///
+    /// # Errors
+    /// The scope `operations:read` is missing, or the journal does not answer.
+    pub async fn notification_batches(
+        &self,
+        caller: &Caller,
+        before: Option<NotificationBatchId>,
+        limit: usize,
+    ) -> Result<Page<(NotificationBatchId, NotificationHead, u32)>, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        let found = self.journal.notification_batches(before, limit).await?;
+        let next = if found.len() == limit { found.last().map(|(id, _, _)| id.to_string()) } else { None };
+        Ok(Page { items: found, next })
+    }
+
+    /// One notification batch, with what became of its notifications.
+    ///
+    /// # Errors
+    /// There is none of this id (any more).
+    pub async fn notification_batch(
+        &self,
+        caller: &Caller,
+        id: NotificationBatchId,
+    ) -> Result<NotificationBatch, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        let stored = self.find_notification_batch(id).await?;
+        let attempts = self.journal.attempts(id).await?;
+        Ok(counted(&stored, &attempts))
+    }
+
+    /// One notification.
+    ///
+    /// # Errors
+    /// There is none of this id (any more).
+    pub async fn notification(&self, caller: &Caller, id: NotificationId) -> Result<Notification, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        self.find_notification(id).await
+    }
+
+    pub(crate) async fn find_notification(&self, id: NotificationId) -> Result<Notification, ServiceError> {
+        let stored = self.find_notification_batch(id.batch).await?;
+        notification_of(&stored, id.ordinal).ok_or_else(|| ServiceError::Missing(format!("the notification {id}")))?;
+        let at = id.ordinal as usize;
+        let notifications = &stored.notifications;
+        let subscription = notifications.subscriptions[at];
+        let event_id = notifications.event_of_each().nth(at).ok_or_else(|| damaged(id.batch))?;
+        let captured = |name: &Name| {
+            let column = notifications.captured.iter().find(|(captured, _)| captured == name);
+            column.and_then(|(_, column)| column.value(at))
+        };
+        let event = match self.journal.event_batch(event_id.batch).await? {
+            Some((batch, _)) => match self.fields_of(&batch).await {
+                Ok(fields) => batch.events.row(&fields, event_id.ordinal).ok().map(|row| (fields, row)),
+                Err(_) => None,
+            },
+            None => None,
+        };
+        let compiled = self.pipeline.version(&stored.head.application, stored.head.version).await?;
+        let notify = compiled.as_ref().and_then(|compiled| compiled.notify.get(&stored.head.rule));
+        let whole = match (&event, notify) {
+            (Some((fields, row)), Some(notify)) => {
+                let row = notify.row(&notify.event_row(row.clone(), fields), captured);
+                row.ok().map(|row| named(notify.fields(), row))
+            }
+            _ => None,
+        };
+        let fields = whole.unwrap_or_else(|| {
+            let names = notifications.captured.iter().map(|(name, _)| name);
+            names.map(|name| (name.to_string(), captured(name).unwrap_or_default())).collect()
+        });
+        let event = event.map(|(fields, row)| named(&fields, row));
+        let recipient = self.records.recipients(&[subscription]).await?.pop().flatten();
+        let mut attempts = self.journal.attempts(id.batch).await?;
+        attempts.retain(|attempt| attempt.ordinal == id.ordinal);
+        let outcome = attempts.last().map(|attempt| attempt.outcome);
+        Ok(Notification { id, head: stored.head, subscription, event, event_id, fields, recipient, attempts, outcome })
+    }
+
+    /// Suspensions from after the number `after`, oldest first.
+    ///
+    /// # Errors
+    /// The scope `operations:read` is missing, or the journal does not answer.
+    pub async fn suspensions(
+        &self,
+        caller: &Caller,
+        filter: &SuspensionFilter,
+        after: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<StoredSuspension>, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        let found = self.journal.suspensions(filter, after.unwrap_or(0), limit).await?;
+        let next = if found.len() == limit { found.last().map(|last| last.id.to_string()) } else { None };
+        Ok(Page { items: found, next })
+    }
+
+    /// Resumes or ends all suspensions that meet the filter; an empty one needs `all`. Gives the number of notifications.
+    ///
+    /// # Errors
+    /// The scope `operations:write` is missing; the filter is empty without `all`.
+    pub async fn resolve_suspensions(
+        &self,
+        caller: &Caller,
+        filter: &SuspensionFilter,
+        all: bool,
+        resolution: Resolution,
+    ) -> Result<u64, ServiceError> {
+        caller.needs(Scope::OperationsWrite)?;
+        if !all && *filter == SuspensionFilter::default() {
+            let problem = tocsin_model::problem::Problem::at("", "names no suspension");
+            return Err(ServiceError::Invalid(vec![problem.hint(r#"give a filter, or {"all": true} to mean every one"#)]));
+        }
+        let notifications = self.journal.resolve(filter, resolution, self.clock.now()).await?;
+        tracing::info!(notifications, ?resolution, by = caller.key(), "resolved suspensions");
+        Ok(notifications)
+    }
+
+    pub(crate) async fn find_event_batch(&self, id: EventBatchId) -> Result<(EventBatch, EventBatchState), ServiceError> {
+        self.journal.event_batch(id).await?.ok_or_else(|| ServiceError::Missing(format!("the event batch {id}")))
+    }
+
+    pub(crate) async fn find_notification_batch(
+        &self,
+        id: NotificationBatchId,
+    ) -> Result<StoredNotificationBatch, ServiceError> {
+        let found = self.journal.notification_batch(id).await?;
+        found.ok_or_else(|| ServiceError::Missing(format!("the notification batch {id}")))
+    }
+
+    /// The fields that a batch was packed with.
+    pub(crate) async fn fields_of(&self, batch: &EventBatch) -> Result<tocsin_model::field::Fields, ServiceError> {
+        let compiled = self.pipeline.version(&batch.application, batch.version).await?;
+        let class = compiled.as_ref().and_then(|compiled| compiled.application.events.get(&batch.class));
+        class.map(|class| class.fields.clone()).ok_or_else(|| {
+            ServiceError::Missing(format!("the version {} of `{}` that packed {}", batch.version, batch.application, batch.id))
+        })
+    }
+}
+
+pub(crate) fn counted(stored: &StoredNotificationBatch, attempts: &[Attempt]) -> NotificationBatch {
+    let count = stored.notifications.count();
+    let mut last: Vec<Option<Outcome>> = vec![None; count];
+    for attempt in attempts {
+        if let Some(outcome) = last.get_mut(attempt.ordinal as usize) {
+            *outcome = Some(attempt.outcome);
+        }
+    }
+    let mut outcomes = [0; Outcome::ALL.len()];
+    for outcome in last.iter().flatten() {
+        outcomes[*outcome as usize] += 1;
+    }
+    let untried = last.iter().filter(|outcome| outcome.is_none()).count() as u32;
+    NotificationBatch { id: stored.id, head: stored.head.clone(), count: count as u32, outcomes, untried }
+}
+
+fn named(fields: &tocsin_model::field::Fields, row: Vec<Value>) -> Vec<(String, Value)> {
+    fields.iter().map(|field| field.name.to_string()).zip(row).filter(|(_, value)| !value.is_null()).collect()
+}
+
+fn damaged(id: NotificationBatchId) -> ServiceError {
+    ServiceError::Unavailable(format!("the notification batch {id} is damaged").into())
+}

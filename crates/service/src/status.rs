@@ -1,0 +1,133 @@
+//! How the platform does, and whether it is ready.
+
+use std::time::Duration;
+
+use tocsin_model::{id::Name, time::Timestamp};
+pub use tocsin_pipeline::{ApplicationStatus, latency::Percentiles};
+use tocsin_store::{
+    journal::{Backlog, Totals},
+    records::RecordCounts,
+};
+
+use crate::{
+    Service,
+    error::ServiceError,
+    keys::{Caller, Scope},
+};
+
+/// A probe of the disk is good for this long.
+const PROBE_FRESH: Duration = Duration::from_secs(5);
+/// A disk that takes longer than this for a few bytes does not serve.
+const PROBE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How the platform does: totals only, nothing of any person.
+#[derive(Debug, Clone)]
+pub struct Status {
+    /// The version of the program.
+    pub version: &'static str,
+    /// When this process opened its door.
+    pub started_at: Timestamp,
+    /// Now.
+    pub now: Timestamp,
+    /// Whether every application's index has caught up.
+    pub ready: bool,
+    /// The applications that run.
+    pub applications: Vec<(Name, ApplicationStatus)>,
+    /// How many there are of what.
+    pub counts: RecordCounts,
+    /// What waits.
+    pub backlog: Backlog,
+    /// Totals since the journal was made.
+    pub totals: Totals,
+    /// Since the start of the process.
+    pub latencies: LatencySummaries,
+}
+
+/// Percentiles of the flow's latencies.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LatencySummaries {
+    /// See `tocsin_pipeline::latency::Latencies`.
+    pub accept: Percentiles,
+    /// See `tocsin_pipeline::latency::Latencies`.
+    pub matching: Percentiles,
+    /// See `tocsin_pipeline::latency::Latencies`.
+    pub deliver: Percentiles,
+    /// See `tocsin_pipeline::latency::Latencies`.
+    pub end_to_end: Percentiles,
+}
+
+/// When the disk was last asked, and what it said. One asks at a time; the others take its answer.
+#[derive(Default)]
+pub(crate) struct Probe(tokio::sync::Mutex<Option<(Timestamp, Result<(), String>)>>);
+
+impl Service {
+    /// How the platform does.
+    ///
+    /// # Errors
+    /// The scope `operations:read` is missing.
+    pub fn status(&self, caller: &Caller) -> Result<Status, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        Ok(self.totals())
+    }
+
+    /// The same for everybody: it holds nothing of any person, and the status page shows it.
+    pub fn totals(&self) -> Status {
+        let applications = self.pipeline.status();
+        let latencies = self.pipeline.latencies();
+        Status {
+            version: self.version,
+            started_at: self.started_at,
+            now: self.clock.now(),
+            ready: applications.iter().all(|(_, status)| status.ready),
+            applications,
+            counts: self.records.counts(),
+            backlog: self.journal.backlog(),
+            totals: self.journal.totals(),
+            latencies: LatencySummaries {
+                accept: latencies.accept.percentiles(),
+                matching: latencies.matching.percentiles(),
+                deliver: latencies.deliver.percentiles(),
+                end_to_end: latencies.end_to_end.percentiles(),
+            },
+        }
+    }
+
+    /// Why the platform cannot serve just now; empty if it can. The disk is asked at most every few seconds.
+    pub async fn ready(&self) -> Vec<String> {
+        let mut reasons: Vec<String> = self
+            .pipeline
+            .status()
+            .into_iter()
+            .filter(|(_, status)| !status.ready)
+            .map(|(name, _)| format!("the match index of `{name}` is being built"))
+            .collect();
+        if let Some(space) = &self.free_space
+            && let Some(free) = (space.bytes)()
+            && free < space.bytes_min
+        {
+            reasons.push(format!("{free} bytes are free in {}; it needs {}", space.folder.display(), space.bytes_min));
+        }
+        let now = self.clock.now();
+        let mut last = self.readiness.0.lock().await;
+        let fresh = last.as_ref().filter(|(at, _)| now.since(*at) < PROBE_FRESH).map(|(_, said)| said.clone());
+        let said = match fresh {
+            Some(said) => said,
+            None => {
+                let said = match tokio::time::timeout(PROBE_PATIENCE, self.probe()).await {
+                    Ok(said) => said,
+                    Err(_) => Err(format!("the disk took longer than {PROBE_PATIENCE:?} for a few bytes")),
+                };
+                *last = Some((now, said.clone()));
+                said
+            }
+        };
+        reasons.extend(said.err());
+        reasons
+    }
+
+    async fn probe(&self) -> Result<(), String> {
+        self.journal.probe().await.map_err(|error| format!("the journal: {error}"))?;
+        self.records.probe().await.map_err(|error| format!("the records: {error}"))?;
+        Ok(())
+    }
+}

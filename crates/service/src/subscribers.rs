@@ -1,0 +1,457 @@
+//! Subscribers and their devices.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use tocsin_model::{
+    id::{Name, SubscriberId},
+    problem::Problem,
+    subscriber::{Device, Profile, Subscriber, check_profile},
+    time::Timestamp,
+    value::Value,
+};
+use tocsin_store::{
+    error::StoreError,
+    records::{Expect, NewSubscriber, SubscriberFilter},
+};
+use utoipa::ToSchema;
+
+use crate::{
+    Service,
+    error::{ServiceError, json_error},
+    keys::{Caller, Scope},
+    page::{Page, key_of},
+};
+
+/// Most attributes of a subscriber.
+pub const ATTRIBUTES_MAX: usize = 100;
+/// Most bytes of a subscriber's attributes as JSON.
+pub const ATTRIBUTE_BYTES_MAX: usize = 64 * 1024;
+/// Longest name of an attribute, in characters.
+pub const ATTRIBUTE_NAME_MAX: usize = 64;
+/// Most devices of a subscriber.
+pub const DEVICES_MAX: usize = 32;
+/// Longest address of a device, in bytes.
+pub const ADDRESS_BYTES_MAX: usize = 2_048;
+
+/// A subscriber as its creator writes it. What the platform adds (`created_at`, `updated_at`, `revision`) may stand
+/// there, as in an export, and is passed over.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = SubscriberDraft)]
+pub struct Draft {
+    /// Its id: 1 to 255 characters without control characters or `/`.
+    #[serde(default)]
+    pub id: Option<String>,
+    /// Whether it is told anything at all; default true.
+    #[serde(default)]
+    pub enabled: Option<bool>,
+    /// BCP 47 language tag, such as `de-AT`.
+    #[serde(default)]
+    pub locale: Option<String>,
+    /// IANA time zone, such as `Europe/Vienna`.
+    #[serde(default)]
+    pub time_zone: Option<String>,
+    /// Any JSON values by name.
+    #[serde(default)]
+    #[schema(value_type = Option<std::collections::BTreeMap<String, serde_json::Value>>)]
+    pub attributes: Option<BTreeMap<String, Value>>,
+    /// Devices by name. When left out, those that are there stay.
+    #[serde(default)]
+    #[schema(value_type = Option<std::collections::BTreeMap<String, DeviceDraft>>)]
+    pub devices: Option<BTreeMap<String, DeviceDraft>>,
+    #[serde(default, rename = "created_at")]
+    #[schema(ignore)]
+    _created_at: serde::de::IgnoredAny,
+    #[serde(default, rename = "updated_at")]
+    #[schema(ignore)]
+    _updated_at: serde::de::IgnoredAny,
+    #[serde(default, rename = "revision")]
+    #[schema(ignore)]
+    _revision: serde::de::IgnoredAny,
+}
+
+/// A device as its creator writes it.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceDraft {
+    /// The channel of an application by which it is reached.
+    pub channel: String,
+    /// The address there: a mailbox, a URL, ...
+    pub address: String,
+    /// `active`, `disabled` or `bounced`; default `active`.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub state: tocsin_model::subscriber::DeviceState,
+}
+
+/// A subscriber as the platform shows it. A [`Draft`] reads it.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = Subscriber)]
+pub struct Document {
+    /// Its id.
+    pub id: String,
+    /// Whether it is told anything at all.
+    pub enabled: bool,
+    /// BCP 47 language tag.
+    pub locale: Option<String>,
+    /// IANA time zone.
+    pub time_zone: Option<String>,
+    /// Attributes by name.
+    #[schema(value_type = std::collections::BTreeMap<String, serde_json::Value>)]
+    pub attributes: BTreeMap<String, Value>,
+    /// Devices by name.
+    pub devices: BTreeMap<String, DeviceDraft>,
+    /// When it was made.
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    /// When it or one of its devices last changed.
+    #[schema(value_type = String, format = DateTime)]
+    pub updated_at: Timestamp,
+    /// Grows with each change.
+    pub revision: u64,
+}
+
+impl From<Subscriber> for Document {
+    fn from(subscriber: Subscriber) -> Self {
+        let device = |(name, device): (Name, Device)| {
+            let Device { channel, address, state } = device;
+            (name.to_string(), DeviceDraft { channel: channel.to_string(), address, state })
+        };
+        Document {
+            id: subscriber.id.to_string(),
+            enabled: subscriber.profile.enabled,
+            locale: subscriber.profile.locale,
+            time_zone: subscriber.profile.time_zone,
+            attributes: subscriber.profile.attributes,
+            devices: subscriber.devices.into_iter().map(device).collect(),
+            created_at: subscriber.created_at,
+            updated_at: subscriber.updated_at,
+            revision: subscriber.revision,
+        }
+    }
+}
+
+/// Checks a draft completely.
+///
+/// # Errors
+/// Every problem found.
+pub fn check(draft: Draft, id: Option<&SubscriberId>) -> Result<NewSubscriber, Vec<Problem>> {
+    let mut problems = Vec::new();
+    let id = match (&draft.id, id) {
+        (Some(written), Some(id)) if written != id.as_str() => {
+            problems.push(Problem::at("id", format!("is `{written}`, but the address says `{id}`")));
+            None
+        }
+        (_, Some(id)) => Some(id.clone()),
+        (Some(written), None) => match written.parse::<SubscriberId>() {
+            Ok(id) => Some(id),
+            Err(error) => {
+                problems.push(Problem::at("id", format!("is not {}", error.expected)));
+                None
+            }
+        },
+        (None, None) => {
+            problems.push(Problem::at("id", "is required: give a string"));
+            None
+        }
+    };
+    let profile = Profile {
+        enabled: draft.enabled.unwrap_or(true),
+        locale: draft.locale,
+        time_zone: draft.time_zone,
+        attributes: draft.attributes.unwrap_or_default(),
+    };
+    problems.extend(check_profile(&profile));
+    check_attributes(&profile.attributes, &mut problems);
+    let devices = draft.devices.map(|devices| {
+        if devices.len() > DEVICES_MAX {
+            problems.push(Problem::at("devices", format!("has {} entries; at most {DEVICES_MAX} fit", devices.len())));
+        }
+        let checked = devices.into_iter().filter_map(|(name, device)| {
+            let path = format!("devices.{name}");
+            let parsed = name.parse::<Name>().map_err(|error| problems.push(Problem::at(&path, format!("is not {}", error.expected))));
+            Some((parsed.ok()?, check_device(device, &path, &mut problems)?))
+        });
+        checked.collect::<Vec<_>>()
+    });
+    match id {
+        Some(id) if problems.is_empty() => Ok(NewSubscriber { id, profile, devices }),
+        _ => Err(problems),
+    }
+}
+
+fn check_attributes(attributes: &BTreeMap<String, Value>, problems: &mut Vec<Problem>) {
+    if attributes.is_empty() {
+        return;
+    }
+    if attributes.len() > ATTRIBUTES_MAX {
+        problems.push(Problem::at("attributes", format!("has {} entries; at most {ATTRIBUTES_MAX} fit", attributes.len())));
+    }
+    for name in attributes.keys() {
+        if name.is_empty() || name.chars().count() > ATTRIBUTE_NAME_MAX || name.chars().any(|c| c.is_control() || c == ':') {
+            let message = format!("`{name}` is not the name of an attribute");
+            let hint = format!("give 1 to {ATTRIBUTE_NAME_MAX} characters without control characters or `:`");
+            problems.push(Problem::at("attributes", message).hint(hint));
+        }
+    }
+    let bytes = serde_json::to_vec(attributes).map_or(0, |json| json.len());
+    if bytes > ATTRIBUTE_BYTES_MAX {
+        problems.push(Problem::at("attributes", format!("takes {bytes} bytes; at most {ATTRIBUTE_BYTES_MAX} fit")));
+    }
+}
+
+fn check_device(device: DeviceDraft, path: &str, problems: &mut Vec<Problem>) -> Option<Device> {
+    let before = problems.len();
+    let DeviceDraft { channel, address, state } = device;
+    let channel = channel.parse::<Name>();
+    if let Err(error) = &channel {
+        problems.push(Problem::at(format!("{path}.channel"), format!("is not {}", error.expected)));
+    }
+    if address.trim().is_empty() {
+        problems.push(Problem::at(format!("{path}.address"), "is empty"));
+    } else if address.len() > ADDRESS_BYTES_MAX {
+        let message = format!("takes {} bytes; at most {ADDRESS_BYTES_MAX} fit", address.len());
+        problems.push(Problem::at(format!("{path}.address"), message));
+    } else if address.chars().any(char::is_control) {
+        problems.push(Problem::at(format!("{path}.address"), "holds control characters"));
+    }
+    if problems.len() > before { None } else { Some(Device { channel: channel.ok()?, address, state }) }
+}
+
+/// How a subscriber may be stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Put {
+    /// Only if there is none.
+    Create,
+    /// Whether there is one or not, or only over a given revision.
+    Replace(Option<u64>),
+}
+
+impl Service {
+    /// Some subscribers in the order of their ids.
+    ///
+    /// # Errors
+    /// The scope `subscribers:read` is missing, or `after` is no cursor.
+    pub async fn subscribers(
+        &self,
+        caller: &Caller,
+        filter: &SubscriberFilter,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Page<Document>, ServiceError> {
+        caller.needs(Scope::SubscribersRead)?;
+        let after: Option<SubscriberId> = key_of(after)?;
+        let found = self.records.subscribers(filter, after.as_ref(), limit + 1).await?;
+        Ok(Page::cut(found, limit, |subscriber| subscriber.id.to_string()).map(Document::from))
+    }
+
+    /// One subscriber.
+    ///
+    /// # Errors
+    /// There is none of this id.
+    pub async fn subscriber(&self, caller: &Caller, id: &SubscriberId) -> Result<Document, ServiceError> {
+        caller.needs(Scope::SubscribersRead)?;
+        Ok(self.find_subscriber(id).await?.into())
+    }
+
+    /// Stores a subscriber; with `id`, a draft of another id is refused. The answer says whether it is new.
+    ///
+    /// # Errors
+    /// `Invalid` with every problem; `Taken` or `Changed` as `put` asks.
+    pub async fn put_subscriber(
+        &self,
+        caller: &Caller,
+        id: Option<&SubscriberId>,
+        draft: Draft,
+        put: Put,
+    ) -> Result<(Document, bool), ServiceError> {
+        caller.needs(Scope::SubscribersWrite)?;
+        let new = check(draft, id).map_err(ServiceError::Invalid)?;
+        let (expect, is_new) = match put {
+            Put::Create => (Expect::Absent, true),
+            Put::Replace(Some(revision)) => (Expect::Revision(revision), false),
+            Put::Replace(None) => (Expect::Any, self.records.subscriber(&new.id).await?.is_none()),
+        };
+        let stored = self.records.put_subscriber(new, expect, self.clock.now()).await?;
+        Ok((stored.into(), is_new))
+    }
+
+    /// Changes a subscriber by a merge patch (RFC 7396). Devices are merged one by one.
+    ///
+    /// # Errors
+    /// There is none; the result is not a subscriber; it has another revision than expected.
+    pub async fn patch_subscriber(
+        &self,
+        caller: &Caller,
+        id: &SubscriberId,
+        patch: &serde_json::Value,
+        revision: Option<u64>,
+    ) -> Result<Document, ServiceError> {
+        caller.needs(Scope::SubscribersWrite)?;
+        for attempt in 0.. {
+            let present = self.find_subscriber(id).await?;
+            let seen = present.revision;
+            if revision.is_some_and(|wanted| wanted != seen) {
+                return Err(ServiceError::Changed(format!("the subscriber `{id}`")));
+            }
+            let mut merged = serde_json::to_value(Document::from(present)).expect("a document is always JSON");
+            merge_patch(&mut merged, patch, 0)?;
+            let mut draft: Draft = serde_json::from_value(merged).map_err(|error| json_error(&error))?;
+            draft.devices.get_or_insert_default();
+            let new = check(draft, Some(id)).map_err(ServiceError::Invalid)?;
+            match self.records.put_subscriber(new, Expect::Revision(seen), self.clock.now()).await {
+                // Somebody was faster: the patch is merged into what they made, unless the caller wanted to know.
+                Err(StoreError::Changed(_)) if revision.is_none() && attempt < 8 => {}
+                stored => return Ok(stored?.into()),
+            }
+        }
+        unreachable!("the loop ends by returning")
+    }
+
+    /// Removes a subscriber with its devices and subscriptions.
+    ///
+    /// # Errors
+    /// There is none, or it has another revision than expected.
+    pub async fn remove_subscriber(
+        &self,
+        caller: &Caller,
+        id: &SubscriberId,
+        revision: Option<u64>,
+    ) -> Result<(), ServiceError> {
+        caller.needs(Scope::SubscribersWrite)?;
+        let expect = revision.map_or(Expect::Present, Expect::Revision);
+        Ok(self.records.remove_subscriber(id, expect, self.clock.now()).await?)
+    }
+
+    /// Stores one device. The answer says whether it is new.
+    ///
+    /// # Errors
+    /// There is no such subscriber; the device is not valid; there are too many.
+    pub async fn put_device(
+        &self,
+        caller: &Caller,
+        id: &SubscriberId,
+        name: &Name,
+        device: DeviceDraft,
+        revision: Option<u64>,
+    ) -> Result<(Document, bool), ServiceError> {
+        caller.needs(Scope::SubscribersWrite)?;
+        let mut problems = Vec::new();
+        let device = check_device(device, "", &mut problems).ok_or_else(|| {
+            let named = |problem: Problem| Problem { path: problem.path.trim_start_matches('.').to_owned(), ..problem };
+            ServiceError::Invalid(problems.into_iter().map(named).collect())
+        })?;
+        let present = self.find_subscriber(id).await?;
+        let is_new = !present.devices.contains_key(name);
+        if is_new && present.devices.len() >= DEVICES_MAX {
+            return Err(ServiceError::invalid("devices", format!("has {DEVICES_MAX} entries already; no more fit")));
+        }
+        let stored = match revision {
+            None => self.records.put_device(id, name, device, self.clock.now()).await?,
+            Some(revision) => {
+                let mut devices = present.devices;
+                devices.insert(name.clone(), device);
+                let devices = Some(devices.into_iter().collect());
+                let whole = NewSubscriber { id: id.clone(), profile: present.profile, devices };
+                self.records.put_subscriber(whole, Expect::Revision(revision), self.clock.now()).await?
+            }
+        };
+        Ok((stored.into(), is_new))
+    }
+
+    /// Removes one device.
+    ///
+    /// # Errors
+    /// There is no such subscriber or device.
+    pub async fn remove_device(
+        &self,
+        caller: &Caller,
+        id: &SubscriberId,
+        name: &Name,
+        revision: Option<u64>,
+    ) -> Result<Document, ServiceError> {
+        caller.needs(Scope::SubscribersWrite)?;
+        let Some(revision) = revision else {
+            return Ok(self.records.remove_device(id, name, self.clock.now()).await?.into());
+        };
+        let present = self.find_subscriber(id).await?;
+        let mut devices = present.devices;
+        if devices.remove(name).is_none() {
+            return Err(ServiceError::Missing(format!("the device `{name}` of `{id}`")));
+        }
+        let devices = Some(devices.into_iter().collect());
+        let whole = NewSubscriber { id: id.clone(), profile: present.profile, devices };
+        Ok(self.records.put_subscriber(whole, Expect::Revision(revision), self.clock.now()).await?.into())
+    }
+
+    pub(crate) async fn find_subscriber(&self, id: &SubscriberId) -> Result<Subscriber, ServiceError> {
+        self.records.subscriber(id).await?.ok_or_else(|| ServiceError::Missing(format!("the subscriber `{id}`")))
+    }
+}
+
+/// Merges a patch into a JSON value, as RFC 7396 says: null removes, objects merge, all else replaces.
+pub(crate) fn merge_patch(
+    target: &mut serde_json::Value,
+    patch: &serde_json::Value,
+    depth: usize,
+) -> Result<(), ServiceError> {
+    use serde_json::Value as Json;
+    if depth > 64 {
+        return Err(ServiceError::invalid("", "is nested too deeply"));
+    }
+    let Json::Object(changes) = patch else {
+        if depth == 0 {
+            return Err(ServiceError::invalid("", "a merge patch should be an object"));
+        }
+        *target = patch.clone();
+        return Ok(());
+    };
+    if !target.is_object() {
+        *target = Json::Object(serde_json::Map::new());
+    }
+    let members = target.as_object_mut().expect("it was just made an object");
+    for (name, change) in changes {
+        if change.is_null() {
+            members.shift_remove(name);
+        } else {
+            merge_patch(members.entry(name).or_insert(Json::Null), change, depth + 1)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_patch_merges_as_rfc_7396_says() {
+        let check = |target: &str, patch: &str, expected: &str| {
+            let mut target: serde_json::Value = serde_json::from_str(target).expect("JSON");
+            merge_patch(&mut target, &serde_json::from_str(patch).expect("JSON"), 0).expect("a patch");
+            assert_eq!(target, serde_json::from_str::<serde_json::Value>(expected).expect("JSON"));
+        };
+        // From the RFC's appendix A.
+        check(r#"{"a":"b"}"#, r#"{"a":"c"}"#, r#"{"a":"c"}"#);
+        check(r#"{"a":"b","b":"c"}"#, r#"{"a":null}"#, r#"{"b":"c"}"#);
+        check(r#"{"a":["b"]}"#, r#"{"a":"c"}"#, r#"{"a":"c"}"#);
+        check(r#"{"a":{"b":"c"}}"#, r#"{"a":{"b":"d","c":null}}"#, r#"{"a":{"b":"d"}}"#);
+        check(r#"{"a":[{"b":"c"}]}"#, r#"{"a":[1]}"#, r#"{"a":[1]}"#);
+        check(r#"{}"#, r#"{"a":{"bb":{"ccc":null}}}"#, r#"{"a":{"bb":{}}}"#);
+    }
+
+    #[test]
+    fn every_problem_of_a_draft_is_told() {
+        let draft: Draft = serde_json::from_str(
+            r#"{"id": "a/b", "locale": "!", "time_zone": "Mars", "attributes": {"": 1},
+                "devices": {"1": {"channel": "mail", "address": "a"}, "mail": {"channel": "a b", "address": "x\r\ny"}}}"#,
+        )
+        .expect("a draft");
+        let found: Vec<String> = check(draft, None).expect_err("problems").into_iter().map(|problem| problem.path).collect();
+        assert_eq!(
+            found,
+            ["id", "locale", "time_zone", "attributes", "devices.1", "devices.mail.channel", "devices.mail.address"]
+        );
+    }
+}

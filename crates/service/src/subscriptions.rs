@@ -1,0 +1,383 @@
+//! Subscriptions, checked against the running version of their class.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use tocsin_model::{
+    field::Fields,
+    id::{Name, SubscriberId, SubscriptionId},
+    problem::Problem,
+    subscription::Subscription,
+    time::Timestamp,
+};
+use tocsin_pipeline::Compiled;
+use tocsin_store::{
+    error::StoreError,
+    records::{Expect, NewSubscription, SubscriptionFilter},
+};
+use utoipa::ToSchema;
+
+use crate::{
+    Service,
+    error::{ServiceError, json_error},
+    keys::{Caller, Scope},
+    page::{Page, key_of},
+    subscribers::merge_patch,
+};
+
+/// Most bytes of a subscription's values as JSON.
+pub const VALUE_BYTES_MAX: usize = 64 * 1024;
+/// Longest key, in characters.
+pub const KEY_MAX: usize = 255;
+
+/// A subscription as its creator writes it. What the platform adds (`id`, `created_at`, `updated_at`, `revision`) may
+/// stand there, as in an export, and is passed over.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = SubscriptionDraft)]
+pub struct Draft<'a> {
+    /// Its application.
+    #[serde(default, borrow)]
+    #[schema(value_type = Option<String>)]
+    pub application: Option<std::borrow::Cow<'a, str>>,
+    /// Its subscription class.
+    #[serde(default, borrow)]
+    #[schema(value_type = Option<String>)]
+    pub class: Option<std::borrow::Cow<'a, str>>,
+    /// Whose it is.
+    #[serde(default, borrow)]
+    #[schema(value_type = Option<String>)]
+    pub subscriber: Option<std::borrow::Cow<'a, str>>,
+    /// Its creator's own key: a subscription of the same subscriber, class and key is replaced.
+    #[serde(default)]
+    pub key: Option<String>,
+    /// The device to tell; without it, the subscriber's first usable one.
+    #[serde(default, borrow)]
+    #[schema(value_type = Option<String>)]
+    pub device: Option<std::borrow::Cow<'a, str>>,
+    /// Whether it is matched; default true.
+    #[serde(default)]
+    pub enabled: Option<bool>,
+    /// The fields of its class.
+    #[serde(default, borrow)]
+    #[schema(value_type = Option<std::collections::BTreeMap<String, serde_json::Value>>)]
+    pub values: Option<&'a RawValue>,
+    #[serde(default, rename = "id")]
+    #[schema(ignore)]
+    _id: serde::de::IgnoredAny,
+    #[serde(default, rename = "created_at")]
+    #[schema(ignore)]
+    _created_at: serde::de::IgnoredAny,
+    #[serde(default, rename = "updated_at")]
+    #[schema(ignore)]
+    _updated_at: serde::de::IgnoredAny,
+    #[serde(default, rename = "revision")]
+    #[schema(ignore)]
+    _revision: serde::de::IgnoredAny,
+}
+
+/// A subscription as the platform shows it. A [`Draft`] reads it.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = Subscription)]
+pub struct Document {
+    /// Its id, such as `s-15`.
+    pub id: String,
+    /// Its application.
+    pub application: String,
+    /// Its subscription class.
+    pub class: String,
+    /// Whose it is.
+    pub subscriber: String,
+    /// Its creator's own key.
+    pub key: Option<String>,
+    /// The device to tell.
+    pub device: Option<String>,
+    /// Whether it is matched.
+    pub enabled: bool,
+    /// The fields of its class.
+    #[schema(value_type = std::collections::BTreeMap<String, serde_json::Value>)]
+    pub values: Box<RawValue>,
+    /// When it was made.
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    /// When it last changed.
+    #[schema(value_type = String, format = DateTime)]
+    pub updated_at: Timestamp,
+    /// Grows with each change.
+    pub revision: u64,
+}
+
+impl From<Subscription> for Document {
+    fn from(subscription: Subscription) -> Self {
+        let damaged = || RawValue::from_string("null".into()).expect("`null` is JSON");
+        Document {
+            id: subscription.id.to_string(),
+            application: subscription.application.to_string(),
+            class: subscription.class.to_string(),
+            subscriber: subscription.subscriber.to_string(),
+            key: subscription.key,
+            device: subscription.device.map(|device| device.to_string()),
+            enabled: subscription.enabled,
+            values: RawValue::from_string(subscription.values.into()).unwrap_or_else(|_| damaged()),
+            created_at: subscription.created_at,
+            updated_at: subscription.updated_at,
+            revision: subscription.revision,
+        }
+    }
+}
+
+/// A class that subscriptions are checked against.
+#[derive(Clone)]
+pub(crate) struct Class {
+    pub(crate) application: Name,
+    pub(crate) name: Name,
+    pub(crate) fields: Fields,
+}
+
+impl Class {
+    pub(crate) fn of(compiled: &Compiled, class: &str) -> Result<Class, Problem> {
+        let application = &compiled.application;
+        match application.subscriptions.get_key_value(class) {
+            Some((name, class)) => {
+                Ok(Class { application: application.name.clone(), name: name.clone(), fields: class.fields.clone() })
+            }
+            None => {
+                let problem = Problem::at("class", format!("`{class}` is not a subscription class of `{}`", application.name));
+                let known = || application.subscriptions.keys().map(Name::as_str);
+                Err(match tocsin_model::problem::closest(class, known()) {
+                    Some(meant) => problem.hint(format!("did you mean `{meant}`?")),
+                    None => problem.hint(format!("its classes are {}", known().collect::<Vec<_>>().join(", "))),
+                })
+            }
+        }
+    }
+}
+
+/// Checks a draft against its class.
+pub(crate) fn check(draft: Draft<'_>, class: &Class) -> Result<NewSubscription, Vec<Problem>> {
+    let mut problems = Vec::new();
+    let subscriber = match draft.subscriber.as_deref().map(str::parse::<SubscriberId>) {
+        Some(Ok(id)) => Some(id),
+        Some(Err(error)) => {
+            problems.push(Problem::at("subscriber", format!("is not {}", error.expected)));
+            None
+        }
+        None => {
+            problems.push(Problem::at("subscriber", "is required: give a string"));
+            None
+        }
+    };
+    let device = match draft.device.as_deref().map(str::parse::<Name>) {
+        Some(Err(error)) => {
+            problems.push(Problem::at("device", format!("is not {}", error.expected)));
+            None
+        }
+        Some(Ok(name)) => Some(name),
+        None => None,
+    };
+    if let Some(key) = &draft.key
+        && (key.is_empty() || key.chars().count() > KEY_MAX || key.chars().any(char::is_control))
+    {
+        problems.push(Problem::at("key", format!("should be 1 to {KEY_MAX} characters without control characters")));
+    }
+    let raw = draft.values.map_or("{}", RawValue::get);
+    let values = check_values(raw, &class.fields).map_err(|found| problems.extend(found)).unwrap_or_default();
+    match subscriber {
+        Some(subscriber) if problems.is_empty() => Ok(NewSubscription {
+            application: class.application.clone(),
+            class: class.name.clone(),
+            subscriber,
+            key: draft.key,
+            device,
+            enabled: draft.enabled.unwrap_or(true),
+            values,
+        }),
+        _ => Err(problems),
+    }
+}
+
+fn check_values(raw: &str, fields: &Fields) -> Result<Box<str>, Vec<Problem>> {
+    if raw.len() > VALUE_BYTES_MAX {
+        let message = format!("takes {} bytes; at most {VALUE_BYTES_MAX} fit", raw.len());
+        return Err(vec![Problem::at("values", message)]);
+    }
+    let below = |problem: Problem| {
+        let path = if problem.path.is_empty() { "values".to_owned() } else { format!("values.{}", problem.path) };
+        // A position within the values would mislead: it is not one of the whole text.
+        Problem { path, line: None, column: None, ..problem }
+    };
+    let row = fields.row_from_json(raw.as_bytes()).map_err(|problems| problems.into_iter().map(below).collect::<Vec<_>>())?;
+    Ok(fields.to_json(&row).into())
+}
+
+impl Service {
+    /// Some subscriptions in the order of their numbers.
+    ///
+    /// # Errors
+    /// The scope `subscribers:read` is missing, or `after` is no cursor.
+    pub async fn subscriptions(
+        &self,
+        caller: &Caller,
+        filter: &SubscriptionFilter,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Page<Document>, ServiceError> {
+        caller.needs(Scope::SubscribersRead)?;
+        let after: Option<SubscriptionId> = key_of(after)?;
+        let found = self.records.subscriptions(filter, after, limit + 1).await?;
+        Ok(Page::cut(found, limit, |subscription| subscription.id.to_string()).map(Document::from))
+    }
+
+    /// One subscription.
+    ///
+    /// # Errors
+    /// There is none of this id.
+    pub async fn subscription(&self, caller: &Caller, id: SubscriptionId) -> Result<Document, ServiceError> {
+        caller.needs(Scope::SubscribersRead)?;
+        Ok(self.find_subscription(id).await?.into())
+    }
+
+    /// Makes a subscription, or replaces the one of its key. The answer says whether it is new.
+    ///
+    /// # Errors
+    /// `Invalid` with every problem, an unknown subscriber among them.
+    pub async fn add_subscription(&self, caller: &Caller, draft: Draft<'_>) -> Result<(Document, bool), ServiceError> {
+        caller.needs(Scope::SubscribersWrite)?;
+        let class = self.class_of(&draft)?;
+        let new = check(draft, &class).map_err(ServiceError::Invalid)?;
+        let is_new = match &new.key {
+            None => true,
+            Some(key) => {
+                let same = SubscriptionFilter {
+                    application: Some(new.application.clone()),
+                    class: Some(new.class.clone()),
+                    subscriber: Some(new.subscriber.clone()),
+                    key: Some(key.clone()),
+                    enabled: None,
+                };
+                self.records.subscriptions(&same, None, 1).await?.is_empty()
+            }
+        };
+        let stored = self.records.put_subscription(new, self.clock.now()).await.map_err(|error| match error {
+            StoreError::Missing(what) => ServiceError::invalid("subscriber", format!("{what} does not exist")),
+            error => error.into(),
+        })?;
+        Ok((stored.into(), is_new))
+    }
+
+    /// Replaces device, enabled flag and values of a subscription. Its application, class, subscriber and key stay:
+    /// where the draft names them, they must be the same.
+    ///
+    /// # Errors
+    /// There is none; the draft is not valid; it has another revision than expected.
+    pub async fn replace_subscription(
+        &self,
+        caller: &Caller,
+        id: SubscriptionId,
+        draft: Draft<'_>,
+        revision: Option<u64>,
+    ) -> Result<Document, ServiceError> {
+        caller.needs(Scope::SubscribersWrite)?;
+        let present = self.find_subscription(id).await?;
+        let expect = revision.map_or(Expect::Present, Expect::Revision);
+        Ok(self.update(&present, draft, expect).await?.into())
+    }
+
+    /// Changes a subscription by a merge patch (RFC 7396).
+    ///
+    /// # Errors
+    /// There is none; the result is not valid; it has another revision than expected.
+    pub async fn patch_subscription(
+        &self,
+        caller: &Caller,
+        id: SubscriptionId,
+        patch: &serde_json::Value,
+        revision: Option<u64>,
+    ) -> Result<Document, ServiceError> {
+        caller.needs(Scope::SubscribersWrite)?;
+        for attempt in 0.. {
+            let present = self.find_subscription(id).await?;
+            if revision.is_some_and(|wanted| wanted != present.revision) {
+                return Err(ServiceError::Changed(format!("the subscription `{id}`")));
+            }
+            let mut merged = serde_json::to_value(Document::from(present.clone())).expect("a document is always JSON");
+            merge_patch(&mut merged, patch, 0)?;
+            let text = merged.to_string();
+            let draft: Draft<'_> = serde_json::from_str(&text).map_err(|error| json_error(&error))?;
+            match self.update(&present, draft, Expect::Revision(present.revision)).await {
+                Err(ServiceError::Changed(_)) if revision.is_none() && attempt < 8 => {}
+                updated => return Ok(updated?.into()),
+            }
+        }
+        unreachable!("the loop ends by returning")
+    }
+
+    /// Removes a subscription.
+    ///
+    /// # Errors
+    /// There is none, or it has another revision than expected.
+    pub async fn remove_subscription(
+        &self,
+        caller: &Caller,
+        id: SubscriptionId,
+        revision: Option<u64>,
+    ) -> Result<(), ServiceError> {
+        caller.needs(Scope::SubscribersWrite)?;
+        let expect = revision.map_or(Expect::Present, Expect::Revision);
+        Ok(self.records.remove_subscription(id, expect, self.clock.now()).await?)
+    }
+
+    async fn update(&self, present: &Subscription, draft: Draft<'_>, expect: Expect) -> Result<Subscription, ServiceError> {
+        let fixed = [
+            ("application", draft.application.as_deref(), present.application.as_str()),
+            ("class", draft.class.as_deref(), present.class.as_str()),
+            ("subscriber", draft.subscriber.as_deref(), present.subscriber.as_str()),
+        ];
+        let mut problems: Vec<Problem> = fixed
+            .iter()
+            .filter(|(_, written, is)| written.is_some_and(|written| written != *is))
+            .map(|(path, _, is)| Problem::at(*path, "cannot change").hint(format!("it is `{is}`; make another subscription")))
+            .collect();
+        if draft.key.is_some() && draft.key != present.key {
+            problems.push(Problem::at("key", "cannot change").hint("make another subscription"));
+        }
+        if !problems.is_empty() {
+            return Err(ServiceError::Invalid(problems));
+        }
+        let compiled = self.running(&present.application)?;
+        let class = Class::of(&compiled, present.class.as_str()).map_err(|problem| ServiceError::Invalid(vec![problem]))?;
+        let draft = Draft { subscriber: Some(present.subscriber.as_str().to_owned().into()), key: None, ..draft };
+        let new = check(draft, &class).map_err(ServiceError::Invalid)?;
+        let now = self.clock.now();
+        Ok(self.records.update_subscription(present.id, new.device, new.enabled, new.values, expect, now).await?)
+    }
+
+    fn class_of(&self, draft: &Draft<'_>) -> Result<Class, ServiceError> {
+        let mut problems = Vec::new();
+        let mut required = |path: &str, given: &Option<std::borrow::Cow<'_, str>>| match given {
+            Some(given) => given.to_string(),
+            None => {
+                problems.push(Problem::at(path, "is required: give a string"));
+                String::new()
+            }
+        };
+        let application = required("application", &draft.application);
+        let class = required("class", &draft.class);
+        if !problems.is_empty() {
+            return Err(ServiceError::Invalid(problems));
+        }
+        self.named_class(&application, &class)
+    }
+
+    /// The class of an application, both given in the body or query of a request.
+    pub(crate) fn named_class(&self, application: &str, class: &str) -> Result<Class, ServiceError> {
+        let compiled = application.parse::<Name>().ok().and_then(|name| self.pipeline.application(&name));
+        let Some(compiled) = compiled else {
+            return Err(ServiceError::invalid("application", format!("`{application}` does not run here")));
+        };
+        Class::of(&compiled, class).map_err(|problem| ServiceError::Invalid(vec![problem]))
+    }
+
+    async fn find_subscription(&self, id: SubscriptionId) -> Result<Subscription, ServiceError> {
+        self.records.subscription(id).await?.ok_or_else(|| ServiceError::Missing(format!("the subscription `{id}`")))
+    }
+}

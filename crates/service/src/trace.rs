@@ -1,0 +1,372 @@
+//! One thing's whole story: what happened to it, when, in order, from acceptance to the far side's answer.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tocsin_model::{
+    event::EventBatch,
+    id::{EventBatchId, EventId, NotificationBatchId, NotificationId, SubscriberId, SubscriptionId},
+    receipt::{Attempt, Outcome},
+    time::Timestamp,
+};
+use tocsin_store::{
+    journal::{EventBatchState, StoredNotificationBatch},
+    records::SubscriptionFilter,
+};
+
+use crate::{
+    Service,
+    error::ServiceError,
+    keys::{Caller, Scope},
+    operations::counted,
+};
+
+/// Most notification batches looked through for one trace.
+pub const BATCHES_MAX: usize = 200;
+/// Most points on a timeline.
+pub const POINTS_MAX: usize = 2_000;
+/// Most subscriptions of a subscriber that are looked for.
+const SUBSCRIPTIONS_MAX: usize = 10_000;
+
+/// What can be traced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Subject {
+    /// One event.
+    Event(EventId),
+    /// The events of one submission.
+    EventBatch(EventBatchId),
+    /// One notification.
+    Notification(NotificationId),
+    /// The notifications of one rule firing.
+    NotificationBatch(NotificationBatchId),
+    /// Someone to tell.
+    Subscriber(SubscriberId),
+}
+
+impl Subject {
+    /// Reads an id; what has the form of none other is a subscriber's.
+    ///
+    /// # Errors
+    /// It cannot even be a subscriber's.
+    pub fn read(id: &str) -> Result<Subject, ServiceError> {
+        if let Ok(id) = id.parse() {
+            return Ok(Subject::Event(id));
+        }
+        if let Ok(id) = id.parse() {
+            return Ok(Subject::EventBatch(id));
+        }
+        if let Ok(id) = id.parse() {
+            return Ok(Subject::Notification(id));
+        }
+        if let Ok(id) = id.parse() {
+            return Ok(Subject::NotificationBatch(id));
+        }
+        Ok(Subject::Subscriber(id.parse()?))
+    }
+
+    /// Its kind, in words.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Subject::Event(_) => "event",
+            Subject::EventBatch(_) => "event batch",
+            Subject::Notification(_) => "notification",
+            Subject::NotificationBatch(_) => "notification batch",
+            Subject::Subscriber(_) => "subscriber",
+        }
+    }
+}
+
+/// What happened at one time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Point {
+    /// When.
+    pub at: Timestamp,
+    /// What: `created`, `accepted`, `matched`, `formatted`, `sent`, an outcome's word, ...
+    pub what: &'static str,
+    /// To what.
+    pub id: String,
+    /// In words; the far side's own where it spoke.
+    pub text: String,
+}
+
+/// How long the parts of the way took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Latencies {
+    /// From acceptance to the match.
+    pub generation: Option<Duration>,
+    /// From the match to the first hand-over.
+    pub wait: Option<Duration>,
+    /// From the first hand-over to the last delivery.
+    pub delivery: Option<Duration>,
+}
+
+/// A timeline.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trace {
+    /// What was traced.
+    pub subject: Subject,
+    /// What happened, in order of time.
+    pub timeline: Vec<Point>,
+    /// How many notifications it led to, by outcome of their last attempt; `waiting` for those without.
+    pub notifications: BTreeMap<&'static str, u64>,
+    /// How long it took.
+    pub latencies: Latencies,
+    /// Whether there was more than is told.
+    pub truncated: bool,
+}
+
+impl Service {
+    /// Assembles the story of one thing. Looks through at most [`BATCHES_MAX`] notification batches.
+    ///
+    /// # Errors
+    /// The scope `operations:read` is missing; there is no such thing (any more).
+    pub async fn trace(&self, caller: &Caller, subject: Subject) -> Result<Trace, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        let mut story = Story::default();
+        match &subject {
+            Subject::EventBatch(id) => {
+                let (batch, state) = self.find_event_batch(*id).await?;
+                story.accepted(&batch, None);
+                story.state(&batch, &state);
+                self.tell_batches(&mut story, *id, |_| true, false).await?;
+            }
+            Subject::Event(id) => {
+                let (batch, state) = self.find_event_batch(id.batch).await?;
+                if id.ordinal >= batch.events.count() {
+                    return Err(ServiceError::Missing(format!("the event {id}")));
+                }
+                story.accepted(&batch, Some(*id));
+                story.state(&batch, &state);
+                let wanted = *id;
+                self.tell_batches(&mut story, id.batch, move |event| event == wanted, true).await?;
+            }
+            Subject::NotificationBatch(id) => {
+                let stored = self.find_notification_batch(*id).await?;
+                let from = stored.notifications.events.first().map(|run| run.event.batch);
+                if let Some(from) = from
+                    && let Some((batch, _)) = self.journal.event_batch(from).await?
+                {
+                    story.accepted(&batch, None);
+                }
+                let attempts = self.journal.attempts(*id).await?;
+                story.batch(&stored, &attempts);
+                self.tell_open(&mut story, *id, None).await?;
+            }
+            Subject::Notification(id) => {
+                let notification = self.find_notification(*id).await?;
+                if let Some((batch, _)) = self.journal.event_batch(notification.event_id.batch).await? {
+                    story.accepted(&batch, Some(notification.event_id));
+                }
+                let head = &notification.head;
+                let text = format!("rule `{}` for {}, through channel `{}`", head.rule, notification.subscription, head.channel);
+                story.point(head.matched_at, "matched", id, text);
+                story.matched = Some(head.matched_at);
+                for attempt in &notification.attempts {
+                    story.attempt(*id, attempt);
+                }
+                story.outcome(notification.outcome, 1);
+                self.tell_open(&mut story, id.batch, Some(id.ordinal)).await?;
+            }
+            Subject::Subscriber(id) => self.tell_subscriber(&mut story, id).await?,
+        }
+        Ok(story.finish(subject))
+    }
+
+    /// Tells of the notification batches of an event batch: each as a whole, or its notifications of wanted events.
+    async fn tell_batches(
+        &self,
+        story: &mut Story,
+        of: EventBatchId,
+        wanted: impl Fn(EventId) -> bool,
+        each: bool,
+    ) -> Result<(), ServiceError> {
+        let batches = self.journal.notification_batches_of(of).await?;
+        story.truncated |= batches.len() > BATCHES_MAX;
+        for id in batches.into_iter().take(BATCHES_MAX) {
+            let Some(stored) = self.journal.notification_batch(id).await? else { continue };
+            let attempts = self.journal.attempts(id).await?;
+            if each {
+                let places = stored.notifications.event_of_each().enumerate().filter(|(_, event)| wanted(*event));
+                story.notifications(&stored, &attempts, places.map(|(at, _)| at as u32).collect());
+            } else {
+                story.batch(&stored, &attempts);
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells when open work of a batch is due, and what of it is suspended.
+    async fn tell_open(&self, story: &mut Story, id: NotificationBatchId, ordinal: Option<u32>) -> Result<(), ServiceError> {
+        let concerns = |ordinals: &Vec<u32>| ordinal.is_none_or(|ordinal| ordinals.binary_search(&ordinal).is_ok());
+        for item in self.journal.open_work(id).await? {
+            if item.ordinals.as_ref().is_none_or(concerns) {
+                let text = format!("due for attempt {}", item.attempts + 1);
+                story.point(item.due_at, "due", item.claim.id, text);
+            }
+        }
+        let filter = tocsin_store::journal::SuspensionFilter { batch: Some(id), ..Default::default() };
+        for stored in self.journal.suspensions(&filter, 0, 100).await? {
+            if concerns(&stored.suspension.ordinals) {
+                let text = format!("{} wait for an operator: {}", stored.suspension.ordinals.len(), stored.suspension.reason);
+                story.point(stored.suspension.since, "suspended", stored.id, text);
+            }
+        }
+        Ok(())
+    }
+
+    /// A subscriber's story: itself, its subscriptions, and what the newest notification batches have for it.
+    async fn tell_subscriber(&self, story: &mut Story, id: &SubscriberId) -> Result<(), ServiceError> {
+        let subscriber = self.find_subscriber(id).await?;
+        story.point(subscriber.created_at, "created", id, String::new());
+        if subscriber.updated_at != subscriber.created_at {
+            story.point(subscriber.updated_at, "changed", id, format!("revision {}", subscriber.revision));
+        }
+        let filter = SubscriptionFilter { subscriber: Some(id.clone()), ..SubscriptionFilter::default() };
+        let subscriptions = self.records.subscriptions(&filter, None, SUBSCRIPTIONS_MAX).await?;
+        story.truncated |= subscriptions.len() == SUBSCRIPTIONS_MAX;
+        for subscription in subscriptions.iter().take(100) {
+            let text = format!("to `{}` of `{}`", subscription.class, subscription.application);
+            story.point(subscription.created_at, "subscribed", subscription.id, text);
+        }
+        let numbers: std::collections::HashSet<SubscriptionId> = subscriptions.iter().map(|found| found.id).collect();
+        let newest = self.journal.notification_batches(None, BATCHES_MAX).await?;
+        story.truncated |= newest.len() == BATCHES_MAX;
+        for (id, _, _) in newest {
+            let Some(stored) = self.journal.notification_batch(id).await? else { continue };
+            let places: Vec<u32> = (0..)
+                .zip(&stored.notifications.subscriptions)
+                .filter(|(_, subscription)| numbers.contains(subscription))
+                .map(|(at, _)| at)
+                .collect();
+            if !places.is_empty() {
+                let attempts = self.journal.attempts(id).await?;
+                story.notifications(&stored, &attempts, places);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+struct Story {
+    points: Vec<Point>,
+    notifications: BTreeMap<&'static str, u64>,
+    truncated: bool,
+    accepted: Option<Timestamp>,
+    matched: Option<Timestamp>,
+    first_sent: Option<Timestamp>,
+    last_delivered: Option<Timestamp>,
+}
+
+impl Story {
+    fn point(&mut self, at: Timestamp, what: &'static str, id: impl ToString, text: String) {
+        if self.points.len() < POINTS_MAX {
+            self.points.push(Point { at, what, id: id.to_string(), text });
+        } else {
+            self.truncated = true;
+        }
+    }
+
+    fn accepted(&mut self, batch: &EventBatch, event: Option<EventId>) {
+        let place = match event {
+            Some(event) => format!("event {} of {}", event.ordinal + 1, batch.events.count()),
+            None => format!("{} events", batch.events.count()),
+        };
+        let text = format!("{place} of class `{}` of `{}` from source `{}`", batch.class, batch.application, batch.source);
+        self.point(batch.received_at, "received", batch.id, text);
+        self.point(batch.accepted_at, "accepted", batch.id, format!("packed by version {}", batch.version));
+        self.accepted = Some(batch.accepted_at);
+    }
+
+    fn state(&mut self, batch: &EventBatch, state: &EventBatchState) {
+        match state {
+            EventBatchState::Accepted => {}
+            EventBatchState::Matched(at) => {
+                self.point(*at, "matched", batch.id, String::new());
+                self.matched = Some(*at);
+            }
+            EventBatchState::Failed(reason) => self.point(batch.accepted_at, "failed", batch.id, reason.clone()),
+        }
+    }
+
+    fn batch(&mut self, stored: &StoredNotificationBatch, attempts: &[Attempt]) {
+        let head = &stored.head;
+        let count = stored.notifications.count();
+        let text = format!("rule `{}`: {count} notifications through channel `{}`", head.rule, head.channel);
+        self.point(head.matched_at, "batched", stored.id, text);
+        self.matched.get_or_insert(head.matched_at);
+        let found = counted(stored, attempts);
+        for (outcome, count) in Outcome::ALL.into_iter().zip(found.outcomes) {
+            self.outcome(Some(outcome), u64::from(count));
+        }
+        self.outcome(None, u64::from(found.untried));
+        if let Some(first) = attempts.iter().min_by_key(|attempt| attempt.sent_at) {
+            self.point(first.sent_at, "first sent", stored.id, format!("attempt {}", first.number));
+        }
+        if let Some(last) = attempts.iter().max_by_key(|attempt| attempt.answered_at) {
+            let text = format!("{} delivered of {count}", found.outcomes[Outcome::Delivered as usize]);
+            self.point(last.answered_at, "last answered", stored.id, text);
+        }
+        for attempt in attempts {
+            self.times(attempt);
+        }
+    }
+
+    fn notifications(&mut self, stored: &StoredNotificationBatch, attempts: &[Attempt], ordinals: Vec<u32>) {
+        let mut by_ordinal: BTreeMap<u32, Vec<&Attempt>> = ordinals.into_iter().map(|ordinal| (ordinal, Vec::new())).collect();
+        for attempt in attempts {
+            if let Some(list) = by_ordinal.get_mut(&attempt.ordinal) {
+                list.push(attempt);
+            }
+        }
+        for (ordinal, attempts) in by_ordinal {
+            let id = NotificationId { batch: stored.id, ordinal };
+            let subscription = stored.notifications.subscriptions.get(ordinal as usize);
+            let to = subscription.map(|subscription| format!(" for {subscription}")).unwrap_or_default();
+            let text = format!("rule `{}`{to}, through channel `{}`", stored.head.rule, stored.head.channel);
+            self.point(stored.head.matched_at, "matched", id, text);
+            self.matched.get_or_insert(stored.head.matched_at);
+            self.outcome(attempts.last().map(|attempt| attempt.outcome), 1);
+            for attempt in attempts {
+                self.attempt(id, attempt);
+            }
+        }
+    }
+
+    fn attempt(&mut self, id: NotificationId, attempt: &Attempt) {
+        self.point(attempt.formatted_at, "formatted", id, format!("for attempt {}", attempt.number));
+        self.point(attempt.sent_at, "sent", id, format!("attempt {}", attempt.number));
+        self.point(attempt.answered_at, attempt.outcome.word(), id, attempt.reply.clone());
+        self.times(attempt);
+    }
+
+    fn times(&mut self, attempt: &Attempt) {
+        self.first_sent = Some(self.first_sent.map_or(attempt.sent_at, |first| first.min(attempt.sent_at)));
+        if attempt.outcome == Outcome::Delivered {
+            let at = attempt.answered_at;
+            self.last_delivered = Some(self.last_delivered.map_or(at, |last| last.max(at)));
+        }
+    }
+
+    fn outcome(&mut self, outcome: Option<Outcome>, count: u64) {
+        if count > 0 {
+            *self.notifications.entry(outcome.map_or("waiting", Outcome::word)).or_default() += count;
+        }
+    }
+
+    fn finish(mut self, subject: Subject) -> Trace {
+        // Stable: what has the same time stays in the order of the flow.
+        self.points.sort_by_key(|point| point.at);
+        let between = |from: Option<Timestamp>, to: Option<Timestamp>| Some(to?.since(from?));
+        Trace {
+            subject,
+            timeline: self.points,
+            notifications: self.notifications,
+            latencies: Latencies {
+                generation: between(self.accepted, self.matched),
+                wait: between(self.matched, self.first_sent),
+                delivery: between(self.first_sent, self.last_delivered),
+            },
+            truncated: self.truncated,
+        }
+    }
+}
