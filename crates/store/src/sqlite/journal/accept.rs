@@ -43,7 +43,7 @@ pub async fn accept(database: &Database, shared: &Shared, new: NewEventBatch) ->
         body: super::off_the_runtime(new.events.bytes().len(), move || pack_body(new.events.bytes().clone())).await?,
         idempotency: new.idempotency,
     };
-    #[cfg(feature = "faults")]
+    #[cfg(debug_assertions)]
     let row = match super::faults::answer_early(database, shared, row, store_as).await {
         Ok(answer) => return answer,
         Err(row) => row,

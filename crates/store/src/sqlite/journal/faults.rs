@@ -1,4 +1,4 @@
-//! A broken build, on purpose: shows that the crash tests bite. Not part of a normal build.
+//! A broken journal, on purpose: shows that the crash tests bite. Not part of a release build.
 
 use std::sync::OnceLock;
 
