@@ -162,6 +162,46 @@ pub struct BranchExplanation {
     pub residual: Vec<String>,
 }
 
+/// One line, such as `near: looks at every subscription; checks distance_km(...) <= sub.distance_km for each`.
+impl std::fmt::Display for RuleExplanation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: ", self.rule)?;
+        for (at, branch) in self.branches.iter().enumerate() {
+            if at > 0 {
+                f.write_str("; or ")?;
+            }
+            write!(f, "{branch}")?;
+        }
+        if self.branches.is_empty() { f.write_str("never matches") } else { Ok(()) }
+    }
+}
+
+impl std::fmt::Display for BranchExplanation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let and = |parts: &[String]| parts.join(" && ");
+        let mut said = Vec::new();
+        if !self.event_guards.is_empty() {
+            said.push(format!("only if {}", and(&self.event_guards)));
+        }
+        if !self.subscription_guards.is_empty() {
+            said.push(format!("of subscriptions with {}", and(&self.subscription_guards)));
+        }
+        if !self.keys.is_empty() {
+            said.push(format!("looks up {}", and(&self.keys)));
+        }
+        if !self.range.is_empty() {
+            said.push(format!("takes the slice {}", and(&self.range)));
+        }
+        if self.keys.is_empty() && self.range.is_empty() {
+            said.push("looks at every subscription".to_owned());
+        }
+        if !self.residual.is_empty() {
+            said.push(format!("checks {} for each", and(&self.residual)));
+        }
+        f.write_str(&said.join("; "))
+    }
+}
+
 impl RuleSet {
     /// Compiles the rules of an application.
     ///

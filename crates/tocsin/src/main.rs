@@ -1,3 +1,12 @@
-//! The binary.
+//! Tocsin: a self-hosted notification platform in one binary.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    tocsin::cli::Cli::parse().main()
+}

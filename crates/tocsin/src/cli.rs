@@ -1,0 +1,171 @@
+//! What can be typed.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::{
+    client::ConnectionArgs,
+    commands::*,
+    configuration::{self, ConfigurationArgs},
+    failure::{Exit, Failure, Outcome},
+    terminal::Terminal,
+};
+
+/// Tocsin tells whoever cares what happened.
+///
+/// A self-hosted notification platform: applications define events, subscriptions and rules; events are accepted
+/// durably, matched with the subscriptions, formatted and delivered by mail, HTTP or file.
+#[derive(Debug, Parser)]
+#[command(name = "tocsin", version, max_term_width = 110, disable_help_subcommand = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// Where the configuration comes from.
+    #[command(flatten)]
+    pub configuration: ConfigurationArgs,
+    /// How to reach a server.
+    #[command(flatten)]
+    pub connection: ConnectionArgs,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Runs the server
+    Serve(serve::Args),
+    /// Makes the data folder, a commented configuration file and the first key
+    Init(init::Args),
+    /// Checks a definition without a server
+    Check(check::Args),
+    /// Shows what a definition would change in the server, and applies it
+    Apply(apply::Args),
+    /// Submits events
+    Publish(publish::Args),
+    /// Stores subscribers or subscriptions from NDJSON or CSV
+    Import(import::Args),
+    /// Writes subscribers or subscriptions as NDJSON or CSV
+    Export(export::Args),
+    /// Shows how the server is doing: live in a terminal, plain when piped
+    Status(status::Args),
+    /// Tells the story of an event, batch, notification or subscriber
+    Trace(trace::Args),
+    /// Lists, resumes or ends notifications that wait for an operator
+    Suspended(suspended::Args),
+    /// Lists, makes and revokes API keys
+    Keys(keys::Args),
+    /// Examines the machine, the data folder and the server
+    Doctor(doctor::Args),
+    /// Prints the effective configuration with the source of each value
+    Config(config::Args),
+    /// Plays a week of earthquakes to ten thousand people, by mail
+    Demo(demo::Args),
+    /// Writes the generated files of an example
+    Example(example::Args),
+    /// Receives mail and shows it on a page
+    #[command(hide = true)]
+    Mailbox(mailbox::Args),
+    /// Prints the reference of these commands, or of the configuration, as Markdown
+    #[command(hide = true)]
+    Reference(reference::Args),
+}
+
+impl Cli {
+    /// Runs the command and says how the process ends.
+    pub fn main(self) -> ExitCode {
+        // The first TLS connection would panic without a provider; a second installation is harmless.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let terminal = Terminal::standard();
+        match self.run(&terminal) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => {
+                if failure.exit != Exit::NobodyReads && !failure.message.is_empty() {
+                    use std::io::Write;
+                    // Standard error may be closed as well; then there is nobody to tell.
+                    let _ = writeln!(std::io::stderr(), "tocsin: {failure}");
+                }
+                ExitCode::from(failure.exit as u8)
+            }
+        }
+    }
+
+    fn run(self, terminal: &Terminal) -> Outcome {
+        let threads = match &self.command {
+            Command::Serve(_) | Command::Demo(_) => {
+                let layered = configuration::load(&self.configuration, &[])?;
+                match layered.configuration.runtime.threads {
+                    0 => std::thread::available_parallelism().map_or(2, usize::from).max(2),
+                    threads => threads as usize,
+                }
+            }
+            _ => 1,
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(threads)
+            .max_blocking_threads(16)
+            .thread_stack_size(1 << 20)
+            .thread_name("tocsin")
+            .enable_all()
+            .build()
+            .map_err(|error| Failure::failed("cannot start the threads of the process").because(&error))?;
+        let result = runtime.block_on(self.execute(terminal));
+        // A thread that waits for a line of standard input would never end.
+        runtime.shutdown_background();
+        result
+    }
+
+    async fn execute(self, terminal: &Terminal) -> Outcome {
+        let Cli { command, configuration, connection } = self;
+        let client = || connection.client(&configuration);
+        match command {
+            Command::Serve(args) => args.run(terminal, &configuration).await,
+            Command::Init(args) => args.run(terminal, &configuration).await,
+            Command::Check(args) => args.run(terminal),
+            Command::Apply(args) => args.run(terminal, &client()?).await,
+            Command::Publish(args) => args.run(terminal, &client()?).await,
+            Command::Import(args) => args.run(terminal, &client()?).await,
+            Command::Export(args) => args.run(terminal, &client()?).await,
+            Command::Status(args) => args.run(terminal, &client()?).await,
+            Command::Trace(args) => args.run(terminal, &client()?).await,
+            Command::Suspended(args) => args.run(terminal, &client()?).await,
+            Command::Keys(args) => args.run(terminal, &client()?).await,
+            Command::Doctor(args) => args.run(terminal, &configuration, &connection).await,
+            Command::Config(args) => args.run(terminal, &configuration),
+            Command::Demo(args) => args.run(terminal, &configuration).await,
+            Command::Example(args) => args.run(terminal),
+            Command::Mailbox(args) => args.run(terminal).await,
+            Command::Reference(args) => args.run(terminal),
+        }
+    }
+}
+
+/// Compares a generated page with the committed one; with `UPDATE=1` writes it.
+#[cfg(test)]
+pub(crate) fn compare_reference(name: &str, generated: &str) {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference");
+    let path = folder.join(name);
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::create_dir_all(&folder).expect("the folder can be made");
+        std::fs::write(&path, generated).expect("the page can be written");
+    }
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(committed == generated, "docs/reference/{name} is not what the code says; run `UPDATE=1 cargo test -p tocsin`");
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_commands_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_committed_page_is_the_generated_one() {
+        compare_reference("commands.md", &reference::commands_page());
+    }
+}

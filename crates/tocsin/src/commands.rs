@@ -1,0 +1,22 @@
+//! One file for each command.
+
+pub mod apply;
+pub mod check;
+pub mod config;
+pub mod demo;
+pub mod doctor;
+pub mod example;
+pub mod export;
+pub mod import;
+pub mod init;
+pub mod keys;
+pub mod mailbox;
+pub mod publish;
+pub mod reference;
+pub mod serve;
+pub mod status;
+pub mod suspended;
+pub mod trace;
+
+#[cfg(test)]
+mod fake_server; // answers as a test tells it

@@ -1,0 +1,252 @@
+//! Shows what a definition would change in the server, and applies it.
+
+use std::path::PathBuf;
+
+use reqwest::{Method, StatusCode};
+use serde_json::Value;
+
+use crate::{
+    client::{Client, Trouble, problem, segment, with_query},
+    commands::check::located,
+    failure::{Exit, Failure, Outcome},
+    platform,
+    terminal::{Colour, Terminal, printable},
+};
+
+/// Arguments of `tocsin apply`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The definition, a YAML file; templates that it names are read relative to it
+    file: PathBuf,
+    /// Shows what would change and changes nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Does not ask; what drops data is still refused unless it is allowed by name
+    #[arg(long, short)]
+    yes: bool,
+    /// A path whose data may be dropped, such as subscriptions.nearby; may be repeated, or separated by commas
+    #[arg(long, value_name = "PATH", value_delimiter = ',')]
+    allow_drop: Vec<String>,
+    /// Applies only if this version runs; 0 means none yet
+    #[arg(long, value_name = "VERSION")]
+    expect_version: Option<u32>,
+}
+
+/// What the server would do.
+enum Preview {
+    /// It would do this.
+    Changes(Value),
+    /// It refuses to drop the data at these paths unless they are named.
+    WouldDrop(Vec<String>),
+}
+
+impl Args {
+    /// Shows the difference, asks if it drops data, and applies.
+    ///
+    /// # Errors
+    /// The definition has problems, or would drop data that nobody allowed to drop.
+    pub async fn run(mut self, terminal: &Terminal, client: &Client) -> Outcome {
+        let text = platform::read_definition(&self.file)?.map_err(|problems| {
+            let mut failure = Failure::failed("mend what follows");
+            failure.details = problems.iter().map(|problem| located(&self.file, problem)).collect();
+            failure
+        })?;
+        let Some(name) = application_name(&text) else {
+            return Err(Failure::failed(format!("say `application: <name>` at the top of {}", self.file.display())));
+        };
+        let preview = match self.put(client, &name, &text, true).await? {
+            Ok(changes) => Preview::Changes(changes),
+            Err(trouble) if trouble.slug() == "would-drop-data" => Preview::WouldDrop(drops(&trouble)),
+            Err(trouble) => return Err(self.failure(trouble)),
+        };
+        match preview {
+            Preview::Changes(changes) => {
+                show_differences(terminal, &name, &changes)?;
+                if self.dry_run || changes["differences"].as_array().is_some_and(Vec::is_empty) && changes["version"].as_u64() != Some(0) {
+                    return Ok(());
+                }
+                if !self.yes && terminal.is_interactive() && !terminal.confirm("apply this?")? {
+                    return Err(Failure::failed("nothing was changed"));
+                }
+            }
+            Preview::WouldDrop(paths) => {
+                for path in &paths {
+                    terminal.line(terminal.paint(Colour::Red, format_args!("- {} and its data", printable(path))))?;
+                }
+                let question = format!("drop this data for ever? It belongs to {} part(s) of {name}", paths.len());
+                if self.dry_run || self.yes || !terminal.confirm(&question)? {
+                    let flags: Vec<String> = paths.iter().map(|path| format!("--allow-drop {}", printable(path))).collect();
+                    let how = if flags.is_empty() { "--allow-drop".to_owned() } else { flags.join(" ") };
+                    return Err(Failure { exit: Exit::Failed, message: format!("nothing was changed; to drop the data add {how}"), details: vec![] });
+                }
+                self.allow_drop.extend(paths);
+            }
+        }
+        let done = self.put(client, &name, &text, false).await?.map_err(|trouble| self.failure(trouble))?;
+        let version = done["version"].as_u64().unwrap_or_default();
+        terminal.line(terminal.paint(Colour::Green, format_args!("{name} runs as version {version}")))?;
+        Ok(())
+    }
+
+    async fn put(&self, client: &Client, name: &str, text: &str, dry_run: bool) -> Outcome<Result<Value, Trouble>> {
+        let drops = self.allow_drop.join(",");
+        let mut query = Vec::new();
+        if dry_run {
+            query.push(("dry_run", "true"));
+        }
+        if !drops.is_empty() {
+            query.push(("allow_drop", drops.as_str()));
+        }
+        let path = with_query(&format!("/v1/applications/{}", segment(name)), &query);
+        let mut request = client.request(Method::PUT, &path).header("content-type", "application/yaml").body(text.to_owned());
+        match self.expect_version {
+            Some(0) => request = request.header("if-none-match", "*"),
+            Some(version) => request = request.header("if-match", format!("\"{version}\"")),
+            None => {}
+        }
+        let answer = client.exchange(request).await?;
+        if answer.status().is_success() { Ok(Ok(client.json(answer).await?)) } else { Ok(Err(problem(answer).await)) }
+    }
+
+    /// The server's problems, located in the file.
+    fn failure(&self, trouble: Trouble) -> Failure {
+        let mut failure = trouble.failure();
+        if trouble.status == StatusCode::UNPROCESSABLE_ENTITY
+            && let Some(problems) = trouble.body["problems"].as_array()
+        {
+            failure.details.truncate(failure.details.len() - problems.len());
+            let problems = problems.iter().filter_map(|problem| serde_json::from_value(problem.clone()).ok());
+            failure.details.extend(problems.map(|problem| printable(&located(&self.file, &problem)).into_owned()));
+        }
+        failure
+    }
+}
+
+/// The value of the key `application` at the top level.
+fn application_name(text: &str) -> Option<String> {
+    let value = text.lines().find_map(|line| line.strip_prefix("application:"))?;
+    let value = value.split(" #").next().unwrap_or(value).trim().trim_matches(['"', '\'']);
+    (!value.is_empty()).then(|| value.to_owned())
+}
+
+/// The paths that a refusal lists, wherever it lists them.
+fn drops(trouble: &Trouble) -> Vec<String> {
+    for member in ["drops", "paths", "allow_drop"] {
+        if let Some(paths) = trouble.body[member].as_array() {
+            return paths.iter().filter_map(|path| path.as_str().map(str::to_owned)).collect();
+        }
+    }
+    let problems = trouble.body["problems"].as_array().map(Vec::as_slice).unwrap_or_default();
+    problems.iter().filter_map(|problem| problem["path"].as_str().map(str::to_owned)).collect()
+}
+
+fn show_differences(terminal: &Terminal, name: &str, changes: &Value) -> std::io::Result<()> {
+    let none = Vec::new();
+    let differences = changes["differences"].as_array().unwrap_or(&none);
+    if differences.is_empty() {
+        terminal.line(format_args!("{name}: nothing to change, version {} runs", changes["version"]))?;
+    }
+    for difference in differences {
+        let (mark, colour) = match difference["kind"].as_str() {
+            Some("added") => ('+', Colour::Green),
+            Some("removed") => ('-', Colour::Red),
+            _ => ('~', Colour::Yellow),
+        };
+        let path = printable(difference["path"].as_str().unwrap_or_default());
+        let text = difference["text"].as_str().unwrap_or_default();
+        let drops = if difference["drops"] == true { " (drops data)" } else { "" };
+        let line = if text.is_empty() { format!("{mark} {path}{drops}") } else { format!("{mark} {path}: {}{drops}", printable(text)) };
+        terminal.line(terminal.paint(colour, line))?;
+    }
+    for warning in changes["warnings"].as_array().unwrap_or(&none) {
+        terminal.line(terminal.paint(Colour::Yellow, format_args!("warning: {}", crate::client::problem_line(warning))))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+    use serde_json::json;
+
+    use super::*;
+    use crate::commands::fake_server::FakeServer;
+
+    async fn check(args: &[&str], answers: Vec<(u16, Value)>, expected: Expect) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("app.yaml");
+        std::fs::write(&file, "# mine\napplication: quakes # the name\nevents: {}\n").expect("written");
+        let server = FakeServer::start(answers).await;
+        let (terminal, captured) = Terminal::captured();
+        let command = <Wrapped as clap::Parser>::parse_from([&["apply", file.to_str().expect("a path")], args].concat());
+        let outcome = command.args.run(&terminal, &server.client()).await;
+        let end = outcome.map_or_else(|failure| format!("failed: {failure}"), |()| "ok".to_owned());
+        let text = format!("{}{end}\n{}", captured.text(), server.requests().join("\n"));
+        expected.assert_eq(&text.replace(&*file.to_string_lossy(), "app.yaml"));
+    }
+
+    #[derive(clap::Parser)]
+    struct Wrapped {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[tokio::test]
+    async fn differences_are_shown_then_applied() {
+        let changes = json!({"name": "quakes", "version": 1, "differences": [
+            {"kind": "added", "path": "events.quake", "text": "6 fields", "drops": false},
+            {"kind": "changed", "path": "rules.near.when", "text": "", "drops": false}],
+            "warnings": [{"path": "rules.near", "message": "looks at every subscription", "hint": "compare a field for equality"}]});
+        check(&[], vec![(200, changes), (201, json!({"name": "quakes", "version": 2}))], expect![[r#"
+            + events.quake: 6 fields
+            ~ rules.near.when
+            warning: rules.near: looks at every subscription; compare a field for equality
+            quakes runs as version 2
+            ok
+            PUT /v1/applications/quakes?dry_run=true [application/yaml] # mine
+            application: quakes # the name
+            events: {}
+            PUT /v1/applications/quakes [application/yaml] # mine
+            application: quakes # the name
+            events: {}"#]]).await;
+    }
+
+    #[tokio::test]
+    async fn data_is_not_dropped_unless_named() {
+        let refusal = json!({"type": "/problems/would-drop-data", "title": "would drop data", "problems": [{"path": "subscriptions.nearby", "message": "12 subscriptions"}]});
+        check(&["--yes"], vec![(409, refusal)], expect![[r#"
+            - subscriptions.nearby and its data
+            failed: nothing was changed; to drop the data add --allow-drop subscriptions.nearby
+            PUT /v1/applications/quakes?dry_run=true [application/yaml] # mine
+            application: quakes # the name
+            events: {}"#]]).await;
+        let changes = json!({"version": 2, "differences": [{"kind": "removed", "path": "subscriptions.nearby", "text": "", "drops": true}]});
+        check(
+            &["--allow-drop", "subscriptions.nearby"],
+            vec![(200, changes), (200, json!({"version": 3}))],
+            expect![[r#"
+                - subscriptions.nearby (drops data)
+                quakes runs as version 3
+                ok
+                PUT /v1/applications/quakes?dry_run=true&allow_drop=subscriptions.nearby [application/yaml] # mine
+                application: quakes # the name
+                events: {}
+                PUT /v1/applications/quakes?allow_drop=subscriptions.nearby [application/yaml] # mine
+                application: quakes # the name
+                events: {}"#]],
+        )
+        .await;
+    }
+
+    #[tokio::test]
+    async fn problems_point_into_the_file() {
+        let problems = json!({"title": "the definition has mistakes", "problems": [{"path": "rules.near.on", "line": 7, "column": 3, "message": "`quak` does not exist", "hint": "did you mean `quake`?"}]});
+        check(&[], vec![(422, problems)], expect![[r#"
+            failed: mend what follows
+              the definition has mistakes (HTTP 422)
+              app.yaml:7:3: rules.near.on: `quak` does not exist; did you mean `quake`?
+            PUT /v1/applications/quakes?dry_run=true [application/yaml] # mine
+            application: quakes # the name
+            events: {}"#]]).await;
+    }
+}

@@ -1,0 +1,80 @@
+//! Checks a definition without a server.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+use tocsin_model::problem::Problem;
+
+use crate::{
+    failure::{Exit, Failure, Outcome},
+    platform::{self, Examined},
+    terminal::{Colour, Terminal},
+};
+
+/// Arguments of `tocsin check`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The definition, a YAML file; templates that it names are read relative to it
+    file: PathBuf,
+    /// Takes variables that are not set as empty, instead of reporting them
+    #[arg(long)]
+    without_environment: bool,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    /// Prints every problem as `FILE:line:column: path: message; hint`, warnings, and how each rule is answered.
+    ///
+    /// # Errors
+    /// The definition has problems.
+    pub fn run(self, terminal: &Terminal) -> Outcome {
+        let environment = |name: &str| std::env::var(name).ok().or_else(|| self.without_environment.then(String::new));
+        let Examined { problems, warnings, rules, name } = platform::examine(&self.file, &environment)?;
+        if self.json {
+            terminal.json(&json!({"problems": problems, "warnings": warnings, "rules": rules}))?;
+        } else {
+            for problem in &problems {
+                terminal.line(terminal.paint(Colour::Red, located(&self.file, problem)))?;
+            }
+            for warning in &warnings {
+                terminal.line(terminal.paint(Colour::Yellow, format_args!("{} (warning)", located(&self.file, warning))))?;
+            }
+            for rule in &rules {
+                terminal.line(rule)?;
+            }
+            if problems.is_empty() {
+                let name = name.as_deref().unwrap_or("the application");
+                terminal.line(terminal.paint(Colour::Green, format_args!("{}: {name} is fine", self.file.display())))?;
+            }
+        }
+        match problems.len() {
+            0 => Ok(()),
+            1 => Err(Failure::failed("1 problem")),
+            more => Err(Failure { exit: Exit::Failed, message: format!("{more} problems"), details: Vec::new() }),
+        }
+    }
+}
+
+/// `FILE:line:column: path: message; hint`, as editors understand it.
+pub fn located(file: &Path, problem: &Problem) -> String {
+    let text = problem.to_string();
+    match problem.line {
+        Some(_) => format!("{}:{text}", file.display()),
+        None => format!("{}: {text}", file.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_is_printed_as_editors_read_it() {
+        let file = Path::new("app.yaml");
+        let problem = Problem::at("rules.near.when", "`event.mag` does not exist").hint("did you mean `event.magnitude`?").position(4, 9);
+        assert_eq!(located(file, &problem), "app.yaml:4:9: rules.near.when: `event.mag` does not exist; did you mean `event.magnitude`?");
+        assert_eq!(located(file, &Problem::at("", "is empty")), "app.yaml: is empty");
+    }
+}

@@ -1,0 +1,264 @@
+//! Examines the machine, the data folder and the server, and says for each what to do.
+
+mod folder; // what the data folder can do: space, inodes, fsync, integrity
+
+use std::time::{Duration, SystemTime};
+
+use reqwest::Method;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::{
+    client::{Client, ConnectionArgs, segment},
+    configuration::{self, ConfigurationArgs},
+    failure::{Failure, Outcome},
+    terminal::{Colour, Terminal, duration, printable, thousands},
+};
+
+/// Open files below which a busy server may run out.
+const OPEN_FILES_MIN: u64 = 4_096;
+
+/// Arguments of `tocsin doctor`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+    /// Does not ask channels for a sign of life
+    #[arg(long)]
+    no_probe: bool,
+}
+
+/// How a check went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// Good.
+    Ok,
+    /// It works, but look at it.
+    Warn,
+    /// It does not work.
+    Fail,
+}
+
+/// What a check found.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Finding {
+    /// How it went.
+    pub level: Level,
+    /// What was looked at.
+    pub what: String,
+    /// What was seen.
+    pub text: String,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
+}
+
+impl Finding {
+    fn ok(what: &str, text: impl Into<String>) -> Self {
+        Finding { level: Level::Ok, what: what.into(), text: text.into(), advice: None }
+    }
+    fn warn(what: &str, text: impl Into<String>, advice: impl Into<String>) -> Self {
+        Finding { level: Level::Warn, what: what.into(), text: text.into(), advice: Some(advice.into()) }
+    }
+    fn fail(what: &str, text: impl Into<String>, advice: impl Into<String>) -> Self {
+        Finding { level: Level::Fail, what: what.into(), text: text.into(), advice: Some(advice.into()) }
+    }
+}
+
+impl Args {
+    /// Prints a line for each check.
+    ///
+    /// # Errors
+    /// A check failed.
+    pub async fn run(self, terminal: &Terminal, configuration: &ConfigurationArgs, connection: &ConnectionArgs) -> Outcome {
+        let mut findings = Vec::new();
+        match configuration::load(configuration, &[]) {
+            Ok(layered) => {
+                findings.push(Finding::ok("configuration", "is well-formed"));
+                findings.extend(layered.warnings.iter().map(|warning| Finding::warn("configuration", warning, "remove or rename it")));
+                let configuration = layered.configuration;
+                let bar = terminal.progress(None, "{spinner} measuring the disk");
+                bar.enable_steady_tick(Duration::from_millis(100));
+                let examined = tokio::task::spawn_blocking(move || folder::examine(&configuration)).await;
+                bar.finish_and_clear();
+                findings.extend(examined.map_err(|error| Failure::failed("the examination broke").because(&error))?);
+            }
+            Err(failure) => findings.push(Finding::fail("configuration", failure.details.join("; "), "mend it; the data folder is not known and was not examined")),
+        }
+        findings.extend(process());
+        findings.extend(clock(SystemTime::now()));
+        match connection.client(configuration) {
+            Ok(client) => findings.extend(server(&client, !self.no_probe).await),
+            Err(failure) => findings.push(Finding::fail("server", failure.message, "mend the address or the key")),
+        }
+        let failed = findings.iter().filter(|finding| finding.level == Level::Fail).count();
+        if self.json {
+            terminal.json(&json!({"ok": failed == 0, "findings": findings}))?;
+        } else {
+            show(terminal, &findings)?;
+        }
+        match failed {
+            0 => Ok(()),
+            1 => Err(Failure::failed("1 check failed")),
+            more => Err(Failure::failed(format!("{more} checks failed"))),
+        }
+    }
+}
+
+fn show(terminal: &Terminal, findings: &[Finding]) -> std::io::Result<()> {
+    for finding in findings {
+        let level = match finding.level {
+            Level::Ok => terminal.paint(Colour::Green, "ok  "),
+            Level::Warn => terminal.paint(Colour::Yellow, "warn"),
+            Level::Fail => terminal.paint(Colour::Red, "fail"),
+        };
+        terminal.line(format_args!("{level}  {}: {}", finding.what, printable(&finding.text)))?;
+        if let Some(advice) = &finding.advice {
+            terminal.line(format_args!("      {advice}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// What the system lets the process do.
+fn process() -> Vec<Finding> {
+    let limits = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let current = limits.current.unwrap_or(u64::MAX);
+    let text = if current == u64::MAX { "no limit".to_owned() } else { thousands(current) };
+    vec![if current < OPEN_FILES_MIN {
+        Finding::warn("open files", text, format!("raise the limit to {OPEN_FILES_MIN} or more: `ulimit -n`, or LimitNOFILE of the service"))
+    } else {
+        Finding::ok("open files", text)
+    }]
+}
+
+/// Whether the clock can be right: not before this program was written.
+fn clock(now: SystemTime) -> Vec<Finding> {
+    // 2026-01-01 and 2100-01-01.
+    const SANE: std::ops::Range<u64> = 1_767_225_600..4_102_444_800;
+    let seconds = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let shown = tocsin_model::time::Timestamp::from_millis(i64::try_from(seconds).unwrap_or_default() * 1000);
+    vec![if SANE.contains(&seconds) {
+        Finding::ok("clock", shown.to_string())
+    } else {
+        Finding::fail("clock", format!("says {shown}"), "set the clock, and run a time service such as chrony")
+    }]
+}
+
+/// What a running server says.
+async fn server(client: &Client, probe: bool) -> Vec<Finding> {
+    let ready = client.request(Method::GET, "/readyz").timeout(Duration::from_secs(10));
+    let asked = std::time::Instant::now();
+    let ready = match client.exchange(ready).await {
+        Ok(answer) => answer,
+        Err(failure) => return vec![Finding::warn("server", failure.message, "the checks that need a running server were left out")],
+    };
+    let mut findings = Vec::new();
+    let date = ready.headers().get("date").and_then(|date| date.to_str().ok()).map(str::to_owned);
+    if ready.status().is_success() {
+        findings.push(Finding::ok("server", format!("{} is ready, answered in {}", client.server(), duration(asked.elapsed()))));
+    } else {
+        let trouble = crate::client::problem(ready).await;
+        let text = trouble.body["detail"].as_str().map_or_else(|| trouble.body.to_string(), str::to_owned);
+        findings.push(Finding::fail("server", format!("{} is not ready: {text}", client.server()), "wait if it has just started; else its log tells why"));
+    }
+    if let Some(skew) = date.and_then(|date| skew_seconds(&date, SystemTime::now()))
+        && skew.abs() > 5
+    {
+        findings.push(Finding::warn("clock", format!("the server's clock differs by {skew} s"), "run a time service such as chrony on both machines"));
+    }
+    let status = match client.get("/v1/status", &[]).await {
+        Ok(status) => status,
+        Err(failure) => {
+            findings.push(Finding::warn("server", failure.to_string().replace('\n', ";"), "the checks that need a key were left out"));
+            return findings;
+        }
+    };
+    let waiting = |name: &str| status["backlog"][name].as_u64().unwrap_or_default();
+    match waiting("failed_batches") {
+        0 => {}
+        failed => findings.push(Finding::warn("failed event batches", thousands(failed), "`tocsin trace eb-...` tells why; POST /v1/applications/{app}/rematch matches them again")),
+    }
+    match waiting("suspended") {
+        0 => {}
+        many => findings.push(Finding::warn("suspended", format!("{} notifications wait", thousands(many)), "`tocsin suspended list` tells why; `tocsin suspended resume` sends them again")),
+    }
+    if probe {
+        for application in status["applications"].as_array().map(Vec::as_slice).unwrap_or_default() {
+            let name = application["name"].as_str().unwrap_or_default();
+            match client.post(&format!("/v1/applications/{}/channels/probe", segment(name)), &Value::Null).await {
+                Ok(answer) => findings.extend(channels(name, &answer)),
+                Err(failure) => findings.push(Finding::warn(&format!("channels of {name}"), failure.to_string().replace('\n', ";"), "they were not asked")),
+            }
+        }
+    }
+    findings
+}
+
+fn channels(application: &str, answer: &Value) -> Vec<Finding> {
+    let channels = answer.as_array().or_else(|| answer["items"].as_array()).map(Vec::as_slice).unwrap_or_default();
+    let each = channels.iter().map(|channel| {
+        let what = format!("channel {application}/{}", channel["channel"].as_str().unwrap_or("?"));
+        let text = channel["text"].as_str().unwrap_or_default();
+        if channel["ok"] == true {
+            Finding::ok(&what, text)
+        } else {
+            Finding::fail(&what, text, "check the channel's options, and whether the far side is up and lets us in")
+        }
+    });
+    each.collect()
+}
+
+/// Seconds by which a `Date` (RFC 9110, section 5.6.7) is ahead of us.
+fn skew_seconds(date: &str, now: SystemTime) -> Option<i64> {
+    let theirs = jiff::fmt::rfc2822::parse(date).ok()?.timestamp().as_second();
+    let ours = now.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs();
+    Some(theirs - i64::try_from(ours).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+    use crate::commands::fake_server::FakeServer;
+
+    #[test]
+    fn a_clock_of_1970_fails() {
+        assert_eq!(clock(SystemTime::UNIX_EPOCH)[0].level, Level::Fail);
+        assert_eq!(clock(SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_000_000))[0].level, Level::Ok);
+    }
+
+    #[test]
+    fn the_servers_clock_is_compared() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
+        assert_eq!(skew_seconds("Sun, 06 Nov 1994 08:49:37 GMT", now), Some(0));
+        assert_eq!(skew_seconds("Sun, 06 Nov 1994 08:49:47 GMT", now), Some(10));
+        assert_eq!(skew_seconds("yesterday", now), None);
+    }
+
+    #[tokio::test]
+    async fn each_trouble_of_a_server_says_what_to_do() {
+        let answers = vec![
+            (503, json!({"title": "not ready", "detail": "the index of quakes is being built"})),
+            (200, json!({"backlog": {"failed_batches": 2, "suspended": 3100}, "applications": [{"name": "quakes"}]})),
+            (200, json!([{"channel": "email", "ok": false, "text": "connection refused"}, {"channel": "hook", "ok": true, "text": "200"}])),
+        ];
+        let server = FakeServer::start(answers).await;
+        let (terminal, captured) = Terminal::captured();
+        show(&terminal, &super::server(&server.client(), true).await).expect("memory takes it");
+        expect![[r#"
+            fail  server: http://server is not ready: the index of quakes is being built
+                  wait if it has just started; else its log tells why
+            warn  failed event batches: 2
+                  `tocsin trace eb-...` tells why; POST /v1/applications/{app}/rematch matches them again
+            warn  suspended: 3,100 notifications wait
+                  `tocsin suspended list` tells why; `tocsin suspended resume` sends them again
+            fail  channel quakes/email: connection refused
+                  check the channel's options, and whether the far side is up and lets us in
+            ok    channel quakes/hook: 200
+        "#]].assert_eq(&captured.text().replace(server.client().server(), "http://server"));
+    }
+}

@@ -1,0 +1,187 @@
+//! What the data folder can do: space, inodes, fsync, integrity of the stores.
+
+use std::{
+    fs,
+    io::{self, Write},
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use rusqlite::{Connection, OpenFlags};
+
+use super::Finding;
+use crate::{
+    configuration::Configuration,
+    first_key, platform,
+    terminal::{duration, size, thousands},
+};
+
+/// Writes measured: enough for a p99, and no more than this long.
+const SYNCS: usize = 200;
+const SYNC_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// A p99 above this makes every acceptance slow.
+const SYNC_SLOW: Duration = Duration::from_millis(20);
+
+/// Examines the data folder. Blocks.
+pub(super) fn examine(configuration: &Configuration) -> Vec<Finding> {
+    let folder = &configuration.data.folder;
+    let mode = match fs::metadata(folder) {
+        Ok(data) if data.is_dir() => data.permissions().mode(),
+        Ok(_) => return vec![Finding::fail("data folder", format!("{} is not a folder", folder.display()), "name a folder with --data")],
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return vec![Finding::warn("data folder", format!("{} does not exist", folder.display()), "`tocsin init` or `tocsin serve` makes it")];
+        }
+        Err(error) => return vec![Finding::fail("data folder", format!("{}: {error}", folder.display()), "let this user read it")],
+    };
+    let mut findings = vec![if mode & 0o077 == 0 {
+        Finding::ok("data folder", folder.display().to_string())
+    } else {
+        Finding::warn("data folder", format!("others can read {}", folder.display()), format!("chmod 700 {}", folder.display()))
+    }];
+    if let Ok(data) = fs::metadata(first_key::path(folder))
+        && data.mode() & 0o077 != 0
+    {
+        let file = first_key::path(folder);
+        findings.push(Finding::fail("admin key", format!("others can read {}", file.display()), format!("chmod 600 {}, and make a new key", file.display())));
+    }
+    findings.extend(space(folder, configuration.journal.disk_reserve.0));
+    findings.extend(syncs(folder));
+    match platform::lock_folder(folder) {
+        Ok(_lock) => findings.extend(["records.db", "journal.db"].iter().filter_map(|name| integrity(&folder.join(name)))),
+        Err(_) => findings.push(Finding::ok("stores", "in use by a running server; their integrity is checked when it is stopped")),
+    }
+    findings
+}
+
+fn space(folder: &Path, reserve: u64) -> Vec<Finding> {
+    let stat = match rustix::fs::statvfs(folder) {
+        Ok(stat) => stat,
+        Err(error) => return vec![Finding::warn("disk space", format!("cannot be told: {error}"), "look with df")],
+    };
+    let (free, all) = (stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize);
+    let text = format!("{} free of {}", size(free), size(all));
+    let advice = format!("make room: below {} (journal.disk_reserve) events are answered with 503", size(reserve));
+    let mut findings = vec![if free < reserve {
+        Finding::fail("disk space", text, advice)
+    } else if free < reserve.saturating_mul(4) {
+        Finding::warn("disk space", text, advice)
+    } else {
+        Finding::ok("disk space", text)
+    }];
+    // File systems without a fixed number of inodes say 0.
+    if stat.f_files > 0 {
+        let text = format!("{} free of {}", thousands(stat.f_favail), thousands(stat.f_files));
+        findings.push(if stat.f_favail < 1_000 {
+            Finding::fail("inodes", text, "remove files: the file channel and the stores need new ones")
+        } else {
+            Finding::ok("inodes", text)
+        });
+    }
+    findings
+}
+
+/// Measures what the stores do at each commit: write 8 KiB, fdatasync.
+fn syncs(folder: &Path) -> Vec<Finding> {
+    let path = folder.join(format!(".doctor-{}", std::process::id()));
+    let measured = measure(&path);
+    let _ = fs::remove_file(&path);
+    let mut times = match measured {
+        Ok(times) => times,
+        Err(error) => return vec![Finding::fail("fsync", format!("cannot write: {error}"), "let this user write to the data folder, and make room")],
+    };
+    let (p50, p99) = (percentile(&mut times, 50), percentile(&mut times, 99));
+    let text = format!("8 KiB in {} (p50), {} (p99) of {}", duration(p50), duration(p99), times.len());
+    vec![if p99 > SYNC_SLOW {
+        Finding::warn("fsync", text, "every acceptance waits for one; a disk with power-loss protection, or one that is less busy, makes it faster")
+    } else {
+        Finding::ok("fsync", text)
+    }]
+}
+
+fn measure(path: &Path) -> io::Result<Vec<Duration>> {
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).open(path)?;
+    let block = [0x5au8; 8 << 10];
+    let start = Instant::now();
+    let mut times = Vec::with_capacity(SYNCS);
+    while times.len() < SYNCS && (times.is_empty() || start.elapsed() < SYNC_TIME_MAX) {
+        let before = Instant::now();
+        file.write_all(&block)?;
+        file.sync_data()?;
+        times.push(before.elapsed());
+    }
+    Ok(times)
+}
+
+/// The nearest-rank percentile.
+fn percentile(times: &mut [Duration], percent: usize) -> Duration {
+    times.sort_unstable();
+    times[(times.len() * percent).div_ceil(100).max(1) - 1]
+}
+
+/// `PRAGMA quick_check` of a store that no server uses; `None` if it is not there.
+fn integrity(path: &Path) -> Option<Finding> {
+    let data = fs::metadata(path).ok()?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let check = || -> rusqlite::Result<Vec<String>> {
+        let database = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        let mut statement = database.prepare("PRAGMA quick_check(10)")?;
+        statement.query_map([], |row| row.get(0))?.collect()
+    };
+    let advice = "stop here and restore a backup; keep the damaged files, the records can often be saved with `sqlite3 FILE .recover`";
+    Some(match check() {
+        Ok(lines) if lines == ["ok"] => Finding::ok(&name, format!("{}, intact", size(data.len()))),
+        Ok(lines) => Finding::fail(&name, lines.join("; "), advice),
+        Err(error) => Finding::fail(&name, error.to_string(), advice),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::doctor::Level;
+
+    fn levels(findings: &[Finding]) -> Vec<(&str, Level)> {
+        findings.iter().map(|finding| (finding.what.as_str(), finding.level)).collect()
+    }
+
+    #[test]
+    fn percentiles_are_of_the_nearest_rank() {
+        let mut times: Vec<Duration> = (1..=200).rev().map(Duration::from_millis).collect();
+        assert_eq!(percentile(&mut times, 50), Duration::from_millis(100));
+        assert_eq!(percentile(&mut times, 99), Duration::from_millis(198));
+        assert_eq!(percentile(&mut [Duration::from_millis(7)], 99), Duration::from_millis(7));
+    }
+
+    #[test]
+    fn a_folder_is_examined() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let data = folder.path().join("data");
+        let mut configuration = Configuration::default();
+        configuration.data.folder = data.clone();
+        assert_eq!(levels(&examine(&configuration)), [("data folder", Level::Warn)]);
+        fs::create_dir(&data).expect("made");
+        fs::set_permissions(&data, fs::Permissions::from_mode(0o755)).expect("set");
+        fs::write(first_key::path(&data), "tocsin_a_b").expect("written");
+        fs::set_permissions(first_key::path(&data), fs::Permissions::from_mode(0o644)).expect("set");
+        fs::write(data.join("journal.db"), vec![b'x'; 8192]).expect("written");
+        Connection::open(data.join("records.db")).expect("opened").execute_batch("create table t (a)").expect("made");
+        let findings = examine(&configuration);
+        let levels = levels(&findings);
+        for expected in [("data folder", Level::Warn), ("admin key", Level::Fail), ("records.db", Level::Ok), ("journal.db", Level::Fail)] {
+            assert!(levels.contains(&expected), "{expected:?} in {findings:?}");
+        }
+        assert!(findings.iter().any(|finding| finding.what == "fsync"), "{findings:?}");
+        assert!(!fs::read_dir(&data).expect("a folder").any(|entry| entry.expect("an entry").file_name().to_string_lossy().starts_with(".doctor")));
+    }
+
+    #[test]
+    fn stores_in_use_are_left_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut configuration = Configuration::default();
+        configuration.data.folder = folder.path().to_owned();
+        let _lock = platform::lock_folder(folder.path()).expect("free");
+        assert!(examine(&configuration).iter().any(|finding| finding.what == "stores"));
+    }
+}

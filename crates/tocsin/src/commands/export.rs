@@ -1,0 +1,143 @@
+//! Writes subscribers or subscriptions as NDJSON or CSV.
+
+use std::path::PathBuf;
+
+use clap::{Subcommand, ValueEnum};
+use reqwest::Method;
+use tokio::io::AsyncWriteExt;
+
+use crate::{
+    client::{Client, with_query},
+    commands::import::Format,
+    failure::{Failure, Outcome},
+    terminal::{Terminal, size, thousands},
+};
+
+/// Arguments of `tocsin export`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Writes all subscribers with their devices
+    Subscribers {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Writes all subscriptions
+    Subscriptions {
+        #[command(flatten)]
+        output: Output,
+        /// Only of this application
+        #[arg(long)]
+        application: Option<String>,
+        /// Only of this subscription class
+        #[arg(long)]
+        class: Option<String>,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Output {
+    /// Writes to this file, whole or not at all, instead of to standard output
+    #[arg(long, short)]
+    output: Option<PathBuf>,
+    /// The form [default: by the file's name, else ndjson]
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+}
+
+impl Args {
+    /// Streams the export.
+    ///
+    /// # Errors
+    /// The connection broke, or the output cannot be written. A file is then not there.
+    pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
+        let (path, output, named) = match self.what {
+            What::Subscribers { output } => ("/v1/export/subscribers", output, Vec::new()),
+            What::Subscriptions { output, application, class } => {
+                ("/v1/export/subscriptions", output, vec![("application", application), ("class", class)])
+            }
+        };
+        let format = output.format.or_else(|| output.output.as_deref().map(Format::of)).unwrap_or(Format::Ndjson);
+        let word = format.to_possible_value().expect("no form is hidden").get_name().to_owned();
+        let mut query = vec![("format", word.as_str())];
+        query.extend(named.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))));
+        let mut answer = client.send(client.request(Method::GET, &with_query(path, &query))).await?;
+        let bar = terminal.progress(None, "{spinner} {bytes}  {bytes_per_sec}  {elapsed}");
+        let Some(file) = output.output else {
+            while let Some(chunk) = answer.chunk().await.map_err(|error| broken(client, &error))? {
+                terminal.bytes(&chunk)?;
+                bar.inc(chunk.len() as u64);
+            }
+            bar.finish_and_clear();
+            return Ok(());
+        };
+        let mut name = file.file_name().unwrap_or_default().to_owned();
+        name.push(".partial");
+        let partial = file.with_file_name(name);
+        let failed = |error: std::io::Error| Failure::file("write", &partial, &error);
+        let mut out = tokio::io::BufWriter::new(tokio::fs::File::create(&partial).await.map_err(failed)?);
+        let (mut bytes, mut lines) = (0u64, 0u64);
+        loop {
+            let chunk = match answer.chunk().await {
+                Ok(Some(chunk)) => chunk,
+                Ok(None) => break,
+                Err(error) => {
+                    let _ = tokio::fs::remove_file(&partial).await;
+                    return Err(broken(client, &error));
+                }
+            };
+            out.write_all(&chunk).await.map_err(failed)?;
+            bytes += chunk.len() as u64;
+            lines += chunk.iter().filter(|byte| **byte == b'\n').count() as u64;
+            bar.set_position(bytes);
+        }
+        out.flush().await.map_err(failed)?;
+        out.get_ref().sync_all().await.map_err(failed)?;
+        tokio::fs::rename(&partial, &file).await.map_err(|error| Failure::file("write", &file, &error))?;
+        bar.finish_and_clear();
+        terminal.line(format_args!("{}: {} lines, {}", file.display(), thousands(lines), size(bytes)))?;
+        Ok(())
+    }
+}
+
+fn broken(client: &Client, error: &reqwest::Error) -> Failure {
+    Failure::failed(format!("the export from {} broke off; what was written is not all", client.server())).because(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::commands::fake_server::FakeServer;
+
+    #[derive(clap::Parser)]
+    struct Wrapped {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[tokio::test]
+    async fn an_export_goes_out_or_into_a_whole_file() {
+        let server = FakeServer::start(vec![(200, json!("{\"id\":\"alice\"}\n")), (200, json!("id\nalice\n"))]).await;
+        let (terminal, captured) = Terminal::captured();
+        let run = |args: &[&str]| <Wrapped as clap::Parser>::parse_from(args).args;
+        run(&["export", "subscribers"]).run(&terminal, &server.client()).await.expect("an export");
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("s.csv");
+        let args = ["export", "subscriptions", "--class", "nearby", "-o", file.to_str().expect("a path")];
+        run(&args).run(&terminal, &server.client()).await.expect("an export");
+        assert_eq!(captured.text().lines().next(), Some("{\"id\":\"alice\"}"));
+        assert_eq!(std::fs::read_to_string(&file).expect("a file"), "id\nalice\n");
+        assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 1);
+        assert_eq!(
+            server.requests(),
+            ["GET /v1/export/subscribers?format=ndjson", "GET /v1/export/subscriptions?format=csv&class=nearby"]
+        );
+    }
+}

@@ -1,0 +1,84 @@
+//! A server for tests of commands: gives the answers it was told, in order, and remembers what it was asked.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use axum::{
+    body::{Body, Bytes},
+    extract::{Request, State},
+    http::Response,
+};
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use crate::client::Client;
+
+#[derive(Default)]
+struct Script {
+    answers: VecDeque<(u16, Value)>,
+    requests: Vec<String>,
+}
+
+/// A server that plays a script.
+pub struct FakeServer {
+    address: std::net::SocketAddr,
+    script: Arc<Mutex<Script>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl FakeServer {
+    /// Answers with these, in order; then with 599. Text is sent as it is, all else as JSON; a member `retry_after`
+    /// becomes the header.
+    pub async fn start(answers: Vec<(u16, Value)>) -> Self {
+        let script = Arc::new(Mutex::new(Script { answers: answers.into(), requests: Vec::new() }));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let app = axum::Router::new().fallback(answer).with_state(script.clone());
+        let task = tokio::spawn(async move { axum::serve(listener, app).await.expect("it serves") });
+        FakeServer { address, script, task }
+    }
+
+    /// A client of it.
+    pub fn client(&self) -> Client {
+        Client::new(format!("http://{}", self.address), Some("tocsin_a_b".into())).expect("a client")
+    }
+
+    /// What it was asked: method, path, telling headers and body.
+    pub fn requests(&self) -> Vec<String> {
+        self.script.lock().requests.clone()
+    }
+}
+
+impl Drop for FakeServer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn answer(State(script): State<Arc<Mutex<Script>>>, request: Request) -> Response<Body> {
+    assert_eq!(request.headers()["authorization"], "Bearer tocsin_a_b");
+    let (parts, body) = request.into_parts();
+    let body: Bytes = axum::body::to_bytes(body, 1 << 20).await.expect("a body");
+    let mut line = format!("{} {}", parts.method, parts.uri);
+    for name in ["content-type", "idempotency-key", "if-match", "if-none-match"] {
+        if let Some(value) = parts.headers.get(name) {
+            line += &format!(" [{}]", value.to_str().expect("text"));
+        }
+    }
+    if !body.is_empty() {
+        line += &format!(" {}", String::from_utf8_lossy(&body).trim_end());
+    }
+    let (status, value) = {
+        let mut script = script.lock();
+        script.requests.push(line);
+        script.answers.pop_front().unwrap_or((599, Value::Null))
+    };
+    let body = match &value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let mut answer = Response::builder().status(status);
+    if let Some(seconds) = value["retry_after"].as_u64() {
+        answer = answer.header("retry-after", seconds);
+    }
+    answer.body(Body::from(body)).expect("an answer")
+}

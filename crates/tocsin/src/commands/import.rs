@@ -1,0 +1,249 @@
+//! Stores subscribers or subscriptions from NDJSON or CSV.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Subcommand, ValueEnum};
+use futures_util::StreamExt;
+use reqwest::{Body, Method};
+use serde_json::Value;
+use tokio_util::io::ReaderStream;
+
+use crate::{
+    client::{Client, problem_line, with_query},
+    failure::{Failure, Outcome},
+    terminal::{Colour, Terminal, printable, thousands},
+};
+
+/// Longest line of the answer.
+const LINE_BYTES_MAX: usize = 1 << 20;
+
+/// Arguments of `tocsin import`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Stores subscribers; those that exist are replaced
+    Subscribers {
+        #[command(flatten)]
+        input: Input,
+    },
+    /// Stores subscriptions; those with a key that exists are replaced
+    Subscriptions {
+        #[command(flatten)]
+        input: Input,
+        /// The application of lines that name none
+        #[arg(long)]
+        application: Option<String>,
+        /// The subscription class of lines that name none
+        #[arg(long)]
+        class: Option<String>,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Input {
+    /// The file; - means standard input
+    file: PathBuf,
+    /// The form of the file [default: by its name, else ndjson]
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+}
+
+/// The form of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// A JSON object a line
+    Ndjson,
+    /// A header row, then a row each
+    Csv,
+}
+
+impl Format {
+    /// The form that a file's name suggests.
+    pub fn of(path: &Path) -> Self {
+        let csv = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv"));
+        if csv { Format::Csv } else { Format::Ndjson }
+    }
+
+    /// Its media type.
+    pub fn media_type(self) -> &'static str {
+        match self {
+            Format::Ndjson => "application/x-ndjson",
+            Format::Csv => "text/csv",
+        }
+    }
+}
+
+impl Args {
+    /// Streams the file to the server and prints each line that was refused.
+    ///
+    /// # Errors
+    /// A line was refused, or the connection broke; what was stored before stays stored.
+    pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
+        let (path, input) = match self.what {
+            What::Subscribers { input } => ("/v1/import/subscribers".to_owned(), input),
+            What::Subscriptions { input, application, class } => {
+                let named = [("application", &application), ("class", &class)];
+                let query: Vec<(&str, &str)> = named.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))).collect();
+                (with_query("/v1/import/subscriptions", &query), input)
+            }
+        };
+        let format = input.format.unwrap_or_else(|| Format::of(&input.file));
+        let (body, length) = if input.file.as_os_str() == "-" {
+            (ReaderStream::with_capacity(Box::new(tokio::io::stdin()) as Box<dyn tokio::io::AsyncRead + Send + Unpin>, 1 << 16), None)
+        } else {
+            let file = tokio::fs::File::open(&input.file).await.map_err(|error| Failure::file("read", &input.file, &error))?;
+            let length = file.metadata().await.ok().map(|data| data.len());
+            (ReaderStream::with_capacity(Box::new(file) as Box<_>, 1 << 16), length)
+        };
+        let bar = terminal.progress(length, "{wide_bar} {bytes}/{total_bytes}  {bytes_per_sec}  {eta}");
+        let counter = bar.clone();
+        let body = Body::wrap_stream(body.inspect(move |chunk| {
+            if let Ok(chunk) = chunk {
+                counter.inc(chunk.len() as u64);
+            }
+        }));
+        let request = client.request(Method::POST, &path).header("content-type", format.media_type()).body(body);
+        let name = input.file.display().to_string();
+        let summary = upload(client, request, &mut |line, error| {
+            bar.suspend(|| terminal.line(terminal.paint(Colour::Red, format_args!("{name}:{line}: {error}"))))
+        })
+        .await;
+        bar.finish_and_clear();
+        let Summary { lines, stored, failed } = summary?;
+        terminal.line(format_args!("{} lines: {} stored, {} refused", thousands(lines), thousands(stored), thousands(failed)))?;
+        match failed {
+            0 => Ok(()),
+            failed => Err(Failure::failed(format!("mend the {} refused lines and import them again; the others are stored", thousands(failed)))),
+        }
+    }
+}
+
+/// How an import ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Summary {
+    /// Lines read.
+    pub lines: u64,
+    /// Lines stored.
+    pub stored: u64,
+    /// Lines refused.
+    pub failed: u64,
+}
+
+/// Sends an import and reads its answer, line by line, as it comes.
+///
+/// # Errors
+/// The server refuses it as a whole, or the answer breaks off.
+pub async fn upload(
+    client: &Client,
+    request: reqwest::RequestBuilder,
+    refused: &mut (dyn FnMut(u64, &str) -> std::io::Result<()> + Send),
+) -> Outcome<Summary> {
+    let mut answer = client.send(request).await?;
+    let mut rest = Vec::new();
+    let mut summary = None;
+    loop {
+        let chunk = answer.chunk().await.map_err(|error| client.unreachable(&error))?;
+        let ended = chunk.is_none();
+        rest.extend_from_slice(&chunk.unwrap_or_default());
+        if ended && rest.last().is_some_and(|byte| *byte != b'\n') {
+            rest.push(b'\n');
+        }
+        let mut start = 0;
+        while let Some(length) = rest[start..].iter().position(|byte| *byte == b'\n') {
+            let line = &rest[start..start + length];
+            start += length + 1;
+            if line.iter().all(u8::is_ascii_whitespace) {
+                continue;
+            }
+            let line: Value = serde_json::from_slice(line)
+                .map_err(|error| Failure::failed("the answer to the import is not what a Tocsin server says").because(&error))?;
+            match (line["line"].as_u64(), line["lines"].as_u64()) {
+                (Some(number), _) => refused(number, &error_text(&line["error"]))?,
+                (None, Some(lines)) => {
+                    let count = |name: &str| line[name].as_u64().unwrap_or_default();
+                    summary = Some(Summary { lines, stored: count("stored"), failed: count("failed") });
+                }
+                // A failure in the middle of the stream is told as a line of its own.
+                (None, None) => return Err(Failure::failed("the import ended early; what was stored before stays stored").detail(error_text(&line))),
+            }
+        }
+        rest.drain(..start);
+        if ended {
+            return summary.ok_or_else(|| Failure::failed("the import broke off; repeat it: what was stored before is only replaced"));
+        }
+        if rest.len() > LINE_BYTES_MAX {
+            return Err(Failure::failed("the answer to the import is not what a Tocsin server says"));
+        }
+    }
+}
+
+/// An error of a line, which is a problem (RFC 9457) or one of our own problems.
+fn error_text(error: &Value) -> String {
+    let problems = error["problems"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if !problems.is_empty() {
+        return problems.iter().map(problem_line).collect::<Vec<_>>().join("; ");
+    }
+    let text = ["detail", "title"].iter().find_map(|name| error[*name].as_str()).or(error.as_str());
+    text.map_or_else(|| problem_line(error), |text| printable(text).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+    use serde_json::json;
+
+    use super::*;
+    use crate::commands::fake_server::FakeServer;
+
+    #[derive(clap::Parser)]
+    struct Wrapped {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    async fn check(args: &[&str], answers: Vec<(u16, Value)>, expected: Expect) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("people.csv");
+        std::fs::write(&file, "id,locale\nalice,de\n").expect("written");
+        let server = FakeServer::start(answers).await;
+        let (terminal, captured) = Terminal::captured();
+        let args = [&["import", args[0], file.to_str().expect("a path")], &args[1..]].concat();
+        let outcome = <Wrapped as clap::Parser>::parse_from(args).args.run(&terminal, &server.client()).await;
+        let end = outcome.map_or_else(|failure| format!("failed: {failure}\n"), |()| String::new());
+        let text = format!("{}{end}{}", captured.text(), server.requests().join("\n"));
+        expected.assert_eq(&text.replace(&*file.to_string_lossy(), "people.csv"));
+    }
+
+    #[tokio::test]
+    async fn refused_lines_are_listed() {
+        let lines = "{\"line\":2,\"error\":{\"title\":\"invalid\",\"problems\":[{\"path\":\"locale\",\"message\":\"`d` is not a language tag\"}]}}\n{\"lines\":3,\"stored\":2,\"failed\":1}";
+        check(&["subscribers"], vec![(200, json!(lines))], expect![[r#"
+            people.csv:2: locale: `d` is not a language tag
+            3 lines: 2 stored, 1 refused
+            failed: mend the 1 refused lines and import them again; the others are stored
+            POST /v1/import/subscribers [text/csv] id,locale
+            alice,de"#]]).await;
+        check(&["subscriptions", "--application", "quakes", "--class", "nearby"], vec![(200, json!("{\"lines\":1,\"stored\":1,\"failed\":0}\n"))], expect![[r#"
+            1 lines: 1 stored, 0 refused
+            POST /v1/import/subscriptions?application=quakes&class=nearby [text/csv] id,locale
+            alice,de"#]]).await;
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_breaks_off_is_a_failure() {
+        check(&["subscribers", "--format", "ndjson"], vec![(200, json!(""))], expect![[r#"
+            failed: the import broke off; repeat it: what was stored before is only replaced
+            POST /v1/import/subscribers [application/x-ndjson] id,locale
+            alice,de"#]]).await;
+        check(&["subscribers"], vec![(200, json!("{\"title\":\"the store failed\"}"))], expect![[r#"
+            failed: the import ended early; what was stored before stays stored
+              the store failed
+            POST /v1/import/subscribers [text/csv] id,locale
+            alice,de"#]]).await;
+    }
+}

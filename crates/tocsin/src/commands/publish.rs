@@ -1,0 +1,382 @@
+//! Submits events, in batches, from JSON, NDJSON or the features of GeoJSON.
+
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader, IsTerminal},
+    path::PathBuf,
+    time::Duration,
+};
+
+use reqwest::{Method, StatusCode};
+use serde_json::{Map, Value};
+use tokio::sync::mpsc;
+
+use crate::{
+    client::{Client, problem, segment, with_query},
+    failure::{Failure, Outcome},
+    terminal::{Colour, Terminal, thousands},
+};
+
+/// Longest time that one batch waits for the server to have room again.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Largest document that is read whole, for `--items`.
+const DOCUMENT_BYTES_MAX: u64 = 1 << 30;
+
+/// Arguments of `tocsin publish`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The application
+    application: String,
+    /// The event class
+    class: String,
+    /// A file with JSON objects, one after the other (NDJSON) or in arrays; - or nothing means standard input
+    #[arg(default_value = "-")]
+    file: PathBuf,
+    /// The events are the elements of this array of the document, such as features
+    #[arg(long, value_name = "PATH")]
+    items: Option<String>,
+    /// Takes a field from a path of the item, such as magnitude=properties.mag or longitude=geometry.coordinates.0; without
+    /// any, items are taken as they are. May be repeated, or separated by commas
+    #[arg(long, value_name = "FIELD=PATH", value_delimiter = ',')]
+    map: Vec<Mapping>,
+    /// Leaves out items in which one of these mapped fields is missing or null
+    #[arg(long, value_name = "FIELD", value_delimiter = ',')]
+    require: Vec<String>,
+    /// Events in one batch
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    batch: u32,
+    /// The source that submits them
+    #[arg(long)]
+    source: Option<String>,
+    /// Makes repeating this command harmless: batch number n is sent under the key KEY-n
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
+}
+
+/// Where a field of the event comes from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Mapping {
+    field: String,
+    path: Vec<String>,
+}
+
+impl std::str::FromStr for Mapping {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((field, path)) if !field.is_empty() && !path.split('.').any(str::is_empty) => {
+                Ok(Mapping { field: field.to_owned(), path: path.split('.').map(str::to_owned).collect() })
+            }
+            _ => Err(format!("`{text}` is not FIELD=PATH, such as magnitude=properties.mag")),
+        }
+    }
+}
+
+/// The value at a path of names and indices.
+fn at<'a>(mut value: &'a Value, path: &[String]) -> Option<&'a Value> {
+    for part in path {
+        value = match value {
+            Value::Object(fields) => fields.get(part)?,
+            Value::Array(items) => items.get(part.parse::<usize>().ok()?)?,
+            _ => return None,
+        };
+    }
+    Some(value)
+}
+
+/// An item as an event; `None` if a required field is missing. Null fields are left out.
+pub fn map_item(item: Value, mappings: &[Mapping], required: &[String]) -> Option<Value> {
+    if mappings.is_empty() {
+        let missing = required.iter().any(|field| item.get(field).is_none_or(Value::is_null));
+        return (!missing).then_some(item);
+    }
+    let mut event = Map::with_capacity(mappings.len());
+    for mapping in mappings {
+        match at(&item, &mapping.path) {
+            Some(value) if !value.is_null() => {
+                event.insert(mapping.field.clone(), value.clone());
+            }
+            _ if required.contains(&mapping.field) => return None,
+            _ => {}
+        }
+    }
+    Some(Value::Object(event))
+}
+
+/// What was read.
+enum Read {
+    Batch(Vec<Value>),
+    Failed(Failure),
+}
+
+impl Args {
+    /// Submits all of it. What was accepted before a failure stays accepted, and the failure says how much that is.
+    ///
+    /// # Errors
+    /// The input is not JSON, or the server does not take a batch.
+    pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
+        for field in &self.require {
+            if !self.map.is_empty() && !self.map.iter().any(|mapping| mapping.field == *field) {
+                return Err(Failure::usage(format!("--require {field} names no field of --map")));
+            }
+        }
+        if self.file.as_os_str() == "-" && io::stdin().is_terminal() && terminal.is_interactive() {
+            eprintln_quietly("reading events from the keyboard; end with Ctrl-D");
+        }
+        // Two batches ahead: reading goes on while a batch travels, and memory stays bounded.
+        let (sender, mut batches) = mpsc::channel(2);
+        let reader = ReadPlan {
+            file: self.file.clone(),
+            items: self.items.clone(),
+            map: self.map.clone(),
+            require: self.require.clone(),
+            batch: self.batch as usize,
+        };
+        let reading = tokio::task::spawn_blocking(move || reader.read(&sender));
+        let bar = terminal.progress(None, "{spinner} {human_pos} events  {per_sec}  {elapsed}");
+        let path = format!("/v1/applications/{}/events/{}", segment(&self.application), segment(&self.class));
+        let path = with_query(&path, &self.source.iter().map(|source| ("source", source.as_str())).collect::<Vec<_>>());
+        let (mut events, mut count, mut duplicates) = (0u64, 0u64, 0u64);
+        while let Some(read) = batches.recv().await {
+            let told = |failure: Failure| {
+                let done = format!("{} events in {count} batches were accepted before; the batch that failed was not", thousands(events));
+                failure.detail(done)
+            };
+            let batch = match read {
+                Read::Batch(batch) => batch,
+                Read::Failed(failure) => return Err(told(failure)),
+            };
+            let key = self.idempotency_key.as_ref().map(|key| format!("{key}-{count}"));
+            let size = batch.len() as u64;
+            let answer = submit(client, &path, &Value::Array(batch), key.as_deref(), &bar).await.map_err(told)?;
+            events += size;
+            count += 1;
+            duplicates += u64::from(answer["duplicate"] == true);
+            bar.inc(size);
+        }
+        bar.finish_and_clear();
+        let skipped = reading.await.map_err(|error| Failure::failed("reading the input failed").because(&error))?;
+        let mut line = format!("{} events accepted in {} batches", thousands(events), thousands(count));
+        if duplicates > 0 {
+            line += &format!(", {} of them accepted before under the same key", thousands(duplicates));
+        }
+        if skipped > 0 {
+            line += &format!("; {} items left out because a required field is missing", thousands(skipped));
+        }
+        terminal.line(terminal.paint(Colour::Green, line))?;
+        Ok(())
+    }
+}
+
+fn eprintln_quietly(text: &str) {
+    use io::Write;
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Submits one batch; when the server has no room it waits as long as the server asks.
+///
+/// # Errors
+/// The server refuses it, or has had no room for ten minutes.
+pub async fn submit(client: &Client, path: &str, batch: &Value, key: Option<&str>, bar: &indicatif::ProgressBar) -> Outcome<Value> {
+    let body = bytes::Bytes::from(serde_json::to_vec(batch).expect("JSON values can be written"));
+    let mut waited = Duration::ZERO;
+    loop {
+        let mut request = client.request(Method::POST, path).header("content-type", "application/json").body(body.clone());
+        if let Some(key) = key {
+            request = request.header("idempotency-key", key);
+        }
+        let answer = client.exchange(request).await?;
+        if answer.status().is_success() {
+            return client.json(answer).await;
+        }
+        let trouble = problem(answer).await;
+        let busy = matches!(trouble.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+        match trouble.retry_after {
+            Some(wait) if busy && waited + wait <= PATIENCE => {
+                bar.set_message("the server asks to wait");
+                tokio::time::sleep(wait).await;
+                // A zero would make this loop spin without end.
+                waited += wait.max(Duration::from_millis(100));
+            }
+            _ => return Err(trouble.failure()),
+        }
+    }
+}
+
+/// How the input is read, on a thread that may block.
+struct ReadPlan {
+    file: PathBuf,
+    items: Option<String>,
+    map: Vec<Mapping>,
+    require: Vec<String>,
+    batch: usize,
+}
+
+impl ReadPlan {
+    /// Sends the events in batches; gives the number of items left out.
+    fn read(&self, sender: &mpsc::Sender<Read>) -> u64 {
+        let mut batch = Vec::with_capacity(self.batch);
+        let mut skipped = 0u64;
+        let result = self.each(&mut |item| {
+            match map_item(item, &self.map, &self.require) {
+                Some(event) => batch.push(event),
+                None => skipped += 1,
+            }
+            if batch.len() < self.batch {
+                return true;
+            }
+            sender.blocking_send(Read::Batch(std::mem::replace(&mut batch, Vec::with_capacity(self.batch)))).is_ok()
+        });
+        // A receiver that is gone has failed and told why.
+        let _ = match result {
+            Ok(()) if batch.is_empty() => Ok(()),
+            Ok(()) => sender.blocking_send(Read::Batch(batch)),
+            Err(failure) => sender.blocking_send(Read::Failed(failure)),
+        };
+        skipped
+    }
+
+    fn each(&self, take: &mut dyn FnMut(Value) -> bool) -> Outcome {
+        let name = if self.file.as_os_str() == "-" { "standard input".to_owned() } else { self.file.display().to_string() };
+        let reader: Box<dyn BufRead> = if self.file.as_os_str() == "-" {
+            Box::new(BufReader::new(io::stdin()))
+        } else {
+            let file = File::open(&self.file).map_err(|error| Failure::file("read", &self.file, &error))?;
+            if self.items.is_some() && file.metadata().is_ok_and(|data| data.len() > DOCUMENT_BYTES_MAX) {
+                return Err(Failure::failed(format!("{name} is larger than 1 GiB; with --items a document is read whole, so cut it into NDJSON first")));
+            }
+            Box::new(BufReader::with_capacity(1 << 16, file))
+        };
+        for document in serde_json::Deserializer::from_reader(reader).into_iter::<Value>() {
+            let document = document.map_err(|error| Failure::failed(format!("{name}:{}:{}: is not JSON", error.line(), error.column())).because(&error))?;
+            let items = match &self.items {
+                None => document,
+                Some(path) => {
+                    let path: Vec<String> = path.split('.').map(str::to_owned).collect();
+                    at(&document, &path)
+                        .filter(|items| items.is_array())
+                        .cloned()
+                        .ok_or_else(|| Failure::failed(format!("{name} has no array at `{}`", path.join("."))))?
+                }
+            };
+            match items {
+                Value::Array(items) => {
+                    for item in items {
+                        if !take(item) {
+                            return Ok(());
+                        }
+                    }
+                }
+                item => {
+                    if !take(item) {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+    use serde_json::json;
+
+    use super::*;
+    use crate::commands::fake_server::FakeServer;
+
+    #[derive(clap::Parser)]
+    struct Wrapped {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    async fn check(input: &str, args: &[&str], answers: Vec<(u16, Value)>, expected: Expect) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("events.json");
+        std::fs::write(&file, input).expect("written");
+        let server = FakeServer::start(answers).await;
+        let (terminal, captured) = Terminal::captured();
+        let command =
+            <Wrapped as clap::Parser>::try_parse_from([&["publish", "quakes", "quake", file.to_str().expect("a path")], args].concat());
+        let outcome = match command {
+            Ok(command) => command.args.run(&terminal, &server.client()).await,
+            Err(error) => Err(Failure::usage(error.to_string().lines().next().unwrap_or_default())),
+        };
+        let end = outcome.map_or_else(|failure| format!("failed: {failure}\n"), |()| String::new());
+        let text = format!("{}{end}{}", captured.text(), server.requests().join("\n"));
+        expected.assert_eq(&text.replace(&*file.to_string_lossy(), "events.json"));
+    }
+
+    fn accepted(times: usize) -> Vec<(u16, Value)> {
+        vec![(202, json!({"batch": "eb-1", "events": 1, "duplicate": false})); times]
+    }
+
+    #[tokio::test]
+    async fn features_become_events() {
+        let input = json!({"type": "FeatureCollection", "features": [
+            {"id": "a", "properties": {"mag": 5.1}, "geometry": {"coordinates": [14.5, 35.9, 10]}},
+            {"id": "b", "properties": {"mag": null}, "geometry": {"coordinates": [1, 2]}},
+            {"id": "c", "properties": {"mag": 2}, "geometry": null}]});
+        let args = ["--items", "features", "--map", "id=id,magnitude=properties.mag", "--map", "longitude=geometry.coordinates.0"];
+        check(&input.to_string(), &args, accepted(1), expect![[r#"
+            3 events accepted in 1 batches
+            POST /v1/applications/quakes/events/quake [application/json] [{"id":"a","magnitude":5.1,"longitude":14.5},{"id":"b","longitude":1},{"id":"c","magnitude":2}]"#]]).await;
+        check(&input.to_string(), &[&args[..], &["--require", "magnitude,longitude"]].concat(), accepted(1), expect![[r#"
+            1 events accepted in 1 batches; 2 items left out because a required field is missing
+            POST /v1/applications/quakes/events/quake [application/json] [{"id":"a","magnitude":5.1,"longitude":14.5}]"#]]).await;
+        check("{}", &args, vec![], expect![[r#"
+            failed: events.json has no array at `features`
+              0 events in 0 batches were accepted before; the batch that failed was not
+        "#]]).await;
+        check("{}", &["--map", "magnitude"], vec![], expect![[r#"
+            failed: error: invalid value 'magnitude' for '--map <FIELD=PATH>': `magnitude` is not FIELD=PATH, such as magnitude=properties.mag
+        "#]]).await;
+        check("{}", &["--map", "a=b", "--require", "c"], vec![], expect![[r#"
+            failed: --require c names no field of --map
+        "#]]).await;
+    }
+
+    #[tokio::test]
+    async fn lines_and_arrays_are_cut_into_batches() {
+        let args = ["--batch", "2", "--idempotency-key", "k", "--source", "me"];
+        check("{\"n\":1}\n{\"n\":2}\n[{\"n\":3}]", &args, accepted(2), expect![[r#"
+            3 events accepted in 2 batches
+            POST /v1/applications/quakes/events/quake?source=me [application/json] [k-0] [{"n":1},{"n":2}]
+            POST /v1/applications/quakes/events/quake?source=me [application/json] [k-1] [{"n":3}]"#]]).await;
+    }
+
+    #[tokio::test]
+    async fn what_was_accepted_before_a_failure_is_told() {
+        check("{\"n\":1}\n{\"n\":2}\nnonsense", &["--batch", "1"], accepted(2), expect![[r#"
+            failed: events.json:3:2: is not JSON
+              expected ident at line 3 column 2
+              2 events in 2 batches were accepted before; the batch that failed was not
+            POST /v1/applications/quakes/events/quake [application/json] [{"n":1}]
+            POST /v1/applications/quakes/events/quake [application/json] [{"n":2}]"#]]).await;
+        let problems = json!({"title": "the events have mistakes", "problems": [{"path": "0.n", "message": "should be a string, not an integer"}]});
+        check("{\"n\":1}\n{\"n\":2}", &["--batch", "1"], [accepted(1), vec![(422, problems)]].concat(), expect![[r#"
+            failed: mend what follows
+              the events have mistakes (HTTP 422)
+              0.n: should be a string, not an integer
+              1 events in 1 batches were accepted before; the batch that failed was not
+            POST /v1/applications/quakes/events/quake [application/json] [{"n":1}]
+            POST /v1/applications/quakes/events/quake [application/json] [{"n":2}]"#]]).await;
+    }
+
+    #[tokio::test]
+    async fn a_server_that_asks_to_wait_is_asked_again() {
+        let busy = json!({"title": "the journal is full", "retry_after": 0});
+        check("{\"n\":1}", &[], [vec![(503, busy)], accepted(1)].concat(), expect![[r#"
+            1 events accepted in 1 batches
+            POST /v1/applications/quakes/events/quake [application/json] [{"n":1}]
+            POST /v1/applications/quakes/events/quake [application/json] [{"n":1}]"#]]).await;
+        check("{\"n\":1}", &[], vec![(503, json!({"title": "closed", "retry_after": 3600}))], expect![[r#"
+            failed: the server cannot take it now; try again in 3600 s
+              closed (HTTP 503)
+              0 events in 0 batches were accepted before; the batch that failed was not
+            POST /v1/applications/quakes/events/quake [application/json] [{"n":1}]"#]]).await;
+    }
+}

@@ -1,0 +1,216 @@
+//! What the server says of itself, as numbers.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+
+use crate::{
+    failure::{Failure, Outcome},
+    terminal::{printable, size, thousands},
+};
+
+/// The answer to `GET /v1/status`. What is missing is zero, so that a newer command can ask an older server.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Report {
+    /// The server's version.
+    pub version: String,
+    /// When it started.
+    pub started_at: String,
+    /// Whether it takes everything.
+    pub ready: bool,
+    /// Its applications.
+    pub applications: Vec<ApplicationReport>,
+    /// Records by kind.
+    pub counts: BTreeMap<String, u64>,
+    /// What waits.
+    pub backlog: Backlog,
+    /// What has happened since the journal was made.
+    pub totals: Totals,
+    /// By step.
+    pub latencies: BTreeMap<String, Latency>,
+}
+
+/// One application.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct ApplicationReport {
+    /// Its name.
+    pub name: String,
+    /// The version that runs.
+    pub version: u32,
+    /// Subscriptions in the match index.
+    pub indexed: u64,
+    /// Bytes of the index.
+    pub index_bytes: u64,
+    /// Whether the index has caught up.
+    pub ready: bool,
+}
+
+/// What waits.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Backlog {
+    /// Event batches to match.
+    pub event_batches: u64,
+    /// Events to match.
+    pub events: u64,
+    /// Event batches that could not be matched.
+    pub failed_batches: u64,
+    /// Notifications to send.
+    pub notifications: u64,
+    /// Work items.
+    pub work_items: u64,
+    /// Notifications that wait for an operator.
+    pub suspended: u64,
+}
+
+/// What has happened.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Totals {
+    /// Event batches accepted.
+    pub event_batches: u64,
+    /// Events accepted.
+    pub events: u64,
+    /// Notification batches made.
+    pub notification_batches: u64,
+    /// Notifications made.
+    pub notifications: u64,
+    /// Attempts by outcome.
+    #[serde(deserialize_with = "by_outcome")]
+    pub attempts: BTreeMap<String, u64>,
+}
+
+/// Percentiles of a step.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Latency {
+    /// Half were faster.
+    pub p50_ms: Option<f64>,
+    /// 95 of 100 were faster.
+    pub p95_ms: Option<f64>,
+    /// 99 of 100 were faster.
+    pub p99_ms: Option<f64>,
+    /// How many were measured.
+    pub count: u64,
+}
+
+/// An object, or a list in the order of the outcomes.
+fn by_outcome<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, u64>, D::Error> {
+    use tocsin_model::receipt::Outcome;
+    let count = |value: &Value| value.as_u64().unwrap_or_default();
+    Ok(match Value::deserialize(deserializer)? {
+        Value::Object(fields) => fields.iter().map(|(name, value)| (name.clone(), count(value))).collect(),
+        Value::Array(items) => Outcome::ALL.iter().zip(&items).map(|(outcome, value)| (outcome.word().to_owned(), count(value))).collect(),
+        _ => BTreeMap::new(),
+    })
+}
+
+impl Report {
+    /// Reads the answer.
+    ///
+    /// # Errors
+    /// It is not a status.
+    pub fn read(answer: Value) -> Outcome<Self> {
+        serde_json::from_value(answer).map_err(|error| Failure::failed("the answer is not a status; is this a Tocsin server?").because(&error))
+    }
+
+    /// Attempts with this outcome.
+    pub fn attempts(&self, outcome: &str) -> u64 {
+        self.totals.attempts.get(outcome).copied().unwrap_or_default()
+    }
+
+    /// Whether nothing is on its way.
+    pub fn is_idle(&self) -> bool {
+        self.backlog.events == 0 && self.backlog.event_batches == 0 && self.backlog.notifications == 0
+    }
+
+    /// Plain text.
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = vec![format!(
+            "Tocsin {}, {}, since {}",
+            printable(&self.version),
+            if self.ready { "ready" } else { "not ready" },
+            printable(&self.started_at)
+        )];
+        let counts: Vec<String> = self.counts.iter().map(|(name, count)| format!("{} {}", thousands(*count), printable(name))).collect();
+        lines.push(format!("records   {}", counts.join(", ")));
+        let backlog = &self.backlog;
+        lines.push(format!(
+            "waiting   {} events to match, {} notifications to send, {} suspended, {} failed batches",
+            thousands(backlog.events),
+            thousands(backlog.notifications),
+            thousands(backlog.suspended),
+            thousands(backlog.failed_batches)
+        ));
+        lines.push(format!(
+            "so far    {} events, {} notifications, {} delivered, {} refused",
+            thousands(self.totals.events),
+            thousands(self.totals.notifications),
+            thousands(self.attempts("delivered")),
+            thousands(self.attempts("refused"))
+        ));
+        for (step, latency) in &self.latencies {
+            lines.push(latency_line(step, latency));
+        }
+        for application in &self.applications {
+            lines.push(format!(
+                "runs      {} version {}: {} subscriptions indexed in {}{}",
+                printable(&application.name),
+                application.version,
+                thousands(application.indexed),
+                size(application.index_bytes),
+                if application.ready { "" } else { ", catching up" }
+            ));
+        }
+        if self.applications.is_empty() {
+            lines.push("runs      no application yet; `tocsin apply FILE` adds one".to_owned());
+        }
+        lines
+    }
+}
+
+/// `latency   end to end: p50 1.2 ms, p95 3.4 ms, p99 9.9 ms of 12,345`
+fn latency_line(step: &str, latency: &Latency) -> String {
+    let show = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.1} ms"));
+    format!(
+        "latency   {}: p50 {}, p95 {}, p99 {} of {}",
+        printable(step).replace('_', " "),
+        show(latency.p50_ms),
+        show(latency.p95_ms),
+        show(latency.p99_ms),
+        thousands(latency.count)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_status_reads_like_a_report() {
+        let report = Report::read(json!({
+            "version": "0.1.0", "started_at": "2026-11-21T09:30:00Z", "ready": true,
+            "applications": [{"name": "quakes", "version": 2, "indexed": 10000, "index_bytes": 480000, "ready": true}],
+            "counts": {"subscribers": 10000, "devices": 10000, "subscriptions": 10000},
+            "backlog": {"events": 3, "event_batches": 1, "notifications": 12345, "suspended": 0, "oldest_event": null},
+            "totals": {"events": 1707, "notifications": 40000, "attempts": [39000, 5, 1, 0, 0, 0]},
+            "latencies": {"end_to_end": {"p50_ms": 1.25, "p95_ms": 3.5, "p99_ms": null, "count": 39000}}
+        }))
+        .expect("a status");
+        assert!(!report.is_idle());
+        expect![[r#"
+            Tocsin 0.1.0, ready, since 2026-11-21T09:30:00Z
+            records   10,000 devices, 10,000 subscribers, 10,000 subscriptions
+            waiting   3 events to match, 12,345 notifications to send, 0 suspended, 0 failed batches
+            so far    1,707 events, 40,000 notifications, 39,000 delivered, 1 refused
+            latency   end to end: p50 1.2 ms, p95 3.5 ms, p99 - of 39,000
+            runs      quakes version 2: 10,000 subscriptions indexed in 468.8 KiB"#]].assert_eq(&report.lines().join("\n"));
+        assert!(Report::read(json!({})).expect("an older server").is_idle());
+    }
+}

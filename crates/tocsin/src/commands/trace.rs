@@ -1,0 +1,107 @@
+//! Tells the story of an event, batch, notification or subscriber.
+
+use std::io;
+
+use serde_json::Value;
+use tocsin_model::time::Timestamp;
+
+use crate::{
+    client::{Client, segment},
+    failure::Outcome,
+    terminal::{Colour, Terminal, duration, printable},
+};
+
+/// Arguments of `tocsin trace`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// An event (e-12-0), event batch (eb-12), notification (n-7-3), notification batch (nb-7) or a subscriber's id
+    id: String,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    /// Prints the timeline.
+    ///
+    /// # Errors
+    /// The server does not know the id.
+    pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
+        let trace = client.get(&format!("/v1/trace/{}", segment(&self.id)), &[]).await?;
+        if self.json { terminal.json(&trace)? } else { show(terminal, &trace)? }
+        Ok(())
+    }
+}
+
+/// Prints a trace for people: each step with the time since the first one.
+///
+/// # Errors
+/// The output does not take it.
+pub fn show(terminal: &Terminal, trace: &Value) -> io::Result<()> {
+    let text = |value: &Value| printable(value.as_str().unwrap_or_default()).into_owned();
+    terminal.line(terminal.paint(Colour::Bold, format_args!("{} {}", text(&trace["kind"]).replace('_', " "), text(&trace["id"]))))?;
+    let none = Vec::new();
+    let steps = trace["timeline"].as_array().unwrap_or(&none);
+    let time = |step: &Value| step["at"].as_str().and_then(|at| at.parse::<Timestamp>().ok());
+    let start = steps.first().and_then(time);
+    if let Some(start) = start {
+        terminal.line(terminal.paint(Colour::Dim, format_args!("from {start}")))?;
+    }
+    for step in steps {
+        let since = match (start, time(step)) {
+            (Some(start), Some(at)) => format!("+{}", duration(at.since(start))),
+            _ => "?".to_owned(),
+        };
+        let what = text(&step["what"]);
+        let (mark, colour) = match what.as_str() {
+            "delivered" | "answered" | "acknowledged" => ("●", Colour::Green),
+            "deferred" | "retry" | "retried" => ("◐", Colour::Yellow),
+            "refused" | "failed" | "suspended" | "expired" => ("✗", Colour::Red),
+            _ => ("○", Colour::Bold),
+        };
+        let rest = [text(&step["id"]), text(&step["text"])].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("  ");
+        let line = format!("{since:>12}  {} {:<11} {rest}", terminal.paint(colour, mark), what);
+        terminal.line(line.trim_end())?;
+    }
+    if steps.is_empty() {
+        terminal.line("nothing has happened to it yet")?;
+    }
+    if let Some(latencies) = trace["latencies"].as_object().filter(|latencies| !latencies.is_empty()) {
+        let parts: Vec<String> = latencies
+            .iter()
+            .filter_map(|(name, value)| Some(format!("{} {:.1} ms", name.trim_end_matches("_ms").replace('_', " "), value.as_f64()?)))
+            .collect();
+        terminal.line(terminal.paint(Colour::Dim, parts.join(", ")))?;
+    }
+    if trace["truncated"] == true || trace["more"].as_u64().is_some_and(|more| more > 0) {
+        terminal.line(terminal.paint(Colour::Dim, "there is more; ask for one of the ids above"))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_timeline_counts_from_its_start() {
+        let (terminal, captured) = Terminal::captured();
+        let trace = json!({"id": "n-7-3", "kind": "notification", "timeline": [
+            {"at": "2026-11-21T09:30:00Z", "what": "accepted", "id": "eb-12", "text": "3 events from api"},
+            {"at": "2026-11-21T09:30:00.004200Z", "what": "matched", "id": "nb-7", "text": "rule near"},
+            {"at": "2026-11-21T09:30:01.5Z", "what": "answered", "id": "n-7-3", "text": "250 ok\u{1b}[2J"}],
+            "latencies": {"generation_ms": 4.2, "wait_ms": null}});
+        show(&terminal, &trace).expect("memory takes it");
+        expect![[r#"
+            notification n-7-3
+            from 2026-11-21T09:30:00Z
+                   +0 us  ○ accepted    eb-12  3 events from api
+                 +4.2 ms  ○ matched     nb-7  rule near
+                 +1.50 s  ● answered    n-7-3  250 ok�[2J
+            generation 4.2 ms
+        "#]].assert_eq(&captured.text());
+    }
+}

@@ -1,0 +1,228 @@
+//! What the server runs with. Defaults, then one TOML file, then `TOCSIN_*` variables, then flags; the later wins.
+//!
+//! The structs here are the one source: their docstrings, types and defaults make the reference page, the commented
+//! file that `init` writes, and what `tocsin config` prints.
+
+mod layers; // four layers become one configuration, each value with its source
+mod reference; // the reference page and the commented file
+mod table; // every key with its type, default and meaning, read from the structs
+mod units; // `30s`, `64MiB`, and values that are not shown
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use layers::{ConfigurationArgs, Layered, Layers, Setting, Source, file_of, load};
+pub use reference::{commented_file, reference_page};
+pub use table::{Key, keys};
+pub use units::{Period, Secret, Size};
+
+/// Everything that can be configured of a server.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Configuration {
+    /// Where the server keeps what must survive.
+    pub data: Data,
+    /// The HTTP face.
+    pub http: Http,
+    /// The store of applications, subscribers, subscriptions and keys.
+    pub records: Records,
+    /// The store of events, notifications and receipts.
+    pub journal: Journal,
+    /// The steps from an event to its receipts.
+    pub pipeline: Pipeline,
+    /// What channels may do.
+    pub delivery: Delivery,
+    /// The log, on standard error.
+    pub log: Log,
+    /// Figures for Prometheus.
+    pub metrics: Metrics,
+    /// Threads of the process.
+    pub runtime: Runtime,
+}
+
+/// Where the server keeps what must survive.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Data {
+    /// The data folder. One server at a time; made if missing, readable by its owner only.
+    pub folder: PathBuf,
+}
+
+impl Default for Data {
+    fn default() -> Self {
+        Data { folder: "tocsin-data".into() }
+    }
+}
+
+/// The HTTP face.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Http {
+    /// Address and port to listen at. Port 0 takes a free one. Only this machine reaches the default; put a proxy that
+    /// speaks TLS in front before listening at other addresses.
+    #[schemars(with = "String")]
+    pub listen: SocketAddr,
+    /// Most connections; one more is told 503.
+    pub connections_max: u32,
+    /// How long the head of a request may take, and how long a connection may be idle.
+    pub header_timeout: Period,
+    /// How long a body may pause.
+    pub body_idle_timeout: Period,
+    /// Memory for request bodies that are read whole, all together; streams do not count. A request for which there is no
+    /// room waits.
+    pub body_memory_max: Size,
+}
+
+impl Default for Http {
+    fn default() -> Self {
+        Http {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8480)),
+            connections_max: 10_000,
+            header_timeout: Period::seconds(30),
+            body_idle_timeout: Period::seconds(30),
+            body_memory_max: Size(512 << 20),
+        }
+    }
+}
+
+/// The store of applications, subscribers, subscriptions and keys.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Records {
+    /// Space that must stay free on the disk; below it new subscribers, devices and subscriptions are answered with 503
+    /// until there is room again. 0 switches the guard off.
+    pub disk_reserve: Size,
+    /// Threads that read.
+    pub readers: u32,
+}
+
+impl Default for Records {
+    fn default() -> Self {
+        Records { disk_reserve: Size(64 << 20), readers: 2 }
+    }
+}
+
+/// The store of events, notifications and receipts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Journal {
+    /// Space that must stay free on the disk; below it events are answered with 503 until there is room again, while what
+    /// is stored goes on to be delivered. 0 switches the guard off.
+    pub disk_reserve: Size,
+    /// Event batches that may wait to be matched; more are answered with 503.
+    pub waiting_batches_max: u64,
+    /// Packed events that may wait to be matched; more are answered with 503.
+    pub waiting_bytes_max: Size,
+    /// Notifications that may wait to be sent; with more, events are answered with 503.
+    pub waiting_notifications_max: u64,
+}
+
+impl Default for Journal {
+    fn default() -> Self {
+        Journal {
+            disk_reserve: Size(256 << 20),
+            waiting_batches_max: 1_000_000,
+            waiting_bytes_max: Size(1 << 30),
+            waiting_notifications_max: 10_000_000,
+        }
+    }
+}
+
+/// The steps from an event to its receipts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Pipeline {
+    /// Most event batches that are matched and committed together, as one quantum.
+    pub quantum_batches: u32,
+    /// About how many packed bytes of events a quantum may hold. One batch is always taken, however large.
+    pub quantum_bytes: Size,
+    /// Most notifications of a channel that are formatted or on their way at the same time.
+    pub in_flight_per_channel: u32,
+    /// Most dispositions that wait to be recorded; reaching it records them at once.
+    pub receipts_chunk: u32,
+    /// How long a disposition may wait to be recorded. A crash sends again what was not recorded.
+    pub receipts_delay: Period,
+    /// How often finished batches past their retention are looked for.
+    pub upkeep_interval: Period,
+    /// Batches that one step of retention removes, so that it never holds up the flow.
+    pub prune_batches: u32,
+    /// How long a stopping server finishes what is in flight before it leaves the rest to the next start.
+    pub drain_patience: Period,
+}
+
+impl Default for Pipeline {
+    fn default() -> Self {
+        Pipeline {
+            quantum_batches: 256,
+            quantum_bytes: Size(4 << 20),
+            in_flight_per_channel: 10_000,
+            receipts_chunk: 512,
+            receipts_delay: Period::millis(25),
+            upkeep_interval: Period::seconds(60),
+            prune_batches: 200,
+            drain_patience: Period::seconds(30),
+        }
+    }
+}
+
+/// What channels may do.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Delivery {
+    /// Networks that every channel may reach although they are private or this machine itself, such as `10.1.0.0/16` or
+    /// `127.0.0.1`. A channel's own options may allow more.
+    pub allow_networks: Vec<String>,
+    /// Host names that every channel may reach wherever they lead.
+    pub allow_hosts: Vec<String>,
+}
+
+/// The log, on standard error.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    /// What is logged: `error`, `warn`, `info`, `debug`, `trace`, or different for each part, such as
+    /// `info,tocsin_delivery=debug`.
+    pub level: String,
+    /// `text` for people, `json` for machines: one object a line.
+    pub format: LogFormat,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Log { level: "info".into(), format: LogFormat::Text }
+    }
+}
+
+/// How the log looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One object a line.
+    Json,
+}
+
+/// Figures for Prometheus.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Metrics {
+    /// Whether there is `/metrics`. It needs no key.
+    pub enabled: bool,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Metrics { enabled: true }
+    }
+}
+
+/// Threads of the process.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Runtime {
+    /// Threads that carry requests and deliveries; 0 means one for each core, at least 2.
+    pub threads: u32,
+}

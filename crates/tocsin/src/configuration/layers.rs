@@ -1,0 +1,372 @@
+//! Four layers become one configuration, each value with its source.
+
+use std::{collections::BTreeMap, fmt, fs, path::PathBuf};
+
+use clap::Args;
+use serde_json::Value;
+use tocsin_model::problem::{Problem, closest};
+use toml::de::{DeTable, DeValue};
+
+use super::{Configuration, Key, keys};
+use crate::failure::{Failure, Outcome};
+
+/// Variables that mean something to the command line and are not keys of the configuration.
+const OTHER_VARIABLES: [&str; 4] = ["TOCSIN_CONFIG", "TOCSIN_SERVER", "TOCSIN_KEY", "TOCSIN_KEY_FILE"];
+
+/// The name of the configuration file in the working folder or the data folder.
+pub const FILE: &str = "tocsin.toml";
+
+/// Where a configuration comes from, as flags.
+#[derive(Debug, Clone, Default, Args)]
+pub struct ConfigurationArgs {
+    /// The configuration file [default: tocsin.toml in the working folder, else in the data folder]
+    #[arg(long, global = true, value_name = "FILE", env = "TOCSIN_CONFIG", help_heading = "Configuration")]
+    pub config: Option<PathBuf>,
+    /// The data folder; the same as --set data.folder=FOLDER
+    #[arg(long, global = true, value_name = "FOLDER", help_heading = "Configuration")]
+    pub data: Option<PathBuf>,
+    /// Sets any key, such as --set http.listen=0.0.0.0:8480; may be repeated
+    #[arg(long, global = true, value_name = "KEY=VALUE", help_heading = "Configuration")]
+    pub set: Vec<String>,
+}
+
+/// Where a value comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// Nobody said otherwise.
+    Default,
+    /// A line of the configuration file.
+    File(String, u32),
+    /// An environment variable.
+    Variable(String),
+    /// A flag.
+    Flag(String),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Default => f.write_str("default"),
+            Source::File(path, line) => write!(f, "{path}:{line}"),
+            Source::Variable(name) => f.write_str(name),
+            Source::Flag(name) => f.write_str(name),
+        }
+    }
+}
+
+/// A value and where it comes from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Setting {
+    /// The value.
+    pub value: Value,
+    /// Where it comes from.
+    pub source: Source,
+}
+
+/// What the layers say, before they become one.
+#[derive(Debug, Clone, Default)]
+pub struct Layers {
+    /// The file's path and text.
+    pub file: Option<(String, String)>,
+    /// `TOCSIN_*` variables; others are not looked at.
+    pub variables: Vec<(String, String)>,
+    /// Flags: how it was typed, the key, the value.
+    pub flags: Vec<(String, String, String)>,
+}
+
+/// One configuration, and where each value comes from.
+#[derive(Debug, Clone)]
+pub struct Layered {
+    /// The configuration.
+    pub configuration: Configuration,
+    /// Each key's value and source.
+    pub settings: BTreeMap<&'static str, Setting>,
+    /// What looks like a mistake and does no harm.
+    pub warnings: Vec<String>,
+}
+
+impl Layers {
+    /// Makes one configuration of the layers.
+    ///
+    /// # Errors
+    /// Every problem, each with its place.
+    pub fn merge(&self) -> Result<Layered, Vec<String>> {
+        let (mut problems, mut warnings) = (Vec::new(), Vec::new());
+        let mut settings: BTreeMap<&'static str, Setting> =
+            keys().map(|key| (key.path.as_str(), Setting { value: key.default.clone(), source: Source::Default })).collect();
+        let mut set = |key: &'static Key, value: Value, source: Source, place: &str| match try_alone(key, &value) {
+            Ok(()) => {
+                settings.insert(&key.path, Setting { value, source });
+            }
+            Err(message) => problems.push(format!("{place}: {}: {message}", key.path)),
+        };
+        let mut wrong = Vec::new();
+        if let Some((path, text)) = &self.file {
+            for (position, key, value) in read_file(path, text, &mut wrong) {
+                set(key, value, Source::File(path.clone(), position.0), &format!("{path}:{}:{}", position.0, position.1));
+            }
+        }
+        for (name, text) in &self.variables {
+            if !name.starts_with("TOCSIN_") || OTHER_VARIABLES.contains(&name.as_str()) {
+                continue;
+            }
+            match keys().find(|key| key.variable() == *name) {
+                Some(key) => set(key, typed(key, text), Source::Variable(name.clone()), name),
+                // Not an error: container platforms make variables after the names of services.
+                None => {
+                    let known: Vec<String> = keys().map(Key::variable).collect();
+                    let meant = closest(name, known.iter().map(String::as_str));
+                    let hint = meant.map_or(String::new(), |meant| format!("; did you mean `{meant}`?"));
+                    warnings.push(format!("the variable {name} is not a setting and does nothing{hint}"));
+                }
+            }
+        }
+        for (flag, path, text) in &self.flags {
+            match keys().find(|key| key.path == *path) {
+                Some(key) => set(key, typed(key, text), Source::Flag(flag.clone()), flag),
+                None => wrong.push(format!("{flag}: {}", unknown(path))),
+            }
+        }
+        wrong.extend(problems);
+        if !wrong.is_empty() {
+            return Err(wrong);
+        }
+        let configuration = assemble(settings.iter().map(|(path, setting)| (*path, setting.value.clone())));
+        let configuration = configuration.map_err(|message| vec![message])?;
+        Ok(Layered { configuration, settings, warnings })
+    }
+}
+
+/// Reads flags, variables and the file of this process.
+///
+/// # Errors
+/// Every problem found, for people.
+pub fn load(args: &ConfigurationArgs, more: &[(&str, &str, String)]) -> Outcome<Layered> {
+    let mut flags = Vec::new();
+    for assignment in &args.set {
+        let Some((key, value)) = assignment.split_once('=') else {
+            return Err(Failure::usage(format!("--set takes KEY=VALUE, not `{assignment}`")));
+        };
+        flags.push((format!("--set {key}"), key.trim().to_owned(), value.trim().to_owned()));
+    }
+    if let Some(folder) = &args.data {
+        flags.push(("--data".to_owned(), "data.folder".to_owned(), folder.display().to_string()));
+    }
+    flags.extend(more.iter().map(|(flag, key, value)| (flag.to_string(), key.to_string(), value.clone())));
+    let variables: Vec<(String, String)> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .filter(|(name, _)| name.starts_with("TOCSIN_"))
+        .collect();
+    let mut layers = Layers { file: None, variables, flags };
+    layers.file = match file_of(args, &layers)? {
+        Some(path) => {
+            let text = fs::read_to_string(&path).map_err(|error| Failure::file("read the configuration", &path, &error))?;
+            Some((path.display().to_string(), text))
+        }
+        None => None,
+    };
+    layers.merge().map_err(|problems| {
+        let mut failure = Failure::usage("mend the configuration:");
+        failure.details = problems;
+        failure
+    })
+}
+
+/// The configuration file: the one that was named, else the first of the usual places that exists.
+///
+/// # Errors
+/// Flags or variables are wrong, so that the data folder is not known.
+pub fn file_of(args: &ConfigurationArgs, layers: &Layers) -> Outcome<Option<PathBuf>> {
+    if let Some(path) = &args.config {
+        return Ok(Some(path.clone()));
+    }
+    // The data folder of the layers above the file decides where else the file may be.
+    let above = Layers { file: None, ..layers.clone() };
+    let folder = above.merge().map_or_else(|_| Configuration::default().data.folder, |layered| layered.configuration.data.folder);
+    Ok([PathBuf::from(FILE), folder.join(FILE)].into_iter().find(|path| path.is_file()))
+}
+
+/// A value from text, by the key's type. What does not fit stays text, and the struct says what is wrong.
+fn typed(key: &Key, text: &str) -> Value {
+    let parsed = match key.kind {
+        "integer" => text.trim().parse::<i64>().ok().map(Value::from),
+        "number" => text.trim().parse::<f64>().ok().map(Value::from),
+        "boolean" => match text.trim() {
+            "true" | "1" | "yes" | "on" => Some(Value::Bool(true)),
+            "false" | "0" | "no" | "off" => Some(Value::Bool(false)),
+            _ => None,
+        },
+        "list of strings" => {
+            Some(text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(Value::from).collect())
+        }
+        _ => None,
+    };
+    parsed.unwrap_or_else(|| Value::from(text))
+}
+
+/// Whether the struct takes this value for the key, all else being default.
+fn try_alone(key: &Key, value: &Value) -> Result<(), String> {
+    assemble([(key.path.as_str(), value.clone())]).map(|_| ())
+}
+
+fn assemble<'a>(values: impl IntoIterator<Item = (&'a str, Value)>) -> Result<Configuration, String> {
+    let mut root = serde_json::Map::new();
+    for (path, value) in values {
+        let (section, name) = path.split_once('.').expect("a key has a section");
+        let section = root.entry(section).or_insert_with(|| Value::Object(Default::default()));
+        section.as_object_mut().expect("only sections are inserted").insert(name.to_owned(), value);
+    }
+    serde_json::from_value(Value::Object(root)).map_err(|error| error.to_string())
+}
+
+fn unknown(path: &str) -> String {
+    let sections = keys().filter_map(|key| key.path.split_once('.')).map(|(section, _)| section);
+    let meant = closest(path, keys().map(|key| key.path.as_str())).map(str::to_owned).or_else(|| {
+        // A right key in the wrong section is a common slip.
+        let name = path.rsplit('.').next().unwrap_or(path);
+        keys().find(|key| key.path.rsplit('.').next() == Some(name)).map(|key| key.path.clone())
+    });
+    let hint = match (meant, path.split_once('.')) {
+        (Some(meant), _) => format!("did you mean `{meant}`?"),
+        (None, Some((section, _))) if let Some(known) = sections.clone().find(|known| *known == section) => {
+            let of: Vec<&str> = keys().filter_map(|key| key.path.strip_prefix(known)?.strip_prefix('.')).collect();
+            format!("`[{known}]` has {}", of.join(", "))
+        }
+        _ => "see `tocsin config` for all keys".to_owned(),
+    };
+    Problem::at(path, "is not a key").hint(hint).to_string()
+}
+
+/// Line and column, from 1.
+type Position = (u32, u32);
+
+fn read_file<'a>(path: &str, text: &'a str, wrong: &mut Vec<String>) -> Vec<(Position, &'static Key, Value)> {
+    let position = |offset: usize| -> Position {
+        let before = &text[..offset.min(text.len())];
+        let line = before.matches('\n').count() + 1;
+        let column = before.rsplit('\n').next().map_or(0, |rest| rest.chars().count()) + 1;
+        (line as u32, column as u32)
+    };
+    let table = match DeTable::parse(text) {
+        Ok(table) => table.into_inner(),
+        Err(error) => {
+            let (line, column) = position(error.span().map_or(0, |span| span.start));
+            wrong.push(format!("{path}:{line}:{column}: {}", error.message()));
+            return Vec::new();
+        }
+    };
+    let mut found = Vec::new();
+    let mut take = |key_path: String, offset: usize, value: &DeValue<'a>| {
+        let at = position(offset);
+        match keys().find(|key| key.path == key_path) {
+            Some(key) => found.push((at, key, json(value))),
+            None => wrong.push(format!("{path}:{}:{}: {}", at.0, at.1, unknown(&key_path))),
+        }
+    };
+    for (section, value) in table.iter() {
+        match value.get_ref() {
+            DeValue::Table(fields) => {
+                for (name, value) in fields.iter() {
+                    take(format!("{}.{}", section.get_ref(), name.get_ref()), name.span().start, value.get_ref());
+                }
+            }
+            other => take(section.get_ref().to_string(), section.span().start, other),
+        }
+    }
+    found.sort_by_key(|(at, ..)| *at);
+    found
+}
+
+fn json(value: &DeValue<'_>) -> Value {
+    match value {
+        DeValue::String(text) => Value::from(text.as_ref()),
+        DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix()).map_or_else(|_| Value::from(number.as_str()), Value::from),
+        DeValue::Float(number) => number.as_str().parse::<f64>().map_or_else(|_| Value::from(number.as_str()), Value::from),
+        DeValue::Boolean(flag) => Value::from(*flag),
+        DeValue::Datetime(time) => Value::from(time.to_string()),
+        DeValue::Array(items) => items.iter().map(|item| json(item.get_ref())).collect(),
+        DeValue::Table(fields) => {
+            Value::Object(fields.iter().map(|(name, value)| (name.get_ref().to_string(), json(value.get_ref()))).collect())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::*;
+
+    /// Merges layers and shows what is not default, or what is wrong.
+    fn check(file: &str, variables: &[(&str, &str)], flags: &[(&str, &str)], expected: Expect) {
+        let layers = Layers {
+            file: Some(("tocsin.toml".into(), file.into())),
+            variables: variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
+            flags: flags.iter().map(|(key, value)| (format!("--set {key}"), key.to_string(), value.to_string())).collect(),
+        };
+        let shown = match layers.merge() {
+            Ok(layered) => {
+                let set = layered.settings.iter().filter(|(_, setting)| setting.source != Source::Default);
+                let lines = set.map(|(path, setting)| format!("{path} = {} ({})", setting.value, setting.source));
+                lines.chain(layered.warnings.iter().map(|warning| format!("warning: {warning}"))).collect::<Vec<_>>().join("\n")
+            }
+            Err(problems) => problems.join("\n"),
+        };
+        expected.assert_eq(&shown);
+    }
+
+    #[test]
+    fn each_layer_wins_over_the_one_before() {
+        check("[http]\nlisten = '127.0.0.1:1'\n", &[], &[], expect![[r#"http.listen = "127.0.0.1:1" (tocsin.toml:2)"#]]);
+        check(
+            "[http]\nlisten = '127.0.0.1:1'\n",
+            &[("TOCSIN_HTTP_LISTEN", "127.0.0.1:2")],
+            &[],
+            expect![[r#"http.listen = "127.0.0.1:2" (TOCSIN_HTTP_LISTEN)"#]],
+        );
+        check(
+            "[http]\nlisten = '127.0.0.1:1'\n",
+            &[("TOCSIN_HTTP_LISTEN", "127.0.0.1:2")],
+            &[("http.listen", "127.0.0.1:3")],
+            expect![[r#"http.listen = "127.0.0.1:3" (--set http.listen)"#]],
+        );
+    }
+
+    #[test]
+    fn text_takes_the_type_of_its_key() {
+        check(
+            "journal.disk_reserve = '1GiB'\nrecords.readers = 0x4\n",
+            &[("TOCSIN_METRICS_ENABLED", "off"), ("TOCSIN_DELIVERY_ALLOW_NETWORKS", "10.0.0.0/8, 127.0.0.1/32"), ("TOCSIN_KEY", "x")],
+            &[("runtime.threads", "3"), ("pipeline.drain_patience", "5s")],
+            expect![[r#"
+                delivery.allow_networks = ["10.0.0.0/8","127.0.0.1/32"] (TOCSIN_DELIVERY_ALLOW_NETWORKS)
+                journal.disk_reserve = "1GiB" (tocsin.toml:1)
+                metrics.enabled = false (TOCSIN_METRICS_ENABLED)
+                pipeline.drain_patience = "5s" (--set pipeline.drain_patience)
+                records.readers = 4 (tocsin.toml:2)
+                runtime.threads = 3 (--set runtime.threads)"#]],
+        );
+    }
+
+    #[test]
+    fn every_mistake_is_told_with_its_place() {
+        check(
+            "[http]\nlisten = 5\nlistn = 'x'\n[jurnal]\nreaders = 2\n[log]\nformat = 'xml'\ncolour = true\n",
+            &[("TOCSIN_RUNTIME_THREADS", "many"), ("TOCSIN_HTTP_LISTN", "x"), ("TOCSIN_PORT", "tcp://10.0.0.1:80")],
+            &[("drain_patience", "1s"), ("http.header_timeout", "soon")],
+            expect![[r#"
+                tocsin.toml:3:1: http.listn: is not a key; did you mean `http.listen`?
+                tocsin.toml:5:1: jurnal.readers: is not a key; did you mean `journal.readers`?
+                tocsin.toml:8:1: log.colour: is not a key; `[log]` has level, format
+                --set drain_patience: drain_patience: is not a key; did you mean `pipeline.drain_patience`?
+                tocsin.toml:2:1: http.listen: invalid type: integer `5`, expected socket address
+                tocsin.toml:7:1: log.format: unknown variant `xml`, expected `text` or `json`
+                TOCSIN_RUNTIME_THREADS: runtime.threads: invalid type: string "many", expected u32
+                --set http.header_timeout: http.header_timeout: `soon` is not a duration; write a whole number with a unit, such as `250ms`, `30s`, `5m`, `2h` or `7d`"#]],
+        );
+        check("[http\nlisten = 5", &[], &[], expect!["tocsin.toml:1:6: unclosed table, expected `]`"]);
+        check("", &[("TOCSIN_HTTP_LISTN", "x"), ("TOCSIN_PORT", "tcp://10.0.0.1:80")], &[], expect![[r#"
+            warning: the variable TOCSIN_HTTP_LISTN is not a setting and does nothing; did you mean `TOCSIN_HTTP_LISTEN`?
+            warning: the variable TOCSIN_PORT is not a setting and does nothing"#]]);
+    }
+}

@@ -1,0 +1,89 @@
+//! The reference page and the commented file, both made from the table of keys.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use super::table::SECTIONS;
+
+/// `docs/reference/configuration.md`.
+pub fn reference_page() -> String {
+    let mut page = String::from(
+        "# Configuration\n\n\
+         <!-- Generated from crates/tocsin/src/configuration.rs; `UPDATE=1 cargo test -p tocsin` writes it anew. -->\n\n\
+         Defaults come first, then one TOML file (`--config`, else `tocsin.toml` in the working folder, else in the data\n\
+         folder), then `TOCSIN_*` variables, then flags (`--set KEY=VALUE`); the later wins. `tocsin config` prints the\n\
+         effective values, each with its source. `tocsin init` writes a file with every key and its meaning.\n\n\
+         Sizes are written `64KiB`, `16MiB`, `1GiB`; durations `250ms`, `30s`, `5m`, `2h`, `7d`; in variables and flags, lists\n\
+         are separated by commas.\n",
+    );
+    for (section, doc, keys) in SECTIONS.iter() {
+        let _ = write!(page, "\n## `[{section}]`\n\n{doc}\n\n| key | type | default | meaning |\n|---|---|---|---|\n");
+        for key in keys {
+            let _ = writeln!(page, "| `{}`<br>`{}` | {} | `{}` | {} |", key.path, key.variable(), key.kind, toml_value(&key.default), key.doc);
+        }
+    }
+    page
+}
+
+/// A configuration file in which every key stands with its meaning and its default, commented out.
+pub fn commented_file() -> String {
+    let mut file = String::from("# Configuration of Tocsin. What is commented out has its default. `tocsin config` shows what is in effect.\n");
+    for (section, doc, keys) in SECTIONS.iter() {
+        let _ = write!(file, "\n# {doc}\n[{section}]\n");
+        for key in keys {
+            for line in wrapped(&key.doc, 100) {
+                let _ = writeln!(file, "# {line}");
+            }
+            let name = key.path.rsplit('.').next().unwrap_or(&key.path);
+            let _ = writeln!(file, "#{name} = {}", toml_value(&key.default));
+        }
+    }
+    file
+}
+
+/// JSON's spelling of strings, numbers, booleans and lists of them is TOML's too.
+fn toml_value(value: &Value) -> String {
+    value.to_string()
+}
+
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("there is always a line");
+        if !line.is_empty() && line.len() + 1 + word.len() > width {
+            lines.push(word.to_owned());
+        } else {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::configuration::{Configuration, Layers};
+
+    #[test]
+    fn the_commented_file_says_nothing_and_uncommented_says_the_defaults() {
+        let file = commented_file();
+        let layered = Layers { file: Some(("x".into(), file.clone())), ..Layers::default() }.merge().expect("a configuration");
+        assert_eq!(layered.configuration, Configuration::default());
+        let uncommented: String = file
+            .lines()
+            .map(|line| if line.starts_with('#') && !line.starts_with("# ") { &line[1..] } else { line })
+            .fold(String::new(), |text, line| text + line + "\n");
+        let layered = Layers { file: Some(("x".into(), uncommented)), ..Layers::default() }.merge().expect("a configuration");
+        assert_eq!(layered.configuration, Configuration::default());
+        assert!(layered.settings.values().all(|setting| setting.source != crate::configuration::Source::Default));
+    }
+
+    #[test]
+    fn the_committed_page_is_the_generated_one() {
+        crate::cli::compare_reference("configuration.md", &reference_page());
+    }
+}

@@ -1,0 +1,109 @@
+//! A market: quotes meet orders that wait for a price, and each one that comes true is posted to its owner's address.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use axum::{Router, body::Bytes, extract::State, http::StatusCode};
+use serde_json::{Value, json};
+
+use super::{
+    Plan,
+    play::{Stage, compare, show_addresses, show_report},
+};
+use crate::{
+    commands::serve::Signals,
+    configuration::ConfigurationArgs,
+    examples::stock::{Market, Order, Quote, SYMBOLS},
+    failure::{Failure, Outcome},
+    mailbox,
+    terminal::{Colour, Terminal, thousands},
+};
+
+const DEFINITION: &str = include_str!("../../../../examples/stock/application.yaml");
+const ORDERS_EACH: u32 = 5;
+const BATCHES: u64 = 10;
+
+/// Plays ten minutes of the market, each minute a batch with every symbol.
+///
+/// # Errors
+/// Something does not start, or a message is missing.
+pub async fn stock(terminal: &Terminal, configuration: &ConfigurationArgs, plan: &Plan) -> Outcome {
+    let mut signals = Signals::new()?;
+    let (hook, received, receiver) = receive().await?;
+    let stage = Stage::open(configuration).await?;
+    terminal.line(format_args!("Tocsin answers at {}, messages are posted to http://{hook}/", stage.client.server()))?;
+    stage.apply("stock", DEFINITION.to_owned()).await?;
+    let market = Market::new(plan.seed);
+    let orders: Vec<Order> = market.orders(plan.subscribers, ORDERS_EACH).collect();
+    let bar = terminal.progress(Some(u64::from(plan.subscribers) + orders.len() as u64), "orders    {wide_bar} {human_pos}/{human_len}  {elapsed}");
+    let person = |number: u32| json!({"id": format!("u{number}"), "devices": {"web": {"channel": "web", "address": format!("http://{hook}/u{number}")}}});
+    stage.import("subscribers", &[], (0..plan.subscribers).map(person), &bar).await?;
+    stage.import("subscriptions", &[("application", "stock"), ("class", "order")], orders.iter().map(subscription), &bar).await?;
+    bar.finish_and_clear();
+    stage.indexed("stock", orders.len() as u64).await?;
+    terminal.line(format_args!("{} orders of {} people wait for a price", thousands(orders.len() as u64), thousands(u64::from(plan.subscribers))))?;
+
+    let (started, mut expected) = (Instant::now(), 0);
+    let bar = terminal.progress(Some(BATCHES * SYMBOLS as u64), "quotes    {wide_bar} {human_pos}/{human_len}  {elapsed}");
+    for minute in 0..BATCHES {
+        let quotes = market.quotes(minute);
+        expected += orders.iter().filter(|order| order.is_met_by(&quotes[usize::from(order.symbol)])).count() as u64;
+        stage.publish("stock", "quote", quotes.iter().map(event).collect(), &format!("minute-{minute}"), &bar).await?;
+    }
+    bar.finish_and_clear();
+    let bar = terminal.progress(Some(expected), "messages  {wide_bar} {human_pos}/{human_len}  {per_sec}  {elapsed}");
+    let report = stage.delivered(expected, &|| received.load(Ordering::Relaxed), &bar).await?;
+    let took = started.elapsed();
+    bar.finish_and_clear();
+    show_report(terminal, &report, took)?;
+    terminal.line(terminal.paint(Colour::Bold, "\nIs it right? Every quote was compared with every order, without Tocsin"))?;
+    let mut right = compare(terminal, "notifications made", expected, report.totals.notifications)?;
+    right &= compare(terminal, "messages that came", expected, received.load(Ordering::Relaxed))?;
+    show_addresses(terminal, &stage, &[])?;
+    stage.close(terminal, plan.once, &mut signals).await?;
+    receiver.abort();
+    if right { Ok(()) } else { Err(Failure::failed("not every message is where it should be; the log above tells more")) }
+}
+
+fn subscription(order: &Order) -> Value {
+    json!({
+        "subscriber": format!("u{}", order.subscriber), "key": format!("o{}", order.place),
+        "values": {"symbol": format!("S{:04}", order.symbol), "kind": order.kind.name(), "trigger": order.trigger}
+    })
+}
+
+fn event(quote: &Quote) -> Value {
+    json!({"symbol": format!("S{:04}", quote.symbol), "price": quote.price, "change": quote.change, "volume": quote.volume})
+}
+
+/// Counts what is posted.
+async fn receive() -> Outcome<(std::net::SocketAddr, Arc<AtomicU64>, tokio::task::JoinHandle<()>)> {
+    let listener = mailbox::bind(([127, 0, 0, 1], 9000).into()).await?;
+    let address = listener.local_addr().map_err(|error| Failure::failed("a socket has no address").because(&error))?;
+    let received = Arc::new(AtomicU64::new(0));
+    let count = |State(received): State<Arc<AtomicU64>>, _: Bytes| async move {
+        received.fetch_add(1, Ordering::Relaxed);
+        StatusCode::NO_CONTENT
+    };
+    let app = Router::new().fallback(count).with_state(received.clone());
+    let task = tokio::spawn(async move {
+        // It ends only with the task.
+        let _ = axum::serve(listener, app).await;
+    });
+    Ok((address, received, task))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_needs_no_files() {
+        assert!(!DEFINITION.contains("file:"));
+    }
+}

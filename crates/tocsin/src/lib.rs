@@ -1,0 +1,19 @@
+//! The binary's parts: commands, configuration, wiring, shutdown, the demo and its mailbox.
+//!
+//! Nothing here decides what happens to an event; it reads what a person asked for, puts the rooms together and shows
+//! what the server answered. Commands other than `serve`, `init`, `check`, `doctor` and `demo` are clients of the HTTP
+//! face and know nothing else of the server.
+
+pub mod cli; // what can be typed
+pub mod commands; // one file for each command
+pub mod configuration; // defaults < file < variables < flags, with the source of each value
+pub mod demo; // a week of earthquakes, played to ten thousand people
+pub mod examples; // the generated parts of the examples: people, interests, events
+pub mod mailbox; // a small SMTP receiver with a page to read what came
+pub mod platform; // the wiring: stores, pipeline, faces
+
+pub mod client; // the HTTP face, from the other side
+pub mod failure; // why a command failed, for people
+pub mod first_key; // the first admin key of an installation
+pub mod logging; // the log's level and form
+pub mod terminal; // what is printed, and in which colour

@@ -1,0 +1,200 @@
+//! One conversation of RFC 5321, with pipelining (RFC 2920): commands that came together are answered together.
+
+use std::{io, slice::Iter};
+
+use smtp_proto::{
+    EXT_8BIT_MIME, EXT_ENHANCED_STATUS_CODES, EXT_PIPELINING, EXT_SIZE, EXT_SMTP_UTF8, EhloResponse, Error, Request,
+    request::receiver::{DataReceiver, DummyDataReceiver, RequestReceiver},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+
+use super::Shared;
+
+/// Bytes read at once; with the largest mail, all the memory that a conversation may take.
+const READ_BYTES: usize = 64 << 10;
+
+/// Most recipients of one mail (RFC 5321, section 4.5.3.1.8, asks for at least 100).
+const RECIPIENTS_MAX: usize = 1_000;
+
+/// Most commands that make no sense, before the conversation ends.
+const ERRORS_MAX: u32 = 50;
+
+/// What the next bytes are.
+enum State {
+    Command,
+    Data(DataReceiver),
+    /// The mail is too large; the rest is read and forgotten.
+    Overflow(DummyDataReceiver),
+}
+
+struct Session<'a> {
+    shared: &'a Shared,
+    state: State,
+    commands: RequestReceiver,
+    from: Option<String>,
+    to: Vec<String>,
+    body: Vec<u8>,
+    replies: Vec<u8>,
+    errors: u32,
+    ended: bool,
+}
+
+/// Talks until the other side quits, says nothing for too long, or goes away.
+pub(super) async fn converse(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
+    // Replies are small and waited for.
+    stream.set_nodelay(true)?;
+    let mut session = Session {
+        shared,
+        state: State::Command,
+        commands: RequestReceiver::default(),
+        from: None,
+        to: Vec::new(),
+        body: Vec::new(),
+        replies: b"220 mailbox.localhost ESMTP Tocsin mailbox\r\n".to_vec(),
+        errors: 0,
+        ended: false,
+    };
+    let mut buffer = vec![0u8; READ_BYTES];
+    loop {
+        stream.write_all(&session.replies).await?;
+        session.replies.clear();
+        if session.ended {
+            return stream.shutdown().await;
+        }
+        let Ok(read) = timeout(shared.options.idle, stream.read(&mut buffer)).await else {
+            session.say("421 4.4.2 nothing was said for too long");
+            session.ended = true;
+            continue;
+        };
+        match read? {
+            0 => return Ok(()),
+            length => session.take(&buffer[..length]),
+        }
+    }
+}
+
+impl Session<'_> {
+    /// Takes what came, and leaves the replies to it.
+    fn take(&mut self, bytes: &[u8]) {
+        let mut bytes = bytes.iter();
+        while !self.ended && !bytes.as_slice().is_empty() {
+            match &mut self.state {
+                State::Command => self.take_command(&mut bytes),
+                State::Data(data) => {
+                    let complete = data.ingest(&mut bytes, &mut self.body);
+                    if complete && self.body.len() <= self.shared.options.mail_bytes_max {
+                        let body = std::mem::take(&mut self.body);
+                        let from = self.from.take().unwrap_or_default();
+                        self.shared.put(from, std::mem::take(&mut self.to), body);
+                        self.say("250 2.0.0 kept");
+                        self.state = State::Command;
+                    } else if complete {
+                        self.too_large();
+                    } else if self.body.len() > self.shared.options.mail_bytes_max {
+                        self.state = State::Overflow(DummyDataReceiver::new_data(data));
+                        self.body = Vec::new();
+                    }
+                }
+                State::Overflow(rest) => {
+                    if rest.ingest(&mut bytes) {
+                        self.too_large();
+                    }
+                }
+            }
+        }
+    }
+
+    fn take_command(&mut self, bytes: &mut Iter<'_, u8>) {
+        let request = match self.commands.ingest(bytes) {
+            Ok(request) => request.into_owned(),
+            Err(Error::NeedsMoreData { .. }) => return,
+            Err(error) => {
+                self.errors += 1;
+                match error {
+                    Error::UnknownCommand => self.say("500 5.5.1 unknown command"),
+                    Error::InvalidSenderAddress => self.say("501 5.1.7 the sender is not an address"),
+                    Error::InvalidRecipientAddress => self.say("501 5.1.3 the recipient is not an address"),
+                    Error::SyntaxError { .. } | Error::InvalidParameter { .. } => self.say("501 5.5.4 cannot be understood"),
+                    Error::UnsupportedParameter { .. } => self.say("555 5.5.4 a parameter is not supported"),
+                    // What follows may be the middle of anything.
+                    _ => {
+                        self.say("421 4.7.0 the line is too long");
+                        self.ended = true;
+                    }
+                }
+                if self.errors > ERRORS_MAX {
+                    self.say("421 4.7.0 too many mistakes");
+                    self.ended = true;
+                }
+                return;
+            }
+        };
+        self.answer(request);
+    }
+
+    fn answer(&mut self, request: Request<String>) {
+        match request {
+            Request::Ehlo { .. } => {
+                self.reset();
+                let mut hello = EhloResponse::new("mailbox.localhost");
+                hello.capabilities = EXT_PIPELINING | EXT_8BIT_MIME | EXT_SMTP_UTF8 | EXT_SIZE | EXT_ENHANCED_STATUS_CODES;
+                hello.size = self.shared.options.mail_bytes_max;
+                hello.write(&mut self.replies).expect("memory takes every reply");
+            }
+            Request::Helo { .. } => {
+                self.reset();
+                self.say("250 mailbox.localhost");
+            }
+            Request::Mail { .. } if self.from.is_some() => self.say("503 5.5.1 a mail is under way; RSET ends it"),
+            Request::Mail { from } if from.size > self.shared.options.mail_bytes_max => self.say("552 5.3.4 too large"),
+            Request::Mail { from } => {
+                self.from = Some(from.address);
+                self.say("250 2.1.0 ok");
+            }
+            Request::Rcpt { .. } if self.from.is_none() => self.say("503 5.5.1 say MAIL first"),
+            Request::Rcpt { .. } if self.to.len() >= RECIPIENTS_MAX => self.say("452 4.5.3 too many recipients"),
+            Request::Rcpt { to } => {
+                self.to.push(to.address);
+                self.say("250 2.1.5 ok");
+            }
+            Request::Data if self.from.is_none() => self.say("503 5.5.1 say MAIL first"),
+            Request::Data if self.to.is_empty() => self.say("554 5.5.1 nobody to give it to"),
+            Request::Data => {
+                self.state = State::Data(DataReceiver::new());
+                self.say("354 go on, end with a dot");
+            }
+            Request::Rset => {
+                self.reset();
+                self.say("250 2.0.0 forgotten");
+            }
+            Request::Noop { .. } => self.say("250 2.0.0 ok"),
+            Request::Vrfy { .. } => self.say("252 2.5.0 every mail is taken in"),
+            Request::Help { .. } => self.say("214 2.0.0 see RFC 5321"),
+            Request::Quit => {
+                self.say("221 2.0.0 bye");
+                self.ended = true;
+            }
+            _ => self.say("502 5.5.1 not offered here"),
+        }
+    }
+
+    fn too_large(&mut self) {
+        self.reset();
+        self.say("552 5.3.4 too large");
+    }
+
+    fn reset(&mut self) {
+        (self.from, self.state) = (None, State::Command);
+        self.to.clear();
+        self.body = Vec::new();
+    }
+
+    fn say(&mut self, reply: &str) {
+        self.replies.extend_from_slice(reply.as_bytes());
+        self.replies.extend_from_slice(b"\r\n");
+    }
+}

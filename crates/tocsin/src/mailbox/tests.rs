@@ -1,0 +1,158 @@
+//! Conversations with a mailbox, as a mail server has them.
+
+use expect_test::{Expect, expect};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::*;
+
+async fn start(change: impl FnOnce(&mut MailboxOptions)) -> Mailbox {
+    let local = SocketAddr::from(([127, 0, 0, 1], 0));
+    let mut options = MailboxOptions { smtp: local, page: local, ..MailboxOptions::default() };
+    change(&mut options);
+    Mailbox::start(options).await.expect("free ports")
+}
+
+/// Says everything at once and reads until the mailbox hangs up.
+async fn talk(mailbox: &Mailbox, words: &[u8]) -> String {
+    let mut stream = TcpStream::connect(mailbox.smtp_address()).await.expect("it listens");
+    stream.write_all(words).await.expect("it reads");
+    let mut replies = String::new();
+    stream.read_to_string(&mut replies).await.expect("it answers");
+    replies.replace('\r', "")
+}
+
+async fn check(words: &str, expected: Expect) -> Mailbox {
+    let mailbox = start(|options| options.mail_bytes_max = 200).await;
+    expected.assert_eq(&talk(&mailbox, words.replace('\n', "\r\n").as_bytes()).await);
+    mailbox
+}
+
+#[tokio::test]
+async fn a_pipelined_conversation() {
+    let words = "EHLO me\nMAIL FROM:<a@x> BODY=8BITMIME SMTPUTF8\nRCPT TO:<grüße@x>\nRCPT TO:<b@x>\nDATA\nMessage-ID: <1@x>\nSubject: hi\n\n..dot\nend\n.\n\
+        MAIL FROM:<>\nRCPT TO:<b@x>\nDATA\nMessage-ID: <1@x>\n\n.\nQUIT\n";
+    let mailbox = check(words, expect![[r#"
+        220 mailbox.localhost ESMTP Tocsin mailbox
+        250-mailbox.localhost you had me at EHLO
+        250-SMTPUTF8
+        250-SIZE 200
+        250-PIPELINING
+        250-ENHANCEDSTATUSCODES
+        250 8BITMIME
+        250 2.1.0 ok
+        250 2.1.5 ok
+        250 2.1.5 ok
+        354 go on, end with a dot
+        250 2.0.0 kept
+        250 2.1.0 ok
+        250 2.1.5 ok
+        354 go on, end with a dot
+        250 2.0.0 kept
+        221 2.0.0 bye
+    "#]]).await;
+    assert_eq!(mailbox.counts(), Counts { mails: 2, recipients: 3, bytes: mailbox.counts().bytes, repeated: 1 });
+    let mails = mailbox.newest();
+    assert_eq!(mails[1].to, ["grüße@x", "b@x"]);
+    assert_eq!(Readable::read(&mails[1].bytes).part("text/plain"), Some(".dot\r\nend\r\n"));
+    assert_eq!((mailbox.mails_for("b@x"), mailbox.mails_for("grüße@x")), (2, 1));
+    assert_eq!(*mailbox.arrivals().borrow(), 2);
+}
+
+#[tokio::test]
+async fn mistakes_are_answered_and_survived() {
+    let words = "RCPT TO:<b@x>\nDATA\nNONSENSE\nMAIL FROM:<a@x> SIZE=9999\nMAIL FROM:<a@x>\nMAIL FROM:<b@x>\nDATA\nRSET\nSTARTTLS\nVRFY b\nNOOP\nHELO me\nQUIT\n";
+    let mailbox = check(words, expect![[r#"
+        220 mailbox.localhost ESMTP Tocsin mailbox
+        503 5.5.1 say MAIL first
+        503 5.5.1 say MAIL first
+        500 5.5.1 unknown command
+        552 5.3.4 too large
+        250 2.1.0 ok
+        503 5.5.1 a mail is under way; RSET ends it
+        554 5.5.1 nobody to give it to
+        250 2.0.0 forgotten
+        502 5.5.1 not offered here
+        252 2.5.0 every mail is taken in
+        250 2.0.0 ok
+        250 mailbox.localhost
+        221 2.0.0 bye
+    "#]]).await;
+    assert_eq!(mailbox.counts(), Counts::default());
+}
+
+#[tokio::test]
+async fn a_large_mail_is_refused_and_the_next_is_taken() {
+    let words = format!(
+        "MAIL FROM:<a@x>\nRCPT TO:<b@x>\nDATA\n{}.\nMAIL FROM:<a@x>\nRCPT TO:<b@x>\nDATA\nsmall\n.\nQUIT\n",
+        "a long line of text\n".repeat(20_000)
+    );
+    let mailbox = check(&words, expect![[r#"
+        220 mailbox.localhost ESMTP Tocsin mailbox
+        250 2.1.0 ok
+        250 2.1.5 ok
+        354 go on, end with a dot
+        552 5.3.4 too large
+        250 2.1.0 ok
+        250 2.1.5 ok
+        354 go on, end with a dot
+        250 2.0.0 kept
+        221 2.0.0 bye
+    "#]]).await;
+    assert_eq!(mailbox.newest().iter().map(|mail| mail.bytes.clone()).collect::<Vec<_>>(), [b"small\r\n".to_vec()]);
+}
+
+#[tokio::test]
+async fn a_conversation_byte_by_byte() {
+    let mailbox = start(|_| {}).await;
+    let mut stream = TcpStream::connect(mailbox.smtp_address()).await.expect("it listens");
+    stream.set_nodelay(true).expect("a socket option");
+    for byte in b"MAIL FROM:<a@x>\r\nRCPT TO:<b@x>\r\nDATA\r\nx\r\n..\r\n.\r\nQUIT\r\n" {
+        stream.write_all(&[*byte]).await.expect("it reads");
+    }
+    let mut replies = String::new();
+    stream.read_to_string(&mut replies).await.expect("it answers");
+    assert!(replies.ends_with("250 2.0.0 kept\r\n221 2.0.0 bye\r\n"), "{replies}");
+    assert_eq!(mailbox.newest()[0].bytes, b"x\r\n.\r\n");
+}
+
+#[tokio::test]
+async fn bounds_hold() {
+    let mailbox = start(|options| options.sessions_max = 0).await;
+    assert_eq!(talk(&mailbox, b"").await, "421 4.3.2 too many conversations, come back later\n");
+    let mailbox = start(|_| {}).await;
+    assert!(talk(&mailbox, &[b'x'; 100_000]).await.ends_with("421 4.7.0 the line is too long\n"));
+    let mailbox = start(|_| {}).await;
+    assert!(talk(&mailbox, "NONSENSE\r\n".repeat(100).as_bytes()).await.ends_with("421 4.7.0 too many mistakes\n"));
+}
+
+#[tokio::test]
+async fn the_page_shows_mails_and_runs_nothing_of_them() {
+    let mailbox = start(|_| {}).await;
+    let mail = "MAIL FROM:<a@x>\r\nRCPT TO:<b@x>\r\nDATA\r\nSubject: <script>1</script>\r\nContent-Type: text/html\r\n\r\n<script>2</script>\r\n.\r\nQUIT\r\n";
+    talk(&mailbox, mail.as_bytes()).await;
+    let client = crate::client::Client::new(format!("http://{}", mailbox.page_address()), None).expect("a client");
+    let get = async |path: &str| {
+        let answer = client.exchange(client.request(reqwest::Method::GET, path)).await.expect("an answer");
+        let policy = answer.headers().get("content-security-policy").map(|value| value.to_str().expect("text").to_owned());
+        (answer.status().as_u16(), policy.unwrap_or_default(), answer.text().await.expect("a body"))
+    };
+    let (status, policy, list) = get("/").await;
+    assert_eq!(status, 200);
+    assert!(list.contains("&lt;script&gt;1&lt;/script&gt;") && !list.contains("<script"), "{list}");
+    assert!(policy.contains("default-src 'none'"));
+    let (_, _, shown) = get("/mails/1").await;
+    assert!(shown.contains("<iframe sandbox") && !shown.contains("<script"), "{shown}");
+    let (_, policy, html) = get("/mails/1/html").await;
+    assert!(policy.starts_with("sandbox;") && html.contains("<script>2"));
+    assert_eq!(get("/mails/2").await.0, 404);
+    let (_, _, list) = get("/api/mails").await;
+    let list: serde_json::Value = serde_json::from_str(&list).expect("JSON");
+    assert_eq!((list["mails"].as_u64(), list["items"][0]["to"][0].as_str()), (Some(1), Some("b@x")));
+}
+
+#[tokio::test]
+async fn a_busy_port_gives_way_to_the_next() {
+    let first = start(|_| {}).await;
+    let second = start(|options| options.smtp = first.smtp_address()).await;
+    assert!(second.smtp_address().port() > first.smtp_address().port());
+}

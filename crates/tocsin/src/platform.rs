@@ -1,0 +1,310 @@
+//! The wiring: opens the stores, starts the flow and the faces, and stops them in the opposite order.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    os::unix::fs::{DirBuilderExt, PermissionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use serde::Serialize;
+use tocsin_delivery::{
+    Context, SystemClock,
+    networks::{NetworkError, Networks},
+};
+use tocsin_face_http::HttpOptions;
+use tocsin_model::{definition, problem::Problem, time::Timestamp};
+use tocsin_pipeline::{Pipeline, PipelineOptions};
+use tocsin_service::{FreeSpace, Service};
+use tocsin_store::{
+    error::StoreError,
+    journal::{Journal, JournalOptions},
+    records::Records,
+    sqlite::{
+        journal::SqliteJournal,
+        records::{RecordsOptions, SqliteRecords},
+    },
+};
+use tokio::{net::TcpListener, sync::Mutex, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    configuration::Configuration,
+    failure::{Failure, Outcome},
+    first_key,
+};
+
+/// Keeps a second server away from a data folder. Ends with the value.
+#[derive(Debug)]
+pub struct FolderLock(#[expect(dead_code, reason = "the open file is the lock")] fs::File);
+
+/// A server that runs in this process.
+pub struct Running {
+    /// Where the HTTP face answers.
+    pub address: SocketAddr,
+    /// The data folder.
+    pub data_folder: PathBuf,
+    /// The first admin key, if this start made it.
+    pub first_key: Option<String>,
+    pipeline: Arc<Pipeline>,
+    face: Mutex<JoinHandle<std::io::Result<()>>>,
+    stopping: CancellationToken,
+    // Last, so that the stores are closed before another server may open them.
+    _lock: FolderLock,
+}
+
+/// The clock of the process.
+pub fn now() -> Timestamp {
+    SystemTime::now().into()
+}
+
+/// Makes the data folder if it is missing, and keeps other servers away from it.
+///
+/// # Errors
+/// It cannot be made, or another process holds it.
+pub fn lock_folder(folder: &Path) -> Outcome<FolderLock> {
+    if !folder.exists() {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .map_err(|error| Failure::file("make the data folder", folder, &error))?;
+    }
+    let path = folder.join("lock");
+    let failed = |error: std::io::Error| Failure::file("lock the data folder with", &path, &error);
+    let file = fs::OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+    file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(FolderLock(file)),
+        Err(fs::TryLockError::WouldBlock) => Err(Failure::failed(format!(
+            "another Tocsin uses {}; stop it first, or name another folder with --data",
+            folder.display()
+        ))),
+        Err(fs::TryLockError::Error(error)) => Err(failed(error)),
+    }
+}
+
+/// A definition, examined without a server.
+#[derive(Debug, Default, Serialize)]
+pub struct Examined {
+    /// The application's name, if it could be read.
+    pub name: Option<String>,
+    /// What is wrong.
+    pub problems: Vec<Problem>,
+    /// What will work but cost more than its author may think.
+    pub warnings: Vec<Problem>,
+    /// How each rule is answered.
+    pub rules: Vec<String>,
+}
+
+/// Reads a definition with the files that it names.
+///
+/// # Errors
+/// The file itself cannot be read. Inside are the problems of what it names.
+pub fn read_definition(file: &Path) -> Outcome<Result<String, Vec<Problem>>> {
+    let text = fs::read_to_string(file).map_err(|error| Failure::file("read the definition", file, &error))?;
+    let folder = file.parent().unwrap_or(Path::new("")).to_owned();
+    let load = |path: &str| fs::read_to_string(folder.join(path)).map_err(|error| format!("cannot read {path}: {error}"));
+    Ok(inline_definition(&text, &load))
+}
+
+/// Replaces the files that a definition names by their text.
+///
+/// # Errors
+/// Files that `load` does not find, in its words.
+pub fn inline_definition(text: &str, load: &dyn Fn(&str) -> Result<String, String>) -> Result<String, Vec<Problem>> {
+    definition::inline_files(text, load)
+}
+
+/// Examines a definition: its text, its files, its rules and templates.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn examine(file: &Path, environment: &dyn Fn(&str) -> Option<String>) -> Outcome<Examined> {
+    let checked = read_definition(file)?.and_then(|text| tocsin_pipeline::compile_text(&text, 0, environment));
+    Ok(match checked {
+        Ok(compiled) => Examined {
+            name: Some(compiled.application.name.to_string()),
+            problems: Vec::new(),
+            warnings: compiled.warnings(),
+            rules: compiled.explain().iter().map(ToString::to_string).collect(),
+        },
+        Err(problems) => Examined { problems, ..Examined::default() },
+    })
+}
+
+/// Opens the records of an installation.
+///
+/// # Errors
+/// The store does not open.
+pub async fn open_records(configuration: &Configuration) -> Outcome<Arc<dyn Records>> {
+    let folder = configuration.data.folder.clone();
+    let options = RecordsOptions {
+        reserve_bytes: configuration.records.disk_reserve.0,
+        readers: configuration.records.readers.max(1) as usize,
+        ..RecordsOptions::default()
+    };
+    let opening = tokio::task::spawn_blocking(move || SqliteRecords::open(&folder, &options)).await;
+    let opened = opening.map_err(|error| Failure::failed("opening the records broke").because(&error))?;
+    Ok(Arc::new(opened.map_err(|error| store_failure("records", &error))?))
+}
+
+async fn open_journal(configuration: &Configuration) -> Outcome<Arc<dyn Journal>> {
+    let Configuration { data, journal, .. } = configuration;
+    let options = JournalOptions {
+        event_batches_waiting_max: journal.waiting_batches_max,
+        event_bytes_waiting_max: journal.waiting_bytes_max.0,
+        notifications_waiting_max: journal.waiting_notifications_max,
+        free_bytes_min: journal.disk_reserve.0,
+    };
+    let opened = SqliteJournal::open(data.folder.join("journal.db"), options).await;
+    Ok(Arc::new(opened.map_err(|error| store_failure("journal", &error))?))
+}
+
+fn store_failure(what: &str, error: &StoreError) -> Failure {
+    let advice = match error {
+        StoreError::Full(_) => "make room on the disk of the data folder",
+        StoreError::Damaged(_) => "the file is damaged; `tocsin doctor` tells more",
+        _ => "look at what follows, and at `tocsin doctor`",
+    };
+    Failure::failed(format!("cannot open the {what}: {advice}")).because(error)
+}
+
+/// Starts a server: takes the data folder, opens the stores, runs the applications, answers at the configured address.
+///
+/// # Errors
+/// What is in the way, and what to do about it.
+pub async fn start(configuration: Configuration) -> Outcome<Running> {
+    let folder = configuration.data.folder.clone();
+    let lock = lock_folder(&folder)?;
+    // Before the stores: a port that is taken should be told at once.
+    let listen = configuration.http.listen;
+    let listener = TcpListener::bind(listen).await.map_err(|error| {
+        Failure::failed(format!("cannot listen at {listen}; free it, or choose another with --set http.listen=ADDRESS")).because(&error)
+    })?;
+    let address = listener.local_addr().map_err(|error| Failure::failed("a socket has no address").because(&error))?;
+    let (records, journal) = (open_records(&configuration).await?, open_journal(&configuration).await?);
+    let first_key = first_key::ensure(&*records, &folder, now()).await?;
+    let metrics = configuration.metrics.enabled.then(recorder).flatten();
+    let parts = tocsin_pipeline::Parts {
+        journal: journal.clone(),
+        records: records.clone(),
+        environment: Arc::new(|name| std::env::var(name).ok()),
+        context: Context {
+            clock: Arc::new(SystemClock),
+            installation: records.installation().to_owned(),
+            data_folder: folder.clone(),
+            networks: networks(&configuration)?,
+        },
+        opener: Arc::new(tocsin_delivery::open),
+        options: pipeline_options(&configuration),
+        seed: fastrand::u64(..),
+    };
+    let pipeline = Pipeline::start(parts).await.map_err(|error| Failure::failed("the flow does not start").because(&error))?;
+    let free_space = FreeSpace {
+        folder: folder.clone(),
+        bytes: Arc::new({
+            let folder = folder.clone();
+            move || rustix::fs::statvfs(&folder).ok().map(|stat| stat.f_bavail * stat.f_frsize)
+        }),
+        bytes_min: configuration.journal.disk_reserve.0,
+    };
+    let version = env!("CARGO_PKG_VERSION");
+    let parts = tocsin_service::Parts { records, journal, pipeline: pipeline.clone(), free_space: Some(free_space), version };
+    let service = Service::open(parts).await.map_err(|error| Failure::failed("the API keys cannot be read").because(&error))?;
+    let options = HttpOptions {
+        connections_max: configuration.http.connections_max as usize,
+        header_timeout: configuration.http.header_timeout.0,
+        body_idle_timeout: configuration.http.body_idle_timeout.0,
+        drain_patience: configuration.pipeline.drain_patience.0,
+        body_memory_max: usize::try_from(configuration.http.body_memory_max.0).unwrap_or(usize::MAX),
+        metrics,
+    };
+    let stopping = CancellationToken::new();
+    let face = tokio::spawn(tocsin_face_http::serve(listener, service, options, stopping.clone().cancelled_owned()));
+    Ok(Running { address, data_folder: folder, first_key, pipeline, face: Mutex::new(face), stopping, _lock: lock })
+}
+
+fn pipeline_options(configuration: &Configuration) -> PipelineOptions {
+    let options = &configuration.pipeline;
+    PipelineOptions {
+        quantum_batches: options.quantum_batches.max(1) as usize,
+        quantum_bytes: usize::try_from(options.quantum_bytes.0).unwrap_or(usize::MAX),
+        in_flight_per_channel: options.in_flight_per_channel.max(1) as usize,
+        receipts_chunk: options.receipts_chunk.max(1) as usize,
+        receipts_delay_ms: u64::try_from(options.receipts_delay.0.as_millis()).unwrap_or(u64::MAX),
+        upkeep_seconds: options.upkeep_interval.0.as_secs().max(1),
+        prune_batches: options.prune_batches.max(1) as usize,
+    }
+}
+
+/// What every channel may reach.
+fn networks(configuration: &Configuration) -> Outcome<Networks> {
+    let parse = |text: &String| text.parse().map_err(|error: NetworkError| Failure::usage("mend delivery.allow_networks").because(&error));
+    let allow_networks = configuration.delivery.allow_networks.iter().map(parse).collect::<Outcome<_>>()?;
+    Ok(Networks { allow_networks, allow_hosts: configuration.delivery.allow_hosts.clone() })
+}
+
+/// The process's recorder of metrics; `None` if the process has another one, as a second server in one test.
+fn recorder() -> Option<PrometheusHandle> {
+    let handle = PrometheusBuilder::new().install_recorder().ok()?;
+    tocsin_face_http::metrics::describe(tocsin_face_http::metrics::METRICS);
+    let upkeep = handle.clone();
+    // Without it the summaries of an unread page would grow without bound.
+    tokio::spawn(async move {
+        let mut tick = tokio::time::interval(Duration::from_secs(5));
+        loop {
+            tick.tick().await;
+            upkeep.run_upkeep();
+        }
+    });
+    Some(handle)
+}
+
+impl Running {
+    /// Ends when the server cannot go on.
+    pub async fn failed(&self) -> Failure {
+        let mut face = self.face.lock().await;
+        match (&mut *face).await {
+            Ok(Ok(())) => Failure::failed("the HTTP face has ended"),
+            Ok(Err(error)) => Failure::failed("the HTTP face cannot go on").because(&error),
+            Err(error) => Failure::failed("the HTTP face broke").because(&error),
+        }
+    }
+
+    /// Takes nothing new, finishes what is in flight for at most `patience`, and leaves the rest to the next start. Gives
+    /// whether all was finished.
+    pub async fn stop(&self, patience: Duration) -> bool {
+        self.stopping.cancel();
+        let mut face = self.face.lock().await;
+        let (_, finished) = tokio::join!(
+            async {
+                // It has its own bound; the result was told by `failed` if anybody asked.
+                if !face.is_finished() {
+                    let _ = (&mut *face).await;
+                }
+            },
+            self.pipeline.drain(patience)
+        );
+        finished
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_server_at_a_time_uses_a_folder() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let data = folder.path().join("a/b");
+        let lock = lock_folder(&data).expect("free");
+        assert!(lock_folder(&data).expect_err("taken").message.starts_with("another Tocsin uses"));
+        drop(lock);
+        lock_folder(&data).expect("free again");
+        assert_eq!(fs::metadata(&data).expect("made").permissions().mode() & 0o777, 0o700);
+    }
+}

@@ -1,0 +1,236 @@
+//! What is printed, and in which colour. A reader that went away is an error of kind `BrokenPipe`, never a panic.
+
+use std::{
+    borrow::Cow,
+    fmt::Display,
+    io::{self, BufRead, IsTerminal, Write},
+    sync::Arc,
+    time::Duration,
+};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use parking_lot::Mutex;
+
+/// The colours that have a meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Colour {
+    /// Good, added.
+    Green,
+    /// Look here, changed.
+    Yellow,
+    /// Bad, removed.
+    Red,
+    /// Less important.
+    Dim,
+    /// More important.
+    Bold,
+}
+
+/// Where a command prints.
+pub struct Terminal {
+    out: Mutex<Box<dyn Write + Send>>,
+    interactive: bool,
+    coloured: bool,
+}
+
+impl Terminal {
+    /// Standard output; coloured if it is a terminal and `NO_COLOR` is not set.
+    pub fn standard() -> Self {
+        let interactive = io::stdout().is_terminal();
+        let coloured = interactive && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        Terminal { out: Mutex::new(Box::new(io::stdout())), interactive, coloured }
+    }
+
+    /// Prints into memory, plainly, as into a pipe.
+    pub fn captured() -> (Self, Captured) {
+        let captured = Captured::default();
+        (Terminal { out: Mutex::new(Box::new(captured.clone())), interactive: false, coloured: false }, captured)
+    }
+
+    /// Whether a person looks at it now.
+    pub fn is_interactive(&self) -> bool {
+        self.interactive
+    }
+
+    /// Prints a line.
+    ///
+    /// # Errors
+    /// The output does not take it.
+    pub fn line(&self, text: impl Display) -> io::Result<()> {
+        let mut out = self.out.lock();
+        writeln!(out, "{text}")?;
+        out.flush()
+    }
+
+    /// Prints bytes as they are.
+    ///
+    /// # Errors
+    /// The output does not take them.
+    pub fn bytes(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut out = self.out.lock();
+        out.write_all(bytes)?;
+        out.flush()
+    }
+
+    /// Prints a value as indented JSON.
+    ///
+    /// # Errors
+    /// The output does not take it.
+    pub fn json(&self, value: &impl serde::Serialize) -> io::Result<()> {
+        self.line(serde_json::to_string_pretty(value).map_err(io::Error::other)?)
+    }
+
+    /// The text in a colour, if there are colours.
+    pub fn paint(&self, colour: Colour, text: impl Display) -> String {
+        if !self.coloured {
+            return text.to_string();
+        }
+        let code = match colour {
+            Colour::Green => 32,
+            Colour::Yellow => 33,
+            Colour::Red => 31,
+            Colour::Dim => 2,
+            Colour::Bold => 1,
+        };
+        format!("\x1b[{code}m{text}\x1b[0m")
+    }
+
+    /// Prints rows below their heads, each column as wide as its widest cell.
+    ///
+    /// # Errors
+    /// The output does not take it.
+    pub fn table(&self, heads: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
+        let mut widths: Vec<usize> = heads.iter().map(|head| head.chars().count()).collect();
+        for row in rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        let line = |cells: &mut dyn Iterator<Item = &str>| {
+            let padded: Vec<String> = cells.zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+            padded.join("  ").trim_end().to_owned()
+        };
+        self.line(self.paint(Colour::Dim, line(&mut heads.iter().copied())))?;
+        for row in rows {
+            self.line(line(&mut row.iter().map(String::as_str)))?;
+        }
+        Ok(())
+    }
+
+    /// Asks a question that is answered by `yes`. Without a person at the terminal the answer is no.
+    ///
+    /// # Errors
+    /// The output does not take the question.
+    pub fn confirm(&self, question: &str) -> io::Result<bool> {
+        if !self.interactive || !io::stdin().is_terminal() {
+            return Ok(false);
+        }
+        self.bytes(format!("{question} [yes/no] ").as_bytes())?;
+        let mut answer = String::new();
+        io::stdin().lock().read_line(&mut answer)?;
+        Ok(matches!(answer.trim(), "yes" | "y"))
+    }
+
+    /// A progress bar on standard error, hidden unless a person looks.
+    pub fn progress(&self, length: Option<u64>, template: &str) -> ProgressBar {
+        let bar = match length {
+            Some(length) => ProgressBar::new(length),
+            None => ProgressBar::new_spinner(),
+        };
+        let target = if io::stderr().is_terminal() { ProgressDrawTarget::stderr_with_hz(10) } else { ProgressDrawTarget::hidden() };
+        bar.set_draw_target(target);
+        bar.set_style(ProgressStyle::with_template(template).expect("templates are constants of this crate"));
+        bar
+    }
+}
+
+/// What was printed into memory.
+#[derive(Clone, Default)]
+pub struct Captured(Arc<Mutex<Vec<u8>>>);
+
+impl Captured {
+    /// The text so far.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock()).into_owned()
+    }
+}
+
+impl Write for Captured {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Text from elsewhere without the control characters that would steer a terminal.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if text.chars().any(char::is_control) {
+        text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect::<String>().into()
+    } else {
+        text.into()
+    }
+}
+
+/// A number with separators: `1,234,567`.
+pub fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A time a person can compare: `850 us`, `12.5 ms`, `3.21 s`, `2 min 5 s`.
+pub fn duration(time: Duration) -> String {
+    let micros = time.as_micros();
+    match micros {
+        0..1_000 => format!("{micros} us"),
+        1_000..1_000_000 => format!("{:.1} ms", micros as f64 / 1e3),
+        1_000_000..60_000_000 => format!("{:.2} s", micros as f64 / 1e6),
+        _ => format!("{} min {} s", time.as_secs() / 60, time.as_secs() % 60),
+    }
+}
+
+/// A size a person can compare: `512 B`, `1.5 KiB`, `3.0 GiB`.
+pub fn size(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    for unit in ["B", "KiB", "MiB", "GiB"] {
+        if value < 1024.0 {
+            return if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") };
+        }
+        value /= 1024.0;
+    }
+    format!("{value:.1} TiB")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_for_people() {
+        assert_eq!([0, 999, 1_000, 1_234_567].map(thousands), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!([12, 1_500, 3_210_000, 125_000_000].map(|us| duration(Duration::from_micros(us))), ["12 us", "1.5 ms", "3.21 s", "2 min 5 s"]);
+        assert_eq!([512, 1_536, 3 << 30].map(size), ["512 B", "1.5 KiB", "3.0 GiB"]);
+    }
+
+    #[test]
+    fn text_from_elsewhere_cannot_steer_the_terminal() {
+        assert_eq!(printable("250 ok\x1b[2J"), "250 ok\u{fffd}[2J");
+        assert_eq!(printable("Grüße"), "Grüße");
+    }
+
+    #[test]
+    fn columns_line_up() {
+        let (terminal, captured) = Terminal::captured();
+        terminal.table(&["id", "state"], &[vec!["eb-100".into(), "x".into()], vec!["eb-1".into(), "y".into()]]).expect("memory takes it");
+        assert_eq!(captured.text(), "id      state\neb-100  x\neb-1    y\n");
+    }
+}
