@@ -25,7 +25,7 @@ notifications:
   ping:
     fields: { token: string }
     content: { templates: { base: { subject: "ping", text: "token: {{ token }}\n" } } }
-rules: { all: { on: ping, subscription: every, notify: ping } }
+rules: { everyone: { on: ping, subscription: every, notify: ping } }
 channels:
   email: { protocol: smtp, options: { host: 127.0.0.1, port: "${SINK}", tls: off, from: t@example.org }, retry: [1s, 1s, 5s] }
 "#;

@@ -21,7 +21,7 @@ notifications:
   note:
     fields: { token: string }
     content: { templates: { base: { subject: "note", text: "token: {{ token }}\n" } } }
-rules: { all: { on: note, subscription: every, notify: note } }
+rules: { everyone: { on: note, subscription: every, notify: note } }
 channels:
   email: { protocol: smtp, options: { host: 127.0.0.1, port: "${SINK}", tls: off, from: t@example.org }, retry: [1s, 1s, 1s, 1s, 1s, 1s, 1s, 1s, 1s, 1s] }
 "#;

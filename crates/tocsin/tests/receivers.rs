@@ -30,7 +30,7 @@ notifications:
   note:
     fields: {{ token: string, text: string }}
     content: {{ templates: {{ base: {{ subject: "note {{{{ token }}}}", text: "token: {{{{ token }}}}\n{{{{ text }}}}\n" }} }} }}
-rules: {{ all: {{ on: note, subscription: every, notify: note }} }}
+rules: {{ everyone: {{ on: note, subscription: every, notify: note }} }}
 channels:
   out: {channel}
 "#
