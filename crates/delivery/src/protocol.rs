@@ -83,3 +83,72 @@ fn find(name: &Name, path: &str) -> Result<&'static ProtocolDescription, Problem
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The problems of some options, one a line.
+    fn check(protocol: &str, options: Value, expected: &str) {
+        let protocol = protocol.parse().expect("a name");
+        let problems = super::check(&protocol, options.as_object().expect("an object"), "channels.c.options");
+        let shown: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        assert_eq!(shown.join("\n"), expected);
+    }
+
+    #[test]
+    fn all_problems_at_once() {
+        check(
+            "smtp",
+            json!({ "host": "mail.example.org", "from": "Tocsin <a@b.example>", "tls": "required", "port": 2525 }),
+            "",
+        );
+        check(
+            "smtp",
+            json!({ "hots": "mail", "port": 70000, "tls": "maybe", "username": "me", "headers": { "Subject": "x", "a b": "c" } }),
+            "channels.c.options.hots: `hots` is not an option here; did you mean `host`?\n\
+             channels.c.options.port: invalid value: integer `70000`, expected u16\n\
+             channels.c.options.tls: unknown variant `maybe`, expected one of `off`, `if_offered`, `required`, `implicit`\n\
+             channels.c.options.host: the mail server is missing; give its name or address, such as `mail.example.org`\n\
+             channels.c.options.from: the sender is missing; write `name@domain` or `Shown Name <name@domain>`\n\
+             channels.c.options.password: a user name needs a password; take it from the environment: `${SMTP_PASSWORD}`\n\
+             channels.c.options.headers.Subject: this header field is written by the channel itself; leave it out\n\
+             channels.c.options.headers.a b: this is not the name of a header field; letters, digits and `-`",
+        );
+        check(
+            "http",
+            json!({ "secret": "hunter2", "timeout": "soon", "allow_networks": ["10.0.0.0/99"] }),
+            "channels.c.options.timeout: `soon` is not a time from 1ms to 24h, such as `500ms`, `30s`, `5m` or `2h`\n\
+             channels.c.options.allow_networks: `10.0.0.0/99` is not a network, such as `10.0.0.0/8`, `fd00::/8` or `127.0.0.1`\n\
+             channels.c.options.secret: a secret starts with `whsec_`; make one with `echo whsec_$(openssl rand -base64 32)` and take it \
+             from the environment",
+        );
+        check(
+            "file",
+            json!({ "path": "../x", "rotate_bytes": 1, "format": "ndjson" }),
+            "channels.c.options.path: a relative name stays in the data folder; give the whole path, starting with `/`\n\
+             channels.c.options.rotate_bytes: a file is at least 4096 bytes long before it is renamed",
+        );
+        check("smpt", json!({}), "channels.c.options: `smpt` is not a protocol; did you mean `smtp`?");
+        check(
+            "pigeon",
+            json!({}),
+            "channels.c.options: `pigeon` is not a protocol; the protocols are smtp, http, file",
+        );
+    }
+
+    #[test]
+    fn every_option_is_explained() {
+        for protocol in protocols() {
+            let schema = (protocol.schema)();
+            let properties = schema.get("properties").and_then(Value::as_object).expect("options");
+            for (name, option) in properties {
+                assert!(option.get("description").is_some(), "{}: {name}", protocol.name);
+            }
+        }
+        let required = (protocols()[0].schema)();
+        assert_eq!(required.get("required"), Some(&json!(["host", "from"])));
+    }
+}

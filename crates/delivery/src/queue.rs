@@ -433,3 +433,136 @@ impl Drop for Running {
         self.queue.close();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{context, outgoing, show};
+
+    struct Nobody;
+
+    #[async_trait]
+    impl FarSide for Nobody {
+        async fn probe(&self) -> Result<String, Reason> {
+            Ok(String::new())
+        }
+
+        fn down(&self) -> Option<Reason> {
+            None
+        }
+    }
+
+    fn address_lane(outgoing: &Outgoing) -> Arc<str> {
+        Arc::from(outgoing.address.as_str())
+    }
+
+    /// Queues messages to these addresses, as they are, without any session.
+    async fn queue_of(queue: &Queue, addresses: &str) -> mpsc::Receiver<Answer> {
+        let shared = Shared::new(&"c".parse().expect("a name"), context().clock);
+        let (answers, answered) = mpsc::channel(100);
+        let pending: Vec<_> = addresses
+            .chars()
+            .enumerate()
+            .map(|(number, address)| outgoing(number as u32, &address.to_string()))
+            .map(|outgoing| (address_lane(&outgoing), Pending::new(outgoing, &shared, &answers, Instant::now())))
+            .collect();
+        queue.push_all(pending.into_iter()).await;
+        answered
+    }
+
+    fn taken(queue: &Queue) -> String {
+        std::iter::from_fn(|| queue.try_pop()).map(|pending| pending.outgoing.address.clone()).collect()
+    }
+
+    #[tokio::test]
+    async fn lanes_take_turns_and_leave_room() {
+        // Eight sessions: a lane that is alone gets seven; among others, four.
+        let queue = Queue::shared(8);
+        let _answers = queue_of(&queue, "aaaaaaaaaa").await;
+        assert_eq!(taken(&queue), "aaaaaaa");
+        let _more = queue_of(&queue, "bbc").await;
+        assert_eq!(taken(&queue), "bcb");
+        // The lane of `a` holds more than its half already; it gets on when it is below.
+        for _ in 0..4 {
+            queue.release("a");
+        }
+        assert_eq!(taken(&queue), "a");
+        for lane in ["b", "b", "c"] {
+            queue.release(lane);
+        }
+        assert_eq!(taken(&queue), "aa");
+        let queue = Queue::shared(1);
+        let _answers = queue_of(&queue, "ab").await;
+        assert_eq!(taken(&queue), "ab", "a single session is nobody's reserve");
+    }
+
+    #[tokio::test]
+    async fn a_single_lane_keeps_its_order() {
+        let queue = Queue::single(2);
+        let _answers = queue_of(&queue, "aaaaaa").await;
+        assert_eq!(
+            queue.try_pop_many(2).iter().map(|pending| pending.outgoing.ticket.ordinal).collect::<Vec<_>>(),
+            [0, 1]
+        );
+    }
+
+    #[tokio::test]
+    async fn what_is_left_at_the_end_is_answered() {
+        let queue = Queue::single(1);
+        let mut answered = queue_of(&queue, "abc").await;
+        queue.close();
+        let _late = queue_of(&queue, "d").await;
+        assert!(queue.pop().await.is_none());
+        for _ in 0..3 {
+            let answer = answered.recv().await.expect("an answer");
+            assert_eq!(
+                show(&answer.disposition),
+                "deferred Connection the channel was closed before there was an answer"
+            );
+        }
+        assert!(answered.recv().await.is_none(), "and none twice");
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_an_answer_too_and_the_session_goes_on() {
+        let (queue, shared) = (Queue::single(1), Shared::new(&"c".parse().expect("a name"), context().clock));
+        let sessions = queue.clone();
+        let session = move || {
+            let queue = sessions.clone();
+            async move {
+                while let Some(pending) = queue.pop().await {
+                    assert!(pending.outgoing.address != "poison", "swallowed poison");
+                    pending.answer(Disposition::Delivered { reply: "fine".into() }).await;
+                }
+            }
+        };
+        let open = Running::start(shared, queue, only_lane, Arc::new(Nobody), session);
+        // One place for answers, so that the answer of the panic finds none.
+        let (answers, mut answered) = mpsc::channel(1);
+        for (number, address) in ["a", "b", "poison", "poison", "c"].into_iter().enumerate() {
+            open.send(outgoing(number as u32, address), &answers).await;
+        }
+        drop(answers);
+        let mut shown = Vec::new();
+        while let Some(answer) = answered.recv().await {
+            shown.push((answer.ticket.ordinal, show(&answer.disposition)));
+        }
+        shown.sort();
+        let broken = "deferred Internal the attempt broke off in the middle of our own work";
+        let expected = ["delivered fine", "delivered fine", broken, broken, "delivered fine"];
+        assert!(shown.iter().map(|(_, shown)| shown.as_str()).eq(expected), "{shown:?}");
+        open.settle().await;
+        open.close().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_queue_makes_its_senders_wait() {
+        let queue = Queue::single(1);
+        let _answers = queue_of(&queue, &"a".repeat(QUEUE_LENGTH)).await;
+        let waiting = tokio::time::timeout(Duration::from_secs(1), queue_of(&queue, "b"));
+        assert!(waiting.await.is_err(), "there is no room");
+        drop(queue.try_pop());
+        let room = tokio::time::timeout(Duration::from_secs(1), queue_of(&queue, "b"));
+        assert!(room.await.is_ok(), "there is room for one");
+    }
+}

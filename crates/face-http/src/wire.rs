@@ -15,7 +15,7 @@ use tocsin_model::{
     value::Value,
 };
 use tocsin_service::{
-    applications::{Applied, Checked, RuleText},
+    applications::{Applied, Checked, RuleExplanation},
     events::{Submitted, SubmittedLines},
     keys::MadeKey,
     operations, status, trace,
@@ -154,12 +154,37 @@ impl From<Checked> for CheckedBody {
 #[derive(Serialize, ToSchema)]
 pub(crate) struct RuleBody {
     rule: String,
-    text: String,
+    /// Its alternatives; a subscription that several of them find is matched once.
+    branches: Vec<BranchBody>,
+    /// What its author should know.
+    warnings: Vec<String>,
 }
 
-impl From<RuleText> for RuleBody {
-    fn from(rule: RuleText) -> Self {
-        RuleBody { rule: rule.rule, text: rule.text }
+/// How one alternative of a rule is answered.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct BranchBody {
+    /// Tested once per event.
+    event_guards: Vec<String>,
+    /// Tested once when a subscription is put.
+    subscription_guards: Vec<String>,
+    /// Answered by the hash.
+    keys: Vec<String>,
+    /// Answered by the sorted column.
+    range: Vec<String>,
+    /// Checked for each candidate that the index gives.
+    residual: Vec<String>,
+}
+
+impl From<RuleExplanation> for RuleBody {
+    fn from(rule: RuleExplanation) -> Self {
+        let branches = rule.branches.into_iter().map(|branch| BranchBody {
+            event_guards: branch.event_guards,
+            subscription_guards: branch.subscription_guards,
+            keys: branch.keys,
+            range: branch.range,
+            residual: branch.residual,
+        });
+        RuleBody { rule: rule.rule.to_string(), branches: branches.collect(), warnings: rule.warnings }
     }
 }
 
@@ -367,7 +392,7 @@ pub(crate) struct NotificationBody {
     event_id: String,
     /// The event that it tells of.
     event: Option<Named>,
-    /// Its fields: those of the event by the same name, and those that were computed at the match.
+    /// Its fields, as its content shows them.
     fields: Named,
     recipient: Option<RecipientBody>,
     attempts: Vec<AttemptBody>,
@@ -391,7 +416,7 @@ impl From<operations::Notification> for NotificationBody {
             subscription: notification.subscription.to_string(),
             event_id: notification.event_id.to_string(),
             event: notification.event.map(Named),
-            fields: Named(notification.captured),
+            fields: Named(notification.fields),
             recipient,
             attempts: notification.attempts.into_iter().map(AttemptBody::from).collect(),
             state: notification.outcome.map_or("waiting", Outcome::word),

@@ -37,6 +37,7 @@ pub struct RuleSet {
     pub(crate) classes: Vec<ClassPlan>,
     pub(crate) events: BTreeMap<Name, EventPlan>,
     pub(crate) branches: usize,
+    asks: usize,
 }
 
 #[derive(Debug)]
@@ -89,6 +90,8 @@ pub(crate) struct Branch {
     pub event_guards: Vec<Expression>,
     pub subscription_guards: Vec<Expression>,
     pub keys: Vec<KeyPart>,
+    /// Equal for branches of the same event class whose keys ask the event for the same.
+    pub asks: usize,
     pub range: Range,
     pub residual: Vec<Check>,
 }
@@ -222,6 +225,7 @@ impl RuleSet {
             classes: classes.collect(),
             events: events.collect(),
             branches: 0,
+            asks: 0,
         };
         for (name, rule) in &application.rules {
             match compile_rule(application, name, rule, &set) {
@@ -236,6 +240,17 @@ impl RuleSet {
         let number = RuleNumber(u32::try_from(self.rules.len()).expect("an application has fewer than 2^32 rules"));
         rule.first_branch = self.branches;
         if rule.enabled {
+            for branch in &mut rule.branches {
+                branch.keys.sort_by_key(|key| key.any_of);
+                let same = |other: &&Branch| {
+                    other.keys.len() == branch.keys.len()
+                        && other.keys.iter().zip(&branch.keys).all(|(other, key)| other.event == key.event)
+                };
+                let others = self.rules.iter().filter(|other| other.on == rule.on).flat_map(|other| &other.branches);
+                branch.asks =
+                    others.filter(|other| other.asks > 0).find(same).map_or(self.asks + 1, |other| other.asks);
+                self.asks = self.asks.max(branch.asks);
+            }
             self.branches += rule.branches.len();
             let class = &mut self.classes[rule.class];
             class.rules.push(number);
@@ -525,6 +540,11 @@ fn alternatives(expression: &Expression) -> Option<Vec<Vec<Expression>>> {
                 if list.len() * more.len() > BRANCHES_MAX {
                     return None;
                 }
+                // The usual case, and without it a chain of thousands would be copied thousands of times.
+                if let [only] = more.as_slice() {
+                    list.iter_mut().for_each(|left| left.extend_from_slice(only));
+                    continue;
+                }
                 list = list
                     .iter()
                     .flat_map(|left: &Vec<Expression>| more.iter().map(move |right| [left.as_slice(), right].concat()))
@@ -542,6 +562,7 @@ fn branch(conjuncts: Vec<Expression>, scope: &Scope) -> Branch {
         event_guards: Vec::new(),
         subscription_guards: Vec::new(),
         keys: Vec::new(),
+        asks: 0,
         range: Range::None,
         residual: Vec::new(),
     };

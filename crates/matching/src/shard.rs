@@ -29,7 +29,7 @@ use crate::{
         key::Bound,
         table::{Bits, Table},
     },
-    rule::{Branch, CompiledRule, KeyPart, Range, RuleNumber, RuleSet},
+    rule::{Branch, CompiledRule, Range, RuleNumber, RuleSet},
 };
 
 /// Looks into the index that each change pays for the sweep that takes removed subscriptions out.
@@ -122,6 +122,9 @@ struct Sweep {
 #[derive(Default)]
 struct Desk {
     key: Vec<u8>,
+    /// Which question `key` and `hash` answer for the event at hand; 0 for none.
+    asked: usize,
+    hash: u64,
     slots: Vec<u32>,
     union: Vec<u32>,
     seen: Bits,
@@ -265,6 +268,7 @@ impl Shard {
                     break;
                 }
             };
+            desk.asked = 0;
             for number in &plan.rules {
                 let rule = rules.rule(*number);
                 let occasion = Occasion {
@@ -316,9 +320,8 @@ fn file(branch: &Branch, scene: Scene<'_>, slot: u32, index: &mut Groups, hasher
     let Some((low, high)) = ends else { return };
     let entry = Entry { key: low, high, slot };
     key.clear();
-    // The part that holds a list comes last, since it is the one that varies.
-    let fixed = |part: &&KeyPart| !part.any_of;
-    for part in branch.keys.iter().filter(fixed) {
+    // The part that holds a list stands last, since it is the one that varies.
+    for part in branch.keys.iter().filter(|part| !part.any_of) {
         match value(&part.subscription, scene).and_then(|datum| write_key(&datum, key)) {
             Ok(()) => {}
             Err(_) => return,
@@ -388,11 +391,15 @@ impl<'a> Occasion<'a> {
             }
         }
         let Some(query) = self.query(branch, scene)? else { return Ok(()) };
-        if !self.write_keys(branch, scene, &mut desk.key)? {
-            return Ok(());
+        if desk.asked != branch.asks {
+            desk.asked = 0;
+            if !self.write_keys(branch, scene, &mut desk.key)? {
+                return Ok(());
+            }
+            desk.hash = self.shard.hasher.hash_one(&desk.key[..]);
+            desk.asked = branch.asks;
         }
-        let hash = self.shard.hasher.hash_one(&desk.key[..]);
-        let Some(group) = index.find(hash, &desk.key) else { return Ok(()) };
+        let Some(group) = index.find(desk.hash, &desk.key) else { return Ok(()) };
         let whole = !self.table.has_dead() && branch.residual.is_empty();
         if whole && single {
             group.answer(index.arrangement(), query, &mut |slots| self.give(slots, out));
@@ -446,8 +453,7 @@ impl<'a> Occasion<'a> {
     /// Writes the event's key. False where a part has no value, so that nothing can match.
     fn write_keys(&self, branch: &Branch, scene: Scene<'_>, key: &mut Vec<u8>) -> Result<bool, Trouble> {
         key.clear();
-        let parts = branch.keys.iter().filter(|part| !part.any_of).chain(branch.keys.iter().filter(|part| part.any_of));
-        for part in parts {
+        for part in &branch.keys {
             match value(&part.event, scene).and_then(|datum| write_key(&datum, key)) {
                 Ok(()) => {}
                 Err(Trouble::Cost) => return Err(Trouble::Cost),

@@ -198,5 +198,9 @@ fn bombs_are_refused_or_stopped() {
         let expression = compile(&source, &scope()).expect("an expression");
         assert_eq!(evaluate(&expression, &[], &[]), Err(Trouble::Cost));
     }
+    let high = "1".to_owned() + &" + 1".repeat(254);
+    assert_eq!(value(&high), "255", "the highest that is allowed fits on the stack");
+    let wide = "event.magnitude > 6.0".to_owned() + &" && true".repeat(2_000);
+    assert_eq!(value(&wide), "true");
     assert!(compile("'a'.matches('(((a{100}){100}){100}){100}')", &scope()).is_err());
 }

@@ -168,6 +168,7 @@ impl Recorder {
                 }
                 (Outcome::Delivered, reply)
             }
+            Disposition::Refused { reason } if reason.kind == ReasonKind::Expired => (Outcome::Expired, reason.text),
             Disposition::Refused { reason } => (Outcome::Refused, reason.text),
             Disposition::Deferred { reason, retry_after } => {
                 match self.retry.delay_after(number, retry_after, self.flow.luck()) {

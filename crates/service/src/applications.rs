@@ -16,6 +16,8 @@ use crate::{
     keys::{Caller, Scope},
 };
 
+/// How a rule is answered.
+pub use tocsin_matching::rule::RuleExplanation;
 /// A version of an application that runs.
 pub use tocsin_pipeline::Compiled as Running;
 
@@ -27,16 +29,7 @@ pub struct Checked {
     /// What works but may cost more than its author thinks.
     pub warnings: Vec<Problem>,
     /// How each rule would be answered.
-    pub rules: Vec<RuleText>,
-}
-
-/// How a rule is answered.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RuleText {
-    /// The rule.
-    pub rule: String,
-    /// Which index answers it, and what is checked for each candidate.
-    pub text: String,
+    pub rules: Vec<RuleExplanation>,
 }
 
 /// What a caller wants of an apply.
@@ -63,11 +56,6 @@ pub struct Applied {
     pub differences: Vec<Difference>,
     /// See [`Checked::warnings`].
     pub warnings: Vec<Problem>,
-}
-
-/// How each rule of a version is answered.
-pub fn explain(compiled: &Compiled) -> Vec<RuleText> {
-    compiled.explain().iter().map(|rule| RuleText { rule: rule.rule.to_string(), text: rule.to_string() }).collect()
 }
 
 impl Service {
@@ -109,9 +97,9 @@ impl Service {
     ///
     /// # Errors
     /// It does not run.
-    pub fn application_rules(&self, caller: &Caller, name: &Name) -> Result<Vec<RuleText>, ServiceError> {
+    pub fn application_rules(&self, caller: &Caller, name: &Name) -> Result<Vec<RuleExplanation>, ServiceError> {
         caller.needs(Scope::ApplicationsRead)?;
-        Ok(explain(&*self.running(name)?))
+        Ok(self.running(name)?.explain())
     }
 
     /// Reads a definition and tells everything about it, without applying it.
@@ -121,7 +109,7 @@ impl Service {
     pub async fn check_application(&self, caller: &Caller, text: String) -> Result<Checked, ServiceError> {
         caller.needs(Scope::ApplicationsRead)?;
         Ok(match self.compile(text, 0).await {
-            Ok(compiled) => Checked { problems: Vec::new(), warnings: compiled.warnings(), rules: explain(&compiled) },
+            Ok(compiled) => Checked { problems: Vec::new(), warnings: compiled.warnings(), rules: compiled.explain() },
             Err(problems) => Checked { problems, ..Checked::default() },
         })
     }

@@ -2,7 +2,7 @@
 
 use tocsin_model::{
     event::EventBatch,
-    id::{EventBatchId, NotificationBatchId, NotificationId, SubscriptionId},
+    id::{EventBatchId, Name, NotificationBatchId, NotificationId, SubscriptionId},
     notification::NotificationHead,
     receipt::{Attempt, Outcome},
     value::Value,
@@ -32,8 +32,8 @@ pub struct Notification {
     pub event: Option<Vec<(String, Value)>>,
     /// The event's id.
     pub event_id: tocsin_model::id::EventId,
-    /// The fields that were computed for this subscription, by name.
-    pub captured: Vec<(String, Value)>,
+    /// Its fields, as its content shows them; without its event, only those that were computed at the match.
+    pub fields: Vec<(String, Value)>,
     /// Whom it goes to, as of now; `None` if the subscription is gone.
     pub recipient: Option<Recipient>,
     /// Every attempt, oldest first.
@@ -153,23 +153,36 @@ impl Service {
         let notifications = &stored.notifications;
         let subscription = notifications.subscriptions[at];
         let event_id = notifications.event_of_each().nth(at).ok_or_else(|| damaged(id.batch))?;
-        let captured = notifications
-            .captured
-            .iter()
-            .map(|(name, column)| (name.to_string(), column.value(at).unwrap_or_default()))
-            .collect();
+        let captured = |name: &Name| {
+            let column = notifications.captured.iter().find(|(captured, _)| captured == name);
+            column.and_then(|(_, column)| column.value(at))
+        };
         let event = match self.journal.event_batch(event_id.batch).await? {
             Some((batch, _)) => match self.fields_of(&batch).await {
-                Ok(fields) => batch.events.row(&fields, event_id.ordinal).ok().map(|row| named(&fields, row)),
+                Ok(fields) => batch.events.row(&fields, event_id.ordinal).ok().map(|row| (fields, row)),
                 Err(_) => None,
             },
             None => None,
         };
+        let compiled = self.pipeline.version(&stored.head.application, stored.head.version).await?;
+        let notify = compiled.as_ref().and_then(|compiled| compiled.notify.get(&stored.head.rule));
+        let whole = match (&event, notify) {
+            (Some((fields, row)), Some(notify)) => {
+                let row = notify.row(&notify.event_row(row.clone(), fields), captured);
+                row.ok().map(|row| named(notify.fields(), row))
+            }
+            _ => None,
+        };
+        let fields = whole.unwrap_or_else(|| {
+            let names = notifications.captured.iter().map(|(name, _)| name);
+            names.map(|name| (name.to_string(), captured(name).unwrap_or_default())).collect()
+        });
+        let event = event.map(|(fields, row)| named(&fields, row));
         let recipient = self.records.recipients(&[subscription]).await?.pop().flatten();
         let mut attempts = self.journal.attempts(id.batch).await?;
         attempts.retain(|attempt| attempt.ordinal == id.ordinal);
         let outcome = attempts.last().map(|attempt| attempt.outcome);
-        Ok(Notification { id, head: stored.head, subscription, event, event_id, captured, recipient, attempts, outcome })
+        Ok(Notification { id, head: stored.head, subscription, event, event_id, fields, recipient, attempts, outcome })
     }
 
     /// Suspensions from after the number `after`, oldest first.

@@ -25,9 +25,9 @@ notifications:
   ping:
     fields: { token: string }
     content: { templates: { base: { subject: "ping", text: "token: {{ token }}\n" } } }
-rules: { all: { on: ping, subscription: every, notify: ping } }
+rules: { everyone: { on: ping, subscription: every, notify: ping } }
 channels:
-  email: { protocol: smtp, options: { host: 127.0.0.1, port: "${SINK}", tls: none, from: t@example.org }, retry: [1s, 1s, 5s] }
+  email: { protocol: smtp, options: { host: 127.0.0.1, port: "${SINK}", tls: off, from: t@example.org }, retry: [1s, 1s, 5s] }
 "#;
 
 /// Tokens whose event was acknowledged.
@@ -150,7 +150,7 @@ fn mails_seen(mails: &Mails) -> BTreeSet<String> {
 /// above proves nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_kills_find_a_server_that_acknowledges_too_early() {
-    let (acknowledged, mails, platform) = run(5, &[("TOCSIN_FAULT", "acknowledge-before-commit")]).await;
+    let (acknowledged, mails, platform) = run(5, &[("TOCSIN_FAULT_EARLY_ANSWERS", "64")]).await;
     // What was stored is delivered before this last event.
     let path = "/v1/applications/pings/events/ping";
     for last in 0..64 {

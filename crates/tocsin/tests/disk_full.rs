@@ -21,9 +21,9 @@ notifications:
   note:
     fields: { token: string }
     content: { templates: { base: { subject: "note", text: "token: {{ token }}\n" } } }
-rules: { all: { on: note, subscription: every, notify: note } }
+rules: { everyone: { on: note, subscription: every, notify: note } }
 channels:
-  email: { protocol: smtp, options: { host: 127.0.0.1, port: "${SINK}", tls: none, from: t@example.org }, retry: [1s, 1s, 1s, 1s, 1s, 1s, 1s, 1s, 1s, 1s] }
+  email: { protocol: smtp, options: { host: 127.0.0.1, port: "${SINK}", tls: off, from: t@example.org }, retry: [1s, 1s, 1s, 1s, 1s, 1s, 1s, 1s, 1s, 1s] }
 "#;
 
 /// A file system of 64 MiB of its own, unmounted at the end.
@@ -134,7 +134,7 @@ async fn check(reserve: &str, left: usize) {
     assert_eq!(platform.terminate(), Some(0));
     for entry in fs::read_dir(disk.0.join("data")).expect("a folder") {
         let path = entry.expect("an entry").path();
-        if path.extension().is_some_and(|extension| extension == "sqlite") {
+        if path.extension().is_some_and(|extension| extension == "db") {
             let database = rusqlite::Connection::open(&path).expect("a database");
             let sound: String = database.query_row("pragma integrity_check", [], |row| row.get(0)).expect("an answer");
             assert_eq!(sound, "ok", "{}", path.display());

@@ -30,7 +30,7 @@ notifications:
   note:
     fields: {{ token: string, text: string }}
     content: {{ templates: {{ base: {{ subject: "note {{{{ token }}}}", text: "token: {{{{ token }}}}\n{{{{ text }}}}\n" }} }} }}
-rules: {{ all: {{ on: note, subscription: every, notify: note }} }}
+rules: {{ everyone: {{ on: note, subscription: every, notify: note }} }}
 channels:
   out: {channel}
 "#
@@ -98,7 +98,7 @@ async fn postfix_receives_the_mails() {
     let _sink = SmtpSink::start(port, &inbox);
     let platform = Platform::start(&[]).await;
     let channel = format!(
-        "{{ protocol: smtp, options: {{ host: 127.0.0.1, port: {port}, tls: none, from: t@example.org }}, retry: [1s, 1s, 1s] }}"
+        "{{ protocol: smtp, options: {{ host: 127.0.0.1, port: {port}, tls: off, from: t@example.org }}, retry: [1s, 1s, 1s] }}"
     );
     platform.apply("relay", &application(&channel)).await;
     platform.subscribe("relay", "every", "zoë", "out", "zoe@example.org", serde_json::json!({})).await;

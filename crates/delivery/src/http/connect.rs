@@ -11,7 +11,7 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::{HeaderValue, Request};
+use http::{HeaderValue, Request, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
@@ -30,20 +30,24 @@ use crate::{networks::Networks, tls::Stream};
 
 /// A response is read up to this; what is longer is cut, and its connection given up.
 const RESPONSE_BYTES_MAX: usize = 64 * 1024;
-/// Idle connections kept for one destination.
-const IDLE_MAX: usize = 64;
+/// Idle connections kept in all; more are closed at once.
+const IDLE_MAX: usize = 1024;
 /// A URL longer than this is none.
 const URL_BYTES_MAX: usize = 4096;
 
 /// Where a request goes.
 #[derive(Debug)]
 pub(super) struct Target {
+    /// The address as it was given.
+    pub text: String,
+    /// Scheme, host and port: what a connection is good for.
+    origin: Arc<str>,
     pub secure: bool,
     pub host: String,
     address: Option<IpAddr>,
     pub port: u16,
     /// Path and query.
-    pub path: String,
+    pub path: Uri,
     /// The value of `Host`.
     pub authority: HeaderValue,
 }
@@ -75,12 +79,10 @@ impl Target {
         }
         let authority = &url[url::Position::BeforeHost..url::Position::AfterPort];
         let authority = HeaderValue::try_from(authority).map_err(|_| "the URL names no usable host")?;
-        let path = url[url::Position::BeforePath..url::Position::AfterQuery].to_owned();
-        Ok(Target { secure, host, address, port, path, authority })
-    }
-
-    fn key(&self) -> (bool, String, u16) {
-        (self.secure, self.host.clone(), self.port)
+        let path = &url[url::Position::BeforePath..url::Position::AfterQuery];
+        let path = Uri::try_from(path).map_err(|_| "the URL has no usable path")?;
+        let origin = Arc::from(format!("{}://{host}:{port}", url.scheme()));
+        Ok(Target { text: text.to_owned(), origin, secure, host, address, port, path, authority })
     }
 }
 
@@ -116,7 +118,25 @@ pub(super) struct Connections {
     trust: Arc<ClientConfig>,
     networks: Networks,
     idle_timeout: Duration,
-    idle: Mutex<HashMap<(bool, String, u16), Vec<Connection>>>,
+    idle: Mutex<Idle>,
+}
+
+/// Connections that wait for their next request, by origin.
+struct Idle {
+    connections: HashMap<Arc<str>, Vec<Connection>>,
+    count: usize,
+    swept: Instant,
+}
+
+impl Idle {
+    /// Closes what has been idle for too long.
+    fn sweep(&mut self, now: Instant, idle_timeout: Duration) {
+        self.connections.retain(|_, connections| {
+            connections.retain(|connection| now.duration_since(connection.idle_since) < idle_timeout);
+            !connections.is_empty()
+        });
+        (self.count, self.swept) = (self.connections.values().map(Vec::len).sum(), now);
+    }
 }
 
 /// A connection with its side of the protocol, which runs only while a request is on it.
@@ -137,8 +157,9 @@ pub(super) enum NoResponse {
 
 impl Connections {
     pub fn new(dial: Arc<dyn Dial>, mut trust: ClientConfig, networks: Networks, idle_timeout: Duration) -> Self {
+        let idle = Idle { connections: HashMap::new(), count: 0, swept: Instant::now() };
         trust.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Connections { dial, trust: Arc::new(trust), networks, idle_timeout, idle: Mutex::default() }
+        Connections { dial, trust: Arc::new(trust), networks, idle_timeout, idle: Mutex::new(idle) }
     }
 
     /// Sends a request and reads the response. The caller bounds the time.
@@ -225,24 +246,29 @@ impl Connections {
 
     fn kept(&self, target: &Target) -> Option<Connection> {
         let mut idle = self.idle.lock();
-        let connections = idle.get_mut(&target.key())?;
-        let now = Instant::now();
-        // The one used last is the one most likely to live.
-        let connection =
-            connections.pop().filter(|connection| now.duration_since(connection.idle_since) < self.idle_timeout);
-        if connections.is_empty() || connection.is_none() {
-            idle.remove(&target.key());
+        // The one used last is the one most likely to live; those below it are older.
+        let connection = idle.connections.get_mut(&target.origin)?.pop()?;
+        idle.count -= 1;
+        if connection.idle_since.elapsed() < self.idle_timeout {
+            return Some(connection);
         }
-        connection
+        if let Some(older) = idle.connections.remove(&target.origin) {
+            idle.count -= older.len();
+        }
+        None
     }
 
     fn keep(&self, target: &Target, mut connection: Connection, response: Response, again: bool) -> Response {
         if again {
-            connection.idle_since = Instant::now();
+            let now = Instant::now();
+            connection.idle_since = now;
             let mut idle = self.idle.lock();
-            let connections = idle.entry(target.key()).or_default();
-            if connections.len() < IDLE_MAX {
-                connections.push(connection);
+            if now.duration_since(idle.swept) >= self.idle_timeout {
+                idle.sweep(now, self.idle_timeout);
+            }
+            if idle.count < IDLE_MAX {
+                idle.count += 1;
+                idle.connections.entry(target.origin.clone()).or_default().push(connection);
             }
         }
         response
@@ -250,11 +276,7 @@ impl Connections {
 
     /// Closes what has been idle for too long.
     pub fn sweep(&self) {
-        let now = Instant::now();
-        self.idle.lock().retain(|_, connections| {
-            connections.retain(|connection| now.duration_since(connection.idle_since) < self.idle_timeout);
-            !connections.is_empty()
-        });
+        self.idle.lock().sweep(Instant::now(), self.idle_timeout);
     }
 }
 

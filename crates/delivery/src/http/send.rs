@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header};
 use http_body_util::Full;
 use rustls::ClientConfig;
 use serde::Serialize;
@@ -79,6 +79,8 @@ impl Courier {
 
     /// One request after the other, until the queue is closed.
     pub async fn run(self: Arc<Self>) {
+        // Messages to one destination often follow each other.
+        let mut latest = None;
         loop {
             let mut pending = match timeout(self.options.idle_timeout.0, self.queue.pop()).await {
                 Ok(Some(pending)) => pending,
@@ -89,25 +91,25 @@ impl Courier {
                 }
             };
             let turn = Turn { queue: &self.queue, lane: lane_of(&pending.outgoing) };
-            let disposition = self.attempt(&mut pending).await;
+            let disposition = self.attempt(&mut pending, &mut latest).await;
             drop(turn);
             pending.answer(disposition).await;
         }
     }
 
-    async fn attempt(&self, pending: &mut Pending) -> Disposition {
+    async fn attempt(&self, pending: &mut Pending, latest: &mut Option<Target>) -> Disposition {
         let refused = |kind, text: String| Disposition::Refused { reason: Reason::new(kind, text) };
         if pending.expired() {
             return refused(ReasonKind::Expired, "its time was over before it was sent".into());
         }
-        let target = match Target::parse(&pending.outgoing.address) {
-            Ok(target) => target,
-            Err(text) => return refused(ReasonKind::Address, text),
-        };
-        let (Ok(uri), Ok(id)) =
-            (Uri::try_from(target.path.as_str()), HeaderValue::try_from(&pending.outgoing.message_id))
-        else {
-            return refused(ReasonKind::Address, "the URL has no usable path".into());
+        let address = &pending.outgoing.address;
+        let target =
+            match latest.take().filter(|target| target.text == *address).map_or_else(|| Target::parse(address), Ok) {
+                Ok(target) => &*latest.insert(target),
+                Err(text) => return refused(ReasonKind::Address, text),
+            };
+        let Ok(id) = HeaderValue::try_from(&pending.outgoing.message_id) else {
+            return refused(ReasonKind::Format, "the message id holds characters that no header field may hold".into());
         };
         pending.sent();
         let body = body(&pending.outgoing);
@@ -116,11 +118,13 @@ impl Courier {
         let request = || {
             let mut request = Request::new(Full::new(body.clone()));
             *request.method_mut() = Method::POST;
-            *request.uri_mut() = uri.clone();
+            *request.uri_mut() = target.path.clone();
             let headers = request.headers_mut();
             headers.reserve(self.headers.len() + 5);
             headers.insert(header::HOST, target.authority.clone());
-            headers.extend(self.headers.iter().map(|(name, value)| (name.clone(), value.clone())));
+            for (name, value) in &self.headers {
+                headers.insert(name.clone(), value.clone());
+            }
             headers.insert(HeaderName::from_static("webhook-id"), id.clone());
             headers.insert(HeaderName::from_static("webhook-timestamp"), HeaderValue::from(seconds));
             if let Some(signature) = signature.as_deref().and_then(|signature| HeaderValue::from_str(signature).ok()) {
@@ -128,7 +132,7 @@ impl Courier {
             }
             request
         };
-        match timeout(self.options.timeout.0, self.connections.exchange(&target, request)).await {
+        match timeout(self.options.timeout.0, self.connections.exchange(target, request)).await {
             Ok(Ok(response)) => disposition(&response, self.clock.now(), self.options.retry_after_max.0),
             Ok(Err(NoResponse::Trouble(reason))) => Disposition::Deferred { reason, retry_after: None },
             Ok(Err(NoResponse::Closed(reason))) => Disposition::Refused { reason },

@@ -10,9 +10,9 @@ use crate::options::{Options, Wait};
 /// Options of a channel with the protocol `smtp`.
 #[derive(Clone, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(extend("required" = ["host", "from"]))]
 pub struct SmtpOptions {
     /// The mail server: a name or an address.
-    #[schemars(required)]
     pub host: Option<String>,
     /// Its port. Without one: 465 with `tls: implicit`, 587 with a user name, else 25.
     pub port: Option<u16>,
@@ -27,7 +27,6 @@ pub struct SmtpOptions {
     /// Whether the password may travel over a connection that is not encrypted.
     pub allow_plain_auth: bool,
     /// The sender, `name@domain` or `Shown Name <name@domain>`; also the return address.
-    #[schemars(required)]
     pub from: Option<String>,
     /// Where answers go, if not to the sender.
     pub reply_to: Option<String>,

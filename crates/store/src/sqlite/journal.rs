@@ -14,7 +14,7 @@ mod packing; // bodies and lists of numbers, made small
 mod schema; // the tables
 mod tally; // counters that are always true
 
-#[cfg(feature = "faults")]
+#[cfg(debug_assertions)]
 mod faults; // a broken build, on purpose
 
 use std::{path::Path, sync::Arc, time::Duration};

@@ -43,8 +43,8 @@ pub async fn accept(database: &Database, shared: &Shared, new: NewEventBatch) ->
         body: super::off_the_runtime(new.events.bytes().len(), move || pack_body(new.events.bytes().clone())).await?,
         idempotency: new.idempotency,
     };
-    #[cfg(feature = "faults")]
-    let row = match super::faults::answer_early(database, shared, row, store).await {
+    #[cfg(debug_assertions)]
+    let row = match super::faults::answer_early(database, shared, row, store_as).await {
         Ok(answer) => return answer,
         Err(row) => row,
     };
@@ -64,6 +64,16 @@ fn store(
         return Ok(before);
     }
     let id = Last::next(&shared.counters.last.event_batch);
+    store_as(connection, after, shared, row, id)
+}
+
+fn store_as(
+    connection: &Connection,
+    after: &mut AfterCommit,
+    shared: &Shared,
+    row: NewRow,
+    id: u64,
+) -> Result<Accepted, StoreError> {
     if let Some(Idempotency { key, content, until }) = &row.idempotency {
         // A key that is there is one that is over.
         connection

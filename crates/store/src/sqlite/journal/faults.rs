@@ -1,4 +1,4 @@
-//! A broken build, on purpose: shows that the crash tests bite. Not part of a normal build.
+//! A broken journal, on purpose: shows that the crash tests bite. Not part of a release build.
 
 use std::sync::OnceLock;
 
@@ -28,7 +28,7 @@ pub async fn answer_early<Row: Send + 'static>(
     database: &Database,
     shared: &Shared,
     row: Row,
-    store: fn(&Connection, &mut AfterCommit, &Shared, Row) -> Result<Accepted, StoreError>,
+    store: fn(&Connection, &mut AfterCommit, &Shared, Row, u64) -> Result<Accepted, StoreError>,
 ) -> Result<Result<Accepted, StoreError>, Row> {
     static HELD: Mutex<Vec<Held>> = Mutex::new(Vec::new());
     if early_answers() == 0 {
@@ -38,7 +38,7 @@ pub async fn answer_early<Row: Send + 'static>(
     let shared = shared.clone();
     let ready = {
         let mut held = HELD.lock();
-        held.push(Box::new(move |connection, after| store(connection, after, &shared, row).map(|_| ())));
+        held.push(Box::new(move |connection, after| store(connection, after, &shared, row, id).map(|_| ())));
         if held.len() < early_answers() { Vec::new() } else { std::mem::take(&mut *held) }
     };
     for job in ready {

@@ -1,0 +1,8 @@
+//! The face over a real socket, in front of a whole platform in memory.
+
+mod bad_input;
+mod events;
+mod platform;
+mod reference;
+mod resources;
+mod transfer;

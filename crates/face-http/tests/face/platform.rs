@@ -1,0 +1,144 @@
+//! A whole platform in memory behind a real socket, for the tests of the face.
+
+use std::sync::Arc;
+
+use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
+use serde_json::Value as Json;
+use tocsin_delivery::{Context, Networks, SystemClock};
+use tocsin_face_http::HttpOptions;
+use tocsin_model::time::Timestamp;
+use tocsin_pipeline::Pipeline;
+use tocsin_service::{Parts, Service, keys};
+use tocsin_store::{journal::JournalOptions, memory::{MemoryJournal, MemoryRecords}, records::Records};
+use tocsin_testkit::{FarEnds, SimulatedClock};
+
+pub const QUAKES: &str = "
+application: quakes
+events:
+  quake:
+    fields:
+      place: {type: string, required: true}
+      magnitude: {type: number, required: true}
+subscriptions:
+  strong:
+    fields:
+      magnitude: {type: number, required: true}
+      note: {type: string}
+notifications:
+  shaken:
+    fields:
+      place: string
+    content:
+      engine: jinja
+      templates:
+        base: {text: 'A quake at {{ place }}'}
+rules:
+  strong_enough:
+    on: quake
+    subscription: strong
+    when: event.magnitude >= sub.magnitude
+    notify: shaken
+channels:
+  mail:
+    protocol: file
+    options: {path: out.ndjson}
+";
+
+pub struct Platform {
+    pub address: String,
+    pub key: String,
+    pub client: Client,
+    pub far_ends: FarEnds,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    served: tokio::task::JoinHandle<std::io::Result<()>>,
+}
+
+impl Platform {
+    pub async fn start() -> Platform {
+        Platform::with(HttpOptions::default(), JournalOptions::default()).await
+    }
+
+    pub async fn with(options: HttpOptions, journal: JournalOptions) -> Platform {
+        let records: Arc<dyn Records> = Arc::new(MemoryRecords::new().expect("records"));
+        let journal = Arc::new(MemoryJournal::new(journal));
+        let made = keys::first_key(&*records, Timestamp(0)).await.expect("a key").expect("the first");
+        let far_ends = FarEnds::new(SimulatedClock::midnight());
+        let ends = far_ends.clone();
+        let parts = tocsin_pipeline::Parts {
+            journal: journal.clone(),
+            records: records.clone(),
+            environment: Arc::new(|_| None),
+            context: Context {
+                clock: Arc::new(SystemClock),
+                installation: "test".to_owned(),
+                data_folder: std::path::PathBuf::new(),
+                networks: Networks::default(),
+            },
+            opener: Arc::new(move |name, _, _| Ok(ends.channel(name.as_str()))),
+            options: tocsin_pipeline::PipelineOptions::default(),
+            seed: 7,
+        };
+        let pipeline = Pipeline::start(parts).await.expect("a pipeline");
+        let service = Service::open(Parts { records, journal, pipeline, free_space: None, version: "0.0.0-test" });
+        let service = service.await.expect("a service");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = format!("http://{}", listener.local_addr().expect("an address"));
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let served = tokio::spawn(tocsin_face_http::serve(listener, service, options, async {
+            let _ = stopped.await;
+        }));
+        let client = Client::builder().build().expect("a client");
+        Platform { address, key: made.text, client, far_ends, stop: Some(stop), served }
+    }
+
+    /// With the application `quakes` and the subscriber `alice`.
+    pub async fn with_quakes() -> Platform {
+        let platform = Platform::start().await;
+        platform.apply_quakes().await;
+        platform
+    }
+
+    pub async fn apply_quakes(&self) {
+        let (status, body) = self.put("/v1/applications/quakes", "application/yaml", QUAKES).await;
+        assert_eq!(status, 201, "{body}");
+        let alice = r#"{"id":"alice","devices":{"mail":{"channel":"mail","address":"alice@example.org"}}}"#;
+        let (status, body) = self.post("/v1/subscribers", "application/json", alice).await;
+        assert_eq!(status, 201, "{body}");
+    }
+
+    pub fn request(&self, method: &str, path: &str) -> RequestBuilder {
+        let method = Method::from_bytes(method.as_bytes()).expect("a method");
+        self.client.request(method, format!("{}{path}", self.address)).bearer_auth(&self.key)
+    }
+
+    pub async fn get(&self, path: &str) -> (StatusCode, Json) {
+        answer(self.request("GET", path)).await
+    }
+
+    pub async fn post(&self, path: &str, kind: &str, body: &str) -> (StatusCode, Json) {
+        answer(self.request("POST", path).header("content-type", kind).body(body.to_owned())).await
+    }
+
+    pub async fn put(&self, path: &str, kind: &str, body: &str) -> (StatusCode, Json) {
+        answer(self.request("PUT", path).header("content-type", kind).body(body.to_owned())).await
+    }
+
+    /// Asks the server to end, and waits until it has.
+    pub async fn stop(mut self) {
+        let _ = self.stop.take().expect("it runs").send(());
+        drop(std::mem::take(&mut self.client));
+        self.served.await.expect("it does not panic").expect("it ends well");
+    }
+}
+
+pub async fn answer(request: RequestBuilder) -> (StatusCode, Json) {
+    let response = request.send().await.expect("an answer");
+    let status = response.status();
+    (status, json(response).await)
+}
+
+/// The body as JSON; null if it is empty, text if it is none.
+pub async fn json(response: Response) -> Json {
+    let text = response.text().await.expect("a body");
+    if text.is_empty() { Json::Null } else { serde_json::from_str(&text).unwrap_or(Json::String(text)) }
+}

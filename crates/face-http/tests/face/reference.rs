@@ -1,0 +1,121 @@
+//! The reference pages are those of the code; pages and health need no key; connections have bounds.
+
+use std::path::PathBuf;
+
+use tocsin_face_http::{HttpOptions, metrics, openapi_document};
+use tocsin_store::journal::JournalOptions;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::platform::Platform;
+
+/// Compares a committed file with what the code makes; `UPDATE=1` writes it.
+fn check_reference(name: &str, expected: &str) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference").join(name);
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, expected).expect("the file can be written");
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(found == expected, "docs/reference/{name} is not what the code makes; run the tests with UPDATE=1");
+}
+
+#[test]
+fn the_description_of_the_api_is_current() {
+    check_reference("openapi.json", &openapi_document());
+}
+
+#[test]
+fn the_reference_of_the_metrics_is_current() {
+    let page = format!(
+        "# Metrics of the HTTP face\n\nServed at `/metrics` in the text format of Prometheus. This page is made from the code.\n\n{}",
+        metrics::reference(metrics::METRICS)
+    );
+    check_reference("metrics-http.md", &page);
+}
+
+#[tokio::test]
+async fn pages_and_health_need_no_key() {
+    let platform = Platform::with_quakes().await;
+    let pages = [
+        ("/", 200, "text/html"),
+        ("/style.css", 200, "text/css"),
+        ("/favicon.svg", 200, "image/svg+xml"),
+        ("/livez", 200, "text/plain"),
+        ("/readyz", 200, "application/json"),
+        ("/openapi.json", 200, "application/json"),
+        ("/explorer/", 200, "text/html"),
+        ("/explorer/swagger-ui-bundle.js", 200, "text/javascript"),
+        ("/problems/invalid", 200, "text/html"),
+        ("/problems/unheard-of", 404, "application/problem+json"),
+        ("/explorer/nothing.js", 404, "application/problem+json"),
+        ("/metrics", 404, "application/problem+json"),
+    ];
+    for (path, status, kind) in pages {
+        let response = platform.client.get(format!("{}{path}", platform.address)).send().await.expect("an answer");
+        let headers = response.headers();
+        assert_eq!(response.status(), status, "{path}");
+        let found = headers["content-type"].to_str().expect("text");
+        assert!(found.starts_with(kind), "{path}: {found}");
+        assert_eq!(headers["x-content-type-options"], "nosniff", "{path}");
+        let policy = headers["content-security-policy"].to_str().expect("text");
+        assert!(policy.contains("default-src 'self'") && policy.contains("frame-ancestors 'none'"), "{path}: {policy}");
+        assert!(!headers.contains_key("access-control-allow-origin"), "{path}");
+        assert!(headers.contains_key("x-request-id"), "{path}");
+    }
+    let page = platform.client.get(&platform.address).send().await.expect("a page").text().await.expect("text");
+    assert!(page.contains("quakes") && !page.contains("alice") && !page.contains("style=") && !page.contains("<script"), "{page}");
+    let (_, status) = platform.get("/v1/status").await;
+    assert_eq!((status["ready"].as_bool(), status["counts"]["subscribers"].as_u64()), (Some(true), Some(1)), "{status}");
+    let echoed = platform.client.get(format!("{}/livez", platform.address)).header("x-request-id", "my-id_1").send().await;
+    assert_eq!(echoed.expect("an answer").headers()["x-request-id"], "my-id_1");
+    let replaced = platform.client.get(format!("{}/livez", platform.address)).header("x-request-id", "<b>").send().await;
+    assert_ne!(replaced.expect("an answer").headers()["x-request-id"], "<b>");
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn a_connection_too_many_is_told_so() {
+    let options = HttpOptions { connections_max: 1, ..HttpOptions::default() };
+    let platform = Platform::with(options, JournalOptions::default()).await;
+    let address = platform.address.trim_start_matches("http://").to_owned();
+    let mut first = tokio::net::TcpStream::connect(&address).await.expect("a connection");
+    first.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("a request");
+    let mut answer = [0; 12];
+    first.read_exact(&mut answer).await.expect("an answer");
+    assert_eq!(&answer, b"HTTP/1.1 200");
+    let mut second = tokio::net::TcpStream::connect(&address).await.expect("a connection");
+    let mut refusal = String::new();
+    second.read_to_string(&mut refusal).await.expect("an answer");
+    assert!(refusal.starts_with("HTTP/1.1 503") && refusal.contains("Retry-After"), "{refusal}");
+    let body = refusal.split("\r\n\r\n").nth(1).expect("a body");
+    assert!(refusal.contains(&format!("Content-Length: {}\r\n", body.len())), "{refusal}");
+    drop(first);
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn a_body_that_pauses_is_given_up() {
+    let options = HttpOptions { body_idle_timeout: std::time::Duration::from_millis(1), ..HttpOptions::default() };
+    let platform = Platform::with(options, JournalOptions::default()).await;
+    let address = platform.address.trim_start_matches("http://").to_owned();
+    let mut slow = tokio::net::TcpStream::connect(&address).await.expect("a connection");
+    let head = format!(
+        "POST /v1/subscribers HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\ncontent-length: 10\r\n\r\n{{",
+        platform.key
+    );
+    slow.write_all(head.as_bytes()).await.expect("the head");
+    let mut answer = String::new();
+    slow.read_to_string(&mut answer).await.expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 408") && answer.contains("/problems/timeout"), "{answer}");
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn a_full_journal_asks_to_come_again() {
+    let journal = JournalOptions { event_batches_waiting_max: 0, ..JournalOptions::default() };
+    let platform = Platform::with(HttpOptions::default(), journal).await;
+    platform.apply_quakes().await;
+    let request = platform.request("POST", "/v1/applications/quakes/events/quake").header("content-type", "application/json");
+    let response = request.body(r#"{"place":"Kobe","magnitude":6}"#).send().await.expect("an answer");
+    assert_eq!((response.status().as_u16(), response.headers().contains_key("retry-after")), (503, true));
+    platform.stop().await;
+}
