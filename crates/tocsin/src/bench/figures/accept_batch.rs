@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{
     Bench, Measuring,
-    accept_single::{DEFINITION, PATH, event},
+    accept_single::{DEFINITION, PATH, events},
 };
 use crate::{
     bench::{
@@ -33,7 +33,7 @@ async fn run(context: &Context) -> Outcome<Figure> {
     let folder = context.folder()?;
     let server = Server::start(context, folder.path()).await?;
     server.apply("intake", DEFINITION).await?;
-    let body = Value::Array(vec![event(); EVENTS]).to_string();
+    let body = Value::Array(events(EVENTS)).to_string();
     let request = wire::post(PATH, &server.key, "application/json", body.as_bytes());
     let time = Duration::from_secs(context.size(5, 1));
     let (mut batches, _) = wire::flood(server.port, request.clone(), CONNECTIONS, Duration::from_millis(500)).await?;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Bench, Measuring};
 use crate::{
@@ -38,11 +38,33 @@ channels: {records: {protocol: file}}
 pub const PATH: &str = "/v1/applications/intake/events/reading";
 const CONNECTIONS: usize = 64;
 
-/// An event of 250 characters.
-pub fn event() -> serde_json::Value {
-    let empty = json!({"device": "d-0042", "value": 21.5, "text": ""});
-    let padding = 250 - empty.to_string().len();
-    json!({"device": "d-0042", "value": 21.5, "text": "x".repeat(padding)})
+const CONSONANTS: &[u8] = b"bcdfghjklmnprstvz";
+const VOWELS: &[u8] = b"aeiou";
+
+/// Characters of an event.
+pub const EVENT_CHARACTERS: usize = 250;
+
+/// So many events of 250 characters, the same each time. No two are alike, and their text is of words: the journal
+/// compresses, and would make nothing of repeated letters.
+pub fn events(count: usize) -> Vec<Value> {
+    let mut chance = fastrand::Rng::with_seed(0x5EED_2026);
+    let event = |_| {
+        let device = format!("d-{:04}", chance.u32(..10_000));
+        let value = f64::from(chance.u32(10_000..100_000)) / 1_000.0;
+        let empty = json!({"device": device, "value": value, "text": ""});
+        let length = EVENT_CHARACTERS - empty.to_string().len();
+        let mut text = String::with_capacity(length + 16);
+        while text.len() < length {
+            for _ in 0..chance.u8(1..=4) {
+                text.push(char::from(CONSONANTS[chance.usize(..CONSONANTS.len())]));
+                text.push(char::from(VOWELS[chance.usize(..VOWELS.len())]));
+            }
+            text.push(' ');
+        }
+        text.truncate(length);
+        json!({"device": device, "value": value, "text": text})
+    };
+    (0..count).map(event).collect()
 }
 
 async fn run(context: &Context) -> Outcome<Figure> {
@@ -51,7 +73,7 @@ async fn run(context: &Context) -> Outcome<Figure> {
     server.apply("intake", DEFINITION).await?;
     let key = format!("Bearer {}", server.key);
     let headers = [("Content-Type", "application/json"), ("Authorization", key.as_str())];
-    let body = event().to_string();
+    let body = events(1)[0].to_string();
     let wrk = Wrk::new(context, CONNECTIONS, &headers, body.as_bytes())?;
     let wrk = wrk.ok_or_else(|| Failure::failed("wrk is needed to post the events"))?;
     let nginx = Nginx::start(context).await?;
@@ -90,8 +112,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_event_has_its_size_and_the_definition_is_in_order() {
-        assert_eq!(event().to_string().len(), 250);
+    fn the_events_have_their_size_and_the_definition_is_in_order() {
+        let events = events(1_000);
+        assert!(events.iter().all(|event| event.to_string().len() == EVENT_CHARACTERS), "{:?}", events[0]);
+        assert_eq!(events, super::events(1_000));
+        assert_ne!(events[0], events[1]);
         let problems = tocsin_pipeline::compile_text(DEFINITION, 1, &|_| None).err();
         assert!(problems.is_none(), "{problems:?}");
     }
