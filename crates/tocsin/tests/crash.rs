@@ -27,7 +27,14 @@ notifications:
     content: { templates: { base: { subject: "ping", text: "token: {{ token }}\n" } } }
 rules: { everyone: { on: ping, subscription: every, notify: ping } }
 channels:
-  email: { protocol: smtp, options: { host: 127.0.0.1, port: "${SINK}", tls: off, from: t@example.org }, retry: [1s, 1s, 5s] }
+  email:
+    protocol: smtp
+    options:
+      host: 127.0.0.1
+      port: ${SINK}
+      tls: off
+      from: t@example.org
+    retry: [1s, 1s, 5s]
 "#;
 
 /// Tokens whose event was acknowledged.

@@ -23,7 +23,14 @@ notifications:
     content: { templates: { base: { subject: "note", text: "token: {{ token }}\n" } } }
 rules: { everyone: { on: note, subscription: every, notify: note } }
 channels:
-  email: { protocol: smtp, options: { host: 127.0.0.1, port: "${SINK}", tls: off, from: t@example.org }, retry: [1s, 1s, 1s, 1s, 1s, 1s, 1s, 1s, 1s, 1s] }
+  email:
+    protocol: smtp
+    options:
+      host: 127.0.0.1
+      port: ${SINK}
+      tls: off
+      from: t@example.org
+    retry: [1s, 1s, 1s, 1s, 1s, 1s, 1s, 1s, 1s, 1s]
 "#;
 
 /// A file system of 64 MiB of its own, unmounted at the end.
