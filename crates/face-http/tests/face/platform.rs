@@ -9,7 +9,11 @@ use tocsin_face_http::HttpOptions;
 use tocsin_model::time::Timestamp;
 use tocsin_pipeline::Pipeline;
 use tocsin_service::{Parts, Service, keys};
-use tocsin_store::{journal::JournalOptions, memory::{journal::MemoryJournal, records::MemoryRecords}, records::Records};
+use tocsin_store::{
+    journal::JournalOptions,
+    memory::{journal::MemoryJournal, records::MemoryRecords},
+    records::Records,
+};
 use tocsin_testkit::{FarEnds, SimulatedClock};
 
 pub const QUAKES: &str = "
