@@ -150,7 +150,10 @@ pub(crate) fn compare_reference(name: &str, generated: &str) {
         std::fs::write(&path, generated).expect("the page can be written");
     }
     let committed = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(committed == generated, "docs/reference/{name} is not what the code says; run `UPDATE=1 cargo test -p tocsin`");
+    assert!(
+        committed == generated,
+        "docs/reference/{name} is not what the code says; run `UPDATE=1 cargo test -p tocsin`"
+    );
 }
 
 #[cfg(test)]

@@ -26,7 +26,14 @@ pub struct ConnectionArgs {
     #[arg(long, global = true, env = "TOCSIN_SERVER", value_name = "URL", default_value = DEFAULT_SERVER, help_heading = "Server")]
     pub server: String,
     /// The API key
-    #[arg(long, global = true, env = "TOCSIN_KEY", value_name = "KEY", hide_env_values = true, help_heading = "Server")]
+    #[arg(
+        long,
+        global = true,
+        env = "TOCSIN_KEY",
+        value_name = "KEY",
+        hide_env_values = true,
+        help_heading = "Server"
+    )]
     pub key: Option<String>,
     /// A file with the API key [default for a server on this machine: admin.key in the data folder]
     #[arg(long, global = true, env = "TOCSIN_KEY_FILE", value_name = "FILE", help_heading = "Server")]
@@ -40,15 +47,22 @@ impl ConnectionArgs {
     /// The address is no URL, or the key file cannot be read.
     pub fn client(&self, configuration: &ConfigurationArgs) -> Outcome<Client> {
         let server = self.server.trim_end_matches('/').to_owned();
-        let url = reqwest::Url::parse(&server).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+        let url =
+            reqwest::Url::parse(&server).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
         let Some(url) = url else {
-            return Err(Failure::usage(format!("give the server as a URL such as {DEFAULT_SERVER}, not `{}`", printable(&server))));
+            return Err(Failure::usage(format!(
+                "give the server as a URL such as {DEFAULT_SERVER}, not `{}`",
+                printable(&server)
+            )));
         };
         let key = match (&self.key, &self.key_file) {
             (Some(key), _) => Some(key.trim().to_owned()),
-            (None, Some(path)) => {
-                Some(fs::read_to_string(path).map_err(|error| Failure::file("read the key from", path, &error))?.trim().to_owned())
-            }
+            (None, Some(path)) => Some(
+                fs::read_to_string(path)
+                    .map_err(|error| Failure::file("read the key from", path, &error))?
+                    .trim()
+                    .to_owned(),
+            ),
             // The machine's own admin key is never sent to another machine.
             (None, None) if is_loopback(&url) => configuration::load(configuration, &[])
                 .ok()
@@ -130,7 +144,8 @@ impl Client {
     /// # Errors
     /// As [`Client::send`], or the answer is not JSON.
     pub async fn get(&self, path: &str, query: &[(&str, &str)]) -> Outcome<Value> {
-        let answer = self.send(self.request(Method::GET, &with_query(path, query)).timeout(Duration::from_secs(60))).await?;
+        let answer =
+            self.send(self.request(Method::GET, &with_query(path, query)).timeout(Duration::from_secs(60))).await?;
         self.json(answer).await
     }
 
@@ -185,7 +200,10 @@ impl Client {
     /// What to do when there is no answer.
     pub fn unreachable(&self, error: &reqwest::Error) -> Failure {
         let advice = if error.is_connect() {
-            format!("no server answers at {}; start one with `tocsin serve`, or name another with --server or TOCSIN_SERVER", self.server)
+            format!(
+                "no server answers at {}; start one with `tocsin serve`, or name another with --server or TOCSIN_SERVER",
+                self.server
+            )
         } else if error.is_timeout() {
             format!("{} takes too long to answer; see `tocsin doctor`", self.server)
         } else {
@@ -222,7 +240,10 @@ impl Trouble {
         };
         let problems = self.body["problems"].as_array().map(Vec::as_slice).unwrap_or_default();
         let advice = match self.status.as_u16() {
-            401 => "give a valid API key with --key, TOCSIN_KEY or --key-file; `tocsin init` and the first start print one".to_owned(),
+            401 => {
+                "give a valid API key with --key, TOCSIN_KEY or --key-file; `tocsin init` and the first start print one"
+                    .to_owned()
+            }
             403 => "use a key that has the scope; `tocsin keys create --scope` makes one".to_owned(),
             404 => "check the name or id: the server does not have it".to_owned(),
             409 if self.slug() == "would-drop-data" => "name what may be dropped with --allow-drop".to_owned(),
@@ -318,9 +339,14 @@ mod tests {
 
     #[test]
     fn a_problem_first_says_what_to_do() {
-        check(401, None, Value::Null, expect![[r#"
+        check(
+            401,
+            None,
+            Value::Null,
+            expect![[r#"
             give a valid API key with --key, TOCSIN_KEY or --key-file; `tocsin init` and the first start print one
-              unauthorized (HTTP 401)"#]]);
+              unauthorized (HTTP 401)"#]],
+        );
         check(
             422,
             None,
@@ -333,12 +359,22 @@ mod tests {
                   4:9: rules.near.when: `event.mag` does not exist; did you mean `event.magnitude`?
                   evil �[2J"#]],
         );
-        check(503, Some(5), json!({"title": "full", "detail": "the disk has 12 MiB left"}), expect![[r#"
+        check(
+            503,
+            Some(5),
+            json!({"title": "full", "detail": "the disk has 12 MiB left"}),
+            expect![[r#"
             the server cannot take it now; try again in 5 s
-              full: the disk has 12 MiB left (HTTP 503)"#]]);
-        check(502, None, Value::Null, expect![[r#"
+              full: the disk has 12 MiB left (HTTP 503)"#]],
+        );
+        check(
+            502,
+            None,
+            Value::Null,
+            expect![[r#"
             the server failed; its log tells why
-              bad gateway (HTTP 502)"#]]);
+              bad gateway (HTTP 502)"#]],
+        );
     }
 
     #[test]

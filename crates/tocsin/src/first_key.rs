@@ -46,13 +46,22 @@ pub async fn ensure(records: &dyn Records, data_folder: &Path, now: Timestamp) -
 /// A new key with the scope `admin`, and what is stored of it.
 fn make(description: &str, now: Timestamp) -> Outcome<(String, ApiKey)> {
     let mut random = [0u8; 38];
-    SystemRandom::new().fill(&mut random).map_err(|_| Failure::failed("the system gives no random numbers, so no key can be made"))?;
+    SystemRandom::new()
+        .fill(&mut random)
+        .map_err(|_| Failure::failed("the system gives no random numbers, so no key can be made"))?;
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let id = hex(&random[..6]);
     let key = format!("tocsin_{id}_{}", hex(&random[6..]));
     let hash = digest::digest(&digest::SHA256, key.as_bytes());
     let hash = hash.as_ref().try_into().expect("SHA-256 has 32 bytes");
-    let stored = ApiKey { id, hash, description: description.to_owned(), scopes: vec!["admin".to_owned()], created_at: now, expires_at: None };
+    let stored = ApiKey {
+        id,
+        hash,
+        description: description.to_owned(),
+        scopes: vec!["admin".to_owned()],
+        created_at: now,
+        expires_at: None,
+    };
     Ok((key, stored))
 }
 

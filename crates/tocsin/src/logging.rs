@@ -13,7 +13,11 @@ use crate::{
 /// The level is not a filter.
 pub fn start(options: &Log) -> Outcome {
     let filter = EnvFilter::try_new(&options.level).map_err(|error| {
-        Failure::usage(format!("log.level `{}` is not a filter such as `info` or `info,tocsin_delivery=debug`", options.level)).because(&error)
+        Failure::usage(format!(
+            "log.level `{}` is not a filter such as `info` or `info,tocsin_delivery=debug`",
+            options.level
+        ))
+        .because(&error)
     })?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // An error means that a log runs already, as in a second test of one process.

@@ -90,7 +90,9 @@ impl Mailbox {
     /// No port is free.
     pub async fn start(options: MailboxOptions) -> Outcome<Self> {
         let (smtp, page) = (bind(options.smtp).await?, bind(options.page).await?);
-        let address = |listener: &TcpListener| listener.local_addr().map_err(|error| Failure::failed("a socket has no address").because(&error));
+        let address = |listener: &TcpListener| {
+            listener.local_addr().map_err(|error| Failure::failed("a socket has no address").because(&error))
+        };
         let (smtp_address, page_address) = (address(&smtp)?, address(&page)?);
         let ring = Mutex::new(Ring::new(options.keep, options.keep_bytes));
         let shared = Arc::new(Shared { ring, came: watch::channel(0).0, options });
@@ -152,10 +154,16 @@ pub async fn bind(address: SocketAddr) -> Outcome<TcpListener> {
         match TcpListener::bind((address.ip(), port)).await {
             Ok(listener) => return Ok(listener),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => last = Some(error),
-            Err(error) => return Err(Failure::failed(format!("cannot listen at {}:{port}", address.ip())).because(&error)),
+            Err(error) => {
+                return Err(Failure::failed(format!("cannot listen at {}:{port}", address.ip())).because(&error));
+            }
         }
     }
-    let failure = Failure::failed(format!("free one of the ports {} to {}", address.port(), address.port().saturating_add(PORTS_TRIED)));
+    let failure = Failure::failed(format!(
+        "free one of the ports {} to {}",
+        address.port(),
+        address.port().saturating_add(PORTS_TRIED)
+    ));
     Err(match last {
         Some(error) => failure.because(&error),
         None => failure,

@@ -107,7 +107,8 @@ pub struct Examined {
 pub fn read_definition(file: &Path) -> Outcome<Result<String, Vec<Problem>>> {
     let text = fs::read_to_string(file).map_err(|error| Failure::file("read the definition", file, &error))?;
     let folder = file.parent().unwrap_or(Path::new("")).to_owned();
-    let load = |path: &str| fs::read_to_string(folder.join(path)).map_err(|error| format!("cannot read {path}: {error}"));
+    let load =
+        |path: &str| fs::read_to_string(folder.join(path)).map_err(|error| format!("cannot read {path}: {error}"));
     Ok(inline_definition(&text, &load))
 }
 
@@ -183,7 +184,8 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
     // Before the stores: a port that is taken should be told at once.
     let listen = configuration.http.listen;
     let listener = TcpListener::bind(listen).await.map_err(|error| {
-        Failure::failed(format!("cannot listen at {listen}; free it, or choose another with --set http.listen=ADDRESS")).because(&error)
+        Failure::failed(format!("cannot listen at {listen}; free it, or choose another with --set http.listen=ADDRESS"))
+            .because(&error)
     })?;
     let address = listener.local_addr().map_err(|error| Failure::failed("a socket has no address").because(&error))?;
     let (records, journal) = (open_records(&configuration).await?, open_journal(&configuration).await?);
@@ -203,7 +205,8 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
         options: pipeline_options(&configuration),
         seed: fastrand::u64(..),
     };
-    let pipeline = Pipeline::start(parts).await.map_err(|error| Failure::failed("the flow does not start").because(&error))?;
+    let pipeline =
+        Pipeline::start(parts).await.map_err(|error| Failure::failed("the flow does not start").because(&error))?;
     let free_space = FreeSpace {
         folder: folder.clone(),
         bytes: Arc::new({
@@ -213,8 +216,10 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
         bytes_min: configuration.journal.disk_reserve.0,
     };
     let version = env!("CARGO_PKG_VERSION");
-    let parts = tocsin_service::Parts { records, journal, pipeline: pipeline.clone(), free_space: Some(free_space), version };
-    let service = Service::open(parts).await.map_err(|error| Failure::failed("the API keys cannot be read").because(&error))?;
+    let parts =
+        tocsin_service::Parts { records, journal, pipeline: pipeline.clone(), free_space: Some(free_space), version };
+    let service =
+        Service::open(parts).await.map_err(|error| Failure::failed("the API keys cannot be read").because(&error))?;
     let options = HttpOptions {
         connections_max: configuration.http.connections_max as usize,
         header_timeout: configuration.http.header_timeout.0,
@@ -243,7 +248,9 @@ fn pipeline_options(configuration: &Configuration) -> PipelineOptions {
 
 /// What every channel may reach.
 fn networks(configuration: &Configuration) -> Outcome<Networks> {
-    let parse = |text: &String| text.parse().map_err(|error: NetworkError| Failure::usage("mend delivery.allow_networks").because(&error));
+    let parse = |text: &String| {
+        text.parse().map_err(|error: NetworkError| Failure::usage("mend delivery.allow_networks").because(&error))
+    };
     let allow_networks = configuration.delivery.allow_networks.iter().map(parse).collect::<Outcome<_>>()?;
     Ok(Networks { allow_networks, allow_hosts: configuration.delivery.allow_hosts.clone() })
 }

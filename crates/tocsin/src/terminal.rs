@@ -137,7 +137,11 @@ impl Terminal {
             Some(length) => ProgressBar::new(length),
             None => ProgressBar::new_spinner(),
         };
-        let target = if io::stderr().is_terminal() { ProgressDrawTarget::stderr_with_hz(10) } else { ProgressDrawTarget::hidden() };
+        let target = if io::stderr().is_terminal() {
+            ProgressDrawTarget::stderr_with_hz(10)
+        } else {
+            ProgressDrawTarget::hidden()
+        };
         bar.set_draw_target(target);
         bar.set_style(ProgressStyle::with_template(template).expect("templates are constants of this crate"));
         bar
@@ -217,7 +221,10 @@ mod tests {
     #[test]
     fn numbers_are_for_people() {
         assert_eq!([0, 999, 1_000, 1_234_567].map(thousands), ["0", "999", "1,000", "1,234,567"]);
-        assert_eq!([12, 1_500, 3_210_000, 125_000_000].map(|us| duration(Duration::from_micros(us))), ["12 us", "1.5 ms", "3.21 s", "2 min 5 s"]);
+        assert_eq!(
+            [12, 1_500, 3_210_000, 125_000_000].map(|us| duration(Duration::from_micros(us))),
+            ["12 us", "1.5 ms", "3.21 s", "2 min 5 s"]
+        );
         assert_eq!([512, 1_536, 3 << 30].map(size), ["512 B", "1.5 KiB", "3.0 GiB"]);
     }
 
@@ -230,7 +237,9 @@ mod tests {
     #[test]
     fn columns_line_up() {
         let (terminal, captured) = Terminal::captured();
-        terminal.table(&["id", "state"], &[vec!["eb-100".into(), "x".into()], vec!["eb-1".into(), "y".into()]]).expect("memory takes it");
+        terminal
+            .table(&["id", "state"], &[vec!["eb-100".into(), "x".into()], vec!["eb-1".into(), "y".into()]])
+            .expect("memory takes it");
         assert_eq!(captured.text(), "id      state\neb-100  x\neb-1    y\n");
     }
 }

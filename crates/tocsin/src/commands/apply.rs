@@ -62,7 +62,10 @@ impl Args {
         match preview {
             Preview::Changes(changes) => {
                 show_differences(terminal, &name, &changes)?;
-                if self.dry_run || changes["differences"].as_array().is_some_and(Vec::is_empty) && changes["version"].as_u64() != Some(0) {
+                if self.dry_run
+                    || changes["differences"].as_array().is_some_and(Vec::is_empty)
+                        && changes["version"].as_u64() != Some(0)
+                {
                     return Ok(());
                 }
                 if !self.yes && terminal.is_interactive() && !terminal.confirm("apply this?")? {
@@ -75,9 +78,14 @@ impl Args {
                 }
                 let question = format!("drop this data for ever? It belongs to {} part(s) of {name}", paths.len());
                 if self.dry_run || self.yes || !terminal.confirm(&question)? {
-                    let flags: Vec<String> = paths.iter().map(|path| format!("--allow-drop {}", printable(path))).collect();
+                    let flags: Vec<String> =
+                        paths.iter().map(|path| format!("--allow-drop {}", printable(path))).collect();
                     let how = if flags.is_empty() { "--allow-drop".to_owned() } else { flags.join(" ") };
-                    return Err(Failure { exit: Exit::Failed, message: format!("nothing was changed; to drop the data add {how}"), details: vec![] });
+                    return Err(Failure {
+                        exit: Exit::Failed,
+                        message: format!("nothing was changed; to drop the data add {how}"),
+                        details: vec![],
+                    });
                 }
                 self.allow_drop.extend(paths);
             }
@@ -98,7 +106,8 @@ impl Args {
             query.push(("allow_drop", drops.as_str()));
         }
         let path = with_query(&format!("/v1/applications/{}", segment(name)), &query);
-        let mut request = client.request(Method::PUT, &path).header("content-type", "application/yaml").body(text.to_owned());
+        let mut request =
+            client.request(Method::PUT, &path).header("content-type", "application/yaml").body(text.to_owned());
         match self.expect_version {
             Some(0) => request = request.header("if-none-match", "*"),
             Some(version) => request = request.header("if-match", format!("\"{version}\"")),
@@ -143,8 +152,10 @@ fn drops(trouble: &Trouble) -> Vec<String> {
 fn show_differences(terminal: &Terminal, name: &str, changes: &Value) -> std::io::Result<()> {
     let none = Vec::new();
     let differences = changes["differences"].as_array().unwrap_or(&none);
-    if differences.is_empty() {
-        terminal.line(format_args!("{name}: nothing to change, version {} runs", changes["version"]))?;
+    match (differences.is_empty(), changes["version"].as_u64()) {
+        (true, None | Some(0)) => terminal.line(terminal.paint(Colour::Green, format_args!("+ {name} is new")))?,
+        (true, Some(version)) => terminal.line(format_args!("{name}: nothing to change, version {version} runs"))?,
+        (false, _) => {}
     }
     for difference in differences {
         let (mark, colour) = match difference["kind"].as_str() {
@@ -155,11 +166,16 @@ fn show_differences(terminal: &Terminal, name: &str, changes: &Value) -> std::io
         let path = printable(difference["path"].as_str().unwrap_or_default());
         let text = difference["text"].as_str().unwrap_or_default();
         let drops = if difference["drops"] == true { " (drops data)" } else { "" };
-        let line = if text.is_empty() { format!("{mark} {path}{drops}") } else { format!("{mark} {path}: {}{drops}", printable(text)) };
+        let line = if text.is_empty() {
+            format!("{mark} {path}{drops}")
+        } else {
+            format!("{mark} {path}: {}{drops}", printable(text))
+        };
         terminal.line(terminal.paint(colour, line))?;
     }
     for warning in changes["warnings"].as_array().unwrap_or(&none) {
-        terminal.line(terminal.paint(Colour::Yellow, format_args!("warning: {}", crate::client::problem_line(warning))))?;
+        terminal
+            .line(terminal.paint(Colour::Yellow, format_args!("warning: {}", crate::client::problem_line(warning))))?;
     }
     Ok(())
 }
@@ -178,7 +194,8 @@ mod tests {
         std::fs::write(&file, "# mine\napplication: quakes # the name\nevents: {}\n").expect("written");
         let server = FakeServer::start(answers).await;
         let (terminal, captured) = Terminal::captured();
-        let command = <Wrapped as clap::Parser>::parse_from([&["apply", file.to_str().expect("a path")], args].concat());
+        let command =
+            <Wrapped as clap::Parser>::parse_from([&["apply", file.to_str().expect("a path")], args].concat());
         let outcome = command.args.run(&terminal, &server.client()).await;
         let end = outcome.map_or_else(|failure| format!("failed: {failure}"), |()| "ok".to_owned());
         let text = format!("{}{end}\n{}", captured.text(), server.requests().join("\n"));
@@ -197,7 +214,10 @@ mod tests {
             {"kind": "added", "path": "events.quake", "text": "6 fields", "drops": false},
             {"kind": "changed", "path": "rules.near.when", "text": "", "drops": false}],
             "warnings": [{"path": "rules.near", "message": "looks at every subscription", "hint": "compare a field for equality"}]});
-        check(&[], vec![(200, changes), (201, json!({"name": "quakes", "version": 2}))], expect![[r#"
+        check(
+            &[],
+            vec![(200, changes), (201, json!({"name": "quakes", "version": 2}))],
+            expect![[r#"
             + events.quake: 6 fields
             ~ rules.near.when
             warning: rules.near: looks at every subscription; compare a field for equality
@@ -208,18 +228,25 @@ mod tests {
             events: {}
             PUT /v1/applications/quakes [application/yaml] # mine
             application: quakes # the name
-            events: {}"#]]).await;
+            events: {}"#]],
+        )
+        .await;
     }
 
     #[tokio::test]
     async fn data_is_not_dropped_unless_named() {
         let refusal = json!({"type": "/problems/would-drop-data", "title": "would drop data", "problems": [{"path": "subscriptions.nearby", "message": "12 subscriptions"}]});
-        check(&["--yes"], vec![(409, refusal)], expect![[r#"
+        check(
+            &["--yes"],
+            vec![(409, refusal)],
+            expect![[r#"
             - subscriptions.nearby and its data
             failed: nothing was changed; to drop the data add --allow-drop subscriptions.nearby
             PUT /v1/applications/quakes?dry_run=true [application/yaml] # mine
             application: quakes # the name
-            events: {}"#]]).await;
+            events: {}"#]],
+        )
+        .await;
         let changes = json!({"version": 2, "differences": [{"kind": "removed", "path": "subscriptions.nearby", "text": "", "drops": true}]});
         check(
             &["--allow-drop", "subscriptions.nearby"],
@@ -241,12 +268,17 @@ mod tests {
     #[tokio::test]
     async fn problems_point_into_the_file() {
         let problems = json!({"title": "the definition has mistakes", "problems": [{"path": "rules.near.on", "line": 7, "column": 3, "message": "`quak` does not exist", "hint": "did you mean `quake`?"}]});
-        check(&[], vec![(422, problems)], expect![[r#"
+        check(
+            &[],
+            vec![(422, problems)],
+            expect![[r#"
             failed: mend what follows
               the definition has mistakes (HTTP 422)
               app.yaml:7:3: rules.near.on: `quak` does not exist; did you mean `quake`?
             PUT /v1/applications/quakes?dry_run=true [application/yaml] # mine
             application: quakes # the name
-            events: {}"#]]).await;
+            events: {}"#]],
+        )
+        .await;
     }
 }

@@ -39,14 +39,16 @@ impl Args {
                 terminal.line(terminal.paint(Colour::Red, located(&self.file, problem)))?;
             }
             for warning in &warnings {
-                terminal.line(terminal.paint(Colour::Yellow, format_args!("{} (warning)", located(&self.file, warning))))?;
+                terminal
+                    .line(terminal.paint(Colour::Yellow, format_args!("{} (warning)", located(&self.file, warning))))?;
             }
             for rule in &rules {
                 terminal.line(rule)?;
             }
             if problems.is_empty() {
                 let name = name.as_deref().unwrap_or("the application");
-                terminal.line(terminal.paint(Colour::Green, format_args!("{}: {name} is fine", self.file.display())))?;
+                terminal
+                    .line(terminal.paint(Colour::Green, format_args!("{}: {name} is fine", self.file.display())))?;
             }
         }
         match problems.len() {
@@ -73,8 +75,13 @@ mod tests {
     #[test]
     fn a_problem_is_printed_as_editors_read_it() {
         let file = Path::new("app.yaml");
-        let problem = Problem::at("rules.near.when", "`event.mag` does not exist").hint("did you mean `event.magnitude`?").position(4, 9);
-        assert_eq!(located(file, &problem), "app.yaml:4:9: rules.near.when: `event.mag` does not exist; did you mean `event.magnitude`?");
+        let problem = Problem::at("rules.near.when", "`event.mag` does not exist")
+            .hint("did you mean `event.magnitude`?")
+            .position(4, 9);
+        assert_eq!(
+            located(file, &problem),
+            "app.yaml:4:9: rules.near.when: `event.mag` does not exist; did you mean `event.magnitude`?"
+        );
         assert_eq!(located(file, &Problem::at("", "is empty")), "app.yaml: is empty");
     }
 }

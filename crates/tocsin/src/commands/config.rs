@@ -30,11 +30,13 @@ impl Args {
             let setting = layered.settings.get(key.path.as_str())?;
             let masked = key.secret && setting.value.as_str().is_none_or(|text| !text.is_empty());
             let value = if masked { Value::from("********") } else { setting.value.clone() };
-            (!self.changed || setting.source != Source::Default).then(|| (key.path.clone(), value, setting.source.clone()))
+            (!self.changed || setting.source != Source::Default)
+                .then(|| (key.path.clone(), value, setting.source.clone()))
         });
         if self.json {
-            let all: serde_json::Map<String, Value> =
-                rows.map(|(path, value, source)| (path, json!({"value": value, "source": source.to_string()}))).collect();
+            let all: serde_json::Map<String, Value> = rows
+                .map(|(path, value, source)| (path, json!({"value": value, "source": source.to_string()})))
+                .collect();
             return Ok(terminal.json(&all)?);
         }
         let rows: Vec<Vec<String>> = rows

@@ -2,12 +2,7 @@
 
 use clap::ValueEnum;
 
-use crate::{
-    configuration::ConfigurationArgs,
-    demo,
-    failure::Outcome,
-    terminal::Terminal,
-};
+use crate::{configuration::ConfigurationArgs, demo, failure::Outcome, terminal::Terminal};
 
 /// Arguments of `tocsin demo`.
 #[derive(Debug, clap::Args)]

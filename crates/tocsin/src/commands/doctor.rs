@@ -72,12 +72,22 @@ impl Args {
     ///
     /// # Errors
     /// A check failed.
-    pub async fn run(self, terminal: &Terminal, configuration: &ConfigurationArgs, connection: &ConnectionArgs) -> Outcome {
+    pub async fn run(
+        self,
+        terminal: &Terminal,
+        configuration: &ConfigurationArgs,
+        connection: &ConnectionArgs,
+    ) -> Outcome {
         let mut findings = Vec::new();
         match configuration::load(configuration, &[]) {
             Ok(layered) => {
                 findings.push(Finding::ok("configuration", "is well-formed"));
-                findings.extend(layered.warnings.iter().map(|warning| Finding::warn("configuration", warning, "remove or rename it")));
+                findings.extend(
+                    layered
+                        .warnings
+                        .iter()
+                        .map(|warning| Finding::warn("configuration", warning, "remove or rename it")),
+                );
                 let configuration = layered.configuration;
                 let bar = terminal.progress(None, "{spinner} measuring the disk");
                 bar.enable_steady_tick(Duration::from_millis(100));
@@ -85,7 +95,11 @@ impl Args {
                 bar.finish_and_clear();
                 findings.extend(examined.map_err(|error| Failure::failed("the examination broke").because(&error))?);
             }
-            Err(failure) => findings.push(Finding::fail("configuration", failure.details.join("; "), "mend it; the data folder is not known and was not examined")),
+            Err(failure) => findings.push(Finding::fail(
+                "configuration",
+                failure.details.join("; "),
+                "mend it; the data folder is not known and was not examined",
+            )),
         }
         findings.extend(process());
         findings.extend(clock(SystemTime::now()));
@@ -128,7 +142,11 @@ fn process() -> Vec<Finding> {
     let current = limits.current.unwrap_or(u64::MAX);
     let text = if current == u64::MAX { "no limit".to_owned() } else { thousands(current) };
     vec![if current < OPEN_FILES_MIN {
-        Finding::warn("open files", text, format!("raise the limit to {OPEN_FILES_MIN} or more: `ulimit -n`, or LimitNOFILE of the service"))
+        Finding::warn(
+            "open files",
+            text,
+            format!("raise the limit to {OPEN_FILES_MIN} or more: `ulimit -n`, or LimitNOFILE of the service"),
+        )
     } else {
         Finding::ok("open files", text)
     }]
@@ -153,44 +171,77 @@ async fn server(client: &Client, probe: bool) -> Vec<Finding> {
     let asked = std::time::Instant::now();
     let ready = match client.exchange(ready).await {
         Ok(answer) => answer,
-        Err(failure) => return vec![Finding::warn("server", failure.message, "the checks that need a running server were left out")],
+        Err(failure) => {
+            return vec![Finding::warn(
+                "server",
+                failure.message,
+                "the checks that need a running server were left out",
+            )];
+        }
     };
     let mut findings = Vec::new();
     let date = ready.headers().get("date").and_then(|date| date.to_str().ok()).map(str::to_owned);
     if ready.status().is_success() {
-        findings.push(Finding::ok("server", format!("{} is ready, answered in {}", client.server(), duration(asked.elapsed()))));
+        findings.push(Finding::ok(
+            "server",
+            format!("{} is ready, answered in {}", client.server(), duration(asked.elapsed())),
+        ));
     } else {
         let trouble = crate::client::problem(ready).await;
         let text = trouble.body["detail"].as_str().map_or_else(|| trouble.body.to_string(), str::to_owned);
-        findings.push(Finding::fail("server", format!("{} is not ready: {text}", client.server()), "wait if it has just started; else its log tells why"));
+        findings.push(Finding::fail(
+            "server",
+            format!("{} is not ready: {text}", client.server()),
+            "wait if it has just started; else its log tells why",
+        ));
     }
     if let Some(skew) = date.and_then(|date| skew_seconds(&date, SystemTime::now()))
         && skew.abs() > 5
     {
-        findings.push(Finding::warn("clock", format!("the server's clock differs by {skew} s"), "run a time service such as chrony on both machines"));
+        findings.push(Finding::warn(
+            "clock",
+            format!("the server's clock differs by {skew} s"),
+            "run a time service such as chrony on both machines",
+        ));
     }
     let status = match client.get("/v1/status", &[]).await {
         Ok(status) => status,
         Err(failure) => {
-            findings.push(Finding::warn("server", failure.to_string().replace('\n', ";"), "the checks that need a key were left out"));
+            findings.push(Finding::warn(
+                "server",
+                failure.to_string().replace('\n', ";"),
+                "the checks that need a key were left out",
+            ));
             return findings;
         }
     };
     let waiting = |name: &str| status["backlog"][name].as_u64().unwrap_or_default();
     match waiting("failed_batches") {
         0 => {}
-        failed => findings.push(Finding::warn("failed event batches", thousands(failed), "`tocsin trace eb-...` tells why; POST /v1/applications/{app}/rematch matches them again")),
+        failed => findings.push(Finding::warn(
+            "failed event batches",
+            thousands(failed),
+            "`tocsin trace eb-...` tells why; POST /v1/applications/{app}/rematch matches them again",
+        )),
     }
     match waiting("suspended") {
         0 => {}
-        many => findings.push(Finding::warn("suspended", format!("{} notifications wait", thousands(many)), "`tocsin suspended list` tells why; `tocsin suspended resume` sends them again")),
+        many => findings.push(Finding::warn(
+            "suspended",
+            format!("{} notifications wait", thousands(many)),
+            "`tocsin suspended list` tells why; `tocsin suspended resume` sends them again",
+        )),
     }
     if probe {
         for application in status["applications"].as_array().map(Vec::as_slice).unwrap_or_default() {
             let name = application["name"].as_str().unwrap_or_default();
             match client.post(&format!("/v1/applications/{}/channels/probe", segment(name)), &Value::Null).await {
                 Ok(answer) => findings.extend(channels(name, &answer)),
-                Err(failure) => findings.push(Finding::warn(&format!("channels of {name}"), failure.to_string().replace('\n', ";"), "they were not asked")),
+                Err(failure) => findings.push(Finding::warn(
+                    &format!("channels of {name}"),
+                    failure.to_string().replace('\n', ";"),
+                    "they were not asked",
+                )),
             }
         }
     }
@@ -244,7 +295,10 @@ mod tests {
         let answers = vec![
             (503, json!({"title": "not ready", "detail": "the index of quakes is being built"})),
             (200, json!({"backlog": {"failed_batches": 2, "suspended": 3100}, "applications": [{"name": "quakes"}]})),
-            (200, json!([{"channel": "email", "ok": false, "text": "connection refused"}, {"channel": "hook", "ok": true, "text": "200"}])),
+            (
+                200,
+                json!([{"channel": "email", "ok": false, "text": "connection refused"}, {"channel": "hook", "ok": true, "text": "200"}]),
+            ),
         ];
         let server = FakeServer::start(answers).await;
         let (terminal, captured) = Terminal::captured();
@@ -259,6 +313,7 @@ mod tests {
             fail  channel quakes/email: connection refused
                   check the channel's options, and whether the far side is up and lets us in
             ok    channel quakes/hook: 200
-        "#]].assert_eq(&captured.text().replace(server.client().server(), "http://server"));
+        "#]]
+        .assert_eq(&captured.text().replace(server.client().server(), "http://server"));
     }
 }

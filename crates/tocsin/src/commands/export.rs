@@ -106,7 +106,8 @@ impl Args {
 }
 
 fn broken(client: &Client, error: &reqwest::Error) -> Failure {
-    Failure::failed(format!("the export from {} broke off; what was written is not all", client.server())).because(error)
+    Failure::failed(format!("the export from {} broke off; what was written is not all", client.server()))
+        .because(error)
 }
 
 #[cfg(test)]

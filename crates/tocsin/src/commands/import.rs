@@ -88,15 +88,23 @@ impl Args {
             What::Subscribers { input } => ("/v1/import/subscribers".to_owned(), input),
             What::Subscriptions { input, application, class } => {
                 let named = [("application", &application), ("class", &class)];
-                let query: Vec<(&str, &str)> = named.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))).collect();
+                let query: Vec<(&str, &str)> =
+                    named.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))).collect();
                 (with_query("/v1/import/subscriptions", &query), input)
             }
         };
         let format = input.format.unwrap_or_else(|| Format::of(&input.file));
         let (body, length) = if input.file.as_os_str() == "-" {
-            (ReaderStream::with_capacity(Box::new(tokio::io::stdin()) as Box<dyn tokio::io::AsyncRead + Send + Unpin>, 1 << 16), None)
+            (
+                ReaderStream::with_capacity(
+                    Box::new(tokio::io::stdin()) as Box<dyn tokio::io::AsyncRead + Send + Unpin>,
+                    1 << 16,
+                ),
+                None,
+            )
         } else {
-            let file = tokio::fs::File::open(&input.file).await.map_err(|error| Failure::file("read", &input.file, &error))?;
+            let file =
+                tokio::fs::File::open(&input.file).await.map_err(|error| Failure::file("read", &input.file, &error))?;
             let length = file.metadata().await.ok().map(|data| data.len());
             (ReaderStream::with_capacity(Box::new(file) as Box<_>, 1 << 16), length)
         };
@@ -115,10 +123,18 @@ impl Args {
         .await;
         bar.finish_and_clear();
         let Summary { lines, stored, failed } = summary?;
-        terminal.line(format_args!("{} lines: {} stored, {} refused", thousands(lines), thousands(stored), thousands(failed)))?;
+        terminal.line(format_args!(
+            "{} lines: {} stored, {} refused",
+            thousands(lines),
+            thousands(stored),
+            thousands(failed)
+        ))?;
         match failed {
             0 => Ok(()),
-            failed => Err(Failure::failed(format!("mend the {} refused lines and import them again; the others are stored", thousands(failed)))),
+            failed => Err(Failure::failed(format!(
+                "mend the {} refused lines and import them again; the others are stored",
+                thousands(failed)
+            ))),
         }
     }
 }
@@ -160,8 +176,9 @@ pub async fn upload(
             if line.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
-            let line: Value = serde_json::from_slice(line)
-                .map_err(|error| Failure::failed("the answer to the import is not what a Tocsin server says").because(&error))?;
+            let line: Value = serde_json::from_slice(line).map_err(|error| {
+                Failure::failed("the answer to the import is not what a Tocsin server says").because(&error)
+            })?;
             match (line["line"].as_u64(), line["lines"].as_u64()) {
                 (Some(number), _) => refused(number, &error_text(&line["error"]))?,
                 (None, Some(lines)) => {
@@ -169,12 +186,17 @@ pub async fn upload(
                     summary = Some(Summary { lines, stored: count("stored"), failed: count("failed") });
                 }
                 // A failure in the middle of the stream is told as a line of its own.
-                (None, None) => return Err(Failure::failed("the import ended early; what was stored before stays stored").detail(error_text(&line))),
+                (None, None) => {
+                    return Err(Failure::failed("the import ended early; what was stored before stays stored")
+                        .detail(error_text(&line)));
+                }
             }
         }
         rest.drain(..start);
         if ended {
-            return summary.ok_or_else(|| Failure::failed("the import broke off; repeat it: what was stored before is only replaced"));
+            return summary.ok_or_else(|| {
+                Failure::failed("the import broke off; repeat it: what was stored before is only replaced")
+            });
         }
         if rest.len() > LINE_BYTES_MAX {
             return Err(Failure::failed("the answer to the import is not what a Tocsin server says"));
@@ -222,28 +244,48 @@ mod tests {
     #[tokio::test]
     async fn refused_lines_are_listed() {
         let lines = "{\"line\":2,\"error\":{\"title\":\"invalid\",\"problems\":[{\"path\":\"locale\",\"message\":\"`d` is not a language tag\"}]}}\n{\"lines\":3,\"stored\":2,\"failed\":1}";
-        check(&["subscribers"], vec![(200, json!(lines))], expect![[r#"
+        check(
+            &["subscribers"],
+            vec![(200, json!(lines))],
+            expect![[r#"
             people.csv:2: locale: `d` is not a language tag
             3 lines: 2 stored, 1 refused
             failed: mend the 1 refused lines and import them again; the others are stored
             POST /v1/import/subscribers [text/csv] id,locale
-            alice,de"#]]).await;
-        check(&["subscriptions", "--application", "quakes", "--class", "nearby"], vec![(200, json!("{\"lines\":1,\"stored\":1,\"failed\":0}\n"))], expect![[r#"
+            alice,de"#]],
+        )
+        .await;
+        check(
+            &["subscriptions", "--application", "quakes", "--class", "nearby"],
+            vec![(200, json!("{\"lines\":1,\"stored\":1,\"failed\":0}\n"))],
+            expect![[r#"
             1 lines: 1 stored, 0 refused
             POST /v1/import/subscriptions?application=quakes&class=nearby [text/csv] id,locale
-            alice,de"#]]).await;
+            alice,de"#]],
+        )
+        .await;
     }
 
     #[tokio::test]
     async fn an_answer_that_breaks_off_is_a_failure() {
-        check(&["subscribers", "--format", "ndjson"], vec![(200, json!(""))], expect![[r#"
+        check(
+            &["subscribers", "--format", "ndjson"],
+            vec![(200, json!(""))],
+            expect![[r#"
             failed: the import broke off; repeat it: what was stored before is only replaced
             POST /v1/import/subscribers [application/x-ndjson] id,locale
-            alice,de"#]]).await;
-        check(&["subscribers"], vec![(200, json!("{\"title\":\"the store failed\"}"))], expect![[r#"
+            alice,de"#]],
+        )
+        .await;
+        check(
+            &["subscribers"],
+            vec![(200, json!("{\"title\":\"the store failed\"}"))],
+            expect![[r#"
             failed: the import ended early; what was stored before stays stored
               the store failed
             POST /v1/import/subscribers [text/csv] id,locale
-            alice,de"#]]).await;
+            alice,de"#]],
+        )
+        .await;
     }
 }

@@ -25,7 +25,8 @@ impl Args {
         let file = args.config.clone().unwrap_or_else(|| folder.join("tocsin.toml"));
         match fs::OpenOptions::new().write(true).create_new(true).open(&file) {
             Ok(mut new) => {
-                new.write_all(configuration::commented_file().as_bytes()).map_err(|error| Failure::file("write", &file, &error))?;
+                new.write_all(configuration::commented_file().as_bytes())
+                    .map_err(|error| Failure::file("write", &file, &error))?;
                 terminal.line(format_args!("wrote {} with every setting and its meaning", file.display()))?;
             }
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
@@ -48,7 +49,8 @@ impl Args {
 /// # Errors
 /// The output does not take it.
 pub fn show_first_key(terminal: &Terminal, folder: &std::path::Path, key: &str) -> std::io::Result<()> {
-    terminal.line(format_args!("the first admin key, shown this once:\n\n    {}\n", terminal.paint(Colour::Bold, key)))?;
+    terminal
+        .line(format_args!("the first admin key, shown this once:\n\n    {}\n", terminal.paint(Colour::Bold, key)))?;
     terminal.line(format_args!(
         "it also lies in {} (mode 0600), where the commands of this machine find it; delete the file if you keep the key elsewhere",
         first_key::path(folder).display()

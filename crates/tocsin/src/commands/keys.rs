@@ -76,8 +76,13 @@ impl Args {
                 if json {
                     return Ok(terminal.json(&made)?);
                 }
-                let key = made["key"].as_str().ok_or_else(|| Failure::failed("the answer has no key; is this a Tocsin server?"))?;
-                Ok(terminal.line(format_args!("the key, shown this once:\n\n    {}", terminal.paint(Colour::Bold, printable(key))))?)
+                let key = made["key"]
+                    .as_str()
+                    .ok_or_else(|| Failure::failed("the answer has no key; is this a Tocsin server?"))?;
+                Ok(terminal.line(format_args!(
+                    "the key, shown this once:\n\n    {}",
+                    terminal.paint(Colour::Bold, printable(key))
+                ))?)
             }
             What::Revoke { id } => {
                 client.send(client.request(Method::DELETE, &format!("/v1/keys/{}", segment(&id)))).await?;
@@ -92,7 +97,11 @@ fn expiry(when: &str, now: Timestamp) -> Outcome<Timestamp> {
     if let Ok(period) = when.parse::<Period>() {
         return Ok(now + period.0);
     }
-    when.parse().map_err(|_| Failure::usage(format!("--expires takes a time such as 2027-01-01T00:00:00Z or a duration such as 90d, not `{when}`")))
+    when.parse().map_err(|_| {
+        Failure::usage(format!(
+            "--expires takes a time such as 2027-01-01T00:00:00Z or a duration such as 90d, not `{when}`"
+        ))
+    })
 }
 
 fn row(key: &Value) -> Vec<String> {

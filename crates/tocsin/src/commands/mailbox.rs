@@ -32,7 +32,11 @@ impl Args {
         let options = MailboxOptions { smtp: self.smtp, page: self.page, keep: self.keep, ..MailboxOptions::default() };
         let mut stop = Signals::new()?;
         let mailbox = Mailbox::start(options).await?;
-        terminal.line(format_args!("mail to {}, read at http://{}/", mailbox.smtp_address(), mailbox.page_address()))?;
+        terminal.line(format_args!(
+            "mail to {}, read at http://{}/",
+            mailbox.smtp_address(),
+            mailbox.page_address()
+        ))?;
         stop.next().await;
         terminal.line(format_args!("{} mails came", thousands(mailbox.counts().mails)))?;
         Ok(())

@@ -140,7 +140,10 @@ impl Args {
         let (mut events, mut count, mut duplicates) = (0u64, 0u64, 0u64);
         while let Some(read) = batches.recv().await {
             let told = |failure: Failure| {
-                let done = format!("{} events in {count} batches were accepted before; the batch that failed was not", thousands(events));
+                let done = format!(
+                    "{} events in {count} batches were accepted before; the batch that failed was not",
+                    thousands(events)
+                );
                 failure.detail(done)
             };
             let batch = match read {
@@ -178,11 +181,18 @@ fn eprintln_quietly(text: &str) {
 ///
 /// # Errors
 /// The server refuses it, or has had no room for ten minutes.
-pub async fn submit(client: &Client, path: &str, batch: &Value, key: Option<&str>, bar: &indicatif::ProgressBar) -> Outcome<Value> {
+pub async fn submit(
+    client: &Client,
+    path: &str,
+    batch: &Value,
+    key: Option<&str>,
+    bar: &indicatif::ProgressBar,
+) -> Outcome<Value> {
     let body = bytes::Bytes::from(serde_json::to_vec(batch).expect("JSON values can be written"));
     let mut waited = Duration::ZERO;
     loop {
-        let mut request = client.request(Method::POST, path).header("content-type", "application/json").body(body.clone());
+        let mut request =
+            client.request(Method::POST, path).header("content-type", "application/json").body(body.clone());
         if let Some(key) = key {
             request = request.header("idempotency-key", key);
         }
@@ -238,18 +248,23 @@ impl ReadPlan {
     }
 
     fn each(&self, take: &mut dyn FnMut(Value) -> bool) -> Outcome {
-        let name = if self.file.as_os_str() == "-" { "standard input".to_owned() } else { self.file.display().to_string() };
+        let name =
+            if self.file.as_os_str() == "-" { "standard input".to_owned() } else { self.file.display().to_string() };
         let reader: Box<dyn BufRead> = if self.file.as_os_str() == "-" {
             Box::new(BufReader::new(io::stdin()))
         } else {
             let file = File::open(&self.file).map_err(|error| Failure::file("read", &self.file, &error))?;
             if self.items.is_some() && file.metadata().is_ok_and(|data| data.len() > DOCUMENT_BYTES_MAX) {
-                return Err(Failure::failed(format!("{name} is larger than 1 GiB; with --items a document is read whole, so cut it into NDJSON first")));
+                return Err(Failure::failed(format!(
+                    "{name} is larger than 1 GiB; with --items a document is read whole, so cut it into NDJSON first"
+                )));
             }
             Box::new(BufReader::with_capacity(1 << 16, file))
         };
         for document in serde_json::Deserializer::from_reader(reader).into_iter::<Value>() {
-            let document = document.map_err(|error| Failure::failed(format!("{name}:{}:{}: is not JSON", error.line(), error.column())).because(&error))?;
+            let document = document.map_err(|error| {
+                Failure::failed(format!("{name}:{}:{}: is not JSON", error.line(), error.column())).because(&error)
+            })?;
             let items = match &self.items {
                 None => document,
                 Some(path) => {
@@ -299,8 +314,9 @@ mod tests {
         std::fs::write(&file, input).expect("written");
         let server = FakeServer::start(answers).await;
         let (terminal, captured) = Terminal::captured();
-        let command =
-            <Wrapped as clap::Parser>::try_parse_from([&["publish", "quakes", "quake", file.to_str().expect("a path")], args].concat());
+        let command = <Wrapped as clap::Parser>::try_parse_from(
+            [&["publish", "quakes", "quake", file.to_str().expect("a path")], args].concat(),
+        );
         let outcome = match command {
             Ok(command) => command.args.run(&terminal, &server.client()).await,
             Err(error) => Err(Failure::usage(error.to_string().lines().next().unwrap_or_default())),
@@ -320,63 +336,112 @@ mod tests {
             {"id": "a", "properties": {"mag": 5.1}, "geometry": {"coordinates": [14.5, 35.9, 10]}},
             {"id": "b", "properties": {"mag": null}, "geometry": {"coordinates": [1, 2]}},
             {"id": "c", "properties": {"mag": 2}, "geometry": null}]});
-        let args = ["--items", "features", "--map", "id=id,magnitude=properties.mag", "--map", "longitude=geometry.coordinates.0"];
+        let args = [
+            "--items",
+            "features",
+            "--map",
+            "id=id,magnitude=properties.mag",
+            "--map",
+            "longitude=geometry.coordinates.0",
+        ];
         check(&input.to_string(), &args, accepted(1), expect![[r#"
             3 events accepted in 1 batches
             POST /v1/applications/quakes/events/quake [application/json] [{"id":"a","magnitude":5.1,"longitude":14.5},{"id":"b","longitude":1},{"id":"c","magnitude":2}]"#]]).await;
         check(&input.to_string(), &[&args[..], &["--require", "magnitude,longitude"]].concat(), accepted(1), expect![[r#"
             1 events accepted in 1 batches; 2 items left out because a required field is missing
             POST /v1/applications/quakes/events/quake [application/json] [{"id":"a","magnitude":5.1,"longitude":14.5}]"#]]).await;
-        check("{}", &args, vec![], expect![[r#"
+        check(
+            "{}",
+            &args,
+            vec![],
+            expect![[r#"
             failed: events.json has no array at `features`
               0 events in 0 batches were accepted before; the batch that failed was not
-        "#]]).await;
+        "#]],
+        )
+        .await;
         check("{}", &["--map", "magnitude"], vec![], expect![[r#"
             failed: error: invalid value 'magnitude' for '--map <FIELD=PATH>': `magnitude` is not FIELD=PATH, such as magnitude=properties.mag
         "#]]).await;
-        check("{}", &["--map", "a=b", "--require", "c"], vec![], expect![[r#"
+        check(
+            "{}",
+            &["--map", "a=b", "--require", "c"],
+            vec![],
+            expect![[r#"
             failed: --require c names no field of --map
-        "#]]).await;
+        "#]],
+        )
+        .await;
     }
 
     #[tokio::test]
     async fn lines_and_arrays_are_cut_into_batches() {
         let args = ["--batch", "2", "--idempotency-key", "k", "--source", "me"];
-        check("{\"n\":1}\n{\"n\":2}\n[{\"n\":3}]", &args, accepted(2), expect![[r#"
+        check(
+            "{\"n\":1}\n{\"n\":2}\n[{\"n\":3}]",
+            &args,
+            accepted(2),
+            expect![[r#"
             3 events accepted in 2 batches
             POST /v1/applications/quakes/events/quake?source=me [application/json] [k-0] [{"n":1},{"n":2}]
-            POST /v1/applications/quakes/events/quake?source=me [application/json] [k-1] [{"n":3}]"#]]).await;
+            POST /v1/applications/quakes/events/quake?source=me [application/json] [k-1] [{"n":3}]"#]],
+        )
+        .await;
     }
 
     #[tokio::test]
     async fn what_was_accepted_before_a_failure_is_told() {
-        check("{\"n\":1}\n{\"n\":2}\nnonsense", &["--batch", "1"], accepted(2), expect![[r#"
+        check(
+            "{\"n\":1}\n{\"n\":2}\nnonsense",
+            &["--batch", "1"],
+            accepted(2),
+            expect![[r#"
             failed: events.json:3:2: is not JSON
               expected ident at line 3 column 2
               2 events in 2 batches were accepted before; the batch that failed was not
             POST /v1/applications/quakes/events/quake [application/json] [{"n":1}]
-            POST /v1/applications/quakes/events/quake [application/json] [{"n":2}]"#]]).await;
+            POST /v1/applications/quakes/events/quake [application/json] [{"n":2}]"#]],
+        )
+        .await;
         let problems = json!({"title": "the events have mistakes", "problems": [{"path": "0.n", "message": "should be a string, not an integer"}]});
-        check("{\"n\":1}\n{\"n\":2}", &["--batch", "1"], [accepted(1), vec![(422, problems)]].concat(), expect![[r#"
+        check(
+            "{\"n\":1}\n{\"n\":2}",
+            &["--batch", "1"],
+            [accepted(1), vec![(422, problems)]].concat(),
+            expect![[r#"
             failed: mend what follows
               the events have mistakes (HTTP 422)
               0.n: should be a string, not an integer
               1 events in 1 batches were accepted before; the batch that failed was not
             POST /v1/applications/quakes/events/quake [application/json] [{"n":1}]
-            POST /v1/applications/quakes/events/quake [application/json] [{"n":2}]"#]]).await;
+            POST /v1/applications/quakes/events/quake [application/json] [{"n":2}]"#]],
+        )
+        .await;
     }
 
     #[tokio::test]
     async fn a_server_that_asks_to_wait_is_asked_again() {
         let busy = json!({"title": "the journal is full", "retry_after": 0});
-        check("{\"n\":1}", &[], [vec![(503, busy)], accepted(1)].concat(), expect![[r#"
+        check(
+            "{\"n\":1}",
+            &[],
+            [vec![(503, busy)], accepted(1)].concat(),
+            expect![[r#"
             1 events accepted in 1 batches
             POST /v1/applications/quakes/events/quake [application/json] [{"n":1}]
-            POST /v1/applications/quakes/events/quake [application/json] [{"n":1}]"#]]).await;
-        check("{\"n\":1}", &[], vec![(503, json!({"title": "closed", "retry_after": 3600}))], expect![[r#"
+            POST /v1/applications/quakes/events/quake [application/json] [{"n":1}]"#]],
+        )
+        .await;
+        check(
+            "{\"n\":1}",
+            &[],
+            vec![(503, json!({"title": "closed", "retry_after": 3600}))],
+            expect![[r#"
             failed: the server cannot take it now; try again in 3600 s
               closed (HTTP 503)
               0 events in 0 batches were accepted before; the batch that failed was not
-            POST /v1/applications/quakes/events/quake [application/json] [{"n":1}]"#]]).await;
+            POST /v1/applications/quakes/events/quake [application/json] [{"n":1}]"#]],
+        )
+        .await;
     }
 }

@@ -66,7 +66,8 @@ fn options(command: &clap::Command, global: bool, page: &mut String) {
         if matches!(arg.get_id().as_str(), "help" | "version") {
             continue;
         }
-        let values = arg.get_value_names().unwrap_or_default().iter().map(|name| name.as_str()).collect::<Vec<_>>().join(" ");
+        let values =
+            arg.get_value_names().unwrap_or_default().iter().map(|name| name.as_str()).collect::<Vec<_>>().join(" ");
         let shown = match (arg.get_long(), arg.get_action().takes_values()) {
             (Some(long), true) => format!("--{long} {values}"),
             (Some(long), false) => format!("--{long}"),
@@ -74,11 +75,13 @@ fn options(command: &clap::Command, global: bool, page: &mut String) {
         };
         let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
         let _ = write!(page, "- `{shown}`: {help}");
-        let choices: Vec<String> = arg.get_possible_values().iter().map(|value| format!("`{}`", value.get_name())).collect();
+        let choices: Vec<String> =
+            arg.get_possible_values().iter().map(|value| format!("`{}`", value.get_name())).collect();
         if !choices.is_empty() && arg.get_action().takes_values() {
             let _ = write!(page, "; one of {}", choices.join(", "));
         }
-        let defaults: Vec<String> = arg.get_default_values().iter().map(|value| format!("`{}`", value.to_string_lossy())).collect();
+        let defaults: Vec<String> =
+            arg.get_default_values().iter().map(|value| format!("`{}`", value.to_string_lossy())).collect();
         if !defaults.is_empty() && arg.get_action().takes_values() {
             let _ = write!(page, "; default {}", defaults.join(", "));
         }

@@ -53,14 +53,12 @@ impl Args {
         }
         let _ = terminal.line(format_args!("Tocsin answers at http://{}", running.address));
         tracing::info!(address = %running.address, data = %running.data_folder.display(), version = env!("CARGO_PKG_VERSION"), "started");
-        let failed = running.failed();
-        tokio::pin!(failed);
         let outcome = tokio::select! {
             name = stop.next() => {
                 tracing::info!(signal = name, patience_seconds = patience.as_secs(), "stopping: intake ends, what is in flight is finished; a second signal ends at once");
                 Ok(())
             }
-            failure = &mut failed => Err(failure),
+            failure = running.failed() => Err(failure),
         };
         let drained = tokio::select! {
             drained = tokio::time::timeout(patience + Duration::from_secs(5), running.stop(patience)) => drained.is_ok(),

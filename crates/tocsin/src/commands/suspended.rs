@@ -73,7 +73,8 @@ impl Filter {
     }
 
     fn body(&self, all: bool) -> Outcome<Value> {
-        let mut body: Map<String, Value> = self.query().into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect();
+        let mut body: Map<String, Value> =
+            self.query().into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect();
         if let Some(id) = self.id {
             body.insert("id".into(), id.into());
         }
@@ -109,7 +110,8 @@ impl Args {
                     return Ok(terminal.line("nothing is suspended")?);
                 }
                 let rows: Vec<Vec<String>> = items.iter().map(row).collect();
-                terminal.table(&["id", "notifications", "batch", "application", "channel", "since", "reason"], &rows)?;
+                terminal
+                    .table(&["id", "notifications", "batch", "application", "channel", "since", "reason"], &rows)?;
                 if items.len() == limit {
                     terminal.line(format_args!("there may be more than {limit}; --limit shows more"))?;
                 }
@@ -117,7 +119,10 @@ impl Args {
             }
             What::Resume { filter, all } => {
                 let answer = client.post("/v1/suspensions/resume", &filter.body(all)?).await?;
-                Ok(terminal.line(format_args!("{} notifications resumed", thousands(answer["notifications"].as_u64().unwrap_or_default())))?)
+                Ok(terminal.line(format_args!(
+                    "{} notifications resumed",
+                    thousands(answer["notifications"].as_u64().unwrap_or_default())
+                ))?)
             }
             What::End { filter, all, yes } => {
                 let body = filter.body(all)?;
@@ -129,7 +134,10 @@ impl Args {
                     }
                 }
                 let answer = client.post("/v1/suspensions/end", &body).await?;
-                Ok(terminal.line(format_args!("{} notifications ended", thousands(answer["notifications"].as_u64().unwrap_or_default())))?)
+                Ok(terminal.line(format_args!(
+                    "{} notifications ended",
+                    thousands(answer["notifications"].as_u64().unwrap_or_default())
+                ))?)
             }
         }
     }
@@ -137,7 +145,10 @@ impl Args {
 
 /// How many notifications a suspension holds.
 fn count(item: &Value) -> Option<u64> {
-    item["notifications"].as_u64().or_else(|| item["count"].as_u64()).or_else(|| Some(item["ordinals"].as_array()?.len() as u64))
+    item["notifications"]
+        .as_u64()
+        .or_else(|| item["count"].as_u64())
+        .or_else(|| Some(item["ordinals"].as_array()?.len() as u64))
 }
 
 fn row(item: &Value) -> Vec<String> {
@@ -167,7 +178,10 @@ mod tests {
         let server = FakeServer::start(answers).await;
         let (terminal, captured) = Terminal::captured();
         let args = <Wrapped as clap::Parser>::parse_from([&["suspended"], args].concat()).args;
-        let end = args.run(&terminal, &server.client()).await.map_or_else(|failure| format!("failed: {failure}\n"), |()| String::new());
+        let end = args
+            .run(&terminal, &server.client())
+            .await
+            .map_or_else(|failure| format!("failed: {failure}\n"), |()| String::new());
         expected.assert_eq(&format!("{}{end}{}", captured.text(), server.requests().join("\n")));
     }
 
@@ -175,30 +189,60 @@ mod tests {
     async fn lists_go_on_page_after_page() {
         let page = |id: u64| json!({"id": id, "batch": "nb-7", "application": "quakes", "channel": "email", "notifications": 1200, "since": "2026-11-21T09:30:00Z", "reason": "550 no"});
         let answers = vec![(200, json!({"items": [page(1)], "next": "a b"})), (200, json!({"items": [page(2)]}))];
-        check(&["list", "--channel", "email"], answers, expect![[r#"
+        check(
+            &["list", "--channel", "email"],
+            answers,
+            expect![[r#"
             id  notifications  batch  application  channel  since                 reason
             1   1,200          nb-7   quakes       email    2026-11-21T09:30:00Z  550 no
             2   1,200          nb-7   quakes       email    2026-11-21T09:30:00Z  550 no
             GET /v1/suspensions?channel=email&limit=1000
-            GET /v1/suspensions?channel=email&limit=1000&after=a%20b"#]]).await;
-        check(&["list"], vec![(200, json!({"items": []}))], expect![[r#"
+            GET /v1/suspensions?channel=email&limit=1000&after=a%20b"#]],
+        )
+        .await;
+        check(
+            &["list"],
+            vec![(200, json!({"items": []}))],
+            expect![[r#"
             nothing is suspended
-            GET /v1/suspensions?limit=1000"#]]).await;
+            GET /v1/suspensions?limit=1000"#]],
+        )
+        .await;
     }
 
     #[tokio::test]
     async fn nothing_is_touched_by_accident() {
-        check(&["resume"], vec![], expect![[r#"
+        check(
+            &["resume"],
+            vec![],
+            expect![[r#"
             failed: say which: --id, --application, --channel, --batch or --all
-        "#]]).await;
-        check(&["resume", "--all"], vec![(200, json!({"notifications": 4300}))], expect![[r#"
+        "#]],
+        )
+        .await;
+        check(
+            &["resume", "--all"],
+            vec![(200, json!({"notifications": 4300}))],
+            expect![[r#"
             4,300 notifications resumed
-            POST /v1/suspensions/resume [application/json] {"all":true}"#]]).await;
-        check(&["end", "--batch", "nb-7"], vec![(200, json!({"items": [{"id": 1, "notifications": 3}]}))], expect![[r#"
+            POST /v1/suspensions/resume [application/json] {"all":true}"#]],
+        )
+        .await;
+        check(
+            &["end", "--batch", "nb-7"],
+            vec![(200, json!({"items": [{"id": 1, "notifications": 3}]}))],
+            expect![[r#"
             failed: nothing was changed; --yes ends without asking
-            GET /v1/suspensions?batch=nb-7&limit=1000"#]]).await;
-        check(&["end", "--batch", "nb-7", "--yes"], vec![(200, json!({"notifications": 3}))], expect![[r#"
+            GET /v1/suspensions?batch=nb-7&limit=1000"#]],
+        )
+        .await;
+        check(
+            &["end", "--batch", "nb-7", "--yes"],
+            vec![(200, json!({"notifications": 3}))],
+            expect![[r#"
             3 notifications ended
-            POST /v1/suspensions/end [application/json] {"batch":"nb-7"}"#]]).await;
+            POST /v1/suspensions/end [application/json] {"batch":"nb-7"}"#]],
+        )
+        .await;
     }
 }

@@ -28,7 +28,11 @@ impl Args {
     /// The server does not know the id.
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         let trace = client.get(&format!("/v1/trace/{}", segment(&self.id)), &[]).await?;
-        if self.json { terminal.json(&trace)? } else { show(terminal, &trace)? }
+        if self.json {
+            terminal.json(&trace)?
+        } else {
+            show(terminal, &trace)?
+        }
         Ok(())
     }
 }
@@ -39,7 +43,9 @@ impl Args {
 /// The output does not take it.
 pub fn show(terminal: &Terminal, trace: &Value) -> io::Result<()> {
     let text = |value: &Value| printable(value.as_str().unwrap_or_default()).into_owned();
-    terminal.line(terminal.paint(Colour::Bold, format_args!("{} {}", text(&trace["kind"]).replace('_', " "), text(&trace["id"]))))?;
+    terminal.line(
+        terminal.paint(Colour::Bold, format_args!("{} {}", text(&trace["kind"]).replace('_', " "), text(&trace["id"]))),
+    )?;
     let none = Vec::new();
     let steps = trace["timeline"].as_array().unwrap_or(&none);
     let time = |step: &Value| step["at"].as_str().and_then(|at| at.parse::<Timestamp>().ok());
@@ -59,7 +65,11 @@ pub fn show(terminal: &Terminal, trace: &Value) -> io::Result<()> {
             "refused" | "failed" | "suspended" | "expired" => ("✗", Colour::Red),
             _ => ("○", Colour::Bold),
         };
-        let rest = [text(&step["id"]), text(&step["text"])].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("  ");
+        let rest = [text(&step["id"]), text(&step["text"])]
+            .into_iter()
+            .filter(|part| !part.is_empty())
+            .collect::<Vec<_>>()
+            .join("  ");
         let line = format!("{since:>12}  {} {:<11} {rest}", terminal.paint(colour, mark), what);
         terminal.line(line.trim_end())?;
     }
@@ -69,7 +79,9 @@ pub fn show(terminal: &Terminal, trace: &Value) -> io::Result<()> {
     if let Some(latencies) = trace["latencies"].as_object().filter(|latencies| !latencies.is_empty()) {
         let parts: Vec<String> = latencies
             .iter()
-            .filter_map(|(name, value)| Some(format!("{} {:.1} ms", name.trim_end_matches("_ms").replace('_', " "), value.as_f64()?)))
+            .filter_map(|(name, value)| {
+                Some(format!("{} {:.1} ms", name.trim_end_matches("_ms").replace('_', " "), value.as_f64()?))
+            })
             .collect();
         terminal.line(terminal.paint(Colour::Dim, parts.join(", ")))?;
     }
@@ -102,6 +114,7 @@ mod tests {
                  +4.2 ms  ○ matched     nb-7  rule near
                  +1.50 s  ● answered    n-7-3  250 ok�[2J
             generation 4.2 ms
-        "#]].assert_eq(&captured.text());
+        "#]]
+        .assert_eq(&captured.text());
     }
 }

@@ -92,8 +92,9 @@ impl Layers {
     /// Every problem, each with its place.
     pub fn merge(&self) -> Result<Layered, Vec<String>> {
         let (mut problems, mut warnings) = (Vec::new(), Vec::new());
-        let mut settings: BTreeMap<&'static str, Setting> =
-            keys().map(|key| (key.path.as_str(), Setting { value: key.default.clone(), source: Source::Default })).collect();
+        let mut settings: BTreeMap<&'static str, Setting> = keys()
+            .map(|key| (key.path.as_str(), Setting { value: key.default.clone(), source: Source::Default }))
+            .collect();
         let mut set = |key: &'static Key, value: Value, source: Source, place: &str| match try_alone(key, &value) {
             Ok(()) => {
                 settings.insert(&key.path, Setting { value, source });
@@ -103,7 +104,12 @@ impl Layers {
         let mut wrong = Vec::new();
         if let Some((path, text)) = &self.file {
             for (position, key, value) in read_file(path, text, &mut wrong) {
-                set(key, value, Source::File(path.clone(), position.0), &format!("{path}:{}:{}", position.0, position.1));
+                set(
+                    key,
+                    value,
+                    Source::File(path.clone(), position.0),
+                    &format!("{path}:{}:{}", position.0, position.1),
+                );
             }
         }
         for (name, text) in &self.variables {
@@ -160,7 +166,8 @@ pub fn load(args: &ConfigurationArgs, more: &[(&str, &str, String)]) -> Outcome<
     let mut layers = Layers { file: None, variables, flags };
     layers.file = match file_of(args, &layers)? {
         Some(path) => {
-            let text = fs::read_to_string(&path).map_err(|error| Failure::file("read the configuration", &path, &error))?;
+            let text =
+                fs::read_to_string(&path).map_err(|error| Failure::file("read the configuration", &path, &error))?;
             Some((path.display().to_string(), text))
         }
         None => None,
@@ -182,7 +189,9 @@ pub fn file_of(args: &ConfigurationArgs, layers: &Layers) -> Outcome<Option<Path
     }
     // The data folder of the layers above the file decides where else the file may be.
     let above = Layers { file: None, ..layers.clone() };
-    let folder = above.merge().map_or_else(|_| Configuration::default().data.folder, |layered| layered.configuration.data.folder);
+    let folder = above
+        .merge()
+        .map_or_else(|_| Configuration::default().data.folder, |layered| layered.configuration.data.folder);
     Ok([PathBuf::from(FILE), folder.join(FILE)].into_iter().find(|path| path.is_file()))
 }
 
@@ -280,14 +289,17 @@ fn read_file<'a>(path: &str, text: &'a str, wrong: &mut Vec<String>) -> Vec<(Pos
 fn json(value: &DeValue<'_>) -> Value {
     match value {
         DeValue::String(text) => Value::from(text.as_ref()),
-        DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix()).map_or_else(|_| Value::from(number.as_str()), Value::from),
-        DeValue::Float(number) => number.as_str().parse::<f64>().map_or_else(|_| Value::from(number.as_str()), Value::from),
+        DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
+            .map_or_else(|_| Value::from(number.as_str()), Value::from),
+        DeValue::Float(number) => {
+            number.as_str().parse::<f64>().map_or_else(|_| Value::from(number.as_str()), Value::from)
+        }
         DeValue::Boolean(flag) => Value::from(*flag),
         DeValue::Datetime(time) => Value::from(time.to_string()),
         DeValue::Array(items) => items.iter().map(|item| json(item.get_ref())).collect(),
-        DeValue::Table(fields) => {
-            Value::Object(fields.iter().map(|(name, value)| (name.get_ref().to_string(), json(value.get_ref()))).collect())
-        }
+        DeValue::Table(fields) => Value::Object(
+            fields.iter().map(|(name, value)| (name.get_ref().to_string(), json(value.get_ref()))).collect(),
+        ),
     }
 }
 
@@ -302,13 +314,19 @@ mod tests {
         let layers = Layers {
             file: Some(("tocsin.toml".into(), file.into())),
             variables: variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
-            flags: flags.iter().map(|(key, value)| (format!("--set {key}"), key.to_string(), value.to_string())).collect(),
+            flags: flags
+                .iter()
+                .map(|(key, value)| (format!("--set {key}"), key.to_string(), value.to_string()))
+                .collect(),
         };
         let shown = match layers.merge() {
             Ok(layered) => {
                 let set = layered.settings.iter().filter(|(_, setting)| setting.source != Source::Default);
                 let lines = set.map(|(path, setting)| format!("{path} = {} ({})", setting.value, setting.source));
-                lines.chain(layered.warnings.iter().map(|warning| format!("warning: {warning}"))).collect::<Vec<_>>().join("\n")
+                lines
+                    .chain(layered.warnings.iter().map(|warning| format!("warning: {warning}")))
+                    .collect::<Vec<_>>()
+                    .join("\n")
             }
             Err(problems) => problems.join("\n"),
         };
@@ -317,7 +335,12 @@ mod tests {
 
     #[test]
     fn each_layer_wins_over_the_one_before() {
-        check("[http]\nlisten = '127.0.0.1:1'\n", &[], &[], expect![[r#"http.listen = "127.0.0.1:1" (tocsin.toml:2)"#]]);
+        check(
+            "[http]\nlisten = '127.0.0.1:1'\n",
+            &[],
+            &[],
+            expect![[r#"http.listen = "127.0.0.1:1" (tocsin.toml:2)"#]],
+        );
         check(
             "[http]\nlisten = '127.0.0.1:1'\n",
             &[("TOCSIN_HTTP_LISTEN", "127.0.0.1:2")],
@@ -336,7 +359,11 @@ mod tests {
     fn text_takes_the_type_of_its_key() {
         check(
             "journal.disk_reserve = '1GiB'\nrecords.readers = 0x4\n",
-            &[("TOCSIN_METRICS_ENABLED", "off"), ("TOCSIN_DELIVERY_ALLOW_NETWORKS", "10.0.0.0/8, 127.0.0.1/32"), ("TOCSIN_KEY", "x")],
+            &[
+                ("TOCSIN_METRICS_ENABLED", "off"),
+                ("TOCSIN_DELIVERY_ALLOW_NETWORKS", "10.0.0.0/8, 127.0.0.1/32"),
+                ("TOCSIN_KEY", "x"),
+            ],
             &[("runtime.threads", "3"), ("pipeline.drain_patience", "5s")],
             expect![[r#"
                 delivery.allow_networks = ["10.0.0.0/8","127.0.0.1/32"] (TOCSIN_DELIVERY_ALLOW_NETWORKS)
@@ -356,7 +383,7 @@ mod tests {
             &[("drain_patience", "1s"), ("http.header_timeout", "soon")],
             expect![[r#"
                 tocsin.toml:3:1: http.listn: is not a key; did you mean `http.listen`?
-                tocsin.toml:5:1: jurnal.readers: is not a key; did you mean `journal.readers`?
+                tocsin.toml:5:1: jurnal.readers: is not a key; did you mean `records.readers`?
                 tocsin.toml:8:1: log.colour: is not a key; `[log]` has level, format
                 --set drain_patience: drain_patience: is not a key; did you mean `pipeline.drain_patience`?
                 tocsin.toml:2:1: http.listen: invalid type: integer `5`, expected socket address
@@ -365,8 +392,13 @@ mod tests {
                 --set http.header_timeout: http.header_timeout: `soon` is not a duration; write a whole number with a unit, such as `250ms`, `30s`, `5m`, `2h` or `7d`"#]],
         );
         check("[http\nlisten = 5", &[], &[], expect!["tocsin.toml:1:6: unclosed table, expected `]`"]);
-        check("", &[("TOCSIN_HTTP_LISTN", "x"), ("TOCSIN_PORT", "tcp://10.0.0.1:80")], &[], expect![[r#"
+        check(
+            "",
+            &[("TOCSIN_HTTP_LISTN", "x"), ("TOCSIN_PORT", "tcp://10.0.0.1:80")],
+            &[],
+            expect![[r#"
             warning: the variable TOCSIN_HTTP_LISTN is not a setting and does nothing; did you mean `TOCSIN_HTTP_LISTEN`?
-            warning: the variable TOCSIN_PORT is not a setting and does nothing"#]]);
+            warning: the variable TOCSIN_PORT is not a setting and does nothing"#]],
+        );
     }
 }

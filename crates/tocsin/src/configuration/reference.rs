@@ -20,7 +20,15 @@ pub fn reference_page() -> String {
     for (section, doc, keys) in SECTIONS.iter() {
         let _ = write!(page, "\n## `[{section}]`\n\n{doc}\n\n| key | type | default | meaning |\n|---|---|---|---|\n");
         for key in keys {
-            let _ = writeln!(page, "| `{}`<br>`{}` | {} | `{}` | {} |", key.path, key.variable(), key.kind, toml_value(&key.default), key.doc);
+            let _ = writeln!(
+                page,
+                "| `{}`<br>`{}` | {} | `{}` | {} |",
+                key.path,
+                key.variable(),
+                key.kind,
+                toml_value(&key.default),
+                key.doc
+            );
         }
     }
     page
@@ -28,7 +36,9 @@ pub fn reference_page() -> String {
 
 /// A configuration file in which every key stands with its meaning and its default, commented out.
 pub fn commented_file() -> String {
-    let mut file = String::from("# Configuration of Tocsin. What is commented out has its default. `tocsin config` shows what is in effect.\n");
+    let mut file = String::from(
+        "# Configuration of Tocsin. What is commented out has its default. `tocsin config` shows what is in effect.\n",
+    );
     for (section, doc, keys) in SECTIONS.iter() {
         let _ = write!(file, "\n# {doc}\n[{section}]\n");
         for key in keys {
@@ -71,13 +81,15 @@ mod tests {
     #[test]
     fn the_commented_file_says_nothing_and_uncommented_says_the_defaults() {
         let file = commented_file();
-        let layered = Layers { file: Some(("x".into(), file.clone())), ..Layers::default() }.merge().expect("a configuration");
+        let layered =
+            Layers { file: Some(("x".into(), file.clone())), ..Layers::default() }.merge().expect("a configuration");
         assert_eq!(layered.configuration, Configuration::default());
         let uncommented: String = file
             .lines()
             .map(|line| if line.starts_with('#') && !line.starts_with("# ") { &line[1..] } else { line })
             .fold(String::new(), |text, line| text + line + "\n");
-        let layered = Layers { file: Some(("x".into(), uncommented)), ..Layers::default() }.merge().expect("a configuration");
+        let layered =
+            Layers { file: Some(("x".into(), uncommented)), ..Layers::default() }.merge().expect("a configuration");
         assert_eq!(layered.configuration, Configuration::default());
         assert!(layered.settings.values().all(|setting| setting.source != crate::configuration::Source::Default));
     }

@@ -19,7 +19,8 @@ pub fn expected_mails(people: &[Person], quakes: &[Quake]) -> Vec<u64> {
     let wants = |person: &Person| {
         let home = unit(person.latitude, person.longitude);
         let near = quakes.iter().zip(&vectors).filter(|(quake, place)| {
-            quake.magnitude.is_some_and(|magnitude| magnitude >= person.magnitude_min) && arc_km(&home, place) <= person.distance_km
+            quake.magnitude.is_some_and(|magnitude| magnitude >= person.magnitude_min)
+                && arc_km(&home, place) <= person.distance_km
         });
         near.count() as u64
     };
@@ -39,7 +40,7 @@ fn arc_km(a: &[f64; 3], b: &[f64; 3]) -> f64 {
     let cross = [a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]];
     let sine = cross.iter().map(|part| part * part).sum::<f64>().sqrt();
     let cosine: f64 = a.iter().zip(b).map(|(a, b)| a * b).sum();
-    sine.atan2(cosine) * 6_371.0088
+    sine.atan2(cosine) * 6371.0088
 }
 
 #[cfg(test)]
@@ -57,7 +58,13 @@ mod tests {
 
     #[test]
     fn both_conditions_count_and_an_unknown_magnitude_is_none() {
-        let person = Person { distance_km: 600.0, magnitude_min: 4.0, latitude: 52.52, longitude: 13.41, ..super::super::world::people(1, 1)[0].clone() };
+        let person = Person {
+            distance_km: 600.0,
+            magnitude_min: 4.0,
+            latitude: 52.52,
+            longitude: 13.41,
+            ..super::super::world::people(1, 1)[0].clone()
+        };
         let quake = |magnitude, latitude| Quake { magnitude, latitude, longitude: 11.58 };
         let quakes = [quake(Some(4.0), 48.14), quake(Some(3.9), 48.14), quake(None, 48.14), quake(Some(9.0), 38.0)];
         assert_eq!(expected_mails(&[person], &quakes), [1]);

@@ -45,9 +45,12 @@ impl Stage {
     pub(super) async fn open(args: &ConfigurationArgs) -> Outcome<Self> {
         let layered = configuration::load(args, &[])?;
         let mut configuration = layered.configuration;
-        let changed = |key: &str| layered.settings.get(key).is_some_and(|setting| setting.source != configuration::Source::Default);
+        let changed = |key: &str| {
+            layered.settings.get(key).is_some_and(|setting| setting.source != configuration::Source::Default)
+        };
         let mut random = fastrand::Rng::new();
-        let folder = Folder(std::env::temp_dir().join(format!("tocsin-demo-{}-{:08x}", std::process::id(), random.u32(..))));
+        let folder =
+            Folder(std::env::temp_dir().join(format!("tocsin-demo-{}-{:08x}", std::process::id(), random.u32(..))));
         configuration.data.folder = folder.0.join("data");
         if !changed("log.level") {
             configuration.log.level = "warn".into();
@@ -69,12 +72,19 @@ impl Stage {
     /// Applies a definition.
     pub(super) async fn apply(&self, name: &str, definition: String) -> Outcome {
         let path = format!("/v1/applications/{}", segment(name));
-        let request = self.client.request(Method::PUT, &path).header("content-type", "application/yaml").body(definition);
+        let request =
+            self.client.request(Method::PUT, &path).header("content-type", "application/yaml").body(definition);
         self.client.send(request).await.map(|_| ())
     }
 
     /// Imports objects, a line each.
-    pub(super) async fn import(&self, what: &str, query: &[(&str, &str)], objects: impl Iterator<Item = Value>, bar: &ProgressBar) -> Outcome {
+    pub(super) async fn import(
+        &self,
+        what: &str,
+        query: &[(&str, &str)],
+        objects: impl Iterator<Item = Value>,
+        bar: &ProgressBar,
+    ) -> Outcome {
         let mut lines = Vec::new();
         for object in objects {
             serde_json::to_writer(&mut lines, &object).expect("JSON values can be written");
@@ -82,7 +92,8 @@ impl Stage {
             bar.inc(1);
         }
         let path = with_query(&format!("/v1/import/{what}"), query);
-        let request = self.client.request(Method::POST, &path).header("content-type", "application/x-ndjson").body(lines);
+        let request =
+            self.client.request(Method::POST, &path).header("content-type", "application/x-ndjson").body(lines);
         let mut first = None;
         let summary = import::upload(&self.client, request, &mut |line, error| {
             first.get_or_insert_with(|| format!("line {line}: {error}"));
@@ -91,27 +102,20 @@ impl Stage {
         .await?;
         match first {
             None if summary.failed == 0 => Ok(()),
-            first => Err(Failure::failed(format!("{} of {} {what} were refused", summary.failed, summary.lines)).detail(first.unwrap_or_default())),
-        }
-    }
-
-    /// Waits until the match index has so many subscriptions of the application.
-    pub(super) async fn indexed(&self, name: &str, subscriptions: u64) -> Outcome {
-        let start = Instant::now();
-        loop {
-            let report = self.report().await?;
-            if report.applications.iter().any(|application| application.name == name && application.ready && application.indexed >= subscriptions) {
-                return Ok(());
-            }
-            if start.elapsed() > STALLED {
-                return Err(Failure::failed(format!("the match index of {name} does not reach {subscriptions} subscriptions")));
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            first => Err(Failure::failed(format!("{} of {} {what} were refused", summary.failed, summary.lines))
+                .detail(first.unwrap_or_default())),
         }
     }
 
     /// Submits a batch of events under a key of its own.
-    pub(super) async fn publish(&self, application: &str, class: &str, batch: Vec<Value>, key: &str, bar: &ProgressBar) -> Outcome {
+    pub(super) async fn publish(
+        &self,
+        application: &str,
+        class: &str,
+        batch: Vec<Value>,
+        key: &str,
+        bar: &ProgressBar,
+    ) -> Outcome {
         let path = format!("/v1/applications/{}/events/{}", segment(application), segment(class));
         let count = batch.len() as u64;
         publish::submit(&self.client, &path, &Value::Array(batch), Some(key), bar).await?;
@@ -120,7 +124,12 @@ impl Stage {
     }
 
     /// Waits until everything has left the server, or nothing moves any more. Gives the last report.
-    pub(super) async fn delivered(&self, expected: u64, arrived: &dyn Fn() -> u64, bar: &ProgressBar) -> Outcome<Report> {
+    pub(super) async fn delivered(
+        &self,
+        expected: u64,
+        arrived: &dyn Fn() -> u64,
+        bar: &ProgressBar,
+    ) -> Outcome<Report> {
         let (mut last, mut moved) = (u64::MAX, Instant::now());
         loop {
             let report = self.report().await?;
@@ -129,7 +138,8 @@ impl Stage {
             if report.is_idle() && (count >= expected || moved.elapsed() > Duration::from_secs(2)) {
                 return Ok(report);
             }
-            let movement = count ^ report.totals.notifications.rotate_left(20) ^ report.backlog.notifications.rotate_left(40);
+            let movement =
+                count ^ report.totals.notifications.rotate_left(20) ^ report.backlog.notifications.rotate_left(40);
             if movement != last {
                 (last, moved) = (movement, Instant::now());
             }
@@ -166,18 +176,35 @@ pub(super) fn show_report(terminal: &Terminal, report: &Report, took: Duration) 
     terminal.line(terminal.paint(Colour::Bold, "\nWhat happened"))?;
     let rate = |count: u64| thousands((count as f64 / took.as_secs_f64().max(1e-3)).round() as u64);
     let totals = &report.totals;
-    terminal.line(format_args!("  {:>10} events in {} batches", thousands(totals.events), thousands(totals.event_batches)))?;
-    terminal.line(format_args!("  {:>10} notifications in {} batches", thousands(totals.notifications), thousands(totals.notification_batches)))?;
+    terminal.line(format_args!(
+        "  {:>10} events in {} batches",
+        thousands(totals.events),
+        thousands(totals.event_batches)
+    ))?;
+    terminal.line(format_args!(
+        "  {:>10} notifications in {} batches",
+        thousands(totals.notifications),
+        thousands(totals.notification_batches)
+    ))?;
     let delivered = report.attempts("delivered");
-    terminal.line(format_args!("  {:>10} delivered in {}, {} a second", thousands(delivered), duration(took), rate(delivered)))?;
+    terminal.line(format_args!(
+        "  {:>10} delivered in {}, {} a second",
+        thousands(delivered),
+        duration(took),
+        rate(delivered)
+    ))?;
     for outcome in ["deferred", "refused", "expired", "suspended"] {
         match report.attempts(outcome) {
             0 => {}
-            count => terminal.line(terminal.paint(Colour::Yellow, format_args!("  {:>10} {outcome}", thousands(count))))?,
+            count => {
+                terminal.line(terminal.paint(Colour::Yellow, format_args!("  {:>10} {outcome}", thousands(count))))?
+            }
         }
     }
     for (step, latency) in &report.latencies {
-        let show = |value: Option<f64>| value.map_or("-".to_owned(), |value| duration(Duration::from_secs_f64(value.max(0.0) / 1e3)));
+        let show = |value: Option<f64>| {
+            value.map_or("-".to_owned(), |value| duration(Duration::from_secs_f64(value.max(0.0) / 1e3)))
+        };
         terminal.line(format_args!(
             "  {:>10} p50 {}, p95 {}, p99 {}",
             step.replace('_', " "),
@@ -192,7 +219,12 @@ pub(super) fn show_report(terminal: &Terminal, report: &Report, took: Duration) 
 /// Prints one line of the comparison; gives whether it holds.
 pub(super) fn compare(terminal: &Terminal, what: &str, expected: u64, found: u64) -> std::io::Result<bool> {
     let (mark, colour) = if expected == found { ("✓", Colour::Green) } else { ("✗", Colour::Red) };
-    terminal.line(format_args!("  {} {what}: {} of {}", terminal.paint(colour, mark), thousands(found), thousands(expected)))?;
+    terminal.line(format_args!(
+        "  {} {what}: {} of {}",
+        terminal.paint(colour, mark),
+        thousands(found),
+        thousands(expected)
+    ))?;
     Ok(expected == found)
 }
 
@@ -200,7 +232,11 @@ pub(super) fn compare(terminal: &Terminal, what: &str, expected: u64, found: u64
 pub(super) fn show_addresses(terminal: &Terminal, stage: &Stage, more: &[(&str, String)]) -> std::io::Result<()> {
     terminal.line(terminal.paint(Colour::Bold, "\nWhere to look"))?;
     let server = stage.client.server();
-    let ours = [("status page", format!("{server}/")), ("API explorer", format!("{server}/explorer/")), ("metrics", format!("{server}/metrics"))];
+    let ours = [
+        ("status page", format!("{server}/")),
+        ("API explorer", format!("{server}/explorer/")),
+        ("metrics", format!("{server}/metrics")),
+    ];
     for (name, address) in more.iter().chain(&ours) {
         terminal.line(format_args!("  {name:<13} {address}"))?;
     }

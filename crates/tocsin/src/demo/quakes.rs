@@ -42,21 +42,46 @@ const WEEK: &str = example!("usgs-earthquakes-week.geojson");
 /// Something does not start, or a mail is missing.
 pub async fn quakes(terminal: &Terminal, configuration: &ConfigurationArgs, plan: &Plan) -> Outcome {
     let mut signals = Signals::new()?;
+    let (stage, _mailbox, right) = tokio::select! {
+        played = play(terminal, configuration, plan) => played?,
+        _ = signals.next() => return Err(Failure::failed("stopped before the end")),
+    };
+    stage.close(terminal, plan.once, &mut signals).await?;
+    if right { Ok(()) } else { Err(Failure::failed("not every mail is where it should be; the log above tells more")) }
+}
+
+/// Plays it; gives what goes on running, and whether every mail came.
+async fn play(terminal: &Terminal, configuration: &ConfigurationArgs, plan: &Plan) -> Outcome<(Stage, Mailbox, bool)> {
     let mailbox = Mailbox::start(MailboxOptions::default()).await?;
     let stage = Stage::open(configuration).await?;
-    terminal.line(format_args!("Tocsin answers at {}, mails arrive at http://{}/", stage.client.server(), mailbox.page_address()))?;
+    terminal.line(format_args!(
+        "Tocsin answers at {}, mails arrive at http://{}/",
+        stage.client.server(),
+        mailbox.page_address()
+    ))?;
     stage.apply("quakes", definition(&mailbox)?).await?;
 
     let people = people(plan.subscribers, plan.seed);
-    let bar = terminal.progress(Some(people.len() as u64 * 2), "people    {wide_bar} {human_pos}/{human_len}  {elapsed}");
+    let bar =
+        terminal.progress(Some(people.len() as u64 * 2), "people    {wide_bar} {human_pos}/{human_len}  {elapsed}");
     stage.import("subscribers", &[], people.iter().map(subscriber), &bar).await?;
-    stage.import("subscriptions", &[], people.iter().map(subscription), &bar).await?;
+    stage
+        .import(
+            "subscriptions",
+            &[("application", "quakes"), ("class", "nearby")],
+            people.iter().map(subscription),
+            &bar,
+        )
+        .await?;
     bar.finish_and_clear();
-    stage.indexed("quakes", people.len() as u64).await?;
     terminal.line(format_args!("{} people subscribed to earthquakes near them", thousands(people.len() as u64)))?;
 
     let events = week()?;
-    let quakes: Vec<Quake> = events.iter().map(quake).collect::<Option<_>>().ok_or_else(|| Failure::failed("the week has a quake without a place"))?;
+    let quakes: Vec<Quake> = events
+        .iter()
+        .map(quake)
+        .collect::<Option<_>>()
+        .ok_or_else(|| Failure::failed("the week has a quake without a place"))?;
     let started = Instant::now();
     let bar = terminal.progress(Some(events.len() as u64), "quakes    {wide_bar} {human_pos}/{human_len}  {elapsed}");
     let events_count = events.len();
@@ -75,19 +100,24 @@ pub async fn quakes(terminal: &Terminal, configuration: &ConfigurationArgs, plan
 
     show_report(terminal, &report, took)?;
     show_one(terminal, &stage, &mailbox).await?;
-    terminal.line(terminal.paint(Colour::Bold, "\nIs it right? Every quake was compared with every person, without Tocsin"))?;
+    terminal.line(
+        terminal.paint(Colour::Bold, "\nIs it right? Every quake was compared with every person, without Tocsin"),
+    )?;
     let counts = mailbox.counts();
     let distinct = counts.mails - counts.repeated;
     let mut right = compare(terminal, "notifications made", total, report.totals.notifications)?;
     right &= compare(terminal, "mails that came", total, distinct)?;
-    let served = people.iter().zip(&expected).filter(|(person, expected)| mailbox.mails_for(&person.address()) >= **expected);
+    let served =
+        people.iter().zip(&expected).filter(|(person, expected)| mailbox.mails_for(&person.address()) >= **expected);
     right &= compare(terminal, "people with all of theirs", people.len() as u64, served.count() as u64)?;
     if counts.repeated > 0 {
-        terminal.line(format_args!("  {} mails came a second time, under the same Message-ID", thousands(counts.repeated)))?;
+        terminal.line(format_args!(
+            "  {} mails came a second time, under the same Message-ID",
+            thousands(counts.repeated)
+        ))?;
     }
     show_addresses(terminal, &stage, &[("mailbox", format!("http://{}/", mailbox.page_address()))])?;
-    stage.close(terminal, plan.once, &mut signals).await?;
-    if right { Ok(()) } else { Err(Failure::failed("not every mail is where it should be; the log above tells more")) }
+    Ok((stage, mailbox, right))
 }
 
 /// The example's definition with its templates inside, and mails going to the mailbox.
@@ -102,7 +132,9 @@ fn definition(mailbox: &Mailbox) -> Outcome<String> {
         failure
     })?;
     let smtp = mailbox.smtp_address();
-    Ok(text.replace("${SMTP_HOST:-127.0.0.1}", &smtp.ip().to_string()).replace("${SMTP_PORT:-2525}", &smtp.port().to_string()))
+    Ok(text
+        .replace("${SMTP_HOST:-127.0.0.1}", &smtp.ip().to_string())
+        .replace("${SMTP_PORT:-2525}", &smtp.port().to_string()))
 }
 
 fn subscriber(person: &Person) -> Value {
@@ -126,11 +158,19 @@ fn subscription(person: &Person) -> Value {
 fn week() -> Outcome<Vec<Value>> {
     use crate::commands::publish::{Mapping, map_item};
     const MAPPINGS: [&str; 8] = [
-        "id=id", "magnitude=properties.mag", "place=properties.place", "at=properties.time", "url=properties.url",
-        "longitude=geometry.coordinates.0", "latitude=geometry.coordinates.1", "depth_km=geometry.coordinates.2",
+        "id=id",
+        "magnitude=properties.mag",
+        "place=properties.place",
+        "at=properties.time",
+        "url=properties.url",
+        "longitude=geometry.coordinates.0",
+        "latitude=geometry.coordinates.1",
+        "depth_km=geometry.coordinates.2",
     ];
-    let mappings: Vec<Mapping> = MAPPINGS.iter().map(|text| text.parse()).collect::<Result<_, _>>().map_err(Failure::failed)?;
-    let mut document: Value = serde_json::from_str(WEEK).map_err(|error| Failure::failed("the example is damaged").because(&error))?;
+    let mappings: Vec<Mapping> =
+        MAPPINGS.iter().map(|text| text.parse()).collect::<Result<_, _>>().map_err(Failure::failed)?;
+    let mut document: Value =
+        serde_json::from_str(WEEK).map_err(|error| Failure::failed("the example is damaged").because(&error))?;
     let Value::Array(features) = document["features"].take() else {
         return Err(Failure::failed("the example has no features"));
     };
@@ -140,7 +180,11 @@ fn week() -> Outcome<Vec<Value>> {
 }
 
 fn quake(event: &Value) -> Option<Quake> {
-    Some(Quake { magnitude: event["magnitude"].as_f64(), latitude: event["latitude"].as_f64()?, longitude: event["longitude"].as_f64()? })
+    Some(Quake {
+        magnitude: event["magnitude"].as_f64(),
+        latitude: event["latitude"].as_f64()?,
+        longitude: event["longitude"].as_f64()?,
+    })
 }
 
 /// Events of the same hour together, hours in order.
@@ -168,7 +212,10 @@ async fn show_one(terminal: &Terminal, stage: &Stage, mailbox: &Mailbox) -> Outc
         terminal.line(format_args!("  {}", printable(line)))?;
     }
     // A Message-ID is `<n-7-3.installation@domain>`.
-    let id = read.header("message-id").and_then(|id| id.trim_start_matches('<').split(['.', '@']).next()).unwrap_or_default();
+    let id = read
+        .header("message-id")
+        .and_then(|id| id.trim_start_matches('<').split(['.', '@']).next())
+        .unwrap_or_default();
     let story = stage.client.get(&format!("/v1/trace/{}", crate::client::segment(id)), &[]).await?;
     terminal.line("")?;
     trace::show(terminal, &story)?;
@@ -201,7 +248,9 @@ mod tests {
     #[tokio::test]
     async fn the_definition_is_whole_and_names_the_mailbox() {
         let local = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
-        let mailbox = Mailbox::start(MailboxOptions { smtp: local, page: local, ..MailboxOptions::default() }).await.expect("free ports");
+        let mailbox = Mailbox::start(MailboxOptions { smtp: local, page: local, ..MailboxOptions::default() })
+            .await
+            .expect("free ports");
         let text = definition(&mailbox).expect("the example");
         assert!(text.contains(&format!("port: {}", mailbox.smtp_address().port())), "{text}");
         assert!(!text.contains("SMTP_"), "{text}");

@@ -34,22 +34,46 @@ const BATCHES: u64 = 10;
 /// Something does not start, or a message is missing.
 pub async fn stock(terminal: &Terminal, configuration: &ConfigurationArgs, plan: &Plan) -> Outcome {
     let mut signals = Signals::new()?;
-    let (hook, received, receiver) = receive().await?;
+    let (stage, right) = tokio::select! {
+        played = play(terminal, configuration, plan) => played?,
+        _ = signals.next() => return Err(Failure::failed("stopped before the end")),
+    };
+    stage.close(terminal, plan.once, &mut signals).await?;
+    if right {
+        Ok(())
+    } else {
+        Err(Failure::failed("not every message is where it should be; the log above tells more"))
+    }
+}
+
+/// Plays it; gives the server, which goes on running, and whether every message came.
+async fn play(terminal: &Terminal, configuration: &ConfigurationArgs, plan: &Plan) -> Outcome<(Stage, bool)> {
+    let (hook, received) = receive().await?;
     let stage = Stage::open(configuration).await?;
-    terminal.line(format_args!("Tocsin answers at {}, messages are posted to http://{hook}/", stage.client.server()))?;
+    terminal
+        .line(format_args!("Tocsin answers at {}, messages are posted to http://{hook}/", stage.client.server()))?;
     stage.apply("stock", DEFINITION.to_owned()).await?;
     let market = Market::new(plan.seed);
     let orders: Vec<Order> = market.orders(plan.subscribers, ORDERS_EACH).collect();
-    let bar = terminal.progress(Some(u64::from(plan.subscribers) + orders.len() as u64), "orders    {wide_bar} {human_pos}/{human_len}  {elapsed}");
+    let bar = terminal.progress(
+        Some(u64::from(plan.subscribers) + orders.len() as u64),
+        "orders    {wide_bar} {human_pos}/{human_len}  {elapsed}",
+    );
     let person = |number: u32| json!({"id": format!("u{number}"), "devices": {"web": {"channel": "web", "address": format!("http://{hook}/u{number}")}}});
     stage.import("subscribers", &[], (0..plan.subscribers).map(person), &bar).await?;
-    stage.import("subscriptions", &[("application", "stock"), ("class", "order")], orders.iter().map(subscription), &bar).await?;
+    stage
+        .import("subscriptions", &[("application", "stock"), ("class", "order")], orders.iter().map(subscription), &bar)
+        .await?;
     bar.finish_and_clear();
-    stage.indexed("stock", orders.len() as u64).await?;
-    terminal.line(format_args!("{} orders of {} people wait for a price", thousands(orders.len() as u64), thousands(u64::from(plan.subscribers))))?;
+    terminal.line(format_args!(
+        "{} orders of {} people wait for a price",
+        thousands(orders.len() as u64),
+        thousands(u64::from(plan.subscribers))
+    ))?;
 
     let (started, mut expected) = (Instant::now(), 0);
-    let bar = terminal.progress(Some(BATCHES * SYMBOLS as u64), "quotes    {wide_bar} {human_pos}/{human_len}  {elapsed}");
+    let bar =
+        terminal.progress(Some(BATCHES * SYMBOLS as u64), "quotes    {wide_bar} {human_pos}/{human_len}  {elapsed}");
     for minute in 0..BATCHES {
         let quotes = market.quotes(minute);
         expected += orders.iter().filter(|order| order.is_met_by(&quotes[usize::from(order.symbol)])).count() as u64;
@@ -61,13 +85,13 @@ pub async fn stock(terminal: &Terminal, configuration: &ConfigurationArgs, plan:
     let took = started.elapsed();
     bar.finish_and_clear();
     show_report(terminal, &report, took)?;
-    terminal.line(terminal.paint(Colour::Bold, "\nIs it right? Every quote was compared with every order, without Tocsin"))?;
+    terminal.line(
+        terminal.paint(Colour::Bold, "\nIs it right? Every quote was compared with every order, without Tocsin"),
+    )?;
     let mut right = compare(terminal, "notifications made", expected, report.totals.notifications)?;
     right &= compare(terminal, "messages that came", expected, received.load(Ordering::Relaxed))?;
     show_addresses(terminal, &stage, &[])?;
-    stage.close(terminal, plan.once, &mut signals).await?;
-    receiver.abort();
-    if right { Ok(()) } else { Err(Failure::failed("not every message is where it should be; the log above tells more")) }
+    Ok((stage, right))
 }
 
 fn subscription(order: &Order) -> Value {
@@ -82,7 +106,7 @@ fn event(quote: &Quote) -> Value {
 }
 
 /// Counts what is posted.
-async fn receive() -> Outcome<(std::net::SocketAddr, Arc<AtomicU64>, tokio::task::JoinHandle<()>)> {
+async fn receive() -> Outcome<(std::net::SocketAddr, Arc<AtomicU64>)> {
     let listener = mailbox::bind(([127, 0, 0, 1], 9000).into()).await?;
     let address = listener.local_addr().map_err(|error| Failure::failed("a socket has no address").because(&error))?;
     let received = Arc::new(AtomicU64::new(0));
@@ -91,11 +115,11 @@ async fn receive() -> Outcome<(std::net::SocketAddr, Arc<AtomicU64>, tokio::task
         StatusCode::NO_CONTENT
     };
     let app = Router::new().fallback(count).with_state(received.clone());
-    let task = tokio::spawn(async move {
-        // It ends only with the task.
+    tokio::spawn(async move {
+        // It ends only with the process.
         let _ = axum::serve(listener, app).await;
     });
-    Ok((address, received, task))
+    Ok((address, received))
 }
 
 #[cfg(test)]

@@ -82,7 +82,8 @@ pub fn people(count: u32, seed: u64) -> Vec<Person> {
             });
             let &(name, latitude, longitude, time_zone, _, german) = city.unwrap_or(&CITIES[0]);
             // They live within some twenty kilometres of the centre, to the nearest ten metres.
-            let nearby = |centre: f64, chance: &mut fastrand::Rng| ((centre + (chance.f64() - 0.5) * 0.4) * 1e4).round() / 1e4;
+            let nearby =
+                |centre: f64, chance: &mut fastrand::Rng| ((centre + (chance.f64() - 0.5) * 0.4) * 1e4).round() / 1e4;
             Person {
                 id: format!("{}-{number:05}", name.to_lowercase().replace(' ', "-")),
                 city: name,

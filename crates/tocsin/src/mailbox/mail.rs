@@ -16,7 +16,9 @@ const PARTS_MAX: usize = 100;
 
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
-    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent).with_decode_allow_trailing_bits(true),
+    GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true),
 );
 
 /// A mail, read.
@@ -232,7 +234,13 @@ mod tests {
 
     #[test]
     fn anything_can_be_read() {
-        for odd in ["", "no headers", "Subject: =?x?", "Content-Type: multipart/mixed; boundary=b\n\n--b\n--b\n--b--", "=?utf-8?Q?=ZZ?="] {
+        for odd in [
+            "",
+            "no headers",
+            "Subject: =?x?",
+            "Content-Type: multipart/mixed; boundary=b\n\n--b\n--b\n--b--",
+            "=?utf-8?Q?=ZZ?=",
+        ] {
             Readable::read(odd.as_bytes());
         }
         let nested = "Content-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\n".repeat(50);

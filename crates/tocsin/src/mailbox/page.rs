@@ -22,7 +22,8 @@ iframe{width:100%;height:24rem;border:1px solid #e3e6ea;border-radius:6px;backgr
 @media(prefers-color-scheme:dark){body{color:#e6edf3;background:#0d1117}pre{background:#161b22}a{color:#79c0ff}td,th,iframe{border-color:#30363d}}";
 
 /// What the page itself may do: show its own style and frames, nothing from elsewhere.
-const PAGE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; frame-src 'self'; base-uri 'none'; form-action 'none'";
+const PAGE_POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; frame-src 'self'; base-uri 'none'; form-action 'none'";
 
 /// What a mail's HTML may do: look nice.
 const MAIL_POLICY: &str = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:";
@@ -61,7 +62,9 @@ async fn list(State(shared): State<Arc<Shared>>) -> Response {
     page(
         "Mailbox",
         "<meta http-equiv=refresh content=5>",
-        &format!("<h1>Mailbox</h1><p class=dim>{head}</p><table><tr><th>#<th>to<th>subject<th>received</tr>{rows}</table>"),
+        &format!(
+            "<h1>Mailbox</h1><p class=dim>{head}</p><table><tr><th>#<th>to<th>subject<th>received</tr>{rows}</table>"
+        ),
     )
 }
 
@@ -69,9 +72,17 @@ async fn show(State(shared): State<Arc<Shared>>, Path(number): Path<u64>) -> Res
     let Some(mail) = find(&shared, number) else { return gone(number) };
     let read = Readable::read(&mail.bytes);
     let subject = escape(read.header("subject").unwrap_or("(no subject)"));
-    let mut body = format!("<p><a href=\"/\">&larr; all mails</a></p><h1>{subject}</h1><p class=dim>from {} to {}, {}</p>", escape(&mail.from), escape(&mail.to.join(", ")), mail.received_at);
+    let mut body = format!(
+        "<p><a href=\"/\">&larr; all mails</a></p><h1>{subject}</h1><p class=dim>from {} to {}, {}</p>",
+        escape(&mail.from),
+        escape(&mail.to.join(", ")),
+        mail.received_at
+    );
     if read.part("text/html").is_some() {
-        let _ = write!(body, "<h2>HTML</h2><iframe sandbox src=\"/mails/{number}/html\" title=\"the mail's HTML part\"></iframe>");
+        let _ = write!(
+            body,
+            "<h2>HTML</h2><iframe sandbox src=\"/mails/{number}/html\" title=\"the mail's HTML part\"></iframe>"
+        );
     }
     if let Some(text) = read.part("text/plain") {
         let _ = write!(body, "<h2>Text</h2><pre>{}</pre>", escape(text));
@@ -87,7 +98,11 @@ async fn show(State(shared): State<Arc<Shared>>, Path(number): Path<u64>) -> Res
 async fn html(State(shared): State<Arc<Shared>>, Path(number): Path<u64>) -> Response {
     let Some(mail) = find(&shared, number) else { return gone(number) };
     let read = Readable::read(&mail.bytes);
-    let headers = [(header::CONTENT_SECURITY_POLICY, MAIL_POLICY), (header::X_CONTENT_TYPE_OPTIONS, "nosniff"), (header::REFERRER_POLICY, "no-referrer")];
+    let headers = [
+        (header::CONTENT_SECURITY_POLICY, MAIL_POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+    ];
     (headers, Html(read.part("text/html").unwrap_or_default().to_owned())).into_response()
 }
 
@@ -100,11 +115,15 @@ async fn raw(State(shared): State<Arc<Shared>>, Path(number): Path<u64>) -> Resp
 async fn api_list(State(shared): State<Arc<Shared>>) -> Json<Value> {
     let (counts, mails) = snapshot(&shared);
     let items: Vec<Value> = mails.iter().map(|mail| summary(mail, &Readable::read(&mail.bytes))).collect();
-    Json(json!({"mails": counts.mails, "recipients": counts.recipients, "bytes": counts.bytes, "repeated": counts.repeated, "items": items}))
+    Json(
+        json!({"mails": counts.mails, "recipients": counts.recipients, "bytes": counts.bytes, "repeated": counts.repeated, "items": items}),
+    )
 }
 
 async fn api_show(State(shared): State<Arc<Shared>>, Path(number): Path<u64>) -> Response {
-    let Some(mail) = find(&shared, number) else { return (StatusCode::NOT_FOUND, Json(json!({"title": "no such mail"}))).into_response() };
+    let Some(mail) = find(&shared, number) else {
+        return (StatusCode::NOT_FOUND, Json(json!({"title": "no such mail"}))).into_response();
+    };
     let read = Readable::read(&mail.bytes);
     let mut shown = summary(&mail, &read);
     shown["headers"] = read.headers.iter().map(|(name, value)| json!([name, value])).collect();
@@ -127,13 +146,21 @@ fn find(shared: &Shared, number: u64) -> Option<Arc<Mail>> {
 }
 
 fn gone(number: u64) -> Response {
-    let body = format!("<p><a href=\"/\">&larr; all mails</a></p><h1>Mail {number} is not kept</h1><p>Only the newest are.</p>");
+    let body = format!(
+        "<p><a href=\"/\">&larr; all mails</a></p><h1>Mail {number} is not kept</h1><p>Only the newest are.</p>"
+    );
     (StatusCode::NOT_FOUND, page("Not kept", "", &body)).into_response()
 }
 
 fn page(title: &str, head: &str, body: &str) -> Response {
-    let html = format!("<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\">{head}<title>{title}</title><style>{STYLE}</style>{body}</html>");
-    let headers = [(header::CONTENT_SECURITY_POLICY, PAGE_POLICY), (header::X_CONTENT_TYPE_OPTIONS, "nosniff"), (header::REFERRER_POLICY, "no-referrer")];
+    let html = format!(
+        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\">{head}<title>{title}</title><style>{STYLE}</style>{body}</html>"
+    );
+    let headers = [
+        (header::CONTENT_SECURITY_POLICY, PAGE_POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+    ];
     (headers, Html(html)).into_response()
 }
 

@@ -118,7 +118,9 @@ impl Session<'_> {
                     Error::UnknownCommand => self.say("500 5.5.1 unknown command"),
                     Error::InvalidSenderAddress => self.say("501 5.1.7 the sender is not an address"),
                     Error::InvalidRecipientAddress => self.say("501 5.1.3 the recipient is not an address"),
-                    Error::SyntaxError { .. } | Error::InvalidParameter { .. } => self.say("501 5.5.4 cannot be understood"),
+                    Error::SyntaxError { .. } | Error::InvalidParameter { .. } => {
+                        self.say("501 5.5.4 cannot be understood")
+                    }
                     Error::UnsupportedParameter { .. } => self.say("555 5.5.4 a parameter is not supported"),
                     // What follows may be the middle of anything.
                     _ => {
@@ -141,7 +143,8 @@ impl Session<'_> {
             Request::Ehlo { .. } => {
                 self.reset();
                 let mut hello = EhloResponse::new("mailbox.localhost");
-                hello.capabilities = EXT_PIPELINING | EXT_8BIT_MIME | EXT_SMTP_UTF8 | EXT_SIZE | EXT_ENHANCED_STATUS_CODES;
+                hello.capabilities =
+                    EXT_PIPELINING | EXT_8BIT_MIME | EXT_SMTP_UTF8 | EXT_SIZE | EXT_ENHANCED_STATUS_CODES;
                 hello.size = self.shared.options.mail_bytes_max;
                 hello.write(&mut self.replies).expect("memory takes every reply");
             }

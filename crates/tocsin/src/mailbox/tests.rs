@@ -31,7 +31,9 @@ async fn check(words: &str, expected: Expect) -> Mailbox {
 async fn a_pipelined_conversation() {
     let words = "EHLO me\nMAIL FROM:<a@x> BODY=8BITMIME SMTPUTF8\nRCPT TO:<grüße@x>\nRCPT TO:<b@x>\nDATA\nMessage-ID: <1@x>\nSubject: hi\n\n..dot\nend\n.\n\
         MAIL FROM:<>\nRCPT TO:<b@x>\nDATA\nMessage-ID: <1@x>\n\n.\nQUIT\n";
-    let mailbox = check(words, expect![[r#"
+    let mailbox = check(
+        words,
+        expect![[r#"
         220 mailbox.localhost ESMTP Tocsin mailbox
         250-mailbox.localhost you had me at EHLO
         250-SMTPUTF8
@@ -49,7 +51,9 @@ async fn a_pipelined_conversation() {
         354 go on, end with a dot
         250 2.0.0 kept
         221 2.0.0 bye
-    "#]]).await;
+    "#]],
+    )
+    .await;
     assert_eq!(mailbox.counts(), Counts { mails: 2, recipients: 3, bytes: mailbox.counts().bytes, repeated: 1 });
     let mails = mailbox.newest();
     assert_eq!(mails[1].to, ["grüße@x", "b@x"]);
@@ -61,7 +65,9 @@ async fn a_pipelined_conversation() {
 #[tokio::test]
 async fn mistakes_are_answered_and_survived() {
     let words = "RCPT TO:<b@x>\nDATA\nNONSENSE\nMAIL FROM:<a@x> SIZE=9999\nMAIL FROM:<a@x>\nMAIL FROM:<b@x>\nDATA\nRSET\nSTARTTLS\nVRFY b\nNOOP\nHELO me\nQUIT\n";
-    let mailbox = check(words, expect![[r#"
+    let mailbox = check(
+        words,
+        expect![[r#"
         220 mailbox.localhost ESMTP Tocsin mailbox
         503 5.5.1 say MAIL first
         503 5.5.1 say MAIL first
@@ -76,7 +82,9 @@ async fn mistakes_are_answered_and_survived() {
         250 2.0.0 ok
         250 mailbox.localhost
         221 2.0.0 bye
-    "#]]).await;
+    "#]],
+    )
+    .await;
     assert_eq!(mailbox.counts(), Counts::default());
 }
 
@@ -86,7 +94,9 @@ async fn a_large_mail_is_refused_and_the_next_is_taken() {
         "MAIL FROM:<a@x>\nRCPT TO:<b@x>\nDATA\n{}.\nMAIL FROM:<a@x>\nRCPT TO:<b@x>\nDATA\nsmall\n.\nQUIT\n",
         "a long line of text\n".repeat(20_000)
     );
-    let mailbox = check(&words, expect![[r#"
+    let mailbox = check(
+        &words,
+        expect![[r#"
         220 mailbox.localhost ESMTP Tocsin mailbox
         250 2.1.0 ok
         250 2.1.5 ok
@@ -97,7 +107,9 @@ async fn a_large_mail_is_refused_and_the_next_is_taken() {
         354 go on, end with a dot
         250 2.0.0 kept
         221 2.0.0 bye
-    "#]]).await;
+    "#]],
+    )
+    .await;
     assert_eq!(mailbox.newest().iter().map(|mail| mail.bytes.clone()).collect::<Vec<_>>(), [b"small\r\n".to_vec()]);
 }
 
@@ -133,7 +145,8 @@ async fn the_page_shows_mails_and_runs_nothing_of_them() {
     let client = crate::client::Client::new(format!("http://{}", mailbox.page_address()), None).expect("a client");
     let get = async |path: &str| {
         let answer = client.exchange(client.request(reqwest::Method::GET, path)).await.expect("an answer");
-        let policy = answer.headers().get("content-security-policy").map(|value| value.to_str().expect("text").to_owned());
+        let policy =
+            answer.headers().get("content-security-policy").map(|value| value.to_str().expect("text").to_owned());
         (answer.status().as_u16(), policy.unwrap_or_default(), answer.text().await.expect("a body"))
     };
     let (status, policy, list) = get("/").await;

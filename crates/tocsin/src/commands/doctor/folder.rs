@@ -29,28 +29,55 @@ pub(super) fn examine(configuration: &Configuration) -> Vec<Finding> {
     let folder = &configuration.data.folder;
     let mode = match fs::metadata(folder) {
         Ok(data) if data.is_dir() => data.permissions().mode(),
-        Ok(_) => return vec![Finding::fail("data folder", format!("{} is not a folder", folder.display()), "name a folder with --data")],
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return vec![Finding::warn("data folder", format!("{} does not exist", folder.display()), "`tocsin init` or `tocsin serve` makes it")];
+        Ok(_) => {
+            return vec![Finding::fail(
+                "data folder",
+                format!("{} is not a folder", folder.display()),
+                "name a folder with --data",
+            )];
         }
-        Err(error) => return vec![Finding::fail("data folder", format!("{}: {error}", folder.display()), "let this user read it")],
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return vec![Finding::warn(
+                "data folder",
+                format!("{} does not exist", folder.display()),
+                "`tocsin init` or `tocsin serve` makes it",
+            )];
+        }
+        Err(error) => {
+            return vec![Finding::fail(
+                "data folder",
+                format!("{}: {error}", folder.display()),
+                "let this user read it",
+            )];
+        }
     };
     let mut findings = vec![if mode & 0o077 == 0 {
         Finding::ok("data folder", folder.display().to_string())
     } else {
-        Finding::warn("data folder", format!("others can read {}", folder.display()), format!("chmod 700 {}", folder.display()))
+        Finding::warn(
+            "data folder",
+            format!("others can read {}", folder.display()),
+            format!("chmod 700 {}", folder.display()),
+        )
     }];
     if let Ok(data) = fs::metadata(first_key::path(folder))
         && data.mode() & 0o077 != 0
     {
         let file = first_key::path(folder);
-        findings.push(Finding::fail("admin key", format!("others can read {}", file.display()), format!("chmod 600 {}, and make a new key", file.display())));
+        findings.push(Finding::fail(
+            "admin key",
+            format!("others can read {}", file.display()),
+            format!("chmod 600 {}, and make a new key", file.display()),
+        ));
     }
     findings.extend(space(folder, configuration.journal.disk_reserve.0));
     findings.extend(syncs(folder));
     match platform::lock_folder(folder) {
-        Ok(_lock) => findings.extend(["records.db", "journal.db"].iter().filter_map(|name| integrity(&folder.join(name)))),
-        Err(_) => findings.push(Finding::ok("stores", "in use by a running server; their integrity is checked when it is stopped")),
+        Ok(_lock) => {
+            findings.extend(["records.db", "journal.db"].iter().filter_map(|name| integrity(&folder.join(name))))
+        }
+        Err(_) => findings
+            .push(Finding::ok("stores", "in use by a running server; their integrity is checked when it is stopped")),
     }
     findings
 }
@@ -89,12 +116,22 @@ fn syncs(folder: &Path) -> Vec<Finding> {
     let _ = fs::remove_file(&path);
     let mut times = match measured {
         Ok(times) => times,
-        Err(error) => return vec![Finding::fail("fsync", format!("cannot write: {error}"), "let this user write to the data folder, and make room")],
+        Err(error) => {
+            return vec![Finding::fail(
+                "fsync",
+                format!("cannot write: {error}"),
+                "let this user write to the data folder, and make room",
+            )];
+        }
     };
     let (p50, p99) = (percentile(&mut times, 50), percentile(&mut times, 99));
     let text = format!("8 KiB in {} (p50), {} (p99) of {}", duration(p50), duration(p99), times.len());
     vec![if p99 > SYNC_SLOW {
-        Finding::warn("fsync", text, "every acceptance waits for one; a disk with power-loss protection, or one that is less busy, makes it faster")
+        Finding::warn(
+            "fsync",
+            text,
+            "every acceptance waits for one; a disk with power-loss protection, or one that is less busy, makes it faster",
+        )
     } else {
         Finding::ok("fsync", text)
     }]
@@ -169,11 +206,22 @@ mod tests {
         Connection::open(data.join("records.db")).expect("opened").execute_batch("create table t (a)").expect("made");
         let findings = examine(&configuration);
         let levels = levels(&findings);
-        for expected in [("data folder", Level::Warn), ("admin key", Level::Fail), ("records.db", Level::Ok), ("journal.db", Level::Fail)] {
+        for expected in [
+            ("data folder", Level::Warn),
+            ("admin key", Level::Fail),
+            ("records.db", Level::Ok),
+            ("journal.db", Level::Fail),
+        ] {
             assert!(levels.contains(&expected), "{expected:?} in {findings:?}");
         }
         assert!(findings.iter().any(|finding| finding.what == "fsync"), "{findings:?}");
-        assert!(!fs::read_dir(&data).expect("a folder").any(|entry| entry.expect("an entry").file_name().to_string_lossy().starts_with(".doctor")));
+        assert!(
+            !fs::read_dir(&data).expect("a folder").any(|entry| entry
+                .expect("an entry")
+                .file_name()
+                .to_string_lossy()
+                .starts_with(".doctor"))
+        );
     }
 
     #[test]

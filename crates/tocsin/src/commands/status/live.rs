@@ -49,7 +49,12 @@ pub async fn run(client: &Client, interval: Duration) -> Outcome {
     outcome
 }
 
-async fn look(client: &Client, interval: Duration, terminal: &mut DefaultTerminal, keys: &mut mpsc::Receiver<Event>) -> Outcome {
+async fn look(
+    client: &Client,
+    interval: Duration,
+    terminal: &mut DefaultTerminal,
+    keys: &mut mpsc::Receiver<Event>,
+) -> Outcome {
     let mut view = View::new(client.server());
     let mut tick = tokio::time::interval(interval);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -155,20 +160,41 @@ impl View {
             return;
         };
         let ready = if report.ready { "ready".green() } else { "not ready".red() };
-        let title = Line::from(vec!["Tocsin ".bold(), printable(&report.version).into_owned().into(), "  ".into(), ready]);
+        let title =
+            Line::from(vec!["Tocsin ".bold(), printable(&report.version).into_owned().into(), "  ".into(), ready]);
         let place = Line::from(format!("{}, since {}", self.server, printable(&report.started_at))).dim();
         frame.render_widget(Paragraph::new(vec![title, place]), head);
 
         let [upper, lower] = Layout::vertical([Constraint::Fill(1), Constraint::Fill(1)]).areas(sparks);
         let [left, right] = Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).areas(upper);
         spark(frame, left, format!("events/s {}", thousands(self.events.newest())), &self.events, Style::new().cyan());
-        spark(frame, right, format!("notifications/s {}", thousands(self.notifications.newest())), &self.notifications, Style::new().blue());
+        spark(
+            frame,
+            right,
+            format!("notifications/s {}", thousands(self.notifications.newest())),
+            &self.notifications,
+            Style::new().blue(),
+        );
         let [left, right] = Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).areas(lower);
-        spark(frame, left, format!("delivered/s {}", thousands(self.delivered.newest())), &self.delivered, Style::new().green());
-        spark(frame, right, format!("waiting to be sent {}", thousands(self.waiting.newest())), &self.waiting, Style::new().yellow());
+        spark(
+            frame,
+            left,
+            format!("delivered/s {}", thousands(self.delivered.newest())),
+            &self.delivered,
+            Style::new().green(),
+        );
+        spark(
+            frame,
+            right,
+            format!("waiting to be sent {}", thousands(self.waiting.newest())),
+            &self.waiting,
+            Style::new().yellow(),
+        );
 
         let [left, right] = Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).areas(middle);
-        let pair = |name: &str, value: u64| Row::new([Cell::new(name.to_owned()), Cell::new(Line::from(thousands(value)).right_aligned())]);
+        let pair = |name: &str, value: u64| {
+            Row::new([Cell::new(name.to_owned()), Cell::new(Line::from(thousands(value)).right_aligned())])
+        };
         let backlog = &report.backlog;
         let rows = vec![
             pair("events to match", backlog.events),
@@ -179,11 +205,19 @@ impl View {
             pair("delivered so far", report.attempts("delivered")),
             pair("refused so far", report.attempts("refused")),
         ];
-        let table = Table::new(rows, [Constraint::Fill(2), Constraint::Fill(1)]).block(Block::bordered().title(" flow "));
+        let table =
+            Table::new(rows, [Constraint::Fill(2), Constraint::Fill(1)]).block(Block::bordered().title(" flow "));
         frame.render_widget(table, left);
-        let show = |value: Option<f64>| Cell::new(Line::from(value.map_or("-".to_owned(), |value| format!("{value:.1}"))).right_aligned());
+        let show = |value: Option<f64>| {
+            Cell::new(Line::from(value.map_or("-".to_owned(), |value| format!("{value:.1}"))).right_aligned())
+        };
         let rows = report.latencies.iter().map(|(step, latency)| {
-            Row::new([Cell::new(printable(step).replace('_', " ")), show(latency.p50_ms), show(latency.p95_ms), show(latency.p99_ms)])
+            Row::new([
+                Cell::new(printable(step).replace('_', " ")),
+                show(latency.p50_ms),
+                show(latency.p95_ms),
+                show(latency.p99_ms),
+            ])
         });
         let widths = [Constraint::Fill(2), Constraint::Fill(1), Constraint::Fill(1), Constraint::Fill(1)];
         let right_head = |text: &'static str| Cell::new(Line::from(text).right_aligned());
@@ -202,9 +236,12 @@ impl View {
                 Cell::new(state),
             ])
         });
-        let table = Table::new(rows, [Constraint::Fill(2), Constraint::Fill(1), Constraint::Fill(2), Constraint::Fill(1), Constraint::Fill(1)])
-            .header(Row::new(["application", "version", "subscriptions", "index", ""]).dim())
-            .block(Block::bordered().title(" applications "));
+        let table = Table::new(
+            rows,
+            [Constraint::Fill(2), Constraint::Fill(1), Constraint::Fill(2), Constraint::Fill(1), Constraint::Fill(1)],
+        )
+        .header(Row::new(["application", "version", "subscriptions", "index", ""]).dim())
+        .block(Block::bordered().title(" applications "));
         frame.render_widget(table, applications);
         let foot_line = match &self.trouble {
             Some(trouble) => Line::from(trouble.clone()).red(),
@@ -220,7 +257,10 @@ fn spark(frame: &mut Frame<'_>, area: Rect, title: String, rate: &Rate, style: S
     let skip = rate.history.len().saturating_sub(width);
     let mut data = vec![0; width.saturating_sub(rate.history.len())];
     data.extend(rate.history.iter().skip(skip));
-    frame.render_widget(Sparkline::default().data(data).style(style).block(Block::bordered().title(format!(" {title} "))), area);
+    frame.render_widget(
+        Sparkline::default().data(data).style(style).block(Block::bordered().title(format!(" {title} "))),
+        area,
+    );
 }
 
 #[cfg(test)]
@@ -243,7 +283,9 @@ mod tests {
         let mut view = View::new("http://x");
         assert!(screen(&view).contains("asking http://x"));
         let report = |events: u64| {
-            Report::read(json!({"version": "1", "ready": true, "totals": {"events": events}, "applications": [{"name": "quakes", "version": 3}]}))
+            Report::read(
+                json!({"version": "1", "ready": true, "totals": {"events": events}, "applications": [{"name": "quakes", "version": 3}]}),
+            )
         };
         let start = Instant::now();
         view.take(report(1_000).map_err(|failure| failure.message), start);

@@ -103,7 +103,9 @@ fn by_outcome<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<Str
     let count = |value: &Value| value.as_u64().unwrap_or_default();
     Ok(match Value::deserialize(deserializer)? {
         Value::Object(fields) => fields.iter().map(|(name, value)| (name.clone(), count(value))).collect(),
-        Value::Array(items) => Outcome::ALL.iter().zip(&items).map(|(outcome, value)| (outcome.word().to_owned(), count(value))).collect(),
+        Value::Array(items) => {
+            Outcome::ALL.iter().zip(&items).map(|(outcome, value)| (outcome.word().to_owned(), count(value))).collect()
+        }
         _ => BTreeMap::new(),
     })
 }
@@ -114,7 +116,8 @@ impl Report {
     /// # Errors
     /// It is not a status.
     pub fn read(answer: Value) -> Outcome<Self> {
-        serde_json::from_value(answer).map_err(|error| Failure::failed("the answer is not a status; is this a Tocsin server?").because(&error))
+        serde_json::from_value(answer)
+            .map_err(|error| Failure::failed("the answer is not a status; is this a Tocsin server?").because(&error))
     }
 
     /// Attempts with this outcome.
@@ -135,7 +138,8 @@ impl Report {
             if self.ready { "ready" } else { "not ready" },
             printable(&self.started_at)
         )];
-        let counts: Vec<String> = self.counts.iter().map(|(name, count)| format!("{} {}", thousands(*count), printable(name))).collect();
+        let counts: Vec<String> =
+            self.counts.iter().map(|(name, count)| format!("{} {}", thousands(*count), printable(name))).collect();
         lines.push(format!("records   {}", counts.join(", ")));
         let backlog = &self.backlog;
         lines.push(format!(
@@ -210,7 +214,8 @@ mod tests {
             waiting   3 events to match, 12,345 notifications to send, 0 suspended, 0 failed batches
             so far    1,707 events, 40,000 notifications, 39,000 delivered, 1 refused
             latency   end to end: p50 1.2 ms, p95 3.5 ms, p99 - of 39,000
-            runs      quakes version 2: 10,000 subscriptions indexed in 468.8 KiB"#]].assert_eq(&report.lines().join("\n"));
+            runs      quakes version 2: 10,000 subscriptions indexed in 468.8 KiB"#]]
+        .assert_eq(&report.lines().join("\n"));
         assert!(Report::read(json!({})).expect("an older server").is_idle());
     }
 }
