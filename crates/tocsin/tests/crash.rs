@@ -122,7 +122,7 @@ async fn run(kills: usize, environment: &[(&str, &str)]) -> (Arc<Acknowledged>, 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_acknowledged_is_lost_by_fifty_kills() {
-    let (acknowledged, mails, platform) = run(50, &[]).await;
+    let (acknowledged, mails, platform) = run(std::env::var("KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(50), &[]).await;
     let tokens = acknowledged.tokens.lock().clone();
     let all_there = mails.wait_until(|_| {
         let seen = mails_seen(&mails);
