@@ -4,10 +4,10 @@
 //! its measurement, the headers of the answer), its route, and the service; whatever goes wrong on that way is told as
 //! a problem of RFC 9457, translated in one file. The OpenAPI document is made from the routes' own code.
 
-mod serve; // 1. connections: bounds, timeouts, drain
 mod edge; // 2. what every request and answer has
-mod routes; // 3. one file for each area
 mod request; // what routes take from a request: caller, body, path, query, conditions
+mod routes; // 3. one file for each area
+mod serve; // 1. connections: bounds, timeouts, drain
 mod wire; // the JSON that goes out
 
 pub mod metrics; // what is measured here

@@ -38,7 +38,8 @@ struct Keys;
 impl Modify for Keys {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
         let components = document.components.get_or_insert_default();
-        let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("An API key: `tocsin_<id>_<secret>`"));
+        let scheme =
+            HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("An API key: `tocsin_<id>_<secret>`"));
         components.add_security_scheme("key", SecurityScheme::Http(scheme.build()));
     }
 }

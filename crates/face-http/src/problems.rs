@@ -165,7 +165,8 @@ impl Failure {
     }
 
     pub(crate) fn unsupported(given: &str, supported: &[&str]) -> Failure {
-        let detail = if given.is_empty() { "no media type is given".to_owned() } else { format!("`{given}` is not known here") };
+        let detail =
+            if given.is_empty() { "no media type is given".to_owned() } else { format!("`{given}` is not known here") };
         Failure::new(UNSUPPORTED, detail).with("supported", supported)
     }
 
@@ -198,12 +199,10 @@ impl From<ServiceError> for Failure {
             ServiceError::KeyReused(batch) => Failure::new(KEY_REUSED, detail).with("batch", batch),
             ServiceError::Full { retry_after, .. } => Failure::new(BUSY, detail).retry_after(retry_after),
             ServiceError::TooMany { retry_after, .. } => Failure::new(TOO_MANY, detail).retry_after(retry_after),
-            ServiceError::BrokenStream(source) => {
-                match crate::request::body_failure(&*source) {
-                    Some(failure) => failure,
-                    None => Failure::new(MALFORMED, "the body broke off"),
-                }
-            }
+            ServiceError::BrokenStream(source) => match crate::request::body_failure(&*source) {
+                Some(failure) => failure,
+                None => Failure::new(MALFORMED, "the body broke off"),
+            },
             ServiceError::Unavailable(source) => {
                 tracing::error!(error = %source, "a request could not be done");
                 Failure::new(UNAVAILABLE, detail).retry_after(Duration::from_secs(5))

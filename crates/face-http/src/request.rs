@@ -202,8 +202,11 @@ impl Condition {
                 return Ok(Condition::Exists);
             }
             // A weak tag or one that we never gave matches nothing.
-            let revision = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).and_then(|text| text.parse().ok());
-            return revision.map(Condition::Revision).ok_or_else(|| Failure::precondition(format!("`{text}` is not its tag")));
+            let revision =
+                text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).and_then(|text| text.parse().ok());
+            return revision
+                .map(Condition::Revision)
+                .ok_or_else(|| Failure::precondition(format!("`{text}` is not its tag")));
         }
         match headers.get(header::IF_NONE_MATCH) {
             None => Ok(Condition::None),

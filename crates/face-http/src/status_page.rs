@@ -22,7 +22,12 @@ pub(crate) fn render(status: &Status) -> String {
     );
     body.push_str("<section class=\"cards\">\n");
     card(&mut body, "Events accepted", totals.events, &format!("in {} batches", grouped(totals.event_batches)));
-    card(&mut body, "Notifications made", totals.notifications, &format!("in {} batches", grouped(totals.notification_batches)));
+    card(
+        &mut body,
+        "Notifications made",
+        totals.notifications,
+        &format!("in {} batches", grouped(totals.notification_batches)),
+    );
     let delivered = totals.attempts[Outcome::Delivered as usize];
     card(&mut body, "Delivered", delivered, &format!("of {} attempts", grouped(totals.attempts.iter().sum())));
     card(&mut body, "Subscribers", counts.subscribers, &format!("{} devices", grouped(counts.devices)));
@@ -31,7 +36,12 @@ pub(crate) fn render(status: &Status) -> String {
     row(&mut body, "events to be matched", backlog.events, "");
     row(&mut body, "notifications to be delivered", backlog.notifications, "");
     row(&mut body, "suspended, for an operator", backlog.suspended, if backlog.suspended > 0 { "warn" } else { "" });
-    row(&mut body, "event batches set aside", backlog.failed_batches, if backlog.failed_batches > 0 { "warn" } else { "" });
+    row(
+        &mut body,
+        "event batches set aside",
+        backlog.failed_batches,
+        if backlog.failed_batches > 0 { "warn" } else { "" },
+    );
     body.push_str("</table></section>\n<section><h2>Attempts</h2><table>\n");
     for (outcome, count) in Outcome::ALL.iter().zip(totals.attempts) {
         row(&mut body, outcome.word(), count, "");
@@ -95,7 +105,11 @@ fn page(title: &str, body: &str, refreshes: bool) -> String {
 }
 
 fn card(out: &mut String, title: &str, figure: u64, note: &str) {
-    let _ = writeln!(out, "<div class=\"card\"><h2>{title}</h2><strong>{}</strong><small>{note}</small></div>", grouped(figure));
+    let _ = writeln!(
+        out,
+        "<div class=\"card\"><h2>{title}</h2><strong>{}</strong><small>{note}</small></div>",
+        grouped(figure)
+    );
 }
 
 fn row(out: &mut String, name: &str, figure: u64, class: &str) {

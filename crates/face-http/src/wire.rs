@@ -76,7 +76,11 @@ pub(crate) struct ApplicationBody {
 }
 
 impl ApplicationBody {
-    pub(crate) fn new(stored: ApplicationVersion, running: Option<&tocsin_service::applications::Running>, whole: bool) -> Self {
+    pub(crate) fn new(
+        stored: ApplicationVersion,
+        running: Option<&tocsin_service::applications::Running>,
+        whole: bool,
+    ) -> Self {
         ApplicationBody {
             name: stored.name.to_string(),
             version: stored.version,
@@ -329,8 +333,12 @@ pub(crate) struct NotificationBatchBody {
 
 impl From<operations::NotificationBatch> for NotificationBatchBody {
     fn from(batch: operations::NotificationBatch) -> Self {
-        let mut outcomes: BTreeMap<&'static str, u32> =
-            Outcome::ALL.iter().map(|outcome| outcome.word()).zip(batch.outcomes).filter(|(_, count)| *count > 0).collect();
+        let mut outcomes: BTreeMap<&'static str, u32> = Outcome::ALL
+            .iter()
+            .map(|outcome| outcome.word())
+            .zip(batch.outcomes)
+            .filter(|(_, count)| *count > 0)
+            .collect();
         if batch.untried > 0 {
             outcomes.insert("waiting", batch.untried);
         }
@@ -404,7 +412,9 @@ impl From<operations::Notification> for NotificationBody {
     fn from(notification: operations::Notification) -> Self {
         let recipient = notification.recipient.map(|recipient| {
             let (device, channel, address) = match recipient.device {
-                Some((name, device)) => (Some(name.to_string()), Some(device.channel.to_string()), Some(device.address)),
+                Some((name, device)) => {
+                    (Some(name.to_string()), Some(device.channel.to_string()), Some(device.address))
+                }
                 None => (None, None, None),
             };
             let (subscriber, locale) = (recipient.subscription.subscriber.to_string(), recipient.profile.locale);
@@ -561,7 +571,12 @@ pub(crate) struct PercentilesBody {
 
 impl From<tocsin_service::status::Percentiles> for PercentilesBody {
     fn from(found: tocsin_service::status::Percentiles) -> Self {
-        PercentilesBody { p50_ms: millis(found.p50), p95_ms: millis(found.p95), p99_ms: millis(found.p99), count: found.count }
+        PercentilesBody {
+            p50_ms: millis(found.p50),
+            p95_ms: millis(found.p95),
+            p99_ms: millis(found.p99),
+            count: found.count,
+        }
     }
 }
 

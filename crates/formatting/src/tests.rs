@@ -4,6 +4,7 @@ use expect_test::{Expect, expect};
 use proptest::prelude::*;
 use tocsin_model::{
     application::{ContentTemplates, TemplateEngine, TemplateParts},
+    content::Content,
     field::{Field, FieldType, Fields},
     id::{Name, NotificationBatchId, NotificationId, SubscriberId},
     subscriber::Profile,
@@ -11,7 +12,7 @@ use tocsin_model::{
     value::Value,
 };
 
-use crate::{Content, DeviceScope, EventScope, FormatError, Formatter, KnownVariables, OUTPUT_BYTES_MAX, Part, Scope};
+use crate::{DeviceScope, EventScope, FormatError, Formatter, KnownVariables, OUTPUT_BYTES_MAX, Part, Scope};
 
 fn name(text: &str) -> Name {
     text.parse().expect("a name")

@@ -63,7 +63,10 @@ impl Service {
     ///
     /// # Errors
     /// The scope `applications:read` is missing, or the records do not answer.
-    pub async fn applications(&self, caller: &Caller) -> Result<Vec<(ApplicationVersion, Option<Arc<Compiled>>)>, ServiceError> {
+    pub async fn applications(
+        &self,
+        caller: &Caller,
+    ) -> Result<Vec<(ApplicationVersion, Option<Arc<Compiled>>)>, ServiceError> {
         caller.needs(Scope::ApplicationsRead)?;
         let stored = self.records.applications().await?;
         Ok(stored.into_iter().map(|version| (version.clone(), self.pipeline.application(&version.name))).collect())
@@ -87,7 +90,11 @@ impl Service {
     ///
     /// # Errors
     /// There never was one of this name.
-    pub async fn application_history(&self, caller: &Caller, name: &Name) -> Result<Vec<ApplicationVersion>, ServiceError> {
+    pub async fn application_history(
+        &self,
+        caller: &Caller,
+        name: &Name,
+    ) -> Result<Vec<ApplicationVersion>, ServiceError> {
         caller.needs(Scope::ApplicationsRead)?;
         let history = self.records.application_history(name).await?;
         if history.is_empty() { Err(ServiceError::no_application(name)) } else { Ok(history) }
@@ -237,7 +244,9 @@ impl Service {
         let work = move || tocsin_pipeline::compile_text(&text, version, &*environment);
         match tokio::task::spawn_blocking(work).await {
             Ok(compiled) => compiled,
-            Err(_) => Err(vec![Problem::at("", "could not be compiled: the compiler broke; please report this definition")]),
+            Err(_) => {
+                Err(vec![Problem::at("", "could not be compiled: the compiler broke; please report this definition")])
+            }
         }
     }
 }

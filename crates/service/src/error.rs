@@ -87,9 +87,10 @@ impl From<StoreError> for ServiceError {
             StoreError::Taken(what) => ServiceError::Taken(what),
             StoreError::Missing(what) => ServiceError::Missing(what),
             StoreError::Changed(what) => ServiceError::Changed(what),
-            StoreError::Full(reason) => {
-                ServiceError::Full { reason: format!("there is no room: {reason}"), retry_after: Duration::from_secs(5) }
-            }
+            StoreError::Full(reason) => ServiceError::Full {
+                reason: format!("there is no room: {reason}"),
+                retry_after: Duration::from_secs(5),
+            },
             error @ (StoreError::Fenced(_) | StoreError::Unavailable(_) | StoreError::Damaged(_)) => {
                 ServiceError::Unavailable(error.into())
             }
@@ -153,10 +154,13 @@ pub fn json_problem(error: &serde_json::Error) -> Problem {
     if error.line() > 0 { problem.position(position(error.line()), position(error.column())) } else { problem }
 }
 
-/// What `Fields::row_from_json` found wrong: one problem of the whole with a position means that it is no JSON object.
+/// What `Fields::row_from_json` found wrong: one problem of the whole with a position means that it is no JSON, unless it
+/// is JSON of another type than an object.
 pub(crate) fn row_error(problems: Vec<Problem>) -> ServiceError {
     match problems.as_slice() {
-        [only] if only.path.is_empty() && only.line.is_some() => ServiceError::Malformed(only.clone()),
+        [only] if only.path.is_empty() && only.line.is_some() && !only.message.contains("invalid type") => {
+            ServiceError::Malformed(only.clone())
+        }
         _ => ServiceError::Invalid(problems),
     }
 }

@@ -141,7 +141,8 @@ impl Service {
     }
 
     fn running_by_text(&self, application: &str) -> Result<Arc<Compiled>, ServiceError> {
-        let name = application.parse().map_err(|_| ServiceError::Missing(format!("the application `{application}`")))?;
+        let name =
+            application.parse().map_err(|_| ServiceError::Missing(format!("the application `{application}`")))?;
         self.running(&name)
     }
 
@@ -151,7 +152,9 @@ impl Service {
     /// `Malformed`, `Invalid` with every problem (up to 100), `KeyReused`, `Full`.
     pub async fn submit(&self, intake: Intake, body: Bytes, key: Option<&str>) -> Result<Submitted, ServiceError> {
         let idempotency = match key {
-            Some(key) => Some(intake.idempotency("k", check_key(key)?, content_hash(&[intake.class.as_str().as_bytes(), &body]))),
+            Some(key) => {
+                Some(intake.idempotency("k", check_key(key)?, content_hash(&[intake.class.as_str().as_bytes(), &body])))
+            }
             None => None,
         };
         let (intake, events) = off_thread(body.len(), intake, move |intake| intake.pack(&body)).await?;
@@ -272,7 +275,10 @@ impl Service {
             return Err(ServiceError::invalid("", "holds no event"));
         }
         if events.len() > CLOUD_EVENTS_MAX {
-            return Err(ServiceError::invalid("", format!("holds {} events; at most {CLOUD_EVENTS_MAX} fit", events.len())));
+            return Err(ServiceError::invalid(
+                "",
+                format!("holds {} events; at most {CLOUD_EVENTS_MAX} fit", events.len()),
+            ));
         }
         let single = events.len() == 1;
         let mut problems = Vec::new();
@@ -284,16 +290,18 @@ impl Service {
             let place = |path: &str| if single { path.to_owned() } else { format!("[{at}].{path}") };
             match prepare_cloud_event(&compiled, source, received_at, &event) {
                 Ok(prepared) => ready.push(prepared),
-                Err(found) => problems.extend(found.into_iter().map(|problem| Problem { path: place(&problem.path), ..problem })),
+                Err(found) => {
+                    problems.extend(found.into_iter().map(|problem| Problem { path: place(&problem.path), ..problem }))
+                }
             }
         }
         if !problems.is_empty() {
             return Err(ServiceError::Invalid(problems));
         }
         let mut answer = SubmittedLines::default();
-        let accepts = ready.into_iter().map(|(intake, events, idempotency)| async move {
-            self.accept(&intake, events, Some(idempotency)).await
-        });
+        let accepts = ready
+            .into_iter()
+            .map(|(intake, events, idempotency)| async move { self.accept(&intake, events, Some(idempotency)).await });
         // Many wait together, so they share the fsync.
         let mut accepts = stream::iter(accepts).buffered(CLOUD_EVENTS_IN_FLIGHT);
         while let Some(accepted) = accepts.next().await {
@@ -328,12 +336,16 @@ impl Service {
 
 type InFlight<'a> = std::pin::Pin<Box<dyn Future<Output = Result<Submitted, ServiceError>> + Send + 'a>>;
 
-/// Polls `second` while waiting for `first`; gives what `first` gives, and what `second` gave if it came in the meantime.
-async fn poll_both<A, B>(first: impl Future<Output = A>, second: &mut (impl Future<Output = B> + Unpin)) -> (A, Option<B>) {
-    let mut first = std::pin::pin!(first);
-    match futures_util::future::select(first.as_mut(), second).await {
-        futures_util::future::Either::Left((found, _)) => (found, None),
-        futures_util::future::Either::Right((stored, first)) => (first.await, Some(stored)),
+/// Polls `second` while waiting for `first`, and at least once, so that it is on its way; gives what `first` gives, and
+/// what `second` gave if it came in the meantime.
+async fn poll_both<A, B>(
+    first: impl Future<Output = A>,
+    second: &mut (impl Future<Output = B> + Unpin),
+) -> (A, Option<B>) {
+    use futures_util::future::{Either, select};
+    match select(second, std::pin::pin!(first)).await {
+        Either::Left((stored, first)) => (first.await, Some(stored)),
+        Either::Right((found, _)) => (found, None),
     }
 }
 
@@ -370,9 +382,9 @@ fn open_intake(
         return Err(ServiceError::Missing(format!("the event class `{class}` of `{}` ({hint})", application.name)));
     };
     let source = match source {
-        Some(source) => {
-            source.parse::<Name>().map_err(|error| ServiceError::invalid("source", format!("is not {}", error.expected)))?
-        }
+        Some(source) => source
+            .parse::<Name>()
+            .map_err(|error| ServiceError::invalid("source", format!("is not {}", error.expected)))?,
         None => match application.sources.keys().next() {
             Some(only) if application.sources.len() == 1 => only.clone(),
             _ => api_source(),
@@ -413,7 +425,8 @@ fn prepare_cloud_event(
         Ok(intake) => intake,
         Err(ServiceError::Missing(_)) => {
             let known: Vec<&str> = classes.keys().map(Name::as_str).collect();
-            let problem = Problem::at("type", format!("`{kind}` names no event class of `{}`", compiled.application.name));
+            let problem =
+                Problem::at("type", format!("`{kind}` names no event class of `{}`", compiled.application.name));
             problems.push(problem.hint(format!("its classes are {}", known.join(", "))));
             return Err(problems);
         }
@@ -480,7 +493,10 @@ pub fn is_json(media_type: &str) -> bool {
 
 fn check_key(key: &str) -> Result<&str, ServiceError> {
     if key.is_empty() || key.chars().count() > IDEMPOTENCY_KEY_MAX {
-        return Err(ServiceError::invalid("Idempotency-Key", format!("should be 1 to {IDEMPOTENCY_KEY_MAX} characters")));
+        return Err(ServiceError::invalid(
+            "Idempotency-Key",
+            format!("should be 1 to {IDEMPOTENCY_KEY_MAX} characters"),
+        ));
     }
     Ok(key)
 }
@@ -517,7 +533,8 @@ impl Intake {
         }
         let mut problems = Vec::new();
         let mut reader = serde_json::Deserializer::from_slice(body);
-        let read = ArraySeed { fields: &self.fields, packer: &mut packer, problems: &mut problems }.deserialize(&mut reader);
+        let read =
+            ArraySeed { fields: &self.fields, packer: &mut packer, problems: &mut problems }.deserialize(&mut reader);
         let read = read.and_then(|()| reader.end());
         if !problems.is_empty() {
             return Err(ServiceError::Invalid(problems));
@@ -541,7 +558,8 @@ impl Intake {
                 Ok(row) => packer.push(&row),
                 Err(problems) => {
                     let number = u32::try_from(at).unwrap_or(u32::MAX);
-                    let problems = problems.into_iter().map(|problem| Problem { line: Some(number), ..problem }).collect();
+                    let problems =
+                        problems.into_iter().map(|problem| Problem { line: Some(number), ..problem }).collect();
                     return (packer.finish(), Some(row_error(problems)));
                 }
             }

@@ -153,7 +153,9 @@ fn json_line(document: &impl serde::Serialize, out: &mut Vec<u8>) {
 
 fn csv_line(cells: Vec<String>, out: &mut Vec<u8>) {
     let mut writer = csv::WriterBuilder::new().terminator(csv::Terminator::CRLF).from_writer(&mut *out);
-    writer.write_record(cells.iter().map(|cell| csv_cells::guarded(cell).into_owned())).expect("memory takes everything");
+    writer
+        .write_record(cells.iter().map(|cell| csv_cells::guarded(cell).into_owned()))
+        .expect("memory takes everything");
     writer.flush().expect("memory takes everything");
 }
 
@@ -163,13 +165,18 @@ struct SubscriberColumns {
     devices: Arc<BTreeSet<Name>>,
 }
 
-async fn subscriber_columns(records: &dyn Records, filter: &SubscriberFilter) -> Result<SubscriberColumns, ServiceError> {
+async fn subscriber_columns(
+    records: &dyn Records,
+    filter: &SubscriberFilter,
+) -> Result<SubscriberColumns, ServiceError> {
     let (mut attributes, mut devices) = (BTreeSet::new(), BTreeSet::new());
     let mut after: Option<SubscriberId> = None;
     loop {
         let found = records.subscribers(filter, after.as_ref(), PAGE).await?;
         for subscriber in &found {
-            for name in subscriber.profile.attributes.keys().filter(|name| !attributes.contains(*name)).collect::<Vec<_>>() {
+            for name in
+                subscriber.profile.attributes.keys().filter(|name| !attributes.contains(*name)).collect::<Vec<_>>()
+            {
                 attributes.insert(name.clone());
             }
             for name in subscriber.devices.keys().filter(|name| !devices.contains(*name)).collect::<Vec<_>>() {
@@ -191,9 +198,10 @@ impl SubscriberColumns {
     fn header(&self) -> Vec<String> {
         let fixed = ["id", "enabled", "locale", "time_zone"].map(str::to_owned);
         let attributes = self.attributes.iter().map(|name| format!("attributes.{name}"));
-        let devices = self.devices.iter().flat_map(|name| {
-            ["channel", "address", "state"].map(|part| format!("device.{name}.{part}"))
-        });
+        let devices = self
+            .devices
+            .iter()
+            .flat_map(|name| ["channel", "address", "state"].map(|part| format!("device.{name}.{part}")));
         let last = ["created_at", "updated_at", "revision"].map(str::to_owned);
         fixed.into_iter().chain(attributes).chain(devices).chain(last).collect()
     }
@@ -206,11 +214,14 @@ impl SubscriberColumns {
             profile.locale.clone().unwrap_or_default(),
             profile.time_zone.clone().unwrap_or_default(),
         ];
-        cells.extend(self.attributes.iter().map(|name| profile.attributes.get(name).map(csv_cells::cell).unwrap_or_default()));
+        cells.extend(
+            self.attributes.iter().map(|name| profile.attributes.get(name).map(csv_cells::cell).unwrap_or_default()),
+        );
         for name in self.devices.iter() {
             match subscriber.devices.get(name) {
                 Some(device) => {
-                    let state = serde_json::to_value(device.state).ok().and_then(|state| state.as_str().map(str::to_owned));
+                    let state =
+                        serde_json::to_value(device.state).ok().and_then(|state| state.as_str().map(str::to_owned));
                     cells.extend([device.channel.to_string(), device.address.clone(), state.unwrap_or_default()]);
                 }
                 None => cells.extend([String::new(), String::new(), String::new()]),

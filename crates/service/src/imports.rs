@@ -8,7 +8,6 @@ use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 use bytes::Bytes;
 use futures_util::Stream;
 use serde::Serialize;
-use serde_json::value::RawValue;
 use tocsin_model::{field::Fields, id::Name, problem::Problem, time::Timestamp, value::Value};
 use tocsin_store::{
     error::StoreError,
@@ -251,7 +250,10 @@ fn read_csv<L: LineKind>(kind: &L, header: &csv::StringRecord, first: u64, bytes
                 let result = if cells.len() == header.len() {
                     kind.read_cells(header, &cells)
                 } else {
-                    Err(vec![Problem::at("", format!("has {} cells, but the header has {}", cells.len(), header.len()))])
+                    Err(vec![Problem::at(
+                        "",
+                        format!("has {} cells, but the header has {}", cells.len(), header.len()),
+                    )])
                 };
                 match result {
                     Ok(item) => read.items.push((line, item)),
@@ -292,7 +294,11 @@ fn split_header<L: LineKind>(bytes: &mut Bytes, first: &mut u64, kind: &L) -> Re
         }
         problems.extend(kind.check_column(name));
     }
-    if problems.is_empty() { Ok(header) } else { Err(problems.into_iter().map(|problem| problem.position(1, 1)).collect()) }
+    if problems.is_empty() {
+        Ok(header)
+    } else {
+        Err(problems.into_iter().map(|problem| problem.position(1, 1)).collect())
+    }
 }
 
 /// Columns that an export writes and an import passes over.
@@ -337,7 +343,12 @@ impl LineKind for SubscriberLines {
             || is_device.is_some_and(|(name, part)| {
                 name.parse::<Name>().is_ok() && matches!(part, "channel" | "address" | "state")
             });
-        let all = known.into_iter().chain(["attributes.<name>", "device.<name>.channel", "device.<name>.address", "device.<name>.state"]);
+        let all = known.into_iter().chain([
+            "attributes.<name>",
+            "device.<name>.channel",
+            "device.<name>.address",
+            "device.<name>.state",
+        ]);
         (!fits).then(|| unknown_column(name, all))
     }
 
@@ -373,7 +384,8 @@ impl LineKind for SubscriberLines {
         let devices = devices.into_iter().filter_map(|(name, [channel, address, state])| {
             let mut needed = |part: &str, cell: Option<&str>| {
                 if cell.is_none() {
-                    problems.push(Problem::at(format!("device.{name}.{part}"), "is required where the device is given"));
+                    problems
+                        .push(Problem::at(format!("device.{name}.{part}"), "is required where the device is given"));
                 }
                 cell.map(str::to_owned)
             };
@@ -425,13 +437,11 @@ impl SubscriptionLines {
             let given = given.filter(|given| *given != wanted.as_str())?;
             Some(Problem::at(path, format!("is `{given}`, but this import is for `{wanted}`")))
         };
-        let problems: Vec<Problem> = [
-            differs("application", application, &self.0.application),
-            differs("class", class, &self.0.name),
-        ]
-        .into_iter()
-        .flatten()
-        .collect();
+        let problems: Vec<Problem> =
+            [differs("application", application, &self.0.application), differs("class", class, &self.0.name)]
+                .into_iter()
+                .flatten()
+                .collect();
         if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 }
@@ -456,9 +466,12 @@ impl LineKind for SubscriptionLines {
         (!fits).then(|| unknown_column(name, known.into_iter().chain(["values.<field>"])))
     }
 
-    fn read_cells(&self, header: &csv::StringRecord, cells: &csv::StringRecord) -> Result<NewSubscription, Vec<Problem>> {
+    fn read_cells(
+        &self,
+        header: &csv::StringRecord,
+        cells: &csv::StringRecord,
+    ) -> Result<NewSubscription, Vec<Problem>> {
         let mut problems = Vec::new();
-        let json: Box<RawValue>;
         let mut draft = subscriptions::Draft::default();
         let mut values: Vec<(&str, Value)> = Vec::new();
         for (name, cell) in header.iter().zip(cells) {
@@ -483,7 +496,7 @@ impl LineKind for SubscriptionLines {
         }
         self.check_names(draft.application.as_deref(), draft.class.as_deref())?;
         let values = Value::Map(values.into_iter().map(|(name, value)| (name.into(), value)).collect());
-        json = serde_json::value::to_raw_value(&values).expect("a value is always JSON");
+        let json = serde_json::value::to_raw_value(&values).expect("a value is always JSON");
         draft.values = Some(&json);
         match subscriptions::check(draft, &self.0) {
             Ok(subscription) if problems.is_empty() => Ok(subscription),

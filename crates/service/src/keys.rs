@@ -164,7 +164,8 @@ fn generate(
     let (id, secret) = random.split_at(4);
     let id = hexadecimal(id);
     let text = format!("tocsin_{id}_{}", hexadecimal(secret));
-    let kept = ApiKey { id, hash: hash(&text), description: description.to_owned(), scopes, created_at: now, expires_at };
+    let kept =
+        ApiKey { id, hash: hash(&text), description: description.to_owned(), scopes, created_at: now, expires_at };
     Ok(MadeKey { kept, text })
 }
 
@@ -287,7 +288,9 @@ impl Service {
                         scopes.push(word.clone());
                     }
                 }
-                None => problems.push(Problem::at(format!("scopes[{at}]"), format!("`{word}` is not a scope")).hint(known_scopes())),
+                None => problems.push(
+                    Problem::at(format!("scopes[{at}]"), format!("`{word}` is not a scope")).hint(known_scopes()),
+                ),
             }
         }
         if !problems.is_empty() {

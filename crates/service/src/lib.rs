@@ -4,16 +4,16 @@
 //! its first line. What is wrong with a request is told completely, as [`Problem`](tocsin_model::problem::Problem)s;
 //! what a caller can do about a failure is told by [`ServiceError`]. Knows nothing of HTTP or SQL.
 
-pub mod keys; // who is calling, and what that caller may do
 pub mod applications; // definitions: check, apply, history, remove
+pub mod events; // what happened
+pub mod exports; // many of them, as lines, out
+pub mod imports; // many of them, as lines, in
+pub mod keys; // who is calling, and what that caller may do
+pub mod operations; // batches and notifications, suspensions
+pub mod status;
 pub mod subscribers; // whom to tell
 pub mod subscriptions; // what they care about
-pub mod imports; // many of them, as lines, in
-pub mod exports; // many of them, as lines, out
-pub mod events; // what happened
-pub mod operations; // batches and notifications, suspensions
-pub mod trace; // one thing's whole story
-pub mod status; // how it all does; whether it is ready
+pub mod trace; // one thing's whole story // how it all does; whether it is ready
 
 pub mod error; // why not, and what to do about it
 pub mod page; // lists in portions

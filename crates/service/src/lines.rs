@@ -167,7 +167,8 @@ mod tests {
     use super::*;
 
     async fn blocks(chunks: &[&str], kind: Lines, lines_max: usize) -> Vec<String> {
-        let stream = futures_util::stream::iter(chunks.iter().map(|chunk| Ok(Bytes::copy_from_slice(chunk.as_bytes()))));
+        let stream =
+            futures_util::stream::iter(chunks.iter().map(|chunk| Ok(Bytes::copy_from_slice(chunk.as_bytes()))));
         let mut blocks = Blocks::new(stream, kind, lines_max);
         let mut found = Vec::new();
         while let Some(block) = blocks.next().await {

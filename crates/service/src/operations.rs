@@ -8,7 +8,9 @@ use tocsin_model::{
     value::Value,
 };
 use tocsin_store::{
-    journal::{EventBatchState, Resolution, StoredNotificationBatch, StoredSuspension, SuspensionFilter, notification_of},
+    journal::{
+        EventBatchState, Resolution, StoredNotificationBatch, StoredSuspension, SuspensionFilter, notification_of,
+    },
     records::Recipient,
 };
 
@@ -78,7 +80,11 @@ impl Service {
     ///
     /// # Errors
     /// There is none of this id (any more).
-    pub async fn event_batch(&self, caller: &Caller, id: EventBatchId) -> Result<(EventBatch, EventBatchState), ServiceError> {
+    pub async fn event_batch(
+        &self,
+        caller: &Caller,
+        id: EventBatchId,
+    ) -> Result<(EventBatch, EventBatchState), ServiceError> {
         caller.needs(Scope::OperationsRead)?;
         self.find_event_batch(id).await
     }
@@ -216,14 +222,19 @@ impl Service {
         caller.needs(Scope::OperationsWrite)?;
         if !all && *filter == SuspensionFilter::default() {
             let problem = tocsin_model::problem::Problem::at("", "names no suspension");
-            return Err(ServiceError::Invalid(vec![problem.hint(r#"give a filter, or {"all": true} to mean every one"#)]));
+            return Err(ServiceError::Invalid(vec![
+                problem.hint(r#"give a filter, or {"all": true} to mean every one"#),
+            ]));
         }
         let notifications = self.journal.resolve(filter, resolution, self.clock.now()).await?;
         tracing::info!(notifications, ?resolution, by = caller.key(), "resolved suspensions");
         Ok(notifications)
     }
 
-    pub(crate) async fn find_event_batch(&self, id: EventBatchId) -> Result<(EventBatch, EventBatchState), ServiceError> {
+    pub(crate) async fn find_event_batch(
+        &self,
+        id: EventBatchId,
+    ) -> Result<(EventBatch, EventBatchState), ServiceError> {
         self.journal.event_batch(id).await?.ok_or_else(|| ServiceError::Missing(format!("the event batch {id}")))
     }
 
@@ -240,7 +251,10 @@ impl Service {
         let compiled = self.pipeline.version(&batch.application, batch.version).await?;
         let class = compiled.as_ref().and_then(|compiled| compiled.application.events.get(&batch.class));
         class.map(|class| class.fields.clone()).ok_or_else(|| {
-            ServiceError::Missing(format!("the version {} of `{}` that packed {}", batch.version, batch.application, batch.id))
+            ServiceError::Missing(format!(
+                "the version {} of `{}` that packed {}",
+                batch.version, batch.application, batch.id
+            ))
         })
     }
 }

@@ -170,7 +170,9 @@ pub fn check(draft: Draft, id: Option<&SubscriberId>) -> Result<NewSubscriber, V
         }
         let checked = devices.into_iter().filter_map(|(name, device)| {
             let path = format!("devices.{name}");
-            let parsed = name.parse::<Name>().map_err(|error| problems.push(Problem::at(&path, format!("is not {}", error.expected))));
+            let parsed = name
+                .parse::<Name>()
+                .map_err(|error| problems.push(Problem::at(&path, format!("is not {}", error.expected))));
             Some((parsed.ok()?, check_device(device, &path, &mut problems)?))
         });
         checked.collect::<Vec<_>>()
@@ -186,10 +188,14 @@ fn check_attributes(attributes: &BTreeMap<String, Value>, problems: &mut Vec<Pro
         return;
     }
     if attributes.len() > ATTRIBUTES_MAX {
-        problems.push(Problem::at("attributes", format!("has {} entries; at most {ATTRIBUTES_MAX} fit", attributes.len())));
+        problems
+            .push(Problem::at("attributes", format!("has {} entries; at most {ATTRIBUTES_MAX} fit", attributes.len())));
     }
     for name in attributes.keys() {
-        if name.is_empty() || name.chars().count() > ATTRIBUTE_NAME_MAX || name.chars().any(|c| c.is_control() || c == ':') {
+        if name.is_empty()
+            || name.chars().count() > ATTRIBUTE_NAME_MAX
+            || name.chars().any(|c| c.is_control() || c == ':')
+        {
             let message = format!("`{name}` is not the name of an attribute");
             let hint = format!("give 1 to {ATTRIBUTE_NAME_MAX} characters without control characters or `:`");
             problems.push(Problem::at("attributes", message).hint(hint));
@@ -448,7 +454,8 @@ mod tests {
                 "devices": {"1": {"channel": "mail", "address": "a"}, "mail": {"channel": "a b", "address": "x\r\ny"}}}"#,
         )
         .expect("a draft");
-        let found: Vec<String> = check(draft, None).expect_err("problems").into_iter().map(|problem| problem.path).collect();
+        let found: Vec<String> =
+            check(draft, None).expect_err("problems").into_iter().map(|problem| problem.path).collect();
         assert_eq!(
             found,
             ["id", "locale", "time_zone", "attributes", "devices.1", "devices.mail.channel", "devices.mail.address"]

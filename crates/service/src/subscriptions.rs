@@ -141,7 +141,8 @@ impl Class {
                 Ok(Class { application: application.name.clone(), name: name.clone(), fields: class.fields.clone() })
             }
             None => {
-                let problem = Problem::at("class", format!("`{class}` is not a subscription class of `{}`", application.name));
+                let problem =
+                    Problem::at("class", format!("`{class}` is not a subscription class of `{}`", application.name));
                 let known = || application.subscriptions.keys().map(Name::as_str);
                 Err(match tocsin_model::problem::closest(class, known()) {
                     Some(meant) => problem.hint(format!("did you mean `{meant}`?")),
@@ -205,7 +206,8 @@ fn check_values(raw: &str, fields: &Fields) -> Result<Box<str>, Vec<Problem>> {
         // A position within the values would mislead: it is not one of the whole text.
         Problem { path, line: None, column: None, ..problem }
     };
-    let row = fields.row_from_json(raw.as_bytes()).map_err(|problems| problems.into_iter().map(below).collect::<Vec<_>>())?;
+    let row =
+        fields.row_from_json(raw.as_bytes()).map_err(|problems| problems.into_iter().map(below).collect::<Vec<_>>())?;
     Ok(fields.to_json(&row).into())
 }
 
@@ -326,7 +328,12 @@ impl Service {
         Ok(self.records.remove_subscription(id, expect, self.clock.now()).await?)
     }
 
-    async fn update(&self, present: &Subscription, draft: Draft<'_>, expect: Expect) -> Result<Subscription, ServiceError> {
+    async fn update(
+        &self,
+        present: &Subscription,
+        draft: Draft<'_>,
+        expect: Expect,
+    ) -> Result<Subscription, ServiceError> {
         let fixed = [
             ("application", draft.application.as_deref(), present.application.as_str()),
             ("class", draft.class.as_deref(), present.class.as_str()),
@@ -335,7 +342,9 @@ impl Service {
         let mut problems: Vec<Problem> = fixed
             .iter()
             .filter(|(_, written, is)| written.is_some_and(|written| written != *is))
-            .map(|(path, _, is)| Problem::at(*path, "cannot change").hint(format!("it is `{is}`; make another subscription")))
+            .map(|(path, _, is)| {
+                Problem::at(*path, "cannot change").hint(format!("it is `{is}`; make another subscription"))
+            })
             .collect();
         if draft.key.is_some() && draft.key != present.key {
             problems.push(Problem::at("key", "cannot change").hint("make another subscription"));
@@ -344,7 +353,8 @@ impl Service {
             return Err(ServiceError::Invalid(problems));
         }
         let compiled = self.running(&present.application)?;
-        let class = Class::of(&compiled, present.class.as_str()).map_err(|problem| ServiceError::Invalid(vec![problem]))?;
+        let class =
+            Class::of(&compiled, present.class.as_str()).map_err(|problem| ServiceError::Invalid(vec![problem]))?;
         let draft = Draft { subscriber: Some(present.subscriber.as_str().to_owned().into()), key: None, ..draft };
         let new = check(draft, &class).map_err(ServiceError::Invalid)?;
         let now = self.clock.now();

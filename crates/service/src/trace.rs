@@ -157,7 +157,10 @@ impl Service {
                     story.accepted(&batch, Some(notification.event_id));
                 }
                 let head = &notification.head;
-                let text = format!("rule `{}` for {}, through channel `{}`", head.rule, notification.subscription, head.channel);
+                let text = format!(
+                    "rule `{}` for {}, through channel `{}`",
+                    head.rule, notification.subscription, head.channel
+                );
                 story.point(head.matched_at, "matched", id, text);
                 story.matched = Some(head.matched_at);
                 for attempt in &notification.attempts {
@@ -195,7 +198,12 @@ impl Service {
     }
 
     /// Tells when open work of a batch is due, and what of it is suspended.
-    async fn tell_open(&self, story: &mut Story, id: NotificationBatchId, ordinal: Option<u32>) -> Result<(), ServiceError> {
+    async fn tell_open(
+        &self,
+        story: &mut Story,
+        id: NotificationBatchId,
+        ordinal: Option<u32>,
+    ) -> Result<(), ServiceError> {
         let concerns = |ordinals: &Vec<u32>| ordinal.is_none_or(|ordinal| ordinals.binary_search(&ordinal).is_ok());
         for item in self.journal.open_work(id).await? {
             if item.ordinals.as_ref().is_none_or(concerns) {
@@ -206,7 +214,8 @@ impl Service {
         let filter = tocsin_store::journal::SuspensionFilter { batch: Some(id), ..Default::default() };
         for stored in self.journal.suspensions(&filter, 0, 100).await? {
             if concerns(&stored.suspension.ordinals) {
-                let text = format!("{} wait for an operator: {}", stored.suspension.ordinals.len(), stored.suspension.reason);
+                let text =
+                    format!("{} wait for an operator: {}", stored.suspension.ordinals.len(), stored.suspension.reason);
                 story.point(stored.suspension.since, "suspended", stored.id, text);
             }
         }
@@ -271,7 +280,8 @@ impl Story {
             Some(event) => format!("event {} of {}", event.ordinal + 1, batch.events.count()),
             None => format!("{} events", batch.events.count()),
         };
-        let text = format!("{place} of class `{}` of `{}` from source `{}`", batch.class, batch.application, batch.source);
+        let text =
+            format!("{place} of class `{}` of `{}` from source `{}`", batch.class, batch.application, batch.source);
         self.point(batch.received_at, "received", batch.id, text);
         self.point(batch.accepted_at, "accepted", batch.id, format!("packed by version {}", batch.version));
         self.accepted = Some(batch.accepted_at);
@@ -312,7 +322,8 @@ impl Story {
     }
 
     fn notifications(&mut self, stored: &StoredNotificationBatch, attempts: &[Attempt], ordinals: Vec<u32>) {
-        let mut by_ordinal: BTreeMap<u32, Vec<&Attempt>> = ordinals.into_iter().map(|ordinal| (ordinal, Vec::new())).collect();
+        let mut by_ordinal: BTreeMap<u32, Vec<&Attempt>> =
+            ordinals.into_iter().map(|ordinal| (ordinal, Vec::new())).collect();
         for attempt in attempts {
             if let Some(list) = by_ordinal.get_mut(&attempt.ordinal) {
                 list.push(attempt);

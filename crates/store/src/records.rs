@@ -213,7 +213,12 @@ pub trait Records: Send + Sync + 'static {
     // Subscribers and devices
 
     /// Stores a subscriber; its devices are replaced if given.
-    async fn put_subscriber(&self, new: NewSubscriber, expect: Expect, now: Timestamp) -> Result<Subscriber, StoreError>;
+    async fn put_subscriber(
+        &self,
+        new: NewSubscriber,
+        expect: Expect,
+        now: Timestamp,
+    ) -> Result<Subscriber, StoreError>;
     /// Stores many in one commit, each alone: one that fails does not stop the others.
     async fn put_subscribers(
         &self,

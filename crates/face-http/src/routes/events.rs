@@ -57,7 +57,12 @@ async fn submit(
     if given == "application/json" {
         let taken = take_body(&app, &headers, body, BATCH_BYTES_MAX).await?;
         let answer = submitted(app.service.submit(intake, taken.bytes.clone(), key).await?);
-        return Ok((StatusCode::ACCEPTED, [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], answer).into_response());
+        return Ok((
+            StatusCode::ACCEPTED,
+            [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))],
+            answer,
+        )
+            .into_response());
     }
     if LINES.contains(&given.as_str()) {
         return lines_answer(app.service.submit_lines(intake, stream_body(body), key).await);
@@ -103,7 +108,8 @@ async fn submit_cloud_events(
     let structured = given == "application/cloudevents+json";
     let is_binary = headers.contains_key("ce-specversion") || headers.contains_key("ce-type");
     if !batch && !structured && (!is_binary || !is_json(&given)) {
-        let known = ["application/cloudevents+json", "application/cloudevents-batch+json", "application/json with ce- headers"];
+        let known =
+            ["application/cloudevents+json", "application/cloudevents-batch+json", "application/json with ce- headers"];
         return Err(Failure::unsupported(&given, &known));
     }
     let taken = take_body(&app, &headers, body, BATCH_BYTES_MAX).await?;
@@ -121,8 +127,14 @@ async fn submit_cloud_events(
     let answer = app.service.submit_cloud_events(&caller, &application, source, events).await?;
     match answer.batches.as_slice() {
         [only] if !batch => {
-            let single = tocsin_service::events::Submitted { batch: *only, events: 1, duplicate: answer.duplicates > 0 };
-            Ok((StatusCode::ACCEPTED, [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], submitted(single)).into_response())
+            let single =
+                tocsin_service::events::Submitted { batch: *only, events: 1, duplicate: answer.duplicates > 0 };
+            Ok((
+                StatusCode::ACCEPTED,
+                [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))],
+                submitted(single),
+            )
+                .into_response())
         }
         _ => lines_answer(answer),
     }
@@ -147,7 +159,11 @@ fn binary_cloud_event(headers: &HeaderMap, data: axum::body::Bytes) -> Result<Cl
         let problem = tocsin_model::problem::Problem::at("ce-specversion", format!("is `{version}`"));
         problems.push(problem.hint("this platform speaks CloudEvents 1.0"));
     }
-    if problems.is_empty() { Ok(CloudEvent { source, id, kind, data }) } else { Err(ServiceError::Invalid(problems).into()) }
+    if problems.is_empty() {
+        Ok(CloudEvent { source, id, kind, data })
+    } else {
+        Err(ServiceError::Invalid(problems).into())
+    }
 }
 
 /// The value of a header of the HTTP binding of CloudEvents, section 3.1.3.2: percent-encoded, perhaps quoted.

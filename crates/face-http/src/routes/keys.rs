@@ -29,7 +29,11 @@ async fn list(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Re
 
 /// Makes a key. It is shown in this answer and never again. Nobody can give a scope that they do not hold.
 #[utoipa::path(post, path = "/v1/keys", tag = "keys", request_body = NewKeyBody, responses((status = 201, body = KeyBody), Failures))]
-async fn make(State(app): State<Arc<App>>, Authorized(caller): Authorized, request: Request) -> Result<Response, Failure> {
+async fn make(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    request: Request,
+) -> Result<Response, Failure> {
     let (headers, body) = parts(request);
     let taken = json_body(&app, &headers, body).await?;
     let asked: NewKeyBody = read_json(&taken.bytes)?;

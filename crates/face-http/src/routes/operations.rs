@@ -58,7 +58,9 @@ struct BeforeParameters {
 
 impl BeforeParameters {
     fn before<T: std::str::FromStr<Err = tocsin_model::id::IdError>>(&self) -> Result<Option<T>, Failure> {
-        let read = |text: &String| text.parse::<T>().map_err(|error| ServiceError::invalid("before", format!("is not {}", error.expected)));
+        let read = |text: &String| {
+            text.parse::<T>().map_err(|error| ServiceError::invalid("before", format!("is not {}", error.expected)))
+        };
         Ok(self.before.as_ref().map(read).transpose()?)
     }
 }

@@ -32,7 +32,10 @@ pub(crate) fn files() -> Router<Arc<App>> {
         .route("/openapi.json", get(openapi_json))
         .route("/explorer", get(async || Redirect::permanent("/explorer/")))
         .route("/explorer/", get(async |State(app): State<Arc<App>>| explorer(&app, "index.html")))
-        .route("/explorer/{file}", get(async |State(app): State<Arc<App>>, Path(file): Path<String>| explorer(&app, &file)))
+        .route(
+            "/explorer/{file}",
+            get(async |State(app): State<Arc<App>>, Path(file): Path<String>| explorer(&app, &file)),
+        )
         .route("/problems/{slug}", get(async |Path(slug): Path<String>| problem_page(&slug)))
 }
 
@@ -47,7 +50,8 @@ async fn livez() -> &'static str {
 async fn readyz(State(app): State<Arc<App>>) -> Response {
     let reasons = app.service.ready().await;
     let ready = reasons.is_empty();
-    let mut response = json(if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, &ReadyBody { ready, reasons });
+    let mut response =
+        json(if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, &ReadyBody { ready, reasons });
     if !ready {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
@@ -80,7 +84,8 @@ fn html(page: String) -> Response {
 
 fn explorer(app: &App, file: &str) -> Response {
     // The explorer sets styles of its own on elements, and shows icons from data: nothing comes from elsewhere.
-    const POLICY: &str = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'";
+    const POLICY: &str =
+        "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'";
     match app.explorer.file(file) {
         Some((kind, bytes)) => {
             let kind = HeaderValue::try_from(kind).unwrap_or(HeaderValue::from_static("application/octet-stream"));

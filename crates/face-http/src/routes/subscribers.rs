@@ -89,7 +89,11 @@ async fn list(
 
 /// Makes a subscriber.
 #[utoipa::path(post, path = "/v1/subscribers", tag = "subscribers", request_body = Draft, responses((status = 201, body = Document), Failures))]
-async fn create(State(app): State<Arc<App>>, Authorized(caller): Authorized, request: Request) -> Result<Response, Failure> {
+async fn create(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    request: Request,
+) -> Result<Response, Failure> {
     let (headers, body) = parts(request);
     let taken = json_body(&app, &headers, body).await?;
     let (stored, _) = app.service.put_subscriber(&caller, None, read_json(&taken.bytes)?, Put::Create).await?;
@@ -136,7 +140,9 @@ async fn replace(
     let stored = app.service.put_subscriber(&caller, Some(&subscriber), draft, put).await;
     let (stored, is_new) = stored.map_err(|error| match (condition, error) {
         (Condition::Absent, ServiceError::Taken(what)) => Failure::precondition(format!("{what} exists")),
-        (Condition::Revision(_), ServiceError::Missing(what)) => Failure::precondition(format!("{what} does not exist")),
+        (Condition::Revision(_), ServiceError::Missing(what)) => {
+            Failure::precondition(format!("{what} does not exist"))
+        }
         (_, error) => error.into(),
     })?;
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };

@@ -73,7 +73,11 @@ async fn list(
 
 /// Makes a subscription, or replaces the one of its subscriber, class and key.
 #[utoipa::path(post, path = "/v1/subscriptions", tag = "subscriptions", request_body = Draft, responses((status = 201, body = Document), (status = 200, body = Document, description = "There was one of its key"), Failures))]
-async fn create(State(app): State<Arc<App>>, Authorized(caller): Authorized, request: Request) -> Result<Response, Failure> {
+async fn create(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    request: Request,
+) -> Result<Response, Failure> {
     let (headers, body) = parts(request);
     let taken = json_body(&app, &headers, body).await?;
     let draft: Draft<'_> = read_json(&taken.bytes)?;

@@ -151,9 +151,9 @@ fn exported_answer(stream: ExportStream, format: Format, name: &str) -> Response
         Format::Csv => ("text/csv; charset=utf-8; header=present", "csv"),
     };
     // An error in the middle breaks the connection off, so that nobody takes a part for the whole.
-    let body = Body::from_stream(stream.map(|chunk| {
-        chunk.inspect_err(|error| tracing::error!(%error, "an export broke off"))
-    }));
+    let body = Body::from_stream(
+        stream.map(|chunk| chunk.inspect_err(|error| tracing::error!(%error, "an export broke off"))),
+    );
     let disposition = HeaderValue::try_from(format!("attachment; filename=\"{name}.{ending}\"")).expect("a plain name");
     let headers = [(header::CONTENT_TYPE, HeaderValue::from_static(kind)), (header::CONTENT_DISPOSITION, disposition)];
     (headers, body).into_response()
@@ -192,7 +192,8 @@ async fn export_subscribers(
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let format = export_format(asked.format.as_deref(), &headers)?;
-    let filter = super::subscribers::filter(asked.id_prefix, asked.address, asked.locale, asked.enabled, asked.attribute)?;
+    let filter =
+        super::subscribers::filter(asked.id_prefix, asked.address, asked.locale, asked.enabled, asked.attribute)?;
     let stream = app.service.export_subscribers(&caller, filter, format).await?;
     Ok(exported_answer(stream, format, "subscribers"))
 }

@@ -10,7 +10,11 @@ const KOBE: &str = r#"{"place": "Kobe", "magnitude": 6.1}"#;
 async fn one_many_and_lines() {
     let platform = Platform::with_quakes().await;
     let (status, one) = platform.post(QUAKE, "application/json", KOBE).await;
-    assert_eq!((status.as_u16(), one["events"].as_u64(), one["duplicate"].as_bool()), (202, Some(1), Some(false)), "{one}");
+    assert_eq!(
+        (status.as_u16(), one["events"].as_u64(), one["duplicate"].as_bool()),
+        (202, Some(1), Some(false)),
+        "{one}"
+    );
     let many = format!("[{}]", vec![KOBE; 2_500].join(","));
     let (status, many) = platform.post(QUAKE, "application/json", &many).await;
     assert_eq!((status.as_u16(), many["events"].as_u64()), (202, Some(2_500)), "{many}");
@@ -24,7 +28,8 @@ async fn one_many_and_lines() {
     let (_, events) = platform.get(&format!("/v1/event-batches/{id}/events")).await;
     assert_eq!(events["items"][0]["place"], "Kobe", "{events}");
     let (_, newest) = platform.get("/v1/event-batches?limit=2").await;
-    let (_, older) = platform.get(&format!("/v1/event-batches?before={}", newest["next"].as_str().expect("more"))).await;
+    let (_, older) =
+        platform.get(&format!("/v1/event-batches?before={}", newest["next"].as_str().expect("more"))).await;
     assert_eq!(older["items"].as_array().map(Vec::len), Some(3), "{older}");
     platform.stop().await;
 }
@@ -57,14 +62,20 @@ async fn a_key_makes_a_submission_repeatable() {
 async fn cloud_events_in_three_modes_are_known_by_source_and_id() {
     let platform = Platform::with_quakes().await;
     let event = |id: &str| {
-        format!(r#"{{"specversion":"1.0","id":"{id}","source":"/usgs","type":"gov.usgs.quake","time":"2026-11-21T00:00:00Z","data":{KOBE}}}"#)
+        format!(
+            r#"{{"specversion":"1.0","id":"{id}","source":"/usgs","type":"gov.usgs.quake","time":"2026-11-21T00:00:00Z","data":{KOBE}}}"#
+        )
     };
     let structured = "application/cloudevents+json; charset=utf-8";
     let (status, one) = platform.post(EVENTS, structured, &event("1")).await;
     assert_eq!((status.as_u16(), one["duplicate"].as_bool()), (202, Some(false)), "{one}");
     let batch = format!("[{},{},{}]", event("1"), event("2"), event("3"));
     let (status, many) = platform.post(EVENTS, "application/cloudevents-batch+json", &batch).await;
-    assert_eq!((status.as_u16(), many["events"].as_u64(), many["duplicates"].as_u64()), (202, Some(3), Some(1)), "{many}");
+    assert_eq!(
+        (status.as_u16(), many["events"].as_u64(), many["duplicates"].as_u64()),
+        (202, Some(3), Some(1)),
+        "{many}"
+    );
     let binary = |id: &str| {
         let request = platform.request("POST", EVENTS).header("content-type", "application/json");
         let request = request.header("ce-specversion", "1.0").header("ce-type", "quake").header("ce-source", "%2Fusgs");
@@ -105,18 +116,28 @@ async fn an_event_can_be_followed_to_its_receipt() {
             break (trace, event);
         }
     };
-    let told: Vec<&str> = trace["timeline"].as_array().expect("points").iter().filter_map(|point| point["what"].as_str()).collect();
+    let told: Vec<&str> =
+        trace["timeline"].as_array().expect("points").iter().filter_map(|point| point["what"].as_str()).collect();
     for what in ["received", "accepted", "matched", "formatted", "sent", "delivered"] {
         assert!(told.contains(&what), "{event}: {trace}");
     }
-    let id = trace["timeline"].as_array().expect("points").iter().rev().find_map(|point| point["id"].as_str()).expect("an id");
+    let id = trace["timeline"]
+        .as_array()
+        .expect("points")
+        .iter()
+        .rev()
+        .find_map(|point| point["id"].as_str())
+        .expect("an id");
     let (status, notification) = platform.get(&format!("/v1/notifications/{id}")).await;
     assert_eq!(status, 200, "{notification}");
     assert_eq!(notification["fields"]["place"], "Kobe", "{notification}");
     assert_eq!(notification["recipient"]["subscriber"], "alice", "{notification}");
     assert_eq!(notification["state"], "delivered", "{notification}");
     let (_, of_alice) = platform.get("/v1/trace/alice").await;
-    assert_eq!((of_alice["kind"].as_str(), of_alice["notifications"]["delivered"].as_u64()), (Some("subscriber"), Some(1)));
+    assert_eq!(
+        (of_alice["kind"].as_str(), of_alice["notifications"]["delivered"].as_u64()),
+        (Some("subscriber"), Some(1))
+    );
     let (_, batches) = platform.get("/v1/notification-batches").await;
     let batch = batches["items"][0]["id"].as_str().expect("a batch").to_owned();
     let (_, batch) = platform.get(&format!("/v1/notification-batches/{batch}")).await;

@@ -4,12 +4,16 @@ use std::sync::Arc;
 
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value as Json;
-use tocsin_delivery::{Context, Networks, SystemClock};
+use tocsin_delivery::{Context, SystemClock, networks::Networks};
 use tocsin_face_http::HttpOptions;
 use tocsin_model::time::Timestamp;
 use tocsin_pipeline::Pipeline;
 use tocsin_service::{Parts, Service, keys};
-use tocsin_store::{journal::JournalOptions, memory::{MemoryJournal, MemoryRecords}, records::Records};
+use tocsin_store::{
+    journal::JournalOptions,
+    memory::{journal::MemoryJournal, records::MemoryRecords},
+    records::Records,
+};
 use tocsin_testkit::{FarEnds, SimulatedClock};
 
 pub const QUAKES: &str = "
@@ -87,6 +91,8 @@ impl Platform {
         let served = tokio::spawn(tocsin_face_http::serve(listener, service, options, async {
             let _ = stopped.await;
         }));
+        // The client wants one even for plain HTTP; a second installation is refused, which is fine.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let client = Client::builder().build().expect("a client");
         Platform { address, key: made.text, client, far_ends, stop: Some(stop), served }
     }

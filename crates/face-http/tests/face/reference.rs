@@ -62,12 +62,21 @@ async fn pages_and_health_need_no_key() {
         assert!(headers.contains_key("x-request-id"), "{path}");
     }
     let page = platform.client.get(&platform.address).send().await.expect("a page").text().await.expect("text");
-    assert!(page.contains("quakes") && !page.contains("alice") && !page.contains("style=") && !page.contains("<script"), "{page}");
+    assert!(
+        page.contains("quakes") && !page.contains("alice") && !page.contains("style=") && !page.contains("<script"),
+        "{page}"
+    );
     let (_, status) = platform.get("/v1/status").await;
-    assert_eq!((status["ready"].as_bool(), status["counts"]["subscribers"].as_u64()), (Some(true), Some(1)), "{status}");
-    let echoed = platform.client.get(format!("{}/livez", platform.address)).header("x-request-id", "my-id_1").send().await;
+    assert_eq!(
+        (status["ready"].as_bool(), status["counts"]["subscribers"].as_u64()),
+        (Some(true), Some(1)),
+        "{status}"
+    );
+    let echoed =
+        platform.client.get(format!("{}/livez", platform.address)).header("x-request-id", "my-id_1").send().await;
     assert_eq!(echoed.expect("an answer").headers()["x-request-id"], "my-id_1");
-    let replaced = platform.client.get(format!("{}/livez", platform.address)).header("x-request-id", "<b>").send().await;
+    let replaced =
+        platform.client.get(format!("{}/livez", platform.address)).header("x-request-id", "<b>").send().await;
     assert_ne!(replaced.expect("an answer").headers()["x-request-id"], "<b>");
     platform.stop().await;
 }
@@ -114,7 +123,8 @@ async fn a_full_journal_asks_to_come_again() {
     let journal = JournalOptions { event_batches_waiting_max: 0, ..JournalOptions::default() };
     let platform = Platform::with(HttpOptions::default(), journal).await;
     platform.apply_quakes().await;
-    let request = platform.request("POST", "/v1/applications/quakes/events/quake").header("content-type", "application/json");
+    let request =
+        platform.request("POST", "/v1/applications/quakes/events/quake").header("content-type", "application/json");
     let response = request.body(r#"{"place":"Kobe","magnitude":6}"#).send().await.expect("an answer");
     assert_eq!((response.status().as_u16(), response.headers().contains_key("retry-after")), (503, true));
     platform.stop().await;

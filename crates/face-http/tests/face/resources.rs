@@ -12,7 +12,8 @@ async fn subscribers_live_and_change_under_their_revision() {
     let (_, alice) = platform.get("/v1/subscribers/alice").await;
     let tag = format!("\"{}\"", alice["revision"]);
     let patch = |tag: Option<&str>, body: &str| {
-        let request = platform.request("PATCH", "/v1/subscribers/alice").header("content-type", "application/merge-patch+json");
+        let request =
+            platform.request("PATCH", "/v1/subscribers/alice").header("content-type", "application/merge-patch+json");
         let request = match tag {
             Some(tag) => request.header("if-match", tag),
             None => request,
@@ -25,7 +26,11 @@ async fn subscribers_live_and_change_under_their_revision() {
     let (status, problem) = answer(patch(Some(&tag), r#"{"locale":"fr"}"#)).await;
     assert_eq!((status.as_u16(), problem["type"].as_str()), (412, Some("/problems/changed")), "{problem}");
     let (status, changed) = answer(patch(None, r#"{"locale":null,"devices":{"mail":null}}"#)).await;
-    assert_eq!((status.as_u16(), &changed["locale"], &changed["devices"]), (200, &json!(null), &json!({})), "{changed}");
+    assert_eq!(
+        (status.as_u16(), &changed["locale"], &changed["devices"]),
+        (200, &json!(null), &json!({})),
+        "{changed}"
+    );
 
     let device = r#"{"channel":"mail","address":"a@example.org"}"#;
     let (status, body) = platform.put("/v1/subscribers/alice/devices/mail", JSON, device).await;
@@ -37,7 +42,8 @@ async fn subscribers_live_and_change_under_their_revision() {
     let (status, _) = answer(platform.request("DELETE", "/v1/subscribers/alice/devices/mail")).await;
     assert_eq!(status, 404);
 
-    let absent = platform.request("PUT", "/v1/subscribers/alice").header("content-type", JSON).header("if-none-match", "*");
+    let absent =
+        platform.request("PUT", "/v1/subscribers/alice").header("content-type", JSON).header("if-none-match", "*");
     assert_eq!(answer(absent.body("{}")).await.0, 412);
     let (status, _) = platform.put("/v1/subscribers/zo%C3%AB", JSON, r#"{"locale":"nl"}"#).await;
     assert_eq!(status, 201);
@@ -55,11 +61,22 @@ async fn subscriptions_are_found_again_by_their_key() {
     let (status, first) = platform.post("/v1/subscriptions", JSON, draft).await;
     assert_eq!(status, 201, "{first}");
     let (status, again) = platform.post("/v1/subscriptions", JSON, &draft.replace(":5", ":6")).await;
-    assert_eq!((status.as_u16(), &again["id"], &again["values"]["magnitude"]), (200, &first["id"], &json!(6.0)), "{again}");
+    assert_eq!(
+        (status.as_u16(), &again["id"], &again["values"]["magnitude"]),
+        (200, &first["id"], &json!(6.0)),
+        "{again}"
+    );
     let path = format!("/v1/subscriptions/{}", first["id"].as_str().expect("an id"));
-    let patch = platform.request("PATCH", &path).header("content-type", JSON).body(r#"{"values":{"note":"n"},"enabled":false}"#);
+    let patch = platform
+        .request("PATCH", &path)
+        .header("content-type", JSON)
+        .body(r#"{"values":{"note":"n"},"enabled":false}"#);
     let (_, patched) = answer(patch).await;
-    assert_eq!((&patched["values"], &patched["enabled"]), (&json!({"magnitude": 6.0, "note": "n"}), &json!(false)), "{patched}");
+    assert_eq!(
+        (&patched["values"], &patched["enabled"]),
+        (&json!({"magnitude": 6.0, "note": "n"}), &json!(false)),
+        "{patched}"
+    );
     let (status, moved) = platform.put(&path, JSON, r#"{"subscriber":"bob","values":{"magnitude":1}}"#).await;
     assert_eq!((status.as_u16(), moved["problems"][0]["path"].as_str()), (422, Some("subscriber")), "{moved}");
     assert_eq!(answer(platform.request("DELETE", &path)).await.0, 204);
@@ -77,7 +94,9 @@ async fn a_list_shows_each_once_while_others_come_and_go() {
     let (mut seen, mut path) = (Vec::new(), "/v1/subscribers?limit=10".to_owned());
     for turn in 0.. {
         let (_, page) = platform.get(&path).await;
-        seen.extend(page["items"].as_array().expect("items").iter().map(|item| item["id"].as_str().expect("an id").to_owned()));
+        seen.extend(
+            page["items"].as_array().expect("items").iter().map(|item| item["id"].as_str().expect("an id").to_owned()),
+        );
         // Before the cursor one comes and one goes; behind it one goes.
         platform.put(&format!("/v1/subscribers/a{turn}"), JSON, "{}").await;
         answer(platform.request("DELETE", "/v1/subscribers/p03")).await;
@@ -95,12 +114,18 @@ async fn a_list_shows_each_once_while_others_come_and_go() {
 #[tokio::test]
 async fn applications_have_versions_and_lose_nothing_unasked() {
     let platform = Platform::with_quakes().await;
-    let put = async |query: &str, text: &str| platform.put(&format!("/v1/applications/quakes{query}"), "application/yaml", text).await;
+    let put = async |query: &str, text: &str| {
+        platform.put(&format!("/v1/applications/quakes{query}"), "application/yaml", text).await
+    };
     let (status, same) = put("", QUAKES).await;
     assert_eq!((status.as_u16(), &same["version"], &same["differences"]), (200, &json!(1), &json!([])), "{same}");
     let without = QUAKES.replace("      note: {type: string}\n", "");
     let (status, dry) = put("?dry_run=true", &without).await;
-    assert_eq!((status.as_u16(), &dry["version"], &dry["differences"][0]["drops"]), (200, &json!(1), &json!(true)), "{dry}");
+    assert_eq!(
+        (status.as_u16(), &dry["version"], &dry["differences"][0]["drops"]),
+        (200, &json!(1), &json!(true)),
+        "{dry}"
+    );
     let (status, refused) = put("", &without).await;
     assert_eq!(status, 409, "{refused}");
     let allow = refused["drops"][0].as_str().expect("a name").to_owned();
@@ -109,11 +134,14 @@ async fn applications_have_versions_and_lose_nothing_unasked() {
     let stale = platform.request("PUT", "/v1/applications/quakes").header("content-type", "application/yaml");
     assert_eq!(answer(stale.header("if-match", "\"1\"").body(QUAKES)).await.0, 412);
     let (_, history) = platform.get("/v1/applications/quakes/history").await;
-    let versions: Vec<u64> = history["items"].as_array().expect("items").iter().filter_map(|item| item["version"].as_u64()).collect();
+    let versions: Vec<u64> =
+        history["items"].as_array().expect("items").iter().filter_map(|item| item["version"].as_u64()).collect();
     assert_eq!(versions, [2, 1]);
     let (_, rules) = platform.get("/v1/applications/quakes/rules").await;
     assert_eq!(rules["items"][0]["rule"], "strong_enough", "{rules}");
-    let (status, checked) = platform.post("/v1/applications/check", "application/yaml", &QUAKES.replace("sub.magnitude", "sub.magnitud")).await;
+    let (status, checked) = platform
+        .post("/v1/applications/check", "application/yaml", &QUAKES.replace("sub.magnitude", "sub.magnitud"))
+        .await;
     assert_eq!(status, 200, "{checked}");
     assert!(checked["problems"].to_string().contains("magnitud"), "{checked}");
     let (status, _) = answer(platform.request("DELETE", "/v1/applications/quakes?confirm=quakes")).await;

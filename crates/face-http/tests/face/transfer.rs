@@ -36,7 +36,7 @@ const NDJSON: &str = "application/x-ndjson";
 async fn what_goes_out_comes_in_again() {
     let from = Platform::with_quakes().await;
     let subscribers = [
-        r#"{"id":"=cmd|' /C calc'!A0","attributes":{"x":"=1+1","n":-5,"t":"42","l":["a",1],"q":"say \"hi\",\nplease","b":true}}"#,
+        r#"{"id":"=cmd|' C calc'!A0","attributes":{"x":"=1+1","n":-5,"t":"42","l":["a",1],"q":"say \"hi\",\nplease","b":true}}"#,
         r#"{"id":"bob","enabled":false,"locale":"de-AT","time_zone":"Europe/Vienna","devices":{"work":{"channel":"mail","address":"+b@example.org","state":"disabled"}}}"#,
     ];
     let answer = lines(&from, IMPORT, NDJSON, &subscribers.join("\n")).await;
@@ -52,7 +52,8 @@ async fn what_goes_out_comes_in_again() {
     for (format, kind) in [("ndjson", NDJSON), ("csv", "text/csv")] {
         let to = Platform::with_quakes().await;
         let people = export(&from, &format!("/v1/export/subscribers?format={format}")).await;
-        let interests = export(&from, &format!("/v1/export/subscriptions?format={format}&application=quakes&class=strong")).await;
+        let interests =
+            export(&from, &format!("/v1/export/subscriptions?format={format}&application=quakes&class=strong")).await;
         if format == "csv" {
             let formulas = |cell: &str| cell.trim_matches('"').starts_with(['=', '+', '-', '@', '\t', '\r']);
             for text in [&people, &interests] {
@@ -85,7 +86,8 @@ async fn a_bad_line_is_told_and_stops_no_other() {
     assert_eq!(answer[1]["error"]["problems"][0]["path"], "locale", "{answer:?}");
 
     let into = "/v1/import/subscriptions?application=quakes&class=strong";
-    let rows = "subscriber,key,values.magnitude\nalice,one,5\nnobody,two,5\nalice,three,big\nalice,four\nalice,five,\"7\"\n";
+    let rows =
+        "subscriber,key,values.magnitude\nalice,one,5\nnobody,two,5\nalice,three,big\nalice,four\nalice,five,\"7\"\n";
     let answer = lines(&platform, into, "text/csv", rows).await;
     let refused: Vec<u64> = answer.iter().filter_map(|line| line["line"].as_u64()).collect();
     assert_eq!(refused, [3, 4, 5], "{answer:?}");

@@ -83,11 +83,11 @@ impl Mails {
         self.mails.lock().len()
     }
 
-    /// Waits until what came satisfies the condition. Gives up after `super::PATIENCE`.
-    pub async fn wait_until(&self, condition: impl Fn(&[Mail]) -> bool) -> bool {
+    /// Waits until the condition holds; it is tried whenever a mail came. Gives up after `super::PATIENCE`.
+    pub async fn wait_until(&self, condition: impl Fn() -> bool) -> bool {
         let mut count = self.count.subscribe();
         let waiting = async {
-            while !condition(&self.mails.lock()) {
+            while !condition() {
                 if count.changed().await.is_err() {
                     return;
                 }
