@@ -28,7 +28,15 @@ pub enum Manner {
 pub struct FarEnds {
     clock: SimulatedClock,
     manners: Arc<Mutex<BTreeMap<String, Manner>>>,
-    seen: Arc<Mutex<Vec<String>>>,
+    seen: Arc<Mutex<Vec<Seen>>>,
+}
+
+/// A line of the transcript, and the time and channel by which its place is found.
+struct Seen {
+    time: String,
+    /// `None`: a note of the script's own, which keeps its place.
+    channel: Option<String>,
+    line: String,
 }
 
 impl FarEnds {
@@ -42,14 +50,20 @@ impl FarEnds {
         self.manners.lock().insert(address.to_owned(), manner);
     }
 
-    /// What reached the far ends, a line each.
+    /// What reached the far ends, a line each. Channels work beside each other, so what they did at the same time is told
+    /// channel by channel.
     pub fn seen(&self) -> Vec<String> {
-        self.seen.lock().clone()
+        let mut seen = self.seen.lock();
+        let together = |a: &Seen, b: &Seen| a.time == b.time && a.channel.is_some() && b.channel.is_some();
+        for group in seen.chunk_by_mut(together) {
+            group.sort_by(|a, b| a.channel.cmp(&b.channel));
+        }
+        seen.iter().map(|seen| seen.line.clone()).collect()
     }
 
     /// Adds a line of the script's own to what was seen.
     pub fn note(&self, line: String) {
-        self.seen.lock().push(line);
+        self.seen.lock().push(Seen { time: String::new(), channel: None, line });
     }
 
     /// A channel of this name that leads here.
@@ -80,7 +94,8 @@ impl OpenChannel for FarEnd {
         let subject = outgoing.content.subject.as_deref().unwrap_or_default();
         let time = self.ends.clock.time_of_day(sent_at);
         let (name, id, address) = (&self.name, outgoing.id, &outgoing.address);
-        self.ends.note(format!("{time} {name} {address} {id}: {subject} -> {word}"));
+        let line = format!("{time} {name} {address} {id}: {subject} -> {word}");
+        self.ends.seen.lock().push(Seen { time, channel: Some(name.clone()), line });
         let (answers, clock) = (answers.clone(), self.ends.clock);
         tokio::spawn(async move {
             tokio::time::sleep(delay).await;
