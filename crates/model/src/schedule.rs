@@ -34,12 +34,12 @@ use std::str::FromStr;
 use jiff::{civil::DateTime, tz::TimeZone};
 use serde::{Deserialize, Serialize};
 
+use self::{calendar::Local, expand::Expansion, rule::Rule, text::Moment};
 pub use self::{
     missed::{CATCH_UP_MAX, Due, MISSED_COUNTED_MAX, MissedPolicy},
     occur::Occurrences,
     rule::{COUNT_MAX, INTERVAL_MAX},
 };
-use self::{calendar::Local, expand::Expansion, rule::Rule, text::Moment};
 use crate::{problem::Problem, time::Timestamp};
 
 /// The most bytes of a schedule's text.

@@ -124,8 +124,8 @@ impl<'s> Occurrences<'s> {
             let caught_up = stretch.start.saturating_add(shift).min(stretch.end);
             if shift > 0 && self.cursor < caught_up && self.schedule.gap == GapPolicy::ShiftForward {
                 let plain = seek(self.cursor + stretch.offset).map(|local| (local - stretch.offset, 0, local));
-                let shifted = seek(self.cursor + stretch.offset_before)
-                    .map(|local| (local - stretch.offset_before, 1, local));
+                let shifted =
+                    seek(self.cursor + stretch.offset_before).map(|local| (local - stretch.offset_before, 1, local));
                 let Some((second, kind, local)) =
                     plain.into_iter().chain(shifted).filter(|(second, _, _)| *second < caught_up).min()
                 else {
@@ -227,7 +227,11 @@ pub(super) fn resolve(zone: &TimeZone, moment: Moment) -> Option<Occurrence> {
         Moment::Local(local) => local,
     };
     let ambiguous = zone.to_ambiguous_timestamp(civil_of(local));
-    let reading = if matches!(ambiguous.offset(), jiff::tz::AmbiguousOffset::Gap { .. }) { Reading::Shifted } else { Reading::Plain };
+    let reading = if matches!(ambiguous.offset(), jiff::tz::AmbiguousOffset::Gap { .. }) {
+        Reading::Shifted
+    } else {
+        Reading::Plain
+    };
     let second = ambiguous.compatible().ok()?.as_second();
     Some(occurrence(second, local, reading))
 }

@@ -115,7 +115,8 @@ impl YearDays {
     }
 
     fn numbers(&self) -> impl Iterator<Item = i32> {
-        let bits = |side: usize| (1..=366_i32).filter(move |day| self.0[side][*day as usize / 64] >> (day % 64) & 1 == 1);
+        let bits =
+            |side: usize| (1..=366_i32).filter(move |day| self.0[side][*day as usize / 64] >> (day % 64) & 1 == 1);
         bits(0).chain(bits(1).map(|number| -number))
     }
 }
@@ -312,7 +313,8 @@ impl Reader<'_> {
         let (ordinal, name) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
         let weekday = WEEKDAYS.iter().position(|day| day.eq_ignore_ascii_case(name.trim()));
         let Some(weekday) = weekday else {
-            return self.problem(format!("`{text}` is not a weekday"), "such as MO, FR, 1MO (the first) or -1FR (the last)");
+            return self
+                .problem(format!("`{text}` is not a weekday"), "such as MO, FR, 1MO (the first) or -1FR (the last)");
         };
         if ordinal.is_empty() {
             rule.weekdays |= 1 << weekday;
@@ -368,7 +370,8 @@ impl Reader<'_> {
 impl fmt::Display for Rule {
     /// Parts in the order of the RFC, numbers ascending, defaults left out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, _) = FREQUENCIES.iter().find(|(_, known)| *known == self.frequency).expect("every frequency has a name");
+        let (name, _) =
+            FREQUENCIES.iter().find(|(_, known)| *known == self.frequency).expect("every frequency has a name");
         write!(f, "FREQ={name}")?;
         if self.interval != 1 {
             write!(f, ";INTERVAL={}", self.interval)?;

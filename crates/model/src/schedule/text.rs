@@ -305,7 +305,8 @@ impl Builder {
         };
         if start.is_none() && problems.is_empty() {
             problems.push(
-                Problem::at("DTSTART", "the start is missing").hint("such as DTSTART;TZID=Europe/Vienna:20270101T080000"),
+                Problem::at("DTSTART", "the start is missing")
+                    .hint("such as DTSTART;TZID=Europe/Vienna:20270101T080000"),
             );
         }
         if let (Some(rule), Some(_)) = (&self.rule, start) {
