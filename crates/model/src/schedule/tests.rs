@@ -356,10 +356,10 @@ fn bombs_answer_within_bounded_steps() {
         ("2027-01-01T00:00", "FREQ=HOURLY;BYMINUTE=1,2;BYSETPOS=366", None),
         ("2027-01-01T00:00", "FREQ=YEARLY;BYWEEKNO=53;BYYEARDAY=100", None),
         ("2027-01-01T00:00", "FREQ=YEARLY;BYDAY=53SU;BYMONTH=1", None),
-        ("2027-01-01T00:00", "FREQ=YEARLY;INTERVAL=1000000000;BYMONTH=7", None),
-        ("2027-01-01T00:00", "FREQ=SECONDLY;INTERVAL=1000000000;BYMONTH=7", None),
+        ("2027-01-01T00:00", "FREQ=YEARLY;INTERVAL=1000000000;BYMONTH=7", Some("2027-07-01T00:00:00Z")),
+        ("2027-01-01T00:00", "FREQ=SECONDLY;INTERVAL=1000000000;BYMONTH=7", Some("2280-07-05T14:13:20Z")),
         ("2027-01-01T00:00", "FREQ=SECONDLY;COUNT=1000000000", Some("2027-01-02T00:00:01Z")),
-        ("2027-01-01T00:00", "FREQ=SECONDLY;INTERVAL=7;BYSECOND=3,4;COUNT=1000000000", Some("2027-01-02T00:01:03Z")),
+        ("2027-01-01T00:00", "FREQ=SECONDLY;INTERVAL=7;BYSECOND=3,4;COUNT=1000000000", Some("2027-01-02T00:01:04Z")),
         ("2027-01-01T00:00", "FREQ=DAILY;COUNT=1000000000", Some("2027-01-03T00:00:00Z")),
         (
             "2027-01-01T00:00",
@@ -384,11 +384,14 @@ fn bombs_answer_within_bounded_steps() {
     assert_eq!(counted.last.map(|last| calendar::civil_of(last).to_string()).as_deref(), Some("2058-09-09T01:46:39"));
     assert_eq!(counted.next_after(at("2058-09-09T01:46:38Z")).expect("the last").at, at("2058-09-09T01:46:39Z"));
     assert_eq!(counted.next_after(at("2058-09-09T01:46:39Z")), None);
-    // Each is more than four digits of a year can hold.
-    let never = "FREQ=SECONDLY;BYMONTH=3;BYMONTHDAY=8,9,10,11,12,13,14;BYDAY=SU;BYHOUR=2;COUNT=1000000000";
-    let gaps_only = Schedule::new("2027-01-01T00:00", "America/New_York", Some(never)).expect("countable when shifted");
-    let refused = gaps_only.with_gap_policy(GapPolicy::Skip);
-    assert!(refused.is_ok_and(|schedule| schedule.next_after(at("2027-01-02T00:00:00Z")).is_none()));
+    // All of them fall into gaps: under the skipping policy there is none, or counting them is refused.
+    let gaps_only = |count: u32| {
+        let days = "BYMONTH=3;BYMONTHDAY=8,9,10,11,12,13,14;BYDAY=SU;BYHOUR=2";
+        schedule("2027-01-01T00:00", "America/New_York", &format!("FREQ=SECONDLY;{days};COUNT={count}"))
+            .with_gap_policy(GapPolicy::Skip)
+    };
+    assert_eq!(gaps_only(1_000_000_000).expect("over before its count").next_after(at("2027-01-02T00:00:00Z")), None);
+    assert_eq!(gaps_only(10_000_000).expect_err("too long to count").path, "RRULE.COUNT");
     check_problems(
         Schedule::new("2027-01-01", "UTC", Some("FREQ=DAILY;COUNT=1000000001")),
         &["RRULE.COUNT: `1000000001` is not a whole number from 1 to 1000000000"],
