@@ -92,6 +92,8 @@ pub(super) struct Expansion<'r> {
 
     /// Of the period at hand: where its days, or its unit, begin.
     bases: Vec<i64>,
+    /// The period whose days `bases` holds.
+    filled: Option<i64>,
     /// The picks of `BYSETPOS`, ascending, for periods of `selected_of` candidates.
     selected: Vec<usize>,
     selected_of: usize,
@@ -114,12 +116,13 @@ impl<'r> Expansion<'r> {
         let (mut months, mut month_days, mut weekdays) = (rule.months, rule.month_days, rule.weekdays);
         let days_named = rule.names_weekdays() || rule.year_days.is_some() || !rule.week_numbers.is_empty();
         match frequency {
-            Yearly if !rule.week_numbers.is_empty() => {
-                if !rule.names_weekdays() && rule.year_days.is_none() && month_days.is_empty() {
+            Yearly if days_named => {
+                let weeks_only = !rule.names_weekdays() && rule.year_days.is_none() && month_days.is_empty();
+                if weeks_only {
                     weekdays = 1 << weekday(start_day);
                 }
             }
-            Yearly if !days_named => {
+            Yearly => {
                 if months == 0 {
                     months = 1 << month;
                 }
@@ -183,6 +186,7 @@ impl<'r> Expansion<'r> {
             unit,
             base: 0,
             bases: Vec::new(),
+            filled: None,
             selected: Vec::new(),
             selected_of: usize::MAX,
             phases: Vec::new(),
@@ -300,6 +304,9 @@ impl<'r> Expansion<'r> {
 
     /// Lists the days of a period.
     fn fill(&mut self, period: i64, start: Day) -> Option<()> {
+        if self.filled == Some(period) {
+            return Some(());
+        }
         self.bases.clear();
         match self.frequency {
             Frequency::Yearly if !self.week_numbers.is_empty() => {
@@ -327,6 +334,7 @@ impl<'r> Expansion<'r> {
             Frequency::Weekly => self.fill_days(start, start + 7)?,
             _ => self.fill_days(start, start + 1)?,
         }
+        self.filled = Some(period);
         Some(())
     }
 

@@ -200,12 +200,8 @@ impl Parts {
         let (month, day) = (i64::from(start.month()), i64::from(start.day()));
         let no_day = self.by_day.is_empty() && self.by_month_day.is_empty() && self.by_year_day.is_empty();
         match self.frequency {
-            "YEARLY" if !self.by_week_number.is_empty() => {
-                if no_day {
-                    parts.by_day = vec![(0, weekday_of(start.date()))];
-                }
-            }
-            "YEARLY" if self.by_day.is_empty() && self.by_year_day.is_empty() => {
+            "YEARLY" if !self.by_week_number.is_empty() && no_day => parts.by_day = vec![(0, weekday_of(start.date()))],
+            "YEARLY" if self.by_week_number.is_empty() && self.by_day.is_empty() && self.by_year_day.is_empty() => {
                 if self.by_month.is_empty() {
                     parts.by_month = vec![month];
                 }
@@ -254,9 +250,12 @@ impl Parts {
                             } else {
                                 (day.first_of_month(), in_month)
                             };
-                            let same: Vec<Date> = (0..length)
+                            let first_same = (0..7)
+                                .find(|offset| weekday_of(first + Span::new().days(*offset)) == *weekday)
+                                .expect("a week has it");
+                            let same: Vec<Date> = (first_same..length)
+                                .step_by(7)
                                 .map(|offset| first + Span::new().days(offset))
-                                .filter(|other| weekday_of(*other) == *weekday)
                                 .collect();
                             let index = if *ordinal > 0 { ordinal - 1 } else { same.len() as i64 + ordinal };
                             usize::try_from(index).ok().and_then(|index| same.get(index)) == Some(&day)
@@ -381,7 +380,7 @@ fn instants(
             continue;
         }
         counted += 1;
-        found.insert(ambiguous.clone().compatible().expect("within time").as_second());
+        found.insert(ambiguous.compatible().expect("within time").as_second());
         if matches!(ambiguous.offset(), AmbiguousOffset::Fold { .. }) && fold == FoldPolicy::Both {
             found.insert(ambiguous.later().expect("within time").as_second());
         }
@@ -426,11 +425,11 @@ fn random_rules_agree_with_brute_force() {
         let start = random_start(&mut random, &zone);
         let parts = Parts::random(&mut random, start);
         let window = match parts.frequency {
-            "SECONDLY" => Span::new().hours(4),
+            "SECONDLY" => Span::new().hours(2),
             "MINUTELY" => Span::new().days(4),
             "HOURLY" => Span::new().days(90),
             "DAILY" => Span::new().days(700),
-            _ => Span::new().days(2_200),
+            _ => Span::new().days(1_600),
         };
         let gap = *random.pick(&[GapPolicy::ShiftForward, GapPolicy::ShiftForward, GapPolicy::Skip]);
         let fold = *random.pick(&[FoldPolicy::First, FoldPolicy::First, FoldPolicy::Both]);
@@ -450,10 +449,10 @@ fn random_rules_agree_with_brute_force() {
             [-48, 0, 48].map(|hours| zone.to_offset(local_end + Span::new().hours(hours)).seconds()).into_iter().max();
         let utc_end = TimeZone::UTC.to_timestamp(end).expect("within time").as_second();
         let horizon = utc_end - i64::from(offset_max.expect("three"));
-        let expected: Vec<i64> = expected.into_iter().filter(|second| *second < horizon).take(400).collect();
+        let expected: Vec<i64> = expected.into_iter().filter(|second| *second < horizon).take(150).collect();
         let second = |occurrence: &Occurrence| occurrence.at.0 / 1_000_000;
         let found: Vec<i64> = schedule
-            .occurrences_between(Timestamp(i64::MIN), Timestamp(horizon * 1_000_000), 400)
+            .occurrences_between(Timestamp(i64::MIN), Timestamp(horizon * 1_000_000), 150)
             .iter()
             .map(second)
             .collect();
