@@ -181,7 +181,7 @@ impl Schedule {
 
     /// The occurrences at or after `from` and before `to`, ascending, at most `limit` of them.
     pub fn occurrences_between(&self, from: Timestamp, to: Timestamp, limit: usize) -> Vec<Occurrence> {
-        self.occurrences_from(from).take_while(|occurrence| occurrence.at < to).take(limit).collect()
+        self.occurrences_from(from).before(to).take(limit).collect()
     }
 
     /// The first `count` occurrences at or after `from`, to show a person.

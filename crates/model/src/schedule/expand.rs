@@ -196,6 +196,11 @@ impl<'r> Expansion<'r> {
         expansion
     }
 
+    /// Looks no further than `end`.
+    pub(super) fn end_by(&mut self, end: Local) {
+        self.end = self.end.min(end);
+    }
+
     /// The first candidate at or after `from`.
     pub(super) fn next(&mut self, from: Local) -> Option<Local> {
         self.steps = 0;

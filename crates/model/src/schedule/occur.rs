@@ -103,6 +103,14 @@ impl<'s> Occurrences<'s> {
         }
     }
 
+    /// Those before an instant, so that a sparse rule is not searched beyond it.
+    pub(super) fn before(mut self, end: Timestamp) -> impl Iterator<Item = Occurrence> {
+        if let Some(rule) = &mut self.rule {
+            rule.end_by((end.0.div_euclid(1_000_000) + 1).saturating_add(OFFSET_MAX));
+        }
+        self.take_while(move |occurrence| occurrence.at < end)
+    }
+
     /// The rule's next occurrence from the cursor on, which moves behind it.
     fn next_of_rule(&mut self) -> Option<Occurrence> {
         let expansion = self.rule.as_mut()?;
