@@ -17,6 +17,7 @@ pub mod field; // typed fields and the rows that hold their values
 pub mod id; // ids are types
 pub mod problem; // what is wrong, where, and what would be right
 pub mod time; // instants, to the microsecond
+pub mod schedule; // when something recurs: rules of RFC 5545 in time zones
 pub mod value; // the one value type
 
 mod pack; // varints and length-prefixed bytes, shared by the packed forms

@@ -1,0 +1,371 @@
+//! The text of a schedule: content lines of RFC 5545, of which it needs five.
+//!
+//! ```text
+//! DTSTART;TZID=America/New_York:20270314T023000
+//! RRULE:FREQ=DAILY;COUNT=10
+//! RDATE:20270401T120000
+//! EXDATE:20270316T023000
+//! X-TOCSIN-GAP:SKIP
+//! ```
+
+use std::fmt;
+
+use jiff::{civil, tz::TimeZone};
+
+use super::{
+    DATES_MAX, FoldPolicy, GapPolicy, Schedule, TEXT_BYTES_MAX,
+    calendar::{DAY, Day, Local, civil_of, local_of},
+    rule::{self, Frequency, Rule},
+};
+use crate::problem::{Problem, closest};
+
+/// A date, a time on the schedule's wall clock, or an instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Moment {
+    Day(Day),
+    Local(Local),
+    /// Seconds since 1970 in UTC.
+    Utc(i64),
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (local, zulu) = match *self {
+            Moment::Day(day) => return f.write_str(&civil_of(day * DAY).strftime("%Y%m%d").to_string()),
+            Moment::Local(local) => (local, ""),
+            Moment::Utc(second) => (second, "Z"),
+        };
+        write!(f, "{}{zulu}", civil_of(local).strftime("%Y%m%dT%H%M%S"))
+    }
+}
+
+/// Reads `20270314`, `20270314T023000`, either with `Z` or with the signs of ISO 8601 between the numbers. The second
+/// 60 is read as 59, as the RFC wants of those who do not count leap seconds.
+pub(super) fn moment(text: &str) -> Result<Moment, String> {
+    let wrong = || format!("`{text}` is not a date or a date and time");
+    if !text.is_ascii() {
+        return Err(wrong());
+    }
+    let (body, zulu) = match text.strip_suffix(['Z', 'z']) {
+        Some(body) => (body, true),
+        None => (text, false),
+    };
+    let (date, time) = match body.find(['T', 't', ' ']) {
+        Some(place) => (&body[..place], Some(&body[place + 1..])),
+        None => (body, None),
+    };
+    let digits = |text: &str, sign: char| -> Option<String> {
+        let plain: String = text.split(sign).collect();
+        plain.bytes().all(|byte| byte.is_ascii_digit()).then_some(plain)
+    };
+    let number = |text: &str| text.parse::<i16>().ok();
+    let date = digits(date, '-').filter(|date| date.len() == 8).ok_or_else(wrong)?;
+    let (year, month, day) = (number(&date[..4]), number(&date[4..6]), number(&date[6..]));
+    let date = match (year, month, day) {
+        (Some(year), Some(month), Some(day)) if year > 0 => civil::Date::new(year, month as i8, day as i8).ok(),
+        _ => None,
+    };
+    let date = date.ok_or_else(|| format!("`{text}` is no date of the years 1 to 9999"))?;
+    let Some(time) = time else {
+        if zulu {
+            return Err(wrong());
+        }
+        return Ok(Moment::Day(local_of(date.to_datetime(civil::Time::midnight())).div_euclid(DAY)));
+    };
+    let time = digits(time, ':').filter(|time| matches!(time.len(), 4 | 6)).ok_or_else(wrong)?;
+    let part = |range: std::ops::Range<usize>| time.get(range).and_then(number).unwrap_or(0) as i8;
+    let (hour, minute, second) = (part(0..2), part(2..4), part(4..6));
+    let time = civil::Time::new(hour, minute, if second == 60 { 59 } else { second }, 0)
+        .map_err(|_| format!("`{text}` has no time from 00:00:00 to 23:59:59"))?;
+    let local = local_of(date.to_datetime(time));
+    Ok(if zulu { Moment::Utc(local) } else { Moment::Local(local) })
+}
+
+/// One content line, unfolded.
+struct Line<'t> {
+    number: u32,
+    name: String,
+    zone: Option<&'t str>,
+    value: &'t str,
+}
+
+/// Joins what was folded (RFC 5545 section 3.1): a line that begins with a blank continues the one before.
+fn unfold(text: &str) -> Vec<(u32, String)> {
+    let mut lines: Vec<(u32, String)> = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        match line.strip_prefix([' ', '\t']) {
+            Some(rest) if !lines.is_empty() => {
+                if let Some((_, earlier)) = lines.last_mut() {
+                    earlier.push_str(rest);
+                }
+            }
+            _ => lines.push((index as u32 + 1, line.trim().to_owned())),
+        }
+    }
+    lines.retain(|(_, line)| !line.is_empty());
+    lines
+}
+
+fn read_line(number: u32, line: &str) -> Result<Line<'_>, Problem> {
+    let problem = |message: String, hint: &str| Problem::at("", message).hint(hint).position(number, 1);
+    let Some((head, value)) = line.split_once(':') else {
+        return Err(problem(
+            "the line is not of the form NAME:VALUE".to_owned(),
+            "such as RRULE:FREQ=DAILY or DTSTART;TZID=Europe/Vienna:20270101T080000",
+        ));
+    };
+    let mut head = head.split(';');
+    let name = head.next().unwrap_or_default().trim().to_ascii_uppercase();
+    let mut zone = None;
+    for parameter in head {
+        let (key, content) = parameter.split_once('=').unwrap_or((parameter, ""));
+        let content = content.trim_matches('"');
+        match key.trim().to_ascii_uppercase().as_str() {
+            "TZID" => zone = Some(content),
+            "VALUE" if content.eq_ignore_ascii_case("DATE") || content.eq_ignore_ascii_case("DATE-TIME") => {}
+            "VALUE" => {
+                return Err(problem(format!("{name} of type {content} is not supported"), "use DATE or DATE-TIME"));
+            }
+            key if key.starts_with("X-") => {}
+            key => return Err(problem(format!("{name} has no parameter `{key}`"), "TZID and VALUE are known")),
+        }
+    }
+    Ok(Line { number, name, zone, value: value.trim() })
+}
+
+/// Reads a whole schedule; all that is wrong with it at once.
+pub(super) fn parse(text: &str) -> Result<Schedule, Vec<Problem>> {
+    if text.len() > TEXT_BYTES_MAX {
+        return Err(vec![Problem::at("", format!("a schedule has at most {TEXT_BYTES_MAX} bytes of text"))]);
+    }
+    let unfolded = unfold(text);
+    let mut problems = Vec::new();
+    let mut lines = Vec::new();
+    for (number, line) in &unfolded {
+        match read_line(*number, line) {
+            Ok(line) => lines.push(line),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    let mut builder = Builder::default();
+    // The start first, since the other lines are read in its zone.
+    lines.sort_by_key(|line| line.name != "DTSTART");
+    for line in &lines {
+        let before = problems.len();
+        builder.take(line, &mut problems);
+        for problem in &mut problems[before..] {
+            problem.line = Some(line.number);
+        }
+    }
+    builder.finish(problems)
+}
+
+/// What has been read so far.
+#[derive(Default)]
+pub(super) struct Builder {
+    start: Option<Moment>,
+    zone: Option<TimeZone>,
+    rule: Option<Rule>,
+    dates: Vec<Moment>,
+    exceptions: Vec<Moment>,
+    gap: GapPolicy,
+    fold: FoldPolicy,
+}
+
+impl Builder {
+    fn take(&mut self, line: &Line<'_>, problems: &mut Vec<Problem>) {
+        match line.name.as_str() {
+            "DTSTART" if self.start.is_some() => problems.push(Problem::at("DTSTART", "DTSTART is given twice")),
+            "DTSTART" => self.start(line.value, line.zone, problems),
+            "RRULE" if self.rule.is_some() => problems.push(
+                Problem::at("RRULE", "a schedule has one RRULE").hint("make a second schedule, or add dates by RDATE"),
+            ),
+            "RRULE" => self.rule(line.value, problems),
+            "RDATE" => self.list("RDATE", line.value, line.zone, problems),
+            "EXDATE" => self.list("EXDATE", line.value, line.zone, problems),
+            "X-TOCSIN-GAP" => match line.value.to_ascii_uppercase().as_str() {
+                "SHIFT-FORWARD" => self.gap = GapPolicy::ShiftForward,
+                "SKIP" => self.gap = GapPolicy::Skip,
+                _ => problems.push(
+                    Problem::at("X-TOCSIN-GAP", format!("`{}` is not a gap policy", line.value))
+                        .hint("SHIFT-FORWARD or SKIP"),
+                ),
+            },
+            "X-TOCSIN-FOLD" => match line.value.to_ascii_uppercase().as_str() {
+                "FIRST" => self.fold = FoldPolicy::First,
+                "BOTH" => self.fold = FoldPolicy::Both,
+                _ => problems.push(
+                    Problem::at("X-TOCSIN-FOLD", format!("`{}` is not a fold policy", line.value))
+                        .hint("FIRST or BOTH"),
+                ),
+            },
+            "EXRULE" => problems.push(
+                Problem::at("EXRULE", "EXRULE is not supported: RFC 5545 has abolished it")
+                    .hint("list the exceptions by EXDATE, or narrow the RRULE"),
+            ),
+            other => {
+                let known = ["DTSTART", "RRULE", "RDATE", "EXDATE", "X-TOCSIN-GAP", "X-TOCSIN-FOLD"];
+                let hint = match closest(other, known) {
+                    Some(meant) => format!("did you mean {meant}?"),
+                    None => "a schedule has DTSTART, RRULE, RDATE and EXDATE".to_owned(),
+                };
+                problems.push(Problem::at("", format!("`{other}` is not a property of a schedule")).hint(hint));
+            }
+        }
+    }
+
+    /// Takes the start, in the zone named beside it, or in none for an instant of UTC.
+    pub(super) fn start(&mut self, text: &str, zone: Option<&str>, problems: &mut Vec<Problem>) {
+        let start = match moment(text) {
+            Ok(start) => start,
+            Err(message) => {
+                let hint = "such as 20270101T080000 or 2027-01-01T08:00";
+                return problems.push(Problem::at("DTSTART", message).hint(hint));
+            }
+        };
+        let name = match (zone, start) {
+            (Some(zone), _) => zone,
+            (None, Moment::Utc(_)) => "UTC",
+            (None, _) => {
+                return problems.push(
+                    Problem::at("DTSTART", "the start has no time zone")
+                        .hint("such as DTSTART;TZID=Europe/Vienna:20270101T080000, or UTC with a Z at its end"),
+                );
+            }
+        };
+        match TimeZone::get(name).ok().filter(|zone| zone.iana_name().is_some()) {
+            Some(zone) => self.zone = Some(zone),
+            None => {
+                return problems.push(
+                    Problem::at("TZID", format!("`{name}` is not a time zone"))
+                        .hint("give an IANA name, such as `Europe/Vienna`"),
+                );
+            }
+        }
+        self.start = match start {
+            Moment::Utc(second) if self.zone.as_ref().and_then(TimeZone::iana_name) == Some("UTC") => {
+                Some(Moment::Local(second))
+            }
+            Moment::Utc(_) => {
+                return problems.push(
+                    Problem::at("DTSTART", format!("the start is in UTC and in {name} at once"))
+                        .hint("leave out the Z, or the zone"),
+                );
+            }
+            start => Some(start),
+        };
+    }
+
+    pub(super) fn rule(&mut self, text: &str, problems: &mut Vec<Problem>) {
+        let bare = text.get(..6).filter(|head| head.eq_ignore_ascii_case("RRULE:")).map_or(text, |_| &text[6..]);
+        self.rule = Rule::parse(bare, problems);
+    }
+
+    /// Takes dates separated by commas, in the zone of the start or in UTC.
+    pub(super) fn list(&mut self, name: &str, text: &str, zone: Option<&str>, problems: &mut Vec<Problem>) {
+        if let (Some(zone), Some(own)) = (zone, self.zone.as_ref().and_then(TimeZone::iana_name))
+            && !zone.eq_ignore_ascii_case(own)
+        {
+            return problems.push(
+                Problem::at(name, format!("{name} is in {zone}, the start in {own}"))
+                    .hint("give it in the zone of the start, or in UTC with a Z at its end"),
+            );
+        }
+        for text in text.split(',').map(str::trim) {
+            let moment = match moment(text) {
+                Ok(moment) => moment,
+                Err(message) => {
+                    problems.push(Problem::at(name, message).hint("such as 20270101T080000"));
+                    continue;
+                }
+            };
+            let whole_day = matches!(self.start, Some(Moment::Day(_)));
+            match (name, moment) {
+                ("RDATE", Moment::Day(_)) if !whole_day => problems.push(
+                    Problem::at(name, format!("`{text}` is a date, but the start has a time"))
+                        .hint(format!("such as {text}T080000")),
+                ),
+                (_, Moment::Local(_) | Moment::Utc(_)) if whole_day => problems.push(
+                    Problem::at(name, format!("`{text}` has a time, but the start is a date"))
+                        .hint("leave the time out"),
+                ),
+                ("RDATE", moment) => self.dates.push(moment),
+                (_, moment) => self.exceptions.push(moment),
+            }
+        }
+    }
+
+    /// A schedule, if nothing is wrong.
+    pub(super) fn finish(mut self, mut problems: Vec<Problem>) -> Result<Schedule, Vec<Problem>> {
+        let whole_day = matches!(self.start, Some(Moment::Day(_)));
+        let start = match self.start {
+            Some(Moment::Day(day)) => Some(day * DAY),
+            Some(Moment::Local(local)) => Some(local),
+            _ => None,
+        };
+        if start.is_none() && problems.is_empty() {
+            problems.push(
+                Problem::at("DTSTART", "the start is missing")
+                    .hint("such as DTSTART;TZID=Europe/Vienna:20270101T080000"),
+            );
+        }
+        if let (Some(rule), Some(_)) = (&self.rule, start) {
+            rule::check_until(rule, whole_day, &mut problems);
+            if whole_day && rule.frequency < Frequency::Daily {
+                problems.push(
+                    Problem::at("RRULE.FREQ", "the start is a date, so it cannot recur within a day")
+                        .hint("give the start a time, or use FREQ=DAILY"),
+                );
+            }
+        }
+        for (name, list) in [("RDATE", &mut self.dates), ("EXDATE", &mut self.exceptions)] {
+            list.sort_unstable();
+            list.dedup();
+            if list.len() > DATES_MAX {
+                problems.push(Problem::at(name, format!("{name} has more than {DATES_MAX} dates")));
+            }
+        }
+        let (Some(start), Some(zone), true) = (start, self.zone, problems.is_empty()) else { return Err(problems) };
+        let mut schedule = Schedule {
+            start,
+            whole_day,
+            zone,
+            rule: self.rule.map(Box::new),
+            last: None,
+            dates: self.dates,
+            exceptions: self.exceptions,
+            gap: self.gap,
+            fold: self.fold,
+        };
+        schedule.count().map_err(|problem| vec![problem])?;
+        Ok(schedule)
+    }
+}
+
+impl fmt::Display for Schedule {
+    /// The lines that [`Schedule::parse`] reads, in one canonical form, not folded.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.whole_day, self.zone()) {
+            (true, zone) => write!(f, "DTSTART;VALUE=DATE;TZID={zone}:{}", Moment::Day(self.start.div_euclid(DAY)))?,
+            (false, "UTC") => write!(f, "DTSTART:{}", Moment::Utc(self.start))?,
+            (false, zone) => write!(f, "DTSTART;TZID={zone}:{}", Moment::Local(self.start))?,
+        }
+        if let Some(rule) = &self.rule {
+            write!(f, "\nRRULE:{rule}")?;
+        }
+        for (name, list) in [("RDATE", &self.dates), ("EXDATE", &self.exceptions)] {
+            let mut separator = format!("\n{name}:");
+            for moment in list {
+                write!(f, "{separator}{moment}")?;
+                ",".clone_into(&mut separator);
+            }
+        }
+        if self.gap == GapPolicy::Skip {
+            f.write_str("\nX-TOCSIN-GAP:SKIP")?;
+        }
+        if self.fold == FoldPolicy::Both {
+            f.write_str("\nX-TOCSIN-FOLD:BOTH")?;
+        }
+        Ok(())
+    }
+}
