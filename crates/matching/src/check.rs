@@ -23,6 +23,8 @@ pub struct Scope {
     pub event: Fields,
     /// The fields of `sub`.
     pub subscription: Fields,
+    /// Further names, which stand for values of any type. One with dots hides a selection that reads the same.
+    pub variables: Vec<Arc<str>>,
 }
 
 /// Reads and types an expression in CEL.
@@ -54,7 +56,8 @@ pub fn compile_predicate(source: &str, scope: &Scope) -> Result<Expression, Vec<
 /// # Errors
 /// Every problem found.
 pub fn check(source: &str, node: &Node, scope: &Scope) -> Result<Expression, Vec<Problem>> {
-    let mut checker = Checker { source, scope, variables: Vec::new(), problems: Vec::new() };
+    let variables = scope.variables.iter().map(|name| (name.to_string(), Type::Dynamic)).collect();
+    let mut checker = Checker { source, scope, variables, problems: Vec::new() };
     let expression = checker.expression(node);
     if checker.problems.is_empty() { Ok(expression) } else { Err(checker.problems) }
 }
@@ -137,6 +140,8 @@ impl Checker<'_> {
             NodeKind::Integer(value) => return constant(Value::Integer(*value), Type::Integer),
             NodeKind::Number(value) => return constant(Value::Number(*value), Type::Number),
             NodeKind::Text(text) => return constant(Value::Text(text.clone()), Type::Text),
+            NodeKind::Unsigned(value) => (Kind::Constant(Constant::Unsigned(*value)), Type::Unsigned),
+            NodeKind::Bytes(bytes) => (Kind::Constant(Constant::Bytes(bytes.clone())), Type::Bytes),
             NodeKind::List(items) => {
                 let items: Vec<Expression> = items.iter().map(|item| self.expression(item)).collect();
                 let inner = items.iter().map(|item| item.kind_of_value.clone()).reduce(|left, right| left.join(&right));
@@ -152,7 +157,8 @@ impl Checker<'_> {
                 let mut typed = Vec::with_capacity(entries.len());
                 for (key, value) in entries {
                     let key = self.expression(key);
-                    if !matches!(key.kind_of_value, Type::Text | Type::Integer | Type::Boolean | Type::Dynamic) {
+                    use Type::{Boolean, Dynamic, Integer, Text, Unsigned};
+                    if !matches!(key.kind_of_value, Text | Integer | Unsigned | Boolean | Dynamic) {
                         let message = format!(
                             "a key of a map should be a string, an integer or a boolean, not {}",
                             key.kind_of_value
@@ -166,6 +172,19 @@ impl Checker<'_> {
             NodeKind::Name(name) => return self.name(node, name),
             NodeKind::Select(target, name) => return self.select(target, name, span),
             NodeKind::Index(parts) => return self.index(&parts[0], &parts[1], span),
+            NodeKind::OptionalSelect(target, name) => {
+                let key = Expression {
+                    kind: Kind::Constant(Constant::Value(Value::Text(name.clone()))),
+                    kind_of_value: Type::Text,
+                    span,
+                };
+                (Kind::Call(Function::OptionalIndex, vec![self.expression(target), key]), Type::Dynamic)
+            }
+            NodeKind::OptionalIndex(parts) => {
+                let parts = parts.iter().map(|part| self.expression(part)).collect();
+                (Kind::Call(Function::OptionalIndex, parts), Type::Dynamic)
+            }
+            NodeKind::IfPresent(inner) => (Kind::IfPresent(Box::new(self.expression(inner))), Type::Dynamic),
             NodeKind::Call { target, name, arguments } => return self.call(target.as_deref(), name, arguments, span),
             NodeKind::Not(inner) => {
                 let inner = self.boolean(inner, "`!`");
@@ -175,7 +194,7 @@ impl Checker<'_> {
                 let inner = self.expression(inner);
                 let kind_of_value = inner.kind_of_value.clone();
                 if !matches!(kind_of_value, Type::Integer | Type::Number | Type::Duration | Type::Dynamic) {
-                    self.problem(span, format!("`-` takes a number, not {kind_of_value}"));
+                    self.problem(span, format!("`-` takes a number with a sign, not {kind_of_value}"));
                 }
                 (Kind::Negate(Box::new(inner)), kind_of_value)
             }
@@ -212,8 +231,11 @@ impl Checker<'_> {
 
     fn name(&mut self, node: &Node, name: &str) -> Expression {
         let span = node.span;
-        if let Some(at) = self.variables.iter().rposition(|(variable, _)| variable == name) {
-            return Expression { kind: Kind::Variable(at), kind_of_value: self.variables[at].1.clone(), span };
+        if let Some(variable) = self.variable(name, span) {
+            return variable;
+        }
+        if let Some(known) = TYPE_NAMES.into_iter().find(|known| *known == name) {
+            return Expression { kind: Kind::Constant(Constant::Type(known)), kind_of_value: Type::Type, span };
         }
         if let Some(side) = self.side(node) {
             let fields = match side {
@@ -238,7 +260,20 @@ impl Checker<'_> {
         self.dynamic(span)
     }
 
+    fn variable(&self, name: &str, span: Span) -> Option<Expression> {
+        let at = self.variables.iter().rposition(|(variable, _)| variable == name)?;
+        Some(Expression { kind: Kind::Variable(at), kind_of_value: self.variables[at].1.clone(), span })
+    }
+
     fn select(&mut self, target: &Node, name: &str, span: Span) -> Expression {
+        if let Some(path) = path(target).map(|path| format!("{path}.{name}")) {
+            if let Some(variable) = self.variable(&path, span) {
+                return variable;
+            }
+            if let Some(known) = TYPE_NAMES.into_iter().find(|known| *known == path) {
+                return Expression { kind: Kind::Constant(Constant::Type(known)), kind_of_value: Type::Type, span };
+            }
+        }
         if let Some(side) = self.side(target) {
             return self.field(side, name, span);
         }
@@ -260,7 +295,7 @@ impl Checker<'_> {
         }
         let (target, index) = (self.expression(target), self.expression(index));
         let kind_of_value = match (&target.kind_of_value, &index.kind_of_value) {
-            (Type::List(inner), Type::Integer | Type::Number | Type::Dynamic) => (**inner).clone(),
+            (Type::List(inner), Type::Integer | Type::Unsigned | Type::Number | Type::Dynamic) => (**inner).clone(),
             (Type::List(_), other) => {
                 let message = format!("a place in a list is an integer, not {other}");
                 self.problem(index.span, message);
@@ -279,7 +314,7 @@ impl Checker<'_> {
     /// What an operator gives, or a problem with its operands.
     fn binary(&mut self, operator: Operator, left: &Expression, right: &Expression, span: Span) -> Type {
         use Operator::*;
-        use Type::*;
+        use Type::{Boolean, Bytes, Duration, Dynamic, Integer, List, Map, Null, Number, Text, Timestamp, Unsigned};
         let (l, r) = (&left.kind_of_value, &right.kind_of_value);
         match operator {
             Equal | NotEqual => {
@@ -312,8 +347,10 @@ impl Checker<'_> {
             Add | Subtract | Multiply | Divide | Remainder => match (operator, l, r) {
                 (_, Dynamic, _) | (_, _, Dynamic) => Dynamic,
                 (_, Integer, Integer) => Integer,
-                (Add | Subtract | Multiply | Divide, l, r) if l.is_numeric() && r.is_numeric() => Number,
+                (_, Unsigned, Unsigned) => Unsigned,
+                (Add | Subtract | Multiply | Divide, Integer | Number, Integer | Number) => Number,
                 (Add, Text, Text) => Text,
+                (Add, Bytes, Bytes) => Bytes,
                 (Add, List(left), List(right)) => List(Box::new(left.join(right))),
                 (Add | Subtract, Timestamp, Duration) | (Add, Duration, Timestamp) => Timestamp,
                 (Subtract, Timestamp, Timestamp) | (Add | Subtract, Duration, Duration) => Duration,
@@ -354,15 +391,65 @@ impl Checker<'_> {
     fn call(&mut self, target: Option<&Node>, name: &str, arguments: &[Node], span: Span) -> Expression {
         match (target, name, arguments) {
             (None, "has", [argument]) => return self.has(argument, span),
+            (Some(Node { kind: NodeKind::Name(namespace), .. }), _, _)
+                if NAMESPACES.contains(&namespace.as_str()) && self.variable(namespace, span).is_none() =>
+            {
+                return self.namespaced(namespace, name, arguments, span);
+            }
             (Some(range), _, _) if macro_named(name).is_some() => {
                 let which = macro_named(name).expect("was just found");
                 return self.expand(which, name, range, arguments, span);
             }
             _ => {}
         }
-        let given: Vec<Expression> =
-            target.into_iter().chain(arguments).map(|argument| self.expression(argument)).collect();
-        let method = target.is_some();
+        let given = target.into_iter().chain(arguments).map(|argument| self.expression(argument)).collect();
+        self.function(target.is_some(), name, given, span)
+    }
+
+    /// A function of an extension, such as `math.abs(x)`, or a name that `cel.bind` and its like give.
+    fn namespaced(&mut self, namespace: &str, name: &str, arguments: &[Node], span: Span) -> Expression {
+        match (namespace, name, arguments) {
+            ("cel", "bind", [Node { kind: NodeKind::Name(variable), .. }, value, body]) => {
+                return self.bind(vec![(variable.clone(), value)], body, span);
+            }
+            ("cel", "block", [Node { kind: NodeKind::List(values), .. }, body]) => {
+                let values = values.iter().enumerate().map(|(at, value)| (index_variable(at as i64), value)).collect();
+                return self.bind(values, body, span);
+            }
+            ("cel", ..) => {
+                let variable = variable_name_of(name, arguments).and_then(|name| self.variable(&name, span));
+                return variable.unwrap_or_else(|| {
+                    self.problem(span, format!("`cel.{name}` is not known here"));
+                    self.hint("write `cel.bind(name, value, expression)`");
+                    self.dynamic(span)
+                });
+            }
+            _ => {}
+        }
+        let mut given: Vec<Expression> = arguments.iter().map(|argument| self.expression(argument)).collect();
+        let name = format!("{namespace}.{name}");
+        if matches!(name.as_str(), "math.greatest" | "math.least") && given.len() > 1 {
+            let kind_of_value = Type::List(Box::new(Type::Dynamic));
+            given = vec![Expression { kind: Kind::List(given), kind_of_value, span }];
+        }
+        self.function(false, &name, given, span)
+    }
+
+    fn bind(&mut self, values: Vec<(String, &Node)>, body: &Node, span: Span) -> Expression {
+        let outside = self.variables.len();
+        let mut bound = Vec::with_capacity(values.len());
+        for (variable, value) in values {
+            let value = self.expression(value);
+            self.variables.push((variable, value.kind_of_value.clone()));
+            bound.push(value);
+        }
+        let body = self.expression(body);
+        self.variables.truncate(outside);
+        let kind_of_value = body.kind_of_value.clone();
+        Expression { kind: Kind::Bind(bound, Box::new(body)), kind_of_value, span }
+    }
+
+    fn function(&mut self, method: bool, name: &str, given: Vec<Expression>, span: Span) -> Expression {
         let named: Vec<&Signature> = SIGNATURES.iter().filter(|signature| signature.name == name).collect();
         if named.is_empty() {
             self.problem(span, format!("there is no function `{name}`"));
@@ -402,6 +489,8 @@ impl Checker<'_> {
         let converts = matches!(
             signature.function,
             Function::ToInteger
+                | Function::ToUnsigned
+                | Function::ToBytes
                 | Function::ToNumber
                 | Function::ToText
                 | Function::ToBoolean
@@ -422,6 +511,10 @@ impl Checker<'_> {
         let span = expression.span;
         let kind = match Evaluator::new(Scene::default()).run(expression, &mut Steps::default()) {
             Ok(Datum::Duration(micros)) => Kind::Constant(Constant::Duration(micros)),
+            Ok(Datum::Unsigned(value)) => Kind::Constant(Constant::Unsigned(value)),
+            Ok(Datum::Bytes(bytes)) => Kind::Constant(Constant::Bytes(bytes)),
+            // Not by `to_value`, which has no NaN.
+            Ok(Datum::Number(value)) => Kind::Constant(Constant::Value(Value::Number(value))),
             Ok(datum) => Kind::Constant(Constant::Value(datum.to_value())),
             Err(trouble) => {
                 self.problem(span, format!("`{}` has no value: {trouble}", span.text(self.source)));
@@ -439,6 +532,15 @@ impl Checker<'_> {
     fn has(&mut self, argument: &Node, span: Span) -> Expression {
         let (target, name): (&Node, Arc<str>) = match &argument.kind {
             NodeKind::Select(target, name) => (target, name.as_str().into()),
+            NodeKind::OptionalSelect(..) => {
+                // Whether a chain of optionals ends in a value.
+                let chain = self.expression(argument);
+                return Expression {
+                    kind: Kind::Call(Function::HasValue, vec![chain]),
+                    kind_of_value: Type::Boolean,
+                    span,
+                };
+            }
             NodeKind::Index(parts) if matches!(parts[1].kind, NodeKind::Text(_)) => {
                 let NodeKind::Text(name) = &parts[1].kind else { return self.dynamic(span) };
                 (&parts[0], name.clone())
@@ -473,37 +575,105 @@ impl Checker<'_> {
                 Type::Dynamic
             }
         };
-        let (variable, rest) = match arguments {
-            [Node { kind: NodeKind::Name(variable), .. }, rest @ ..]
-                if rest.len() == 1 || (rest.len() == 2 && which == Macro::Map) =>
-            {
-                (variable.clone(), rest)
-            }
-            _ => {
-                self.problem(span, format!("`{name}` takes a variable and an expression"));
-                self.hint(format!("write `list.{name}(item, ...)`"));
-                return self.dynamic(span);
-            }
+        let makes = matches!(which, Macro::Map | Macro::TransformList | Macro::TransformMap);
+        let may_pair = matches!(which, Macro::All | Macro::Exists | Macro::ExistsOne);
+        let must_pair = matches!(which, Macro::TransformList | Macro::TransformMap);
+        let paired = must_pair || (may_pair && arguments.len() == 3);
+        let (names, rest) = arguments.split_at(arguments.len().min(1 + usize::from(paired)));
+        let names: Option<Vec<String>> = names.iter().map(variable_name).collect();
+        let Some(names) = names.filter(|_| rest.len() == 1 || (rest.len() == 2 && makes)) else {
+            let (variables, list) = match (must_pair, may_pair) {
+                (true, _) => ("two variables", "key, value"),
+                _ => ("a variable", "item"),
+            };
+            self.problem(span, format!("`{name}` takes {variables} and an expression"));
+            self.hint(format!("write `list.{name}({list}, ...)`"));
+            return self.dynamic(span);
         };
-        self.variables.push((variable, item.clone()));
-        let (condition, result) = match (which, rest) {
-            (Macro::Map, [result]) => (None, Some(self.expression(result))),
-            (Macro::Map, [condition, result, ..]) => {
-                (Some(self.boolean(condition, "the condition of `map`")), Some(self.expression(result)))
+        let outside = self.variables.len();
+        let key = if matches!(range.kind_of_value, Type::List(_)) { Type::Integer } else { Type::Dynamic };
+        let kinds = if paired { vec![key, item.clone()] } else { vec![item.clone()] };
+        self.variables.extend(names.into_iter().zip(kinds));
+        let what = format!("the condition of `{name}`");
+        let (condition, result) = match rest {
+            [result] if makes || matches!(which, Macro::OptMap | Macro::OptFlatMap) => {
+                (None, Some(self.expression(result)))
             }
-            (_, rest) => {
-                (rest.first().map(|condition| self.boolean(condition, &format!("the condition of `{name}`"))), None)
-            }
+            [condition, result] => (Some(self.boolean(condition, &what)), Some(self.expression(result))),
+            rest => (rest.first().map(|condition| self.boolean(condition, &what)), None),
         };
-        self.variables.pop();
+        self.variables.truncate(outside);
         let kind_of_value = match (which, &result) {
             (Macro::All | Macro::Exists | Macro::ExistsOne, _) => Type::Boolean,
             (Macro::Filter, _) => Type::List(Box::new(item)),
-            (Macro::Map, Some(result)) => Type::List(Box::new(result.kind_of_value.clone())),
-            (Macro::Map, None) => Type::List(Box::new(Type::Dynamic)),
+            (Macro::Map | Macro::TransformList, Some(result)) => Type::List(Box::new(result.kind_of_value.clone())),
+            (Macro::Map | Macro::TransformList, None) => Type::List(Box::new(Type::Dynamic)),
+            (Macro::TransformMap, _) => Type::Map,
+            (Macro::OptMap | Macro::OptFlatMap, _) => Type::Dynamic,
         };
-        Expression { kind: Kind::Macro(which, Box::new(MacroParts { range, condition, result })), kind_of_value, span }
+        let parts = MacroParts { range, paired, condition, result };
+        Expression { kind: Kind::Macro(which, Box::new(parts)), kind_of_value, span }
     }
+}
+
+/// What names a type.
+const TYPE_NAMES: [&str; 13] = [
+    "bool",
+    "bytes",
+    "double",
+    "google.protobuf.Duration",
+    "google.protobuf.Timestamp",
+    "int",
+    "list",
+    "map",
+    "null_type",
+    "optional_type",
+    "string",
+    "type",
+    "uint",
+];
+
+/// Where functions have a name in front.
+const NAMESPACES: [&str; 5] = ["base64", "cel", "math", "optional", "strings"];
+
+/// The dotted name that a node is, if it is one.
+fn path(node: &Node) -> Option<String> {
+    match &node.kind {
+        NodeKind::Name(name) => Some(name.clone()),
+        NodeKind::Select(target, name) => Some(format!("{}.{name}", path(target)?)),
+        _ => None,
+    }
+}
+
+/// The variable that a macro declares: a name, or what stands for one where a macro was expanded before.
+fn variable_name(node: &Node) -> Option<String> {
+    match &node.kind {
+        NodeKind::Name(name) => Some(name.clone()),
+        NodeKind::Call { target: Some(target), name, arguments } if path(target)? == "cel" => {
+            variable_name_of(name, arguments)
+        }
+        _ => None,
+    }
+}
+
+/// The variable that `cel.index(n)` or `cel.iterVar(depth, n)` stands for. No name can be written like it.
+fn variable_name_of(name: &str, arguments: &[Node]) -> Option<String> {
+    let numbers: Option<Vec<i64>> = arguments
+        .iter()
+        .map(|argument| match argument.kind {
+            NodeKind::Integer(value) => Some(value),
+            _ => None,
+        })
+        .collect();
+    match (name, numbers?.as_slice()) {
+        ("index", [at]) => Some(index_variable(*at)),
+        ("iterVar", [depth, at]) => Some(format!("@iterVar:{depth}:{at}")),
+        _ => None,
+    }
+}
+
+fn index_variable(at: i64) -> String {
+    format!("@index{at}")
 }
 
 fn macro_named(name: &str) -> Option<Macro> {
@@ -513,6 +683,10 @@ fn macro_named(name: &str) -> Option<Macro> {
         "exists_one" | "existsOne" => Macro::ExistsOne,
         "map" => Macro::Map,
         "filter" => Macro::Filter,
+        "transformList" => Macro::TransformList,
+        "transformMap" => Macro::TransformMap,
+        "optMap" => Macro::OptMap,
+        "optFlatMap" => Macro::OptFlatMap,
         _ => return None,
     })
 }

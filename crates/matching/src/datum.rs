@@ -2,6 +2,7 @@
 
 use std::{cmp::Ordering, rc::Rc, sync::Arc};
 
+use base64::prelude::{BASE64_STANDARD, Engine};
 use tocsin_model::{time::Timestamp, value::Value};
 
 /// Why an evaluation has no value. An error is never a match.
@@ -42,10 +43,14 @@ pub enum Datum<'a> {
     Boolean(bool),
     /// A 64-bit integer.
     Integer(i64),
+    /// A 64-bit integer without a sign.
+    Unsigned(u64),
     /// A double.
     Number(f64),
     /// Text.
     Text(Text<'a>),
+    /// Bytes made by the expression.
+    Bytes(Arc<[u8]>),
     /// An instant.
     Timestamp(Timestamp),
     /// Microseconds between two instants.
@@ -54,6 +59,10 @@ pub enum Datum<'a> {
     List(List<'a>),
     /// Values by key.
     Map(Map<'a>),
+    /// A type, by its name in CEL.
+    Type(&'static str),
+    /// A value or none.
+    Optional(Option<Rc<Datum<'a>>>),
 }
 
 /// Text, borrowed or made by the expression.
@@ -182,14 +191,48 @@ impl<'a> Datum<'a> {
         Datum::Text(Text::Made(text.into()))
     }
 
-    /// The value to keep. A duration becomes a number of seconds, what is not finite becomes null.
+    /// Bytes made by the expression.
+    pub fn bytes(bytes: impl Into<Arc<[u8]>>) -> Datum<'a> {
+        Datum::Bytes(bytes.into())
+    }
+
+    /// An optional with a value, or without.
+    pub fn optional(value: Option<Datum<'a>>) -> Datum<'a> {
+        Datum::Optional(value.map(Rc::new))
+    }
+
+    /// The name of its type in CEL.
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            Datum::Null => "null_type",
+            Datum::Boolean(_) => "bool",
+            Datum::Integer(_) => "int",
+            Datum::Unsigned(_) => "uint",
+            Datum::Number(_) => "double",
+            Datum::Text(_) => "string",
+            Datum::Bytes(_) => "bytes",
+            Datum::Timestamp(_) => "google.protobuf.Timestamp",
+            Datum::Duration(_) => "google.protobuf.Duration",
+            Datum::List(_) => "list",
+            Datum::Map(_) => "map",
+            Datum::Type(_) => "type",
+            Datum::Optional(_) => "optional_type",
+        }
+    }
+
+    /// The value to keep. A duration becomes a number of seconds, what is not finite becomes null, bytes become
+    /// base64, an integer beyond 63 bits becomes a number, an optional becomes its value or null.
     pub fn to_value(&self) -> Value {
         match self {
             Datum::Null => Value::Null,
             Datum::Boolean(value) => Value::Boolean(*value),
             Datum::Integer(value) => Value::Integer(*value),
+            Datum::Unsigned(value) => i64::try_from(*value).map_or_else(|_| Value::from(*value as f64), Value::Integer),
             Datum::Number(value) => Value::from(*value),
             Datum::Text(text) => Value::from(&**text),
+            Datum::Bytes(bytes) => Value::Text(BASE64_STANDARD.encode(bytes).into()),
+            Datum::Type(name) => Value::from(*name),
+            Datum::Optional(value) => value.as_ref().map_or(Value::Null, |value| value.to_value()),
             Datum::Timestamp(time) => Value::Timestamp(*time),
             Datum::Duration(micros) => Value::Number(*micros as f64 / 1e6),
             Datum::List(items) => Value::List(items.iter().map(|item| item.to_value()).collect()),
@@ -204,6 +247,7 @@ fn key_text(key: &Datum<'_>) -> String {
     match key {
         Datum::Text(text) => text.to_string(),
         Datum::Integer(value) => value.to_string(),
+        Datum::Unsigned(value) => value.to_string(),
         Datum::Boolean(value) => value.to_string(),
         other => format!("{:?}", other.to_value()),
     }
@@ -220,6 +264,19 @@ pub fn equal(left: &Datum<'_>, right: &Datum<'_>) -> bool {
         (Datum::Integer(left), Datum::Number(right)) | (Datum::Number(right), Datum::Integer(left)) => {
             compare_exact(*left, *right) == Some(Ordering::Equal)
         }
+        (Datum::Unsigned(left), Datum::Unsigned(right)) => left == right,
+        (Datum::Unsigned(left), Datum::Integer(right)) | (Datum::Integer(right), Datum::Unsigned(left)) => {
+            i64::try_from(*left).is_ok_and(|left| left == *right)
+        }
+        (Datum::Unsigned(left), Datum::Number(right)) | (Datum::Number(right), Datum::Unsigned(left)) => {
+            compare_unsigned(*left, *right) == Some(Ordering::Equal)
+        }
+        (Datum::Bytes(left), Datum::Bytes(right)) => left == right,
+        (Datum::Type(left), Datum::Type(right)) => left == right,
+        (Datum::Optional(left), Datum::Optional(right)) => match (left, right) {
+            (Some(left), Some(right)) => equal(left, right),
+            (left, right) => left.is_none() && right.is_none(),
+        },
         (Datum::Text(left), Datum::Text(right)) => **left == **right,
         (Datum::Timestamp(left), Datum::Timestamp(right)) => left == right,
         (Datum::Duration(left), Datum::Duration(right)) => left == right,
@@ -244,6 +301,12 @@ pub fn compare(left: &Datum<'_>, right: &Datum<'_>) -> Result<Option<Ordering>, 
         (Datum::Number(left), Datum::Number(right)) => left.partial_cmp(right),
         (Datum::Integer(left), Datum::Number(right)) => compare_exact(*left, *right),
         (Datum::Number(left), Datum::Integer(right)) => compare_exact(*right, *left).map(Ordering::reverse),
+        (Datum::Unsigned(left), Datum::Unsigned(right)) => Some(left.cmp(right)),
+        (Datum::Unsigned(left), Datum::Integer(right)) => Some(i128::from(*left).cmp(&i128::from(*right))),
+        (Datum::Integer(left), Datum::Unsigned(right)) => Some(i128::from(*left).cmp(&i128::from(*right))),
+        (Datum::Unsigned(left), Datum::Number(right)) => compare_unsigned(*left, *right),
+        (Datum::Number(left), Datum::Unsigned(right)) => compare_unsigned(*right, *left).map(Ordering::reverse),
+        (Datum::Bytes(left), Datum::Bytes(right)) => Some(left.cmp(right)),
         (Datum::Text(left), Datum::Text(right)) => Some((**left).cmp(&**right)),
         (Datum::Timestamp(left), Datum::Timestamp(right)) => Some(left.cmp(right)),
         (Datum::Duration(left), Datum::Duration(right)) => Some(left.cmp(right)),
@@ -256,6 +319,9 @@ pub fn compare(left: &Datum<'_>, right: &Datum<'_>) -> Result<Option<Ordering>, 
 /// 2^63, the first double above every integer.
 const ABOVE_INTEGERS: f64 = 9_223_372_036_854_775_808.0;
 
+/// 2^64, the first double above every integer without a sign.
+const ABOVE_UNSIGNED: f64 = 18_446_744_073_709_551_616.0;
+
 /// Compares an integer with a double by value, without rounding either.
 pub fn compare_exact(integer: i64, number: f64) -> Option<Ordering> {
     if number.is_nan() {
@@ -267,6 +333,18 @@ pub fn compare_exact(integer: i64, number: f64) -> Option<Ordering> {
     } else {
         let whole = number.trunc();
         Some(integer.cmp(&(whole as i64)).then(whole.partial_cmp(&number)?))
+    }
+}
+
+/// Compares an integer without a sign with a double by value, without rounding either.
+pub fn compare_unsigned(integer: u64, number: f64) -> Option<Ordering> {
+    match i64::try_from(integer) {
+        Ok(integer) => compare_exact(integer, number),
+        Err(_) if number.is_nan() => None,
+        Err(_) if number < ABOVE_INTEGERS => Some(Ordering::Greater),
+        Err(_) if number >= ABOVE_UNSIGNED => Some(Ordering::Less),
+        // A double this large has no fraction.
+        Err(_) => Some(integer.cmp(&(number as u64))),
     }
 }
 
@@ -288,13 +366,30 @@ pub fn write_key(datum: &Datum<'_>, out: &mut Vec<u8>) -> Result<(), Trouble> {
         Datum::Number(value) if value.trunc() == *value && (-ABOVE_INTEGERS..ABOVE_INTEGERS).contains(value) => {
             word(2, *value as i64 as u64)
         }
+        Datum::Number(value) if (ABOVE_INTEGERS..ABOVE_UNSIGNED).contains(value) => word(9, *value as u64),
         Datum::Number(value) => word(3, value.to_bits()),
+        Datum::Unsigned(value) => word(if i64::try_from(*value).is_ok() { 2 } else { 9 }, *value),
         Datum::Timestamp(time) => word(4, time.0 as u64),
         Datum::Duration(micros) => word(5, *micros as u64),
         Datum::Text(text) => {
             word(6, text.len() as u64)?;
             out.extend_from_slice(text.as_bytes());
             Ok(())
+        }
+        Datum::Bytes(bytes) => {
+            word(10, bytes.len() as u64)?;
+            out.extend_from_slice(bytes);
+            Ok(())
+        }
+        Datum::Type(name) => {
+            word(11, name.len() as u64)?;
+            out.extend_from_slice(name.as_bytes());
+            Ok(())
+        }
+        Datum::Optional(None) => word(12, 0),
+        Datum::Optional(Some(value)) => {
+            word(12, 1)?;
+            write_key(value, out)
         }
         Datum::List(items) => {
             word(7, items.len() as u64)?;
@@ -345,6 +440,15 @@ mod tests {
             Datum::Integer(9_007_199_254_740_992),
             Datum::Integer(i64::MAX),
             Datum::Number(9_223_372_036_854_775_808.0),
+            Datum::Unsigned(0),
+            Datum::Unsigned(9_223_372_036_854_775_808),
+            Datum::Unsigned(u64::MAX),
+            Datum::Number(18_446_744_073_709_551_616.0),
+            Datum::bytes(*b"a"),
+            Datum::Type("int"),
+            Datum::optional(None),
+            Datum::optional(Some(Datum::Unsigned(0))),
+            Datum::optional(Some(Datum::Number(0.0))),
             Datum::Number(0.5),
             Datum::Timestamp(Timestamp(0)),
             Datum::Duration(0),

@@ -63,14 +63,26 @@ pub enum NodeKind {
     Null,
     Boolean(bool),
     Integer(i64),
+    Unsigned(u64),
     Number(f64),
     Text(Arc<str>),
+    Bytes(Arc<[u8]>),
     List(Vec<Node>),
     Map(Vec<(Node, Node)>),
     Name(String),
     Select(Box<Node>, String),
     Index(Box<[Node; 2]>),
-    Call { target: Option<Box<Node>>, name: String, arguments: Vec<Node> },
+    /// `a.?b`: an optional, empty where there is no such key.
+    OptionalSelect(Box<Node>, Arc<str>),
+    /// `a[?b]`.
+    OptionalIndex(Box<[Node; 2]>),
+    /// `?a` as an item of a list, or the value of `?key: a` in a map: left out where the optional is empty.
+    IfPresent(Box<Node>),
+    Call {
+        target: Option<Box<Node>>,
+        name: String,
+        arguments: Vec<Node>,
+    },
     Not(Box<Node>),
     Negate(Box<Node>),
     And(Vec<Node>),

@@ -63,6 +63,14 @@ pub fn evaluate(expression: &Expression, event: &[Value], subscription: &[Value]
     value(expression, scene).map(|datum| datum.to_value())
 }
 
+/// The value of an expression over the variables of its scope, in their order.
+///
+/// # Errors
+/// Why it has none.
+pub fn evaluate_over<'a>(expression: &'a Expression, variables: Vec<Datum<'a>>) -> Result<Datum<'a>, Trouble> {
+    Evaluator { scene: Scene::default(), variables }.run(expression, &mut Steps::default())
+}
+
 pub(crate) struct Evaluator<'a> {
     scene: Scene<'a>,
     variables: Vec<Datum<'a>>,
@@ -95,6 +103,9 @@ impl<'a> Evaluator<'a> {
         match &expression.kind {
             Kind::Constant(Constant::Value(value)) => Ok(Datum::of(value)),
             Kind::Constant(Constant::Duration(micros)) => Ok(Datum::Duration(*micros)),
+            Kind::Constant(Constant::Unsigned(value)) => Ok(Datum::Unsigned(*value)),
+            Kind::Constant(Constant::Bytes(bytes)) => Ok(Datum::Bytes(bytes.clone())),
+            Kind::Constant(Constant::Type(name)) => Ok(Datum::Type(name)),
             Kind::Event(at) => Ok(self.scene.event.get(*at).map_or(Datum::Null, Datum::of)),
             Kind::Subscription(at) => Ok(match self.scene.parameters {
                 Parameters::None => Datum::Null,
@@ -103,26 +114,36 @@ impl<'a> Evaluator<'a> {
             }),
             Kind::Variable(at) => self.variables.get(*at).cloned().ok_or(Trouble::NoSuchKey),
             Kind::Has(inner) => Ok(Datum::Boolean(!matches!(self.run(inner, steps)?, Datum::Null))),
-            Kind::HasKey(inner, key) => match self.run(inner, steps)? {
-                Datum::Map(map) => {
-                    steps.take(map.len() / 8)?;
-                    let found = map.find(&Datum::Text(Text::Borrowed(key)));
-                    Ok(Datum::Boolean(!matches!(found, None | Some(Datum::Null))))
+            Kind::HasKey(inner, key) => {
+                let target = match self.run(inner, steps)? {
+                    Datum::Optional(None) => Datum::Null,
+                    Datum::Optional(Some(value)) => (*value).clone(),
+                    target => target,
+                };
+                match target {
+                    Datum::Map(map) => {
+                        steps.take(map.len() / 8)?;
+                        let found = map.find(&Datum::Text(Text::Borrowed(key)));
+                        Ok(Datum::Boolean(!matches!(found, None | Some(Datum::Null))))
+                    }
+                    Datum::Null => Ok(Datum::Boolean(false)),
+                    _ => Err(Trouble::Type),
                 }
-                Datum::Null => Ok(Datum::Boolean(false)),
-                _ => Err(Trouble::Type),
-            },
+            }
             Kind::Select(inner, key) => match self.run(inner, steps)? {
                 Datum::Map(map) => {
                     steps.take(map.len() / 8)?;
                     map.find(&Datum::Text(Text::Borrowed(key))).ok_or(Trouble::NoSuchKey)
+                }
+                target @ Datum::Optional(_) => {
+                    functions::optional::index(&target, &Datum::Text(Text::Borrowed(key)), steps)
                 }
                 Datum::Null => Err(Trouble::Null),
                 _ => Err(Trouble::Type),
             },
             Kind::Index(parts) => {
                 let (target, index) = (self.run(&parts[0], steps)?, self.run(&parts[1], steps)?);
-                self.index(&target, &index, steps)
+                index_of(&target, &index, steps)
             }
             Kind::Not(inner) => match self.run(inner, steps)? {
                 Datum::Boolean(value) => Ok(Datum::Boolean(!value)),
@@ -149,8 +170,29 @@ impl<'a> Evaluator<'a> {
                 _ => Err(Trouble::Type),
             },
             Kind::List(items) => {
-                let items: Result<Vec<Datum<'a>>, Trouble> = items.iter().map(|item| self.run(item, steps)).collect();
-                Ok(Datum::List(List::Made(items?.into())))
+                let mut made = Vec::with_capacity(items.len());
+                for item in items {
+                    made.extend(self.item(item, steps)?);
+                }
+                Ok(Datum::List(List::Made(made.into())))
+            }
+            // Stands only in lists and maps, which look into it themselves.
+            Kind::IfPresent(_) => Err(Trouble::Type),
+            Kind::Bind(values, body) => {
+                let outside = self.variables.len();
+                let mut bound = Ok(());
+                for value in values {
+                    match self.run(value, steps) {
+                        Ok(datum) => self.variables.push(datum),
+                        Err(trouble) => {
+                            bound = Err(trouble);
+                            break;
+                        }
+                    }
+                }
+                let result = bound.and_then(|()| self.run(body, steps));
+                self.variables.truncate(outside);
+                result
             }
             Kind::Map(entries) => self.map(entries, steps),
             Kind::Call(function, arguments) => {
@@ -193,22 +235,12 @@ impl<'a> Evaluator<'a> {
         failed.map_or(Ok(Datum::Boolean(!decisive)), Err)
     }
 
-    fn index(&mut self, target: &Datum<'a>, index: &Datum<'a>, steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
-        match (target, index) {
-            (Datum::List(items), Datum::Integer(_) | Datum::Number(_)) => {
-                let at = match index {
-                    Datum::Integer(at) => *at,
-                    Datum::Number(at) if at.fract() == 0.0 && at.abs() < 1e15 => *at as i64,
-                    _ => return Err(Trouble::Type),
-                };
-                let at = usize::try_from(at).map_err(|_| Trouble::NoSuchKey)?;
-                if at < items.len() { Ok(items.item(at)) } else { Err(Trouble::NoSuchKey) }
-            }
-            (Datum::Map(map), key @ (Datum::Text(_) | Datum::Integer(_) | Datum::Boolean(_) | Datum::Number(_))) => {
-                steps.take(map.len() / 8)?;
-                map.find(key).ok_or(Trouble::NoSuchKey)
-            }
-            (Datum::Null, _) | (_, Datum::Null) => Err(Trouble::Null),
+    /// An item of a list or value of a map; `None` where an optional is empty.
+    fn item(&mut self, item: &'a Expression, steps: &mut Steps) -> Result<Option<Datum<'a>>, Trouble> {
+        let Kind::IfPresent(inner) = &item.kind else { return self.run(item, steps).map(Some) };
+        match self.run(inner, steps)? {
+            Datum::Optional(value) => Ok(value.map(|value| (*value).clone())),
+            Datum::Null => Err(Trouble::Null),
             _ => Err(Trouble::Type),
         }
     }
@@ -217,34 +249,44 @@ impl<'a> Evaluator<'a> {
         let mut made: Vec<(Datum<'a>, Datum<'a>)> = Vec::with_capacity(entries.len());
         for (key, value) in entries {
             let key = self.run(key, steps)?;
-            if !matches!(key, Datum::Text(_) | Datum::Integer(_) | Datum::Boolean(_)) {
+            if !matches!(key, Datum::Text(_) | Datum::Integer(_) | Datum::Unsigned(_) | Datum::Boolean(_)) {
                 return Err(Trouble::Type);
             }
             steps.take(made.len() / 8)?;
             if made.iter().any(|(other, _)| equal(other, &key)) {
                 return Err(Trouble::NoSuchKey);
             }
-            let value = self.run(value, steps)?;
-            made.push((key, value));
+            if let Some(value) = self.item(value, steps)? {
+                made.push((key, value));
+            }
         }
         Ok(Datum::Map(Map::Made(made.into())))
     }
 
     fn expand(&mut self, which: Macro, parts: &'a MacroParts, steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
-        let items: List<'a> = match self.run(&parts.range, steps)? {
-            Datum::List(items) => items,
+        let optional = matches!(which, Macro::OptMap | Macro::OptFlatMap);
+        let (items, map): (List<'a>, Option<Map<'a>>) = match self.run(&parts.range, steps)? {
+            Datum::List(items) => (items, None),
             Datum::Map(map) => {
                 steps.take(map.len())?;
-                List::Made(map.iter().map(|(key, _)| key).collect())
+                (List::Made(map.iter().map(|(key, _)| key).collect()), Some(map))
             }
+            Datum::Optional(None) if optional => return Ok(Datum::optional(None)),
+            Datum::Optional(Some(value)) if optional => (List::Made([(*value).clone()].into()), None),
             Datum::Null => return Err(Trouble::Null),
             _ => return Err(Trouble::Type),
         };
-        let (mut failed, mut found, mut made) = (None, 0usize, Vec::new());
+        let (mut failed, mut found, mut made, mut entries) = (None, 0usize, Vec::new(), Vec::new());
+        let outside = self.variables.len();
         for at in 0..items.len() {
             steps.take(1)?;
             let item = items.item(at);
-            self.variables.push(item.clone());
+            // With two variables, a list gives place and item, a map key and value.
+            match &map {
+                Some(map) if parts.paired => self.variables.extend([item.clone(), map.entry(at).1]),
+                None if parts.paired => self.variables.extend([Datum::Integer(at as i64), item.clone()]),
+                _ => self.variables.push(item.clone()),
+            }
             let condition = match &parts.condition {
                 Some(condition) => self.run(condition, steps).and_then(|value| match value {
                     Datum::Boolean(value) => Ok(value),
@@ -257,7 +299,7 @@ impl<'a> Evaluator<'a> {
                 (Some(result), Ok(true)) => Some(self.run(result, steps)),
                 _ => None,
             };
-            self.variables.pop();
+            self.variables.truncate(outside);
             match (which, condition) {
                 (_, Err(Trouble::Cost)) => return Err(Trouble::Cost),
                 (Macro::All, Ok(false)) => return Ok(Datum::Boolean(false)),
@@ -266,7 +308,13 @@ impl<'a> Evaluator<'a> {
                 (_, Err(trouble)) => return Err(trouble),
                 (Macro::ExistsOne, Ok(true)) => found += 1,
                 (Macro::Filter, Ok(true)) => made.push(item),
-                (Macro::Map, Ok(true)) => made.push(result.ok_or(Trouble::Type)??),
+                (Macro::TransformMap, Ok(true)) => {
+                    let key = if map.is_some() { item } else { Datum::Integer(at as i64) };
+                    entries.push((key, result.ok_or(Trouble::Type)??));
+                }
+                (Macro::Map | Macro::TransformList | Macro::OptMap | Macro::OptFlatMap, Ok(true)) => {
+                    made.push(result.ok_or(Trouble::Type)??);
+                }
                 _ => {}
             }
         }
@@ -275,8 +323,38 @@ impl<'a> Evaluator<'a> {
             (Macro::All, None) => Ok(Datum::Boolean(true)),
             (Macro::Exists, None) => Ok(Datum::Boolean(false)),
             (Macro::ExistsOne, None) => Ok(Datum::Boolean(found == 1)),
-            (Macro::Map | Macro::Filter, None) => Ok(Datum::List(List::Made(made.into()))),
+            (Macro::Map | Macro::Filter | Macro::TransformList, None) => Ok(Datum::List(List::Made(made.into()))),
+            (Macro::TransformMap, None) => Ok(Datum::Map(Map::Made(entries.into()))),
+            (Macro::OptMap, None) => Ok(Datum::optional(made.pop())),
+            (Macro::OptFlatMap, None) => match made.pop() {
+                Some(value @ Datum::Optional(_)) => Ok(value),
+                _ => Err(Trouble::Type),
+            },
         }
+    }
+}
+
+/// An item of a list, or the value of a key of a map. An optional gives an optional.
+pub(crate) fn index_of<'a>(target: &Datum<'a>, index: &Datum<'a>, steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
+    use Datum::{Boolean, Integer, Number, Unsigned};
+    match (target, index) {
+        (Datum::List(items), Integer(_) | Unsigned(_) | Number(_)) => {
+            let at = match index {
+                Integer(at) => *at,
+                Unsigned(at) => i64::try_from(*at).map_err(|_| Trouble::NoSuchKey)?,
+                Number(at) if at.fract() == 0.0 && at.abs() < 1e15 => *at as i64,
+                _ => return Err(Trouble::Type),
+            };
+            let at = usize::try_from(at).map_err(|_| Trouble::NoSuchKey)?;
+            if at < items.len() { Ok(items.item(at)) } else { Err(Trouble::NoSuchKey) }
+        }
+        (Datum::Map(map), key @ (Datum::Text(_) | Integer(_) | Unsigned(_) | Boolean(_) | Number(_))) => {
+            steps.take(map.len() / 8)?;
+            map.find(key).ok_or(Trouble::NoSuchKey)
+        }
+        (Datum::Optional(_), _) => functions::optional::index(target, index, steps),
+        (Datum::Null, _) | (_, Datum::Null) => Err(Trouble::Null),
+        _ => Err(Trouble::Type),
     }
 }
 
@@ -316,6 +394,8 @@ fn binary<'a>(operator: Operator, left: Datum<'a>, right: Datum<'a>, steps: &mut
 fn charge_comparison(left: &Datum<'_>, right: &Datum<'_>, steps: &mut Steps) -> Result<(), Trouble> {
     match (left, right) {
         (Datum::Text(left), Datum::Text(right)) => steps.take(left.len().min(right.len()) / 64),
+        (Datum::Bytes(left), Datum::Bytes(right)) => steps.take(left.len().min(right.len()) / 64),
+        (Datum::Optional(Some(left)), Datum::Optional(Some(right))) => charge_comparison(left, right, steps),
         (Datum::List(left), Datum::List(right)) if left.len() == right.len() => {
             for (left, right) in left.iter().zip(right.iter()) {
                 steps.take(1)?;

@@ -16,18 +16,22 @@ pub enum Type {
     Null,
     Boolean,
     Integer,
+    Unsigned,
     Number,
     Text,
+    Bytes,
     Timestamp,
     Duration,
     List(Box<Type>),
     Map,
+    /// What `type(...)` gives.
+    Type,
 }
 
 impl Type {
-    /// Whether it counts: integers and numbers mix freely.
+    /// Whether it counts. Numeric types compare with each other.
     pub fn is_numeric(&self) -> bool {
-        matches!(self, Type::Integer | Type::Number)
+        matches!(self, Type::Integer | Type::Unsigned | Type::Number)
     }
 
     /// Whether values of the two can be equal.
@@ -45,7 +49,7 @@ impl Type {
             (left, right) if left == right => left.clone(),
             (left, Type::Null) => left.clone(),
             (Type::Null, right) => right.clone(),
-            (left, right) if left.is_numeric() && right.is_numeric() => Type::Number,
+            (Type::List(left), Type::List(right)) => Type::List(Box::new(left.join(right))),
             _ => Type::Dynamic,
         }
     }
@@ -72,12 +76,15 @@ impl fmt::Display for Type {
             Type::Null => "null",
             Type::Boolean => "a boolean",
             Type::Integer => "an integer",
+            Type::Unsigned => "an unsigned integer",
             Type::Number => "a number",
             Type::Text => "a string",
+            Type::Bytes => "bytes",
             Type::Timestamp => "a timestamp",
             Type::Duration => "a duration",
             Type::List(_) => "a list",
             Type::Map => "a map",
+            Type::Type => "a type",
         })
     }
 }
@@ -116,8 +123,14 @@ pub enum Kind {
     Or(Vec<Expression>),
     Binary(Operator, Box<[Expression; 2]>),
     Conditional(Box<[Expression; 3]>),
+    /// May hold [`Kind::IfPresent`].
     List(Vec<Expression>),
+    /// Its values may be [`Kind::IfPresent`].
     Map(Vec<(Expression, Expression)>),
+    /// The value of an optional, left out of the list or map around it where it is empty.
+    IfPresent(Box<Expression>),
+    /// An expression over values that are made first, each a variable for those after it.
+    Bind(Vec<Expression>, Box<Expression>),
     Call(Function, Vec<Expression>),
     /// A regular expression that was compiled with the expression around it.
     Matches(Box<Expression>, Pattern),
@@ -130,6 +143,10 @@ pub enum Kind {
 pub enum Constant {
     Value(Value),
     Duration(i64),
+    Unsigned(u64),
+    Bytes(Arc<[u8]>),
+    /// A type by its name in CEL.
+    Type(&'static str),
 }
 
 /// A compiled regular expression, equal to another of the same text.
@@ -142,7 +159,7 @@ impl PartialEq for Pattern {
     }
 }
 
-/// A macro over the items of a list or the keys of a map.
+/// A macro over the items of a list, the keys of a map, or the value of an optional.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)] // The names are those of CEL.
 pub enum Macro {
@@ -151,6 +168,10 @@ pub enum Macro {
     ExistsOne,
     Map,
     Filter,
+    TransformList,
+    TransformMap,
+    OptMap,
+    OptFlatMap,
 }
 
 /// The parts of a macro.
@@ -158,9 +179,11 @@ pub enum Macro {
 pub struct MacroParts {
     /// What it goes over.
     pub range: Expression,
-    /// What decides; for `map` only its three-argument form has one.
+    /// Whether it has two variables: place and item, or key and value.
+    pub paired: bool,
+    /// What decides; where something is made, it may be absent.
     pub condition: Option<Expression>,
-    /// What `map` makes.
+    /// What is made.
     pub result: Option<Expression>,
 }
 
@@ -173,7 +196,11 @@ impl PartialEq for Expression {
             (Event(left), Event(right))
             | (Subscription(left), Subscription(right))
             | (Variable(left), Variable(right)) => left == right,
-            (Has(left), Has(right)) | (Not(left), Not(right)) | (Negate(left), Negate(right)) => left == right,
+            (Has(left), Has(right))
+            | (Not(left), Not(right))
+            | (Negate(left), Negate(right))
+            | (IfPresent(left), IfPresent(right)) => left == right,
+            (Bind(left, body), Bind(right, other)) => left == right && body == other,
             (HasKey(left, key), HasKey(right, other)) | (Select(left, key), Select(right, other)) => {
                 key == other && left == right
             }
@@ -210,7 +237,9 @@ impl Expression {
             | Kind::Select(inner, _)
             | Kind::Not(inner)
             | Kind::Negate(inner)
+            | Kind::IfPresent(inner)
             | Kind::Matches(inner, _) => inner.visit(see),
+            Kind::Bind(values, body) => values.iter().chain([&**body]).for_each(|part| part.visit(see)),
             Kind::Index(parts) | Kind::Binary(_, parts) => parts.iter().for_each(|part| part.visit(see)),
             Kind::Conditional(parts) => parts.iter().for_each(|part| part.visit(see)),
             Kind::And(parts) | Kind::Or(parts) | Kind::List(parts) | Kind::Call(_, parts) => {
@@ -272,8 +301,13 @@ pub enum Function {
     IndexOf,
     LastIndexOf,
     Reverse,
+    Format,
+    Quote,
     ToInteger,
+    ToUnsigned,
     ToNumber,
+    ToBytes,
+    TypeOf,
     ToText,
     ToBoolean,
     ToTimestamp,
@@ -290,4 +324,32 @@ pub enum Function {
     Seconds,
     Milliseconds,
     DistanceKm,
+    Base64Encode,
+    Base64Decode,
+    Greatest,
+    Least,
+    Ceil,
+    Floor,
+    Round,
+    Trunc,
+    Sqrt,
+    Abs,
+    Sign,
+    IsNan,
+    IsInf,
+    IsFinite,
+    BitAnd,
+    BitOr,
+    BitXor,
+    BitNot,
+    ShiftLeft,
+    ShiftRight,
+    OptionalNone,
+    OptionalOf,
+    OptionalOfNonZero,
+    OptionalIndex,
+    HasValue,
+    OptionalValue,
+    Or,
+    OrValue,
 }

@@ -1,7 +1,12 @@
 //! The functions of the language: what they take, what they give, and how they compute it.
 
+mod format; // `format` and `strings.quote`
+mod math; // `math.greatest` and its like
+pub mod optional; // values that may be absent
+
 use std::{cmp::Ordering, rc::Rc};
 
+use base64::prelude::{BASE64_STANDARD, Engine};
 use jiff::{Zoned, tz::TimeZone};
 use regex::{Regex, RegexBuilder};
 use tocsin_model::time::Timestamp;
@@ -29,6 +34,7 @@ pub enum Takes {
     Integer,
     Numeric,
     Text,
+    Bytes,
     List,
     Timestamp,
     Duration,
@@ -40,6 +46,7 @@ impl Takes {
             (Takes::Anything, _) | (_, Type::Dynamic) => true,
             (Takes::Integer, Type::Integer)
             | (Takes::Text, Type::Text)
+            | (Takes::Bytes, Type::Bytes)
             | (Takes::List, Type::List(_))
             | (Takes::Timestamp, Type::Timestamp)
             | (Takes::Duration, Type::Duration) => true,
@@ -54,6 +61,7 @@ impl Takes {
             Takes::Integer => "int",
             Takes::Numeric => "number",
             Takes::Text => "string",
+            Takes::Bytes => "bytes",
             Takes::List => "list",
             Takes::Timestamp => "timestamp",
             Takes::Duration => "duration",
@@ -120,8 +128,14 @@ pub const SIGNATURES: &[Signature] = signatures! {
     method "indexOf"(Text, Text) -> Type::Integer => IndexOf;
     method "indexOf"(Text, Text, Integer) -> Type::Integer => IndexOf;
     method "lastIndexOf"(Text, Text) -> Type::Integer => LastIndexOf;
+    method "lastIndexOf"(Text, Text, Integer) -> Type::Integer => LastIndexOf;
+    method "format"(Text, List) -> Type::Text => Format;
+    global "strings.quote"(Text) -> Type::Text => Quote;
     method "reverse"(Text) -> Type::Text => Reverse;
     global "int"(Anything) -> Type::Integer => ToInteger;
+    global "uint"(Anything) -> Type::Unsigned => ToUnsigned;
+    global "bytes"(Anything) -> Type::Bytes => ToBytes;
+    global "type"(Anything) -> Type::Type => TypeOf;
     global "double"(Anything) -> Type::Number => ToNumber;
     global "string"(Anything) -> Type::Text => ToText;
     global "bool"(Anything) -> Type::Boolean => ToBoolean;
@@ -153,6 +167,35 @@ pub const SIGNATURES: &[Signature] = signatures! {
     method "getMilliseconds"(Timestamp, Text) -> Type::Integer => Milliseconds;
     method "getMilliseconds"(Duration) -> Type::Integer => Milliseconds;
     global "distance_km"(Numeric, Numeric, Numeric, Numeric) -> Type::Number => DistanceKm;
+    global "base64.encode"(Bytes) -> Type::Text => Base64Encode;
+    global "base64.decode"(Text) -> Type::Bytes => Base64Decode;
+    global "math.greatest"(List) -> Type::Dynamic => Greatest;
+    global "math.greatest"(Numeric) -> Type::Dynamic => Greatest;
+    global "math.least"(List) -> Type::Dynamic => Least;
+    global "math.least"(Numeric) -> Type::Dynamic => Least;
+    global "math.ceil"(Numeric) -> Type::Number => Ceil;
+    global "math.floor"(Numeric) -> Type::Number => Floor;
+    global "math.round"(Numeric) -> Type::Number => Round;
+    global "math.trunc"(Numeric) -> Type::Number => Trunc;
+    global "math.sqrt"(Numeric) -> Type::Number => Sqrt;
+    global "math.abs"(Numeric) -> Type::Dynamic => Abs;
+    global "math.sign"(Numeric) -> Type::Dynamic => Sign;
+    global "math.isNaN"(Numeric) -> Type::Boolean => IsNan;
+    global "math.isInf"(Numeric) -> Type::Boolean => IsInf;
+    global "math.isFinite"(Numeric) -> Type::Boolean => IsFinite;
+    global "math.bitAnd"(Numeric, Numeric) -> Type::Dynamic => BitAnd;
+    global "math.bitOr"(Numeric, Numeric) -> Type::Dynamic => BitOr;
+    global "math.bitXor"(Numeric, Numeric) -> Type::Dynamic => BitXor;
+    global "math.bitNot"(Numeric) -> Type::Dynamic => BitNot;
+    global "math.bitShiftLeft"(Numeric, Integer) -> Type::Dynamic => ShiftLeft;
+    global "math.bitShiftRight"(Numeric, Integer) -> Type::Dynamic => ShiftRight;
+    global "optional.none"() -> Type::Dynamic => OptionalNone;
+    global "optional.of"(Anything) -> Type::Dynamic => OptionalOf;
+    global "optional.ofNonZeroValue"(Anything) -> Type::Dynamic => OptionalOfNonZero;
+    method "hasValue"(Anything) -> Type::Boolean => HasValue;
+    method "value"(Anything) -> Type::Dynamic => OptionalValue;
+    method "or"(Anything, Anything) -> Type::Dynamic => Or;
+    method "orValue"(Anything, Anything) -> Type::Dynamic => OrValue;
 };
 
 /// Great-circle distance by the haversine formula; latitudes and longitudes in degrees.
@@ -203,6 +246,7 @@ pub fn contains_ci(text: &str, needle: &str) -> bool {
 fn number(datum: &Datum<'_>) -> Result<f64, Trouble> {
     match datum {
         Datum::Integer(value) => Ok(*value as f64),
+        Datum::Unsigned(value) => Ok(*value as f64),
         Datum::Number(value) => Ok(*value),
         Datum::Null => Err(Trouble::Null),
         _ => Err(Trouble::Type),
@@ -227,13 +271,17 @@ fn integer(datum: &Datum<'_>) -> Result<i64, Trouble> {
 
 /// Calls a function. The arguments' types are those of one of its signatures, or were known only now.
 pub fn call<'a>(function: Function, given: &[Datum<'a>], steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
-    let first = given.first().ok_or(Trouble::Type)?;
+    let Some(first) = given.first() else {
+        // The one function that takes nothing.
+        return Ok(Datum::optional(None));
+    };
     if let Datum::Text(text) = first {
         steps.take(text.len() / 64)?;
     }
     match function {
         Function::Size => match first {
             Datum::Text(text) => Ok(Datum::Integer(text.chars().count() as i64)),
+            Datum::Bytes(bytes) => Ok(Datum::Integer(bytes.len() as i64)),
             Datum::List(items) => Ok(Datum::Integer(items.len() as i64)),
             Datum::Map(entries) => Ok(Datum::Integer(entries.len() as i64)),
             Datum::Null => Err(Trouble::Null),
@@ -327,12 +375,70 @@ pub fn call<'a>(function: Function, given: &[Datum<'a>], steps: &mut Steps) -> R
         }
         Function::LastIndexOf => {
             let (text, needle) = (text(first)?, text(&given[1])?);
-            Ok(Datum::Integer(text.rfind(needle).map_or(-1, |at| text[..at].chars().count() as i64)))
+            let count = |at: usize| text[..at].chars().count() as i64;
+            let Some(last) = given.get(2) else {
+                return Ok(Datum::Integer(text.rfind(needle).map_or(-1, count)));
+            };
+            let last = usize::try_from(integer(last)?).map_err(|_| Trouble::Range)?;
+            let Some(start) = text.char_indices().map(|(at, _)| at).chain([text.len()]).nth(last) else {
+                return Err(Trouble::Range);
+            };
+            // The last occurrence that starts no later.
+            let end = text.len().min(start + needle.len());
+            let end = (end..=text.len()).find(|end| text.is_char_boundary(*end)).unwrap_or(text.len());
+            Ok(Datum::Integer(text[..end].rfind(needle).map_or(-1, count)))
         }
         Function::Reverse => Ok(Datum::text(text(first)?.chars().rev().collect::<String>())),
         Function::ToInteger => to_integer(first),
+        Function::Format => format::format(text(first)?, &given[1], steps),
+        Function::Quote => Ok(Datum::text(format::quote(text(first)?))),
+        Function::TypeOf => Ok(Datum::Type(first.type_name())),
+        Function::ToUnsigned => to_unsigned(first),
+        Function::ToBytes => match first {
+            Datum::Bytes(_) => Ok(first.clone()),
+            Datum::Text(text) => Ok(Datum::bytes(text.as_bytes())),
+            Datum::Null => Err(Trouble::Null),
+            _ => Err(Trouble::Type),
+        },
+        Function::Base64Encode => match first {
+            Datum::Bytes(bytes) => {
+                steps.take(bytes.len() / 64)?;
+                Ok(Datum::text(BASE64_STANDARD.encode(bytes)))
+            }
+            Datum::Null => Err(Trouble::Null),
+            _ => Err(Trouble::Type),
+        },
+        Function::Base64Decode => {
+            Ok(Datum::bytes(BASE64_STANDARD.decode(text(first)?).map_err(|_| Trouble::Conversion)?))
+        }
+        Function::Greatest
+        | Function::Least
+        | Function::Ceil
+        | Function::Floor
+        | Function::Round
+        | Function::Trunc
+        | Function::Sqrt
+        | Function::Abs
+        | Function::Sign
+        | Function::IsNan
+        | Function::IsInf
+        | Function::IsFinite
+        | Function::BitAnd
+        | Function::BitOr
+        | Function::BitXor
+        | Function::BitNot
+        | Function::ShiftLeft
+        | Function::ShiftRight => math::call(function, given, steps),
+        Function::OptionalNone
+        | Function::OptionalOf
+        | Function::OptionalOfNonZero
+        | Function::OptionalIndex
+        | Function::HasValue
+        | Function::OptionalValue
+        | Function::Or
+        | Function::OrValue => optional::call(function, given, steps),
         Function::ToNumber => match first {
-            Datum::Integer(_) | Datum::Number(_) => Ok(Datum::Number(number(first)?)),
+            Datum::Integer(_) | Datum::Unsigned(_) | Datum::Number(_) => Ok(Datum::Number(number(first)?)),
             Datum::Text(text) => Ok(Datum::Number(text.parse().map_err(|_| Trouble::Conversion)?)),
             Datum::Null => Err(Trouble::Null),
             _ => Err(Trouble::Type),
@@ -358,7 +464,7 @@ pub fn call<'a>(function: Function, given: &[Datum<'a>], steps: &mut Steps) -> R
         Function::ToDuration => match first {
             Datum::Duration(micros) => Ok(Datum::Duration(*micros)),
             Datum::Text(text) => Ok(Datum::Duration(duration(text).ok_or(Trouble::Conversion)?)),
-            Datum::Integer(seconds) => Ok(Datum::Duration(seconds.checked_mul(1_000_000).ok_or(Trouble::Range)?)),
+            Datum::Integer(seconds) => in_range(seconds.checked_mul(1_000_000)),
             Datum::Null => Err(Trouble::Null),
             _ => Err(Trouble::Type),
         },
@@ -379,6 +485,7 @@ pub fn call<'a>(function: Function, given: &[Datum<'a>], steps: &mut Steps) -> R
 fn to_integer<'a>(given: &Datum<'a>) -> Result<Datum<'a>, Trouble> {
     match given {
         Datum::Integer(value) => Ok(Datum::Integer(*value)),
+        Datum::Unsigned(value) => Ok(Datum::Integer(i64::try_from(*value).map_err(|_| Trouble::Range)?)),
         // Both limits of an integer are doubles that do not fit, as CEL has it.
         Datum::Number(value) if value.abs() < 9_223_372_036_854_775_808.0 => Ok(Datum::Integer(*value as i64)),
         Datum::Number(_) => Err(Trouble::Range),
@@ -390,10 +497,25 @@ fn to_integer<'a>(given: &Datum<'a>) -> Result<Datum<'a>, Trouble> {
     }
 }
 
+fn to_unsigned<'a>(given: &Datum<'a>) -> Result<Datum<'a>, Trouble> {
+    Ok(Datum::Unsigned(match given {
+        Datum::Unsigned(value) => *value,
+        Datum::Integer(value) => u64::try_from(*value).map_err(|_| Trouble::Range)?,
+        // 2^64 is the first double that does not fit.
+        Datum::Number(value) if *value > -1.0 && *value < 18_446_744_073_709_551_616.0 => *value as u64,
+        Datum::Number(_) => return Err(Trouble::Range),
+        Datum::Text(text) => text.parse().map_err(|_| Trouble::Conversion)?,
+        Datum::Null => return Err(Trouble::Null),
+        _ => return Err(Trouble::Type),
+    }))
+}
+
 fn to_text<'a>(given: &Datum<'a>) -> Result<Datum<'a>, Trouble> {
     Ok(match given {
         Datum::Text(_) => given.clone(),
         Datum::Integer(value) => Datum::text(value.to_string()),
+        Datum::Unsigned(value) => Datum::text(value.to_string()),
+        Datum::Bytes(bytes) => Datum::text(std::str::from_utf8(bytes).map_err(|_| Trouble::Conversion)?),
         Datum::Number(value) => Datum::text(value.to_string()),
         Datum::Boolean(value) => Datum::text(if *value { "true" } else { "false" }),
         Datum::Timestamp(time) => Datum::text(time.to_string()),
@@ -411,6 +533,11 @@ fn to_text<'a>(given: &Datum<'a>) -> Result<Datum<'a>, Trouble> {
 /// A timestamp, if it lies in the years 1 to 9999.
 pub fn timestamp<'a>(micros: i64) -> Result<Datum<'a>, Trouble> {
     if TIMESTAMPS.contains(&micros) { Ok(Datum::Timestamp(Timestamp(micros))) } else { Err(Trouble::Range) }
+}
+
+/// A duration, if CEL could write it.
+fn in_range<'a>(micros: Option<i64>) -> Result<Datum<'a>, Trouble> {
+    micros.filter(|micros| micros.abs() <= DURATION_MAX).map(Datum::Duration).ok_or(Trouble::Range)
 }
 
 /// Reads a duration such as `1h30m`, `-1.5s` or `250ms`, in microseconds; what is finer is cut off.
@@ -517,6 +644,17 @@ pub fn arithmetic<'a>(
             }
             .ok_or(Trouble::Range)?,
         ),
+        (_, Datum::Unsigned(left), Datum::Unsigned(right)) => Datum::Unsigned(
+            match operator {
+                Add => left.checked_add(right),
+                Subtract => left.checked_sub(right),
+                Multiply => left.checked_mul(right),
+                Divide | Remainder if right == 0 => return Err(Trouble::DivisionByZero),
+                Divide => left.checked_div(right),
+                _ => left.checked_rem(right),
+            }
+            .ok_or(Trouble::Range)?,
+        ),
         (
             Add | Subtract | Multiply | Divide,
             left @ (Datum::Integer(_) | Datum::Number(_)),
@@ -534,6 +672,10 @@ pub fn arithmetic<'a>(
             steps.take((left.len() + right.len()) / 32)?;
             Datum::text(Rc::from([&*left, &*right].concat()))
         }
+        (Add, Datum::Bytes(left), Datum::Bytes(right)) => {
+            steps.take((left.len() + right.len()) / 32)?;
+            Datum::bytes([&*left, &*right].concat())
+        }
         (Add, Datum::List(left), Datum::List(right)) => {
             steps.take(left.len() + right.len())?;
             Datum::List(List::Made(left.iter().chain(right.iter()).collect()))
@@ -545,15 +687,9 @@ pub fn arithmetic<'a>(
         (Subtract, Datum::Timestamp(time), Datum::Duration(micros)) => {
             timestamp(time.0.checked_sub(micros).ok_or(Trouble::Range)?)?
         }
-        (Subtract, Datum::Timestamp(left), Datum::Timestamp(right)) => {
-            Datum::Duration(left.0.checked_sub(right.0).ok_or(Trouble::Range)?)
-        }
-        (Add, Datum::Duration(left), Datum::Duration(right)) => {
-            Datum::Duration(left.checked_add(right).ok_or(Trouble::Range)?)
-        }
-        (Subtract, Datum::Duration(left), Datum::Duration(right)) => {
-            Datum::Duration(left.checked_sub(right).ok_or(Trouble::Range)?)
-        }
+        (Subtract, Datum::Timestamp(left), Datum::Timestamp(right)) => in_range(left.0.checked_sub(right.0))?,
+        (Add, Datum::Duration(left), Datum::Duration(right)) => in_range(left.checked_add(right))?,
+        (Subtract, Datum::Duration(left), Datum::Duration(right)) => in_range(left.checked_sub(right))?,
         (_, Datum::Null, _) | (_, _, Datum::Null) => return Err(Trouble::Null),
         _ => return Err(Trouble::Type),
     })

@@ -23,7 +23,9 @@
 //! | integer overflow, division by zero | an error |
 //! | number overflow, division by zero | infinite or NaN; NaN equals and orders with nothing |
 //! | strings | ordered by code points; sizes and places count characters |
-//! | `uint` | is an integer; `bytes` and messages are refused |
+//! | `uint` | counts for itself: it compares with the other numbers, but must be converted to calculate with them |
+//! | messages | are refused; an unknown name is refused too, even where nothing would ask for it |
+//! | extensions | `strings`, `math`, `base64`, `optional`, `cel.bind`, macros with two variables |
 //! | timestamps, durations | to the microsecond; from the year 1 to 9999-12-30T22:00Z, else an error |
 //! | `matches` | finds anywhere; linear time; literal patterns are compiled once |
 //! | `contains_ci` | contains, after lower-casing both by Unicode |
@@ -36,9 +38,9 @@ pub mod cut; // 6. runs become notification batches
 pub mod dialect; // 1. text becomes a syntax tree
 pub mod expression; // 2. the tree becomes typed expressions over places of fields
 pub mod index; // 4. the structures that answer
-pub mod notify;
+pub mod notify; // 7. at delivery: the full fields of one notification
 pub mod rule; // 3. a rule's predicate becomes branches: guards, keys, ranges, residuals
-pub mod shard; // 5. subscriptions in, event batches in, runs of matches out // 7. at delivery: the full fields of one notification
+pub mod shard; // 5. subscriptions in, event batches in, runs of matches out
 
 pub mod datum; // values while an expression runs
 pub mod evaluate; // the plain interpreter

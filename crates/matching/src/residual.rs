@@ -136,6 +136,7 @@ fn number(expression: &Expression, scene: Scene<'_>) -> Result<Option<f64>, Trou
     Ok(match of_event(expression, scene)? {
         Some(Datum::Number(value)) => Some(value),
         Some(Datum::Integer(value)) => Some(value as f64),
+        Some(Datum::Unsigned(value)) => Some(value as f64),
         _ => None,
     })
 }

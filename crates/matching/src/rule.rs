@@ -370,7 +370,8 @@ fn compile_rule(
     let class = class.ok_or_else(|| missing("subscription", &rule.subscription, "subscription"))?;
     let notification =
         application.notifications.get(&rule.notify).ok_or_else(|| missing("notification", &rule.notify, "notify"))?;
-    let scope = Scope { event: event.fields.clone(), subscription: set.classes[class].fields.clone() };
+    let scope =
+        Scope { event: event.fields.clone(), subscription: set.classes[class].fields.clone(), variables: Vec::new() };
     let mut problems = Vec::new();
     let mut at = |path: String, found: Vec<Problem>| {
         problems.extend(found.into_iter().map(|problem| Problem { path: path.clone(), ..problem }));

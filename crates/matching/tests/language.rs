@@ -24,6 +24,7 @@ fn fields(list: &[(&str, FieldType)]) -> Fields {
 fn scope() -> Scope {
     use FieldType::*;
     Scope {
+        variables: Vec::new(),
         event: fields(&[
             ("place", String),
             ("magnitude", Number),

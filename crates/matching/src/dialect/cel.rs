@@ -1,5 +1,5 @@
-//! Reads the Common Expression Language (cel.dev) by precedence climbing. Bytes, message construction and absolute
-//! names (`.a`) are refused with a problem that says so; `uint` literals are read as integers.
+//! Reads the Common Expression Language (cel.dev) by precedence climbing. Message construction and absolute names
+//! (`.a`) are refused with a problem that says so.
 
 use std::{iter::Peekable, str::CharIndices, sync::Arc};
 
@@ -28,9 +28,13 @@ pub fn parse(source: &str) -> Result<Node, Problem> {
 #[derive(Debug, Clone, PartialEq)]
 enum Token {
     Integer(u64),
+    Unsigned(u64),
     Number(f64),
     Text(Arc<str>),
+    Bytes(Arc<[u8]>),
     Name(String),
+    /// A name between backticks, which only a selection takes.
+    QuotedName(String),
     Symbol(&'static str),
     End,
 }
@@ -39,9 +43,11 @@ impl Token {
     fn describe(&self) -> String {
         match self {
             Token::Integer(value) => format!("`{value}`"),
+            Token::Unsigned(value) => format!("`{value}u`"),
             Token::Number(value) => format!("`{value}`"),
             Token::Text(_) => "a string".to_owned(),
-            Token::Name(name) => format!("`{name}`"),
+            Token::Bytes(_) => "bytes".to_owned(),
+            Token::Name(name) | Token::QuotedName(name) => format!("`{name}`"),
             Token::Symbol(symbol) => format!("`{symbol}`"),
             Token::End => "the end".to_owned(),
         }
@@ -49,9 +55,9 @@ impl Token {
 }
 
 /// Longer ones first, so that `<=` is not read as `<`.
-const SYMBOLS: [&str; 24] = [
-    "==", "!=", "<=", ">=", "&&", "||", "<", ">", "!", "(", ")", "[", "]", "{", "}", ".", ",", ":", "?", "+", "-", "*",
-    "/", "%",
+const SYMBOLS: [&str; 25] = [
+    "==", "!=", "<=", ">=", "&&", "||", ".?", "<", ">", "!", "(", ")", "[", "]", "{", "}", ".", ",", ":", "?", "+",
+    "-", "*", "/", "%",
 ];
 
 /// Words that CEL keeps for itself.
@@ -136,21 +142,26 @@ impl<'a> Lexer<'a> {
             return self.number(start, rest);
         }
         if first == '"' || first == '\'' {
-            return self.text(start, false);
+            let text = self.text(start, false, false)?;
+            return Ok(Token::Text(String::from_utf8(text).expect("characters were written").into()));
+        }
+        if first == '`' {
+            return self.quoted_name(start);
         }
         if first.is_ascii_alphabetic() || first == '_' {
             let length = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
             let word = &rest[..length];
             if rest[length..].starts_with(['"', '\'']) {
-                match word {
-                    "r" | "R" => {
+                let raw = word.contains(['r', 'R']);
+                match word.to_ascii_lowercase().as_str() {
+                    "r" => {
                         self.skip(1);
-                        return self.text(start, true);
+                        let text = self.text(start, true, false)?;
+                        return Ok(Token::Text(String::from_utf8(text).expect("characters were written").into()));
                     }
-                    "b" | "B" | "rb" | "Rb" | "rB" | "RB" | "br" | "bR" | "Br" | "BR" => {
-                        return Err(self
-                            .problem(start, "bytes are not supported")
-                            .hint("write a string, without the `b`"));
+                    "b" | "rb" | "br" => {
+                        self.skip(length);
+                        return Ok(Token::Bytes(self.text(start, raw, true)?.into()));
                     }
                     _ => {}
                 }
@@ -208,11 +219,12 @@ impl<'a> Lexer<'a> {
     }
 
     fn integer_end(&mut self, start: usize, value: Option<u64>) -> Result<Token, Problem> {
-        if self.rest().starts_with(['u', 'U']) {
-            self.skip(1);
-        }
+        let unsigned = self.rest().starts_with(['u', 'U']);
+        self.skip(usize::from(unsigned));
         self.number_end(start)?;
         match value {
+            Some(value) if unsigned => Ok(Token::Unsigned(value)),
+            None if unsigned => Err(self.problem(start, "the integer does not fit into 64 bits")),
             Some(value) if value <= 1 << 63 => Ok(Token::Integer(value)),
             _ => Err(self.problem(start, "the integer does not fit into 64 bits with a sign")),
         }
@@ -227,18 +239,32 @@ impl<'a> Lexer<'a> {
         Ok(())
     }
 
-    fn text(&mut self, start: usize, raw: bool) -> Result<Token, Problem> {
+    /// A name that no other token could be, such as `content-type`.
+    fn quoted_name(&mut self, start: usize) -> Result<Token, Problem> {
+        self.skip(1);
+        let rest = self.rest();
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '/' | ' ');
+        let length = rest.find(|c| !allowed(c)).unwrap_or(rest.len());
+        if length == 0 || !rest[length..].starts_with('`') {
+            return Err(self.problem(start, "the quoted name has no end").hint("close it with a backtick"));
+        }
+        self.skip(length + 1);
+        Ok(Token::QuotedName(rest[..length].to_owned()))
+    }
+
+    /// The bytes of a literal; of a string they are UTF-8.
+    fn text(&mut self, start: usize, raw: bool, bytes: bool) -> Result<Vec<u8>, Problem> {
         let rest = self.rest();
         let quote = &rest[..1];
         let triple = [quote; 3].concat();
         let end = if rest.starts_with(&triple) { triple.as_str() } else { quote };
         self.skip(end.len());
-        let mut text = String::new();
+        let mut text = Vec::new();
         loop {
             let rest = self.rest();
             if rest.starts_with(end) {
                 self.skip(end.len());
-                return Ok(Token::Text(text.into()));
+                return Ok(text);
             }
             match self.chars.next() {
                 None => {
@@ -248,28 +274,35 @@ impl<'a> Lexer<'a> {
                     let hint = "close it before the end of the line, or use triple quotes";
                     return Err(self.problem(start, "the string has no end").hint(hint));
                 }
-                Some((at, '\\')) if !raw => self.escape(at, &mut text)?,
-                Some((_, character)) => text.push(character),
+                Some((at, '\\')) if !raw => self.escape(at, bytes, &mut text)?,
+                Some((_, character)) => push(&mut text, character),
             }
         }
     }
 
-    fn escape(&mut self, start: usize, text: &mut String) -> Result<(), Problem> {
+    fn escape(&mut self, start: usize, bytes: bool, text: &mut Vec<u8>) -> Result<(), Problem> {
         let Some((_, letter)) = self.chars.next() else {
             return Err(self.problem(start, "the string has no end"));
         };
+        let plain = match letter {
+            'a' => Some('\u{7}'),
+            'b' => Some('\u{8}'),
+            'f' => Some('\u{c}'),
+            'n' => Some('\n'),
+            'r' => Some('\r'),
+            't' => Some('\t'),
+            'v' => Some('\u{b}'),
+            '\\' | '?' | '"' | '\'' | '`' => Some(letter),
+            _ => None,
+        };
+        if let Some(plain) = plain {
+            push(text, plain);
+            return Ok(());
+        }
         let (radix, digits, first) = match letter {
-            'a' => return push(text, '\u{7}'),
-            'b' => return push(text, '\u{8}'),
-            'f' => return push(text, '\u{c}'),
-            'n' => return push(text, '\n'),
-            'r' => return push(text, '\r'),
-            't' => return push(text, '\t'),
-            'v' => return push(text, '\u{b}'),
-            '\\' | '?' | '"' | '\'' | '`' => return push(text, letter),
             'x' | 'X' => (16, 2, None),
-            'u' => (16, 4, None),
-            'U' => (16, 8, None),
+            'u' if !bytes => (16, 4, None),
+            'U' if !bytes => (16, 8, None),
             '0'..='3' => (8, 2, letter.to_digit(8)),
             _ => {
                 let problem = self.problem(start, format!("`\\{letter}` is not an escape"));
@@ -282,16 +315,23 @@ impl<'a> Lexer<'a> {
             let Some(digit) = digit else { return Err(self.problem(start, "the escape has too few digits")) };
             code = code * radix + digit;
         }
+        if bytes {
+            // At most 0xff, since two hexadecimal or three octal digits from 0 to 3 were read.
+            text.push(code as u8);
+            return Ok(());
+        }
         match char::from_u32(code) {
-            Some(character) => push(text, character),
+            Some(character) => {
+                push(text, character);
+                Ok(())
+            }
             None => Err(self.problem(start, "the escape is not a Unicode character")),
         }
     }
 }
 
-fn push(text: &mut String, character: char) -> Result<(), Problem> {
-    text.push(character);
-    Ok(())
+fn push(text: &mut Vec<u8>, character: char) {
+    text.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
 }
 
 struct Parser<'a> {
@@ -342,8 +382,12 @@ impl Parser<'_> {
             NodeKind::Map(entries) => {
                 entries.iter().map(|(key, value)| key.height.max(value.height)).max().unwrap_or(0)
             }
-            NodeKind::Select(node, _) | NodeKind::Not(node) | NodeKind::Negate(node) => node.height,
-            NodeKind::Index(nodes) | NodeKind::Binary(_, nodes) => highest(&nodes[..]),
+            NodeKind::Select(node, _)
+            | NodeKind::Not(node)
+            | NodeKind::Negate(node)
+            | NodeKind::OptionalSelect(node, _)
+            | NodeKind::IfPresent(node) => node.height,
+            NodeKind::Index(nodes) | NodeKind::OptionalIndex(nodes) | NodeKind::Binary(_, nodes) => highest(&nodes[..]),
             NodeKind::Conditional(nodes) => highest(&nodes[..]),
             NodeKind::Call { target, arguments, .. } => {
                 highest(arguments).max(target.as_ref().map_or(0, |target| target.height))
@@ -460,13 +504,16 @@ impl Parser<'_> {
         let mut node = self.primary()?;
         loop {
             let start = node.span;
-            if self.eat(".") {
-                let Token::Name(name) = self.peek().clone() else {
+            let optional = self.eat(".?");
+            if optional || self.eat(".") {
+                let (Token::Name(name) | Token::QuotedName(name)) = self.peek().clone() else {
                     return Err(self.here(format!("a name is expected after `.`, not {}", self.peek().describe())));
                 };
                 let end = self.span();
                 self.advance();
-                if self.eat("(") {
+                if optional {
+                    node = self.node(NodeKind::OptionalSelect(Box::new(node), name.into()), start.to(end))?;
+                } else if self.eat("(") {
                     let (arguments, end) = self.list(")")?;
                     let target = Some(Box::new(node));
                     node = self.node(NodeKind::Call { target, name, arguments }, start.to(end))?;
@@ -474,9 +521,12 @@ impl Parser<'_> {
                     node = self.node(NodeKind::Select(Box::new(node), name), start.to(end))?;
                 }
             } else if self.eat("[") {
+                let optional = self.eat("?");
                 let index = self.expression()?;
                 let end = self.expect("]")?;
-                node = self.node(NodeKind::Index(Box::new([node, index])), start.to(end))?;
+                let parts = Box::new([node, index]);
+                let kind = if optional { NodeKind::OptionalIndex(parts) } else { NodeKind::Index(parts) };
+                node = self.node(kind, start.to(end))?;
             } else if matches!(self.peek(), Token::Symbol("{"))
                 && matches!(node.kind, NodeKind::Name(_) | NodeKind::Select(..))
             {
@@ -495,7 +545,7 @@ impl Parser<'_> {
             if (items.is_empty() || close == "]") && self.eat(close) {
                 return Ok((items, span));
             }
-            items.push(self.expression()?);
+            items.push(if close == "]" { self.item()? } else { self.expression()? });
             let span = self.span();
             if self.eat(close) {
                 return Ok((items, span));
@@ -506,6 +556,17 @@ impl Parser<'_> {
         }
     }
 
+    /// An expression, or one after `?`, which gives an optional: its value is taken where there is one.
+    fn item(&mut self) -> Result<Node, Problem> {
+        let start = self.span();
+        if !self.eat("?") {
+            return self.expression();
+        }
+        let inner = self.expression()?;
+        let span = start.to(inner.span);
+        self.node(NodeKind::IfPresent(Box::new(inner)), span)
+    }
+
     fn primary(&mut self) -> Result<Node, Problem> {
         let (token, span) = self.tokens[self.at].clone();
         let kind = match token {
@@ -513,8 +574,10 @@ impl Parser<'_> {
                 Ok(value) => NodeKind::Integer(value),
                 Err(_) => return Err(self.here("the integer does not fit into 64 bits with a sign")),
             },
+            Token::Unsigned(value) => NodeKind::Unsigned(value),
             Token::Number(value) => NodeKind::Number(value),
             Token::Text(text) => NodeKind::Text(text),
+            Token::Bytes(bytes) => NodeKind::Bytes(bytes),
             Token::Name(name) => match name.as_str() {
                 "true" => NodeKind::Boolean(true),
                 "false" => NodeKind::Boolean(false),
@@ -568,9 +631,19 @@ impl Parser<'_> {
             if self.eat("}") {
                 return self.node(NodeKind::Map(entries), start.to(end));
             }
+            let start = self.span();
+            let optional = self.eat("?");
             let key = self.expression()?;
             self.expect(":")?;
-            entries.push((key, self.expression()?));
+            let value = self.expression()?;
+            let value = match optional {
+                true => {
+                    let span = start.to(value.span);
+                    self.node(NodeKind::IfPresent(Box::new(value)), span)?
+                }
+                false => value,
+            };
+            entries.push((key, value));
             if !self.eat(",") && !matches!(self.peek(), Token::Symbol("}")) {
                 return Err(self.here(format!("`,` or `}}` is expected here, not {}", self.peek().describe())));
             }
@@ -594,7 +667,8 @@ mod tests {
     fn literals() {
         let kind = |source: &str| parse(source).expect(source).kind;
         assert_eq!(kind("-9223372036854775808"), NodeKind::Integer(i64::MIN));
-        assert_eq!(kind("0x1Fu"), NodeKind::Integer(31));
+        assert_eq!(kind("0x1Fu"), NodeKind::Unsigned(31));
+        assert_eq!(kind(r"bR'\d'"), NodeKind::Bytes(br"\d".as_slice().into()));
         assert_eq!(kind(".5e-1"), NodeKind::Number(0.05));
         assert_eq!(kind(r#"'a\x41\u00e9\101\n"'"#), NodeKind::Text("aA\u{e9}A\n\"".into()));
         assert_eq!(kind(r"r'\d+'"), NodeKind::Text(r"\d+".into()));
@@ -607,7 +681,6 @@ mod tests {
         assert_eq!(problem("a &&\n  (b || c"), "2:10: `)` is expected here, not the end");
         assert_eq!(problem("a and b"), "1:3: `and` is not expected here");
         assert_eq!(problem("'abc"), "1:1: the string has no end; close it with `'`");
-        assert_eq!(problem("b'abc'"), "1:1: bytes are not supported; write a string, without the `b`");
         assert_eq!(problem("9223372036854775808"), "1:1: the integer does not fit into 64 bits with a sign");
         assert_eq!(problem("1 + "), "1:5: a value is expected here, not the end");
         assert_eq!(problem("Point{x: 1}"), "1:6: messages cannot be constructed; write a map: {'key': value}");

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use crate::{
-    datum::{Datum, compare_exact},
+    datum::{Datum, compare_exact, compare_unsigned},
     dialect::Operator,
     expression::Type,
 };
@@ -44,11 +44,33 @@ impl Measure {
         }
     }
 
+    /// Like [`Measure::bound`], for an integer without a sign.
+    fn bound_unsigned(self, operator: Operator, value: u64) -> Option<Bound> {
+        if let Ok(value) = i64::try_from(value) {
+            return self.bound(operator, &Datum::Integer(value));
+        }
+        let place = match self {
+            Measure::Integer => Place::Above,
+            Measure::Number => {
+                let near = value as f64;
+                let key = ordered_bits(near);
+                match compare_unsigned(value, near)? {
+                    Ordering::Equal => Place::At(key),
+                    Ordering::Greater => Place::After(key),
+                    Ordering::Less => Place::After(key.checked_sub(1)?),
+                }
+            }
+            Measure::Timestamp | Measure::Duration => return None,
+        };
+        place.bound(operator)
+    }
+
     /// The keys `k` for which `k operator value` holds, as one bound, both ends included. `None`: there are none.
     pub fn bound(self, operator: Operator, value: &Datum<'_>) -> Option<Bound> {
         // Where the value lies among the keys: at one of them, or between it and the next.
         let place = match (self, value) {
             (Measure::Integer, Datum::Number(value)) => Place::of_number(*value)?,
+            (_, Datum::Unsigned(value)) => return self.bound_unsigned(operator, *value),
             (Measure::Number, Datum::Integer(value)) => {
                 let near = *value as f64;
                 let key = ordered_bits(near);
@@ -60,17 +82,7 @@ impl Measure {
             }
             _ => Place::At(self.key(value)?),
         };
-        match (operator, place) {
-            (Operator::LessOrEqual, Place::At(key)) => Some(Bound::UpTo(key)),
-            (Operator::Less, Place::At(key)) => key.checked_sub(1).map(Bound::UpTo),
-            (Operator::GreaterOrEqual, Place::At(key)) => Some(Bound::From(key)),
-            (Operator::Greater, Place::At(key)) => key.checked_add(1).map(Bound::From),
-            (Operator::LessOrEqual | Operator::Less, Place::After(key)) => Some(Bound::UpTo(key)),
-            (Operator::GreaterOrEqual | Operator::Greater, Place::After(key)) => key.checked_add(1).map(Bound::From),
-            (Operator::LessOrEqual | Operator::Less, Place::Above) => Some(Bound::UpTo(i64::MAX)),
-            (Operator::GreaterOrEqual | Operator::Greater, Place::Below) => Some(Bound::From(i64::MIN)),
-            _ => None,
-        }
+        place.bound(operator)
     }
 }
 
@@ -91,6 +103,20 @@ enum Place {
 }
 
 impl Place {
+    fn bound(self, operator: Operator) -> Option<Bound> {
+        match (operator, self) {
+            (Operator::LessOrEqual, Place::At(key)) => Some(Bound::UpTo(key)),
+            (Operator::Less, Place::At(key)) => key.checked_sub(1).map(Bound::UpTo),
+            (Operator::GreaterOrEqual, Place::At(key)) => Some(Bound::From(key)),
+            (Operator::Greater, Place::At(key)) => key.checked_add(1).map(Bound::From),
+            (Operator::LessOrEqual | Operator::Less, Place::After(key)) => Some(Bound::UpTo(key)),
+            (Operator::GreaterOrEqual | Operator::Greater, Place::After(key)) => key.checked_add(1).map(Bound::From),
+            (Operator::LessOrEqual | Operator::Less, Place::Above) => Some(Bound::UpTo(i64::MAX)),
+            (Operator::GreaterOrEqual | Operator::Greater, Place::Below) => Some(Bound::From(i64::MIN)),
+            _ => None,
+        }
+    }
+
     /// Where a double lies among the integers.
     fn of_number(value: f64) -> Option<Place> {
         let limit = 9_223_372_036_854_775_808.0;
@@ -155,9 +181,11 @@ mod tests {
         ];
         let all: Vec<Datum<'static>> =
             integers.map(Datum::Integer).into_iter().chain(numbers.map(Datum::Number)).collect();
+        let unsigned = [0, 1, 9_007_199_254_740_993, 1 << 63, (1 << 63) + 1, u64::MAX - 1, u64::MAX];
+        let values: Vec<Datum<'static>> = all.iter().cloned().chain(unsigned.map(Datum::Unsigned)).collect();
         for (measure, keys) in [(Measure::Integer, &all[..integers.len()]), (Measure::Number, &all[integers.len()..])] {
             for key in keys {
-                for value in &all {
+                for value in &values {
                     for operator in [Operator::Less, Operator::LessOrEqual, Operator::Greater, Operator::GreaterOrEqual]
                     {
                         let place = measure.key(key).expect("a key");
