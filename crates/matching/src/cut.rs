@@ -12,9 +12,12 @@ use crate::{
     datum::Trouble,
     evaluate::{Parameters, Scene, value},
     expression::{Expression, Kind},
-    rule::{Fill, RuleNumber, RuleSet},
+    rule::{CompiledRule, Fill, RuleNumber, RuleSet},
     shard::{MatchSink, Run},
 };
+
+/// Most notifications for which room is made ahead.
+const ROOM_MAX: usize = 4096;
 
 /// A notification batch, ready but for its head.
 #[derive(Debug, Clone, PartialEq)]
@@ -89,7 +92,7 @@ impl NotificationCutter {
         }
         while !slots.is_empty() {
             let open = self.open[at][number].get_or_insert_with(|| Notifications {
-                subscriptions: Vec::with_capacity(rule.batch_size.min(4096)),
+                subscriptions: Vec::with_capacity(rule.batch_size.min(ROOM_MAX)),
                 ..Notifications::default()
             });
             let room = rule.batch_size - open.count();
@@ -100,7 +103,7 @@ impl NotificationCutter {
                 _ => open.events.push(EventRun { event, count: now.len() as u32 }),
             }
             open.subscriptions.extend(now.iter().map(|slot| run.table.id(*slot)));
-            capture(run, now, &rule.fields, &mut open.captured);
+            capture(run, now, rule, &mut open.captured);
             if now.len() == room
                 && let Some(notifications) = self.open[at][number].take()
             {
@@ -143,19 +146,15 @@ impl MatchSink for NotificationCutter {
 }
 
 /// Appends the captured fields of some matches.
-fn capture(
-    run: &Run<'_>,
-    slots: &[u32],
-    fields: &[(tocsin_model::field::Field, Fill)],
-    columns: &mut Vec<(Name, Column)>,
-) {
+fn capture(run: &Run<'_>, slots: &[u32], rule: &CompiledRule, columns: &mut Vec<(Name, Column)>) {
+    let room = rule.batch_size.min(ROOM_MAX);
     let mut at = 0;
-    for (field, fill) in fields {
+    for (field, fill) in &rule.fields {
         let Fill::Captured(expression) = fill else { continue };
         if columns.len() <= at {
             let column = match field.kind {
-                FieldType::Integer => Column::Integers(Vec::new()),
-                FieldType::Number => Column::Numbers(Vec::new()),
+                FieldType::Integer => Column::Integers(Vec::with_capacity(room)),
+                FieldType::Number => Column::Numbers(Vec::with_capacity(room)),
                 kind => Column::Values(kind, Vec::new()),
             };
             columns.push((field.name.clone(), column));

@@ -118,12 +118,12 @@ impl Chunks {
                         chunks.partition_point(|chunk| chunk.keys.first().is_some_and(|first| *first <= bound));
                     let Some((last, before)) = chunks[..beyond].split_last() else { return };
                     before.iter().for_each(|chunk| give(&chunk.slots));
-                    give(&last.slots[..last.keys.partition_point(|key| *key <= bound)]);
+                    give(&last.slots[..up_to(&last.keys, bound)]);
                 }
                 Query::Keys(Bound::From(bound)) => {
                     let start = chunks.partition_point(|chunk| chunk.keys.last().is_none_or(|last| *last < bound));
                     let Some((first, after)) = chunks[start..].split_first() else { return };
-                    give(&first.slots[first.keys.partition_point(|key| *key < bound)..]);
+                    give(&first.slots[bound.checked_sub(1).map_or(0, |below| up_to(&first.keys, below))..]);
                     after.iter().for_each(|chunk| give(&chunk.slots));
                 }
                 Query::Around(low, high) => {
@@ -231,7 +231,7 @@ impl Chunk {
     }
 
     fn around<'a>(&'a self, low: i64, high: i64, give: &mut impl FnMut(&'a [u32])) {
-        let end = self.keys.partition_point(|key| *key <= low);
+        let end = up_to(&self.keys, low);
         for (block, top) in self.tops.iter().enumerate() {
             let start = block * BLOCK;
             if start >= end {
@@ -281,9 +281,55 @@ impl Chunk {
     }
 }
 
+/// How many keys of a sorted column are at most a bound.
+///
+/// Bisection walks through as many cache lines as it takes steps, one after the other. So the place is guessed as if the
+/// keys were spread evenly, and looked for near it; where the guess is wrong, bisection finds it in what is left.
+fn up_to(keys: &[i64], bound: i64) -> usize {
+    let (Some(first), Some(last)) = (keys.first(), keys.last()) else { return 0 };
+    if bound < *first {
+        return 0;
+    }
+    if bound >= *last {
+        return keys.len();
+    }
+    // The last key is greater than the first. Where both are one double, so is the bound, and the guess is 0.
+    let share = (bound as f64 - *first as f64) / (*last as f64 - *first as f64);
+    let guess = (share * keys.len() as f64) as usize;
+    // Twice the deviation that evenly spread keys have.
+    let reach = keys.len().isqrt() + 1;
+    let (low, high) = (guess.saturating_sub(reach), (guess + reach).min(keys.len()));
+    // Before `start` all keys are within the bound, from `end` on none.
+    let (start, end) = match (low == 0 || keys[low - 1] <= bound, high == keys.len() || keys[high] > bound) {
+        (true, true) => (low, high),
+        (true, false) => (high, keys.len()),
+        (false, _) => (0, low),
+    };
+    start + keys[start..end].partition_point(|key| *key <= bound)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn guessing_finds_what_bisection_finds() {
+        for seed in 0..200u64 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            // Evenly spread, crowded at one end, far apart, and at the limits.
+            let spread = [10, 1_000, 1 << 40, i64::MAX][seed as usize % 4];
+            let power = random.i32(1..12);
+            let mut keys: Vec<i64> = (0..random.usize(0..3000))
+                .map(|_| (random.f64().powi(power) * spread as f64) as i64 - spread / 2)
+                .collect();
+            keys.extend([i64::MIN, i64::MAX].into_iter().filter(|_| random.bool()));
+            keys.sort_unstable();
+            let near = keys.iter().flat_map(|key| [key.saturating_sub(1), *key, key.saturating_add(1)]);
+            for bound in near.chain([i64::MIN, -1, 0, i64::MAX]) {
+                assert_eq!(up_to(&keys, bound), keys.partition_point(|key| *key <= bound), "seed {seed}, {bound}");
+            }
+        }
+    }
 
     /// Every arrangement against a plain list, through splits and sweeps.
     #[test]

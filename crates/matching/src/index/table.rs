@@ -14,6 +14,7 @@ pub struct Bits(Vec<u64>);
 
 impl Bits {
     /// Whether it is set.
+    #[inline]
     pub fn has(&self, at: u32) -> bool {
         self.0.get(at as usize / 64).is_some_and(|word| word & (1 << (at % 64)) != 0)
     }
@@ -256,6 +257,7 @@ impl Table {
     }
 
     /// The subscription of a slot.
+    #[inline]
     pub fn id(&self, slot: u32) -> SubscriptionId {
         SubscriptionId(self.ids[slot as usize])
     }
