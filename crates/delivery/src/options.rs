@@ -36,9 +36,10 @@ pub(crate) fn read<T: Options>(given: &Map<String, Value>, path: &str) -> Result
             continue;
         }
         let alone = Map::from_iter([(key.clone(), value.clone())]);
-        match serde_json::from_value::<T>(Value::Object(alone)) {
-            Ok(_) => drop(good.insert(key.clone(), value.clone())),
-            Err(error) => problems.push(Problem::at(at, error.to_string())),
+        match (serde_json::from_value::<T>(Value::Object(alone)), unquoted(value)) {
+            (Ok(_), _) => drop(good.insert(key.clone(), value.clone())),
+            (Err(_), Some(plain)) if is_readable::<T>(key, &plain) => drop(good.insert(key.clone(), plain)),
+            (Err(error), _) => problems.push(Problem::at(at, error.to_string())),
         }
     }
     let wrong: Vec<String> = problems.iter().map(|problem| problem.path.clone()).collect();
@@ -50,6 +51,18 @@ pub(crate) fn read<T: Options>(given: &Map<String, Value>, path: &str) -> Result
         (!wrong.contains(&problem.path)).then_some(problem)
     }));
     if problems.is_empty() { Ok(options) } else { Err(problems) }
+}
+
+/// What a text says without its quotes, if that is a number or a truth value: `"${SMTP_PORT}"` is a text in YAML even
+/// where the environment holds a number.
+fn unquoted(value: &Value) -> Option<Value> {
+    let plain: Value = serde_json::from_str(value.as_str()?).ok()?;
+    (plain.is_number() || plain.is_boolean()).then_some(plain)
+}
+
+fn is_readable<T: Options>(key: &str, value: &Value) -> bool {
+    let alone = Map::from_iter([(key.to_owned(), value.clone())]);
+    serde_json::from_value::<T>(Value::Object(alone)).is_ok()
 }
 
 fn join(path: &str, key: &str) -> String {
@@ -130,6 +143,29 @@ impl JsonSchema for Wait {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_in_quotes_is_a_number_where_one_is_wanted() {
+        #[derive(Debug, Default, Deserialize, JsonSchema)]
+        #[serde(default)]
+        struct Given {
+            host: String,
+            port: u16,
+            pipelining: bool,
+        }
+        impl Options for Given {
+            fn problems(&self) -> Vec<Problem> {
+                Vec::new()
+            }
+        }
+        let given = |value: Value| read::<Given>(value.as_object().expect("an object"), "options");
+        let read = given(serde_json::json!({"host": "25", "port": "2525", "pipelining": "true"})).expect("options");
+        assert_eq!((read.host.as_str(), read.port, read.pipelining), ("25", 2525, true));
+        for wrong in ["", "smtp", "65536", "-1", "2 5", "[25]", "true"] {
+            let problems = given(serde_json::json!({"port": wrong})).expect_err(wrong);
+            assert_eq!(problems[0].path, "options.port", "{wrong}");
+        }
+    }
 
     #[test]
     fn times_are_read_and_shown() {

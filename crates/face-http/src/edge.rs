@@ -31,6 +31,7 @@ pub(crate) async fn edge(state: State, request: Request, next: Next) -> Response
     let started = Instant::now();
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().cloned();
+    let known = Known::of(&request);
     let id = request.headers().get(REQUEST_ID).filter(|id| is_fair(id)).cloned().unwrap_or_else(fresh_id);
     let mut response = match AssertUnwindSafe(next.run(request)).catch_unwind().await {
         Ok(response) => response,
@@ -40,6 +41,12 @@ pub(crate) async fn edge(state: State, request: Request, next: Next) -> Response
             Failure::internal().into_response()
         }
     };
+    if response.status() == StatusCode::OK && response.headers().get(header::ETAG).is_some_and(|tag| known.has(tag)) {
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+        *response.body_mut() = Body::empty();
+        response.headers_mut().remove(header::CONTENT_TYPE);
+        response.headers_mut().remove(header::CONTENT_LENGTH);
+    }
     let headers = response.headers_mut();
     headers.insert(REQUEST_ID, id);
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -47,6 +54,29 @@ pub(crate) async fn edge(state: State, request: Request, next: Next) -> Response
     let route = route.as_ref().map_or("none", MatchedPath::as_str);
     state.measures.request(route, &method, response.status(), started);
     response
+}
+
+/// The states of a thing that the caller has already, by `If-None-Match` (RFC 9110, 13.1.2): what has one of these tags
+/// is not sent again. It stands only with reading; a change has its own conditions.
+struct Known(Vec<HeaderValue>);
+
+impl Known {
+    fn of(request: &Request) -> Known {
+        match *request.method() {
+            Method::GET | Method::HEAD => {
+                Known(request.headers().get_all(header::IF_NONE_MATCH).iter().cloned().collect())
+            }
+            _ => Known(Vec::new()),
+        }
+    }
+
+    fn has(&self, tag: &HeaderValue) -> bool {
+        let tag = tag.as_bytes();
+        self.0.iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b',')).any(|given| {
+            let given = given.trim_ascii();
+            given == b"*" || given.strip_prefix(b"W/").unwrap_or(given) == tag
+        })
+    }
 }
 
 /// An id from outside is kept if it can do no harm in a log.

@@ -1,5 +1,7 @@
 //! What is measured here, in one list. The reference page is generated from it.
 
+use tocsin_service::status::Status;
+
 /// What a metric is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -46,6 +48,63 @@ pub const METRICS: &[Metric] = &[
         help: "Connections that were told 503 because too many were open.",
     },
 ];
+
+/// What waits and what is stored: read from the service whenever the page is asked for.
+pub const GAUGES: &[Metric] = &[
+    gauge("backlog_event_batches", "Event batches that wait to be matched."),
+    gauge("backlog_events", "Events in them."),
+    gauge("backlog_event_bytes", "Packed bytes of them."),
+    gauge("backlog_oldest_event_seconds", "Since when the oldest of them waits; 0 if none does."),
+    gauge("backlog_failed_batches", "Event batches set aside because matching failed."),
+    gauge("backlog_work_items", "Work items that are due, claimed or wait for their retry."),
+    gauge("backlog_notifications", "Notifications in them."),
+    gauge("backlog_suspended_notifications", "Notifications that wait for an operator."),
+    gauge("records_subscribers", "Subscribers that are stored."),
+    gauge("records_devices", "Devices of them."),
+    gauge("records_subscriptions", "Subscriptions that are stored."),
+    Metric {
+        name: "match_indexed_subscriptions",
+        kind: Kind::Gauge,
+        labels: "application",
+        help: "Subscriptions in the match index.",
+    },
+    Metric { name: "match_index_bytes", kind: Kind::Gauge, labels: "application", help: "Memory of the match index." },
+    gauge("platform_ready", "1 if every match index is built, 0 otherwise."),
+];
+
+const fn gauge(name: &'static str, help: &'static str) -> Metric {
+    Metric { name, kind: Kind::Gauge, labels: "", help }
+}
+
+/// Sets the gauges. Costs no look at any store.
+pub(crate) fn measure(status: &Status) {
+    #[expect(clippy::cast_precision_loss, reason = "a gauge is a double; what it counts is far below 2^53")]
+    fn set(name: &'static str, value: u64) {
+        metrics::gauge!(name).set(value as f64);
+    }
+    let Status { backlog, counts, .. } = status;
+    set("backlog_event_batches", backlog.event_batches);
+    set("backlog_events", backlog.events);
+    set("backlog_event_bytes", backlog.event_bytes);
+    let oldest = backlog.oldest_event.map_or(0.0, |at| status.now.since(at).as_secs_f64());
+    metrics::gauge!("backlog_oldest_event_seconds").set(oldest);
+    set("backlog_failed_batches", backlog.failed_batches);
+    set("backlog_work_items", backlog.work_items);
+    set("backlog_notifications", backlog.notifications);
+    set("backlog_suspended_notifications", backlog.suspended);
+    set("records_subscribers", counts.subscribers);
+    set("records_devices", counts.devices);
+    set("records_subscriptions", counts.subscriptions);
+    set("platform_ready", status.ready.into());
+    for (name, application) in &status.applications {
+        #[expect(clippy::cast_precision_loss, reason = "as above")]
+        let set = |metric: &'static str, value: u64| {
+            metrics::gauge!(metric, "application" => name.to_string()).set(value as f64);
+        };
+        set("match_indexed_subscriptions", application.indexed);
+        set("match_index_bytes", application.index_bytes);
+    }
+}
 
 /// Tells an installed recorder what the metrics of a list mean.
 pub fn describe(metrics: &[Metric]) {

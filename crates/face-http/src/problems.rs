@@ -45,6 +45,8 @@ kinds! {
         "Something of this name exists. Change it, or choose another name.";
     WOULD_DROP "would-drop-data" CONFLICT "Applying this would drop data"
         "Each of `drops` is stored and would be lost from sight. Keep it in the definition, or allow it by its name: `?allow_drop=a.b,c.d`.";
+    LAST_ADMIN "last-admin-key" CONFLICT "It is the last admin key"
+        "Without a key of the scope `admin` nobody could make keys any more. Make another one, then remove this one.";
     KEY_REUSED "idempotency-key-reused" CONFLICT "The idempotency key came before with other content"
         "A key stands for one content. Send the same content again, or choose a new key.";
     CHANGED "changed" PRECONDITION_FAILED "It has changed in the meantime"
@@ -196,6 +198,7 @@ impl From<ServiceError> for Failure {
                 let sentences: Vec<&String> = drops.iter().map(|found| &found.sentence).collect();
                 Failure::new(WOULD_DROP, detail).with("drops", paths).with("sentences", sentences)
             }
+            ServiceError::LastAdmin(_) => Failure::new(LAST_ADMIN, detail),
             ServiceError::KeyReused(batch) => Failure::new(KEY_REUSED, detail).with("batch", batch),
             ServiceError::Full { retry_after, .. } => Failure::new(BUSY, detail).retry_after(retry_after),
             ServiceError::TooMany { retry_after, .. } => Failure::new(TOO_MANY, detail).retry_after(retry_after),

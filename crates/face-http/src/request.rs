@@ -176,8 +176,11 @@ pub(crate) async fn json_body_of(app: &App, headers: &HeaderMap, body: Body, kno
     take_body(app, headers, body, SINGLE_BYTES_MAX).await
 }
 
-/// Reads JSON.
+/// Reads a JSON object.
 pub(crate) fn read_json<'de, T: serde::Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Failure> {
+    if bytes.trim_ascii_start().starts_with(b"[") {
+        return Err(ServiceError::invalid("", "should be a JSON object with named members").into());
+    }
     serde_json::from_slice(bytes).map_err(|error| tocsin_service::error::json_error(&error).into())
 }
 

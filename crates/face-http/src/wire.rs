@@ -121,6 +121,8 @@ impl From<Difference> for DifferenceBody {
 pub(crate) struct AppliedBody {
     name: String,
     version: u32,
+    /// Whether this version runs.
+    running: bool,
     differences: Vec<DifferenceBody>,
     #[schema(value_type = Vec<ProblemItem>)]
     warnings: Vec<Problem>,
@@ -131,6 +133,7 @@ impl From<Applied> for AppliedBody {
         AppliedBody {
             name: applied.name.to_string(),
             version: applied.version,
+            running: applied.running,
             differences: applied.differences.into_iter().map(DifferenceBody::from).collect(),
             warnings: applied.warnings,
         }

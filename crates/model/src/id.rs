@@ -196,13 +196,15 @@ impl FromStr for SubscriberId {
     type Err = IdError;
     fn from_str(text: &str) -> Result<Self, IdError> {
         let length = text.chars().count();
-        let fits = (1..=255).contains(&length) && !text.chars().any(|c| c.is_control() || c == '/');
+        // `.` and `..` mean something else in an address: no request could name them.
+        let is_dots = matches!(text, "." | "..");
+        let fits = (1..=255).contains(&length) && !is_dots && !text.chars().any(|c| c.is_control() || c == '/');
         if fits {
             Ok(SubscriberId(text.to_owned()))
         } else {
             Err(IdError {
                 text: text.to_owned(),
-                expected: "a subscriber id: 1 to 255 characters without control characters or `/`",
+                expected: "a subscriber id: 1 to 255 characters without control characters or `/`, and not `.` or `..`",
             })
         }
     }

@@ -87,6 +87,9 @@ pub struct Parts {
 /// Opens a channel by its name and definition.
 pub type Opener = Arc<dyn Fn(&Name, &Channel, &Context) -> Result<Box<dyn OpenChannel>, Vec<Problem>> + Send + Sync>;
 
+/// The open channels of a version that does not run yet. Dropping it closes those that no other version has.
+pub struct Prepared(BTreeMap<Name, Arc<running::Open>>);
+
 /// Why an application cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -172,12 +175,12 @@ impl Pipeline {
             match self.flow.versions.get(&stored.name, stored.version).await? {
                 Some(compiled) => {
                     let shard = match_events::build_shard(&self.flow, &stored.name, compiled.rules.clone()).await?;
-                    match self.open(compiled.clone()).await {
-                        Ok(()) => {
+                    match self.prepare(&compiled) {
+                        Ok(prepared) => {
+                            self.open(compiled.clone(), prepared).await?;
                             matcher.install(compiled, shard);
                             self.flow.journal.rematch(&stored.name).await?;
                         }
-                        Err(RunError::Store(error)) => return Err(error),
                         Err(error) => tracing::error!(application = %stored.name, %error, "an application cannot run"),
                     }
                 }
@@ -198,10 +201,29 @@ impl Pipeline {
     /// # Errors
     /// Its channels cannot be opened; the version that ran still does.
     pub async fn run(&self, compiled: Arc<Compiled>) -> Result<(), RunError> {
+        let prepared = self.prepare(&compiled)?;
+        self.run_prepared(compiled, prepared).await
+    }
+
+    /// Opens the channels of a version, without running it. So a caller can make sure of them before it records the
+    /// version.
+    ///
+    /// # Errors
+    /// Its channels cannot be opened.
+    pub fn prepare(&self, compiled: &Compiled) -> Result<Prepared, RunError> {
+        let running = self.running.lock().get(&compiled.application.name).cloned();
+        Ok(Prepared(Running::open_channels(&self.flow, running.as_deref(), &compiled.application)?))
+    }
+
+    /// Like [`Pipeline::run`], with the channels that `prepare` opened for the same definition.
+    ///
+    /// # Errors
+    /// The store does not answer, or the pipeline was stopped; the version that ran still does.
+    pub async fn run_prepared(&self, compiled: Arc<Compiled>, prepared: Prepared) -> Result<(), RunError> {
         let _one_at_a_time = self.changing.lock().await;
         let name = compiled.application.name.clone();
         let shard = match_events::build_shard(&self.flow, &name, compiled.rules.clone()).await?;
-        self.open(compiled.clone()).await?;
+        self.open(compiled.clone(), prepared).await?;
         let (done, installed) = oneshot::channel();
         let install = Command::Install(compiled, Box::new(shard), done);
         self.commands.send(install).await.map_err(|_| RunError::Stopped)?;
@@ -211,17 +233,17 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Opens the channels of a version, or takes over those that did not change, and keeps a worker on each.
-    async fn open(&self, compiled: Arc<Compiled>) -> Result<(), RunError> {
+    /// Goes over to the channels of a version, and keeps a worker on each.
+    async fn open(&self, compiled: Arc<Compiled>, Prepared(channels): Prepared) -> Result<(), StoreError> {
         let name = compiled.application.name.clone();
         let waiting = self.flow.journal.open_channels(&name).await?;
         let running = self.running.lock().get(&name).cloned();
         let running = match running {
             Some(running) => {
-                running.change(&self.flow, compiled.clone(), waiting)?;
+                running.change(&self.flow, compiled.clone(), channels, waiting);
                 running
             }
-            None => Running::start(&self.flow, compiled.clone(), waiting)?,
+            None => Running::start(&self.flow, compiled.clone(), channels, waiting),
         };
         self.flow.versions.keep(compiled);
         self.running.lock().insert(name, running);

@@ -27,6 +27,15 @@ pub(crate) struct Open {
     channel: Box<dyn OpenChannel>,
 }
 
+impl Open {
+    /// Whether the channel needs not be opened anew for a definition: its workers see to retries and leases.
+    fn serves(&self, definition: &Channel) -> bool {
+        self.definition.protocol == definition.protocol
+            && self.definition.concurrency == definition.concurrency
+            && self.definition.options == definition.options
+    }
+}
+
 impl std::ops::Deref for Open {
     type Target = dyn OpenChannel;
     fn deref(&self) -> &Self::Target {
@@ -46,35 +55,40 @@ pub(crate) struct Running {
 struct Working {
     stop: CancellationToken,
     retry: RetrySchedule,
+    lease: std::time::Duration,
     worker: JoinHandle<()>,
     recorder: JoinHandle<()>,
 }
 
 impl Running {
-    /// Opens all channels and starts their workers, also for channels that only have work left from earlier versions.
-    pub fn start(flow: &Arc<Flow>, compiled: Arc<Compiled>, waiting: Vec<Name>) -> Result<Arc<Running>, RunError> {
+    /// Starts the workers of the open channels, and of those that only have work left from earlier versions.
+    pub fn start(
+        flow: &Arc<Flow>,
+        compiled: Arc<Compiled>,
+        channels: BTreeMap<Name, Arc<Open>>,
+        waiting: Vec<Name>,
+    ) -> Arc<Running> {
         let running = Arc::new(Running {
             name: compiled.application.name.clone(),
             compiled: ArcSwap::new(compiled.clone()),
             channels: ArcSwap::default(),
             workers: Mutex::default(),
         });
-        running.change(flow, compiled, waiting)?;
-        Ok(running)
+        running.change(flow, compiled, channels, waiting);
+        running
     }
 
-    /// Goes over to another version: channels whose definition is the same stay open.
-    pub fn change(
-        self: &Arc<Self>,
-        flow: &Arc<Flow>,
-        compiled: Arc<Compiled>,
-        waiting: Vec<Name>,
-    ) -> Result<(), RunError> {
-        let before = self.channels.load_full();
+    /// Opens the channels of a version; `running` lends those that are open already and stay as they are.
+    pub fn open_channels(
+        flow: &Flow,
+        running: Option<&Running>,
+        application: &Application,
+    ) -> Result<BTreeMap<Name, Arc<Open>>, RunError> {
+        let before = running.map(|running| running.channels.load_full()).unwrap_or_default();
         let mut channels = BTreeMap::new();
         let mut problems = Vec::new();
-        for (name, definition) in &compiled.application.channels {
-            if let Some(open) = before.get(name).filter(|open| open.definition == *definition) {
+        for (name, definition) in &application.channels {
+            if let Some(open) = before.get(name).filter(|open| open.serves(definition)) {
                 channels.insert(name.clone(), open.clone());
                 continue;
             }
@@ -88,9 +102,18 @@ impl Running {
                 })),
             }
         }
-        if !problems.is_empty() {
-            return Err(RunError::Problems(problems));
-        }
+        if problems.is_empty() { Ok(channels) } else { Err(RunError::Problems(problems)) }
+    }
+
+    /// Goes over to another version, with its open channels; those that it does not take over are closed.
+    pub fn change(
+        self: &Arc<Self>,
+        flow: &Arc<Flow>,
+        compiled: Arc<Compiled>,
+        channels: BTreeMap<Name, Arc<Open>>,
+        waiting: Vec<Name>,
+    ) {
+        let before = self.channels.load_full();
         let wanted: Vec<Name> = channels.keys().cloned().chain(waiting).chain([unassigned_channel()]).collect();
         let replaced =
             before.iter().filter(|(name, open)| !channels.get(*name).is_some_and(|kept| Arc::ptr_eq(kept, open)));
@@ -102,10 +125,9 @@ impl Running {
         for channel in wanted {
             self.employ(flow, channel);
         }
-        Ok(())
     }
 
-    /// Sees to it that a channel has a worker that goes by the present retry schedule.
+    /// Sees to it that a channel has a worker that goes by the present retry schedule and lease.
     fn employ(self: &Arc<Self>, flow: &Arc<Flow>, channel: Name) {
         let compiled = self.compiled.load();
         let definition = compiled.application.channels.get(&channel);
@@ -113,7 +135,7 @@ impl Running {
             definition.map_or(RetrySchedule { delays: Vec::new(), jitter_percent: 0 }, |found| found.retry.clone());
         let lease = definition.map_or(LEASE, |found| found.lease);
         let mut workers = self.workers.lock();
-        if workers.get(&channel).is_some_and(|working| working.retry == retry) {
+        if workers.get(&channel).is_some_and(|working| working.retry == retry && working.lease == lease) {
             return;
         }
         if let Some(replaced) = workers.remove(&channel) {
@@ -137,6 +159,7 @@ impl Running {
         let stop = CancellationToken::new();
         let working = Working {
             retry,
+            lease,
             worker: tokio::spawn(worker.run(stop.clone())),
             recorder: tokio::spawn(recorder.run()),
             stop,

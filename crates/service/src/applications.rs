@@ -39,8 +39,30 @@ pub struct ApplyOptions {
     pub dry_run: bool,
     /// Paths whose data may be dropped.
     pub allow_drops: BTreeSet<String>,
-    /// The version that the caller saw; 0 for none yet.
-    pub expected_version: Option<u32>,
+    /// What the caller believes to run.
+    pub expected: Expected,
+}
+
+/// What must run for an apply to go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Expected {
+    /// Whatever does.
+    #[default]
+    Any,
+    /// Some version.
+    Some,
+    /// This version; 0 for none yet.
+    Version(u32),
+}
+
+impl Expected {
+    fn is_met(self, version: u32) -> bool {
+        match self {
+            Expected::Any => true,
+            Expected::Some => version > 0,
+            Expected::Version(expected) => expected == version,
+        }
+    }
 }
 
 /// What an apply did, or would do.
@@ -50,6 +72,8 @@ pub struct Applied {
     pub name: Name,
     /// The version that runs now, or ran before a dry run (0 if none).
     pub version: u32,
+    /// Whether this version runs.
+    pub running: bool,
     /// Whether the application is new.
     pub created: bool,
     /// How it differs from what ran.
@@ -139,7 +163,7 @@ impl Service {
         let _one_at_a_time = self.applying.lock().await;
         let current = self.current(name).await?;
         let version = current.as_ref().map_or(0, |current| current.version);
-        if options.expected_version.is_some_and(|expected| expected != version) {
+        if !options.expected.is_met(version) {
             return Err(ServiceError::Changed(format!("the application `{name}`")));
         }
         let newest = match &current {
@@ -153,8 +177,11 @@ impl Service {
         }
         let warnings = compiled.warnings();
         let unchanged = current.as_ref().is_some_and(|current| current.text == text);
-        if unchanged && self.pipeline.application(name).is_some() {
-            return Ok(Applied { name: name.clone(), version, created: false, differences: Vec::new(), warnings });
+        // A version may be stored and not run, if something broke in between; then applying it again runs it.
+        let running = self.pipeline.application(name).is_some_and(|running| running.version == version);
+        if unchanged && running {
+            let differences = Vec::new();
+            return Ok(Applied { name: name.clone(), version, running, created: false, differences, warnings });
         }
         let differences = match &current {
             Some(current) => match self.pipeline.version(name, current.version).await? {
@@ -170,24 +197,24 @@ impl Service {
             .cloned()
             .collect();
         if options.dry_run {
-            return Ok(Applied { name: name.clone(), version, created: current.is_none(), differences, warnings });
+            let created = current.is_none();
+            return Ok(Applied { name: name.clone(), version, running, created, differences, warnings });
         }
         if !refused.is_empty() {
             return Err(ServiceError::WouldDrop(refused));
         }
+        // Before the version is stored: one that cannot run must not become the present one.
+        let prepared = self.pipeline.prepare(&compiled).map_err(run_error)?;
         let version = self.records.put_application(name, &text, caller.key(), self.clock.now()).await?;
         let compiled = if compiled.version == version {
             compiled
         } else {
             self.compile(text, version).await.map_err(ServiceError::Invalid)?
         };
-        self.pipeline.run(Arc::new(compiled)).await.map_err(|error| match error {
-            RunError::Problems(problems) => ServiceError::Invalid(problems),
-            RunError::Store(error) => error.into(),
-            error @ RunError::Stopped => ServiceError::Unavailable(error.into()),
-        })?;
+        self.pipeline.run_prepared(Arc::new(compiled), prepared).await.map_err(run_error)?;
         tracing::info!(application = %name, version, by = caller.key(), "applied a definition");
-        Ok(Applied { name: name.clone(), version, created: current.is_none(), differences, warnings })
+        let created = current.is_none();
+        Ok(Applied { name: name.clone(), version, running: true, created, differences, warnings })
     }
 
     /// Removes an application with its subscriptions. Its history stays.
@@ -248,5 +275,13 @@ impl Service {
                 Err(vec![Problem::at("", "could not be compiled: the compiler broke; please report this definition")])
             }
         }
+    }
+}
+
+fn run_error(error: RunError) -> ServiceError {
+    match error {
+        RunError::Problems(problems) => ServiceError::Invalid(problems),
+        RunError::Store(error) => error.into(),
+        error @ RunError::Stopped => ServiceError::Unavailable(error.into()),
     }
 }

@@ -39,6 +39,9 @@ pub enum ServiceError {
     /// Applying the definition would drop data: allow each by its name, or keep it.
     #[error("applying this would drop {}", count(.0.len(), "thing"))]
     WouldDrop(Vec<Difference>),
+    /// It is the last key that may do everything: make another one first.
+    #[error("`{0}` is the last key with the scope `admin`: make another one first")]
+    LastAdmin(String),
     /// The idempotency key was used for other content, which became this batch.
     #[error("the idempotency key came before with other content, which became {0}")]
     KeyReused(EventBatchId),
@@ -114,6 +117,17 @@ impl From<IdError> for ServiceError {
     }
 }
 
+/// Reads a JSON object. A list in the order of the members would do for the reader of a type, but not for us.
+///
+/// # Errors
+/// It is no JSON, no object, or an object of another shape.
+pub fn read_object<'de, T: serde::Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Problem> {
+    if bytes.trim_ascii_start().starts_with(b"[") {
+        return Err(Problem::at("", "should be a JSON object with named members").position(1, 1));
+    }
+    serde_json::from_slice(bytes).map_err(|error| json_problem(&error))
+}
+
 /// What is wrong with a JSON text that does not become the expected thing: malformed, or of the wrong shape.
 pub fn json_error(error: &serde_json::Error) -> ServiceError {
     let problem = json_problem(error);
@@ -147,6 +161,10 @@ pub fn json_problem(error: &serde_json::Error) -> Problem {
                 None if words.is_empty() => problem,
                 None => problem.hint(format!("known are {}", words.join(", "))),
             }
+        }
+        // It names our own types, which say nothing to the caller.
+        None if error.is_data() && message.contains("expected struct ") => {
+            Problem::at("", "should be a JSON object with named members")
         }
         None if error.is_data() => Problem::at("", message),
         None => Problem::at("", format!("is not JSON: {message}")),

@@ -8,7 +8,8 @@ use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 use bytes::Bytes;
 use futures_util::Stream;
 use serde::Serialize;
-use tocsin_model::{field::Fields, id::Name, problem::Problem, time::Timestamp, value::Value};
+use tocsin_model::{id::Name, problem::Problem, time::Timestamp, value::Value};
+use tocsin_pipeline::Compiled;
 use tocsin_store::{
     error::StoreError,
     records::{NewSubscriber, NewSubscription, Records},
@@ -16,7 +17,7 @@ use tocsin_store::{
 
 use crate::{
     Service, csv_cells,
-    error::{ServiceError, json_problem},
+    error::{ServiceError, read_object},
     keys::{Caller, Scope},
     lines::{Block, Blocks, BoxError, LINE_BYTES_MAX, Lines},
     subscribers, subscriptions,
@@ -86,22 +87,37 @@ impl Service {
         self.import(format, chunks, Arc::new(SubscriberLines)).await
     }
 
-    /// Stores subscriptions from lines of [`subscriptions::Draft`]s, all of one class. A line with a key replaces the
-    /// subscription of its subscriber, class and key.
+    /// Stores subscriptions from lines of [`subscriptions::Draft`]s. A line with a key replaces the subscription of its
+    /// subscriber, class and key. `application` and `class` stand for the lines that do not name theirs; a line that
+    /// names another one is refused.
     ///
     /// # Errors
-    /// Like [`Service::import_subscribers`]; also if there is no such class.
+    /// Like [`Service::import_subscribers`]; also if both are given and there is no such class.
     pub async fn import_subscriptions(
         &self,
         caller: &Caller,
-        application: &str,
-        class: &str,
+        application: Option<&str>,
+        class: Option<&str>,
         format: Format,
         chunks: impl Stream<Item = Result<Bytes, BoxError>> + Unpin,
     ) -> Result<Imported, ServiceError> {
         caller.needs(Scope::SubscribersWrite)?;
-        let class = self.named_class(application, class)?;
-        self.import(format, chunks, Arc::new(SubscriptionLines(class))).await
+        let whole = match (application, class) {
+            (Some(application), Some(class)) => Some(self.named_class(application, class)?),
+            _ => None,
+        };
+        let lines = SubscriptionLines {
+            application: application.map(str::to_owned),
+            class: class.map(str::to_owned),
+            whole,
+            known: self
+                .pipeline
+                .status()
+                .iter()
+                .filter_map(|(name, _)| Some(KnownApplication::of(&self.pipeline.application(name)?)))
+                .collect(),
+        };
+        self.import(format, chunks, Arc::new(lines)).await
     }
 
     async fn import<L: LineKind>(
@@ -330,7 +346,7 @@ impl LineKind for SubscriberLines {
     type Item = NewSubscriber;
 
     fn read_json(&self, line: &[u8]) -> Result<NewSubscriber, Vec<Problem>> {
-        let draft = serde_json::from_slice(line).map_err(|error| vec![in_line(json_problem(&error))])?;
+        let draft = read_object(line).map_err(|problem| vec![in_line(problem)])?;
         subscribers::check(draft, None)
     }
 
@@ -424,25 +440,62 @@ impl LineKind for SubscriberLines {
     }
 }
 
-struct SubscriptionLines(subscriptions::Class);
+struct SubscriptionLines {
+    /// What the whole import is for, as far as it was said.
+    application: Option<String>,
+    class: Option<String>,
+    /// The class of all lines, if both were said.
+    whole: Option<subscriptions::Class>,
+    /// Every application that ran when the import began.
+    known: Vec<KnownApplication>,
+}
+
+struct KnownApplication {
+    compiled: Arc<Compiled>,
+    classes: Vec<subscriptions::Class>,
+}
+
+impl KnownApplication {
+    fn of(compiled: &Arc<Compiled>) -> KnownApplication {
+        let classes = compiled.application.subscriptions.keys();
+        let classes = classes.filter_map(|class| subscriptions::Class::of(compiled, class.as_str()).ok()).collect();
+        KnownApplication { compiled: compiled.clone(), classes }
+    }
+}
 
 impl SubscriptionLines {
-    fn fields(&self) -> &Fields {
-        &self.0.fields
-    }
-
-    /// A line may name its application and class, as an export does; they must be those of the import.
-    fn check_names(&self, application: Option<&str>, class: Option<&str>) -> Result<(), Vec<Problem>> {
-        let differs = |path: &str, given: Option<&str>, wanted: &Name| {
-            let given = given.filter(|given| *given != wanted.as_str())?;
-            Some(Problem::at(path, format!("is `{given}`, but this import is for `{wanted}`")))
+    /// The class of a line. An export names it in each line; where the whole import is for one, they must agree.
+    fn class_of(&self, application: Option<&str>, class: Option<&str>) -> Result<&subscriptions::Class, Vec<Problem>> {
+        let mut problems = Vec::new();
+        let mut named = |path: &str, in_line: Option<&str>, of_all: &Option<String>| match (in_line, of_all.as_deref())
+        {
+            (Some(given), Some(wanted)) if given != wanted => {
+                problems.push(Problem::at(path, format!("is `{given}`, but this import is for `{wanted}`")));
+                None
+            }
+            (None, None) => {
+                let problem = Problem::at(path, "is required: give a string");
+                problems.push(problem.hint(format!("or give `{path}` once for the whole import")));
+                None
+            }
+            (given, wanted) => given.or(wanted).map(str::to_owned),
         };
-        let problems: Vec<Problem> =
-            [differs("application", application, &self.0.application), differs("class", class, &self.0.name)]
-                .into_iter()
-                .flatten()
-                .collect();
-        if problems.is_empty() { Ok(()) } else { Err(problems) }
+        let application = named("application", application, &self.application);
+        let class = named("class", class, &self.class);
+        let (Some(application), Some(class), true) = (application, class, problems.is_empty()) else {
+            return Err(problems);
+        };
+        if let Some(whole) = &self.whole {
+            return Ok(whole);
+        }
+        let Some(known) = self.known.iter().find(|known| known.compiled.application.name.as_str() == application)
+        else {
+            return Err(vec![Problem::at("application", format!("`{application}` does not run here"))]);
+        };
+        match known.classes.iter().find(|known| known.name.as_str() == class) {
+            Some(class) => Ok(class),
+            None => Err(subscriptions::Class::of(&known.compiled, &class).err().into_iter().collect()),
+        }
     }
 }
 
@@ -450,17 +503,18 @@ impl LineKind for SubscriptionLines {
     type Item = NewSubscription;
 
     fn read_json(&self, line: &[u8]) -> Result<NewSubscription, Vec<Problem>> {
-        let draft: subscriptions::Draft<'_> =
-            serde_json::from_slice(line).map_err(|error| vec![in_line(json_problem(&error))])?;
-        self.check_names(draft.application.as_deref(), draft.class.as_deref())?;
-        subscriptions::check(draft, &self.0)
+        let draft: subscriptions::Draft<'_> = read_object(line).map_err(|problem| vec![in_line(problem)])?;
+        let class = self.class_of(draft.application.as_deref(), draft.class.as_deref())?;
+        subscriptions::check(draft, class)
     }
 
     fn check_column(&self, name: &str) -> Option<Problem> {
         let known = ["id", "application", "class", "subscriber", "key", "device", "enabled"];
         if let Some(field) = name.strip_prefix("values.") {
-            let problem = || self.fields().unknown(field);
-            return self.fields().position(field).is_none().then(|| Problem { path: name.to_owned(), ..problem() });
+            // Where each line names its class, each line is checked for itself.
+            let fields = &self.whole.as_ref()?.fields;
+            let unknown = || Problem { path: name.to_owned(), ..fields.unknown(field) };
+            return fields.position(field).is_none().then(unknown);
         }
         let fits = known.contains(&name) || PASSED_OVER.contains(&name);
         (!fits).then(|| unknown_column(name, known.into_iter().chain(["values.<field>"])))
@@ -473,15 +527,14 @@ impl LineKind for SubscriptionLines {
     ) -> Result<NewSubscription, Vec<Problem>> {
         let mut problems = Vec::new();
         let mut draft = subscriptions::Draft::default();
-        let mut values: Vec<(&str, Value)> = Vec::new();
+        let mut values: Vec<(&str, &str)> = Vec::new();
         for (name, cell) in header.iter().zip(cells) {
             let cell = csv_cells::unguarded(cell);
             if cell.is_empty() {
                 continue;
             }
             if let Some(field) = name.strip_prefix("values.") {
-                let kind = self.fields().position(field).map(|at| self.fields()[at].kind);
-                values.push((field, csv_cells::typed_value(cell, kind.expect("the column was checked"))));
+                values.push((field, cell));
                 continue;
             }
             match name {
@@ -494,11 +547,16 @@ impl LineKind for SubscriptionLines {
                 _ => {}
             }
         }
-        self.check_names(draft.application.as_deref(), draft.class.as_deref())?;
-        let values = Value::Map(values.into_iter().map(|(name, value)| (name.into(), value)).collect());
+        let class = self.class_of(draft.application.as_deref(), draft.class.as_deref())?;
+        let value = |(field, cell): (&str, &str)| {
+            let known = class.fields.position(field).map(|at| class.fields[at].kind);
+            // A field that the class does not have is told by the check of the whole.
+            (field.into(), known.map_or_else(|| csv_cells::value(cell), |kind| csv_cells::typed_value(cell, kind)))
+        };
+        let values = Value::Map(values.into_iter().map(value).collect());
         let json = serde_json::value::to_raw_value(&values).expect("a value is always JSON");
         draft.values = Some(&json);
-        match subscriptions::check(draft, &self.0) {
+        match subscriptions::check(draft, class) {
             Ok(subscription) if problems.is_empty() => Ok(subscription),
             Ok(_) => Err(problems),
             Err(found) => {

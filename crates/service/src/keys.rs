@@ -138,17 +138,23 @@ pub struct MadeKey {
     pub text: String,
 }
 
-/// Makes the first key of an installation, with the scope `admin`; `None` if there are keys already.
+/// Makes the first key of an installation, with the scope `admin`; `None` if there are keys already. The key's text is
+/// given to `keep` before its hash is stored, so that a crash in between leaves no key that nobody knows.
 ///
 /// # Errors
-/// The records do not answer, or there is no randomness.
-pub async fn first_key(records: &dyn Records, now: Timestamp) -> Result<Option<MadeKey>, ServiceError> {
-    if !records.api_keys().await?.is_empty() {
+/// The records do not answer, there is no randomness, or `keep` fails; then nothing is stored.
+pub async fn first_key<E: From<ServiceError>>(
+    records: &dyn Records,
+    now: Timestamp,
+    keep: impl FnOnce(&str) -> Result<(), E>,
+) -> Result<Option<String>, E> {
+    if !records.api_keys().await.map_err(ServiceError::from)?.is_empty() {
         return Ok(None);
     }
-    let made = generate("first key", vec![Scope::Admin.word().to_owned()], None, now)?;
-    records.put_api_key(made.kept.clone()).await?;
-    Ok(Some(made))
+    let made = generate("first admin key", vec![Scope::Admin.word().to_owned()], None, now)?;
+    keep(&made.text)?;
+    records.put_api_key(made.kept).await.map_err(ServiceError::from)?;
+    Ok(Some(made.text))
 }
 
 fn generate(
@@ -180,12 +186,14 @@ fn hash(key: &str) -> [u8; 32] {
 /// The keys in memory, by hash. Looking one up by its hash tells nobody how much of a wrong key was right.
 pub(crate) struct Keys {
     records: Arc<dyn Records>,
+    /// One removal at a time, so that two do not each believe that the other's key stays.
+    removing: tokio::sync::Mutex<()>,
     known: ArcSwap<HashMap<[u8; 32], Caller>>,
 }
 
 impl Keys {
     pub(crate) async fn load(records: Arc<dyn Records>) -> Result<Arc<Keys>, StoreError> {
-        let keys = Arc::new(Keys { records, known: ArcSwap::default() });
+        let keys = Arc::new(Keys { records, removing: tokio::sync::Mutex::default(), known: ArcSwap::default() });
         keys.refresh().await?;
         Ok(keys)
     }
@@ -306,9 +314,19 @@ impl Service {
     /// Removes a key; it works nowhere from within a second on, here from the next request on.
     ///
     /// # Errors
-    /// There is none of this id, or the records do not answer.
+    /// There is none of this id; it is the last with the scope `admin` that still holds, without which nobody could
+    /// make another; or the records do not answer.
     pub async fn remove_api_key(&self, caller: &Caller, id: &str) -> Result<(), ServiceError> {
         caller.needs(Scope::KeysWrite)?;
+        let _one_at_a_time = self.keys.removing.lock().await;
+        let now = self.clock.now();
+        let is_admin =
+            |key: &ApiKey| Scopes::of(&key.scopes).contain(Scope::Admin) && key.expires_at.is_none_or(|end| end > now);
+        let keys = self.records.api_keys().await?;
+        let mut admins = keys.iter().filter(|key| is_admin(key));
+        if admins.next().is_some_and(|first| first.id == id) && admins.next().is_none() {
+            return Err(ServiceError::LastAdmin(id.to_owned()));
+        }
         self.records.remove_api_key(id).await?;
         self.keys.refresh().await?;
         tracing::info!(key = id, by = caller.key(), "removed an API key");

@@ -8,12 +8,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ring::{
-    digest,
-    rand::{SecureRandom, SystemRandom},
-};
 use tocsin_model::time::Timestamp;
-use tocsin_store::records::{ApiKey, Records};
+use tocsin_service::{ServiceError, keys};
+use tocsin_store::records::Records;
 
 use crate::failure::{Failure, Outcome};
 
@@ -32,37 +29,17 @@ pub fn path(data_folder: &Path) -> PathBuf {
 /// The records or the file system fail. The file is written before the hash is stored, so that a crash in between
 /// leaves a file that the next start replaces, never a key that nobody knows.
 pub async fn ensure(records: &dyn Records, data_folder: &Path, now: Timestamp) -> Outcome<Option<String>> {
-    let keys = records.api_keys().await.map_err(|error| Failure::failed("cannot read the API keys").because(&error))?;
-    if !keys.is_empty() {
-        return Ok(None);
-    }
-    let (key, stored) = make("first admin key", now)?;
     let file = path(data_folder);
-    write_private(&file, &key).map_err(|error| Failure::file("write the first key to", &file, &error))?;
-    records.put_api_key(stored).await.map_err(|error| Failure::failed("cannot store the first key").because(&error))?;
-    Ok(Some(key))
+    keys::first_key(records, now, |key| {
+        write_private(&file, key).map_err(|error| Failure::file("write the first key to", &file, &error))
+    })
+    .await
 }
 
-/// A new key with the scope `admin`, and what is stored of it.
-fn make(description: &str, now: Timestamp) -> Outcome<(String, ApiKey)> {
-    let mut random = [0u8; 38];
-    SystemRandom::new()
-        .fill(&mut random)
-        .map_err(|_| Failure::failed("the system gives no random numbers, so no key can be made"))?;
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let id = hex(&random[..6]);
-    let key = format!("tocsin_{id}_{}", hex(&random[6..]));
-    let hash = digest::digest(&digest::SHA256, key.as_bytes());
-    let hash = hash.as_ref().try_into().expect("SHA-256 has 32 bytes");
-    let stored = ApiKey {
-        id,
-        hash,
-        description: description.to_owned(),
-        scopes: vec!["admin".to_owned()],
-        created_at: now,
-        expires_at: None,
-    };
-    Ok((key, stored))
+impl From<ServiceError> for Failure {
+    fn from(error: ServiceError) -> Self {
+        Failure::failed("cannot make the first key").because(&error)
+    }
 }
 
 /// Replaces the file in one step, readable by its owner only from its first byte on.
@@ -84,17 +61,6 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-
-    #[test]
-    fn keys_differ_and_only_their_hash_is_stored() {
-        let (first, stored) = make("a", Timestamp(1)).expect("random numbers");
-        let (second, _) = make("b", Timestamp(1)).expect("random numbers");
-        assert_ne!(first, second);
-        assert!(first.starts_with(&format!("tocsin_{}_", stored.id)));
-        assert_eq!(first.split('_').map(str::len).collect::<Vec<_>>(), [6, 12, 64]);
-        assert_eq!(stored.hash, digest::digest(&digest::SHA256, first.as_bytes()).as_ref());
-        assert_eq!(stored.scopes, ["admin"]);
-    }
 
     #[test]
     fn the_key_file_is_private_even_when_replaced() {

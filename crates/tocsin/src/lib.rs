@@ -17,4 +17,5 @@ pub mod client; // the HTTP face, from the other side
 pub mod failure; // why a command failed, for people
 pub mod first_key; // the first admin key of an installation
 pub mod logging; // the log's level and form
+pub mod metrics; // every metric, and what it tells
 pub mod terminal; // what is printed, and in which colour

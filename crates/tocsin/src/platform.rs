@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     configuration::Configuration,
     failure::{Failure, Outcome},
-    first_key,
+    first_key, metrics,
 };
 
 /// Keeps a second server away from a data folder. Ends with the value.
@@ -190,7 +190,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
     let address = listener.local_addr().map_err(|error| Failure::failed("a socket has no address").because(&error))?;
     let (records, journal) = (open_records(&configuration).await?, open_journal(&configuration).await?);
     let first_key = first_key::ensure(&*records, &folder, now()).await?;
-    let metrics = configuration.metrics.enabled.then(recorder).flatten();
+    let page = configuration.metrics.enabled.then(recorder).flatten();
     let parts = tocsin_pipeline::Parts {
         journal: journal.clone(),
         records: records.clone(),
@@ -226,7 +226,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
         body_idle_timeout: configuration.http.body_idle_timeout.0,
         drain_patience: configuration.pipeline.drain_patience.0,
         body_memory_max: usize::try_from(configuration.http.body_memory_max.0).unwrap_or(usize::MAX),
-        metrics,
+        metrics: page,
     };
     let stopping = CancellationToken::new();
     let face = tokio::spawn(tocsin_face_http::serve(listener, service, options, stopping.clone().cancelled_owned()));
@@ -257,10 +257,11 @@ fn networks(configuration: &Configuration) -> Outcome<Networks> {
 
 /// The process's recorder of metrics; `None` if the process has another one, as a second server in one test.
 fn recorder() -> Option<PrometheusHandle> {
-    let handle = PrometheusBuilder::new().install_recorder().ok()?;
-    tocsin_face_http::metrics::describe(tocsin_face_http::metrics::METRICS);
+    let builder = PrometheusBuilder::new().set_buckets(metrics::SECONDS).expect("there are buckets");
+    let handle = builder.install_recorder().ok()?;
+    metrics::describe();
     let upkeep = handle.clone();
-    // Without it the summaries of an unread page would grow without bound.
+    // Without it the histograms of an unread page would grow without bound.
     tokio::spawn(async move {
         let mut tick = tokio::time::interval(Duration::from_secs(5));
         loop {

@@ -7,7 +7,7 @@ use axum::{
 };
 use serde::Deserialize;
 use tocsin_model::id::Name;
-use tocsin_service::applications::ApplyOptions;
+use tocsin_service::applications::{ApplyOptions, Expected};
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -87,15 +87,16 @@ async fn apply(
     request: Request,
 ) -> Result<Response, Failure> {
     let name = id::<Name>(&name)?;
-    let expected_version = match Condition::of(request.headers())? {
-        Condition::None | Condition::Exists => None,
-        Condition::Absent => Some(0),
-        Condition::Revision(version) => Some(u32::try_from(version).unwrap_or(u32::MAX)),
+    let expected = match Condition::of(request.headers())? {
+        Condition::None => Expected::Any,
+        Condition::Exists => Expected::Some,
+        Condition::Absent => Expected::Version(0),
+        Condition::Revision(version) => Expected::Version(u32::try_from(version).unwrap_or(u32::MAX)),
     };
     let text = yaml(&app, request).await?;
     let allow_drops: BTreeSet<String> =
         parameters.allow_drop.split(',').map(str::trim).filter(|path| !path.is_empty()).map(str::to_owned).collect();
-    let options = ApplyOptions { dry_run: parameters.dry_run, allow_drops, expected_version };
+    let options = ApplyOptions { dry_run: parameters.dry_run, allow_drops, expected };
     let applied = app.service.apply(&caller, &name, text, options).await?;
     let (version, created) = (applied.version, applied.created && !parameters.dry_run);
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };

@@ -45,7 +45,7 @@ async fn make(
     Ok(response)
 }
 
-/// Removes a key. It stops working at once.
+/// Removes a key. It stops working at once. The last one with the scope `admin` stays (409 `last-admin-key`).
 #[utoipa::path(delete, path = "/v1/keys/{id}", tag = "keys", params(("id" = String, Path)), responses((status = 204), Failures))]
 async fn remove(
     State(app): State<Arc<App>>,

@@ -63,6 +63,7 @@ async fn readyz(State(app): State<Arc<App>>) -> Response {
 async fn metrics(State(app): State<Arc<App>>) -> Response {
     match &app.metrics {
         Some(handle) => {
+            crate::metrics::measure(&app.service.totals());
             let kind = "text/plain; version=0.0.4; charset=utf-8";
             ([(header::CONTENT_TYPE, HeaderValue::from_static(kind))], handle.render()).into_response()
         }

@@ -113,14 +113,16 @@ async fn import_subscribers(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ImportParameters {
-    /// The application of all of them.
-    application: String,
-    /// The subscription class of all of them.
-    class: String,
+    /// The application of all of them; without it, each line names its own.
+    #[serde(default)]
+    application: Option<String>,
+    /// The subscription class of all of them; without it, each line names its own.
+    #[serde(default)]
+    class: Option<String>,
 }
 
-/// Stores subscriptions of one class from a stream of lines; a line with a key replaces the subscription of its
-/// subscriber and key. CSV has the columns `subscriber`, `key`, `device`, `enabled` and `values.<field>`.
+/// Stores subscriptions from a stream of lines; a line with a key replaces the subscription of its subscriber, class and
+/// key. CSV has the columns `application`, `class`, `subscriber`, `key`, `device`, `enabled` and `values.<field>`.
 #[utoipa::path(post, path = "/v1/import/subscriptions", tag = "import and export", params(ImportParameters), request_body(content((String = "application/x-ndjson"), (String = "text/csv"))), responses((status = 200, body = ImportedBody, content_type = "application/x-ndjson"), Failures))]
 async fn import_subscriptions(
     State(app): State<Arc<App>>,
@@ -130,8 +132,9 @@ async fn import_subscriptions(
 ) -> Result<Response, Failure> {
     let (headers, body) = parts(request);
     let format = import_format(&headers)?;
-    let lines = stream_body(body);
-    imported_answer(app.service.import_subscriptions(&caller, &asked.application, &asked.class, format, lines).await?)
+    let ImportParameters { application, class } = asked;
+    let (application, class, lines) = (application.as_deref(), class.as_deref(), stream_body(body));
+    imported_answer(app.service.import_subscriptions(&caller, application, class, format, lines).await?)
 }
 
 fn export_format(asked: Option<&str>, headers: &HeaderMap) -> Result<Format, Failure> {

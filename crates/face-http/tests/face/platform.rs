@@ -1,14 +1,17 @@
 //! A whole platform in memory behind a real socket, for the tests of the face.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value as Json;
 use tocsin_delivery::{Context, SystemClock, networks::Networks};
 use tocsin_face_http::HttpOptions;
-use tocsin_model::time::Timestamp;
+use tocsin_model::{problem::Problem, time::Timestamp};
 use tocsin_pipeline::Pipeline;
-use tocsin_service::{Parts, Service, keys};
+use tocsin_service::{Parts, Service, ServiceError, keys};
 use tocsin_store::{
     journal::JournalOptions,
     memory::{journal::MemoryJournal, records::MemoryRecords},
@@ -48,11 +51,16 @@ channels:
     options: {path: out.ndjson}
 ";
 
+/// A path that no channel can open.
+pub const TAKEN: &str = "taken.ndjson";
+
 pub struct Platform {
     pub address: String,
     pub key: String,
     pub client: Client,
     pub far_ends: FarEnds,
+    /// How often a channel was opened.
+    pub opened: Arc<AtomicUsize>,
     stop: Option<tokio::sync::oneshot::Sender<()>>,
     served: tokio::task::JoinHandle<std::io::Result<()>>,
 }
@@ -65,9 +73,12 @@ impl Platform {
     pub async fn with(options: HttpOptions, journal: JournalOptions) -> Platform {
         let records: Arc<dyn Records> = Arc::new(MemoryRecords::new().expect("records"));
         let journal = Arc::new(MemoryJournal::new(journal));
-        let made = keys::first_key(&*records, Timestamp(0)).await.expect("a key").expect("the first");
+        let key = keys::first_key::<ServiceError>(&*records, Timestamp(0), |_| Ok(())).await;
+        let key = key.expect("a key").expect("the first");
         let far_ends = FarEnds::new(SimulatedClock::midnight());
         let ends = far_ends.clone();
+        let opened = Arc::new(AtomicUsize::new(0));
+        let counted = opened.clone();
         let parts = tocsin_pipeline::Parts {
             journal: journal.clone(),
             records: records.clone(),
@@ -78,7 +89,13 @@ impl Platform {
                 data_folder: std::path::PathBuf::new(),
                 networks: Networks::default(),
             },
-            opener: Arc::new(move |name, _, _| Ok(ends.channel(name.as_str()))),
+            opener: Arc::new(move |name, channel, _| {
+                if channel.options.get("path").is_some_and(|path| path == TAKEN) {
+                    return Err(vec![Problem::at("path", "is taken")]);
+                }
+                counted.fetch_add(1, Ordering::Relaxed);
+                Ok(ends.channel(name.as_str()))
+            }),
             options: tocsin_pipeline::PipelineOptions::default(),
             seed: 7,
         };
@@ -94,7 +111,7 @@ impl Platform {
         // The client wants one even for plain HTTP; a second installation is refused, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = Client::builder().build().expect("a client");
-        Platform { address, key: made.text, client, far_ends, stop: Some(stop), served }
+        Platform { address, key, client, far_ends, opened, stop: Some(stop), served }
     }
 
     /// With the application `quakes` and the subscriber `alice`.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use tocsin_face_http::{HttpOptions, metrics, openapi_document};
+use tocsin_face_http::{HttpOptions, openapi_document};
 use tocsin_store::journal::JournalOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -19,17 +19,8 @@ fn check_reference(name: &str, expected: &str) {
 }
 
 #[test]
-fn the_description_of_the_api_is_current() {
+fn the_committed_description_of_the_api_is_the_generated_one() {
     check_reference("openapi.json", &openapi_document());
-}
-
-#[test]
-fn the_reference_of_the_metrics_is_current() {
-    let page = format!(
-        "# Metrics of the HTTP face\n\nServed at `/metrics` in the text format of Prometheus. This page is made from the code.\n\n{}",
-        metrics::reference(metrics::METRICS)
-    );
-    check_reference("metrics-http.md", &page);
 }
 
 #[tokio::test]

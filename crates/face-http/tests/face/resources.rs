@@ -1,8 +1,10 @@
 //! Things that are made, read, changed and removed; lists while they change; conditions.
 
+use std::sync::atomic::Ordering;
+
 use serde_json::json;
 
-use crate::platform::{Platform, QUAKES, answer};
+use crate::platform::{Platform, QUAKES, TAKEN, answer};
 
 const JSON: &str = "application/json";
 
@@ -148,5 +150,83 @@ async fn applications_have_versions_and_lose_nothing_unasked() {
     assert_eq!(status, 204);
     assert_eq!(platform.get("/v1/applications/quakes").await.0, 404);
     assert_eq!(platform.get("/v1/applications/quakes/history").await.0, 200);
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn what_cannot_run_is_not_kept() {
+    let platform = Platform::with_quakes().await;
+    let put = async |text: &str| platform.put("/v1/applications/quakes", "application/yaml", text).await;
+    let broken = QUAKES.replace("out.ndjson", TAKEN);
+    let (status, refused) = put(&broken).await;
+    assert_eq!((status.as_u16(), refused["problems"][0]["path"].as_str()), (422, Some("channels.mail.options.path")));
+    let (_, present) = platform.get("/v1/applications/quakes").await;
+    assert_eq!((&present["version"], &present["running"]), (&json!(1), &json!(true)), "{present}");
+    let other = broken.replace("application: quakes", "application: others");
+    let (status, _) = platform.put("/v1/applications/others", "application/yaml", &other).await;
+    assert_eq!((status.as_u16(), platform.get("/v1/applications/others").await.0.as_u16()), (422, 404));
+
+    // What only concerns the workers of a channel does not open it again: a file has one writer.
+    let opened = platform.opened.load(Ordering::Relaxed);
+    let (status, applied) =
+        put(&QUAKES.replace("protocol: file", "protocol: file\n    retry: []\n    lease: 1m")).await;
+    assert_eq!(
+        (status.as_u16(), &applied["version"], &applied["running"]),
+        (200, &json!(2), &json!(true)),
+        "{applied}"
+    );
+    assert_eq!(platform.opened.load(Ordering::Relaxed), opened);
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn conditions_are_kept() {
+    let platform = Platform::with_quakes().await;
+    let get = async |tags: &[&str]| {
+        let request = tags.iter().fold(platform.request("GET", "/v1/subscribers/alice"), |request, tag| {
+            request.header("if-none-match", *tag)
+        });
+        let response = request.send().await.expect("an answer");
+        let tag = response.headers()["etag"].to_str().expect("text").to_owned();
+        (response.status().as_u16(), tag, response.text().await.expect("a body").is_empty())
+    };
+    for (tags, status) in [
+        (&["\"1\""][..], 304),
+        (&["W/\"1\""], 304),
+        (&["\"7\" , \"1\""], 304),
+        (&["\"7\"", "\"1\""], 304),
+        (&["*"], 304),
+        (&["\"7\""], 200),
+        (&["1"], 200),
+    ] {
+        assert_eq!(get(tags).await, (status, "\"1\"".to_owned(), status == 304), "{tags:?}");
+    }
+    let there = platform.request("PUT", "/v1/applications/others").header("content-type", "application/yaml");
+    let text = QUAKES.replace("application: quakes", "application: others");
+    assert_eq!(answer(there.header("if-match", "*").body(text)).await.0, 412);
+    for id in [".", "..", "a/b"] {
+        let (status, _) = platform.post("/v1/subscribers", JSON, &json!({"id": id}).to_string()).await;
+        assert_eq!(status, 422, "{id}");
+    }
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn the_last_admin_key_stays() {
+    let platform = Platform::start().await;
+    let remove = async |id: &str| answer(platform.request("DELETE", &format!("/v1/keys/{id}"))).await;
+    let make = async |scope: &str| {
+        let body = json!({"description": "", "scopes": [scope]}).to_string();
+        platform.post("/v1/keys", JSON, &body).await.1["id"].as_str().expect("an id").to_owned()
+    };
+    let first = platform.get("/v1/keys").await.1["items"][0]["id"].as_str().expect("an id").to_owned();
+    let lesser = make("keys:write").await;
+    let (status, refused) = remove(&first).await;
+    assert_eq!((status.as_u16(), refused["type"].as_str()), (409, Some("/problems/last-admin-key")), "{refused}");
+    assert_eq!(remove(&lesser).await.0, 204);
+    let second = make("admin").await;
+    assert_eq!(remove(&second).await.0, 204);
+    make("admin").await;
+    assert_eq!(remove(&first).await.0, 204);
     platform.stop().await;
 }

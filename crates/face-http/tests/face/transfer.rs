@@ -104,3 +104,28 @@ async fn a_bad_line_is_told_and_stops_no_other() {
     assert_eq!(answer.last(), Some(&serde_json::json!({"lines": 2_500, "stored": 0, "failed": 2_500})));
     platform.stop().await;
 }
+
+#[tokio::test]
+async fn each_line_may_name_its_own_class() {
+    let platform = Platform::with_quakes().await;
+    let rows = [
+        r#"{"application":"quakes","class":"strong","subscriber":"alice","key":"a","values":{"magnitude":5}}"#,
+        r#"{"application":"quakes","class":"stron","subscriber":"alice","values":{"magnitude":5}}"#,
+        r#"{"application":"others","class":"strong","subscriber":"alice","values":{"magnitude":5}}"#,
+        r#"{"subscriber":"alice","values":{"magnitude":5}}"#,
+        r#"["quakes","strong","alice"]"#,
+    ];
+    let answer = lines(&platform, "/v1/import/subscriptions", NDJSON, &rows.join("\n")).await;
+    assert_eq!(answer.last(), Some(&serde_json::json!({"lines": 5, "stored": 1, "failed": 4})), "{answer:?}");
+    for (refusal, path) in answer.iter().zip(["class", "application", "application", ""]) {
+        assert_eq!(refusal["error"]["problems"][0]["path"], path, "{refusal}");
+    }
+    let answer = lines(&platform, "/v1/import/subscriptions?class=weak", NDJSON, rows[0]).await;
+    assert_eq!(answer[0]["error"]["problems"][0]["message"], "is `strong`, but this import is for `weak`");
+
+    let rows = "application,class,subscriber,key,values.magnitude,values.depth\nquakes,strong,alice,b,6,\nquakes,strong,alice,c,6,7\n";
+    let answer = lines(&platform, "/v1/import/subscriptions", "text/csv", rows).await;
+    assert_eq!(answer.last(), Some(&serde_json::json!({"lines": 2, "stored": 1, "failed": 1})), "{answer:?}");
+    assert_eq!(answer[0]["error"]["problems"][0]["path"], "values.depth", "{answer:?}");
+    platform.stop().await;
+}

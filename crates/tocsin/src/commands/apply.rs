@@ -32,14 +32,6 @@ pub struct Args {
     expect_version: Option<u32>,
 }
 
-/// What the server would do.
-enum Preview {
-    /// It would do this.
-    Changes(Value),
-    /// It refuses to drop the data at these paths unless they are named.
-    WouldDrop(Vec<String>),
-}
-
 impl Args {
     /// Shows the difference, asks if it drops data, and applies.
     ///
@@ -54,46 +46,46 @@ impl Args {
         let Some(name) = application_name(&text) else {
             return Err(Failure::failed(format!("say `application: <name>` at the top of {}", self.file.display())));
         };
-        let preview = match self.put(client, &name, &text, true).await? {
-            Ok(changes) => Preview::Changes(changes),
-            Err(trouble) if trouble.slug() == "would-drop-data" => Preview::WouldDrop(drops(&trouble)),
-            Err(trouble) => return Err(self.failure(trouble)),
-        };
-        match preview {
-            Preview::Changes(changes) => {
-                show_differences(terminal, &name, &changes)?;
-                if self.dry_run
-                    || changes["differences"].as_array().is_some_and(Vec::is_empty)
-                        && changes["version"].as_u64() != Some(0)
-                {
-                    return Ok(());
-                }
-                if !self.yes && terminal.is_interactive() && !terminal.confirm("apply this?")? {
-                    return Err(Failure::failed("nothing was changed"));
-                }
+        let changes = self.put(client, &name, &text, true).await?.map_err(|trouble| self.failure(trouble))?;
+        show_differences(terminal, &name, &changes)?;
+        let refused = self.drops_not_allowed(&changes);
+        let nothing_to_do = changes["differences"].as_array().is_some_and(Vec::is_empty)
+            && changes["version"].as_u64() != Some(0)
+            && changes["running"] != false;
+        if nothing_to_do || self.dry_run && refused.is_empty() {
+            return Ok(());
+        }
+        if refused.is_empty() {
+            if !self.yes && terminal.is_interactive() && !terminal.confirm("apply this?")? {
+                return Err(Failure::failed("nothing was changed"));
             }
-            Preview::WouldDrop(paths) => {
-                for path in &paths {
-                    terminal.line(terminal.paint(Colour::Red, format_args!("- {} and its data", printable(path))))?;
-                }
-                let question = format!("drop this data for ever? It belongs to {} part(s) of {name}", paths.len());
-                if self.dry_run || self.yes || !terminal.confirm(&question)? {
-                    let flags: Vec<String> =
-                        paths.iter().map(|path| format!("--allow-drop {}", printable(path))).collect();
-                    let how = if flags.is_empty() { "--allow-drop".to_owned() } else { flags.join(" ") };
-                    return Err(Failure {
-                        exit: Exit::Failed,
-                        message: format!("nothing was changed; to drop the data add {how}"),
-                        details: vec![],
-                    });
-                }
-                self.allow_drop.extend(paths);
+        } else {
+            let question = format!("apply this and drop the data of {}?", refused.join(", "));
+            if self.dry_run || self.yes || !terminal.confirm(&question)? {
+                let flags: Vec<String> = refused.iter().map(|path| format!("--allow-drop {path}")).collect();
+                return Err(Failure {
+                    exit: Exit::Failed,
+                    message: format!("nothing was changed; to drop the data add {}", flags.join(" ")),
+                    details: vec![],
+                });
             }
+            self.allow_drop.extend(refused);
         }
         let done = self.put(client, &name, &text, false).await?.map_err(|trouble| self.failure(trouble))?;
         let version = done["version"].as_u64().unwrap_or_default();
         terminal.line(terminal.paint(Colour::Green, format_args!("{name} runs as version {version}")))?;
         Ok(())
+    }
+
+    /// What would be dropped and is not allowed to be.
+    fn drops_not_allowed(&self, changes: &Value) -> Vec<String> {
+        let differences = changes["differences"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let drops = differences.iter().filter(|difference| difference["drops"] == true);
+        let paths = drops.filter_map(|difference| difference["allow"].as_str().or(difference["path"].as_str()));
+        paths
+            .filter(|path| !self.allow_drop.iter().any(|allowed| allowed == path))
+            .map(|path| printable(path).into_owned())
+            .collect()
     }
 
     async fn put(&self, client: &Client, name: &str, text: &str, dry_run: bool) -> Outcome<Result<Value, Trouble>> {
@@ -138,22 +130,14 @@ fn application_name(text: &str) -> Option<String> {
     (!value.is_empty()).then(|| value.to_owned())
 }
 
-/// The paths that a refusal lists, wherever it lists them.
-fn drops(trouble: &Trouble) -> Vec<String> {
-    for member in ["drops", "paths", "allow_drop"] {
-        if let Some(paths) = trouble.body[member].as_array() {
-            return paths.iter().filter_map(|path| path.as_str().map(str::to_owned)).collect();
-        }
-    }
-    let problems = trouble.body["problems"].as_array().map(Vec::as_slice).unwrap_or_default();
-    problems.iter().filter_map(|problem| problem["path"].as_str().map(str::to_owned)).collect()
-}
-
 fn show_differences(terminal: &Terminal, name: &str, changes: &Value) -> std::io::Result<()> {
     let none = Vec::new();
     let differences = changes["differences"].as_array().unwrap_or(&none);
     match (differences.is_empty(), changes["version"].as_u64()) {
         (true, None | Some(0)) => terminal.line(terminal.paint(Colour::Green, format_args!("+ {name} is new")))?,
+        (true, Some(version)) if changes["running"] == false => {
+            terminal.line(format_args!("{name}: nothing to change, but version {version} does not run yet"))?
+        }
         (true, Some(version)) => terminal.line(format_args!("{name}: nothing to change, version {version} runs"))?,
         (false, _) => {}
     }
@@ -189,6 +173,10 @@ mod tests {
     use crate::commands::fake_server::FakeServer;
 
     async fn check(args: &[&str], answers: Vec<(u16, Value)>, expected: Expect) {
+        expected.assert_eq(&told(args, answers).await);
+    }
+
+    async fn told(args: &[&str], answers: Vec<(u16, Value)>) -> String {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("app.yaml");
         std::fs::write(&file, "# mine\napplication: quakes # the name\nevents: {}\n").expect("written");
@@ -199,7 +187,7 @@ mod tests {
         let outcome = command.args.run(&terminal, &server.client()).await;
         let end = outcome.map_or_else(|failure| format!("failed: {failure}"), |()| "ok".to_owned());
         let text = format!("{}{end}\n{}", captured.text(), server.requests().join("\n"));
-        expected.assert_eq(&text.replace(&*file.to_string_lossy(), "app.yaml"));
+        text.replace(&*file.to_string_lossy(), "app.yaml")
     }
 
     #[derive(clap::Parser)]
@@ -235,19 +223,18 @@ mod tests {
 
     #[tokio::test]
     async fn data_is_not_dropped_unless_named() {
-        let refusal = json!({"type": "/problems/would-drop-data", "title": "would drop data", "problems": [{"path": "subscriptions.nearby", "message": "12 subscriptions"}]});
+        let changes = json!({"version": 2, "differences": [{"kind": "removed", "path": "subscriptions.nearby", "text": "", "drops": true, "allow": "subscriptions.nearby"}]});
         check(
             &["--yes"],
-            vec![(409, refusal)],
+            vec![(200, changes.clone())],
             expect![[r#"
-            - subscriptions.nearby and its data
+            - subscriptions.nearby (drops data)
             failed: nothing was changed; to drop the data add --allow-drop subscriptions.nearby
             PUT /v1/applications/quakes?dry_run=true [application/yaml] # mine
             application: quakes # the name
             events: {}"#]],
         )
         .await;
-        let changes = json!({"version": 2, "differences": [{"kind": "removed", "path": "subscriptions.nearby", "text": "", "drops": true}]});
         check(
             &["--allow-drop", "subscriptions.nearby"],
             vec![(200, changes), (200, json!({"version": 3}))],
@@ -263,6 +250,23 @@ mod tests {
                 events: {}"#]],
         )
         .await;
+    }
+
+    #[tokio::test]
+    async fn a_new_application_is_told_once_and_one_that_does_not_run_is_applied_again() {
+        let new = json!({"name": "quakes", "version": 0, "differences": [], "warnings": [], "running": false});
+        let done = json!({"name": "quakes", "version": 1, "differences": [], "running": true});
+        let puts = |lines: &str| {
+            format!(
+                "{lines}ok\nPUT /v1/applications/quakes?dry_run=true [application/yaml] # mine\napplication: quakes # the name\n\
+                 events: {{}}\nPUT /v1/applications/quakes [application/yaml] # mine\napplication: quakes # the name\nevents: {{}}"
+            )
+        };
+        let expected = puts("+ quakes is new\nquakes runs as version 1\n");
+        assert_eq!(told(&[], vec![(200, new), (201, done.clone())]).await, expected);
+        let asleep = json!({"name": "quakes", "version": 1, "differences": [], "running": false});
+        let expected = puts("quakes: nothing to change, but version 1 does not run yet\nquakes runs as version 1\n");
+        assert_eq!(told(&[], vec![(200, asleep), (200, done)]).await, expected);
     }
 
     #[tokio::test]

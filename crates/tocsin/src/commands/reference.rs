@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use clap::{CommandFactory, ValueEnum};
 
-use crate::{cli::Cli, configuration, failure::Outcome, terminal::Terminal};
+use crate::{cli::Cli, configuration, failure::Outcome, metrics, terminal::Terminal};
 
 /// Arguments of `tocsin reference`.
 #[derive(Debug, clap::Args)]
@@ -17,6 +17,7 @@ pub struct Args {
 enum Page {
     Commands,
     Configuration,
+    Metrics,
 }
 
 impl Args {
@@ -28,6 +29,7 @@ impl Args {
         let page = match self.page {
             Page::Commands => commands_page(),
             Page::Configuration => configuration::reference_page(),
+            Page::Metrics => metrics::reference_page(),
         };
         Ok(terminal.bytes(page.as_bytes())?)
     }

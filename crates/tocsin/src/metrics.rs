@@ -1,0 +1,134 @@
+//! Every metric of the process: what the steps count, beside what the HTTP face does. The reference page is generated
+//! from these lists, and a test compares them with the code.
+
+use tocsin_face_http::metrics::{self as face, Kind, Metric};
+
+/// Upper bounds of the buckets of every histogram: all of them measure seconds, from a look-up in memory to a far side
+/// that hardly answers.
+pub const SECONDS: &[f64] = &[
+    0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+    300.0,
+];
+
+/// What the steps count, in their order.
+pub const STEPS: &[Metric] = &[
+    counter("accept_batches_total", "", "Event batches accepted."),
+    counter("accept_events_total", "", "Events accepted."),
+    counter("accept_duplicates_total", "", "Submissions that were there already, by their idempotency key."),
+    counter("accept_refused_total", "", "Submissions refused because a bound was reached or the disk was full."),
+    histogram("match_duration_seconds", "", "Matching of one quantum of event batches, with its commit."),
+    counter("match_quanta_total", "", "Quanta matched."),
+    counter("match_event_batches_total", "", "Event batches matched."),
+    counter("match_failed_batches_total", "", "Event batches set aside because matching failed."),
+    counter("match_notification_batches_total", "", "Notification batches made."),
+    counter("match_notifications_total", "", "Notifications made."),
+    counter("match_rule_failures_total", "", "Pairs of event and subscription that no rule could decide, so no match."),
+    counter("match_unusable_subscriptions_total", "", "Stored subscriptions that do not fit their class any more."),
+    counter("format_panics_total", "", "Notifications whose formatting broke; they are suspended."),
+    counter("deliver_attempts_total", "channel, outcome", "Attempts, by what the far side made of them."),
+    histogram("deliver_duration_seconds", "channel", "One attempt, from handing over to the far side's answer."),
+    counter(
+        "deliver_outcomes_total",
+        "outcome",
+        "Attempts recorded: delivered, deferred, refused, suspended and so on.",
+    ),
+    counter(
+        "deliver_unsent_total",
+        "outcome",
+        "Notifications that were not sent: expired, or suspended before an attempt.",
+    ),
+    counter("deliver_leases_lost_total", "", "Work items that were taken from a worker that was too slow."),
+    counter("deliver_panics_total", "", "Work items whose worker broke; another takes them."),
+    histogram("upkeep_duration_seconds", "", "One round of removing what is past its retention."),
+    counter("upkeep_removed_batches_total", "", "Batches removed because their retention was over."),
+];
+
+const fn counter(name: &'static str, labels: &'static str, help: &'static str) -> Metric {
+    Metric { name, kind: Kind::Counter, labels, help }
+}
+
+const fn histogram(name: &'static str, labels: &'static str, help: &'static str) -> Metric {
+    Metric { name, kind: Kind::Histogram, labels, help }
+}
+
+/// Tells the installed recorder what each metric means.
+pub fn describe() {
+    for list in [STEPS, face::GAUGES, face::METRICS] {
+        face::describe(list);
+    }
+}
+
+/// `docs/reference/metrics.md`.
+pub fn reference_page() -> String {
+    format!(
+        "# Metrics\n\n<!-- Generated from the code; `UPDATE=1 cargo test -p tocsin` writes it anew. -->\n\n\
+         Served at `/metrics` in the text format of Prometheus, without a key; `metrics.enabled` closes it. Counters begin \
+         at the start of the process. Histograms measure seconds.\n\n\
+         ## The steps of the flow\n\n{}\n## What waits and what is stored\n\n{}\n## The HTTP face\n\n{}",
+        face::reference(STEPS),
+        face::reference(face::GAUGES),
+        face::reference(face::METRICS)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, fs, path::Path};
+
+    use super::*;
+
+    fn names_in(folder: &Path, found: &mut BTreeSet<String>) {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                names_in(&path, found);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                let text = fs::read_to_string(&path).expect("text");
+                for kind in ["counter", "gauge", "histogram"] {
+                    let call = format!("metrics::{kind}!(");
+                    let uses = text.split(&call).skip(1);
+                    let named = uses.filter_map(|rest| rest.trim_start().strip_prefix('"')?.split('"').next());
+                    found.extend(named.map(str::to_owned));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_metric_of_the_code_is_described() {
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut used = BTreeSet::new();
+        for entry in fs::read_dir(crates).expect("the crates") {
+            let source = entry.expect("an entry").path().join("src");
+            if source.is_dir() {
+                names_in(&source, &mut used);
+            }
+        }
+        let described: BTreeSet<String> =
+            [STEPS, face::GAUGES, face::METRICS].concat().iter().map(|metric| metric.name.to_owned()).collect();
+        let unknown: Vec<&String> = used.difference(&described).collect();
+        assert!(unknown.is_empty(), "not described: {unknown:?}");
+        // Gauges are set by their name in a variable, so that the source does not show them in that form.
+        let unused: Vec<&Metric> =
+            STEPS.iter().chain(face::METRICS).filter(|metric| !used.contains(metric.name)).collect();
+        assert!(unused.is_empty(), "described, but not measured: {unused:?}");
+    }
+
+    #[test]
+    fn the_committed_page_is_the_generated_one() {
+        crate::cli::compare_reference("metrics.md", &reference_page());
+    }
+
+    #[test]
+    fn names_end_with_their_unit() {
+        for metric in [STEPS, face::GAUGES, face::METRICS].concat() {
+            let fits = match metric.kind {
+                Kind::Counter => metric.name.ends_with("_total"),
+                Kind::Histogram => metric.name.ends_with("_seconds"),
+                Kind::Gauge => !metric.name.ends_with("_total"),
+            };
+            assert!(fits, "{}", metric.name);
+        }
+        assert!(SECONDS.is_sorted());
+    }
+}
