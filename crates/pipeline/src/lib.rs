@@ -339,14 +339,10 @@ impl Pipeline {
         self.stop.cancel();
         let tasks = std::mem::take(&mut *self.tasks.lock());
         let running = std::mem::take(&mut *self.running.lock());
-        let all = async {
-            for task in tasks {
-                let _ = task.await;
-            }
-            for running in running.into_values() {
-                running.stop().await;
-            }
-        };
+        // All at once: nobody goes on sending while another is waited for.
+        let stopping = running.values().map(|running| running.stop());
+        let all =
+            async { tokio::join!(futures_util::future::join_all(stopping), futures_util::future::join_all(tasks)) };
         tokio::time::timeout(patience, all).await.is_ok()
     }
 }

@@ -40,12 +40,15 @@ pub(crate) struct Running {
     compiled: ArcSwap<Compiled>,
     channels: ArcSwap<BTreeMap<Name, Arc<Open>>>,
     workers: Mutex<BTreeMap<Name, Working>>,
+    /// Replaced by others, but not done yet.
+    leaving: Mutex<Vec<Working>>,
 }
 
 /// The tasks that work for one channel.
 struct Working {
     stop: CancellationToken,
     retry: RetrySchedule,
+    lease: std::time::Duration,
     worker: JoinHandle<()>,
     recorder: JoinHandle<()>,
 }
@@ -58,6 +61,7 @@ impl Running {
             compiled: ArcSwap::new(compiled.clone()),
             channels: ArcSwap::default(),
             workers: Mutex::default(),
+            leaving: Mutex::default(),
         });
         running.change(flow, compiled, waiting)?;
         Ok(running)
@@ -113,12 +117,15 @@ impl Running {
             definition.map_or(RetrySchedule { delays: Vec::new(), jitter_percent: 0 }, |found| found.retry.clone());
         let lease = definition.map_or(LEASE, |found| found.lease);
         let mut workers = self.workers.lock();
-        if workers.get(&channel).is_some_and(|working| working.retry == retry) {
+        if workers.get(&channel).is_some_and(|working| working.retry == retry && working.lease == lease) {
             return;
         }
         if let Some(replaced) = workers.remove(&channel) {
             // It ends what it has begun; the new one takes what is not claimed.
             replaced.stop.cancel();
+            let mut leaving = self.leaving.lock();
+            leaving.retain(|working| !working.recorder.is_finished());
+            leaving.push(replaced);
         }
         let bound = flow.options.in_flight_per_channel.max(1);
         let (reports, reports_in) = mpsc::channel(bound);
@@ -137,6 +144,7 @@ impl Running {
         let stop = CancellationToken::new();
         let working = Working {
             retry,
+            lease,
             worker: tokio::spawn(worker.run(stop.clone())),
             recorder: tokio::spawn(recorder.run()),
             stop,
@@ -166,8 +174,7 @@ impl Running {
 
     /// Ends all tasks where they are.
     pub async fn abandon(&self) {
-        let workers = std::mem::take(&mut *self.workers.lock());
-        for working in workers.into_values() {
+        for working in self.dismiss() {
             for task in [working.worker, working.recorder] {
                 task.abort();
                 let _ = task.await;
@@ -176,13 +183,23 @@ impl Running {
         self.channels.store(Arc::default());
     }
 
-    /// Ends what is in flight and closes the channels.
-    pub async fn stop(&self) {
+    /// All who work for a channel, or still do.
+    fn dismiss(&self) -> Vec<Working> {
+        let leaving = std::mem::take(&mut *self.leaving.lock());
         let workers = std::mem::take(&mut *self.workers.lock());
-        for working in workers.values() {
+        workers.into_values().chain(leaving).collect()
+    }
+
+    /// Ends what is in flight and closes the channels. What was not begun stays in the journal as it is.
+    pub async fn stop(&self) {
+        let workers = self.dismiss();
+        for working in &workers {
             working.stop.cancel();
         }
-        for working in workers.into_values() {
+        for open in self.channels.load().values() {
+            open.wind_down();
+        }
+        for working in workers {
             let _ = working.worker.await;
             let _ = working.recorder.await;
         }
