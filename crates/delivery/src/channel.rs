@@ -130,7 +130,11 @@ pub trait OpenChannel: Send + Sync {
     /// Why the channel as a whole is not working, if so. Work for it may as well wait.
     fn down(&self) -> Option<Reason>;
 
-    /// Takes nothing new, finishes what is on its way within 30 seconds, answers the rest with `Deferred` and says
-    /// goodbye to the far side.
+    /// Takes nothing new from now on, and answers what is still waiting with `Deferred` for the reason `Untried`; what
+    /// is on its way goes on.
+    fn wind_down(&self) {}
+
+    /// Takes nothing new, finishes what is on its way within 30 seconds, answers the rest with `Deferred` (what was not
+    /// begun with the reason `Untried`) and says goodbye to the far side.
     async fn close(self: Box<Self>);
 }

@@ -140,6 +140,8 @@ impl Drop for Pending {
         let answer = self.ready.take().unwrap_or_else(|| {
             let reason = if std::thread::panicking() {
                 Reason::new(ReasonKind::Internal, "the attempt broke off in the middle of our own work")
+            } else if self.sent_at.is_none() {
+                Reason::new(ReasonKind::Untried, "the channel was closed before it was sent")
             } else {
                 Reason::new(ReasonKind::Connection, "the channel was closed before there was an answer")
             };
@@ -414,6 +416,10 @@ impl OpenChannel for Running {
         self.far_side.probe().await
     }
 
+    fn wind_down(&self) {
+        self.queue.close();
+    }
+
     fn down(&self) -> Option<Reason> {
         self.far_side.down()
     }
@@ -515,10 +521,7 @@ mod tests {
         assert!(queue.pop().await.is_none());
         for _ in 0..3 {
             let answer = answered.recv().await.expect("an answer");
-            assert_eq!(
-                show(&answer.disposition),
-                "deferred Connection the channel was closed before there was an answer"
-            );
+            assert_eq!(show(&answer.disposition), "deferred Untried the channel was closed before it was sent");
         }
         assert!(answered.recv().await.is_none(), "and none twice");
     }

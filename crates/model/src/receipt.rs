@@ -68,6 +68,8 @@ pub enum ReasonKind {
     AttemptsExhausted,
     /// Something of our own broke.
     Internal,
+    /// Nothing was tried, because the channel was closed first. It is no attempt.
+    Untried,
 }
 
 impl Reason {

@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::FutureExt;
 use tocsin_delivery::{Answer, Facts, Outgoing, Ticket};
 use tocsin_formatting::{DeviceScope, EventScope, Scope};
 use tocsin_matching::notify::NotifyFields;
@@ -20,7 +21,7 @@ use tocsin_model::{
     content::Content,
     event::EventBatch,
     field::Row,
-    id::{EventBatchId, EventId, Name, NotificationId, SubscriptionId},
+    id::{EventBatchId, EventId, Name, NotificationBatchId, NotificationId, SubscriptionId},
     notification::Notifications,
     receipt::{Outcome, Reason, ReasonKind},
     subscriber::Device,
@@ -32,7 +33,7 @@ use tocsin_store::{
     records::Recipient,
 };
 use tokio::{
-    sync::{Semaphore, mpsc},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
@@ -40,6 +41,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Flow,
     compile::Compiled,
+    options::PipelineOptions,
     record_receipts::Report,
     running::{Open, Running},
 };
@@ -50,6 +52,12 @@ const ITEMS: usize = 64;
 const RECIPIENTS: usize = 128;
 /// How long a work item rests that could not even be read.
 const REST_AFTER_FAILURE: Duration = Duration::from_secs(5);
+/// How long a work item rests whose batch is gone.
+const REST_OF_LOST: Duration = Duration::from_secs(3600);
+/// Work items that are read while they wait for their turn.
+const ITEMS_AHEAD: usize = 4;
+/// How often a channel that is down is looked at while it still has work on its way.
+const DOWN_PAUSE: Duration = Duration::from_secs(1);
 
 /// Claims the due work of one channel until it is stopped.
 pub(crate) struct Worker {
@@ -66,25 +74,30 @@ impl Worker {
     pub async fn run(self, stop: CancellationToken) {
         let worker = Arc::new(self);
         let items = Arc::new(Semaphore::new(ITEMS));
-        let notifications = Arc::new(Semaphore::new(worker.flow.options.in_flight_per_channel));
+        let bounds = Arc::new(Bounds::new(&worker.flow.options));
         let mut tasks = JoinSet::new();
         let mut arrivals = worker.flow.journal.arrivals().work;
         while !stop.is_cancelled() {
             let Some(permit) = stop.run_until_cancelled(items.clone().acquire_owned()).await else { break };
             let permit = permit.expect("the semaphore is never closed");
-            while let Some(ended) = tasks.try_join_next() {
-                report_panic(ended);
+            while tasks.try_join_next().is_some() {}
+            let is_down = worker.is_down();
+            let idle = items.available_permits() == ITEMS - 1 && bounds.is_idle();
+            if is_down && !idle {
+                drop(permit);
+                stop.run_until_cancelled(tokio::time::sleep(DOWN_PAUSE)).await;
+                continue;
             }
             arrivals.mark_unchanged();
-            let limit = 1 + items.available_permits();
+            let limit = if is_down { 1 } else { 1 + items.available_permits() };
             match worker.claim(limit).await {
                 Ok(claimed) if !claimed.is_empty() => {
                     let mut permits = vec![permit];
                     for item in claimed {
                         let permit = permits.pop().or_else(|| items.clone().try_acquire_owned().ok());
-                        let (worker, notifications, stop) = (worker.clone(), notifications.clone(), stop.clone());
+                        let (worker, bounds, stop) = (worker.clone(), bounds.clone(), stop.clone());
                         tasks.spawn(async move {
-                            worker.deliver(item, notifications, &stop).await;
+                            worker.deliver(item, &bounds, &stop).await;
                             drop(permit);
                         });
                     }
@@ -100,13 +113,17 @@ impl Worker {
                 }
                 Err(error) => {
                     tracing::error!(%error, channel = %worker.channel, "work cannot be claimed");
-                    tokio::time::sleep(REST_AFTER_FAILURE).await;
+                    stop.run_until_cancelled(tokio::time::sleep(REST_AFTER_FAILURE)).await;
                 }
             }
         }
-        while let Some(ended) = tasks.join_next().await {
-            report_panic(ended);
-        }
+        while tasks.join_next().await.is_some() {}
+    }
+
+    /// Whether the channel as a whole is not working. Then one item at a time finds out when it does again, and the
+    /// others wait without using up their attempts.
+    fn is_down(&self) -> bool {
+        self.running.channel(&self.channel).is_some_and(|open| open.down().is_some())
     }
 
     async fn claim(&self, limit: usize) -> Result<Vec<WorkItem>, StoreError> {
@@ -125,50 +142,104 @@ impl Worker {
         }
     }
 
-    async fn deliver(&self, item: WorkItem, notifications: Arc<Semaphore>, stop: &CancellationToken) {
-        let claim = item.claim;
-        let loaded = match Loaded::read(&self.flow, &item).await {
-            Ok(loaded) => loaded,
-            Err(error) => {
-                tracing::error!(%error, item = %claim.id, "a work item cannot be read yet");
-                let due = self.flow.clock.now() + REST_AFTER_FAILURE;
-                let _ = self.flow.journal.release(claim, Some(due)).await;
-                return;
-            }
-        };
-        let wanted = loaded.ordinals.len().clamp(1, self.flow.options.in_flight_per_channel) as u32;
-        let Some(permit) = stop.run_until_cancelled(notifications.acquire_many_owned(wanted)).await else {
-            let _ = self.flow.journal.release(claim, None).await;
-            return;
-        };
-        let permit = permit.expect("the semaphore is never closed");
-        let key = next_key();
-        let begun = Report::Begun { key, item, accepted: loaded.accepted.clone() };
-        if self.reports.send(begun).await.is_err() {
+    /// Delivers an item. One that makes our own work panic is tried again when its lease is over.
+    async fn deliver(&self, item: WorkItem, bounds: &Bounds, stop: &CancellationToken) {
+        let (claim, key) = (item.claim, next_key());
+        if self.reports.send(Report::Begun { key, item: item.clone() }).await.is_err() {
             return;
         }
-        let (fed, left) = self.feed(key, &loaded, stop).await;
-        let _ = self.reports.send(Report::Fed { key, fed, left, permit: Some(permit) }).await;
+        let given_back = match AssertUnwindSafe(self.deliver_begun(key, item, bounds, stop)).catch_unwind().await {
+            Ok(Ok(())) => return,
+            Ok(Err(given_back)) => Some(given_back),
+            Err(_) => {
+                tracing::error!(item = %claim.id, "delivering a work item panicked");
+                metrics::counter!("deliver_panics_total").increment(1);
+                None
+            }
+        };
+        let _ = self.reports.send(Report::GivenBack { key }).await;
+        if let Some(GivenBack { due_at }) = given_back {
+            let _ = self.flow.journal.release(claim, due_at).await;
+        }
     }
 
-    /// Formats and hands over one notification after the other. Gives how many were reported or handed over, and those
-    /// that were not tried because of `stop` or because the records failed.
-    async fn feed(&self, key: u64, loaded: &Loaded, stop: &CancellationToken) -> (usize, Vec<u32>) {
+    async fn deliver_begun(
+        &self,
+        key: u64,
+        item: WorkItem,
+        bounds: &Bounds,
+        stop: &CancellationToken,
+    ) -> Result<(), GivenBack> {
+        let Some(ahead) = stop.run_until_cancelled(bounds.ahead.acquire()).await else {
+            return Err(GivenBack { due_at: None });
+        };
+        let loaded = match Loaded::read(&self.flow, &item).await {
+            Ok(loaded) => loaded,
+            Err(Unreadable::ForNow(error)) => {
+                tracing::error!(%error, item = %item.claim.id, "a work item cannot be read yet");
+                return Err(GivenBack { due_at: Some(self.flow.clock.now() + REST_AFTER_FAILURE) });
+            }
+            Err(Unreadable::ForGood(what)) => return self.suspend_unread(key, &item, &what, bounds).await,
+        };
+        let accepted = Report::Read { key, accepted: loaded.accepted.clone() };
+        let Some(permit) = stop.run_until_cancelled(bounds.permit(loaded.ordinals.len())).await else {
+            return Err(GivenBack { due_at: None });
+        };
+        drop(ahead);
+        if self.reports.send(accepted).await.is_err() {
+            return Ok(());
+        }
+        let Fed { fed, left, due_at } = self.feed(key, &loaded, item.due_at, stop).await;
+        let _ = self.reports.send(Report::Fed { key, fed, left, due_at, permit }).await;
+        Ok(())
+    }
+
+    /// An item that nobody can read waits for an operator, who sees why.
+    async fn suspend_unread(&self, key: u64, item: &WorkItem, what: &str, bounds: &Bounds) -> Result<(), GivenBack> {
+        tracing::error!(item = %item.claim.id, batch = %item.batch, what, "a work item cannot be read and is suspended");
+        let now = self.flow.clock.now();
+        let ordinals = match &item.ordinals {
+            Some(ordinals) => ordinals.clone(),
+            None => {
+                let next = NotificationBatchId(item.batch.0.saturating_add(1));
+                let heads = self.flow.journal.notification_batches(Some(next), 1).await.unwrap_or_default();
+                match heads.first() {
+                    Some((id, _, count)) if *id == item.batch => (0..*count).collect(),
+                    // Not even how many there are is known, so there is nothing to suspend.
+                    _ => return Err(GivenBack { due_at: Some(now + REST_OF_LOST) }),
+                }
+            }
+        };
+        let permit = bounds.permit(ordinals.len()).await;
+        let fed = ordinals.len();
+        for ordinal in ordinals {
+            let reason = Reason::new(ReasonKind::Internal, what);
+            let report = Report::Unsent { key, ordinal, at: now, outcome: Outcome::Suspended, reason };
+            if self.reports.send(report).await.is_err() {
+                return Ok(());
+            }
+        }
+        let _ = self.reports.send(Report::Fed { key, fed, left: Vec::new(), due_at: now, permit }).await;
+        Ok(())
+    }
+
+    /// Formats and hands over one notification after the other, until all are, or `stop`, or the records fail.
+    async fn feed(&self, key: u64, loaded: &Loaded, due_at: Timestamp, stop: &CancellationToken) -> Fed {
         let mut fed = 0;
         for chunk in loaded.ordinals.chunks(RECIPIENTS) {
-            let subscriptions: Vec<SubscriptionId> =
-                chunk.iter().map(|ordinal| loaded.notifications().subscriptions[*ordinal as usize]).collect();
-            let recipients = match self.flow.records.recipients(&subscriptions).await {
+            let recipients = match self.recipients(loaded, chunk).await {
                 Ok(recipients) => recipients,
                 Err(error) => {
                     tracing::error!(%error, channel = %self.channel, "recipients cannot be read yet");
-                    return (fed, loaded.ordinals[fed..].to_vec());
+                    let due_at = self.flow.clock.now() + REST_AFTER_FAILURE;
+                    return Fed { fed, left: loaded.ordinals[fed..].to_vec(), due_at };
                 }
             };
             let mut ready: Vec<(Arc<Open>, Vec<Outgoing>)> = Vec::new();
             for (ordinal, recipient) in chunk.iter().zip(recipients) {
                 let now = self.flow.clock.now();
-                match self.prepare(key, loaded, *ordinal, recipient, now) {
+                let prepared = recipient.and_then(|recipient| self.prepare(key, loaded, *ordinal, recipient, now));
+                match prepared {
                     Ok((channel, outgoing)) => match ready.iter_mut().find(|(open, _)| Arc::ptr_eq(open, &channel)) {
                         Some((_, waiting)) => waiting.push(outgoing),
                         None => ready.push((channel, vec![outgoing])),
@@ -176,7 +247,7 @@ impl Worker {
                     Err(Unsent { outcome, reason }) => {
                         let report = Report::Unsent { key, ordinal: *ordinal, at: now, outcome, reason };
                         if self.reports.send(report).await.is_err() {
-                            return (fed, Vec::new());
+                            return Fed { fed, left: Vec::new(), due_at };
                         }
                     }
                 }
@@ -186,11 +257,38 @@ impl Worker {
                 channel.send_all(outgoing, &self.answers).await;
             }
             if stop.is_cancelled() {
-                return (fed, loaded.ordinals[fed..].to_vec());
+                return Fed { fed, left: loaded.ordinals[fed..].to_vec(), due_at };
             }
             tokio::task::yield_now().await;
         }
-        (fed, Vec::new())
+        Fed { fed, left: Vec::new(), due_at }
+    }
+
+    /// The recipients of some notifications. If one of them is damaged, only it is suspended.
+    async fn recipients(
+        &self,
+        loaded: &Loaded,
+        chunk: &[u32],
+    ) -> Result<Vec<Result<Option<Recipient>, Unsent>>, StoreError> {
+        let of = |ordinal: &u32| loaded.notifications().subscriptions[*ordinal as usize];
+        let subscriptions: Vec<SubscriptionId> = chunk.iter().map(of).collect();
+        match self.flow.records.recipients(&subscriptions).await {
+            Ok(recipients) => return Ok(recipients.into_iter().map(Ok).collect()),
+            Err(StoreError::Damaged(_)) => {}
+            Err(error) => return Err(error),
+        }
+        let mut apart = Vec::with_capacity(subscriptions.len());
+        for subscription in subscriptions {
+            apart.push(match self.flow.records.recipients(&[subscription]).await {
+                Ok(found) => Ok(found.into_iter().next().flatten()),
+                Err(StoreError::Damaged(what)) => {
+                    let text = format!("the records of subscription {subscription} are damaged: {what}");
+                    Err(Unsent::suspended(ReasonKind::Internal, text))
+                }
+                Err(error) => return Err(error),
+            });
+        }
+        Ok(apart)
     }
 
     /// Makes what leaves: the channel of the recipient's device, and the message.
@@ -322,13 +420,45 @@ impl Unsent {
     }
 }
 
-fn report_panic(ended: Result<(), tokio::task::JoinError>) {
-    if let Err(error) = ended
-        && error.is_panic()
-    {
-        // The item stays claimed until its lease ends, and is then tried by another.
-        tracing::error!(%error, "delivering a work item panicked");
-        metrics::counter!("deliver_panics_total").increment(1);
+/// Why an item goes back to the journal untouched: there is no time for it now, or it is due again at this time.
+struct GivenBack {
+    due_at: Option<Timestamp>,
+}
+
+/// How far feeding came: how many were reported or handed over, and what is left, which is due then.
+struct Fed {
+    fed: usize,
+    left: Vec<u32>,
+    due_at: Timestamp,
+}
+
+/// How much of a channel is worked on at the same time.
+struct Bounds {
+    /// Notifications formatted or on their way.
+    notifications: Arc<Semaphore>,
+    notifications_max: usize,
+    /// Items read while they wait for those before them.
+    ahead: Semaphore,
+}
+
+impl Bounds {
+    fn new(options: &PipelineOptions) -> Self {
+        let notifications_max = options.in_flight_per_channel.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
+        Bounds {
+            notifications: Arc::new(Semaphore::new(notifications_max)),
+            notifications_max,
+            ahead: Semaphore::new(ITEMS_AHEAD),
+        }
+    }
+
+    /// Waits until so many may be on their way; more than may ever be count as all.
+    async fn permit(&self, count: usize) -> OwnedSemaphorePermit {
+        let count = count.clamp(1, self.notifications_max) as u32;
+        self.notifications.clone().acquire_many_owned(count).await.expect("the semaphore is never closed")
+    }
+
+    fn is_idle(&self) -> bool {
+        self.notifications.available_permits() == self.notifications_max
     }
 }
 
@@ -354,20 +484,35 @@ struct Loaded {
     events: HashMap<EventId, LoadedEvent>,
 }
 
+/// Why an item cannot be delivered.
+enum Unreadable {
+    /// The store fails.
+    ForNow(StoreError),
+    /// What was stored is no use.
+    ForGood(String),
+}
+
+impl From<StoreError> for Unreadable {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Damaged(_) | StoreError::Missing(_) => Unreadable::ForGood(error.to_string()),
+            error => Unreadable::ForNow(error),
+        }
+    }
+}
+
 impl Loaded {
-    async fn read(flow: &Flow, item: &WorkItem) -> Result<Loaded, StoreError> {
-        let missing = |what: String| StoreError::Missing(what);
+    async fn read(flow: &Flow, item: &WorkItem) -> Result<Loaded, Unreadable> {
         let batch = flow
             .journal
             .notification_batch(item.batch)
             .await?
-            .ok_or_else(|| missing(format!("batch {}", item.batch)))?;
+            .ok_or_else(|| Unreadable::ForGood(format!("batch {} is gone", item.batch)))?;
         let head = &batch.head;
-        let compiled = flow
-            .versions
-            .get(&head.application, head.version)
-            .await?
-            .ok_or_else(|| missing(format!("version {} of `{}`", head.version, head.application)))?;
+        let compiled = flow.versions.get(&head.application, head.version).await?.ok_or_else(|| {
+            let (version, application) = (head.version, &head.application);
+            Unreadable::ForGood(format!("version {version} of `{application}` cannot be compiled; see `tocsin check`"))
+        })?;
         let event_of: Vec<EventId> = batch.notifications.event_of_each().collect();
         let ordinals: Vec<u32> = match &item.ordinals {
             Some(ordinals) => ordinals.clone(),
@@ -384,8 +529,14 @@ impl Loaded {
         }
         let mut events = HashMap::new();
         for (id, ordinals) in wanted {
-            if let Some((events_batch, _)) = flow.journal.event_batch(id).await? {
-                read_events(flow, &compiled, &head.rule, &events_batch, ordinals, &mut events).await?;
+            // Of events that are gone or damaged, each notification is suspended by itself.
+            match flow.journal.event_batch(id).await {
+                Ok(Some((batch, _))) => {
+                    read_events(flow, &compiled, &head.rule, &batch, ordinals, &mut events).await?;
+                }
+                Ok(None) => {}
+                Err(StoreError::Damaged(what)) => tracing::error!(batch = %id, what, "an event batch cannot be read"),
+                Err(error) => return Err(error.into()),
             }
         }
         let accepted = event_of

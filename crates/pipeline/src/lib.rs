@@ -360,15 +360,12 @@ impl Pipeline {
     pub async fn drain(&self, patience: Duration) -> bool {
         self.stop.cancel();
         let tasks = std::mem::take(&mut *self.tasks.lock());
-        let running = std::mem::take(&mut *self.running.lock());
-        let all = async {
-            for task in tasks {
-                let _ = task.await;
-            }
-            for running in running.into_values() {
-                running.stop().await;
-            }
-        };
+        // They stay known: who submits meanwhile is asked to come again, not told that there is no such application.
+        let running: Vec<Arc<Running>> = self.running.lock().values().cloned().collect();
+        // All at once: nobody goes on sending while another is waited for.
+        let stopping = running.iter().map(|running| running.stop());
+        let all =
+            async { tokio::join!(futures_util::future::join_all(stopping), futures_util::future::join_all(tasks)) };
         tokio::time::timeout(patience, all).await.is_ok()
     }
 }

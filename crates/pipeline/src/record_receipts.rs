@@ -1,6 +1,7 @@
 //! 4. Dispositions become receipts, retries, suspensions.
 //!
-//! In chunks, so that nothing durable is written once per notification.//!
+//! In chunks, so that nothing durable is written once per notification.
+//!
 //! One recorder per channel gathers what its work items report and commits it together. What it has not yet committed
 //! when the process dies is sent again, under the same id.
 
@@ -30,12 +31,16 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// What a work item's delivery tells its recorder, beside the answers of the channel.
 pub(crate) enum Report {
-    /// Its notifications will come under this key.
-    Begun { key: u64, item: WorkItem, accepted: Vec<Timestamp> },
+    /// It was claimed, and its notifications will come under this key. Its lease is kept from now on.
+    Begun { key: u64, item: WorkItem },
+    /// When the event of each notification was accepted, by ordinal.
+    Read { key: u64, accepted: Vec<Timestamp> },
     /// One that was not even sent: its attempt, and why.
     Unsent { key: u64, ordinal: u32, at: Timestamp, outcome: Outcome, reason: Reason },
-    /// Nothing more will be sent. `left` are those that were not tried, to be tried by another.
-    Fed { key: u64, fed: usize, left: Vec<u32>, permit: Option<OwnedSemaphorePermit> },
+    /// Nothing more will be sent. `left` are those that were not tried, to be tried from `due_at` on.
+    Fed { key: u64, fed: usize, left: Vec<u32>, due_at: Timestamp, permit: OwnedSemaphorePermit },
+    /// It goes back to the journal, by its release or with its lease. What is known of it is recorded all the same.
+    GivenBack { key: u64 },
 }
 
 /// A work item in flight.
@@ -44,8 +49,11 @@ struct InFlight {
     /// When the event of each notification was accepted, by ordinal.
     accepted: Vec<Timestamp>,
     answered: usize,
-    /// Set once nothing more will be sent.
-    fed: Option<(usize, Vec<u32>)>,
+    /// Set once nothing more will be sent: how many were, what is left, and when that is due.
+    fed: Option<(usize, Vec<u32>, Timestamp)>,
+    /// Returned by their channel as they were.
+    untried: Vec<u32>,
+    given_back: bool,
     permit: Option<OwnedSemaphorePermit>,
     /// Attempts not yet committed.
     attempts: Vec<Attempt>,
@@ -55,7 +63,7 @@ struct InFlight {
 
 impl InFlight {
     fn is_over(&self) -> bool {
-        self.fed.as_ref().is_some_and(|(fed, _)| *fed == self.answered)
+        self.fed.as_ref().is_some_and(|(fed, ..)| *fed == self.answered)
     }
 }
 
@@ -87,7 +95,14 @@ impl Recorder {
                     None => reports_open = false,
                 },
                 answer = self.answers.recv(), if answers_open => match answer {
-                    Some(answer) => unrecorded += self.take_answer(&mut in_flight, answer),
+                    Some(answer) => {
+                        // A message is handed over after its item was reported, but while this task looked from one
+                        // queue to the other both may have come.
+                        while let Ok(report) = self.reports.try_recv() {
+                            unrecorded += self.take_report(&mut in_flight, report);
+                        }
+                        unrecorded += self.take_answer(&mut in_flight, answer);
+                    }
                     None => answers_open = false,
                 },
                 () = tokio::time::sleep_until(flush.min(extend_at)) => {}
@@ -111,18 +126,26 @@ impl Recorder {
     /// Gives the number of things that are now to be recorded.
     fn take_report(&self, in_flight: &mut BTreeMap<u64, InFlight>, report: Report) -> usize {
         match report {
-            Report::Begun { key, item, accepted } => {
+            Report::Begun { key, item } => {
                 let begun = InFlight {
                     item,
-                    accepted,
+                    accepted: Vec::new(),
                     answered: 0,
                     fed: None,
+                    untried: Vec::new(),
+                    given_back: false,
                     permit: None,
                     attempts: Vec::new(),
                     retries: BTreeMap::new(),
                     suspended: BTreeMap::new(),
                 };
                 in_flight.insert(key, begun);
+                0
+            }
+            Report::Read { key, accepted } => {
+                if let Some(entry) = in_flight.get_mut(&key) {
+                    entry.accepted = accepted;
+                }
                 0
             }
             Report::Unsent { key, ordinal, at, outcome, reason } => {
@@ -144,11 +167,20 @@ impl Recorder {
                 });
                 1
             }
-            Report::Fed { key, fed, left, permit } => {
+            Report::Fed { key, fed, left, due_at, permit } => {
                 let Some(entry) = in_flight.get_mut(&key) else { return 0 };
-                entry.fed = Some((fed, left));
-                entry.permit = permit;
+                entry.fed = Some((fed, left, due_at));
+                entry.permit = Some(permit);
                 1
+            }
+            Report::GivenBack { key } => {
+                let Some(entry) = in_flight.get_mut(&key) else { return 0 };
+                if entry.attempts.is_empty() {
+                    in_flight.remove(&key);
+                } else {
+                    entry.given_back = true;
+                }
+                0
             }
         }
     }
@@ -170,6 +202,10 @@ impl Recorder {
             }
             Disposition::Refused { reason } if reason.kind == ReasonKind::Expired => (Outcome::Expired, reason.text),
             Disposition::Refused { reason } => (Outcome::Refused, reason.text),
+            Disposition::Deferred { reason, .. } if reason.kind == ReasonKind::Untried => {
+                entry.untried.push(ordinal);
+                return 1;
+            }
             Disposition::Deferred { reason, retry_after } => {
                 match self.retry.delay_after(number, retry_after, self.flow.luck()) {
                     Some(delay) => {
@@ -222,8 +258,7 @@ impl Recorder {
             match self.flow.journal.commit(step).await {
                 Ok(_) => {
                     for key in touched {
-                        let over = in_flight.get(&key).is_some_and(InFlight::is_over);
-                        if over {
+                        if in_flight.get(&key).is_some_and(|entry| entry.is_over() || entry.given_back) {
                             in_flight.remove(&key);
                         } else if let Some(entry) = in_flight.get_mut(&key) {
                             entry.attempts.clear();
@@ -235,7 +270,10 @@ impl Recorder {
                 }
                 Err(StoreError::Fenced(what)) => {
                     tracing::warn!(%what, "the lease of a work item ran out before its receipts were recorded");
-                    self.drop_fenced(in_flight, &touched).await;
+                    if !self.drop_fenced(in_flight, &touched).await {
+                        tokio::time::sleep(pause).await;
+                        pause = (pause * 2).min(PAUSE_MAX);
+                    }
                 }
                 Err(error) => {
                     tracing::error!(%error, application = %self.application, channel = %self.channel, "receipts cannot be recorded yet");
@@ -247,8 +285,10 @@ impl Recorder {
         }
     }
 
-    /// Those whose claim is lost belong to another worker now; what we know of them is not ours to say.
-    async fn drop_fenced(&self, in_flight: &mut BTreeMap<u64, InFlight>, touched: &[u64]) {
+    /// Those whose claim is lost belong to another worker now; what we know of them is not ours to say. Gives whether
+    /// there were any.
+    async fn drop_fenced(&self, in_flight: &mut BTreeMap<u64, InFlight>, touched: &[u64]) -> bool {
+        let before = in_flight.len();
         for key in touched {
             let claim = in_flight[key].item.claim;
             if let Err(StoreError::Fenced(_)) = self.flow.journal.extend(claim, self.lease, self.flow.clock.now()).await
@@ -257,6 +297,7 @@ impl Recorder {
                 metrics::counter!("deliver_leases_lost_total").increment(1);
             }
         }
+        in_flight.len() < before
     }
 
     fn append(&self, step: &mut Step, entry: &InFlight) {
@@ -283,10 +324,13 @@ impl Recorder {
             since: self.flow.clock.now(),
         }));
         match &entry.fed {
-            Some((_, left)) if entry.is_over() => {
+            Some((_, left, due_at)) if entry.is_over() => {
                 step.finished.push(item.claim);
                 if !left.is_empty() {
-                    step.retries.push(retry(left, item.attempts, item.due_at));
+                    step.retries.push(retry(left, item.attempts, *due_at));
+                }
+                if !entry.untried.is_empty() {
+                    step.retries.push(retry(&entry.untried, item.attempts, item.due_at));
                 }
             }
             // A retry or suspension goes with the attempt that caused it: a crash now must not lose it.
@@ -296,7 +340,7 @@ impl Recorder {
 
     async fn extend(&self, in_flight: &BTreeMap<u64, InFlight>) {
         let now = self.flow.clock.now();
-        for entry in in_flight.values() {
+        for entry in in_flight.values().filter(|entry| !entry.given_back) {
             // A lost lease shows at the commit, which drops what is not ours any more.
             let _ = self.flow.journal.extend(entry.item.claim, self.lease, now).await;
         }

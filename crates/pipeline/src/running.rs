@@ -49,6 +49,8 @@ pub(crate) struct Running {
     compiled: ArcSwap<Compiled>,
     channels: ArcSwap<BTreeMap<Name, Arc<Open>>>,
     workers: Mutex<BTreeMap<Name, Working>>,
+    /// Replaced by others, but not done yet.
+    leaving: Mutex<Vec<Working>>,
 }
 
 /// The tasks that work for one channel.
@@ -73,6 +75,7 @@ impl Running {
             compiled: ArcSwap::new(compiled.clone()),
             channels: ArcSwap::default(),
             workers: Mutex::default(),
+            leaving: Mutex::default(),
         });
         running.change(flow, compiled, channels, waiting);
         running
@@ -141,6 +144,9 @@ impl Running {
         if let Some(replaced) = workers.remove(&channel) {
             // It ends what it has begun; the new one takes what is not claimed.
             replaced.stop.cancel();
+            let mut leaving = self.leaving.lock();
+            leaving.retain(|working| !working.recorder.is_finished());
+            leaving.push(replaced);
         }
         let bound = flow.options.in_flight_per_channel.max(1);
         let (reports, reports_in) = mpsc::channel(bound);
@@ -189,8 +195,7 @@ impl Running {
 
     /// Ends all tasks where they are.
     pub async fn abandon(&self) {
-        let workers = std::mem::take(&mut *self.workers.lock());
-        for working in workers.into_values() {
+        for working in self.dismiss() {
             for task in [working.worker, working.recorder] {
                 task.abort();
                 let _ = task.await;
@@ -199,13 +204,23 @@ impl Running {
         self.channels.store(Arc::default());
     }
 
-    /// Ends what is in flight and closes the channels.
-    pub async fn stop(&self) {
+    /// All who work for a channel, or still do.
+    fn dismiss(&self) -> Vec<Working> {
+        let leaving = std::mem::take(&mut *self.leaving.lock());
         let workers = std::mem::take(&mut *self.workers.lock());
-        for working in workers.values() {
+        workers.into_values().chain(leaving).collect()
+    }
+
+    /// Ends what is in flight and closes the channels. What was not begun stays in the journal as it is.
+    pub async fn stop(&self) {
+        let workers = self.dismiss();
+        for working in &workers {
             working.stop.cancel();
         }
-        for working in workers.into_values() {
+        for open in self.channels.load().values() {
+            open.wind_down();
+        }
+        for working in workers {
             let _ = working.worker.await;
             let _ = working.recorder.await;
         }

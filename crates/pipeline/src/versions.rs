@@ -58,9 +58,14 @@ impl Versions {
     /// Remembers a version that was compiled elsewhere.
     pub(crate) fn keep(&self, compiled: Arc<Compiled>) {
         let mut kept = self.kept.lock();
-        kept.insert((compiled.application.name.clone(), compiled.version), compiled);
-        while kept.len() > KEPT {
-            kept.pop_first();
+        let newest = (compiled.application.name.clone(), compiled.version);
+        kept.insert(newest.clone(), compiled);
+        // Those in use elsewhere stay: they cost nothing here, and compiling them for every batch would.
+        while kept.len() > KEPT
+            && let Some(unused) = kept.iter().find(|(key, held)| **key != newest && Arc::strong_count(held) == 1)
+        {
+            let unused = unused.0.clone();
+            kept.remove(&unused);
         }
     }
 

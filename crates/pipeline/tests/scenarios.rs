@@ -1,7 +1,15 @@
 //! Stories of the whole flow, on a platform in memory with simulated time.
 
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
 use expect_test::expect;
-use tocsin_testkit::{Scenario, check};
+use tocsin_model::{id::NotificationId, receipt::Outcome};
+use tocsin_pipeline::PipelineOptions;
+use tocsin_store::journal::Journal;
+use tocsin_testkit::{Moment, Scenario, check};
 
 const QUAKES: &str = r#"
 application: quakes
@@ -120,9 +128,9 @@ async fn one_who_is_refused_does_not_hold_up_the_others() {
            09:00 end
            09:01 report"#,
         expect![[r#"
+            08:30:00 web https://carol.example n-2-0: Kobe 6.0 (from 5.0) -> deferred
             08:30:00 email alice@example.org n-1-0: Kobe 6.0 (from 5.0) -> refused
             08:30:00 email bob@example.org n-1-1: Kobe 6.0 (from 5.0) -> delivered
-            08:30:00 web https://carol.example n-2-0: Kobe 6.0 (from 5.0) -> deferred
             09:00:00 events 1 notifications 3 open 0 suspended 1
             09:00:00 End 1
             09:01:00 events 1 notifications 3 open 0 suspended 0"#]],
@@ -260,4 +268,188 @@ async fn an_update_finishes_the_old_and_begins_the_new() {
         08:40:00 email alice@example.org n-3-0: NEW two 6.0 (from 5.0) -> delivered
         09:00:00 events 2 notifications 4 open 0 suspended 1"#]]
     .assert_eq(&seen);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_drain_finds_unsent_is_no_attempt() {
+    check(
+        &QUAKES.replace("delays: [1m, 5m, 1h]", "delays: []"),
+        r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscriber bob email=bob@example.org
+           08:00 subscribe alice nearby
+           08:00 subscribe bob nearby
+           08:00 alice@example.org waits
+           08:00 bob@example.org ponders 10
+           08:30:00 event quake {"magnitude": 6, "place": "Kobe"}
+           08:30:05 drain
+           08:30:20 alice@example.org delivers
+           08:31 drain
+           09:00 report"#,
+        expect![[r#"
+            08:30:00 email bob@example.org n-1-1: Kobe 6.0 (from 5.0) -> delivered
+            08:30:10 drained: true
+            08:31:00 drained: true
+            08:31:00 email alice@example.org n-1-0: Kobe 6.0 (from 5.0) -> delivered
+            09:00:00 events 1 notifications 2 open 0 suspended 0"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_waits_for_its_turn_keeps_its_lease() {
+    let definition = QUAKES.replace("email: {", "email: { lease: 1m,");
+    let options = PipelineOptions { in_flight_per_channel: 1, ..PipelineOptions::default() };
+    let seen = Scenario::with(&[&definition], options)
+        .await
+        .run(
+            r#"08:00 subscriber alice email=alice@example.org
+               08:00 subscribe alice nearby
+               08:00 alice@example.org ponders 250
+               08:30:00 event quake {"magnitude": 6, "place": "Kobe"}
+               08:30:01 event quake {"magnitude": 6, "place": "Lima"}
+               09:00 report"#,
+        )
+        .await;
+    expect![[r#"
+        08:30:00 email alice@example.org n-1-0: Kobe 6.0 (from 5.0) -> delivered
+        08:34:10 email alice@example.org n-2-0: Lima 6.0 (from 5.0) -> delivered
+        09:00:00 events 2 notifications 2 open 0 suspended 0"#]]
+    .assert_eq(&seen);
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_a_channel_is_down_one_item_finds_out_and_the_others_keep_their_attempts() {
+    check(
+        QUAKES,
+        r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscribe alice nearby
+           08:00 email is down
+           08:30:00 event quake {"magnitude": 6, "place": "one"}
+           08:30:01 event quake {"magnitude": 6, "place": "two"}
+           08:30:02 event quake {"magnitude": 6, "place": "three"}
+           08:30:20 email is up
+           09:00 report"#,
+        expect![[r#"
+            08:30:00 email alice@example.org n-1-0: one 6.0 (from 5.0) -> no connection
+            08:30:16 email alice@example.org n-2-0: two 6.0 (from 5.0) -> no connection
+            08:30:20 email alice@example.org n-3-0: three 6.0 (from 5.0) -> delivered
+            08:31:15 email alice@example.org n-1-0: one 6.0 (from 5.0) -> delivered
+            08:31:31 email alice@example.org n-2-0: two 6.0 (from 5.0) -> delivered
+            09:00:00 events 3 notifications 3 open 0 suspended 0"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_read_waits_for_an_operator_and_nobody_waits_for_it() {
+    check(
+        QUAKES,
+        r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscriber bob email=bob@example.org
+           08:00 subscribe alice nearby
+           08:00 subscribe bob nearby
+           08:00 alice@example.org defers
+           08:00 bob@example.org defers
+           08:30 event quake {"magnitude": 6, "place": "one"}
+           08:30:30 damage nb-1
+           08:30:30 alice@example.org delivers
+           08:30:30 bob@example.org delivers
+           08:40 damage alice
+           08:40 event quake {"magnitude": 6, "place": "two"}
+           08:50 report"#,
+        expect![[r#"
+            08:30:00 email alice@example.org n-1-0: one 6.0 (from 5.0) -> deferred
+            08:30:00 email bob@example.org n-1-1: one 6.0 (from 5.0) -> deferred
+            08:40:00 email bob@example.org n-2-1: two 6.0 (from 5.0) -> delivered
+            08:50:00 events 2 notifications 4 open 0 suspended 3"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_poison_recipient_among_2500_is_suspended_alone() {
+    let mut scenario = Scenario::new(&[QUAKES]).await;
+    let mut script = String::new();
+    for number in 0..2500 {
+        script.push_str(&format!(
+            "08:00 subscriber s{number} email=s{number}@example.org\n08:00 subscribe s{number} nearby\n"
+        ));
+    }
+    script.push_str("08:10 damage s1234\n08:30 event quake {\"magnitude\": 6, \"place\": \"Kobe\"}\n08:31 report");
+    let seen = scenario.run(&script).await;
+    let delivered = seen.lines().filter(|line| line.ends_with("-> delivered")).count();
+    assert_eq!(delivered, 2499);
+    assert!(!seen.contains(" s1234@"), "it cannot be read");
+    assert!(
+        seen.ends_with("08:31:00 events 1 notifications 2500 open 0 suspended 1"),
+        "{}",
+        seen.lines().last().unwrap()
+    );
+}
+
+/// What a crash at any write may do to this story: repeat a delivery, under the same id, and nothing else.
+const STORY: &str = r#"
+    08:00 subscriber alice email=alice@example.org
+    08:00 subscriber bob email=bob@example.org
+    08:00 subscriber carol web=https://carol.example
+    08:00 subscriber dave
+    08:00 subscribe alice nearby
+    08:00 subscribe bob nearby
+    08:00 subscribe carol nearby
+    08:00 subscribe dave nearby
+    08:00 alice@example.org defers
+    08:00 bob@example.org ponders 20
+    08:30:00 event quake {"magnitude": 6, "place": "one"} {"magnitude": 7, "place": "two"}
+    08:30:10 event quake {"magnitude": 5, "place": "three"}
+    08:35 alice@example.org delivers
+    08:40 event quake {"magnitude": 9, "place": "four"}"#;
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_at_any_write_loses_nothing_and_no_receipt_lies() {
+    for moment in [Moment::Before, Moment::After] {
+        let mut writes = 0;
+        loop {
+            let mut scenario = Scenario::new(&[QUAKES]).await;
+            scenario.die_at(writes + 1, moment);
+            let seen = scenario.run_and_wait(STORY, Duration::from_secs(4 * 3600)).await;
+            if !scenario.has_died() {
+                break;
+            }
+            writes += 1;
+            told_the_truth(&scenario, &seen, &format!("{moment:?} write {writes}\n{seen}")).await;
+        }
+        assert!(writes >= 12, "the story has many writes, but the process died at {writes} only");
+    }
+}
+
+/// Checks a run of the story against the journal that it left.
+async fn told_the_truth(scenario: &Scenario, seen: &str, context: &str) {
+    let mut ids: BTreeMap<(String, String), BTreeSet<NotificationId>> = BTreeMap::new();
+    let mut delivered: BTreeMap<NotificationId, usize> = BTreeMap::new();
+    for line in seen.lines().filter(|line| line.contains(" -> ")) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let id: NotificationId = words[3].trim_end_matches(':').parse().expect("an id");
+        ids.entry((words[2].to_owned(), words[4].to_owned())).or_default().insert(id);
+        *delivered.entry(id).or_default() += usize::from(line.ends_with("-> delivered"));
+    }
+    for address in ["alice@example.org", "bob@example.org", "https://carol.example"] {
+        for place in ["one", "two", "three", "four"] {
+            let ids = ids.get(&(address.to_owned(), place.to_owned())).unwrap_or_else(|| panic!("lost: {context}"));
+            assert_eq!(ids.len(), 1, "{address} {place} came under several ids: {context}");
+            assert!(ids.iter().all(|id| delivered[id] > 0), "{address} {place} was never delivered: {context}");
+        }
+    }
+    let journal = scenario.journal();
+    let backlog = journal.backlog();
+    assert_eq!((backlog.event_batches, backlog.notifications, backlog.work_items), (0, 0, 0), "{context}");
+    assert_eq!((backlog.suspended, journal.totals().notifications), (4, 16), "{context}");
+    for (batch, _, _) in journal.notification_batches(None, 100).await.expect("the journal answers") {
+        let mut closed: BTreeMap<u32, usize> = BTreeMap::new();
+        for attempt in journal.attempts(batch).await.expect("the journal answers") {
+            let id = NotificationId { batch, ordinal: attempt.ordinal };
+            *closed.entry(attempt.ordinal).or_default() += usize::from(attempt.outcome.closes());
+            assert!(attempt.outcome != Outcome::Delivered || delivered[&id] > 0, "{id} has a receipt only: {context}");
+        }
+        assert!(closed.values().all(|count| *count == 1), "closed twice or never: {context}");
+    }
 }

@@ -1,6 +1,10 @@
 //! Channels whose answers are scripted, and what they saw.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -21,6 +25,8 @@ pub enum Manner {
     Refuses,
     /// Takes it, but the answer comes so much later.
     Ponders(Duration),
+    /// Has no free session: the message waits in the channel's queue until the channel is closed.
+    Waits,
 }
 
 /// All far ends of a scenario: how each address answers, and a line for each message that reached one.
@@ -29,6 +35,7 @@ pub struct FarEnds {
     clock: SimulatedClock,
     manners: Arc<Mutex<BTreeMap<String, Manner>>>,
     seen: Arc<Mutex<Vec<Seen>>>,
+    down: Arc<Mutex<BTreeSet<String>>>,
 }
 
 /// A line of the transcript, and the time and channel by which its place is found.
@@ -42,12 +49,21 @@ struct Seen {
 impl FarEnds {
     /// Far ends that take everything.
     pub fn new(clock: SimulatedClock) -> Self {
-        FarEnds { clock, manners: Arc::default(), seen: Arc::default() }
+        FarEnds { clock, manners: Arc::default(), seen: Arc::default(), down: Arc::default() }
     }
 
     /// From now on, this address answers so.
     pub fn set(&self, address: &str, manner: Manner) {
         self.manners.lock().insert(address.to_owned(), manner);
+    }
+
+    /// From now on, this channel as a whole is down, or works again. While it is down each message is deferred after a
+    /// patience of 15 seconds.
+    pub fn set_down(&self, channel: &str, down: bool) {
+        match down {
+            true => self.down.lock().insert(channel.to_owned()),
+            false => self.down.lock().remove(channel),
+        };
     }
 
     /// What reached the far ends, a line each. Channels work beside each other, so what they did at the same time is told
@@ -68,22 +84,34 @@ impl FarEnds {
 
     /// A channel of this name that leads here.
     pub fn channel(&self, name: &str) -> Box<dyn OpenChannel> {
-        Box::new(FarEnd { name: name.to_owned(), ends: self.clone() })
+        Box::new(FarEnd { name: name.to_owned(), ends: self.clone(), waiting: Mutex::default() })
     }
 }
 
 struct FarEnd {
     name: String,
     ends: FarEnds,
+    waiting: Mutex<Vec<(Outgoing, mpsc::Sender<Answer>)>>,
 }
+
+/// How long a message waits for a channel that is down.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 #[async_trait]
 impl OpenChannel for FarEnd {
     async fn send(&self, outgoing: Outgoing, answers: &mpsc::Sender<Answer>) {
         let sent_at = self.ends.clock.now();
         let manner = self.ends.manners.lock().get(&outgoing.address).cloned().unwrap_or(Manner::Delivers);
+        if manner == Manner::Waits {
+            return self.waiting.lock().push((outgoing, answers.clone()));
+        }
         let answer = |text: &str| Reason::new(ReasonKind::Answer, text);
         let (disposition, word, delay) = match manner {
+            _ if self.down().is_some() => {
+                let reason = Reason::new(ReasonKind::Connection, "nobody is there");
+                (Disposition::Deferred { reason, retry_after: None }, "no connection", PATIENCE)
+            }
+            Manner::Waits => unreachable!("it returned above"),
             Manner::Delivers => (Disposition::Delivered { reply: "ok".into() }, "delivered", Duration::ZERO),
             Manner::Ponders(delay) => (Disposition::Delivered { reply: "ok".into() }, "delivered", delay),
             Manner::Defers(retry_after) => {
@@ -119,7 +147,24 @@ impl OpenChannel for FarEnd {
     }
 
     fn down(&self) -> Option<Reason> {
-        None
+        let down = self.ends.down.lock().contains(&self.name);
+        down.then(|| Reason::new(ReasonKind::Connection, "nobody is there"))
+    }
+
+    fn wind_down(&self) {
+        let now = self.ends.clock.now();
+        for (outgoing, answers) in self.waiting.lock().drain(..) {
+            let reason = Reason::new(ReasonKind::Untried, "the channel was closed before it was sent");
+            let answer = Answer {
+                ticket: outgoing.ticket,
+                id: outgoing.id,
+                formatted_at: outgoing.formatted_at,
+                sent_at: now,
+                answered_at: now,
+                disposition: Disposition::Deferred { reason, retry_after: None },
+            };
+            answers.try_send(answer).expect("there is room for the few answers of a scenario");
+        }
     }
 
     async fn close(self: Box<Self>) {}

@@ -5,8 +5,10 @@
 
 mod clock; // simulated time
 mod far_end; // channels whose answers are scripted
+mod mortal_journal; // a process that dies at a chosen write
 mod scenario; // scripts and their transcripts
 
 pub use clock::SimulatedClock;
 pub use far_end::FarEnds;
+pub use mortal_journal::Moment;
 pub use scenario::{Scenario, check};

@@ -3,7 +3,10 @@
 //! ```text
 //! 08:00 subscriber alice email=alice@example.org [locale=de]
 //! 08:00 subscribe alice nearby {"magnitude": 5}
-//! 08:00 bob@example.org defers 90 | refuses | delivers | ponders 30
+//! 08:00 bob@example.org defers 90 | refuses | delivers | ponders 30 | waits
+//! 08:10 email is down | email is up               (the channel as a whole)
+//! 08:20 damage alice                              (the records of her subscriptions cannot be read any more)
+//! 08:20 damage nb-1                               (nor can this notification batch)
 //! 08:30 event quake {"magnitude": 6.1}            (several events on one line are one batch)
 //! 08:31 crash                                     (the process dies and starts again)
 //! 08:32 drain                                     (SIGTERM, and a new start)
@@ -25,7 +28,7 @@ use tocsin_model::{
 };
 use tocsin_pipeline::{Parts, Pipeline, PipelineOptions, Submission, compile_text};
 use tocsin_store::{
-    journal::{Journal, JournalOptions, Resolution, SuspensionFilter},
+    journal::{Idempotency, Journal, JournalOptions, Resolution, SuspensionFilter},
     memory::{journal::MemoryJournal, records::MemoryRecords},
     records::{Expect, NewSubscriber, NewSubscription, Records, SubscriptionFilter},
 };
@@ -33,17 +36,21 @@ use tocsin_store::{
 use crate::{
     SimulatedClock,
     far_end::{FarEnds, Manner},
+    mortal_journal::{Moment, MortalJournal, Process},
 };
 
 /// A platform in memory that runs scripts.
 pub struct Scenario {
     definitions: Vec<String>,
     journal: Arc<MemoryJournal>,
-    records: Arc<dyn Records>,
+    records: Arc<MemoryRecords>,
     clock: SimulatedClock,
     ends: Arc<Mutex<FarEnds>>,
     pipeline: Option<Arc<Pipeline>>,
     options: PipelineOptions,
+    process: Arc<Process>,
+    /// Acts so far: the idempotency key of an event.
+    acts: u64,
 }
 
 /// Runs a script on a platform with this definition; the transcript must be as expected.
@@ -57,6 +64,11 @@ impl Scenario {
     ///
     /// Must be called under tokio's paused clock.
     pub async fn new(definitions: &[&str]) -> Scenario {
+        Self::with(definitions, PipelineOptions::default()).await
+    }
+
+    /// As `new`, with other bounds and delays.
+    pub async fn with(definitions: &[&str], options: PipelineOptions) -> Scenario {
         let clock = SimulatedClock::midnight();
         let mut scenario = Scenario {
             definitions: definitions.iter().rev().map(|text| text.to_string()).collect(),
@@ -65,7 +77,9 @@ impl Scenario {
             clock,
             ends: Arc::new(Mutex::new(FarEnds::new(clock))),
             pipeline: None,
-            options: PipelineOptions::default(),
+            options,
+            process: Arc::new(Process::default()),
+            acts: 0,
         };
         scenario.start().await;
         scenario.apply().await;
@@ -73,14 +87,14 @@ impl Scenario {
     }
 
     /// The records of the platform.
-    pub fn records(&self) -> &Arc<dyn Records> {
+    pub fn records(&self) -> &Arc<MemoryRecords> {
         &self.records
     }
 
     async fn start(&mut self) {
         let ends = self.ends.clone();
         let parts = Parts {
-            journal: self.journal.clone(),
+            journal: Arc::new(MortalJournal::new(self.journal.clone(), self.process.clone())),
             records: self.records.clone(),
             environment: Arc::new(|_| None),
             context: Context {
@@ -115,14 +129,54 @@ impl Scenario {
 
     /// Runs a script to its end, and then for a week more, so that every retry has its turn. Gives the transcript.
     pub async fn run(&mut self, script: &str) -> String {
+        self.run_and_wait(script, Duration::from_secs(7 * 86_400)).await
+    }
+
+    /// As `run`, but with another time after its end.
+    pub async fn run_and_wait(&mut self, script: &str, after: Duration) -> String {
         for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
             let (time, rest) = line.split_once(' ').unwrap_or_else(|| panic!("`{line}` is a time and what happens"));
-            tokio::time::sleep_until(self.clock.instant(seconds(time))).await;
-            self.act(rest).await;
+            self.sleep_until(self.clock.instant(seconds(time))).await;
+            self.acts += 1;
+            loop {
+                let process = self.process.clone();
+                tokio::select! {
+                    () = self.act(rest) => break,
+                    () = process.died() => {}
+                }
+                // Whoever asked got no answer, and asks again.
+                self.crash().await;
+            }
         }
-        tokio::time::sleep(Duration::from_secs(7 * 86_400)).await;
+        self.sleep_until(tokio::time::Instant::now() + after).await;
         let seen = self.ends.lock().seen();
         seen.join("\n")
+    }
+
+    /// Sleeps; a process that dies meanwhile is started again.
+    async fn sleep_until(&mut self, time: tokio::time::Instant) {
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep_until(time) => return,
+                () = self.process.died() => {}
+            }
+            self.crash().await;
+        }
+    }
+
+    /// From now on the process dies at its n-th write to the journal, just before or just after it, and only once.
+    pub fn die_at(&self, write: u64, moment: Moment) {
+        self.process.die_at(write, moment);
+    }
+
+    /// Whether the death of `die_at` has come.
+    pub fn has_died(&self) -> bool {
+        self.process.has_died()
+    }
+
+    /// The journal itself, for looking at what is left.
+    pub fn journal(&self) -> &Arc<MemoryJournal> {
+        &self.journal
     }
 
     async fn act(&mut self, what: &str) {
@@ -147,6 +201,10 @@ impl Scenario {
             ["resume"] => self.resolve(Resolution::Resume).await,
             ["end"] => self.resolve(Resolution::End).await,
             ["report"] => self.report(),
+            ["damage", what] => self.damage(what).await,
+            [channel, "is", "down"] => self.ends.lock().set_down(channel, true),
+            [channel, "is", "up"] => self.ends.lock().set_down(channel, false),
+            [address, "waits"] => self.ends.lock().set(address, Manner::Waits),
             [address, "delivers"] => self.ends.lock().set(address, Manner::Delivers),
             [address, "refuses"] => self.ends.lock().set(address, Manner::Refuses),
             [address, "defers"] => self.ends.lock().set(address, Manner::Defers(None)),
@@ -201,6 +259,16 @@ impl Scenario {
         self.records.put_subscription(new, self.clock.now()).await.expect("it can be stored");
     }
 
+    async fn damage(&self, what: &str) {
+        if let Ok(batch) = what.parse() {
+            return self.journal.damage(batch);
+        }
+        let filter = SubscriptionFilter { subscriber: Some(subscriber(what)), ..SubscriptionFilter::default() };
+        for found in self.records.subscriptions(&filter, None, 1000).await.expect("records answer") {
+            self.records.damage(found.id);
+        }
+    }
+
     async fn unsubscribe(&self, id: &str) {
         let filter = SubscriptionFilter { subscriber: Some(subscriber(id)), ..SubscriptionFilter::default() };
         for found in self.records.subscriptions(&filter, None, 1000).await.expect("records answer") {
@@ -227,7 +295,11 @@ impl Scenario {
             source: tocsin_model::application::api_source(),
             received_at: self.clock.now(),
             events: packer.finish(),
-            idempotency: None,
+            idempotency: Some(Idempotency {
+                key: u128::from(self.acts).to_be_bytes(),
+                content: [0; 16],
+                until: self.clock.now() + Duration::from_secs(86_400),
+            }),
         };
         self.pipeline().accept(submission).await.expect("it is accepted");
     }
@@ -238,6 +310,7 @@ impl Scenario {
         let pipeline = self.pipeline.take().expect("it runs");
         pipeline.abandon().await;
         self.journal.forget_claims();
+        self.process.revive();
         self.ends.lock().note(format!("{} crash", self.now()));
         self.start().await;
     }

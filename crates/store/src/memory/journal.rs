@@ -111,6 +111,13 @@ impl MemoryJournal {
         Self::wake(&self.work);
     }
 
+    /// Makes a notification batch unreadable, as a worn disk does. For tests of what is left then.
+    pub fn damage(&self, id: NotificationBatchId) {
+        if let Some(batch) = self.state.lock().notification_batches.get_mut(&id.0) {
+            batch.packed.truncate(batch.packed.len() / 2);
+        }
+    }
+
     fn wake(sender: &watch::Sender<u64>) {
         sender.send_modify(|count| *count += 1);
     }

@@ -48,6 +48,7 @@ struct Shelf {
     trimmed: u64,
     last_subscriber: u64,
     last_subscription: u64,
+    damaged: BTreeSet<SubscriptionId>,
 }
 
 impl MemoryRecords {
@@ -69,6 +70,11 @@ impl MemoryRecords {
             shelf: Mutex::new(Shelf { feed_kept, ..Shelf::default() }),
             newest: watch::Sender::new(ChangeSequence(0)),
         })
+    }
+
+    /// Makes the recipient of a subscription unreadable, as a worn disk does. For tests of what is left then.
+    pub fn damage(&self, id: SubscriptionId) {
+        self.shelf.lock().damaged.insert(id);
     }
 
     fn change<T>(&self, job: impl FnOnce(&mut Shelf) -> Result<T, StoreError>) -> Result<T, StoreError> {
@@ -532,6 +538,9 @@ impl Records for MemoryRecords {
 
     async fn recipients(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<Option<Recipient>>, StoreError> {
         let shelf = self.shelf.lock();
+        if let Some(id) = subscriptions.iter().find(|id| shelf.damaged.contains(*id)) {
+            return Err(StoreError::Damaged(format!("subscription {id}")));
+        }
         Ok(subscriptions.iter().map(|id| shelf.recipient(*id)).collect())
     }
 

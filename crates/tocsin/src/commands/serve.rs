@@ -61,7 +61,7 @@ impl Args {
             failure = running.failed() => Err(failure),
         };
         let drained = tokio::select! {
-            drained = tokio::time::timeout(patience + Duration::from_secs(5), running.stop(patience)) => drained.is_ok(),
+            drained = tokio::time::timeout(patience + Duration::from_secs(5), running.stop(patience)) => drained.unwrap_or(false),
             name = stop.next() => {
                 tracing::warn!(signal = name, "ended by a second signal; what was in flight is done again after the next start");
                 std::process::exit(0);

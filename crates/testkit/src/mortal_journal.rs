@@ -1,0 +1,256 @@
+//! A journal whose process dies at a chosen write: a crash after each commit, and before it, one after the other.
+
+use std::{
+    future::pending,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tocsin_model::{
+    event::EventBatch,
+    id::{EventBatchId, Name, NotificationBatchId, WorkItemId},
+    notification::NotificationHead,
+    receipt::Attempt,
+    time::Timestamp,
+};
+use tocsin_store::{
+    error::StoreError,
+    journal::{
+        Accepted, Arrivals, Backlog, Claim, ClaimedEvents, EventBatchState, Journal, NewEventBatch, Resolution, Step,
+        StoredNotificationBatch, StoredSuspension, SuspensionFilter, Totals, WorkItem,
+    },
+    memory::journal::MemoryJournal,
+};
+use tokio::sync::watch;
+
+/// On which side of a write a process dies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// Nothing of it was stored.
+    Before,
+    /// It is durable, but nobody was told.
+    After,
+}
+
+/// The lives of a process. One that died does nothing more.
+#[derive(Default)]
+pub(crate) struct Process {
+    life: AtomicU64,
+    death: Mutex<Option<(u64, Moment)>>,
+    /// The life that has ended, from 1.
+    ended: watch::Sender<u64>,
+}
+
+impl Process {
+    pub fn die_at(&self, write: u64, moment: Moment) {
+        *self.death.lock() = Some((write, moment));
+    }
+
+    pub fn has_died(&self) -> bool {
+        *self.ended.borrow() > 0
+    }
+
+    /// Waits for the end of the present life.
+    pub async fn died(&self) {
+        let life = self.life.load(Ordering::SeqCst);
+        if self.ended.subscribe().wait_for(|ended| *ended > life).await.is_err() {
+            pending().await
+        }
+    }
+
+    /// The next life begins.
+    pub fn revive(&self) {
+        self.life.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Whether this write is the last one.
+    fn last_write(&self) -> Option<Moment> {
+        let mut death = self.death.lock();
+        let (left, moment) = death.as_mut()?;
+        *left -= 1;
+        let moment = (*left == 0).then_some(*moment);
+        if moment.is_some() {
+            *death = None;
+        }
+        moment
+    }
+
+    async fn die<T>(&self) -> T {
+        self.ended.send_replace(self.life.load(Ordering::SeqCst) + 1);
+        pending().await
+    }
+}
+
+/// The journal as one life of a process sees it.
+pub(crate) struct MortalJournal {
+    journal: Arc<MemoryJournal>,
+    process: Arc<Process>,
+    life: u64,
+}
+
+impl MortalJournal {
+    pub fn new(journal: Arc<MemoryJournal>, process: Arc<Process>) -> Self {
+        let life = process.life.load(Ordering::SeqCst);
+        MortalJournal { journal, process, life }
+    }
+
+    /// What is asked after the end is never answered.
+    async fn live(&self) -> &MemoryJournal {
+        if *self.process.ended.borrow() > self.life {
+            pending().await
+        }
+        &self.journal
+    }
+
+    async fn write<T>(&self, write: impl Future<Output = T>) -> T {
+        self.live().await;
+        match self.process.last_write() {
+            None => write.await,
+            Some(Moment::Before) => self.process.die().await,
+            Some(Moment::After) => {
+                write.await;
+                self.process.die().await
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Journal for MortalJournal {
+    async fn accept(&self, batch: NewEventBatch) -> Result<Accepted, StoreError> {
+        self.write(self.journal.accept(batch)).await
+    }
+
+    async fn claim_events(
+        &self,
+        batches: usize,
+        bytes: usize,
+        lease: Duration,
+        now: Timestamp,
+    ) -> Result<Vec<ClaimedEvents>, StoreError> {
+        self.live().await.claim_events(batches, bytes, lease, now).await
+    }
+
+    async fn claim_work(
+        &self,
+        application: &Name,
+        channel: &Name,
+        limit: usize,
+        lease: Duration,
+        now: Timestamp,
+    ) -> Result<Vec<WorkItem>, StoreError> {
+        self.live().await.claim_work(application, channel, limit, lease, now).await
+    }
+
+    async fn extend(&self, claim: Claim<WorkItemId>, lease: Duration, now: Timestamp) -> Result<(), StoreError> {
+        self.live().await.extend(claim, lease, now).await
+    }
+
+    async fn release(&self, claim: Claim<WorkItemId>, due_at: Option<Timestamp>) -> Result<(), StoreError> {
+        self.write(self.journal.release(claim, due_at)).await
+    }
+
+    async fn release_events(&self, claim: Claim<EventBatchId>) -> Result<(), StoreError> {
+        self.live().await.release_events(claim).await
+    }
+
+    async fn commit(&self, step: Step) -> Result<Vec<NotificationBatchId>, StoreError> {
+        self.write(self.journal.commit(step)).await
+    }
+
+    async fn next_due(
+        &self,
+        application: &Name,
+        channel: &Name,
+        now: Timestamp,
+    ) -> Result<Option<Timestamp>, StoreError> {
+        self.live().await.next_due(application, channel, now).await
+    }
+
+    async fn open_channels(&self, application: &Name) -> Result<Vec<Name>, StoreError> {
+        self.live().await.open_channels(application).await
+    }
+
+    fn arrivals(&self) -> Arrivals {
+        self.journal.arrivals()
+    }
+
+    fn backlog(&self) -> Backlog {
+        self.journal.backlog()
+    }
+
+    fn totals(&self) -> Totals {
+        self.journal.totals()
+    }
+
+    async fn event_batch(&self, id: EventBatchId) -> Result<Option<(EventBatch, EventBatchState)>, StoreError> {
+        self.live().await.event_batch(id).await
+    }
+
+    async fn event_batches(
+        &self,
+        before: Option<EventBatchId>,
+        limit: usize,
+    ) -> Result<Vec<(EventBatch, EventBatchState)>, StoreError> {
+        self.live().await.event_batches(before, limit).await
+    }
+
+    async fn rematch(&self, application: &Name) -> Result<u64, StoreError> {
+        self.live().await.rematch(application).await
+    }
+
+    async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError> {
+        self.live().await.notification_batch(id).await
+    }
+
+    async fn notification_batches_of(&self, events: EventBatchId) -> Result<Vec<NotificationBatchId>, StoreError> {
+        self.live().await.notification_batches_of(events).await
+    }
+
+    async fn notification_batches(
+        &self,
+        before: Option<NotificationBatchId>,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
+        self.live().await.notification_batches(before, limit).await
+    }
+
+    async fn attempts(&self, batch: NotificationBatchId) -> Result<Vec<Attempt>, StoreError> {
+        self.live().await.attempts(batch).await
+    }
+
+    async fn open_work(&self, batch: NotificationBatchId) -> Result<Vec<WorkItem>, StoreError> {
+        self.live().await.open_work(batch).await
+    }
+
+    async fn suspensions(
+        &self,
+        filter: &SuspensionFilter,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<StoredSuspension>, StoreError> {
+        self.live().await.suspensions(filter, after, limit).await
+    }
+
+    async fn resolve(
+        &self,
+        filter: &SuspensionFilter,
+        resolution: Resolution,
+        now: Timestamp,
+    ) -> Result<u64, StoreError> {
+        self.live().await.resolve(filter, resolution, now).await
+    }
+
+    async fn prune(&self, before: Timestamp, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
+        self.live().await.prune(before, now, limit).await
+    }
+
+    async fn probe(&self) -> Result<Duration, StoreError> {
+        self.live().await.probe().await
+    }
+}

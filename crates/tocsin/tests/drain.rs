@@ -1,0 +1,152 @@
+//! SIGTERM under load: the server ends well and soon, loses nothing, and nothing is sent twice.
+
+mod support;
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use axum::{Router, body::Bytes, extract::State, http::HeaderMap, http::StatusCode, routing::post};
+use parking_lot::Mutex;
+use support::{Platform, mails::Mails};
+use tokio::sync::watch;
+
+const CLIENTS: usize = 8;
+const STOPS: usize = 6;
+
+const APPLICATION: &str = r#"
+application: pings
+events: { ping: { fields: { token: { type: string, required: true } } } }
+subscriptions: { every: { fields: {} } }
+notifications:
+  ping: { fields: { token: string }, content: { templates: { base: { subject: "ping", text: "token: {{ token }}\n" } } } }
+rules: { everyone: { on: ping, subscription: every, notify: ping } }
+channels:
+  email:
+    protocol: smtp
+    options:
+      host: 127.0.0.1
+      port: ${SINK}
+      tls: off
+      from: t@example.org
+    retry: [1s, 1s, 5s]
+  web: { protocol: http, options: { allow_networks: [127.0.0.0/8] }, retry: [1s, 1s, 5s] }
+"#;
+
+/// A receiver of webhooks that counts what came under each id.
+#[derive(Clone)]
+struct Hooks {
+    seen: Arc<Mutex<BTreeMap<String, Vec<String>>>>,
+    count: watch::Sender<usize>,
+}
+
+async fn receive(State(hooks): State<Hooks>, headers: HeaderMap, body: Bytes) -> StatusCode {
+    let id = headers["webhook-id"].to_str().expect("text").to_owned();
+    let body: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
+    let token = body["data"]["token"].as_str().expect("a token").to_owned();
+    hooks.seen.lock().entry(token).or_default().push(id);
+    hooks.count.send_modify(|count| *count += 1);
+    StatusCode::NO_CONTENT
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_asked_to_end_repeats_nothing_and_loses_nothing() {
+    let mut random = fastrand::Rng::with_seed(support::seed());
+    let mails = Mails::start().await;
+    let hooks = Hooks { seen: Arc::default(), count: watch::Sender::new(0) };
+    let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = format!("http://{}/hook", socket.local_addr().expect("an address"));
+    let router = Router::new().route("/hook", post(receive)).with_state(hooks.clone());
+    tokio::spawn(async move { axum::serve(socket, router).await });
+
+    let sink = mails.port.to_string();
+    let mut platform = Platform::start(&[("SINK", &sink)]).await;
+    platform.apply("pings", APPLICATION).await;
+    platform.subscribe("pings", "every", "alice", "email", "alice@example.org", serde_json::json!({})).await;
+    platform.subscribe("pings", "every", "bob", "web", &address, serde_json::json!({})).await;
+
+    let acknowledged: Arc<Mutex<Vec<String>>> = Arc::default();
+    let count = watch::Sender::new(0usize);
+    let (starts, started) = watch::channel(0usize);
+    let over = Arc::new(AtomicBool::new(false));
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|client| {
+            let (acknowledged, count, over, mut started) =
+                (acknowledged.clone(), count.clone(), over.clone(), started.clone());
+            let (url, key) = (platform.url.clone(), platform.key());
+            tokio::spawn(async move {
+                let http = reqwest::Client::new();
+                let mut number = 0;
+                while !over.load(Ordering::SeqCst) {
+                    started.mark_unchanged();
+                    let tokens: Vec<String> = (0..20).map(|place| format!("{client}-{number}-{place}")).collect();
+                    let body: Vec<_> = tokens.iter().map(|token| serde_json::json!({ "token": token })).collect();
+                    let answer = http
+                        .post(format!("{url}/v1/applications/pings/events/ping"))
+                        .bearer_auth(&key)
+                        .header("idempotency-key", format!("{client}-{number}"))
+                        .json(&body)
+                        .send()
+                        .await;
+                    match answer.map(|answer| answer.status().as_u16()) {
+                        Ok(202) => {
+                            acknowledged.lock().extend(tokens);
+                            count.send_modify(|count| *count += 20);
+                            number += 1;
+                        }
+                        Ok(429 | 503) => tokio::task::yield_now().await,
+                        Ok(status) => panic!("{status}"),
+                        Err(_) if started.changed().await.is_err() => return,
+                        Err(_) => {}
+                    }
+                }
+            })
+        })
+        .collect();
+
+    let mut counted = count.subscribe();
+    for _ in 0..STOPS {
+        let until = *counted.borrow() + random.usize(100..600);
+        let waiting = counted.wait_for(|count| *count >= until);
+        tokio::time::timeout(support::PATIENCE, waiting).await.expect("events are acknowledged").expect("a count");
+        let asked = Instant::now();
+        let (code, returned) =
+            tokio::task::spawn_blocking(move || (platform.terminate(), platform)).await.expect("it ends");
+        platform = returned;
+        assert_eq!(code, Some(0));
+        assert!(asked.elapsed() < Duration::from_secs(30), "it took {:?}", asked.elapsed());
+        platform.restart().await;
+        starts.send_modify(|starts| *starts += 1);
+    }
+    over.store(true, Ordering::SeqCst);
+    for client in clients {
+        client.await.expect("a client ends well");
+    }
+
+    let tokens = acknowledged.lock().clone();
+    let all_mails = mails.wait_until(|| {
+        let seen = mails.ids_by_token();
+        tokens.iter().all(|token| seen.contains_key(token))
+    });
+    assert!(all_mails.await, "a mail is missing");
+    let mut hooked = hooks.count.subscribe();
+    let all_hooks = hooked.wait_for(|_| {
+        let seen = hooks.seen.lock();
+        tokens.iter().all(|token| seen.contains_key(token))
+    });
+    tokio::time::timeout(support::PATIENCE, all_hooks).await.expect("a webhook is missing").expect("a count");
+    // What was still on its way when its token was seen is finished by the drain.
+    assert_eq!(platform.terminate(), Some(0));
+    for (token, ids) in mails.ids_by_token() {
+        assert_eq!(ids.len(), 1, "the mail of {token} came {} times", ids.len());
+    }
+    for (token, ids) in hooks.seen.lock().iter() {
+        assert_eq!(ids.len(), 1, "the webhook of {token} came {} times", ids.len());
+    }
+    println!("{} events, each told once by mail and once by webhook, over {STOPS} stops", tokens.len());
+}
