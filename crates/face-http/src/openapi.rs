@@ -2,14 +2,18 @@
 
 use std::{borrow::Cow, sync::Arc, sync::LazyLock};
 
-use axum::body::Bytes;
+use axum::{body::Bytes, http::Method};
 use utoipa::{
     Modify, OpenApi,
-    openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+    openapi::{
+        Content, Header, ObjectBuilder, Ref, RefOr, Type,
+        path::Operation,
+        security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+    },
 };
 use utoipa_swagger_ui::Config;
 
-use crate::routes;
+use crate::{problems::KINDS, routes};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -50,10 +54,77 @@ pub(crate) fn base() -> utoipa::openapi::OpenApi {
 
 /// The description of the API, as pretty JSON: what `/openapi.json` serves and `docs/reference/openapi.json` holds.
 pub fn document() -> String {
-    let (_, document) = routes::documented().split_for_parts();
+    let (_, mut document) = routes::documented().split_for_parts();
+    for (path, item) in &mut document.paths.paths {
+        let methods = [
+            (Method::GET, &mut item.get),
+            (Method::POST, &mut item.post),
+            (Method::PUT, &mut item.put),
+            (Method::PATCH, &mut item.patch),
+            (Method::DELETE, &mut item.delete),
+        ];
+        for (method, operation) in methods {
+            if let Some(operation) = operation.as_mut().filter(|_| path.starts_with("/v1/")) {
+                name_failures(path, &method, operation);
+            }
+        }
+    }
     let mut text = document.to_pretty_json().expect("a description is always JSON");
     text.push('\n');
     text
+}
+
+/// Writes the kinds of problems that an operation may answer beside its answers. They follow from its form.
+fn name_failures(path: &str, method: &Method, operation: &mut Operation) {
+    let mut slugs = vec!["malformed", "unauthenticated", "forbidden", "internal", "unavailable"];
+    if path.contains('{') {
+        slugs.push("not-found");
+    }
+    if operation.request_body.is_some() {
+        slugs.extend(["timeout", "too-large", "unsupported-media-type", "too-many"]);
+    }
+    if operation.request_body.is_some() || operation.parameters.is_some() {
+        slugs.push("invalid");
+    }
+    let is_revised = ["/v1/subscribers/", "/v1/subscriptions/", "/v1/applications/{application}"];
+    if *method != Method::GET && *method != Method::POST && is_revised.iter().any(|start| path.starts_with(start)) {
+        slugs.push("changed");
+    }
+    if *method != Method::GET {
+        slugs.push("busy");
+    }
+    match (method.as_str(), path) {
+        ("PUT", "/v1/applications/{application}") => slugs.push("would-drop-data"),
+        ("POST", "/v1/subscribers") => slugs.push("exists"),
+        ("POST", path) if path.contains("/events") => slugs.push("idempotency-key-reused"),
+        ("DELETE", "/v1/keys/{id}") => slugs.push("last-admin-key"),
+        _ => {}
+    }
+    let responses = &mut operation.responses.responses;
+    let Some(RefOr::T(any)) = responses.get_mut("default") else { return };
+    // The derived answer would spell the schema out every time.
+    for content in any.content.values_mut() {
+        *content = RefOr::T(Content::new(Some(Ref::from_schema_name("Problem"))));
+    }
+    let any = any.clone();
+    for kind in KINDS.iter().filter(|kind| slugs.contains(&kind.slug)) {
+        let told = format!("{} (`/problems/{}`)", kind.title, kind.slug);
+        let status = kind.status.as_u16();
+        match responses.get_mut(&status.to_string()) {
+            Some(RefOr::T(same)) => same.description = format!("{}; or: {told}", same.description),
+            _ => {
+                let mut response = any.clone();
+                response.description = told;
+                if matches!(status, 429 | 503) {
+                    let seconds = ObjectBuilder::new().schema_type(Type::Integer).build();
+                    let mut header = Header::new(seconds);
+                    header.description = Some("Seconds after which to try again".to_owned());
+                    response.headers.insert("Retry-After".to_owned(), RefOr::T(header));
+                }
+                responses.insert(status.to_string(), RefOr::T(response));
+            }
+        }
+    }
 }
 
 pub(crate) fn text() -> Bytes {

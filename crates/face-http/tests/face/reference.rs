@@ -23,6 +23,22 @@ fn the_committed_description_of_the_api_is_the_generated_one() {
     check_reference("openapi.json", &openapi_document());
 }
 
+#[test]
+fn every_operation_names_its_failures() {
+    let document: serde_json::Value = serde_json::from_str(&openapi_document()).expect("JSON");
+    let statuses = |path: &str, method: &str| -> Vec<String> {
+        let responses = document["paths"][path][method]["responses"].as_object();
+        responses.unwrap_or_else(|| panic!("{method} {path}")).keys().cloned().collect()
+    };
+    let all = ["200", "400", "401", "403", "404", "408", "412", "413", "415", "422", "429", "500", "503", "default"];
+    assert_eq!(statuses("/v1/subscribers/{id}", "patch"), all);
+    assert_eq!(statuses("/v1/status", "get"), ["200", "400", "401", "403", "500", "503", "default"]);
+    assert!(statuses("/v1/applications/{application}/events/{class}", "post").contains(&"409".to_owned()));
+    assert_eq!(statuses("/livez", "get"), ["200"]);
+    let full = &document["paths"]["/v1/import/subscribers"]["post"]["responses"]["429"];
+    assert!(full["headers"]["Retry-After"].is_object(), "{full}");
+}
+
 #[tokio::test]
 async fn pages_and_health_need_no_key() {
     let platform = Platform::with_quakes().await;
