@@ -128,9 +128,9 @@ async fn one_who_is_refused_does_not_hold_up_the_others() {
            09:00 end
            09:01 report"#,
         expect![[r#"
-            08:30:00 web https://carol.example n-2-0: Kobe 6.0 (from 5.0) -> deferred
             08:30:00 email alice@example.org n-1-0: Kobe 6.0 (from 5.0) -> refused
             08:30:00 email bob@example.org n-1-1: Kobe 6.0 (from 5.0) -> delivered
+            08:30:00 web https://carol.example n-2-0: Kobe 6.0 (from 5.0) -> deferred
             09:00:00 events 1 notifications 3 open 0 suspended 1
             09:00:00 End 1
             09:01:00 events 1 notifications 3 open 0 suspended 0"#]],
@@ -262,8 +262,8 @@ async fn an_update_finishes_the_old_and_begins_the_new() {
         )
         .await;
     expect![[r#"
-        08:30:00 web https://bob.example n-2-0: one 6.0 (from 5.0) -> delivered
         08:30:00 email alice@example.org n-1-0: one 6.0 (from 5.0) -> deferred
+        08:30:00 web https://bob.example n-2-0: one 6.0 (from 5.0) -> delivered
         08:31:00 email alice@example.org n-1-0: one 6.0 (from 5.0) -> delivered
         08:40:00 email alice@example.org n-3-0: NEW two 6.0 (from 5.0) -> delivered
         09:00:00 events 2 notifications 4 open 0 suspended 1"#]]
