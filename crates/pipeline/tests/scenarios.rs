@@ -128,9 +128,9 @@ async fn one_who_is_refused_does_not_hold_up_the_others() {
            09:00 end
            09:01 report"#,
         expect![[r#"
-            08:30:00 web https://carol.example n-2-0: Kobe 6.0 (from 5.0) -> deferred
             08:30:00 email alice@example.org n-1-0: Kobe 6.0 (from 5.0) -> refused
             08:30:00 email bob@example.org n-1-1: Kobe 6.0 (from 5.0) -> delivered
+            08:30:00 web https://carol.example n-2-0: Kobe 6.0 (from 5.0) -> deferred
             09:00:00 events 1 notifications 3 open 0 suspended 1
             09:00:00 End 1
             09:01:00 events 1 notifications 3 open 0 suspended 0"#]],

@@ -23,8 +23,9 @@ use crate::{
     subscribers, subscriptions,
 };
 
-/// Most lines of one commit.
-pub const LINES_PER_COMMIT: usize = 1_000;
+/// Most lines of one commit. Lines in no order touch a page of the subscribers' index each, so that a commit of few
+/// lines writes many pages for little; a block is a mebibyte at most, whatever its lines.
+pub const LINES_PER_COMMIT: usize = 10_000;
 /// Most refused lines that are told; all are counted.
 pub const REFUSALS_MAX: usize = 1_000;
 /// Most imports at the same time.

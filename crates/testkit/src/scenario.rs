@@ -149,7 +149,13 @@ impl Scenario {
             }
         }
         self.sleep_until(tokio::time::Instant::now() + after).await;
-        let seen = self.ends.lock().seen();
+        let mut seen = self.ends.lock().seen();
+        // Channels do not wait for each other: at one moment, the order among them is luck.
+        for lines in seen.chunk_by_mut(|one, next| moment_and_channel(one).0 == moment_and_channel(next).0) {
+            if lines.iter().all(|line| line.contains(" -> ")) {
+                lines.sort_by(|one, next| moment_and_channel(one).1.cmp(moment_and_channel(next).1));
+            }
+        }
         seen.join("\n")
     }
 
@@ -333,6 +339,13 @@ impl Scenario {
             backlog.suspended
         ));
     }
+}
+
+/// The time of day of a line, with its day, and the word after it.
+fn moment_and_channel(line: &str) -> (&str, &str) {
+    let day = if line.starts_with('+') { line.find(' ').map_or(0, |at| at + 1) } else { 0 };
+    let end = line[day..].find(' ').map_or(line.len(), |at| day + at);
+    (&line[..end], line[end..].split_whitespace().next().unwrap_or_default())
 }
 
 fn name(text: &str) -> Name {

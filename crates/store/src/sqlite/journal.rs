@@ -154,8 +154,23 @@ impl Journal for SqliteJournal {
         lease: Duration,
         now: Timestamp,
     ) -> Result<Vec<ClaimedEvents>, StoreError> {
-        self.read(move |connection, shared| hand_out::claim_events(connection, shared, batches, bytes, lease, now))
-            .await
+        loop {
+            let claim = move |connection: &Connection, shared: &Shared| {
+                hand_out::claim_events(connection, shared, batches, bytes, lease, now)
+            };
+            let (claimed, damaged) = self.read(claim).await?;
+            if damaged.is_empty() {
+                return Ok(claimed);
+            }
+            // One that cannot be read must not hold up those behind it.
+            for (claim, why) in &damaged {
+                tracing::error!(batch = %claim.id, why, "an event batch cannot be read and is set aside");
+            }
+            self.commit(Step { failed: damaged, ..Step::default() }).await?;
+            if !claimed.is_empty() {
+                return Ok(claimed);
+            }
+        }
     }
 
     async fn claim_work(

@@ -79,10 +79,11 @@ impl SqliteRecords {
         let database = Database::open(
             &path,
             &Options {
-                page_bytes: 16_384,
+                // Subscriptions come and are read in no order; small pages make each of them cheap to touch.
+                page_bytes: 4_096,
                 log_bytes_max: 128 << 20,
-                writer_cache_kib: 32 << 10,
-                reader_cache_kib: 8 << 10,
+                writer_cache_kib: 64 << 10,
+                reader_cache_kib: 64 << 10,
                 readers: options.readers,
                 migrations: schema::MIGRATIONS,
             },

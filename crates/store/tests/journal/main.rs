@@ -4,9 +4,11 @@ mod support; // journals to try, and short ways to say what happens
 
 mod accepting; // submissions, their keys, and the bounds
 mod claiming; // who gets what, and who loses it
-mod retention;
+mod retention; // what is pruned and what is not
 mod stepping; // steps: all or nothing, once
-mod waiting; // retries, suspensions, arrivals // what is pruned and what is not
+mod waiting; // retries, suspensions, arrivals
+
+mod damaged; // a worn disk
 
 mod crash; // copies of the files taken at random moments
 mod twins; // random work on memory and SQLite side by side

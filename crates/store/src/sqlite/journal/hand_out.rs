@@ -20,6 +20,9 @@ use crate::{
     sqlite::writer::store_error,
 };
 
+/// Claimed event batches, and those that turned out to be unreadable, with the reason.
+pub type Granted = (Vec<ClaimedEvents>, Vec<(Claim<EventBatchId>, String)>);
+
 /// Claims waiting event batches.
 pub fn claim_events(
     connection: &Connection,
@@ -28,7 +31,7 @@ pub fn claim_events(
     bytes: usize,
     lease: Duration,
     now: Timestamp,
-) -> Result<Vec<ClaimedEvents>, StoreError> {
+) -> Result<Granted, StoreError> {
     let granted = {
         let mut claims = shared.claims.lock();
         let mut statement =
@@ -52,12 +55,20 @@ pub fn claim_events(
         grant(free, lease, now, &mut claims, |held| &mut held.events)
     };
     // The bodies are read after the lock is given back: what is claimed stays.
-    let read = |(id, token): &(u64, u64)| {
-        let Some((batch, _)) = find_event_batch(connection, &shared.names, EventBatchId(*id))? else { return Ok(None) };
-        Ok(Some(ClaimedEvents { claim: Claim { id: batch.id, token: *token }, batch }))
-    };
-    let claimed: Result<Vec<_>, StoreError> = granted.iter().filter_map(|grant| read(grant).transpose()).collect();
-    claimed.inspect_err(|_| take_back(&granted, &mut shared.claims.lock().events))
+    let (mut claimed, mut damaged) = (Vec::with_capacity(granted.len()), Vec::new());
+    for (id, token) in &granted {
+        let claim = Claim { id: EventBatchId(*id), token: *token };
+        match find_event_batch(connection, &shared.names, claim.id) {
+            Ok(Some((batch, _))) => claimed.push(ClaimedEvents { claim, batch }),
+            Ok(None) => damaged.push((claim, format!("{} waits, but is gone", claim.id))),
+            Err(error @ StoreError::Damaged(_)) => damaged.push((claim, error.to_string())),
+            Err(error) => {
+                take_back(&granted, &mut shared.claims.lock().events);
+                return Err(error);
+            }
+        }
+    }
+    Ok((claimed, damaged))
 }
 
 /// Claims due work items of a channel.
