@@ -200,7 +200,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// Its channels cannot be opened; the version that ran still does.
-    pub async fn run(&self, compiled: Arc<Compiled>) -> Result<(), RunError> {
+    pub async fn run(self: &Arc<Self>, compiled: Arc<Compiled>) -> Result<(), RunError> {
         let prepared = self.prepare(&compiled)?;
         self.run_prepared(compiled, prepared).await
     }
@@ -219,7 +219,14 @@ impl Pipeline {
     ///
     /// # Errors
     /// The store does not answer, or the pipeline was stopped; the version that ran still does.
-    pub async fn run_prepared(&self, compiled: Arc<Compiled>, prepared: Prepared) -> Result<(), RunError> {
+    pub async fn run_prepared(self: &Arc<Self>, compiled: Arc<Compiled>, prepared: Prepared) -> Result<(), RunError> {
+        let pipeline = self.clone();
+        // A task of its own: whoever asked may stop waiting, but a change is never left halfway.
+        let changing = tokio::spawn(async move { pipeline.change_to(compiled, prepared).await });
+        changing.await.unwrap_or(Err(RunError::Stopped))
+    }
+
+    async fn change_to(&self, compiled: Arc<Compiled>, prepared: Prepared) -> Result<(), RunError> {
         let _one_at_a_time = self.changing.lock().await;
         let name = compiled.application.name.clone();
         let shard = match_events::build_shard(&self.flow, &name, compiled.rules.clone()).await?;

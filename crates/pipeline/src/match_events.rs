@@ -4,14 +4,25 @@
 //! nobody waits for a clock. While one quantum is on its way to disk the next is matched, and they are committed in
 //! order.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Duration,
+};
 
 use tocsin_matching::{
     cut::{CutBatch, NotificationCutter, RuleFailure},
     rule::RuleSet,
     shard::Shard,
 };
-use tocsin_model::{event::EventBatch, id::Name, notification::NotificationHead, time::Timestamp};
+use tocsin_model::{
+    event::EventBatch,
+    field::Fields,
+    id::{EventBatchId, Name},
+    notification::NotificationHead,
+    time::Timestamp,
+};
 use tocsin_store::{
     error::StoreError,
     journal::{Arrivals, ClaimedEvents, NewNotificationBatch, Step},
@@ -155,7 +166,6 @@ impl Matcher {
             };
             catch_up(&self.flow, name, matched).await?;
             let now = self.flow.clock.now();
-            let mut cutter = NotificationCutter::new();
             let mut oldest = now;
             let mut readable = Vec::with_capacity(batches.len());
             for events in batches {
@@ -165,18 +175,19 @@ impl Matcher {
                 }
             }
             let Matched { compiled, followed } = matched;
-            keep_busy(|| {
-                for (events, fields) in readable {
-                    oldest = oldest.min(events.batch.accepted_at);
-                    match followed.shard.match_batch(&events.batch, &fields, &mut cutter) {
-                        Ok(()) => step.matched.push(events.claim),
-                        Err(problem) => step.failed.push((events.claim, problem.to_string())),
+            let (cut, unmatched) = keep_busy(|| match_all(&mut followed.shard, &readable));
+            for (events, _) in &readable {
+                match unmatched.get(&events.batch.id) {
+                    Some(reason) => step.failed.push((events.claim, reason.clone())),
+                    None => {
+                        oldest = oldest.min(events.batch.accepted_at);
+                        step.matched.push(events.claim);
                     }
                 }
-                let (cut, failures) = cutter.finish(&compiled.rules);
-                step.batches.extend(cut.into_iter().map(|cut| new_batch(compiled, cut, oldest, now)));
-                report_failures(compiled, &failures);
-            });
+            }
+            let (cut, failures) = cut;
+            step.batches.extend(cut.into_iter().map(|cut| new_batch(compiled, cut, oldest, now)));
+            report_failures(compiled, &failures);
         }
         let notifications: u64 = step.batches.iter().map(|batch| u64::from(batch.count)).sum();
         metrics::histogram!("match_duration_seconds").record(started.elapsed());
@@ -256,10 +267,7 @@ pub(crate) async fn build_shard(flow: &Flow, name: &Name, rules: Arc<RuleSet>) -
 }
 
 /// The fields that a batch was packed with; the inner error says why nobody can know.
-async fn event_fields(
-    flow: &Flow,
-    batch: &EventBatch,
-) -> Result<Result<tocsin_model::field::Fields, String>, StoreError> {
+async fn event_fields(flow: &Flow, batch: &EventBatch) -> Result<Result<Fields, String>, StoreError> {
     let Some(compiled) = flow.versions.get(&batch.application, batch.version).await? else {
         return Ok(Err(format!("version {} of the application `{}` is gone", batch.version, batch.application)));
     };
@@ -267,6 +275,33 @@ async fn event_fields(
         Some(class) => Ok(class.fields.clone()),
         None => Err(format!("version {} has no event class `{}`", batch.version, batch.class)),
     })
+}
+
+/// What a quantum gave: notification batches, and rules that could not be decided.
+type Cut = (Vec<CutBatch>, Vec<RuleFailure>);
+
+/// Matches batches, and says which of them could not be and why. Nothing of those is cut: what they matched before the
+/// trouble would be told again when they are matched again. So the others are then matched anew.
+fn match_all(shard: &mut Shard, batches: &[(&ClaimedEvents, Fields)]) -> (Cut, BTreeMap<EventBatchId, String>) {
+    let mut unmatched = BTreeMap::new();
+    'anew: loop {
+        let mut cutter = NotificationCutter::new();
+        for (events, fields) in batches {
+            let batch = &events.batch;
+            if unmatched.contains_key(&batch.id) {
+                continue;
+            }
+            let matched = catch_unwind(AssertUnwindSafe(|| shard.match_batch(batch, fields, &mut cutter)));
+            let reason = match matched {
+                Ok(Ok(())) => continue,
+                Ok(Err(damaged)) => damaged.to_string(),
+                Err(_) => "matching it made the matcher panic".to_owned(),
+            };
+            unmatched.insert(batch.id, reason);
+            continue 'anew;
+        }
+        return (cutter.finish(shard.rules()), unmatched);
+    }
 }
 
 /// A rule that cannot be decided for an event is no match; that it happened must not stay unseen.
@@ -296,5 +331,69 @@ fn new_batch(compiled: &Compiled, cut: CutBatch, accepted_at: Timestamp, now: Ti
         count: cut.notifications.count() as u32,
         packed: cut.notifications.pack().into(),
         suspended,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tocsin_matching::shard::Subject;
+    use tocsin_model::{
+        application::api_source,
+        event::{EventPacker, PackedEvents},
+        id::SubscriptionId,
+        value::Value,
+    };
+    use tocsin_store::journal::Claim;
+
+    const DEFINITION: &str = r#"
+        application: notes
+        events: { note: { fields: { number: integer } } }
+        subscriptions: { any: { fields: {} } }
+        notifications: { told: { fields: { number: integer }, content: { templates: { base: { text: "{{ number }}" } } } } }
+        rules: { always: { on: note, subscription: any, notify: told } }
+        channels: { log: { protocol: file, options: { path: log } } }
+    "#;
+
+    fn batch(id: u64, events: PackedEvents) -> ClaimedEvents {
+        let name = |text: &str| text.parse().expect("a name");
+        ClaimedEvents {
+            claim: Claim { id: EventBatchId(id), token: 1 },
+            batch: EventBatch {
+                id: EventBatchId(id),
+                application: name("notes"),
+                version: 1,
+                class: name("note"),
+                source: api_source(),
+                received_at: Timestamp(0),
+                accepted_at: Timestamp(0),
+                events,
+            },
+        }
+    }
+
+    #[test]
+    fn nothing_of_a_damaged_batch_is_told_and_all_of_the_others() {
+        let compiled = crate::compile_text(DEFINITION, 1, &|_| None).expect("it compiles");
+        let mut shard = Shard::new(compiled.rules.clone());
+        let channel = "log".parse().expect("a name");
+        let class = "any".parse().expect("a name");
+        let subject = Subject { id: SubscriptionId(1), class: &class, values: "{}", channel: Some(&channel) };
+        shard.put(subject).expect("it can be put");
+        let fields = compiled.application.events["note"].fields.clone();
+        let mut packer = EventPacker::new(fields.clone());
+        packer.push(&[Value::Integer(1)]);
+        packer.push(&[Value::Integer(2)]);
+        let whole = packer.finish();
+        let cut_short = PackedEvents::from_parts(2, whole.bytes().slice(..whole.bytes().len() - 1));
+        let batches = [batch(1, whole.clone()), batch(2, cut_short), batch(3, whole)];
+        let batches: Vec<_> = batches.iter().map(|events| (events, fields.clone())).collect();
+
+        let ((cut, failures), unmatched) = match_all(&mut shard, &batches);
+        assert_eq!(unmatched.into_keys().collect::<Vec<_>>(), [EventBatchId(2)]);
+        assert!(failures.is_empty());
+        let told: Vec<u64> =
+            cut.iter().flat_map(|cut| cut.notifications.event_of_each().map(|event| event.batch.0)).collect();
+        assert_eq!(told, [1, 1, 3, 3]);
     }
 }
