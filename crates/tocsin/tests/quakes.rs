@@ -132,9 +132,10 @@ async fn the_commands_of_the_readme_do_what_it_says() {
     assert_eq!(expected.values().sum::<usize>(), 52);
     play(&platform, &mails, expected).await;
     // German readers get German mails, with the numbers of their language.
-    let german = mails.all().into_iter().find(|mail| mail.to[0].starts_with("jonas")).expect("a mail to jonas");
-    let subject = german.header("subject").expect("a subject");
-    assert!(subject.contains("Erdbeben_der_St=C3=A4rke_5,4"), "{subject}");
+    let german = mails.all().into_iter().filter(|mail| mail.to[0].starts_with("jonas"));
+    let subjects: Vec<String> = german.map(|mail| mail.header("subject").expect("a subject")).collect();
+    assert!(subjects.iter().all(|subject| subject.contains("Erdbeben_der_St=C3=A4rke_")), "{subjects:?}");
+    assert!(subjects.iter().any(|subject| subject.contains("rke_5,4,_122_km")), "{subjects:?}");
     let trace = platform.run(&["trace", "jonas"]);
     assert!(trace.contains("delivered"), "{trace}");
 }

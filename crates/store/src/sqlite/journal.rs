@@ -71,6 +71,7 @@ struct Shared {
     claims: Arc<Claims>,
     counters: Arc<Counters>,
     arrivals: Arc<Senders>,
+    gathering: Arc<accept::Gathering>,
 }
 
 /// Wakes whoever waits.
@@ -124,6 +125,7 @@ impl Shared {
             claims: Arc::new(Claims::new(epoch)),
             counters: Arc::new(Counters::load(connection)?),
             arrivals: Arc::new(Senders { events: watch::Sender::new(0), work: watch::Sender::new(0) }),
+            gathering: Arc::default(),
         })
     }
 }

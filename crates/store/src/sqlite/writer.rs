@@ -203,6 +203,19 @@ impl Database {
         self.submit_and_wait(true, job).await
     }
 
+    /// As [`Database::write`], for a caller that does not wait: `answer` is called on the writer's thread, after the commit
+    /// or when it has failed.
+    ///
+    /// # Errors
+    /// The job was not taken on; `answer` is not called.
+    pub(crate) fn write_then<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
+        answer: impl FnOnce(Result<T, StoreError>) + Send + 'static,
+    ) -> Result<(), StoreError> {
+        self.submit(true, job, answer)
+    }
+
     /// Runs a job of one statement, which SQLite itself undoes if it fails. The job must not fail after it.
     ///
     /// # Errors

@@ -166,9 +166,11 @@ impl Twins {
         }
         // The same step with the twin's tokens.
         let mut two = one.clone();
-        let token = |id: WorkItemId| kept.iter().find(|(item, _)| item.claim.id == id).expect("picked").1.claim.token;
+        // An item may have been picked under a lost claim and under its present one, so both parts of a claim count.
+        let twin_of =
+            |claim: Claim<WorkItemId>| kept.iter().find(|(item, _)| item.claim == claim).expect("picked").1.claim;
         for claim in two.finished.iter_mut().chain(&mut two.held) {
-            claim.token = token(claim.id);
+            *claim = twin_of(*claim);
         }
         let finished: Vec<WorkItemId> = one.finished.iter().map(|claim| claim.id).collect();
         self.commit(one, two).await;

@@ -1,7 +1,11 @@
 //! A submission becomes an event batch, or is found to have become one before.
 
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension};
 use tocsin_model::{id::EventBatchId, time::Timestamp};
+use tokio::sync::oneshot;
 
 use super::{
     Shared,
@@ -11,7 +15,7 @@ use super::{
 use crate::{
     error::StoreError,
     journal::{Accepted, Idempotency, NewEventBatch},
-    sqlite::writer::{AfterCommit, Database, store_error},
+    sqlite::writer::{AfterCommit, Database, WAITING_WRITES_MAX, store_error},
 };
 
 /// A submission as its row wants it.
@@ -48,25 +52,110 @@ pub async fn accept(database: &Database, shared: &Shared, new: NewEventBatch) ->
         Ok(answer) => return answer,
         Err(row) => row,
     };
-    let shared = shared.clone();
-    database.write(move |connection, after| store(connection, after, &shared, row)).await
+    let (answer, answered) = oneshot::channel();
+    if shared.gathering.join(row, answer)? {
+        store_gathered(database, shared);
+    }
+    answered.await.unwrap_or_else(|_| Err(StoreError::unavailable("the writer has ended")))
 }
 
-fn store(
+/// Submissions that wait for the writer. Those that gather while a commit is on its way are stored by one job, which
+/// changes the counters once.
+#[derive(Default)]
+pub struct Gathering(Mutex<Vec<Waiting>>);
+
+type Waiting = (NewRow, Answer);
+type Answer = oneshot::Sender<Result<Accepted, StoreError>>;
+
+impl Gathering {
+    /// Adds one; whether it is the first, for which nobody has asked the writer yet.
+    fn join(&self, row: NewRow, answer: Answer) -> Result<bool, StoreError> {
+        let mut waiting = self.0.lock();
+        if waiting.len() >= WAITING_WRITES_MAX {
+            return Err(StoreError::Full(format!("{WAITING_WRITES_MAX} submissions wait already")));
+        }
+        waiting.push((row, answer));
+        Ok(waiting.len() == 1)
+    }
+
+    fn take(&self) -> (Vec<NewRow>, Vec<Answer>) {
+        std::mem::take(&mut *self.0.lock()).into_iter().unzip()
+    }
+}
+
+/// Asks the writer to store whatever has gathered when its turn comes.
+fn store_gathered(database: &Database, shared: &Shared) {
+    let answers = Arc::new(Mutex::new(Vec::new()));
+    let job = {
+        let (shared, answers) = (shared.clone(), answers.clone());
+        move |connection: &Connection, after: &mut AfterCommit| {
+            let (rows, gathered) = shared.gathering.take();
+            *answers.lock() = gathered;
+            store_all(connection, after, &shared, &rows)
+        }
+    };
+    let gathering = shared.gathering.clone();
+    let submitted = database.write_then(job, move |stored| {
+        let mut waiting = std::mem::take(&mut *answers.lock());
+        match stored {
+            Ok(accepted) => waiting.into_iter().zip(accepted).for_each(|(answer, accepted)| {
+                // A caller that stopped waiting has its events stored nevertheless.
+                let _ = answer.send(Ok(accepted));
+            }),
+            Err(error) => {
+                if waiting.is_empty() {
+                    // The job did not even begin, so those who gathered for it still wait.
+                    waiting = gathering.take().1;
+                }
+                refuse(waiting, &error);
+            }
+        }
+    });
+    if let Err(error) = submitted {
+        refuse(shared.gathering.take().1, &error);
+    }
+}
+
+/// Gives the same trouble to all.
+fn refuse(waiting: Vec<Answer>, error: &StoreError) {
+    for answer in waiting {
+        let _ = answer.send(Err(match error {
+            StoreError::Full(why) => StoreError::Full(why.clone()),
+            error => StoreError::unavailable(error.to_string()),
+        }));
+    }
+}
+
+/// Stores what is new of these, in order.
+fn store_all(
     connection: &Connection,
     after: &mut AfterCommit,
     shared: &Shared,
-    row: NewRow,
-) -> Result<Accepted, StoreError> {
-    if let Some(idempotency) = &row.idempotency
-        && let Some(before) = find_before(connection, idempotency, row.accepted_at)?
-    {
-        return Ok(before);
+    rows: &[NewRow],
+) -> Result<Vec<Accepted>, StoreError> {
+    let mut new = Vec::with_capacity(rows.len());
+    let mut accepted = Vec::with_capacity(rows.len());
+    for row in rows {
+        let before = match &row.idempotency {
+            Some(idempotency) => find_before(connection, idempotency, row.accepted_at)?,
+            None => None,
+        };
+        accepted.push(match before {
+            Some(before) => before,
+            None => {
+                let id = Last::next(&shared.counters.last.event_batch);
+                insert(connection, row, id)?;
+                new.push(row);
+                Accepted::New(EventBatchId(id))
+            }
+        });
     }
-    let id = Last::next(&shared.counters.last.event_batch);
-    store_as(connection, after, shared, row, id)
+    count(connection, after, shared, &new)?;
+    Ok(accepted)
 }
 
+/// Stores a submission under a number that it has already.
+#[cfg(debug_assertions)]
 fn store_as(
     connection: &Connection,
     after: &mut AfterCommit,
@@ -74,6 +163,35 @@ fn store_as(
     row: NewRow,
     id: u64,
 ) -> Result<Accepted, StoreError> {
+    insert(connection, &row, id)?;
+    count(connection, after, shared, &[&row])?;
+    Ok(Accepted::New(EventBatchId(id)))
+}
+
+/// Counts what was stored, and wakes the matcher once it is durable.
+fn count(connection: &Connection, after: &mut AfterCommit, shared: &Shared, new: &[&NewRow]) -> Result<(), StoreError> {
+    let Some(oldest) = new.iter().map(|row| row.accepted_at).min() else {
+        return Ok(());
+    };
+    let events = new.iter().map(|row| i64::from(row.events)).sum();
+    let difference = Tally {
+        event_batches: new.len() as i64,
+        events,
+        waiting_batches: new.len() as i64,
+        waiting_events: events,
+        waiting_bytes: new.iter().map(|row| row.body.bytes as i64).sum(),
+        ..Tally::default()
+    };
+    shared.counters.store(connection, difference)?;
+    let shared = shared.clone();
+    after.run(move || {
+        shared.counters.add_accepted(difference, oldest);
+        shared.arrivals.events();
+    });
+    Ok(())
+}
+
+fn insert(connection: &Connection, row: &NewRow, id: u64) -> Result<(), StoreError> {
     if let Some(Idempotency { key, content, until }) = &row.idempotency {
         // A key that is there is one that is over.
         connection
@@ -106,21 +224,7 @@ fn store_as(
         .prepare_cached("INSERT INTO event_waiting (id, events, bytes, accepted_at) VALUES (?1, ?2, ?3, ?4)")
         .and_then(|mut statement| statement.execute((id, row.events, row.body.bytes, row.accepted_at.0)))
         .map_err(store_error)?;
-    let difference = Tally {
-        event_batches: 1,
-        events: i64::from(row.events),
-        waiting_batches: 1,
-        waiting_events: i64::from(row.events),
-        waiting_bytes: row.body.bytes as i64,
-        ..Tally::default()
-    };
-    shared.counters.store(connection, difference)?;
-    let shared = shared.clone();
-    after.run(move || {
-        shared.counters.add_accepted(difference, row.accepted_at);
-        shared.arrivals.events();
-    });
-    Ok(Accepted::New(EventBatchId(id)))
+    Ok(())
 }
 
 /// What became of an earlier submission under the same key, if the key is still remembered.
