@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde::Serialize;
 
-use crate::{field::Fields, id::Name};
+use crate::{field::Fields, filter::Dialect, id::Name};
 
 /// An application as its definition gives it, complete and consistent: every name it mentions exists. Expressions,
 /// templates and channel options are still text here; the rooms that understand them compile them.
@@ -46,6 +46,24 @@ pub struct SubscriptionClass {
     pub fields: Fields,
     /// What it means.
     pub description: Option<String>,
+    /// The dialects in which its subscriptions may have a filter of their own, the first for those that name none. Empty:
+    /// they may have none.
+    pub filter: Vec<Dialect>,
+    /// Whether its subscriptions have a schedule of their own.
+    pub schedule: Presence,
+}
+
+/// Whether something may be given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Presence {
+    /// It is refused.
+    #[default]
+    Forbidden,
+    /// It may be given.
+    Optional,
+    /// It must be given.
+    Required,
 }
 
 /// A kind of notification.

@@ -1,6 +1,7 @@
-//! What a subscriber cares about: typed parameters of one subscription class.
+//! What a subscriber cares about: typed parameters of one subscription class, and terms of one's own.
 
 use crate::{
+    filter::Filter,
     id::{Name, SubscriberId, SubscriberNumber, SubscriptionId},
     time::Timestamp,
 };
@@ -27,10 +28,21 @@ pub struct Subscription {
     /// Its parameters: a JSON object that was checked against its class, without nulls. `Fields::row_from_stored` reads
     /// it, whatever has become of the class since.
     pub values: Box<str>,
+    /// What it asks for beside its parameters.
+    pub terms: Terms,
     /// When it was made.
     pub created_at: Timestamp,
     /// When it last changed.
     pub updated_at: Timestamp,
     /// Grows with each change; the basis of its ETag.
     pub revision: u64,
+}
+
+/// What a subscription asks for beside its parameters, where its class allows it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Terms {
+    /// Its own predicate over the event: it is matched only where a rule and this hold.
+    pub filter: Option<Filter>,
+    /// When its scheduled rules are evaluated: the canonical text of a [`Schedule`](crate::schedule::Schedule).
+    pub schedule: Option<Box<str>>,
 }

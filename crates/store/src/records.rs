@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use tocsin_model::{
     id::{ChangeSequence, Name, SubscriberId, SubscriberNumber, SubscriptionId},
     subscriber::{Device, DeviceState, Profile, Subscriber},
-    subscription::Subscription,
+    subscription::{Subscription, Terms},
     time::Timestamp,
     value::Value,
 };
@@ -65,6 +65,33 @@ pub struct NewSubscription {
     pub enabled: bool,
     /// See [`Subscription`].
     pub values: Box<str>,
+    /// See [`Subscription`].
+    pub terms: Terms,
+}
+
+/// What of a subscription can be replaced.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SubscriptionChange {
+    /// See [`Subscription`].
+    pub device: Option<Name>,
+    /// See [`Subscription`].
+    pub enabled: bool,
+    /// See [`Subscription`].
+    pub values: Box<str>,
+    /// See [`Subscription`].
+    pub terms: Terms,
+}
+
+impl NewSubscription {
+    /// What replaces a subscription of its key.
+    pub(crate) fn change(&self) -> SubscriptionChange {
+        SubscriptionChange {
+            device: self.device.clone(),
+            enabled: self.enabled,
+            values: self.values.clone(),
+            terms: self.terms.clone(),
+        }
+    }
 }
 
 /// A whole subscriber that asks to be stored: what an import line says.
@@ -141,6 +168,10 @@ pub struct IndexedSubscription {
     pub class: Name,
     /// Its parameters, as JSON.
     pub values: Box<str>,
+    /// Its own filter and schedule.
+    pub terms: Terms,
+    /// When it was made.
+    pub created_at: Timestamp,
     /// The channel of the device that is told: the subscription's own device, else the subscriber's first active one by
     /// name. `None` if there is none that is active.
     pub channel: Option<Name>,
@@ -257,13 +288,11 @@ pub trait Records: Send + Sync + 'static {
         new: Vec<NewSubscription>,
         now: Timestamp,
     ) -> Result<Vec<Written<SubscriptionId>>, StoreError>;
-    /// Replaces device, enabled flag and values of a subscription.
+    /// Replaces what of a subscription can change.
     async fn update_subscription(
         &self,
         id: SubscriptionId,
-        device: Option<Name>,
-        enabled: bool,
-        values: Box<str>,
+        change: SubscriptionChange,
         expect: Expect,
         now: Timestamp,
     ) -> Result<Subscription, StoreError>;

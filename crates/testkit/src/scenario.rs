@@ -24,6 +24,7 @@ use tocsin_model::{
     event::EventPacker,
     id::{Name, SubscriberId},
     subscriber::{Device, DeviceState, Profile},
+    subscription::Terms,
     value::Value,
 };
 use tocsin_pipeline::{Parts, Pipeline, PipelineOptions, Submission, compile_text};
@@ -261,6 +262,7 @@ impl Scenario {
             device: None,
             enabled: true,
             values: fields.to_json(&row).into(),
+            terms: Terms::default(),
         };
         self.records.put_subscription(new, self.clock.now()).await.expect("it can be stored");
     }

@@ -10,10 +10,11 @@ use super::{
 };
 use crate::{
     application::{
-        Application, Channel, ContentTemplates, EventClass, NotificationClass, Retention, RetrySchedule, Rule, Source,
-        SourceKind, SubscriptionClass, TemplateEngine, TemplateParts,
+        Application, Channel, ContentTemplates, EventClass, NotificationClass, Presence, Retention, RetrySchedule,
+        Rule, Source, SourceKind, SubscriptionClass, TemplateEngine, TemplateParts,
     },
     field::{Field, FieldType, Fields},
+    filter::Dialect,
     id::Name,
     problem::{Problem, closest},
     subscriber::is_language_tag,
@@ -39,6 +40,8 @@ pub fn application(root: &Node, problems: &mut Vec<Problem>) -> Option<Applicati
         subscriptions: builder.section("subscriptions", |_, path, node, builder| SubscriptionClass {
             fields: builder.fields(node, path),
             description: text(node, "description"),
+            filter: dialects(node),
+            schedule: presence(node, "schedule"),
         }),
         notifications: builder.section("notifications", |_, path, node, builder| builder.notification(node, path)),
         rules: BTreeMap::new(),
@@ -334,6 +337,30 @@ fn retention(root: &Node) -> Retention {
     Retention {
         finished: given("finished").unwrap_or(default.finished),
         idempotency: given("idempotency").unwrap_or(default.idempotency),
+    }
+}
+
+/// The dialects of a class's filters, each once.
+fn dialects(class: &Node) -> Vec<Dialect> {
+    let given: Vec<&Node> = match class.get("filter").map(|node| (&node.kind, node)) {
+        Some((Kind::List(items), _)) => items.iter().collect(),
+        Some((_, node)) => vec![node],
+        None => Vec::new(),
+    };
+    let mut dialects: Vec<Dialect> = Vec::new();
+    for dialect in given.into_iter().filter_map(|node| node.text()?.parse().ok()) {
+        if !dialects.contains(&dialect) {
+            dialects.push(dialect);
+        }
+    }
+    dialects
+}
+
+fn presence(node: &Node, key: &str) -> Presence {
+    match node.get(key).and_then(Node::text) {
+        Some("optional") => Presence::Optional,
+        Some("required") => Presence::Required,
+        _ => Presence::Forbidden,
     }
 }
 

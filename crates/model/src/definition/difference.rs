@@ -58,6 +58,13 @@ pub fn difference(old: &Application, new: &Application) -> Vec<Difference> {
         |found, path, old, new| {
             found.description(path, &old.description, &new.description);
             found.fields(path, &old.fields, &new.fields, FieldsOf::Subscriptions);
+            if old.filter != new.filter {
+                let sentence = "the dialects of filters change; filters that are there already stay";
+                found.changed(format!("{path}.filter"), sentence);
+            }
+            if old.schedule != new.schedule {
+                found.changed(format!("{path}.schedule"), "whether subscriptions have a schedule changes");
+            }
         },
     );
     found.section(

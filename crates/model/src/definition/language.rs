@@ -35,7 +35,22 @@ static SUBSCRIPTIONS: Shape = Shape::Entries { keys: Keys::Names, of: &SUBSCRIPT
 static SUBSCRIPTION: Shape = Shape::Object(&[
     optional("description", &Shape::Text, "What it means."),
     optional("fields", &FIELDS, "The parameters of a subscription; rules see them as `sub`."),
+    optional(
+        "filter",
+        &FILTER,
+        "The dialects in which a subscription may have a filter of its own over the event, the first for those that name \
+         none; no filters if not given.",
+    ),
+    optional(
+        "schedule",
+        &Shape::Choice(&["forbidden", "optional", "required"]),
+        "Whether a subscription has a schedule of its own, for rules with `schedule: subscription`; `forbidden` if not \
+         given.",
+    ),
 ]);
+static FILTER: Shape = Shape::Either(&[&DIALECT, &DIALECTS]);
+static DIALECT: Shape = Shape::Choice(&["cel", "jmespath", "event_pattern"]);
+static DIALECTS: Shape = Shape::List { of: &DIALECT, most: 3 };
 
 static NOTIFICATIONS: Shape = Shape::Entries { keys: Keys::Names, of: &NOTIFICATION, most: 1_000 };
 static NOTIFICATION: Shape = Shape::Object(&[

@@ -201,7 +201,9 @@ fn a_definition_becomes_an_application() {
                   "default": null
                 }
               ],
-              "description": null
+              "description": null,
+              "filter": [],
+              "schedule": "forbidden"
             }
           },
           "notifications": {

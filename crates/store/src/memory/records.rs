@@ -20,8 +20,8 @@ use crate::{
     records::{
         ApiKey, ApplicationVersion, Change, Changed, Expect, FEED_KEPT, FEED_TRIMMED_AT_ONCE, IndexedSubscription,
         NewSubscriber, NewSubscription, REMOVED_AT_ONCE, Recipient, RecordCounts, Records, SubscriberFilter,
-        SubscriptionFilter, Written, has_attribute, new_installation, no_application, no_changes_after, no_device,
-        no_subscriber, no_subscription, reach, runs, usable_device,
+        SubscriptionChange, SubscriptionFilter, Written, has_attribute, new_installation, no_application,
+        no_changes_after, no_device, no_subscriber, no_subscription, reach, runs, usable_device,
     },
 };
 
@@ -188,7 +188,7 @@ impl Shelf {
             });
             let id = match same_key {
                 Some(id) => {
-                    if self.change_subscription(id, line.device, line.enabled, line.values, now) {
+                    if self.change_subscription(id, line.change(), now) {
                         changed.insert(id);
                     }
                     id
@@ -218,6 +218,7 @@ impl Shelf {
             device: new.device,
             enabled: new.enabled,
             values: new.values,
+            terms: new.terms,
             created_at: now,
             updated_at: now,
             revision: 1,
@@ -228,19 +229,13 @@ impl Shelf {
     }
 
     /// Gives whether anything differed.
-    fn change_subscription(
-        &mut self,
-        id: SubscriptionId,
-        device: Option<Name>,
-        enabled: bool,
-        values: Box<str>,
-        now: Timestamp,
-    ) -> bool {
+    fn change_subscription(&mut self, id: SubscriptionId, new: SubscriptionChange, now: Timestamp) -> bool {
         let Some(found) = self.subscriptions.get_mut(&id) else { return false };
-        if found.device == device && found.enabled == enabled && found.values == values {
+        let SubscriptionChange { device, enabled, values, terms } = new;
+        if found.device == device && found.enabled == enabled && found.values == values && found.terms == terms {
             return false;
         }
-        (found.device, found.enabled, found.values) = (device, enabled, values);
+        (found.device, found.enabled, found.values, found.terms) = (device, enabled, values, terms);
         found.updated_at = now;
         found.revision += 1;
         true
@@ -274,6 +269,8 @@ impl Shelf {
             id: found.id,
             class: found.class.clone(),
             values: found.values.clone(),
+            terms: found.terms.clone(),
+            created_at: found.created_at,
             channel: usable_device(&self.subscriber_of(found).devices, found.device.as_ref())
                 .map(|(_, device)| device.channel.clone()),
         });
@@ -473,15 +470,13 @@ impl Records for MemoryRecords {
     async fn update_subscription(
         &self,
         id: SubscriptionId,
-        device: Option<Name>,
-        enabled: bool,
-        values: Box<str>,
+        change: SubscriptionChange,
         expect: Expect,
         now: Timestamp,
     ) -> Result<Subscription, StoreError> {
         self.change(|shelf| {
             shelf.expect_subscription(id, expect)?;
-            if shelf.change_subscription(id, device, enabled, values, now) {
+            if shelf.change_subscription(id, change, now) {
                 shelf.tell_changed(&[id]);
             }
             shelf.subscriptions.get(&id).cloned().ok_or_else(|| no_subscription(id))

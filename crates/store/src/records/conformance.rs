@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use tocsin_model::{
+    filter::{Dialect, Filter},
     id::{ChangeSequence, Name, SubscriberId, SubscriberNumber, SubscriptionId},
     subscriber::{Device, DeviceState, Profile},
     time::Timestamp,
@@ -71,7 +72,12 @@ fn interest(subscriber: &str, key: Option<&str>) -> NewSubscription {
         device: None,
         enabled: true,
         values: r#"{"magnitude":5.5}"#.into(),
+        terms: Terms::default(),
     }
+}
+
+fn change(device: Option<Name>, enabled: bool, values: &str) -> SubscriptionChange {
+    SubscriptionChange { device, enabled, values: values.into(), terms: Terms::default() }
 }
 
 /// What the feed tells, in short.
@@ -313,7 +319,7 @@ fn a_subscription_is_changed_as_expected() {
         records.put_subscriber(person("ann", &[]), Expect::Any, at(1)).await.expect("stored");
         let made = records.put_subscription(interest("ann", None), at(1)).await.expect("stored");
         let update = async |id, expect, values: &str| {
-            records.update_subscription(id, Some(name("work")), false, values.into(), expect, at(2)).await
+            records.update_subscription(id, change(Some(name("work")), false, values), expect, at(2)).await
         };
         assert!(is_missing(update(SubscriptionId(9), Expect::Any, "{}").await));
         assert!(matches!(update(made.id, Expect::Revision(2), "{}").await, Err(StoreError::Changed(_))));
@@ -422,7 +428,10 @@ fn the_feed_tells_in_order() {
         let bounced = Device { state: DeviceState::Bounced, ..mailbox("p1@mail.example") };
         records.put_device(&who("p1"), &name("a"), bounced, at(4)).await.expect("stored");
         records.put_application(&name("quakes"), "q", "ann", at(5)).await.expect("stored");
-        records.update_subscription(SubscriptionId(7), None, false, "{}".into(), Expect::Any, at(6)).await.expect("ok");
+        records
+            .update_subscription(SubscriptionId(7), change(None, false, "{}"), Expect::Any, at(6))
+            .await
+            .expect("ok");
         let expected = ["subscriber 1", "subscriber 2", "application quakes", "s-7 to s-7"];
         assert_eq!(news(records, after_import).await, expected);
         let page = records.changes(after_import, 2).await.expect("a page");
@@ -703,6 +712,11 @@ async fn random_act(records: &dyn Records, luck: &mut fastrand::Rng, step: i64) 
             luck.bool().then(|| (0..count).map(|_| (pick(luck, &["a", "b", "c"]), make_device(luck))).collect());
         NewSubscriber { id: pick_id(luck), profile, devices }
     }
+    fn make_terms(luck: &mut fastrand::Rng) -> Terms {
+        let filter = || Filter { dialect: Dialect::Jmespath, text: "a == `1`".into() };
+        let schedule = || "DTSTART;TZID=Europe/Vienna:20270104T080000\nRRULE:FREQ=DAILY".into();
+        Terms { filter: (luck.u32(..4) == 0).then(filter), schedule: (luck.u32(..4) == 0).then(schedule) }
+    }
     fn make_subscription(luck: &mut fastrand::Rng) -> NewSubscription {
         NewSubscription {
             application: pick(luck, &["a", "b"]),
@@ -712,6 +726,7 @@ async fn random_act(records: &dyn Records, luck: &mut fastrand::Rng, step: i64) 
             device: (luck.u32(..3) == 0).then(|| pick(luck, &["a", "b", "c"])),
             enabled: luck.u32(..4) > 0,
             values: format!(r#"{{"n":{}}}"#, luck.u32(..3)).into(),
+            terms: make_terms(luck),
         }
     }
     let now = at(step);
@@ -738,7 +753,7 @@ async fn random_act(records: &dyn Records, luck: &mut fastrand::Rng, step: i64) 
         10 => {
             let new = make_subscription(luck);
             let (id, expect) = (pick_subscription(luck), pick_expect(luck));
-            format!("{:?}", records.update_subscription(id, new.device, new.enabled, new.values, expect, now).await)
+            format!("{:?}", records.update_subscription(id, new.change(), expect, now).await)
         }
         11 => format!("{:?}", records.remove_subscription(pick_subscription(luck), pick_expect(luck), now).await),
         12 => {

@@ -22,8 +22,8 @@ use crate::{
     error::StoreError,
     records::{
         ApiKey, ApplicationVersion, Change, Expect, FEED_KEPT, IndexedSubscription, NewSubscriber, NewSubscription,
-        Recipient, RecordCounts, Records, SubscriberFilter, SubscriptionFilter, Written, new_installation,
-        no_subscription,
+        Recipient, RecordCounts, Records, SubscriberFilter, SubscriptionChange, SubscriptionFilter, Written,
+        new_installation, no_subscription,
     },
 };
 use feed::Books;
@@ -244,13 +244,11 @@ impl Records for SqliteRecords {
     async fn update_subscription(
         &self,
         id: SubscriptionId,
-        device: Option<Name>,
-        enabled: bool,
-        values: Box<str>,
+        change: SubscriptionChange,
         expect: Expect,
         now: Timestamp,
     ) -> Result<Subscription, StoreError> {
-        self.change(move |books| subscriptions::update(books, id, device.as_ref(), enabled, &values, expect, now)).await
+        self.change(move |books| subscriptions::update(books, id, &change, expect, now)).await
     }
 
     async fn subscription(&self, id: SubscriptionId) -> Result<Option<Subscription>, StoreError> {

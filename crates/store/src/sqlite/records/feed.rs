@@ -1,7 +1,11 @@
 //! The books (numbers given out, counts) and the change feed, written with each change in one commit.
 
 use rusqlite::Connection;
-use tocsin_model::id::{ChangeSequence, Name, SubscriberNumber, SubscriptionId};
+use tocsin_model::{
+    filter::Filter,
+    id::{ChangeSequence, Name, SubscriberNumber, SubscriptionId},
+    subscription::Terms,
+};
 
 use super::{execute, name_at, number_at, query_all, query_one, signed};
 use crate::{
@@ -26,6 +30,7 @@ pub(super) struct BeforeImage {
     pub(super) matched: bool,
     pub(super) parameters: Box<str>,
     pub(super) channel: Option<String>,
+    pub(super) terms: Terms,
 }
 
 impl<'a> Books<'a> {
@@ -97,8 +102,8 @@ impl<'a> Books<'a> {
         for image in images {
             execute(
                 self.connection,
-                "INSERT INTO before_images (sequence, subscription, class, matched, parameters, channel)
-                    VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+                "INSERT INTO before_images (sequence, subscription, class, matched, parameters, channel, filter, schedule)
+                    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
                 (
                     signed(self.change),
                     signed(image.subscription),
@@ -106,6 +111,8 @@ impl<'a> Books<'a> {
                     image.matched,
                     &*image.parameters,
                     image.channel.as_deref(),
+                    image.terms.filter.as_ref().map(Filter::to_string),
+                    image.terms.schedule.as_deref(),
                 ),
             )?;
         }

@@ -12,7 +12,7 @@ use tocsin_model::{
 
 use super::{
     applications, name_at, number_at, parsed_at, signed, store_error, subscribers,
-    subscriptions::{MERGED_CLASSES_MAX, merged_by_class, optional_name_at},
+    subscriptions::{MERGED_CLASSES_MAX, merged_by_class, optional_name_at, terms_at},
 };
 use crate::{
     error::StoreError,
@@ -32,7 +32,7 @@ pub(super) fn indexed(
         return Ok(Vec::new());
     }
     let numbers: Vec<i64> = classes.iter().map(|(number, ..)| *number).collect();
-    let columns = "id, class, subscriber, device, parameters";
+    let columns = "id, class, subscriber, device, parameters, filter, schedule, created_at";
     let condition = "enabled AND id <= ?2";
     let sql = if classes.len() <= MERGED_CLASSES_MAX {
         merged_by_class(&numbers, columns, condition)
@@ -64,6 +64,8 @@ pub(super) fn indexed(
                 .cloned()
                 .ok_or_else(|| StoreError::Damaged(format!("class {class} has no name")))?,
             values: row.get(4).map_err(store_error)?,
+            terms: terms_at(row, 5).map_err(store_error)?,
+            created_at: Timestamp(row.get(7).map_err(store_error)?),
             channel: channel.map(|(_, channel)| channel.clone()),
         });
     }
@@ -123,7 +125,7 @@ impl<'c> Reaches<'c> {
 /// One statement for each subscription, so that a batch of any size is one read.
 const RECIPIENT: &str = "SELECT s.class, u.id, s.subscriber, s.key, s.device, s.enabled, s.parameters,
         s.created_at, s.updated_at, s.revision, u.enabled, u.locale, u.time_zone, u.attributes,
-        d.name, d.channel, d.address
+        d.name, d.channel, d.address, s.filter, s.schedule
     FROM subscriptions s
     JOIN subscribers u ON u.number = s.subscriber
     LEFT JOIN devices d ON d.subscriber = s.subscriber AND d.state = 0 AND d.name = coalesce(s.device,
@@ -179,6 +181,7 @@ fn recipient_of(row: &Row<'_>, classes: &Classes, id: SubscriptionId) -> rusqlit
             device: optional_name_at(row, 4)?,
             enabled: row.get(5)?,
             values: row.get(6)?,
+            terms: terms_at(row, 17)?,
             created_at: Timestamp(row.get(7)?),
             updated_at: Timestamp(row.get(8)?),
             revision: number_at(row, 9)?,

@@ -1,7 +1,8 @@
 //! The tables of `records.db`, as steps that only go forward.
 
 /// The steps. One that has been released is never changed; a new one is added.
-pub(super) const MIGRATIONS: &[&str] = &[r#"
+pub(super) const MIGRATIONS: &[&str] = &[
+    r#"
 -- Numbers that were given out, and how many there are: one row, changed by every commit that changes either.
 CREATE TABLE books (
     one INTEGER PRIMARY KEY CHECK (one = 1),
@@ -102,4 +103,12 @@ CREATE TABLE api_keys (
     created_at INTEGER NOT NULL,
     expires_at INTEGER
 ) STRICT, WITHOUT ROWID;
-"#];
+"#,
+    r#"
+-- What a subscription asks for beside its parameters: a filter as `dialect:text`, a schedule as text of RFC 5545.
+ALTER TABLE subscriptions ADD COLUMN filter TEXT;
+ALTER TABLE subscriptions ADD COLUMN schedule TEXT;
+ALTER TABLE before_images ADD COLUMN filter TEXT;
+ALTER TABLE before_images ADD COLUMN schedule TEXT;
+"#,
+];

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, Row, types::ValueRef};
 use tocsin_model::{
+    filter::Filter,
     id::{Name, SubscriberNumber, SubscriptionId},
-    subscription::Subscription,
+    subscription::{Subscription, Terms},
     time::Timestamp,
 };
 
@@ -16,11 +17,13 @@ use super::{
 };
 use crate::{
     error::StoreError,
-    records::{Expect, NewSubscription, SubscriptionFilter, Written, no_subscriber, no_subscription, runs},
+    records::{
+        Expect, NewSubscription, SubscriptionChange, SubscriptionFilter, Written, no_subscriber, no_subscription, runs,
+    },
 };
 
 const COLUMNS: &str = "s.id, c.application, c.name, u.id, s.subscriber, s.key, s.device, s.enabled, s.parameters,
-    s.created_at, s.updated_at, s.revision";
+    s.created_at, s.updated_at, s.revision, s.filter, s.schedule";
 const SOURCE: &str =
     "subscriptions s JOIN classes c ON c.number = s.class JOIN subscribers u ON u.number = s.subscriber";
 
@@ -35,15 +38,25 @@ fn subscription_of(row: &Row<'_>) -> rusqlite::Result<Subscription> {
         device: optional_name_at(row, 6)?,
         enabled: row.get(7)?,
         values: row.get(8)?,
+        terms: terms_at(row, 12)?,
         created_at: Timestamp(row.get(9)?),
         updated_at: Timestamp(row.get(10)?),
         revision: number_at(row, 11)?,
     })
 }
 
+/// Two columns: the filter and the schedule.
+pub(super) fn terms_at(row: &Row<'_>, first: usize) -> rusqlite::Result<Terms> {
+    let filter = match row.get_ref(first)? {
+        ValueRef::Null => None,
+        _ => Some(parsed_at(row, first)?),
+    };
+    Ok(Terms { filter, schedule: row.get(first + 1)? })
+}
+
 pub(super) fn optional_name_at(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Name>> {
     match row.get_ref(column)? {
-        rusqlite::types::ValueRef::Null => Ok(None),
+        ValueRef::Null => Ok(None),
         _ => name_at(row, column).map(Some),
     }
 }
@@ -62,9 +75,10 @@ struct Found {
     enabled: bool,
     parameters: Box<str>,
     revision: u64,
+    terms: Terms,
 }
 
-const FOUND_COLUMNS: &str = "id, class, subscriber, device, enabled, parameters, revision";
+const FOUND_COLUMNS: &str = "id, class, subscriber, device, enabled, parameters, revision, filter, schedule";
 
 fn found_of(row: &Row<'_>) -> rusqlite::Result<Found> {
     Ok(Found {
@@ -75,6 +89,7 @@ fn found_of(row: &Row<'_>) -> rusqlite::Result<Found> {
         enabled: row.get(4)?,
         parameters: row.get(5)?,
         revision: number_at(row, 6)?,
+        terms: terms_at(row, 7)?,
     })
 }
 
@@ -88,6 +103,7 @@ impl Found {
             matched: self.enabled && subscriber_enabled,
             parameters: self.parameters,
             channel,
+            terms: self.terms,
         })
     }
 }
@@ -123,7 +139,7 @@ pub(super) fn put_many(
             None => {
                 let found = find_by_key(books.connection, subscriber, class, line.key.as_deref())?;
                 let id = found.id;
-                images.extend(change(books, found, line.device.as_ref(), line.enabled, &line.values, now)?);
+                images.extend(change(books, found, &line.change(), now)?);
                 id
             }
         };
@@ -168,8 +184,8 @@ fn insert(
     let added = execute(
         books.connection,
         "INSERT INTO subscriptions
-            (id, class, subscriber, key, device, enabled, parameters, created_at, updated_at, revision)
-            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8, 1) ON CONFLICT (subscriber, class, key) DO NOTHING",
+            (id, class, subscriber, key, device, enabled, parameters, filter, schedule, created_at, updated_at, revision)
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?9, ?10, ?8, ?8, 1) ON CONFLICT (subscriber, class, key) DO NOTHING",
         (
             signed(id),
             class,
@@ -179,6 +195,8 @@ fn insert(
             new.enabled,
             &*new.values,
             now.0,
+            new.terms.filter.as_ref().map(Filter::to_string),
+            new.terms.schedule.as_deref(),
         ),
     )?;
     if added == 0 {
@@ -199,19 +217,26 @@ fn find_by_key(connection: &Connection, subscriber: u64, class: i64, key: Option
 fn change(
     books: &Books<'_>,
     old: Found,
-    device: Option<&Name>,
-    enabled: bool,
-    values: &str,
+    new: &SubscriptionChange,
     now: Timestamp,
 ) -> Result<Option<BeforeImage>, StoreError> {
-    if old.device.as_ref() == device && old.enabled == enabled && &*old.parameters == values {
+    if (&old.device, old.enabled, &old.parameters, &old.terms) == (&new.device, new.enabled, &new.values, &new.terms) {
         return Ok(None);
     }
     execute(
         books.connection,
-        "UPDATE subscriptions SET device = ?2, enabled = ?3, parameters = ?4, updated_at = ?5, revision = ?6
-            WHERE id = ?1",
-        (signed(old.id), device.map(Name::as_str), enabled, values, now.0, signed(old.revision + 1)),
+        "UPDATE subscriptions SET device = ?2, enabled = ?3, parameters = ?4, updated_at = ?5, revision = ?6,
+            filter = ?7, schedule = ?8 WHERE id = ?1",
+        (
+            signed(old.id),
+            new.device.as_ref().map(Name::as_str),
+            new.enabled,
+            &*new.values,
+            now.0,
+            signed(old.revision + 1),
+            new.terms.filter.as_ref().map(Filter::to_string),
+            new.terms.schedule.as_deref(),
+        ),
     )?;
     old.image(books.connection).map(Some)
 }
@@ -224,14 +249,12 @@ fn tell_changed(books: &mut Books<'_>, images: &[BeforeImage]) -> Result<(), Sto
 pub(super) fn update(
     books: &mut Books<'_>,
     id: SubscriptionId,
-    device: Option<&Name>,
-    enabled: bool,
-    values: &str,
+    new: &SubscriptionChange,
     expect: Expect,
     now: Timestamp,
 ) -> Result<Subscription, StoreError> {
     let old = find_expected(books.connection, id, expect)?;
-    let image = change(books, old, device, enabled, values, now)?;
+    let image = change(books, old, new, now)?;
     tell_changed(books, image.as_slice())?;
     find(books.connection, id)?.ok_or_else(|| no_subscription(id))
 }

@@ -1,8 +1,12 @@
 //! What only a file can do: last, fill up, and tell of the past. The rest is in the conformance suite.
 
-use tocsin_model::subscriber::{DeviceState, Profile};
+use tocsin_model::{
+    subscriber::{DeviceState, Profile},
+    subscription::Terms,
+};
 
 use super::*;
+use crate::records::SubscriptionChange;
 
 const NOW: Timestamp = Timestamp(1);
 
@@ -36,7 +40,12 @@ fn interest(values: &str) -> NewSubscription {
         device: None,
         enabled: true,
         values: values.into(),
+        terms: Terms::default(),
     }
+}
+
+fn change(device: Option<Name>, enabled: bool, values: &str) -> SubscriptionChange {
+    SubscriptionChange { device, enabled, values: values.into(), terms: Terms::default() }
 }
 
 #[test]
@@ -136,7 +145,10 @@ fn the_feed_keeps_what_was_there_before() {
     block_on(async {
         records.put_subscriber(ann(), Expect::Any, NOW).await.expect("stored");
         let id = records.put_subscription(interest("1"), NOW).await.expect("stored").id;
-        records.update_subscription(id, Some(name("home")), true, "2".into(), Expect::Any, NOW).await.expect("changed");
+        records
+            .update_subscription(id, change(Some(name("home")), true, "2"), Expect::Any, NOW)
+            .await
+            .expect("changed");
         let off = NewSubscriber {
             profile: Profile { enabled: false, ..Profile::default() },
             devices: Some(Vec::new()),
