@@ -45,6 +45,7 @@ pub mod shard; // 5. subscriptions in, event batches in, runs of matches out
 pub mod datum; // values while an expression runs
 pub mod evaluate; // the plain interpreter
 pub mod oracle; // the same answers without an index, one by one
+pub mod trial; // one rule tried on one event and one subscription, condition by condition
 
 mod functions; // what expressions may call
 mod residual; // what is left to check per candidate, column by column

@@ -77,7 +77,7 @@ fn subscription_fields() -> Fields {
 
 fn application(rules: &[(String, &str)]) -> Application {
     let classes = [name("near"), name("far")];
-    let class = SubscriptionClass { fields: subscription_fields(), description: None };
+    let class = SubscriptionClass { fields: subscription_fields(), ..Default::default() };
     let notification = NotificationClass {
         fields: fields(&[("s", FieldType::String), ("gap", FieldType::Number), ("their", FieldType::Integer)]),
         description: None,

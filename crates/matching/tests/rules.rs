@@ -7,7 +7,8 @@ use tocsin_matching::{
     cut::NotificationCutter,
     datum::Trouble,
     notify::NotifyFields,
-    rule::RuleSet,
+    oracle::Witness,
+    rule::{RuleNumber, RuleSet},
     shard::{Shard, Subject},
 };
 use tocsin_model::{
@@ -67,7 +68,7 @@ fn application(when: &str, with: &[(&str, &str)]) -> Application {
         name: name("quakes"),
         description: None,
         events: [(name("quake"), EventClass { fields: event, description: None })].into(),
-        subscriptions: [(name("nearby"), SubscriptionClass { fields: subscription, description: None })].into(),
+        subscriptions: [(name("nearby"), SubscriptionClass { fields: subscription, ..Default::default() })].into(),
         notifications: [(
             name("shaking"),
             NotificationClass {
@@ -276,4 +277,61 @@ fn what_cannot_be_put_is_refused() {
     assert_eq!(shard.len(), 1);
     shard.remove(SubscriptionId(1));
     assert!(shard.is_empty());
+}
+
+#[test]
+fn a_trial_tells_what_each_condition_said() {
+    let rules = compiled("event.place == sub.place && (event.magnitude > sub.magnitude) && event.lat / 0 > 1", &[]);
+    let fields = application("true", &[]).events["quake"].fields.clone();
+    let witness = |values: &str| {
+        Witness::read(&rules, SubscriptionId(1), &name("nearby"), values).expect("the parameters can be read")
+    };
+    let event = fields.row_from_json(br#"{"place": "Kobe", "magnitude": 4.5}"#).expect("an event");
+    let trial = rules.try_rule(RuleNumber(0), &event, &witness(r#"{"place": "Kobe", "magnitude": 5}"#));
+    expect![[r#"
+        {
+          "matches": false,
+          "conditions": [
+            {
+              "text": "event.place == sub.place",
+              "verdict": "holds",
+              "values": [
+                [
+                  "event.place",
+                  "\"Kobe\""
+                ],
+                [
+                  "sub.place",
+                  "\"Kobe\""
+                ]
+              ]
+            },
+            {
+              "text": "event.magnitude > sub.magnitude",
+              "verdict": "fails",
+              "values": [
+                [
+                  "event.magnitude",
+                  "4.5"
+                ],
+                [
+                  "sub.magnitude",
+                  "5.0"
+                ]
+              ]
+            },
+            {
+              "text": "event.lat / 0 > 1",
+              "verdict": "error",
+              "trouble": "a value is missing",
+              "values": [
+                [
+                  "event.lat",
+                  "null"
+                ]
+              ]
+            }
+          ]
+        }"#]]
+    .assert_eq(&serde_json::to_string_pretty(&trial).expect("JSON"));
 }

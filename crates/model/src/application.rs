@@ -40,7 +40,7 @@ pub struct EventClass {
 }
 
 /// A kind of interest.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct SubscriptionClass {
     /// Its parameters.
     pub fields: Fields,

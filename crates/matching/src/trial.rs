@@ -1,0 +1,114 @@
+//! One rule tried on one event and one subscription, for people: what each condition said of them, and with which
+//! values.
+
+use serde::Serialize;
+use tocsin_model::{field::Fields, value::Value};
+
+use crate::{
+    datum::Datum,
+    evaluate::{Parameters, Scene, value},
+    expression::{Expression, Kind},
+    oracle::Witness,
+    rule::{CompiledRule, RuleNumber, RuleSet},
+};
+
+/// Most characters of a value that are shown.
+const SHOWN_MAX: usize = 120;
+
+/// What a rule says of an event and a subscription.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Trial {
+    /// Whether it matches: whether every condition holds.
+    pub matches: bool,
+    /// The conditions that the predicate joins by `&&`, in the order in which they are written. None: it always holds.
+    pub conditions: Vec<Condition>,
+}
+
+/// One condition of a predicate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Condition {
+    /// As it is written.
+    pub text: String,
+    /// What it said.
+    pub verdict: Verdict,
+    /// Why it has no value, if it is an error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+    /// The fields that it reads, with their values as they stand in JSON, cut at 120 characters.
+    pub values: Vec<(String, String)>,
+}
+
+/// What a condition said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// It holds.
+    Holds,
+    /// It does not hold.
+    Fails,
+    /// It has no value, and so it does not hold.
+    Error,
+}
+
+impl RuleSet {
+    /// Tries a rule, enabled or not. The event is a row of the rule set's version.
+    pub fn try_rule(&self, rule: RuleNumber, event: &[Value], subscription: &Witness) -> Trial {
+        let rule = self.rule(rule);
+        let mut conditions = Vec::new();
+        if let Some(predicate) = &rule.predicate {
+            self.conditions(rule, predicate, event, subscription, &mut conditions);
+        }
+        let matches = self.classes[rule.class].name == subscription.class
+            && conditions.iter().all(|condition| condition.verdict == Verdict::Holds);
+        Trial { matches, conditions }
+    }
+
+    fn conditions(
+        &self,
+        rule: &CompiledRule,
+        expression: &Expression,
+        event: &[Value],
+        subscription: &Witness,
+        out: &mut Vec<Condition>,
+    ) {
+        if let Kind::And(parts) = &expression.kind {
+            return parts.iter().for_each(|part| self.conditions(rule, part, event, subscription, out));
+        }
+        let scene = Scene { event, parameters: Parameters::Row(&subscription.row) };
+        let (verdict, trouble) = match value(expression, scene) {
+            Ok(Datum::Boolean(true)) => (Verdict::Holds, None),
+            Ok(Datum::Boolean(false)) => (Verdict::Fails, None),
+            Ok(other) => (Verdict::Error, Some(format!("it gives {}, not a boolean", other.type_name()))),
+            Err(trouble) => (Verdict::Error, Some(trouble.to_string())),
+        };
+        let nothing = Fields::new(Vec::new());
+        let event_fields = self.events.get(&rule.on).map_or(&nothing, |plan| &plan.fields);
+        let mut values: Vec<(String, String)> = Vec::new();
+        expression.visit(&mut |part| {
+            let (name, value) = match part.kind {
+                Kind::Event(at) => (named("event", event_fields, at), event.get(at)),
+                Kind::Subscription(at) => {
+                    (named("sub", &self.classes[rule.class].fields, at), subscription.row.get(at))
+                }
+                _ => return,
+            };
+            if values.iter().all(|(known, _)| *known != name) {
+                values.push((name, shown(value.unwrap_or(&Value::Null))));
+            }
+        });
+        let text = expression.span.text(rule.source.as_deref().unwrap_or_default()).to_owned();
+        out.push(Condition { text, verdict, trouble, values });
+    }
+}
+
+fn named(side: &str, fields: &Fields, at: usize) -> String {
+    fields.iter().nth(at).map_or_else(|| side.to_owned(), |field| format!("{side}.{}", field.name))
+}
+
+fn shown(value: &Value) -> String {
+    let text = serde_json::to_string(value).unwrap_or_default();
+    match text.char_indices().nth(SHOWN_MAX) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
+}
