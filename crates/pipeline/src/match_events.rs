@@ -147,7 +147,7 @@ impl Matcher {
         self.arrivals.events.mark_unchanged();
         let options = &self.flow.options;
         let now = self.flow.clock.now();
-        self.flow.journal.claim_events(options.quantum_batches, options.quantum_bytes, LEASE, now).await
+        self.flow.journal.claim_events(options.quantum_batches, options.quantum_bytes, &[], LEASE, now).await
     }
 
     /// Matches a quantum; each application's index is first brought up to the newest change.

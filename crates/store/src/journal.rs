@@ -18,6 +18,10 @@ use tocsin_model::{
 
 use crate::error::StoreError;
 
+pub use firings::{Firing, FiringFilter, FiringStatus, NewFiring, Refired, RuleStop};
+
+mod firings; // rules that did not fire, and those that are stopped
+
 /// The bounds of a journal. At each of them [`Journal::accept`] answers `Full` before it stores anything; steps are
 /// committed nevertheless, so that what was accepted drains. Submissions already on their way when a bound is reached
 /// still pass.
@@ -263,6 +267,12 @@ pub struct Step {
     pub retries: Vec<Retry>,
     /// What waits for an operator.
     pub suspensions: Vec<Suspension>,
+    /// Rules that did not fire for batches of this step.
+    pub firings: Vec<NewFiring>,
+    /// Firings that happen after all, with the notification batches of this step.
+    pub refired: Vec<Refired>,
+    /// Rules that are stopped from now on.
+    pub stops: Vec<RuleStop>,
 }
 
 impl Step {
@@ -356,11 +366,13 @@ pub trait Journal: Send + Sync + 'static {
     async fn accept(&self, batch: NewEventBatch) -> Result<Accepted, StoreError>;
 
     /// Hands out unmatched event batches in the order of their acceptance, each to one matcher until `now + lease`,
-    /// up to `batches` of them and not many more than `bytes` packed bytes (at least one if any waits).
+    /// up to `batches` of them and not many more than `bytes` packed bytes (at least one if any waits). Those of the
+    /// applications in `except` go on waiting.
     async fn claim_events(
         &self,
         batches: usize,
         bytes: usize,
+        except: &[Name],
         lease: Duration,
         now: Timestamp,
     ) -> Result<Vec<ClaimedEvents>, StoreError>;
@@ -435,6 +447,21 @@ pub trait Journal: Send + Sync + 'static {
 
     /// Sends failed event batches to be matched again. Gives how many there were.
     async fn rematch(&self, application: &Name) -> Result<u64, StoreError>;
+
+    /// Firings that did not happen, oldest first, from after the number `after`.
+    async fn firings(&self, filter: &FiringFilter, after: u64, limit: usize) -> Result<Vec<Firing>, StoreError>;
+
+    /// Strikes firings off the list without firing them. Gives how many batches they were.
+    async fn dismiss_firings(&self, filter: &FiringFilter) -> Result<u64, StoreError>;
+
+    /// Stops a rule. One that is stopped already keeps its first stop.
+    async fn stop_rule(&self, stop: RuleStop) -> Result<(), StoreError>;
+
+    /// Lets a stopped rule fire again. Gives whether it was stopped.
+    async fn resume_rule(&self, application: &Name, rule: &Name) -> Result<bool, StoreError>;
+
+    /// All stopped rules, by application and name.
+    async fn rule_stops(&self) -> Result<Vec<RuleStop>, StoreError>;
 
     /// A notification batch, unpacked.
     async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError>;

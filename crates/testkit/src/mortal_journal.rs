@@ -21,8 +21,9 @@ use tocsin_model::{
 use tocsin_store::{
     error::StoreError,
     journal::{
-        Accepted, Arrivals, Backlog, Claim, ClaimedEvents, EventBatchState, Journal, NewEventBatch, Resolution, Step,
-        StoredNotificationBatch, StoredSuspension, SuspensionFilter, Totals, WorkItem,
+        Accepted, Arrivals, Backlog, Claim, ClaimedEvents, EventBatchState, Firing, FiringFilter, Journal,
+        NewEventBatch, Resolution, RuleStop, Step, StoredNotificationBatch, StoredSuspension, SuspensionFilter, Totals,
+        WorkItem,
     },
     memory::journal::MemoryJournal,
 };
@@ -130,10 +131,11 @@ impl Journal for MortalJournal {
         &self,
         batches: usize,
         bytes: usize,
+        except: &[Name],
         lease: Duration,
         now: Timestamp,
     ) -> Result<Vec<ClaimedEvents>, StoreError> {
-        self.live().await.claim_events(batches, bytes, lease, now).await
+        self.live().await.claim_events(batches, bytes, except, lease, now).await
     }
 
     async fn claim_work(
@@ -202,6 +204,26 @@ impl Journal for MortalJournal {
 
     async fn rematch(&self, application: &Name) -> Result<u64, StoreError> {
         self.live().await.rematch(application).await
+    }
+
+    async fn firings(&self, filter: &FiringFilter, after: u64, limit: usize) -> Result<Vec<Firing>, StoreError> {
+        self.live().await.firings(filter, after, limit).await
+    }
+
+    async fn dismiss_firings(&self, filter: &FiringFilter) -> Result<u64, StoreError> {
+        self.write(self.journal.dismiss_firings(filter)).await
+    }
+
+    async fn stop_rule(&self, stop: RuleStop) -> Result<(), StoreError> {
+        self.write(self.journal.stop_rule(stop)).await
+    }
+
+    async fn resume_rule(&self, application: &Name, rule: &Name) -> Result<bool, StoreError> {
+        self.write(self.journal.resume_rule(application, rule)).await
+    }
+
+    async fn rule_stops(&self) -> Result<Vec<RuleStop>, StoreError> {
+        self.live().await.rule_stops().await
     }
 
     async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError> {

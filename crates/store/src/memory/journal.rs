@@ -21,9 +21,10 @@ use tokio::sync::watch;
 use crate::{
     error::StoreError,
     journal::{
-        Accepted, Arrivals, Backlog, Claim, ClaimedEvents, EventBatchState, Idempotency, Journal, JournalOptions,
-        NewEventBatch, NewNotificationBatch, ReceiptChunk, Resolution, Retry, Step, StoredNotificationBatch,
-        StoredSuspension, Suspension, SuspensionFilter, Totals, WorkItem, ended,
+        Accepted, Arrivals, Backlog, Claim, ClaimedEvents, EventBatchState, Firing, FiringFilter, Idempotency, Journal,
+        JournalOptions, NewEventBatch, NewFiring, NewNotificationBatch, ReceiptChunk, Refired, Resolution, Retry,
+        RuleStop, Step, StoredNotificationBatch, StoredSuspension, Suspension, SuspensionFilter, Totals, WorkItem,
+        ended,
     },
 };
 
@@ -42,6 +43,8 @@ struct State {
     notification_batches: BTreeMap<u64, Batch>,
     work: BTreeMap<u64, Item>,
     suspensions: BTreeMap<u64, Suspension>,
+    firings: BTreeMap<u64, (Firing, Option<EventBatchId>)>,
+    stops: BTreeMap<(Name, Name), RuleStop>,
     event_claims: BTreeMap<u64, Held>,
     work_claims: BTreeMap<u64, Held>,
     last: Last,
@@ -55,6 +58,7 @@ struct Last {
     notification_batch: u64,
     work: u64,
     suspension: u64,
+    firing: u64,
     token: u64,
 }
 
@@ -266,6 +270,43 @@ impl State {
         });
     }
 
+    fn add_firing(&mut self, new: NewFiring) {
+        let newest = self.firings.values_mut().rev().find(|(firing, run)| {
+            (&firing.application, &firing.rule, *run) == (&new.application, &new.rule, new.run) && run.is_some()
+        });
+        if let Some((firing, _)) = newest {
+            firing.last = new.batch;
+            firing.batches += 1;
+            return;
+        }
+        self.last.firing += 1;
+        let firing = Firing {
+            id: self.last.firing,
+            application: new.application,
+            rule: new.rule,
+            status: new.status,
+            reason: new.reason,
+            first: new.batch,
+            last: new.batch,
+            batches: 1,
+            since: new.at,
+        };
+        self.firings.insert(firing.id, (firing, new.run));
+    }
+
+    fn refire(&mut self, refired: Refired) {
+        let Some((firing, _)) = self.firings.get_mut(&refired.id) else { return };
+        firing.batches = firing.batches.saturating_sub(1);
+        firing.first = EventBatchId(refired.batch.0 + 1);
+        if refired.batch >= firing.last || firing.batches == 0 {
+            self.firings.remove(&refired.id);
+        }
+    }
+
+    fn stop(&mut self, stop: RuleStop) {
+        self.stops.entry((stop.application.clone(), stop.rule.clone())).or_insert(stop);
+    }
+
     fn add_suspension(&mut self, suspension: Suspension) {
         self.last.suspension += 1;
         self.suspensions.insert(self.last.suspension, suspension);
@@ -351,6 +392,7 @@ impl Journal for MemoryJournal {
         &self,
         batches: usize,
         bytes: usize,
+        except: &[Name],
         lease: Duration,
         now: Timestamp,
     ) -> Result<Vec<ClaimedEvents>, StoreError> {
@@ -358,7 +400,7 @@ impl Journal for MemoryJournal {
         let mut taken: Vec<EventBatch> = Vec::new();
         let mut taken_bytes = 0;
         for (id, batch) in state.waiting() {
-            if !is_free(&state.event_claims, id, now) {
+            if !is_free(&state.event_claims, id, now) || except.contains(&batch.application) {
                 continue;
             }
             taken_bytes += batch.events.bytes().len();
@@ -466,6 +508,15 @@ impl Journal for MemoryJournal {
         for suspension in step.suspensions {
             state.add_suspension(suspension);
         }
+        for firing in step.firings {
+            state.add_firing(firing);
+        }
+        for refired in step.refired {
+            state.refire(refired);
+        }
+        for stop in step.stops {
+            state.stop(stop);
+        }
         if wakes {
             Self::wake(&self.work);
         }
@@ -534,6 +585,35 @@ impl Journal for MemoryJournal {
             Self::wake(&self.events);
         }
         Ok(count)
+    }
+
+    async fn firings(&self, filter: &FiringFilter, after: u64, limit: usize) -> Result<Vec<Firing>, StoreError> {
+        let state = self.state.lock();
+        let later = state.firings.range(after.saturating_add(1)..).map(|(_, (firing, _))| firing);
+        Ok(later.filter(|firing| filter.meets(firing)).take(limit).cloned().collect())
+    }
+
+    async fn dismiss_firings(&self, filter: &FiringFilter) -> Result<u64, StoreError> {
+        let mut dismissed = 0;
+        self.state.lock().firings.retain(|_, (firing, _)| {
+            let meets = filter.meets(firing);
+            dismissed += if meets { firing.batches } else { 0 };
+            !meets
+        });
+        Ok(dismissed)
+    }
+
+    async fn stop_rule(&self, stop: RuleStop) -> Result<(), StoreError> {
+        self.state.lock().stop(stop);
+        Ok(())
+    }
+
+    async fn resume_rule(&self, application: &Name, rule: &Name) -> Result<bool, StoreError> {
+        Ok(self.state.lock().stops.remove(&(application.clone(), rule.clone())).is_some())
+    }
+
+    async fn rule_stops(&self) -> Result<Vec<RuleStop>, StoreError> {
+        Ok(self.state.lock().stops.values().cloned().collect())
     }
 
     async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError> {

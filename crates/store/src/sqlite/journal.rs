@@ -2,6 +2,7 @@
 //! by a step; a work item is handed out and becomes receipts by the next.
 
 mod accept; // a submission becomes an event batch, found again by its key
+mod firings; // rules that did not fire
 mod hand_out; // event batches and work items are claimed
 mod prune; // what is over is removed
 mod reading;
@@ -35,8 +36,9 @@ use super::writer::{Database, FreeSpace, Options, store_error};
 use crate::{
     error::StoreError,
     journal::{
-        Accepted, Arrivals, Backlog, Claim, ClaimedEvents, EventBatchState, Journal, JournalOptions, NewEventBatch,
-        Resolution, Step, StoredNotificationBatch, StoredSuspension, SuspensionFilter, Totals, WorkItem,
+        Accepted, Arrivals, Backlog, Claim, ClaimedEvents, EventBatchState, Firing, FiringFilter, Journal,
+        JournalOptions, NewEventBatch, Resolution, RuleStop, Step, StoredNotificationBatch, StoredSuspension,
+        SuspensionFilter, Totals, WorkItem,
     },
 };
 
@@ -153,12 +155,14 @@ impl Journal for SqliteJournal {
         &self,
         batches: usize,
         bytes: usize,
+        except: &[Name],
         lease: Duration,
         now: Timestamp,
     ) -> Result<Vec<ClaimedEvents>, StoreError> {
         loop {
+            let except: Vec<i64> = except.iter().filter_map(|name| self.shared.names.find(name)).collect();
             let claim = move |connection: &Connection, shared: &Shared| {
-                hand_out::claim_events(connection, shared, batches, bytes, lease, now)
+                hand_out::claim_events(connection, shared, batches, bytes, &except, lease, now)
             };
             let (claimed, damaged) = self.read(claim).await?;
             if damaged.is_empty() {
@@ -291,6 +295,29 @@ impl Journal for SqliteJournal {
                 return Ok(total);
             }
         }
+    }
+
+    async fn firings(&self, filter: &FiringFilter, after: u64, limit: usize) -> Result<Vec<Firing>, StoreError> {
+        let filter = filter.clone();
+        self.read(move |connection, _| firings::list(connection, &filter, after, limit)).await
+    }
+
+    async fn dismiss_firings(&self, filter: &FiringFilter) -> Result<u64, StoreError> {
+        let filter = filter.clone();
+        self.database.write(move |connection, _| firings::dismiss(connection, &filter)).await
+    }
+
+    async fn stop_rule(&self, stop: RuleStop) -> Result<(), StoreError> {
+        self.database.write(move |connection, _| firings::add_stop(connection, &stop)).await
+    }
+
+    async fn resume_rule(&self, application: &Name, rule: &Name) -> Result<bool, StoreError> {
+        let (application, rule) = (application.clone(), rule.clone());
+        self.database.write(move |connection, _| firings::remove_stop(connection, &application, &rule)).await
+    }
+
+    async fn rule_stops(&self) -> Result<Vec<RuleStop>, StoreError> {
+        self.read(|connection, _| firings::stops(connection)).await
     }
 
     async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError> {

@@ -1,7 +1,10 @@
 //! Steps: all or nothing, once.
 
-use tocsin_model::{id::NotificationBatchId, receipt::Outcome};
-use tocsin_store::journal::{Backlog, EventBatchState, Step};
+use tocsin_model::{
+    id::{Name, NotificationBatchId},
+    receipt::Outcome,
+};
+use tocsin_store::journal::{Backlog, EventBatchState, FiringFilter, FiringStatus, NewFiring, Refired, RuleStop, Step};
 
 use crate::support::*;
 
@@ -159,5 +162,76 @@ fn a_damaged_batch_stores_nothing() {
         assert_eq!(journal.totals().notification_batches, 0);
         let step = Step { matched: vec![claim], ..Step::default() };
         journal.commit(step).await.expect("the claim still holds");
+    });
+}
+
+#[test]
+fn firings_that_did_not_happen_are_listed_until_they_do() {
+    on_each(async |journal| {
+        let mut ids = Vec::new();
+        for second in 0..4 {
+            ids.push(accept(&*journal, 1, at(second)).await);
+        }
+        let claims: Vec<_> = claim_events(&*journal, 4, at(5)).await.into_iter().map(|claimed| claimed.claim).collect();
+        let firing = |batch: usize, status, run| NewFiring {
+            application: app(),
+            rule: name("near"),
+            batch: ids[batch],
+            status,
+            reason: "because".to_owned(),
+            run,
+            at: at(5),
+        };
+        let skipped = |batch| firing(batch, FiringStatus::Skipped, Some(ids[1]));
+        let stop = RuleStop {
+            application: app(),
+            rule: name("near"),
+            by: "tocsin".to_owned(),
+            reason: "it failed".to_owned(),
+            since: at(5),
+        };
+        let step = Step {
+            matched: claims,
+            firings: vec![firing(0, FiringStatus::Failed, None), skipped(1), skipped(2), skipped(3)],
+            stops: vec![stop.clone()],
+            ..Step::default()
+        };
+        journal.commit(step).await.expect("committed");
+        assert_eq!(journal.rule_stops().await.expect("read"), std::slice::from_ref(&stop));
+        journal.stop_rule(RuleStop { reason: "again".to_owned(), ..stop.clone() }).await.expect("stopped already");
+        assert_eq!(journal.rule_stops().await.expect("read"), [stop], "the first stop stays");
+
+        let all = FiringFilter::default();
+        let listed = journal.firings(&all, 0, 10).await.expect("read");
+        let told: Vec<_> = listed.iter().map(|one| (one.status, one.first, one.last, one.batches)).collect();
+        assert_eq!(
+            told,
+            [(FiringStatus::Failed, ids[0], ids[0], 1), (FiringStatus::Skipped, ids[1], ids[3], 3)],
+            "a run is listed as one"
+        );
+        let run = listed[1].id;
+        let again = |batch| Step { refired: vec![Refired { id: run, batch }], ..Step::default() };
+        journal.commit(again(ids[1])).await.expect("committed");
+        let left = journal.firings(&FiringFilter { id: Some(run), ..all.clone() }, 0, 10).await.expect("read");
+        assert_eq!((left[0].first.0, left[0].batches), (ids[1].0 + 1, 2), "what is done is done");
+        journal.commit(again(ids[3])).await.expect("committed");
+        assert_eq!(journal.firings(&all, 0, 10).await.expect("read").len(), 1, "the last batch ends the run");
+        let failed = FiringFilter { status: Some(FiringStatus::Failed), ..all.clone() };
+        assert_eq!(journal.dismiss_firings(&failed).await.expect("dismissed"), 1);
+        assert!(journal.firings(&all, 0, 10).await.expect("read").is_empty());
+        assert!(journal.resume_rule(&app(), &name("near")).await.expect("resumed"));
+        assert!(!journal.resume_rule(&app(), &name("near")).await.expect("answered"));
+    });
+}
+
+#[test]
+fn an_application_can_be_left_waiting() {
+    on_each(async |journal| {
+        let id = accept(&*journal, 1, at(0)).await;
+        let claim = async |except: &[Name]| {
+            journal.claim_events(9, usize::MAX, except, LEASE, at(1)).await.expect("claimed").len()
+        };
+        assert_eq!(claim(&[app()]).await, 0);
+        assert_eq!(claim(&[name("other")]).await, 1, "{id}");
     });
 }

@@ -179,7 +179,7 @@ pub async fn accept(journal: &dyn Journal, count: u32, now: Timestamp) -> EventB
 }
 
 pub async fn claim_events(journal: &dyn Journal, batches: usize, now: Timestamp) -> Vec<ClaimedEvents> {
-    journal.claim_events(batches, usize::MAX, LEASE, now).await.expect("claimed")
+    journal.claim_events(batches, usize::MAX, &[], LEASE, now).await.expect("claimed")
 }
 
 pub async fn claim_work(journal: &dyn Journal, limit: usize, now: Timestamp) -> Vec<WorkItem> {

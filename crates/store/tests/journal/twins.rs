@@ -5,11 +5,14 @@ use std::{sync::Arc, time::Duration};
 
 use tocsin_model::{
     event::EventBatch,
-    id::{EventBatchId, WorkItemId},
+    id::{EventBatchId, Name, WorkItemId},
     receipt::Outcome,
     time::Timestamp,
 };
-use tocsin_store::journal::{Claim, Journal, Resolution, Retry, Step, Suspension, SuspensionFilter, WorkItem};
+use tocsin_store::journal::{
+    Claim, FiringFilter, FiringStatus, Journal, NewFiring, Refired, Resolution, Retry, RuleStop, Step, Suspension,
+    SuspensionFilter, WorkItem,
+};
 
 use crate::support::*;
 
@@ -69,8 +72,9 @@ impl Twins {
             80..84 => self.give_back().await,
             84..88 => self.resolve().await,
             88..90 => self.rematch().await,
-            90..93 => self.prune().await,
-            93..95 => self.reopen().await,
+            90..92 => self.prune().await,
+            92..94 => self.reopen().await,
+            94..97 => self.judge_rules().await,
             _ => self.now = self.now + Duration::from_secs(self.random.u64(1..40)),
         }
     }
@@ -92,8 +96,9 @@ impl Twins {
 
     async fn claim_events(&mut self) {
         let (batches, bytes) = (self.random.usize(..4), self.random.usize(..2_000));
-        let claimed = self.memory.claim_events(batches, bytes, LEASE, self.now).await.expect("claimed");
-        let twins = self.sqlite().claim_events(batches, bytes, LEASE, self.now).await.expect("claimed");
+        let except = if self.random.u32(..8) == 0 { vec![app()] } else { Vec::new() };
+        let claimed = self.memory.claim_events(batches, bytes, &except, LEASE, self.now).await.expect("claimed");
+        let twins = self.sqlite().claim_events(batches, bytes, &except, LEASE, self.now).await.expect("claimed");
         assert_eq!(
             claimed.iter().map(|claimed| &claimed.batch).collect::<Vec<_>>(),
             twins.iter().map(|claimed| &claimed.batch).collect::<Vec<_>>()
@@ -138,6 +143,10 @@ impl Twins {
                 one.batches.push(new.clone());
                 two.batches.push(new);
             }
+        }
+        if let Some(batch) = told.first() {
+            self.add_firings(&mut one, *batch);
+            (two.firings, two.refired, two.stops) = (one.firings.clone(), one.refired.clone(), one.stops.clone());
         }
         self.commit(one, two).await;
     }
@@ -259,6 +268,59 @@ impl Twins {
         assert_eq!(count, self.sqlite().prune(before, self.now, limit).await.expect("pruned"));
     }
 
+    /// Firings are dismissed, rules stopped and let go.
+    async fn judge_rules(&mut self) {
+        let rule: Name = if self.random.bool() { "near" } else { "far" }.parse().expect("a name");
+        let filter = FiringFilter {
+            id: self.random.bool().then(|| self.random.u64(..20)),
+            application: self.random.bool().then(app),
+            rule: self.random.bool().then(|| rule.clone()),
+            status: self.random.bool().then_some(FiringStatus::Skipped),
+        };
+        let stop = RuleStop {
+            application: app(),
+            rule: rule.clone(),
+            by: "ann".to_owned(),
+            reason: format!("{}", self.random.u8(..)),
+            since: self.now,
+        };
+        let mut answers = Vec::new();
+        let which = self.random.u32(..3);
+        for journal in [self.memory.clone(), self.sqlite()] {
+            answers.push(match which {
+                0 => format!("{:?}", journal.dismiss_firings(&filter).await),
+                1 => format!("{:?}", journal.stop_rule(stop.clone()).await),
+                _ => format!("{:?}", journal.resume_rule(&app(), &rule).await),
+            });
+        }
+        assert_eq!(answers[0], answers[1]);
+    }
+
+    /// What a step may say of rules beside its matches.
+    fn add_firings(&mut self, step: &mut Step, batch: EventBatchId) {
+        let rule: Name = if self.random.bool() { "near" } else { "far" }.parse().expect("a name");
+        match self.random.u32(..6) {
+            0 => step.firings.push(NewFiring {
+                application: app(),
+                rule,
+                batch,
+                status: if self.random.bool() { FiringStatus::Failed } else { FiringStatus::Skipped },
+                reason: "it failed".to_owned(),
+                run: self.random.bool().then(|| EventBatchId(self.random.u64(..4))),
+                at: self.now,
+            }),
+            1 => step.refired.push(Refired { id: self.random.u64(..20), batch: EventBatchId(self.random.u64(..40)) }),
+            2 => step.stops.push(RuleStop {
+                application: app(),
+                rule,
+                by: "tocsin".to_owned(),
+                reason: "it fails".to_owned(),
+                since: self.now,
+            }),
+            _ => {}
+        }
+    }
+
     /// A restart voids all claims. The memory journal knows no restart, so its leases have to be over.
     async fn reopen(&mut self) {
         self.events.clear();
@@ -294,6 +356,10 @@ impl Twins {
         let all = SuspensionFilter::default();
         let suspensions = memory.suspensions(&all, 0, usize::MAX).await.expect("read");
         assert_eq!(suspensions, sqlite.suspensions(&all, 0, usize::MAX).await.expect("read"));
+        let all = FiringFilter::default();
+        let firings = memory.firings(&all, 0, usize::MAX).await.expect("read");
+        assert_eq!(firings, sqlite.firings(&all, 0, usize::MAX).await.expect("read"));
+        assert_eq!(memory.rule_stops().await.expect("read"), sqlite.rule_stops().await.expect("read"));
         let due = memory.next_due(&app(), &mail(), self.now).await.expect("read");
         assert_eq!(due, sqlite.next_due(&app(), &mail(), self.now).await.expect("read"));
     }

@@ -29,13 +29,22 @@ pub fn claim_events(
     shared: &Shared,
     batches: usize,
     bytes: usize,
+    except: &[i64],
     lease: Duration,
     now: Timestamp,
 ) -> Result<Granted, StoreError> {
     let granted = {
         let mut claims = shared.claims.lock();
-        let mut statement =
-            connection.prepare_cached("SELECT id, bytes FROM event_waiting ORDER BY id").map_err(store_error)?;
+        let mut sql = "SELECT id, w.bytes FROM event_waiting w ORDER BY id".to_owned();
+        if !except.is_empty() {
+            let numbers: Vec<String> = except.iter().map(i64::to_string).collect();
+            sql = format!(
+                "SELECT w.id, w.bytes FROM event_waiting w JOIN event_batches b ON b.id = w.id
+                 WHERE b.application NOT IN ({}) ORDER BY w.id",
+                numbers.join(", ")
+            );
+        }
+        let mut statement = connection.prepare_cached(&sql).map_err(store_error)?;
         let mut rows = statement.query(()).map_err(store_error)?;
         let mut free = Vec::new();
         let mut free_bytes = 0usize;

@@ -4,7 +4,8 @@
 //! Numbers of rows are given by the journal and never used twice, not even after a row was pruned. Times are
 //! microseconds since 1970. Bodies are compressed if they are shorter than their `bytes` column says.
 
-pub const MIGRATIONS: &[&str] = &["
+pub const MIGRATIONS: &[&str] = &[
+    "
 -- Grows with each opening; the high part of every fencing token.
 CREATE TABLE epoch (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL) STRICT;
 INSERT INTO epoch VALUES (1, 0);
@@ -137,4 +138,29 @@ CREATE TABLE suspensions (
     reason TEXT NOT NULL
 ) STRICT;
 CREATE INDEX suspensions_of_batch ON suspensions (batch);
-"];
+",
+    "
+-- Rules that did not fire for a batch, or for an unbroken run of batches that began with `run`.
+CREATE TABLE firings (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    application TEXT NOT NULL,
+    rule TEXT NOT NULL,
+    status TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    first INTEGER NOT NULL,
+    last INTEGER NOT NULL,
+    batches INTEGER NOT NULL,
+    run INTEGER,
+    since INTEGER NOT NULL
+) STRICT;
+CREATE INDEX firings_of_run ON firings (application, rule, run) WHERE run IS NOT NULL;
+CREATE TABLE rule_stops (
+    application TEXT NOT NULL,
+    rule TEXT NOT NULL,
+    \"by\" TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    since INTEGER NOT NULL,
+    PRIMARY KEY (application, rule)
+) STRICT, WITHOUT ROWID;
+",
+];

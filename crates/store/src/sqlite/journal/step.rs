@@ -11,7 +11,7 @@ use tocsin_model::{
 };
 
 use super::{
-    Shared,
+    Shared, firings,
     packing::{Body, ascending, pack_body, pack_numbers, pack_ordinals, unpack_numbers, unpack_ordinals},
     reading::{CHUNK_BITS, NUMBER_MAX},
     tally::{Last, Tally, oldest_event},
@@ -162,6 +162,8 @@ fn store(
     for (waits, destined) in step.suspensions.iter().zip(suspensions) {
         rows.add_suspension(waits.batch, &destined, waits.attempts, &waits.reason, waits.since)?;
     }
+
+    firings::record(connection, &step)?;
 
     let oldest = if matching { Some(oldest_event(connection)?) } else { None };
     rows.keep(after, oldest, brings_work)?;

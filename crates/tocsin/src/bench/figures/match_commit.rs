@@ -119,7 +119,7 @@ pub async fn accept_and_claim(
         idempotency: None,
     };
     journal.accept(new).await.map_err(stored)?;
-    let claimed = journal.claim_events(1, usize::MAX, Duration::from_secs(600), now()).await.map_err(stored)?;
+    let claimed = journal.claim_events(1, usize::MAX, &[], Duration::from_secs(600), now()).await.map_err(stored)?;
     claimed.first().map(|claimed| claimed.claim).ok_or_else(|| Failure::failed("the journal hands out nothing"))
 }
 
