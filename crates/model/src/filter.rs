@@ -1,0 +1,104 @@
+//! A subscriber's own filter: a predicate over events, in one of several dialects.
+
+use std::{fmt, str::FromStr};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::problem::closest;
+
+/// The language of a filter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Dialect {
+    /// CEL, as rules use it, over `event`.
+    #[default]
+    Cel,
+    /// JMESPath over the event as an object.
+    Jmespath,
+    /// A JSON pattern as Amazon EventBridge and SNS take them.
+    EventPattern,
+}
+
+impl Dialect {
+    /// Every dialect.
+    pub const ALL: [Dialect; 3] = [Dialect::Cel, Dialect::Jmespath, Dialect::EventPattern];
+
+    /// Its name, as definitions and requests spell it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Dialect::Cel => "cel",
+            Dialect::Jmespath => "jmespath",
+            Dialect::EventPattern => "event_pattern",
+        }
+    }
+}
+
+impl fmt::Display for Dialect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The text names no dialect.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a dialect of filters; {hint}")]
+pub struct DialectError {
+    /// What was given.
+    pub text: String,
+    /// What would be right.
+    pub hint: String,
+}
+
+impl FromStr for Dialect {
+    type Err = DialectError;
+
+    fn from_str(text: &str) -> Result<Self, DialectError> {
+        Dialect::ALL.into_iter().find(|dialect| dialect.name() == text).ok_or_else(|| {
+            let hint = match closest(text, Dialect::ALL.map(Dialect::name)) {
+                Some(meant) => format!("did you mean `{meant}`?"),
+                None => format!("write one of {}", Dialect::ALL.map(Dialect::name).join(", ")),
+            };
+            DialectError { text: text.to_owned(), hint }
+        })
+    }
+}
+
+/// A filter as its author wrote it. What it means is for matching to say.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Filter {
+    /// The language of the text.
+    #[serde(default)]
+    pub dialect: Dialect,
+    /// The predicate.
+    pub text: String,
+}
+
+impl Filter {
+    /// A filter of a dialect.
+    pub fn new(dialect: Dialect, text: impl Into<String>) -> Self {
+        Filter { dialect, text: text.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dialects_have_one_spelling_everywhere() {
+        for dialect in Dialect::ALL {
+            assert_eq!(dialect.to_string().parse(), Ok(dialect));
+            assert_eq!(serde_json::to_value(dialect).expect("a name"), dialect.name());
+        }
+        let wrong = "event-pattern".parse::<Dialect>().expect_err("a slip");
+        assert_eq!(wrong.to_string(), "`event-pattern` is not a dialect of filters; did you mean `event_pattern`?");
+    }
+
+    #[test]
+    fn a_filter_without_a_dialect_is_cel() {
+        let filter: Filter = serde_json::from_str(r#"{"text": "event.magnitude > 5.0"}"#).expect("a filter");
+        assert_eq!(filter, Filter::new(Dialect::Cel, "event.magnitude > 5.0"));
+    }
+}
