@@ -1,27 +1,30 @@
-//! A subscriber's own predicate over an event, as text. What it means, the matching says.
+//! A subscriber's own filter: a predicate over events, in one of several dialects.
 
 use std::{fmt, str::FromStr};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A language of filters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+use crate::problem::closest;
+
+/// The language of a filter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Dialect {
-    /// The Common Expression Language, the language of rules.
+    /// CEL, as rules use it, over `event`.
     #[default]
     Cel,
-    /// A JMESPath expression, wrapped as `[?filter]` over the event, as NotifyBC does.
+    /// JMESPath over the event as an object.
     Jmespath,
-    /// The JSON patterns of EventBridge and SNS.
+    /// A JSON pattern as Amazon EventBridge and SNS take them.
     EventPattern,
 }
 
 impl Dialect {
-    /// All of them.
+    /// Every dialect.
     pub const ALL: [Dialect; 3] = [Dialect::Cel, Dialect::Jmespath, Dialect::EventPattern];
 
-    /// As it is written: `cel`, `jmespath`, `event_pattern`.
+    /// Its name, as definitions and requests spell it.
     pub const fn name(self) -> &'static str {
         match self {
             Dialect::Cel => "cel",
@@ -37,39 +40,62 @@ impl fmt::Display for Dialect {
     }
 }
 
+/// The text names no dialect.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a dialect of filters; {hint}")]
+pub struct DialectError {
+    /// What was given.
+    pub text: String,
+    /// What would be right.
+    pub hint: String,
+}
+
 impl FromStr for Dialect {
-    type Err = UnknownDialect;
-    fn from_str(text: &str) -> Result<Self, UnknownDialect> {
-        Dialect::ALL.into_iter().find(|dialect| dialect.name() == text).ok_or(UnknownDialect)
+    type Err = DialectError;
+
+    fn from_str(text: &str) -> Result<Self, DialectError> {
+        Dialect::ALL.into_iter().find(|dialect| dialect.name() == text).ok_or_else(|| {
+            let hint = match closest(text, Dialect::ALL.map(Dialect::name)) {
+                Some(meant) => format!("did you mean `{meant}`?"),
+                None => format!("write one of {}", Dialect::ALL.map(Dialect::name).join(", ")),
+            };
+            DialectError { text: text.to_owned(), hint }
+        })
     }
 }
 
-/// The word is no dialect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a dialect is `cel`, `jmespath` or `event_pattern`")]
-pub struct UnknownDialect;
-
-/// A filter: text in a dialect. Displays as `dialect:text`, and is read from that.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// A filter as its author wrote it. What it means is for matching to say.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Filter {
     /// The language of the text.
+    #[serde(default)]
     pub dialect: Dialect,
-    /// The expression.
-    pub text: Box<str>,
+    /// The predicate.
+    pub text: String,
 }
 
+impl Filter {
+    /// A filter of a dialect.
+    pub fn new(dialect: Dialect, text: impl Into<String>) -> Self {
+        Filter { dialect, text: text.into() }
+    }
+}
+
+/// `dialect:text`.
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.dialect, self.text)
     }
 }
 
+/// Reads what a filter displays.
 impl FromStr for Filter {
-    type Err = UnknownDialect;
-    fn from_str(stored: &str) -> Result<Self, UnknownDialect> {
-        let (dialect, text) = stored.split_once(':').ok_or(UnknownDialect)?;
-        Ok(Filter { dialect: dialect.parse()?, text: text.into() })
+    type Err = DialectError;
+
+    fn from_str(text: &str) -> Result<Self, DialectError> {
+        let (dialect, text) = text.split_once(':').unwrap_or((text, ""));
+        Ok(Filter::new(dialect.parse()?, text))
     }
 }
 
@@ -78,12 +104,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn dialects_have_one_spelling_everywhere() {
+        for dialect in Dialect::ALL {
+            assert_eq!(dialect.to_string().parse(), Ok(dialect));
+            assert_eq!(serde_json::to_value(dialect).expect("a name"), dialect.name());
+        }
+        let wrong = "event-pattern".parse::<Dialect>().expect_err("a slip");
+        assert_eq!(wrong.to_string(), "`event-pattern` is not a dialect of filters; did you mean `event_pattern`?");
+    }
+
+    #[test]
+    fn a_filter_without_a_dialect_is_cel() {
+        let filter: Filter = serde_json::from_str(r#"{"text": "event.magnitude > 5.0"}"#).expect("a filter");
+        assert_eq!(filter, Filter::new(Dialect::Cel, "event.magnitude > 5.0"));
+    }
+
+    #[test]
     fn a_filter_is_read_from_what_it_displays() {
         for dialect in Dialect::ALL {
-            let filter = Filter { dialect, text: "a == 'x:y'".into() };
+            let filter = Filter::new(dialect, "a == 'x:y'");
             assert_eq!(filter.to_string().parse(), Ok(filter));
         }
-        assert_eq!("sql:a = 1".parse::<Filter>(), Err(UnknownDialect));
-        assert_eq!("a = 1".parse::<Filter>(), Err(UnknownDialect));
+        assert!("a == 1".parse::<Filter>().is_err());
     }
 }

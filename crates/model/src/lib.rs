@@ -8,7 +8,7 @@ pub mod application; // what a deployment does: classes, rules, channels, format
 pub mod definition; // the YAML text of an application becomes an `Application`, or every problem in it
 pub mod subscriber; // whom to tell: subscribers and their devices
 pub mod subscription; // what they care about
-pub mod filter; // a subscriber's own predicate, as text in a dialect
+pub mod filter; // their own predicates over events
 pub mod event; // what happened: packed batches of typed rows
 pub mod notification; // what is to be told: packed batches of columns
 pub mod content; // what a notification says, once it is formatted
