@@ -16,8 +16,7 @@ use tocsin_matching::{
 };
 use tocsin_model::{
     application::{
-        Application, ContentTemplates, EventClass, NotificationClass, Retention, Rule, SubscriptionClass,
-        TemplateEngine,
+        Application, ContentTemplates, EventClass, NotificationClass, Rule, SubscriptionClass, TemplateEngine,
     },
     event::{EventBatch, EventPacker},
     field::{Field, FieldType, Fields, Row},
@@ -88,26 +87,18 @@ fn application(rules: &[(String, &str)]) -> Application {
     let rules = rules.iter().enumerate().map(|(at, (when, class))| {
         let with = [("gap", "event.n - sub.n"), ("their", "sub.i")];
         let rule = Rule {
-            on: name("thing"),
-            subscription: name(class),
             when: (!when.is_empty()).then(|| when.clone()),
-            notify: name("told"),
             with: with.into_iter().map(|(field, source)| (name(field), source.to_owned())).collect(),
-            description: None,
-            enabled: true,
+            ..Rule::new(name("thing"), name(class), name("told"))
         };
         (name(&format!("r{at}")), rule)
     });
     Application {
-        name: name("app"),
-        description: None,
         events: [(name("thing"), EventClass { fields: event_fields(), description: None })].into(),
         subscriptions: classes.into_iter().map(|name| (name, class.clone())).collect(),
         notifications: [(name("told"), notification)].into(),
         rules: rules.collect(),
-        channels: BTreeMap::new(),
-        sources: BTreeMap::new(),
-        retention: Retention::default(),
+        ..Application::new(name("app"))
     }
 }
 

@@ -13,8 +13,7 @@ use tocsin_matching::{
 };
 use tocsin_model::{
     application::{
-        Application, ContentTemplates, EventClass, NotificationClass, Retention, Rule, SubscriptionClass,
-        TemplateEngine,
+        Application, ContentTemplates, EventClass, NotificationClass, Rule, SubscriptionClass, TemplateEngine,
     },
     event::{EventBatch, EventPacker},
     field::{Field, FieldType, Fields},
@@ -42,13 +41,9 @@ fn fields(list: &[(&str, FieldType, bool)]) -> Fields {
 fn application(when: &str, with: &[(&str, &str)]) -> Application {
     use FieldType::*;
     let rule = Rule {
-        on: name("quake"),
-        subscription: name("nearby"),
         when: Some(when.to_owned()),
-        notify: name("shaking"),
         with: with.iter().map(|(field, source)| (name(field), (*source).to_owned())).collect(),
-        description: None,
-        enabled: true,
+        ..Rule::new(name("quake"), name("nearby"), name("shaking"))
     };
     let event = fields(&[
         ("place", String, false),
@@ -65,8 +60,6 @@ fn application(when: &str, with: &[(&str, &str)]) -> Application {
         ("radius", Number, false),
     ]);
     Application {
-        name: name("quakes"),
-        description: None,
         events: [(name("quake"), EventClass { fields: event, description: None })].into(),
         subscriptions: [(name("nearby"), SubscriptionClass { fields: subscription, ..Default::default() })].into(),
         notifications: [(
@@ -81,9 +74,7 @@ fn application(when: &str, with: &[(&str, &str)]) -> Application {
         )]
         .into(),
         rules: [(name("near"), rule)].into(),
-        channels: BTreeMap::new(),
-        sources: BTreeMap::new(),
-        retention: Retention::default(),
+        ..Application::new(name("quakes"))
     }
 }
 

@@ -28,6 +28,8 @@ pub struct Application {
     pub sources: BTreeMap<Name, Source>,
     /// How long finished work is kept.
     pub retention: Retention,
+    /// How much of everything it may have.
+    pub limits: Limits,
 }
 
 /// A kind of event.
@@ -130,6 +132,10 @@ pub struct Rule {
     pub description: Option<String>,
     /// Whether it fires at all.
     pub enabled: bool,
+    /// How long it may take over one event batch. A firing that takes longer fails.
+    pub timeout: Duration,
+    /// After so many failed firings in a row it is stopped; 0: never.
+    pub stop_after: u32,
 }
 
 /// A configured instance of a protocol.
@@ -186,6 +192,46 @@ pub enum SourceKind {
     Http,
 }
 
+/// How much of everything an application may have, and what becomes of the rest. Nothing of it is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Limits {
+    /// Subscriptions. More are refused.
+    pub subscriptions: u64,
+    /// Filters that differ. Subscriptions with further ones are refused.
+    pub distinct_filters: u64,
+    /// Filters that no index answers, so that each event is put to each of them. Subscriptions with further ones are
+    /// refused.
+    pub unindexed_filters: u64,
+    /// Notifications of one event. Those beyond it are suspended.
+    pub notifications_per_event: u64,
+    /// How fast it may make notifications. Events beyond it wait.
+    pub throttle: Option<Throttle>,
+    /// Event batches that waited longer than this are not matched by event rules, which skip them; state sees them.
+    pub skip_older_than: Option<Duration>,
+}
+
+/// A rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Throttle {
+    /// How many.
+    pub notifications: u64,
+    /// In which time.
+    pub per: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            subscriptions: 100_000_000,
+            distinct_filters: 10_000_000,
+            unindexed_filters: 1_000,
+            notifications_per_event: 100_000_000,
+            throttle: None,
+            skip_older_than: None,
+        }
+    }
+}
+
 /// How long finished work is kept. What is unsent or suspended is never removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Retention {
@@ -206,7 +252,40 @@ pub fn api_source() -> Name {
     "api".parse().expect("`api` is a name")
 }
 
+impl Rule {
+    /// A rule by which every pair matches, with the usual bounds.
+    pub fn new(on: Name, subscription: Name, notify: Name) -> Rule {
+        Rule {
+            on,
+            subscription,
+            when: None,
+            notify,
+            with: BTreeMap::new(),
+            description: None,
+            enabled: true,
+            timeout: Duration::from_secs(10),
+            stop_after: 10,
+        }
+    }
+}
+
 impl Application {
+    /// An application with nothing in it.
+    pub fn new(name: Name) -> Application {
+        Application {
+            name,
+            description: None,
+            events: BTreeMap::new(),
+            subscriptions: BTreeMap::new(),
+            notifications: BTreeMap::new(),
+            rules: BTreeMap::new(),
+            channels: BTreeMap::new(),
+            sources: BTreeMap::new(),
+            retention: Retention::default(),
+            limits: Limits::default(),
+        }
+    }
+
     /// Whether a source may submit events of a class.
     pub fn may_submit(&self, source: &Name, class: &Name) -> bool {
         match self.sources.get(source) {

@@ -10,8 +10,8 @@ use super::{
 };
 use crate::{
     application::{
-        Application, Channel, ContentTemplates, EventClass, NotificationClass, Presence, Retention, RetrySchedule,
-        Rule, Source, SourceKind, SubscriptionClass, TemplateEngine, TemplateParts,
+        Application, Channel, ContentTemplates, EventClass, Limits, NotificationClass, Presence, Retention,
+        RetrySchedule, Rule, Source, SourceKind, SubscriptionClass, TemplateEngine, TemplateParts, Throttle,
     },
     field::{Field, FieldType, Fields},
     filter::Dialect,
@@ -26,6 +26,8 @@ const CONCURRENCY: u32 = 10;
 const LEASE: Duration = Duration::from_secs(300);
 const RETRY_SECONDS: [u64; 5] = [60, 300, 1_800, 7_200, 43_200];
 const JITTER_PERCENT: u8 = 10;
+const RULE_TIMEOUT: Duration = Duration::from_secs(10);
+const STOP_AFTER: u32 = 10;
 
 /// Makes the application. `None` if it has no name; anything else wrong with it is in `problems`.
 pub fn application(root: &Node, problems: &mut Vec<Problem>) -> Option<Application> {
@@ -48,6 +50,7 @@ pub fn application(root: &Node, problems: &mut Vec<Problem>) -> Option<Applicati
         channels: builder.section("channels", |_, _, node, _| channel(node)),
         sources: builder.section("sources", |_, path, node, builder| builder.source(node, path)),
         retention: retention(root),
+        limits: limits(root),
     };
     let rules = builder.rules(&application);
     root.get("application").is_some().then_some(Application { rules, ..application })
@@ -264,6 +267,8 @@ impl<'a> Builder<'a> {
             with: with.into_iter().filter_map(|(entry, name)| Some((name, entry.value.text()?.to_owned()))).collect(),
             description: text(node, "description"),
             enabled: boolean(node, "enabled").unwrap_or(true),
+            timeout: duration(node, "timeout").unwrap_or(RULE_TIMEOUT),
+            stop_after: integer(node, "stop_after").unwrap_or(STOP_AFTER),
         })
     }
 
@@ -361,6 +366,24 @@ fn presence(node: &Node, key: &str) -> Presence {
         Some("optional") => Presence::Optional,
         Some("required") => Presence::Required,
         _ => Presence::Forbidden,
+    }
+}
+
+fn limits(root: &Node) -> Limits {
+    let node = root.get("limits");
+    let default = Limits::default();
+    let given = |key: &str| node.and_then(|node| integer(node, key)).map(u64::from);
+    let throttle = node.and_then(|node| node.get("throttle")).and_then(|throttle| {
+        let notifications = integer(throttle, "notifications").map(u64::from)?;
+        Some(Throttle { notifications, per: duration(throttle, "per")? })
+    });
+    Limits {
+        subscriptions: given("subscriptions").unwrap_or(default.subscriptions),
+        distinct_filters: given("distinct_filters").unwrap_or(default.distinct_filters),
+        unindexed_filters: given("unindexed_filters").unwrap_or(default.unindexed_filters),
+        notifications_per_event: given("notifications_per_event").unwrap_or(default.notifications_per_event),
+        throttle,
+        skip_older_than: node.and_then(|node| duration(node, "skip_older_than")),
     }
 }
 

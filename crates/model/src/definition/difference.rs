@@ -6,7 +6,9 @@ use serde::Serialize;
 
 use super::duration::write_duration;
 use crate::{
-    application::{Application, Channel, ContentTemplates, NotificationClass, RetrySchedule, Rule, Source},
+    application::{
+        Application, Channel, ContentTemplates, Limits, NotificationClass, RetrySchedule, Rule, Source, Throttle,
+    },
     field::{Field, FieldType, Fields},
     id::Name,
 };
@@ -88,6 +90,7 @@ pub fn difference(old: &Application, new: &Application) -> Vec<Difference> {
         );
         found.changed("retention", sentence);
     }
+    found.limits(&old.limits, &new.limits);
     found.0
 }
 
@@ -257,6 +260,15 @@ impl Differences {
         if old.when != new.when {
             self.changed(format!("{path}.when"), "the predicate changes");
         }
+        if old.timeout != new.timeout {
+            let sentence =
+                format!("a firing may take {} (was {})", write_duration(new.timeout), write_duration(old.timeout));
+            self.changed(format!("{path}.timeout"), sentence);
+        }
+        if old.stop_after != new.stop_after {
+            let sentence = format!("it is stopped after {} failures (was {})", new.stop_after, old.stop_after);
+            self.changed(format!("{path}.stop_after"), sentence);
+        }
         let fields: std::collections::BTreeSet<&Name> = old.with.keys().chain(new.with.keys()).collect();
         for field in fields.into_iter().filter(|field| old.with.get(*field) != new.with.get(*field)) {
             self.changed(format!("{path}.with.{field}"), format!("`{field}` is computed otherwise"));
@@ -266,6 +278,36 @@ impl Differences {
                 format!("{path}.enabled"),
                 if new.enabled { "the rule is enabled" } else { "the rule is disabled" },
             );
+        }
+    }
+
+    fn limits(&mut self, old: &Limits, new: &Limits) {
+        let numbers = [
+            ("subscriptions", "subscriptions", old.subscriptions, new.subscriptions),
+            ("distinct_filters", "filters that differ", old.distinct_filters, new.distinct_filters),
+            ("unindexed_filters", "filters without an index", old.unindexed_filters, new.unindexed_filters),
+            (
+                "notifications_per_event",
+                "notifications of one event",
+                old.notifications_per_event,
+                new.notifications_per_event,
+            ),
+        ];
+        for (key, what, old, new) in numbers.into_iter().filter(|(_, _, old, new)| old != new) {
+            self.changed(format!("limits.{key}"), format!("at most {new} {what} (was {old})"));
+        }
+        if old.throttle != new.throttle {
+            let shown = |throttle: Option<Throttle>| match throttle {
+                Some(Throttle { notifications, per }) => format!("{notifications} in {}", write_duration(per)),
+                None => "none".to_owned(),
+            };
+            let sentence = format!("the throttle is {} (was {})", shown(new.throttle), shown(old.throttle));
+            self.changed("limits.throttle", sentence);
+        }
+        if old.skip_older_than != new.skip_older_than {
+            let shown = |age: Option<_>| age.map_or("never".to_owned(), |age| format!("after {}", write_duration(age)));
+            let (is, was) = (shown(new.skip_older_than), shown(old.skip_older_than));
+            self.changed("limits.skip_older_than", format!("events that waited are skipped {is} (was {was})"));
         }
     }
 

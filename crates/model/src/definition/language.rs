@@ -23,6 +23,7 @@ pub static APPLICATION: Shape = Shape::Object(&[
     optional("channels", &CHANNELS, "How it leaves: configured instances of a protocol."),
     optional("sources", &SOURCES, "Who may submit events. Without any, the source `api` may submit all classes."),
     optional("retention", &RETENTION, "How long finished work is kept."),
+    optional("limits", &LIMITS, "How much of everything it may have."),
 ]);
 
 static EVENTS: Shape = Shape::Entries { keys: Keys::Names, of: &EVENT, most: 1_000 };
@@ -109,6 +110,17 @@ static RULE: Shape = Shape::Object(&[
         "How fields of the notification are computed, in CEL. Others take the event's field of their name.",
     ),
     optional("enabled", &Shape::Boolean, "Whether it fires at all; true if not given."),
+    optional(
+        "timeout",
+        &Shape::Duration { least: 1, most: 3_600 },
+        "How long it may take over one event batch; 10s if not given. A firing that takes longer fails, and can be fired \
+         again.",
+    ),
+    optional(
+        "stop_after",
+        &Shape::Integer { least: 0, most: 1_000_000 },
+        "After so many failed firings in a row it is stopped until somebody resumes it; 10 if not given, 0 for never.",
+    ),
 ]);
 static WITH: Shape = Shape::Entries { keys: Keys::Free, of: &Shape::Text, most: 256 };
 
@@ -164,3 +176,37 @@ static RETENTION: Shape = Shape::Object(&[
     optional("idempotency", &KEEP, "Answers kept for `Idempotency-Key` and ids of CloudEvents; 2d if not given."),
 ]);
 static KEEP: Shape = Shape::Duration { least: 1, most: 3_650 * DAY };
+
+static LIMITS: Shape = Shape::Object(&[
+    optional("subscriptions", &COUNT, "Subscriptions; more are refused. 100,000,000 if not given."),
+    optional(
+        "distinct_filters",
+        &COUNT,
+        "Filters that differ; subscriptions with further ones are refused. 10,000,000 if not given.",
+    ),
+    optional(
+        "unindexed_filters",
+        &COUNT,
+        "Filters that no index answers; subscriptions with further ones are refused. 1,000 if not given.",
+    ),
+    optional(
+        "notifications_per_event",
+        &COUNT,
+        "Notifications of one event; those beyond it are suspended. 100,000,000 if not given.",
+    ),
+    optional(
+        "throttle",
+        &THROTTLE,
+        "How fast it may make notifications; events beyond it wait. No throttle if not given.",
+    ),
+    optional(
+        "skip_older_than",
+        &Shape::Duration { least: 1, most: 3_650 * DAY },
+        "Event batches that waited longer are skipped by event rules and listed; state sees them. Never if not given.",
+    ),
+]);
+static COUNT: Shape = Shape::Integer { least: 0, most: 1_000_000_000 };
+static THROTTLE: Shape = Shape::Object(&[
+    required("notifications", &Shape::Integer { least: 1, most: 1_000_000_000 }, "How many."),
+    required("per", &Shape::Duration { least: 1, most: DAY }, "In which time."),
+]);

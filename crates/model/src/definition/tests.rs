@@ -275,7 +275,12 @@ fn a_definition_becomes_an_application() {
                 "distance_km": "distance_km(event.latitude, event.longitude, sub.latitude, sub.longitude)"
               },
               "description": null,
-              "enabled": true
+              "enabled": true,
+              "timeout": {
+                "secs": 10,
+                "nanos": 0
+              },
+              "stop_after": 10
             }
           },
           "channels": {
@@ -330,6 +335,14 @@ fn a_definition_becomes_an_application() {
               "secs": 172800,
               "nanos": 0
             }
+          },
+          "limits": {
+            "subscriptions": 100000000,
+            "distinct_filters": 10000000,
+            "unindexed_filters": 1000,
+            "notifications_per_event": 100000000,
+            "throttle": null,
+            "skip_older_than": null
           }
         }"#]]
     .assert_eq(&serde_json::to_string_pretty(&application).expect("JSON"));
