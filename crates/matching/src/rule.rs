@@ -4,11 +4,15 @@
 //! Only *is true* counts for a match. Under that reading `&&` and `||` distribute over each other and `!` may move
 //! inwards, errors included, so taking a predicate apart never changes what matches.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use tocsin_model::{
     application::{Application, Rule},
     field::{Field, FieldType, Fields},
+    filter::Filter,
     id::Name,
     problem::Problem,
     value::Value,
@@ -18,6 +22,7 @@ use crate::{
     check::{Scope, compile, compile_predicate},
     dialect::Operator,
     expression::{Constant, Expression, Kind, Type},
+    filter,
     index::{chunks::Arrangement, key::Measure},
     residual::Check,
 };
@@ -302,6 +307,25 @@ impl RuleSet {
 
     pub(crate) fn rule(&self, rule: RuleNumber) -> &CompiledRule {
         &self.rules[rule.0 as usize]
+    }
+
+    /// Checks a filter for the subscriptions of a class: it is put to the events of every enabled rule of the class.
+    ///
+    /// # Errors
+    /// Every problem found, with line and column in the filter's text.
+    pub fn check_filter(&self, class: &Name, filter: &Filter) -> Result<(), Vec<Problem>> {
+        let rules = self.classes.iter().filter(|plan| plan.name == *class).flat_map(|plan| &plan.rules);
+        let classes: BTreeSet<&Name> = rules.map(|rule| &self.rule(*rule).on).collect();
+        for (name, plan) in classes.iter().filter_map(|name| Some((name, self.events.get(*name)?))) {
+            filter::compile(filter, &plan.fields).map_err(|problems| {
+                let several = |problem: Problem| match problem.hint {
+                    None if classes.len() > 1 => problem.hint(format!("it is put to events of the class `{name}` too")),
+                    _ => problem,
+                };
+                problems.into_iter().map(several).collect::<Vec<_>>()
+            })?;
+        }
+        Ok(())
     }
 
     /// How each rule is answered, with warnings where a rule would scan.

@@ -93,7 +93,7 @@ impl Service {
         let header = fields.as_ref().map(|fields| {
             let fixed = ["id", "application", "class", "subscriber", "key", "device", "enabled"].map(str::to_owned);
             let values = fields.iter().map(|field| format!("values.{}", field.name));
-            let last = ["created_at", "updated_at", "revision"].map(str::to_owned);
+            let last = ["filter", "schedule", "created_at", "updated_at", "revision"].map(str::to_owned);
             fixed.into_iter().chain(values).chain(last).collect()
         });
         let records = self.records.clone();
@@ -251,6 +251,8 @@ fn subscription_cells(fields: &Fields, subscription: Subscription) -> Result<Vec
     ];
     cells.extend(row.iter().map(csv_cells::typed_cell));
     cells.extend([
+        subscription.terms.filter.map(|filter| filter.to_string()).unwrap_or_default(),
+        subscription.terms.schedule.map(String::from).unwrap_or_default(),
         subscription.created_at.to_string(),
         subscription.updated_at.to_string(),
         subscription.revision.to_string(),

@@ -510,7 +510,7 @@ impl LineKind for SubscriptionLines {
     }
 
     fn check_column(&self, name: &str) -> Option<Problem> {
-        let known = ["id", "application", "class", "subscriber", "key", "device", "enabled"];
+        let known = ["id", "application", "class", "subscriber", "key", "device", "enabled", "filter", "schedule"];
         if let Some(field) = name.strip_prefix("values.") {
             // Where each line names its class, each line is checked for itself.
             let fields = &self.whole.as_ref()?.fields;
@@ -545,6 +545,8 @@ impl LineKind for SubscriptionLines {
                 "key" => draft.key = Some(cell.to_owned()),
                 "device" => draft.device = Some(Cow::Borrowed(cell)),
                 "enabled" => draft.enabled = boolean("enabled", cell, &mut problems),
+                "filter" => draft.filter = Some(subscriptions::FilterDraft::Text(cell.to_owned())),
+                "schedule" => draft.schedule = Some(subscriptions::ScheduleDraft::Text(cell.to_owned())),
                 _ => {}
             }
         }

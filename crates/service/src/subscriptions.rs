@@ -1,18 +1,24 @@
 //! Subscriptions, checked against the running version of their class.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use tocsin_matching::rule::RuleSet;
 use tocsin_model::{
+    application::Presence,
     field::Fields,
+    filter::{Dialect, Filter},
     id::{Name, SubscriberId, SubscriptionId},
     problem::Problem,
-    subscription::Subscription,
+    schedule::Schedule,
+    subscription::{Subscription, Terms},
     time::Timestamp,
 };
 use tocsin_pipeline::Compiled;
 use tocsin_store::{
     error::StoreError,
-    records::{Expect, NewSubscription, SubscriptionFilter},
+    records::{Expect, NewSubscription, SubscriptionChange, SubscriptionFilter},
 };
 use utoipa::ToSchema;
 
@@ -61,6 +67,12 @@ pub struct Draft<'a> {
     #[serde(default, borrow)]
     #[schema(value_type = Option<std::collections::BTreeMap<String, serde_json::Value>>)]
     pub values: Option<&'a RawValue>,
+    /// Its own predicate over the event, if its class allows filters.
+    #[serde(default)]
+    pub filter: Option<FilterDraft>,
+    /// When its scheduled rules are evaluated, if its class allows schedules.
+    #[serde(default)]
+    pub schedule: Option<ScheduleDraft>,
     #[serde(default, rename = "id")]
     #[schema(ignore)]
     _id: serde::de::IgnoredAny,
@@ -73,6 +85,51 @@ pub struct Draft<'a> {
     #[serde(default, rename = "revision")]
     #[schema(ignore)]
     _revision: serde::de::IgnoredAny,
+}
+
+/// A filter as its creator writes it.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum FilterDraft {
+    /// The text, in the first dialect that the class allows; or `dialect:text`.
+    Text(String),
+    /// The text in a dialect.
+    Whole(WholeFilterDraft),
+}
+
+/// A filter with its dialect.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WholeFilterDraft {
+    /// `cel`, `jmespath` or `event_pattern`; the first that the class allows if not given.
+    #[serde(default)]
+    pub dialect: Option<String>,
+    /// The text. An event pattern may also stand here as the JSON object that it is.
+    #[schema(value_type = serde_json::Value)]
+    pub text: serde_json::Value,
+}
+
+/// A schedule as its creator writes it.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum ScheduleDraft {
+    /// Content lines of RFC 5545: `DTSTART`, and optionally `RRULE`, `RDATE`, `EXDATE`.
+    Text(String),
+    /// The same in fields.
+    Fields(ScheduleFields),
+}
+
+/// A schedule in fields.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ScheduleFields {
+    /// Such as `2027-01-04T08:00`: the first time, and what the rule leaves open.
+    pub start: String,
+    /// The IANA name of a time zone, such as `Europe/Vienna`.
+    pub time_zone: String,
+    /// A rule of RFC 5545, such as `FREQ=DAILY;BYDAY=MO,TU,WE,TH,FR`; once only if not given.
+    #[serde(default)]
+    pub rule: Option<String>,
 }
 
 /// A subscription as the platform shows it. A [`Draft`] reads it.
@@ -96,6 +153,12 @@ pub struct Document {
     /// The fields of its class.
     #[schema(value_type = std::collections::BTreeMap<String, serde_json::Value>)]
     pub values: Box<RawValue>,
+    /// Its own predicate over the event.
+    #[schema(value_type = Option<WholeFilterDraft>)]
+    pub filter: Option<Filter>,
+    /// When its scheduled rules are evaluated: content lines of RFC 5545.
+    #[schema(value_type = Option<String>)]
+    pub schedule: Option<Box<str>>,
     /// When it was made.
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
@@ -118,6 +181,8 @@ impl From<Subscription> for Document {
             device: subscription.device.map(|device| device.to_string()),
             enabled: subscription.enabled,
             values: RawValue::from_string(subscription.values.into()).unwrap_or_else(|_| damaged()),
+            filter: subscription.terms.filter,
+            schedule: subscription.terms.schedule,
             created_at: subscription.created_at,
             updated_at: subscription.updated_at,
             revision: subscription.revision,
@@ -131,15 +196,23 @@ pub(crate) struct Class {
     pub(crate) application: Name,
     pub(crate) name: Name,
     pub(crate) fields: Fields,
+    filter: Vec<Dialect>,
+    schedule: Presence,
+    rules: Arc<RuleSet>,
 }
 
 impl Class {
     pub(crate) fn of(compiled: &Compiled, class: &str) -> Result<Class, Problem> {
         let application = &compiled.application;
         match application.subscriptions.get_key_value(class) {
-            Some((name, class)) => {
-                Ok(Class { application: application.name.clone(), name: name.clone(), fields: class.fields.clone() })
-            }
+            Some((name, class)) => Ok(Class {
+                application: application.name.clone(),
+                name: name.clone(),
+                fields: class.fields.clone(),
+                filter: class.filter.clone(),
+                schedule: class.schedule,
+                rules: compiled.rules.clone(),
+            }),
             None => {
                 let problem =
                     Problem::at("class", format!("`{class}` is not a subscription class of `{}`", application.name));
@@ -182,6 +255,9 @@ pub(crate) fn check(draft: Draft<'_>, class: &Class) -> Result<NewSubscription, 
     }
     let raw = draft.values.map_or("{}", RawValue::get);
     let values = check_values(raw, &class.fields).map_err(|found| problems.extend(found)).unwrap_or_default();
+    let filter = draft.filter.map(|filter| check_filter(filter, class)).transpose();
+    let filter = filter.map_err(|found| problems.extend(found)).unwrap_or_default();
+    let schedule = check_schedule(draft.schedule, class).map_err(|found| problems.extend(found)).unwrap_or_default();
     match subscriber {
         Some(subscriber) if problems.is_empty() => Ok(NewSubscription {
             application: class.application.clone(),
@@ -191,9 +267,82 @@ pub(crate) fn check(draft: Draft<'_>, class: &Class) -> Result<NewSubscription, 
             device,
             enabled: draft.enabled.unwrap_or(true),
             values,
+            terms: Terms { filter, schedule },
         }),
         _ => Err(problems),
     }
+}
+
+/// The filter, if its dialect is one of the class's and the rules of the class can evaluate it.
+fn check_filter(draft: FilterDraft, class: &Class) -> Result<Filter, Vec<Problem>> {
+    let Some(first) = class.filter.first() else {
+        let problem = Problem::at("filter", format!("the class `{}` takes no filters", class.name));
+        return Err(vec![problem.hint("allow them in the definition: `filter: cel` under the subscription class")]);
+    };
+    let allowed = || class.filter.iter().map(|dialect| dialect.name()).collect::<Vec<_>>().join(", ");
+    let filter = match draft {
+        FilterDraft::Text(text) => match text.parse() {
+            Ok(filter) => filter,
+            Err(_) => Filter { dialect: *first, text: text.into() },
+        },
+        FilterDraft::Whole(WholeFilterDraft { dialect, text }) => {
+            let dialect = match dialect.as_deref().map(str::parse::<Dialect>) {
+                None => *first,
+                Some(Ok(dialect)) => dialect,
+                Some(Err(error)) => {
+                    let problem = Problem::at("filter.dialect", error.to_string());
+                    return Err(vec![problem.hint(format!("the class allows {}", allowed()))]);
+                }
+            };
+            let text = match text {
+                serde_json::Value::String(text) => text,
+                pattern @ serde_json::Value::Object(_) if dialect == Dialect::EventPattern => pattern.to_string(),
+                _ => return Err(vec![Problem::at("filter.text", "should be a string")]),
+            };
+            Filter { dialect, text: text.into() }
+        }
+    };
+    if !class.filter.contains(&filter.dialect) {
+        let message = format!("the class `{}` takes no filters in {}", class.name, filter.dialect);
+        return Err(vec![Problem::at("filter", message).hint(format!("it takes {}", allowed()))]);
+    }
+    let below = |problem: Problem| Problem { path: "filter".to_owned(), ..problem };
+    match class.rules.check_filter(&class.name, &filter) {
+        Ok(()) => Ok(filter),
+        Err(problems) => Err(problems.into_iter().map(below).collect()),
+    }
+}
+
+/// The canonical text of the schedule, if the class takes one and it will ever be due.
+fn check_schedule(draft: Option<ScheduleDraft>, class: &Class) -> Result<Option<Box<str>>, Vec<Problem>> {
+    let draft = match (draft, class.schedule) {
+        (None, Presence::Required) => {
+            let problem = Problem::at("schedule", format!("the class `{}` requires a schedule", class.name));
+            let hint = "give `start`, `time_zone` and `rule`, such as FREQ=DAILY;BYDAY=MO,TU,WE,TH,FR";
+            return Err(vec![problem.hint(hint)]);
+        }
+        (None, _) => return Ok(None),
+        (Some(_), Presence::Forbidden) => {
+            let problem = Problem::at("schedule", format!("the class `{}` takes no schedules", class.name));
+            let hint = "allow them in the definition: `schedule: optional` under the subscription class";
+            return Err(vec![problem.hint(hint)]);
+        }
+        (Some(draft), _) => draft,
+    };
+    let schedule = match draft {
+        ScheduleDraft::Text(text) => Schedule::parse(&text),
+        ScheduleDraft::Fields(fields) => Schedule::new(&fields.start, &fields.time_zone, fields.rule.as_deref()),
+    };
+    let below = |problem: Problem| {
+        let path = if problem.path.is_empty() { "schedule".to_owned() } else { format!("schedule.{}", problem.path) };
+        Problem { path, line: None, column: None, ..problem }
+    };
+    let schedule = schedule.map_err(|problems| problems.into_iter().map(below).collect::<Vec<_>>())?;
+    if schedule.next_after(Timestamp(i64::MIN)).is_none() {
+        let problem = Problem::at("schedule", "is never due: the rule gives no time at all");
+        return Err(vec![problem.hint("look for dates that do not exist, such as 30 February")]);
+    }
+    Ok(Some(schedule.to_string().into()))
 }
 
 fn check_values(raw: &str, fields: &Fields) -> Result<Box<str>, Vec<Problem>> {
@@ -266,7 +415,7 @@ impl Service {
         Ok((stored.into(), is_new))
     }
 
-    /// Replaces device, enabled flag and values of a subscription. Its application, class, subscriber and key stay:
+    /// Replaces device, enabled flag, values, filter and schedule of a subscription. Its application, class, subscriber and key stay:
     /// where the draft names them, they must be the same.
     ///
     /// # Errors
@@ -358,7 +507,9 @@ impl Service {
         let draft = Draft { subscriber: Some(present.subscriber.as_str().to_owned().into()), key: None, ..draft };
         let new = check(draft, &class).map_err(ServiceError::Invalid)?;
         let now = self.clock.now();
-        Ok(self.records.update_subscription(present.id, new.device, new.enabled, new.values, expect, now).await?)
+        let change =
+            SubscriptionChange { device: new.device, enabled: new.enabled, values: new.values, terms: new.terms };
+        Ok(self.records.update_subscription(present.id, change, expect, now).await?)
     }
 
     fn class_of(&self, draft: &Draft<'_>) -> Result<Class, ServiceError> {
