@@ -279,7 +279,7 @@ impl Case {
 
 impl Range {
     /// Both ends, or one of them.
-    pub fn new(low: Option<Limit>, high: Option<Limit>) -> How {
+    pub fn within(low: Option<Limit>, high: Option<Limit>) -> How {
         How::Range(Range { low, high })
     }
 
