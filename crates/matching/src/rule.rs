@@ -24,6 +24,7 @@ use crate::{
     index::{chunks::Arrangement, key::Measure},
     residual::Check,
     shard::Layout,
+    state::compile::{CompiledState, compile_state},
 };
 
 /// Most branches of a rule; a predicate with more alternatives is a residual instead.
@@ -88,6 +89,7 @@ pub(crate) struct CompiledRule {
     /// Which filter plan holds the filters of its subscriptions, if they may have any.
     pub filters: Option<usize>,
     pub predicate: Option<Expression>,
+    pub state: Option<CompiledState>,
     pub branches: Vec<Branch>,
     /// The number of its first branch among those of the rule set.
     pub first_branch: usize,
@@ -165,6 +167,9 @@ pub struct RuleExplanation {
     pub rule: Name,
     /// Its alternatives; a subscription that several of them find is matched once.
     pub branches: Vec<BranchExplanation>,
+    /// What it remembers, and so which matches are not told.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub remembers: Vec<String>,
     /// What its author should know.
     pub warnings: Vec<String>,
 }
@@ -197,7 +202,10 @@ impl std::fmt::Display for RuleExplanation {
             }
             write!(f, "{branch}")?;
         }
-        if self.branches.is_empty() { f.write_str("never matches") } else { Ok(()) }
+        if self.branches.is_empty() {
+            f.write_str("never matches")?;
+        }
+        self.remembers.iter().try_for_each(|memory| write!(f, "; {memory}"))
     }
 }
 
@@ -302,7 +310,9 @@ impl RuleSet {
                 Fill::Captured(expression) => expression.subscription_fields(),
                 _ => Vec::new(),
             });
-            for field in residual.chain(captured) {
+            let rearm = rule.state.as_ref().and_then(|state| state.rearm.as_ref());
+            let rearm = rearm.into_iter().flat_map(|rearm| rearm.fields.iter().copied());
+            for field in residual.chain(captured).chain(rearm) {
                 class.kept[field] = true;
             }
             if let Some(event) = self.events.get_mut(&rule.on) {
@@ -396,6 +406,10 @@ impl RuleSet {
 }
 
 impl CompiledRule {
+    fn scans(&self) -> bool {
+        self.branches.iter().any(|branch| !branch.is_indexed() && !branch.residual.is_empty())
+    }
+
     fn explain(&self) -> RuleExplanation {
         let source = self.source.as_deref().unwrap_or_default();
         let text = |expression: &Expression| expression.span.text(source).to_owned();
@@ -431,16 +445,22 @@ impl CompiledRule {
         if !self.enabled {
             warnings.push("the rule is disabled".to_owned());
         }
-        if self.filters.is_none()
-            && self.branches.iter().any(|branch| !branch.is_indexed() && !branch.residual.is_empty())
-        {
+        if self.filters.is_none() && self.scans() {
             warnings.push(
                 "no index answers: each event is checked against every subscription; compare a field of the event with a \
                  field of the subscription by `==` or an order"
                     .to_owned(),
             );
         }
-        RuleExplanation { rule: self.name.clone(), branches, warnings }
+        let rearm = self.state.as_ref().and_then(|state| state.rearm.as_ref());
+        if rearm.is_some_and(|rearm| rearm.rules.rules.iter().any(CompiledRule::scans)) {
+            warnings.push(
+                "no index answers `rearm`: each event is checked against every subscription that waits to be re-armed"
+                    .to_owned(),
+            );
+        }
+        let remembers = self.state.as_ref().map(|state| state.explained.clone()).unwrap_or_default();
+        RuleExplanation { rule: self.name.clone(), branches, remembers, warnings }
     }
 }
 
@@ -484,6 +504,13 @@ fn compile_rule(
             Err(found) => at(path, found),
         }
     }
+    let state = match compile_state(application, name, rule, &scope) {
+        Ok(state) => state,
+        Err(found) => {
+            problems.extend(found);
+            None
+        }
+    };
     if !problems.is_empty() {
         return Err(problems);
     }
@@ -500,6 +527,7 @@ fn compile_rule(
         filters: None,
         branches: branches(predicate.as_ref(), &scope),
         predicate,
+        state,
         first_branch: 0,
         fields,
     })

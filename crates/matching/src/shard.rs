@@ -19,6 +19,8 @@ use tocsin_model::{
     filter::Filter,
     id::{EventBatchId, EventId, Name, SubscriptionId},
     problem::Problem,
+    state::StatePage,
+    time::Timestamp,
     value::Value,
 };
 
@@ -34,6 +36,7 @@ use crate::{
     },
     residual::Until,
     rule::{Branch, CompiledRule, Range, RuleNumber, RuleSet},
+    state::{Suppression, book::StateBook, compile::CompiledState, remembered::Remembered},
 };
 
 /// Looks into the index that each change pays for the sweep that takes removed subscriptions out.
@@ -62,6 +65,9 @@ pub struct Watch<'a> {
     /// The time since any fixed moment. With it, a rule that takes longer for the batch than its `timeout` fails with
     /// [`Trouble::Time`]; without it, no rule does.
     pub clock: Option<&'a dyn Fn() -> Duration>,
+    /// Whether the batch was matched before, so that its events have re-armed what they re-arm. Without it, also the
+    /// rules that are left out see what re-arms.
+    pub again: bool,
 }
 
 impl fmt::Debug for Watch<'_> {
@@ -119,6 +125,14 @@ impl<'a> Run<'a> {
         self.table.sole_channel()
     }
 
+    /// The same run of some of its subscriptions.
+    pub(crate) fn of<'b>(self, slots: &'b [u32]) -> Run<'b>
+    where
+        'a: 'b,
+    {
+        Run { slots, ..self }
+    }
+
     /// The name of a channel by its number; `None` for 0.
     pub fn channel_name(&self, channel: u16) -> Option<&'a Name> {
         self.channels.get(usize::from(channel).checked_sub(1)?)
@@ -134,6 +148,7 @@ pub struct Shard {
     indexes: Vec<Groups>,
     /// One for each filter plan of the rule set.
     books: Vec<FilterBook>,
+    states: StateBook,
     channels: Vec<Name>,
     hasher: RandomState,
     desk: Desk,
@@ -185,6 +200,7 @@ impl Shard {
             sweeps: vec![None; rules.classes.len()],
             indexes: indexes.collect(),
             books: rules.filters.iter().map(|_| FilterBook::new()).collect(),
+            states: StateBook::new(&rules),
             channels: Vec::new(),
             hasher,
             desk: Desk::default(),
@@ -206,13 +222,26 @@ impl Shard {
     /// of the class's rules, or the shard is full (2^32 subscriptions of a class, 65,535 channels). The subscription of
     /// this id, if there was one, is then gone.
     pub fn put(&mut self, subject: Subject<'_>) -> Result<(), Problem> {
-        self.remove(subject.id);
+        let class = self.rules.classes.iter().find(|class| class.name == *subject.class);
+        let row = class.map(|class| stored_row(&class.fields, subject.values)).transpose();
+        let result = match row.map(Option::unwrap_or_default) {
+            Ok(row) => self.put_row(subject, row),
+            Err(_) => Err(Problem::at("", "the stored parameters are not a JSON object")),
+        };
+        if result.is_err() {
+            self.remove(subject.id);
+        }
+        result
+    }
+
+    /// Like `put`, with the parameters as a row of the class.
+    pub(crate) fn put_row(&mut self, subject: Subject<'_>, row: Row) -> Result<(), Problem> {
+        // What is remembered for it stays.
+        self.take_out(subject.id);
         let rules = Arc::clone(&self.rules);
         let Some(class) = rules.classes.iter().position(|class| class.name == *subject.class) else {
             return Err(Problem::at("", format!("there is no subscription class `{}`", subject.class)));
         };
-        let row = stored_row(&rules.classes[class].fields, subject.values)
-            .map_err(|_| Problem::at("", "the stored parameters are not a JSON object"))?;
         let channel = self.channel(subject.channel)?;
         let filters = self.take_filters(class, subject.filter)?;
         let Some(slot) = self.tables[class].insert(subject.id, channel, &row) else {
@@ -231,6 +260,7 @@ impl Shard {
                 file(branch, scene, slot, filter, index, &self.hasher, &mut self.desk.key);
             }
         }
+        self.states.refresh(&rules, class, subject.id, &row);
         Ok(())
     }
 
@@ -258,8 +288,16 @@ impl Shard {
         Ok(taken)
     }
 
-    /// Removes a subscription, if it is there.
+    /// Removes a subscription, if it is there, and forgets what rules remember for it.
     pub fn remove(&mut self, id: SubscriptionId) {
+        let rules = Arc::clone(&self.rules);
+        for class in 0..self.tables.len() {
+            self.states.forget(&rules, class, id);
+        }
+        self.take_out(id);
+    }
+
+    fn take_out(&mut self, id: SubscriptionId) {
         for class in 0..self.tables.len() {
             if let Some(slot) = self.tables[class].remove(id) {
                 for book in &self.rules.classes[class].filters {
@@ -327,15 +365,16 @@ impl Shard {
         out: &mut impl MatchSink,
     ) -> Result<(), Damaged> {
         let rows = self.rules.rows(batch, event_fields)?;
-        self.match_rows(batch.id, &batch.class, &rows, Watch::default(), out);
+        self.match_rows((batch.id, batch.accepted_at), &batch.class, &rows, Watch::default(), out);
         Ok(())
     }
 
     /// Gives every match of a batch's events, as [`RuleSet::rows`] gives them, to the sink: event by event, rules by
-    /// name within each. Deterministic but for the order of subscriptions within a rule and event.
+    /// name within each. Deterministic but for the order of subscriptions within a rule and event. The time at which the
+    /// batch was accepted is that of what rules remember.
     pub fn match_rows(
         &mut self,
-        batch: EventBatchId,
+        (batch, accepted_at): (EventBatchId, Timestamp),
         class: &Name,
         events: &[Row],
         watch: Watch<'_>,
@@ -352,17 +391,25 @@ impl Shard {
             desk.asked = 0;
             desk.matched.iter_mut().for_each(|(is_known, _)| *is_known = false);
             for number in &plan.rules {
-                let Some(spent) = desk.spent[number.0 as usize] else { continue };
-                self.at_work = Some(*number);
                 let rule = rules.rule(*number);
                 let id = EventId { batch, ordinal: ordinal as u32 };
+                let Some(spent) = desk.spent[number.0 as usize] else {
+                    if let (Some(state), false) = (&rule.state, watch.again) {
+                        self.states.only_rearm(*number, state, event, accepted_at);
+                    }
+                    continue;
+                };
+                self.at_work = Some(*number);
                 let began = watch.clock.map(|clock| clock());
                 let until = watch
                     .clock
                     .zip(began)
                     .map(|(clock, began)| Until { clock, at: began + rule.timeout.saturating_sub(spent) });
                 let occasion = Occasion {
-                    shard: self,
+                    indexes: &self.indexes,
+                    books: &self.books,
+                    channels: &self.channels,
+                    hasher: &self.hasher,
                     rules: &rules,
                     number: *number,
                     rule,
@@ -371,7 +418,12 @@ impl Shard {
                     event,
                     until,
                 };
-                occasion.answer(&mut desk, out);
+                match &rule.state {
+                    None => occasion.answer(&mut desk, out),
+                    Some(state) => {
+                        occasion.answer_once(state, accepted_at, watch.again, &mut self.states, &mut desk, out)
+                    }
+                }
                 if let (Some(clock), Some(began)) = (watch.clock, began) {
                     let spent = spent + clock().saturating_sub(began);
                     let is_late = spent > rule.timeout;
@@ -389,6 +441,51 @@ impl Shard {
     /// The rule that was being matched when the last match panicked, if it did.
     pub fn culprit(&self) -> Option<RuleNumber> {
         self.at_work
+    }
+
+    /// From here on, what rules remember anew can be undone together. Such beginnings stack.
+    pub fn begin_states(&mut self) {
+        self.states.begin();
+    }
+
+    /// What changed since the oldest beginning is stored for good.
+    pub fn confirm_states(&mut self) {
+        self.states.confirm();
+    }
+
+    /// Undoes what rules remember since the newest beginning.
+    pub fn undo_states(&mut self) {
+        self.states.undo(&self.rules, &self.tables);
+    }
+
+    /// What changed in what rules remember, to be committed with the matches since the newest beginning.
+    pub fn take_states(&mut self) -> Vec<StatePage> {
+        self.states.take_changes(&self.rules)
+    }
+
+    /// Everything that rules remember.
+    pub fn states(&self) -> Vec<StatePage> {
+        self.states.pages(&self.rules)
+    }
+
+    /// How many things rules remember.
+    pub fn memories(&self) -> usize {
+        self.states.len()
+    }
+
+    /// Takes what was remembered for its subscriptions.
+    pub fn restore_states(&mut self, remembered: &mut Remembered) {
+        self.states.restore(&self.rules, &self.tables, remembered);
+    }
+
+    /// Sees to it that pages that are out of date are corrected by the next commit.
+    pub fn take_over_states(&mut self, pages: Vec<StatePage>) {
+        self.states.take_over(pages);
+    }
+
+    /// How many matches were not told since this was last asked, by rule and reason.
+    pub fn take_suppressed(&mut self) -> Vec<(RuleNumber, Suppression, u64)> {
+        self.states.take_suppressed()
     }
 
     /// How many subscriptions there are.
@@ -411,6 +508,7 @@ impl Shard {
         self.tables.iter().map(Table::memory_bytes).sum::<usize>()
             + self.indexes.iter().map(Groups::memory_bytes).sum::<usize>()
             + self.books.iter().map(FilterBook::memory_bytes).sum::<usize>()
+            + self.states.memory_bytes()
     }
 }
 
@@ -469,7 +567,10 @@ fn file(
 
 /// One rule meets one event.
 struct Occasion<'a> {
-    shard: &'a Shard,
+    indexes: &'a [Groups],
+    books: &'a [FilterBook],
+    channels: &'a [Name],
+    hasher: &'a RandomState,
     rules: &'a RuleSet,
     number: RuleNumber,
     rule: &'a CompiledRule,
@@ -481,11 +582,37 @@ struct Occasion<'a> {
 }
 
 impl<'a> Occasion<'a> {
+    /// Answers for a rule that remembers: what the event re-arms waited before it, and is not told of it.
+    fn answer_once(
+        &self,
+        state: &CompiledState,
+        accepted_at: Timestamp,
+        again: bool,
+        states: &mut StateBook,
+        desk: &mut Desk,
+        out: &mut impl MatchSink,
+    ) {
+        let moment = match StateBook::moment(state, self.event, accepted_at) {
+            Ok(Some(moment)) => moment,
+            Ok(None) => return,
+            Err(trouble) => return out.rule_failed(self.number, self.id, trouble),
+        };
+        let rearmed = match again {
+            true => Ok(Vec::new()),
+            false => states.rearmed(self.number, state, moment, self.event),
+        };
+        self.answer(desk, &mut states.gate(self.number, state, moment, out));
+        match rearmed {
+            Ok(rearmed) => states.arm(self.number, state, moment, &rearmed),
+            Err(trouble) => out.rule_failed(self.number, self.id, trouble),
+        }
+    }
+
     fn answer(&self, desk: &mut Desk, out: &mut impl MatchSink) {
         let single = self.rule.branches.len() == 1;
         desk.union.clear();
         for (at, branch) in self.rule.branches.iter().enumerate() {
-            let index = &self.shard.indexes[self.rule.first_branch + at];
+            let index = &self.indexes[self.rule.first_branch + at];
             match self.answer_branch(branch, index, single, desk, out) {
                 // Whoever counts the time says so, once.
                 Ok(()) | Err(Trouble::Time) => {}
@@ -523,7 +650,7 @@ impl<'a> Occasion<'a> {
             if !self.write_keys(branch, scene, &mut desk.key)? {
                 return Ok(());
             }
-            desk.hash = self.shard.hasher.hash_one(&desk.key[..]);
+            desk.hash = self.hasher.hash_one(&desk.key[..]);
             desk.asked = branch.asks;
         }
         let Some(group) = index.find(desk.hash, &desk.key) else { return Ok(()) };
@@ -542,7 +669,7 @@ impl<'a> Occasion<'a> {
         }
         if let (Some(book), false) = (self.rule.filters, slots.is_empty()) {
             let matching = self.matching(book, &mut desk.matched, out);
-            let book = &self.shard.books[book];
+            let book = &self.books[book];
             desk.slots.retain(|slot| book.of(*slot).is_none_or(|filter| matching.has(filter)));
         }
         self.check(branch, single, desk, out)
@@ -563,7 +690,7 @@ impl<'a> Occasion<'a> {
         let matching = self.matching(book, matched, out);
         let whole = !self.table.has_dead() && branch.residual.is_empty() && single;
         let mut take = |key: &[u8]| {
-            let Some(group) = index.find(self.shard.hasher.hash_one(key), key) else { return };
+            let Some(group) = index.find(self.hasher.hash_one(key), key) else { return };
             if whole {
                 group.answer(index.arrangement(), Query::All, &mut |slots| self.give(slots, out));
             } else {
@@ -583,7 +710,7 @@ impl<'a> Occasion<'a> {
         let (is_known, matching) = &mut matched[book];
         if !*is_known {
             *is_known = true;
-            self.shard.books[book].matching(self.event, matching);
+            self.books[book].matching(self.event, matching);
             if matching.undecided > 0 {
                 out.subscriptions_failed(self.number, self.id, Trouble::Cost, matching.undecided);
             }
@@ -656,7 +783,7 @@ impl<'a> Occasion<'a> {
                 event: self.event,
                 rules: self.rules,
                 table: self.table,
-                channels: &self.shard.channels,
+                channels: self.channels,
             });
         }
     }

@@ -136,6 +136,34 @@ pub struct Rule {
     pub timeout: Duration,
     /// After so many failed firings in a row it is stopped; 0: never.
     pub stop_after: u32,
+    /// What it remembers for each subscription.
+    #[serde(flatten)]
+    pub state: RuleState,
+}
+
+/// What a rule remembers for each subscription, and so when a match is not told. Expressions are in CEL.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct RuleState {
+    /// What it is remembered for, over `event`: a state for each subscription and value. Without it one for each
+    /// subscription.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per: Option<String>,
+    /// So long after a notification none is made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cooldown: Option<Duration>,
+    /// A predicate over `event` and `sub`: after a notification none is made until an event has satisfied it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rearm: Option<String>,
+    /// An expression over `event`: while it gives what it gave at the last notification, none is made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub changed: Option<String>,
+}
+
+impl RuleState {
+    /// Whether anything is remembered.
+    pub fn is_kept(&self) -> bool {
+        self.cooldown.is_some() || self.rearm.is_some() || self.changed.is_some()
+    }
 }
 
 /// A configured instance of a protocol.
@@ -265,6 +293,7 @@ impl Rule {
             enabled: true,
             timeout: Duration::from_secs(10),
             stop_after: 10,
+            state: RuleState::default(),
         }
     }
 }

@@ -13,6 +13,7 @@ pub mod event; // what happened: packed batches of typed rows
 pub mod notification; // what is to be told: packed batches of columns
 pub mod content; // what a notification says, once it is formatted
 pub mod receipt; // what became of it: dispositions, attempts, receipts
+pub mod state; // what matching remembers between batches, as pages
 
 pub mod field; // typed fields and the rows that hold their values
 pub mod id; // ids are types
@@ -21,4 +22,4 @@ pub mod time; // instants, to the microsecond
 pub mod schedule; // when something recurs: rules of RFC 5545 in time zones
 pub mod value; // the one value type
 
-mod pack; // varints and length-prefixed bytes, shared by the packed forms
+pub mod pack; // varints and length-prefixed bytes, shared by the packed forms

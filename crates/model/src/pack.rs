@@ -5,6 +5,7 @@
 #[error("packed data is damaged")]
 pub struct Damaged;
 
+/// Writes a number in as few bytes as it needs.
 pub fn write_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
@@ -13,10 +14,12 @@ pub fn write_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
+/// Writes a number with a sign; small ones of either take few bytes.
 pub fn write_signed(out: &mut Vec<u8>, value: i64) {
     write_varint(out, ((value << 1) ^ (value >> 63)) as u64);
 }
 
+/// Writes bytes and, before them, how many.
 pub fn write_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     write_varint(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
@@ -29,26 +32,40 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    /// From the first of these bytes.
     pub fn new(bytes: &'a [u8]) -> Self {
         Reader { rest: bytes }
     }
 
+    /// Whether all was read.
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
+    /// One byte.
+    ///
+    /// # Errors
+    /// The bytes end before, or hold something else.
     pub fn byte(&mut self) -> Result<u8, Damaged> {
         let (first, rest) = self.rest.split_first().ok_or(Damaged)?;
         self.rest = rest;
         Ok(*first)
     }
 
+    /// So many bytes.
+    ///
+    /// # Errors
+    /// The bytes end before, or hold something else.
     pub fn take(&mut self, length: usize) -> Result<&'a [u8], Damaged> {
         let (taken, rest) = self.rest.split_at_checked(length).ok_or(Damaged)?;
         self.rest = rest;
         Ok(taken)
     }
 
+    /// What `write_varint` wrote.
+    ///
+    /// # Errors
+    /// The bytes end before, or hold something else.
     pub fn varint(&mut self) -> Result<u64, Damaged> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
@@ -61,26 +78,45 @@ impl<'a> Reader<'a> {
         Err(Damaged)
     }
 
+    /// What `write_signed` wrote.
+    ///
+    /// # Errors
+    /// The bytes end before, or hold something else.
     pub fn signed(&mut self) -> Result<i64, Damaged> {
         let value = self.varint()?;
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
     /// A count of things that each take at least one byte, so a damaged count cannot ask for much memory.
+    ///
+    /// # Errors
+    /// The bytes end before, or there are fewer of them than things.
     pub fn count(&mut self) -> Result<usize, Damaged> {
         let count = usize::try_from(self.varint()?).map_err(|_| Damaged)?;
         if count <= self.rest.len() { Ok(count) } else { Err(Damaged) }
     }
 
+    /// What `write_bytes` wrote.
+    ///
+    /// # Errors
+    /// The bytes end before, or hold something else.
     pub fn bytes(&mut self) -> Result<&'a [u8], Damaged> {
         let length = self.count()?;
         self.take(length)
     }
 
+    /// What `write_bytes` wrote of a text.
+    ///
+    /// # Errors
+    /// The bytes end before, or hold something else.
     pub fn text(&mut self) -> Result<&'a str, Damaged> {
         std::str::from_utf8(self.bytes()?).map_err(|_| Damaged)
     }
 
+    /// The eight bytes of a double.
+    ///
+    /// # Errors
+    /// The bytes end before, or hold something else.
     pub fn float(&mut self) -> Result<f64, Damaged> {
         let bytes = self.take(8)?;
         Ok(f64::from_le_bytes(bytes.try_into().expect("eight bytes were taken")))

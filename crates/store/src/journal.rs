@@ -13,6 +13,7 @@ use tocsin_model::{
     id::{EventBatchId, Name, NotificationBatchId, NotificationId, WorkItemId},
     notification::{NotificationHead, Notifications},
     receipt::{Attempt, Outcome},
+    state::StatePage,
     time::Timestamp,
 };
 
@@ -273,6 +274,9 @@ pub struct Step {
     pub refired: Vec<Refired>,
     /// Rules that are stopped from now on.
     pub stops: Vec<RuleStop>,
+    /// What matching remembers from now on, with the application whose it is: each page in place of the one before, and
+    /// an empty one for none.
+    pub states: Vec<(Name, StatePage)>,
 }
 
 impl Step {
@@ -462,6 +466,15 @@ pub trait Journal: Send + Sync + 'static {
 
     /// All stopped rules, by application and name.
     async fn rule_stops(&self) -> Result<Vec<RuleStop>, StoreError>;
+
+    /// What matching remembers for an application: up to `limit` pages from after the given one, in an order of the
+    /// backend's own that never changes.
+    async fn state_pages(
+        &self,
+        application: &Name,
+        after: Option<&StatePage>,
+        limit: usize,
+    ) -> Result<Vec<StatePage>, StoreError>;
 
     /// A notification batch, unpacked.
     async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError>;

@@ -16,6 +16,7 @@ use tocsin_model::{
     id::{EventBatchId, Name, NotificationBatchId, WorkItemId},
     notification::NotificationHead,
     receipt::Attempt,
+    state::StatePage,
     time::Timestamp,
 };
 use tocsin_store::{
@@ -224,6 +225,15 @@ impl Journal for MortalJournal {
 
     async fn rule_stops(&self) -> Result<Vec<RuleStop>, StoreError> {
         self.live().await.rule_stops().await
+    }
+
+    async fn state_pages(
+        &self,
+        application: &Name,
+        after: Option<&StatePage>,
+        limit: usize,
+    ) -> Result<Vec<StatePage>, StoreError> {
+        self.live().await.state_pages(application, after, limit).await
     }
 
     async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError> {

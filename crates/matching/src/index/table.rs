@@ -256,6 +256,11 @@ impl Table {
         self.free.append(&mut self.condemned);
     }
 
+    /// The slot of a subscription.
+    pub fn slot(&self, id: SubscriptionId) -> Option<u32> {
+        self.by_id.find(self.hasher.hash_one(id.0), |slot| self.ids[*slot as usize] == id.0).copied()
+    }
+
     /// The subscription of a slot.
     #[inline]
     pub fn id(&self, slot: u32) -> SubscriptionId {

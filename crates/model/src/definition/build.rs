@@ -11,7 +11,7 @@ use super::{
 use crate::{
     application::{
         Application, Channel, ContentTemplates, EventClass, Limits, NotificationClass, Presence, Retention,
-        RetrySchedule, Rule, Source, SourceKind, SubscriptionClass, TemplateEngine, TemplateParts, Throttle,
+        RetrySchedule, Rule, RuleState, Source, SourceKind, SubscriptionClass, TemplateEngine, TemplateParts, Throttle,
     },
     field::{Field, FieldType, Fields},
     filter::Dialect,
@@ -269,7 +269,22 @@ impl<'a> Builder<'a> {
             enabled: boolean(node, "enabled").unwrap_or(true),
             timeout: duration(node, "timeout").unwrap_or(RULE_TIMEOUT),
             stop_after: integer(node, "stop_after").unwrap_or(STOP_AFTER),
+            state: self.rule_state(node, path),
         })
+    }
+
+    fn rule_state(&mut self, rule: &Node, path: &str) -> RuleState {
+        let state = RuleState {
+            per: text(rule, "per"),
+            cooldown: duration(rule, "cooldown"),
+            rearm: text(rule, "rearm"),
+            changed: text(rule, "changed"),
+        };
+        if let Some(per) = rule.get("per").filter(|_| !state.is_kept()) {
+            let problem = per.problem(&join(path, "per"), "says for what something is remembered, and nothing is");
+            self.problems.push(problem.hint("give `cooldown`, `rearm` or `changed` too, or leave it out"));
+        }
+        state
     }
 
     /// Reports expressions for fields that the notification class does not have.

@@ -7,7 +7,8 @@ use serde::Serialize;
 use super::duration::write_duration;
 use crate::{
     application::{
-        Application, Channel, ContentTemplates, Limits, NotificationClass, RetrySchedule, Rule, Source, Throttle,
+        Application, Channel, ContentTemplates, Limits, NotificationClass, RetrySchedule, Rule, RuleState, Source,
+        Throttle,
     },
     field::{Field, FieldType, Fields},
     id::Name,
@@ -269,6 +270,7 @@ impl Differences {
             let sentence = format!("it is stopped after {} failures (was {})", new.stop_after, old.stop_after);
             self.changed(format!("{path}.stop_after"), sentence);
         }
+        self.rule_state(path, &old.state, &new.state);
         let fields: std::collections::BTreeSet<&Name> = old.with.keys().chain(new.with.keys()).collect();
         for field in fields.into_iter().filter(|field| old.with.get(*field) != new.with.get(*field)) {
             self.changed(format!("{path}.with.{field}"), format!("`{field}` is computed otherwise"));
@@ -278,6 +280,28 @@ impl Differences {
                 format!("{path}.enabled"),
                 if new.enabled { "the rule is enabled" } else { "the rule is disabled" },
             );
+        }
+    }
+
+    fn rule_state(&mut self, path: &str, old: &RuleState, new: &RuleState) {
+        if old.cooldown != new.cooldown {
+            let shown = |time: Option<_>| time.map_or("none".to_owned(), write_duration);
+            let sentence = format!("the cooldown is {} (was {})", shown(new.cooldown), shown(old.cooldown));
+            self.changed(format!("{path}.cooldown"), sentence);
+        }
+        if old.rearm != new.rearm {
+            let sentence = match (&old.rearm, &new.rearm) {
+                (_, None) => "matches are told without being re-armed",
+                (None, _) => "a match is told once until it is re-armed",
+                _ => "the condition that re-arms changes",
+            };
+            self.changed(format!("{path}.rearm"), sentence);
+        }
+        if old.changed != new.changed {
+            self.changed(format!("{path}.changed"), "what must have changed since the last notification is another");
+        }
+        if old.per != new.per {
+            self.changed(format!("{path}.per"), "what the rule remembered is for something else and is forgotten");
         }
     }
 

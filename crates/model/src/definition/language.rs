@@ -121,6 +121,28 @@ static RULE: Shape = Shape::Object(&[
         &Shape::Integer { least: 0, most: 1_000_000 },
         "After so many failed firings in a row it is stopped until somebody resumes it; 10 if not given, 0 for never.",
     ),
+    optional(
+        "cooldown",
+        &Shape::Duration { least: 1, most: 3_650 * DAY },
+        "So long after a notification a subscription gets no other by this rule.",
+    ),
+    optional(
+        "rearm",
+        &Shape::Text,
+        "A predicate over `event` and `sub`, in CEL: after a notification a subscription gets no other by this rule until \
+         an event has satisfied it.",
+    ),
+    optional(
+        "changed",
+        &Shape::Text,
+        "An expression over `event`, in CEL: a subscription gets no notification by this rule while it gives what it gave \
+         at the last one.",
+    ),
+    optional(
+        "per",
+        &Shape::Text,
+        "An expression over `event`, in CEL: `cooldown`, `rearm` and `changed` count for each of its values by itself.",
+    ),
 ]);
 static WITH: Shape = Shape::Entries { keys: Keys::Free, of: &Shape::Text, most: 256 };
 

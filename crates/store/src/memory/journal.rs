@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    ops::Bound,
     time::Duration,
 };
 
@@ -14,6 +15,7 @@ use tocsin_model::{
     id::{EventBatchId, Name, NotificationBatchId, WorkItemId},
     notification::{NotificationHead, Notifications},
     receipt::Attempt,
+    state::StatePage,
     time::Timestamp,
 };
 use tokio::sync::watch;
@@ -45,6 +47,7 @@ struct State {
     suspensions: BTreeMap<u64, Suspension>,
     firings: BTreeMap<u64, (Firing, Option<EventBatchId>)>,
     stops: BTreeMap<(Name, Name), RuleStop>,
+    states: BTreeMap<(Name, Box<str>, u64), Bytes>,
     event_claims: BTreeMap<u64, Held>,
     work_claims: BTreeMap<u64, Held>,
     last: Last,
@@ -517,6 +520,13 @@ impl Journal for MemoryJournal {
         for stop in step.stops {
             state.stop(stop);
         }
+        for (application, page) in step.states {
+            let key = (application, page.name, page.number);
+            match page.body.is_empty() {
+                true => state.states.remove(&key),
+                false => state.states.insert(key, page.body),
+            };
+        }
         if wakes {
             Self::wake(&self.work);
         }
@@ -614,6 +624,26 @@ impl Journal for MemoryJournal {
 
     async fn rule_stops(&self) -> Result<Vec<RuleStop>, StoreError> {
         Ok(self.state.lock().stops.values().cloned().collect())
+    }
+
+    async fn state_pages(
+        &self,
+        application: &Name,
+        after: Option<&StatePage>,
+        limit: usize,
+    ) -> Result<Vec<StatePage>, StoreError> {
+        let state = self.state.lock();
+        let from = match after {
+            Some(page) => Bound::Excluded((application.clone(), page.name.clone(), page.number)),
+            None => Bound::Included((application.clone(), "".into(), 0)),
+        };
+        let mine = state.states.range((from, Bound::Unbounded)).take_while(|((of, ..), _)| of == application);
+        let page = |((_, name, number), body): (&(Name, Box<str>, u64), &Bytes)| StatePage {
+            name: name.clone(),
+            number: *number,
+            body: body.clone(),
+        };
+        Ok(mine.take(limit).map(page).collect())
     }
 
     async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError> {

@@ -6,6 +6,7 @@ mod firings; // rules that did not fire
 mod hand_out; // event batches and work items are claimed
 mod prune; // what is over is removed
 mod reading;
+mod states; // what matching remembers
 mod step; // the result of a step and the acknowledgement of its input, in one commit
 mod suspended; // what waits for an operator: listed, resumed, ended // what is stored, for those who look at it
 
@@ -27,6 +28,7 @@ use tocsin_model::{
     id::{EventBatchId, Name, NotificationBatchId, WorkItemId},
     notification::NotificationHead,
     receipt::Attempt,
+    state::StatePage,
     time::Timestamp,
 };
 use tokio::sync::watch;
@@ -318,6 +320,16 @@ impl Journal for SqliteJournal {
 
     async fn rule_stops(&self) -> Result<Vec<RuleStop>, StoreError> {
         self.read(|connection, _| firings::stops(connection)).await
+    }
+
+    async fn state_pages(
+        &self,
+        application: &Name,
+        after: Option<&StatePage>,
+        limit: usize,
+    ) -> Result<Vec<StatePage>, StoreError> {
+        let (application, after) = (application.clone(), after.map(|page| (page.name.clone(), page.number)));
+        self.read(move |connection, _| states::list(connection, &application, after, limit)).await
     }
 
     async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError> {

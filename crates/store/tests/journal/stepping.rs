@@ -3,8 +3,11 @@
 use tocsin_model::{
     id::{Name, NotificationBatchId},
     receipt::Outcome,
+    state::StatePage,
 };
-use tocsin_store::journal::{Backlog, EventBatchState, FiringFilter, FiringStatus, NewFiring, Refired, RuleStop, Step};
+use tocsin_store::journal::{
+    Backlog, EventBatchState, FiringFilter, FiringStatus, Journal, NewFiring, Refired, RuleStop, Step,
+};
 
 use crate::support::*;
 
@@ -234,4 +237,45 @@ fn an_application_can_be_left_waiting() {
         assert_eq!(claim(&[app()]).await, 0);
         assert_eq!(claim(&[name("other")]).await, 1, "{id}");
     });
+}
+
+#[test]
+fn what_matching_remembers_is_changed_with_the_match_or_not_at_all() {
+    on_each(async |journal| {
+        let page = |name: &str, number: u64, body: &'static str| StatePage {
+            name: name.into(),
+            number,
+            body: body.as_bytes().into(),
+        };
+        let remember = |journal: std::sync::Arc<dyn Journal>, pages: Vec<StatePage>, now| async move {
+            accept(&*journal, 1, now).await;
+            let claim = claim_events(&*journal, 1, now).await[0].claim;
+            let states = pages.into_iter().map(|page| (app(), page)).collect();
+            (claim, Step { matched: vec![claim], states, ..Step::default() })
+        };
+        let pages = vec![page("rules.a", 7, "one"), page("rules.a", u64::MAX, "two"), page("rules.b", 7, "three")];
+        let (claim, step) = remember(journal.clone(), pages.clone(), at(0)).await;
+        let mut lost = step.clone();
+        lost.matched[0].token += 1;
+        journal.commit(lost).await.expect_err("the claim is another's");
+        assert!(journal.state_pages(&app(), None, 9).await.expect("read").is_empty());
+        journal.commit(step).await.expect("committed");
+        assert_eq!(claim.id.0, 1);
+        assert_eq!(sorted(journal.state_pages(&app(), None, 9).await.expect("read")), pages);
+        assert!(journal.state_pages(&name("other"), None, 9).await.expect("read").is_empty());
+
+        let changes = vec![page("rules.a", 7, ""), page("rules.b", 7, "four"), page("rules.c", 1, "")];
+        let (_, step) = remember(journal.clone(), changes, at(1)).await;
+        journal.commit(step).await.expect("committed");
+        let mut listed = Vec::new();
+        while let [page] = &journal.state_pages(&app(), listed.last(), 1).await.expect("read")[..] {
+            listed.push(page.clone());
+        }
+        assert_eq!(sorted(listed), [page("rules.a", u64::MAX, "two"), page("rules.b", 7, "four")]);
+    });
+}
+
+fn sorted(mut pages: Vec<StatePage>) -> Vec<StatePage> {
+    pages.sort();
+    pages
 }

@@ -7,6 +7,7 @@ use tocsin_model::{
     event::EventBatch,
     id::{EventBatchId, Name, WorkItemId},
     receipt::Outcome,
+    state::StatePage,
     time::Timestamp,
 };
 use tocsin_store::journal::{
@@ -147,6 +148,13 @@ impl Twins {
         if let Some(batch) = told.first() {
             self.add_firings(&mut one, *batch);
             (two.firings, two.refired, two.stops) = (one.firings.clone(), one.refired.clone(), one.stops.clone());
+            for _ in 0..self.random.u32(..3) {
+                let name = if self.random.bool() { "rules.near" } else { "chronicles.day" }.into();
+                let number = if self.random.bool() { self.random.u64(..4) } else { u64::MAX - self.random.u64(..4) };
+                let body = vec![7; self.random.usize(..3)].into();
+                one.states.push((app(), StatePage { name, number, body }));
+            }
+            two.states = one.states.clone();
         }
         self.commit(one, two).await;
     }
@@ -359,6 +367,18 @@ impl Twins {
         let all = FiringFilter::default();
         let firings = memory.firings(&all, 0, usize::MAX).await.expect("read");
         assert_eq!(firings, sqlite.firings(&all, 0, usize::MAX).await.expect("read"));
+        let mut pages = [Vec::new(), Vec::new()];
+        for (journal, pages) in [(memory, &mut pages[0]), (&sqlite, &mut pages[1])] {
+            loop {
+                let page = journal.state_pages(&app(), pages.last(), 3).await.expect("read");
+                if page.is_empty() {
+                    break;
+                }
+                pages.extend(page);
+            }
+            pages.sort();
+        }
+        assert_eq!(pages[0], pages[1]);
         assert_eq!(memory.rule_stops().await.expect("read"), sqlite.rule_stops().await.expect("read"));
         let due = memory.next_due(&app(), &mail(), self.now).await.expect("read");
         assert_eq!(due, sqlite.next_due(&app(), &mail(), self.now).await.expect("read"));

@@ -163,4 +163,15 @@ CREATE TABLE rule_stops (
     PRIMARY KEY (application, rule)
 ) STRICT, WITHOUT ROWID;
 ",
+    "
+-- What matching remembers, in pages that only matching can read. The number is 64 bits without a sign.
+CREATE TABLE states (
+    id INTEGER PRIMARY KEY,
+    application TEXT NOT NULL,
+    name TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    body BLOB NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX states_of ON states (application, name, number);
+",
 ];

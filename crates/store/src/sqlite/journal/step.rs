@@ -14,6 +14,7 @@ use super::{
     Shared, firings,
     packing::{Body, ascending, pack_body, pack_numbers, pack_ordinals, unpack_numbers, unpack_ordinals},
     reading::{CHUNK_BITS, NUMBER_MAX},
+    states,
     tally::{Last, Tally, oldest_event},
 };
 use crate::{
@@ -164,6 +165,7 @@ fn store(
     }
 
     firings::record(connection, &step)?;
+    states::write(connection, &step.states)?;
 
     let oldest = if matching { Some(oldest_event(connection)?) } else { None };
     rows.keep(after, oldest, brings_work)?;
