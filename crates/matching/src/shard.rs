@@ -1,12 +1,7 @@
 //! One part of the subscribers with its index. One owner, no locks: what was put or removed before a batch is what the
 //! batch sees.
 
-use std::{
-    borrow::Cow,
-    fmt,
-    hash::{BuildHasher, RandomState},
-    sync::Arc,
-};
+use std::{borrow::Cow, fmt, hash::RandomState, sync::Arc};
 
 use serde::{
     Deserializer,
@@ -24,9 +19,10 @@ use crate::{
     datum::{Datum, Trouble, write_key},
     evaluate::{Parameters, Scene, holds, value},
     index::{
-        chunks::{Entry, Query},
+        chunks::{Entry, KeySlice, Query, Stretch},
         groups::{Broom, Groups},
         key::Bound,
+        numbers::{KeyBook, KeyNumber},
         table::{Bits, Table},
     },
     rule::{Branch, CompiledRule, Range, RuleNumber, RuleSet},
@@ -70,6 +66,8 @@ pub struct Run<'a> {
     pub event_ordinal: u32,
     /// The subscriptions, by slot.
     pub slots: &'a [u32],
+    /// The keys by which the subscriptions were found, as many, if the rule has the index keep what it captures.
+    pub(crate) keys: KeySlice<'a>,
     /// The event, as a row of its class in the rule set's version.
     pub event: &'a [Value],
     pub(crate) rules: &'a RuleSet,
@@ -81,6 +79,12 @@ impl<'a> Run<'a> {
     /// The subscription of a slot.
     pub fn id(&self, slot: u32) -> SubscriptionId {
         self.table.id(slot)
+    }
+
+    /// Appends the ids of all subscriptions, in order. Much faster than one by one.
+    #[inline]
+    pub fn append_ids(&self, out: &mut Vec<SubscriptionId>) {
+        self.table.append_ids(self.slots, out);
     }
 
     /// The number of a slot's channel, which [`Run::channel_name`] knows. 0 is none.
@@ -106,8 +110,9 @@ pub struct Shard {
     sweeps: Vec<Option<Sweep>>,
     /// One for each branch of each enabled rule.
     indexes: Vec<Groups>,
+    /// The keys of the branches that ask events for the same, by [`Branch::asks`].
+    keys: Vec<KeyBook>,
     channels: Vec<Name>,
-    hasher: RandomState,
     desk: Desk,
 }
 
@@ -122,9 +127,9 @@ struct Sweep {
 #[derive(Default)]
 struct Desk {
     key: Vec<u8>,
-    /// Which question `key` and `hash` answer for the event at hand; 0 for none.
+    /// Which question `number` answers for the event at hand; 0 for none.
     asked: usize,
-    hash: u64,
+    number: Option<KeyNumber>,
     slots: Vec<u32>,
     union: Vec<u32>,
     seen: Bits,
@@ -150,8 +155,8 @@ impl Shard {
             tables: tables.collect(),
             sweeps: vec![None; rules.classes.len()],
             indexes: indexes.collect(),
+            keys: (0..=rules.asks).map(|_| KeyBook::new(hasher.clone())).collect(),
             channels: Vec::new(),
-            hasher,
             desk: Desk::default(),
             rules,
         }
@@ -183,7 +188,8 @@ impl Shard {
         for rule in &rules.classes[class].rules {
             let rule = rules.rule(*rule);
             for (at, branch) in rule.branches.iter().enumerate() {
-                file(branch, scene, slot, &mut self.indexes[rule.first_branch + at], &self.hasher, &mut self.desk.key);
+                let book = &mut self.keys[branch.asks];
+                file(branch, scene, slot, &mut self.indexes[rule.first_branch + at], book, &mut self.desk.key);
             }
         }
         Ok(())
@@ -226,12 +232,13 @@ impl Shard {
         let rules = Arc::clone(&self.rules);
         let branches = rules.classes[class].rules.iter().flat_map(|rule| {
             let rule = rules.rule(*rule);
-            rule.first_branch..rule.first_branch + rule.branches.len()
+            rule.branches.iter().zip(rule.first_branch..)
         });
         let mut looks = LOOKS_PER_CHANGE;
         let mut sweep = self.sweeps[class].take().unwrap_or_default();
-        for branch in branches.skip(sweep.branch) {
-            match self.indexes[branch].sweep(sweep.broom, &mut looks, &|slot| !table.is_dead(slot)) {
+        for (branch, at) in branches.skip(sweep.branch) {
+            let (index, book) = (&mut self.indexes[at], &mut self.keys[branch.asks]);
+            match index.sweep(book, sweep.broom, &mut looks, &|slot| !table.is_dead(slot)) {
                 Some(broom) => {
                     sweep.broom = broom;
                     self.sweeps[class] = Some(sweep);
@@ -302,11 +309,12 @@ impl Shard {
     pub fn memory_bytes(&self) -> usize {
         self.tables.iter().map(Table::memory_bytes).sum::<usize>()
             + self.indexes.iter().map(Groups::memory_bytes).sum::<usize>()
+            + self.keys.iter().map(KeyBook::memory_bytes).sum::<usize>()
     }
 }
 
 /// Files a subscription in a branch, unless its guards or values say that it can never match there.
-fn file(branch: &Branch, scene: Scene<'_>, slot: u32, index: &mut Groups, hasher: &RandomState, key: &mut Vec<u8>) {
+fn file(branch: &Branch, scene: Scene<'_>, slot: u32, index: &mut Groups, book: &mut KeyBook, key: &mut Vec<u8>) {
     let holds = |guard| holds(guard, scene).unwrap_or(false);
     if !branch.subscription_guards.iter().all(holds) {
         return;
@@ -328,7 +336,8 @@ fn file(branch: &Branch, scene: Scene<'_>, slot: u32, index: &mut Groups, hasher
         }
     }
     let Some(list) = branch.keys.iter().find(|part| part.any_of) else {
-        return index.insert(hasher.hash_one(&key[..]), key, entry);
+        let number = book.number(key);
+        return index.insert(book, number, entry);
     };
     let Ok(Datum::List(items)) = value(&list.subscription, scene) else { return };
     let start = key.len();
@@ -342,7 +351,8 @@ fn file(branch: &Branch, scene: Scene<'_>, slot: u32, index: &mut Groups, hasher
     filed.sort_unstable();
     filed.dedup();
     for key in filed {
-        index.insert(hasher.hash_one(&key[..]), &key, entry);
+        let number = book.number(&key);
+        index.insert(book, number, entry);
     }
 }
 
@@ -372,7 +382,7 @@ impl<'a> Occasion<'a> {
             for slot in &desk.union {
                 desk.seen.clear(*slot);
             }
-            self.give(&desk.union, out);
+            self.give(&desk.union, KeySlice::default(), out);
         }
     }
 
@@ -396,22 +406,21 @@ impl<'a> Occasion<'a> {
             if !self.write_keys(branch, scene, &mut desk.key)? {
                 return Ok(());
             }
-            desk.hash = self.shard.hasher.hash_one(&desk.key[..]);
+            desk.number = self.shard.keys[branch.asks].find(&desk.key);
             desk.asked = branch.asks;
         }
-        let Some(group) = index.find(desk.hash, &desk.key) else { return Ok(()) };
-        let whole = !self.table.has_dead() && branch.residual.is_empty();
-        if whole && single {
-            group.answer(index.arrangement(), query, &mut |slots| self.give(slots, out));
+        let Some(group) = desk.number.and_then(|number| index.find(number)) else { return Ok(()) };
+        if single && branch.residual.is_empty() {
+            group.answer(query, &mut |stretch| self.give_living(stretch, out));
             return Ok(());
         }
         let Desk { slots, union, seen, .. } = desk;
         slots.clear();
         if self.table.has_dead() {
             let live = |slot: &u32| !self.table.is_dead(*slot);
-            group.answer(index.arrangement(), query, &mut |found| slots.extend(found.iter().copied().filter(live)));
+            group.answer(query, &mut |found| slots.extend(found.slots.iter().copied().filter(live)));
         } else {
-            group.answer(index.arrangement(), query, &mut |found| slots.extend_from_slice(found));
+            group.answer(query, &mut |found| slots.extend_from_slice(found.slots));
         }
         for check in &branch.residual {
             if slots.is_empty() {
@@ -422,7 +431,7 @@ impl<'a> Occasion<'a> {
             }
         }
         if single {
-            self.give(slots, out);
+            self.give(slots, KeySlice::default(), out);
         } else {
             union.extend(slots.iter().copied().filter(|slot| seen.set(*slot)));
         }
@@ -463,13 +472,31 @@ impl<'a> Occasion<'a> {
         Ok(true)
     }
 
-    fn give(&self, slots: &[u32], out: &mut impl MatchSink) {
+    /// Gives what the index found, without copying it; in parts around removed subscriptions, which are few.
+    #[inline]
+    fn give_living(&self, found: Stretch<'_>, out: &mut impl MatchSink) {
+        if !self.table.has_dead() {
+            return self.give(found.slots, found.keys, out);
+        }
+        let mut from = 0;
+        for (at, slot) in found.slots.iter().enumerate() {
+            if self.table.is_dead(*slot) {
+                self.give(&found.slots[from..at], found.keys.slice(from, at), out);
+                from = at + 1;
+            }
+        }
+        self.give(&found.slots[from..], found.keys.slice(from, found.slots.len()), out);
+    }
+
+    #[inline]
+    fn give(&self, slots: &[u32], keys: KeySlice<'_>, out: &mut impl MatchSink) {
         if !slots.is_empty() {
             out.run(Run {
                 rule: self.number,
                 batch: self.batch,
                 event_ordinal: self.ordinal,
                 slots,
+                keys,
                 event: self.event,
                 rules: self.rules,
                 table: self.table,
