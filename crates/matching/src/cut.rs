@@ -38,11 +38,13 @@ pub struct CutBatch {
 pub struct RuleFailure {
     /// The rule.
     pub rule: RuleNumber,
-    /// The first event.
-    pub event_ordinal: u32,
+    /// The first event of its batch for which it could not.
+    pub event: EventId,
+    /// Whether the rule failed for the event as a whole, or for some subscriptions or filters only.
+    pub whole: bool,
     /// Why.
     pub trouble: Trouble,
-    /// How many times.
+    /// How many events, or how many subscriptions and filters.
     pub count: u64,
 }
 
@@ -76,6 +78,20 @@ impl NotificationCutter {
             }
         }
         (std::mem::take(&mut self.done), std::mem::take(&mut self.failures))
+    }
+
+    /// One entry for each rule, batch and kind of failure.
+    fn note(&mut self, new: RuleFailure) {
+        let same = |failure: &&mut RuleFailure| {
+            failure.rule == new.rule
+                && failure.event.batch == new.event.batch
+                && failure.whole == new.whole
+                && failure.trouble == new.trouble
+        };
+        match self.failures.iter_mut().find(same) {
+            Some(failure) => failure.count += new.count,
+            None => self.failures.push(new),
+        }
     }
 
     fn append(&mut self, run: &Run<'_>, channel: u16, mut found: Stretch<'_>) {
@@ -144,11 +160,12 @@ impl MatchSink for NotificationCutter {
         self.by_channel = by_channel;
     }
 
-    fn rule_failed(&mut self, rule: RuleNumber, event_ordinal: u32, trouble: Trouble) {
-        match self.failures.iter_mut().find(|failure| failure.rule == rule && failure.trouble == trouble) {
-            Some(failure) => failure.count += 1,
-            None => self.failures.push(RuleFailure { rule, event_ordinal, trouble, count: 1 }),
-        }
+    fn rule_failed(&mut self, rule: RuleNumber, event: EventId, trouble: Trouble) {
+        self.note(RuleFailure { rule, event, whole: true, trouble, count: 1 });
+    }
+
+    fn subscriptions_failed(&mut self, rule: RuleNumber, event: EventId, trouble: Trouble, count: u32) {
+        self.note(RuleFailure { rule, event, whole: false, trouble, count: count.into() });
     }
 }
 

@@ -317,7 +317,9 @@ mod tests {
         let check = |keys: &[i64], narrow: bool| {
             let mut column = column(keys);
             assert_eq!(matches!(column, KeyColumn::Narrow { .. }), narrow, "{keys:?}");
-            let read = |column: &KeyColumn| (0..column.as_slice().len()).map(|at| column.as_slice().at(at)).collect::<Vec<_>>();
+            let read = |column: &KeyColumn| {
+                (0..column.as_slice().len()).map(|at| column.as_slice().at(at)).collect::<Vec<_>>()
+            };
             assert_eq!(read(&column), keys);
             assert_eq!((column.first(), column.last()), (keys.first().copied(), keys.last().copied()));
             let upper = column.split_off(keys.len() / 2);

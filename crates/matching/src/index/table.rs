@@ -203,10 +203,10 @@ impl Table {
         Some(slot)
     }
 
-    /// Removes a subscription. Its slot stays taken until a sweep has been through the index.
-    pub fn remove(&mut self, id: SubscriptionId) -> bool {
+    /// Removes a subscription and gives its slot, which stays taken until a sweep has been through the index.
+    pub fn remove(&mut self, id: SubscriptionId) -> Option<u32> {
         let hash = self.hasher.hash_one(id.0);
-        let Ok(found) = self.by_id.find_entry(hash, |slot| self.ids.get(*slot) == id) else { return false };
+        let Ok(found) = self.by_id.find_entry(hash, |slot| self.ids.get(*slot) == id) else { return None };
         let (slot, _) = found.remove();
         self.dead.set(slot);
         self.dead_count += 1;
@@ -215,7 +215,7 @@ impl Table {
             parameter.put(slot, &Value::Null);
         }
         self.use_channel(self.channels[slot as usize], false);
-        true
+        Some(slot)
     }
 
     fn use_channel(&mut self, channel: u16, more: bool) {
