@@ -273,6 +273,10 @@ impl Pipeline {
         if self.commands.send(Command::Remove(name.clone(), done)).await.is_ok() {
             let _ = removed.await;
         }
+        if let Err(error) = match_events::forget(&self.flow, name).await {
+            // Whoever makes an application of this name again finds it, and drops what it does not know.
+            tracing::warn!(application = %name, %error, "what its rules remembered could not be removed");
+        }
         if let Some(running) = running {
             running.stop().await;
         }

@@ -11,16 +11,19 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use tocsin_matching::{
     cut::{CutBatch, NotificationCutter, RuleFailure},
     rule::RuleSet,
     shard::Shard,
+    state::remembered::Remembered,
 };
 use tocsin_model::{
     event::EventBatch,
     field::Fields,
     id::{EventBatchId, Name},
     notification::NotificationHead,
+    state::StatePage,
     time::Timestamp,
 };
 use tocsin_store::{
@@ -58,15 +61,22 @@ pub(crate) enum Command {
     Remove(Name, oneshot::Sender<()>),
 }
 
+/// Pages of what rules remember, read from the journal at a time.
+const STATE_PAGES: usize = 1_000;
+
 /// An application that is being matched.
 struct Matched {
     compiled: Arc<Compiled>,
     followed: FollowedShard,
+    /// Whether the shard remembers what the journal does. If not, it is read from there before the next match.
+    remembers: bool,
 }
 
 /// A quantum that is being committed.
 struct Committing {
     claimed: Vec<ClaimedEvents>,
+    /// The applications whose rules remember something by it.
+    changed: Vec<Name>,
     commit: JoinHandle<Result<(), StoreError>>,
 }
 
@@ -89,16 +99,22 @@ impl Matcher {
         let mut committing: Option<Committing> = None;
         loop {
             while let Ok(command) = self.commands.try_recv() {
+                // What a commit changes belongs to the index that is there now.
+                let _ = self.settle(committing.take()).await;
                 self.obey(command);
             }
             let claimed = if stop.is_cancelled() { Ok(Vec::new()) } else { self.claim().await };
             match claimed {
                 Ok(claimed) if !claimed.is_empty() => {
-                    let matched = self.match_quantum(&claimed).await;
+                    let mut changed = Vec::new();
+                    let matched = self.match_quantum(&claimed, &mut changed, &mut committing).await;
                     let before = self.settle(committing.take()).await;
                     match matched.and_then(|step| before.map(|()| step)) {
-                        Ok(step) => committing = Some(self.commit(claimed, step)),
-                        Err(error) => self.give_back(claimed, &error).await,
+                        Ok(step) => committing = Some(self.commit(claimed, changed, step)),
+                        Err(error) => {
+                            self.distrust(&changed);
+                            self.give_back(claimed, &error).await;
+                        }
                     }
                 }
                 Ok(_) => {
@@ -125,7 +141,8 @@ impl Matcher {
 
     /// Matches an application by this version and index from now on.
     pub fn install(&mut self, compiled: Arc<Compiled>, followed: FollowedShard) {
-        self.applications.insert(compiled.application.name.clone(), Matched { compiled, followed });
+        let name = compiled.application.name.clone();
+        self.applications.insert(name, Matched { compiled, followed, remembers: false });
         self.report();
     }
 
@@ -150,8 +167,14 @@ impl Matcher {
         self.flow.journal.claim_events(options.quantum_batches, options.quantum_bytes, &[], LEASE, now).await
     }
 
-    /// Matches a quantum; each application's index is first brought up to the newest change.
-    async fn match_quantum(&mut self, claimed: &[ClaimedEvents]) -> Result<Step, StoreError> {
+    /// Matches a quantum; each application's index is first brought up to the newest change. Those in `changed` remember
+    /// what is true only once the step is stored.
+    async fn match_quantum(
+        &mut self,
+        claimed: &[ClaimedEvents],
+        changed: &mut Vec<Name>,
+        committing: &mut Option<Committing>,
+    ) -> Result<Step, StoreError> {
         let started = std::time::Instant::now();
         let mut step = Step::default();
         let mut by_application: BTreeMap<&Name, Vec<&ClaimedEvents>> = BTreeMap::new();
@@ -165,6 +188,14 @@ impl Matcher {
                 continue;
             };
             catch_up(&self.flow, name, matched).await?;
+            if !matched.remembers {
+                // The journal must have what is on its way there.
+                self.settle(committing.take()).await?;
+                let Some(matched) = self.applications.get_mut(name) else { continue };
+                remember(&self.flow, name, matched).await?;
+            }
+            let Some(matched) = self.applications.get_mut(name) else { continue };
+            changed.push(name.clone());
             let now = self.flow.clock.now();
             let mut oldest = now;
             let mut readable = Vec::with_capacity(batches.len());
@@ -174,7 +205,7 @@ impl Matcher {
                     Err(reason) => step.failed.push((events.claim, reason)),
                 }
             }
-            let Matched { compiled, followed } = matched;
+            let Matched { compiled, followed, .. } = matched;
             let (cut, unmatched) = keep_busy(|| match_all(&mut followed.shard, &readable));
             for (events, _) in &readable {
                 match unmatched.get(&events.batch.id) {
@@ -187,7 +218,9 @@ impl Matcher {
             }
             let (cut, failures) = cut;
             step.batches.extend(cut.into_iter().map(|cut| new_batch(compiled, cut, oldest, now)));
+            step.states.extend(followed.shard.take_states().into_iter().map(|page| (name.clone(), page)));
             report_failures(compiled, &failures);
+            report_suppressed(&mut followed.shard);
         }
         let notifications: u64 = step.batches.iter().map(|batch| u64::from(batch.count)).sum();
         metrics::histogram!("match_duration_seconds").record(started.elapsed());
@@ -202,7 +235,7 @@ impl Matcher {
         Ok(step)
     }
 
-    fn commit(&self, claimed: Vec<ClaimedEvents>, step: Step) -> Committing {
+    fn commit(&self, claimed: Vec<ClaimedEvents>, changed: Vec<Name>, step: Step) -> Committing {
         let flow = self.flow.clone();
         let accepted: Vec<Timestamp> = claimed.iter().map(|events| events.batch.accepted_at).collect();
         let commit = tokio::spawn(async move {
@@ -213,19 +246,38 @@ impl Matcher {
             }
             Ok(())
         });
-        Committing { claimed, commit }
+        Committing { claimed, changed, commit }
     }
 
     /// Waits for a commit. If it failed, its batches are given back to be matched again.
-    async fn settle(&self, committing: Option<Committing>) -> Result<(), StoreError> {
-        let Some(Committing { claimed, commit }) = committing else {
+    async fn settle(&mut self, committing: Option<Committing>) -> Result<(), StoreError> {
+        let Some(Committing { claimed, changed, commit }) = committing else {
             return Ok(());
         };
         let done = commit.await.unwrap_or_else(|panic| Err(StoreError::unavailable(panic)));
-        if let Err(error) = &done {
-            self.give_back(claimed, error).await;
+        match &done {
+            Ok(()) => {
+                for name in &changed {
+                    if let Some(matched) = self.applications.get_mut(name) {
+                        matched.followed.shard.confirm_states();
+                    }
+                }
+            }
+            Err(error) => {
+                self.distrust(&changed);
+                self.give_back(claimed, error).await;
+            }
         }
         done
+    }
+
+    /// What was remembered is not stored, or nobody knows whether it is; only the journal does.
+    fn distrust(&mut self, changed: &[Name]) {
+        for name in changed {
+            if let Some(matched) = self.applications.get_mut(name) {
+                matched.remembers = false;
+            }
+        }
     }
 
     async fn give_back(&self, claimed: Vec<ClaimedEvents>, error: &StoreError) {
@@ -254,9 +306,46 @@ async fn catch_up(flow: &Flow, name: &Name, matched: &mut Matched) -> Result<(),
         Err(StoreError::Missing(what)) => {
             tracing::warn!(application = %name, what, "the index fell behind the change feed and is built anew");
             matched.followed = build_shard(flow, name, matched.compiled.rules.clone()).await?;
+            matched.remembers = false;
             follow_changes::catch_up(&*flow.records, name, &mut matched.followed).await
         }
         result => result,
+    }
+}
+
+/// Makes the shard remember what the journal does, and nothing else.
+async fn remember(flow: &Flow, name: &Name, matched: &mut Matched) -> Result<(), StoreError> {
+    let mut pages: Vec<StatePage> = Vec::new();
+    loop {
+        let more = flow.journal.state_pages(name, pages.last(), STATE_PAGES).await?;
+        let is_last = more.len() < STATE_PAGES;
+        pages.extend(more);
+        if is_last {
+            break;
+        }
+    }
+    let Matched { compiled, followed, remembers } = matched;
+    let mut remembered = Remembered::read(&compiled.rules, pages);
+    if remembered.damaged > 0 {
+        let pages = remembered.damaged;
+        tracing::error!(application = %name, pages, "what rules remember is damaged in part and begins anew there");
+    }
+    followed.shard.forget_states();
+    followed.shard.restore_states(&mut remembered);
+    followed.shard.take_over_states(&remembered.rest(&compiled.rules));
+    *remembers = true;
+    Ok(())
+}
+
+/// Removes what the rules of an application that is no more remembered.
+pub(crate) async fn forget(flow: &Flow, name: &Name) -> Result<(), StoreError> {
+    loop {
+        let pages = flow.journal.state_pages(name, None, STATE_PAGES).await?;
+        if pages.is_empty() {
+            return Ok(());
+        }
+        let none = |page: StatePage| (name.clone(), StatePage { body: Bytes::new(), ..page });
+        flow.journal.commit(Step { states: pages.into_iter().map(none).collect(), ..Step::default() }).await?;
     }
 }
 
@@ -285,6 +374,7 @@ type Cut = (Vec<CutBatch>, Vec<RuleFailure>);
 fn match_all(shard: &mut Shard, batches: &[(&ClaimedEvents, Fields)]) -> (Cut, BTreeMap<EventBatchId, String>) {
     let mut unmatched = BTreeMap::new();
     'anew: loop {
+        shard.begin_states();
         let mut cutter = NotificationCutter::new();
         for (events, fields) in batches {
             let batch = &events.batch;
@@ -298,6 +388,7 @@ fn match_all(shard: &mut Shard, batches: &[(&ClaimedEvents, Fields)]) -> (Cut, B
                 Err(_) => "matching it made the matcher panic".to_owned(),
             };
             unmatched.insert(batch.id, reason);
+            shard.undo_states();
             continue 'anew;
         }
         return (cutter.finish(shard.rules()), unmatched);
@@ -310,6 +401,13 @@ fn report_failures(compiled: &Compiled, failures: &[RuleFailure]) {
         let (application, rule) = (&compiled.application.name, compiled.rules.name(failure.rule));
         metrics::counter!("match_rule_failures_total").increment(failure.count);
         tracing::warn!(%application, %rule, count = failure.count, trouble = %failure.trouble, "a rule could not be decided");
+    }
+}
+
+/// Counts the matches that were not told.
+fn report_suppressed(shard: &mut Shard) {
+    for (_, reason, count) in shard.take_suppressed() {
+        metrics::counter!("match_suppressed_total", "reason" => reason.name()).increment(count);
     }
 }
 

@@ -23,6 +23,11 @@ pub const STEPS: &[Metric] = &[
     counter("match_notification_batches_total", "", "Notification batches made."),
     counter("match_notifications_total", "", "Notifications made."),
     counter("match_rule_failures_total", "", "Pairs of event and subscription that no rule could decide, so no match."),
+    counter(
+        "match_suppressed_total",
+        "reason",
+        "Matches that were not told: cooldown, unarmed or unchanged, by what their rule remembers.",
+    ),
     counter("match_unusable_subscriptions_total", "", "Stored subscriptions that do not fit their class any more."),
     counter("format_panics_total", "", "Notifications whose formatting broke; they are suspended."),
     counter("deliver_attempts_total", "channel, outcome", "Attempts, by what the far side made of them."),

@@ -7,6 +7,7 @@ use std::{
     sync::Arc,
 };
 
+use bytes::Bytes;
 use hashbrown::HashMap;
 use tocsin_model::{
     id::{EventId, SubscriptionId},
@@ -25,13 +26,18 @@ use crate::{
     datum::Trouble,
     evaluate::{Parameters, Scene, value},
     expression::Expression,
-    index::table::Table,
+    index::{chunks::KeySlice, table::Table},
     rule::{CompiledRule, RuleNumber, RuleSet},
     shard::{MatchSink, Run},
 };
 
+/// The number of a page is that of its subscriptions; above so many bits stands the part whose shard wrote it.
+pub(super) const PART_BITS: u32 = 48;
 /// Pages that each taking of changes looks through for what is over.
 const SWEPT: usize = 64;
+
+/// How far a clock may be set back, in microseconds, before a cooldown that was over in the time before is taken as over.
+const LATENESS: i64 = 3_600_000_000;
 
 /// Why a match was not told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,8 +70,9 @@ pub(crate) struct StateBook {
     /// By the rule's number; none for rules that remember nothing.
     rules: Vec<Option<RuleBook>>,
     trail: Trail,
-    /// The high bits of the numbers of its pages, so that no two shards write the same page.
+    /// The high bits of the numbers of its pages, so that no two shards write the same page; and how many there are.
     part: u64,
+    parts: u64,
 }
 
 /// What one rule remembers.
@@ -136,9 +143,14 @@ impl StateBook {
         StateBook { rules: rules.rules.iter().enumerate().map(book).collect(), ..StateBook::default() }
     }
 
-    /// Says which part of the subscribers this is; others must not write its pages.
-    pub fn set_part(&mut self, part: u16) {
-        self.part = u64::from(part) << 48;
+    /// Says which of so many parts of the subscribers this is.
+    pub fn set_part(&mut self, part: u16, parts: u16) {
+        (self.part, self.parts) = (u64::from(part) << PART_BITS, u64::from(parts));
+    }
+
+    /// A book of the same part in which nothing stands.
+    pub fn empty(&self, rules: &Arc<RuleSet>) -> StateBook {
+        StateBook { part: self.part, parts: self.parts, ..StateBook::new(rules) }
     }
 
     /// How many things are remembered.
@@ -232,7 +244,7 @@ impl StateBook {
         if let Some(book) = &mut self.rules[number.0 as usize] {
             book.latest = book.latest.max(moment.at);
         }
-        Gate { states: self, number, state, moment, out, told: Vec::new() }
+        Gate { states: self, number, state, moment, out, told: Vec::new(), keys: Vec::new() }
     }
 
     /// The page of a subscription, and its place there.
@@ -241,7 +253,7 @@ impl StateBook {
     }
 
     fn waiter(page: u64, (place, key): Pair) -> Waiter {
-        (SubscriptionId((page & ((1 << 48) - 1)) * WIDTH + u64::from(place)), key)
+        (SubscriptionId((page & ((1 << PART_BITS) - 1)) * WIDTH + u64::from(place)), key)
     }
 
     /// Whether a match may be told. If so, it is remembered as told.
@@ -370,6 +382,7 @@ impl StateBook {
                 Some(before) => book.pages.insert(page, before),
                 None => book.pages.remove(&page),
             };
+            book.suppressed = Default::default();
         }
     }
 
@@ -406,14 +419,20 @@ impl StateBook {
         self.rules.iter().flatten().flat_map(pack).collect()
     }
 
-    /// What its own pages are called now, though they are empty: what another wrote there goes with the next commit.
-    pub fn take_over(&mut self, dead: Vec<StatePage>) {
-        for page in dead {
+    /// Sees to it that pages that are out of date are corrected by the next commit. Each belongs to the shard that would
+    /// write it, and to the first where there is no such shard any more.
+    pub fn take_over(&mut self, pages: &[StatePage]) {
+        let own = |page: &&StatePage| {
+            let part = page.number >> PART_BITS;
+            part == self.part >> PART_BITS || (self.part == 0 && part >= self.parts.max(1))
+        };
+        let own: Vec<&StatePage> = pages.iter().filter(own).collect();
+        for page in own {
             match self.rules.iter().position(|book| book.as_ref().is_some_and(|book| book.name == page.name)) {
                 Some(at) => {
                     self.trail.dirty.insert((at, page.number));
                 }
-                None => self.trail.dead.push(page),
+                None => self.trail.dead.push(StatePage { body: Bytes::new(), ..page.clone() }),
             }
         }
     }
@@ -452,7 +471,7 @@ impl StateBook {
         self.rules.iter_mut().flatten().flat_map(take).filter(|(_, _, count)| *count > 0).collect()
     }
 
-    /// Looks through some pages for what says nothing any more. It changes no answer, so nothing depends on when.
+    /// Looks through some pages for what says nothing any more.
     fn sweep(&mut self, rules: &RuleSet) {
         for (at, book) in self.rules.iter_mut().enumerate() {
             let Some(book) = book else { continue };
@@ -476,9 +495,10 @@ impl StateBook {
     }
 }
 
-/// Whether a memory says nothing any more.
+/// Whether a memory says nothing any more, not even to an event that is a little older than the newest.
 fn is_over(state: &CompiledState, memory: Memory, now: i64) -> bool {
-    let is_cool = state.cooldown.is_none_or(|cooldown| now.saturating_sub(memory.told_at) >= cooldown);
+    let age = now.saturating_sub(memory.told_at).saturating_sub(LATENESS);
+    let is_cool = state.cooldown.is_none_or(|cooldown| age >= cooldown);
     is_cool && (memory.armed || state.rearm.is_none()) && state.changed.is_none()
 }
 
@@ -504,16 +524,23 @@ pub(crate) struct Gate<'a, S> {
     moment: Moment,
     out: &'a mut S,
     told: Vec<u32>,
+    keys: Vec<i64>,
 }
 
 impl<S: MatchSink> MatchSink for Gate<'_, S> {
     fn run(&mut self, run: Run<'_>) {
-        let Gate { states, number, state, moment, told, .. } = self;
+        let Gate { states, number, state, moment, told, keys, .. } = self;
         let mut suppressed = [0; Suppression::ALL.len()];
         told.clear();
-        for slot in run.slots {
+        keys.clear();
+        for (at, slot) in run.slots.iter().enumerate() {
             match states.tell(*number, state, *moment, run.table, *slot) {
-                Ok(()) => told.push(*slot),
+                Ok(()) => {
+                    told.push(*slot);
+                    if !run.keys.is_empty() {
+                        keys.push(run.keys.at(at));
+                    }
+                }
                 Err(reason) => suppressed[reason as usize] += 1,
             }
         }
@@ -521,7 +548,7 @@ impl<S: MatchSink> MatchSink for Gate<'_, S> {
             book.suppressed.iter_mut().zip(suppressed).for_each(|(all, more)| *all += more);
         }
         if !told.is_empty() {
-            self.out.run(run.of(&self.told));
+            self.out.run(run.of(&self.told, KeySlice::Wide(&self.keys)));
         }
     }
 

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use tocsin_model::{id::SubscriptionId, state::StatePage};
 
 use super::{
+    book::PART_BITS,
     page::{Memory, Page, WIDTH},
     waiting::Waiter,
 };
@@ -48,7 +49,7 @@ impl Remembered {
         if shape.per != state.shape.per {
             return false;
         }
-        let first = (page.number & ((1 << 48) - 1)).saturating_mul(WIDTH);
+        let first = (page.number & ((1 << PART_BITS) - 1)).saturating_mul(WIDTH);
         for ((place, key), memory) in memories {
             let armed = memory.armed || state.rearm.is_none();
             let memory = Memory { armed, value: if state.shape.valued { memory.value } else { 0 }, ..memory };
@@ -58,7 +59,7 @@ impl Remembered {
         true
     }
 
-    /// After all shards have taken theirs: the pages of the journal that are out of date. One shard must take them over
+    /// After all shards have taken theirs: the pages of the journal that are out of date. The shards must take them over
     /// ([`crate::shard::Shard::take_over`]), so that the next commit corrects them.
     pub fn rest(mut self, rules: &RuleSet) -> Vec<StatePage> {
         for (at, left) in self.rules.iter().enumerate() {

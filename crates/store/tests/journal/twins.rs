@@ -367,18 +367,20 @@ impl Twins {
         let all = FiringFilter::default();
         let firings = memory.firings(&all, 0, usize::MAX).await.expect("read");
         assert_eq!(firings, sqlite.firings(&all, 0, usize::MAX).await.expect("read"));
-        let mut pages = [Vec::new(), Vec::new()];
-        for (journal, pages) in [(memory, &mut pages[0]), (&sqlite, &mut pages[1])] {
+        let mut remembered = Vec::new();
+        for journal in [memory, &sqlite] {
+            let mut pages = Vec::new();
             loop {
-                let page = journal.state_pages(&app(), pages.last(), 3).await.expect("read");
-                if page.is_empty() {
+                let more = journal.state_pages(&app(), pages.last(), 3).await.expect("read");
+                if more.is_empty() {
                     break;
                 }
-                pages.extend(page);
+                pages.extend(more);
             }
             pages.sort();
+            remembered.push(pages);
         }
-        assert_eq!(pages[0], pages[1]);
+        assert_eq!(remembered[0], remembered[1]);
         assert_eq!(memory.rule_stops().await.expect("read"), sqlite.rule_stops().await.expect("read"));
         let due = memory.next_due(&app(), &mail(), self.now).await.expect("read");
         assert_eq!(due, sqlite.next_due(&app(), &mail(), self.now).await.expect("read"));
