@@ -486,7 +486,10 @@ fn a_schedule_may_leave_its_zone_open() {
     }
     let floating = Schedule::floating("2027-01-04T08:00", Some("RRULE:FREQ=DAILY")).expect("well-formed");
     let at = |zone| floating.in_zone(zone).expect("a zone").next_after(Timestamp(0)).expect("it comes").at.to_string();
-    assert_eq!((at("Europe/Vienna"), at("UTC")), ("2027-01-04T07:00:00Z".to_owned(), "2027-01-04T08:00:00Z".to_owned()));
+    assert_eq!(
+        (at("Europe/Vienna"), at("UTC")),
+        ("2027-01-04T07:00:00Z".to_owned(), "2027-01-04T08:00:00Z".to_owned())
+    );
     assert!(floating.in_zone("Middle/Earth").is_none());
     let fixed = Schedule::parse_floating("DTSTART;TZID=Europe/Vienna:20270104T080000").expect("well-formed");
     assert_eq!(fixed.in_zone("Asia/Tokyo"), Some(fixed.clone()));
@@ -504,5 +507,8 @@ fn an_interval_counts_from_1970() {
     let quarter = ("FREQ=MINUTELY;INTERVAL=15".to_owned(), "2027-01-04T08:15:00Z".to_owned());
     assert_eq!(next(900, "2027-01-04T08:00:01Z"), quarter);
     assert_eq!(next(86_400, "2027-01-04T08:00:01Z"), ("FREQ=DAILY".to_owned(), "2027-01-05T00:00:00Z".to_owned()));
-    assert_eq!(next(7, "1970-01-01T00:00:01Z"), ("FREQ=SECONDLY;INTERVAL=7".to_owned(), "1970-01-01T00:00:07Z".to_owned()));
+    assert_eq!(
+        next(7, "1970-01-01T00:00:01Z"),
+        ("FREQ=SECONDLY;INTERVAL=7".to_owned(), "1970-01-01T00:00:07Z".to_owned())
+    );
 }

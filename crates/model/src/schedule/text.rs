@@ -361,9 +361,7 @@ impl fmt::Display for Schedule {
     /// The lines that [`Schedule::parse`] reads, in one canonical form, not folded.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.whole_day, self.zone()) {
-            (true, _) if self.floating => {
-                write!(f, "DTSTART;VALUE=DATE:{}", Moment::Day(self.start.div_euclid(DAY)))?
-            }
+            (true, _) if self.floating => write!(f, "DTSTART;VALUE=DATE:{}", Moment::Day(self.start.div_euclid(DAY)))?,
             (false, _) if self.floating => write!(f, "DTSTART:{}", Moment::Local(self.start))?,
             (true, zone) => write!(f, "DTSTART;VALUE=DATE;TZID={zone}:{}", Moment::Day(self.start.div_euclid(DAY)))?,
             (false, "UTC") => write!(f, "DTSTART:{}", Moment::Utc(self.start))?,

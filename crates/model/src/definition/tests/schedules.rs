@@ -54,7 +54,12 @@ fn a_rule_has_due_times() {
 
 #[test]
 fn a_schedule_is_checked() {
-    check(&definition("subscription: limit, notify: report"), expect!["10:12: rules.morning.on: is missing; name an event class; only a rule with `every` or `schedule` can do without"]);
+    check(
+        &definition("subscription: limit, notify: report"),
+        expect![
+            "10:12: rules.morning.on: is missing; name an event class; only a rule with `every` or `schedule` can do without"
+        ],
+    );
     let of = |said: &str| problems(&definition(&format!("on: quote, subscription: plain, notify: crossed, {said}")));
     expect!["10:73: rules.morning.schedule: follows the schedules of subscriptions, and `plain` takes none; give `subscriptions.plain` a `schedule: optional` or `required`"]
     .assert_eq(&of("schedule: subscription"));
@@ -64,17 +69,19 @@ fn a_schedule_is_checked() {
     .assert_eq(&of("schedule: 'DTSTART:20270101T080000'"));
     expect!["10:73: rules.morning.schedule: is never due: the rule gives no time at all; look for dates that do not exist, such as 30 February"]
     .assert_eq(&of("schedule: { start: 2027-01-01, time_zone: UTC, rule: FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30 }"));
-    expect!["10:73: rules.morning.schedule: TZID: `Vienna` is not a time zone; give an IANA name, such as `Europe/Vienna`"]
+    expect![
+        "10:73: rules.morning.schedule: TZID: `Vienna` is not a time zone; give an IANA name, such as `Europe/Vienna`"
+    ]
     .assert_eq(&of("schedule: { start: 2027-01-01, time_zone: Vienna }"));
     expect!["10:63: rules.morning.missed: says something of a schedule, and the rule has none; give `every` or `schedule`, or leave it out"]
     .assert_eq(&of("missed: all"));
     expect!["10:84: rules.morning.schedule: stands beside `every`; keep one of them"]
-    .assert_eq(&of("every: 1h, schedule: 'DTSTART:20270101T080000Z'"));
+        .assert_eq(&of("every: 1h, schedule: 'DTSTART:20270101T080000Z'"));
 }
 
 #[test]
 fn the_class_of_due_times_is_taken() {
     let text = definition("subscription: plain, notify: report, every: 1d").replace("quote:", "due:");
     expect!["2:11: events.due: is the class of the due times of scheduled rules; choose another name"]
-    .assert_eq(&problems(&text));
+        .assert_eq(&problems(&text));
 }
