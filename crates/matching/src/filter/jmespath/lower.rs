@@ -231,8 +231,8 @@ impl Lowering<'_> {
             let inclusive = matches!(comparison, Comparison::LessOrEqual | Comparison::GreaterOrEqual);
             let limit = Some(Limit { value: value.clone(), inclusive });
             match comparison {
-                Comparison::Less | Comparison::LessOrEqual => Range::new(None, limit),
-                _ => Range::new(limit, None),
+                Comparison::Less | Comparison::LessOrEqual => Range::within(None, limit),
+                _ => Range::within(limit, None),
             }
         };
         let yes = (Condition::test(path.clone(), range(comparison)), true);
@@ -459,9 +459,9 @@ fn item_condition(node: &Node, items: &Path) -> Option<Lowered> {
                 Comparison::NotEqual => return None,
                 _ if !numeric => return Some((Condition::never(), true)),
                 Comparison::Less | Comparison::LessOrEqual => {
-                    Range::new(None, limit(comparison == Comparison::LessOrEqual))
+                    Range::within(None, limit(comparison == Comparison::LessOrEqual))
                 }
-                _ => Range::new(limit(comparison == Comparison::GreaterOrEqual), None),
+                _ => Range::within(limit(comparison == Comparison::GreaterOrEqual), None),
             };
             Some((Condition::test(items.clone(), how), true))
         }
