@@ -1,3 +1,5 @@
+mod schedules;
+
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
 
@@ -280,7 +282,8 @@ fn a_definition_becomes_an_application() {
                 "secs": 10,
                 "nanos": 0
               },
-              "stop_after": 10
+              "stop_after": 10,
+              "schedule": null
             }
           },
           "channels": {
@@ -653,6 +656,29 @@ fn notifications_are_filled() {
 }
 
 #[test]
+fn what_a_rule_remembers_is_checked() {
+    let check_state = |state: &str, expected: Expect| {
+        let text = "application: a
+events: { e: { fields: { n: number } } }
+subscriptions: { s: { fields: { n: number } } }
+notifications: { t: { content: { templates: { base: { text: hello } } } } }
+rules:
+  r:
+    on: e
+    subscription: s
+    notify: t
+    STATE
+"
+        .replace("STATE", state);
+        check(&text, expected);
+    };
+    check_state("per: event.n", expect!["10:10 rules.r.per: says for what something is remembered, and nothing is; give `cooldown`, `rearm` or `changed` too, or leave it out"]);
+    check_state("cooldown: 0s", expect![[""]]);
+    check_state("cooldown: daily", expect![[""]]);
+    check_state("every: 1h\n    cooldown: 2h", expect![[""]]);
+}
+
+#[test]
 fn defaults_fit_their_type() {
     check_with(
         "default: 4.5",
@@ -1011,6 +1037,18 @@ fn an_apply_says_what_it_would_do() {
     let drops: Vec<String> = difference(&old, &new).into_iter().filter_map(|found| found.drops).collect();
     assert_eq!(drops, ["events.quake", "subscriptions.nearby"]);
     assert!(difference(&new, &old).iter().all(|found| found.kind != DifferenceKind::Removed && found.drops.is_none()));
+}
+
+#[test]
+fn an_apply_says_what_rules_remember_otherwise() {
+    let piece = "when: event.magnitude >= sub.magnitude";
+    assert_eq!(QUAKES.matches(piece).count(), 1, "`{piece}` is in the definition once");
+    let with = |state: &str| read(&QUAKES.replace(piece, &format!("{piece}\n    {state}")), &environment);
+    let old = with("cooldown: 1h\n    changed: event.place").expect("a definition");
+    let new = with("cooldown: 90m\n    rearm: event.magnitude < 1\n    per: event.place").expect("a definition");
+    let said: Vec<String> =
+        difference(&old, &new).iter().map(|found| format!("{}: {}", found.path, found.sentence)).collect();
+    expect![[r#""#]].assert_eq(&said.join("\n"));
 }
 
 #[test]

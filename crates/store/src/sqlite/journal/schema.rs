@@ -164,6 +164,20 @@ CREATE TABLE rule_stops (
 ) STRICT, WITHOUT ROWID;
 ",
     "
+-- How far the schedules of rules have come: up to when they are dealt with, and after which event batch the next run
+-- begins.
+CREATE TABLE schedule_runs (
+    application TEXT NOT NULL,
+    rule TEXT NOT NULL,
+    schedule TEXT NOT NULL,
+    due_at INTEGER NOT NULL,
+    after INTEGER NOT NULL,
+    skipped INTEGER NOT NULL,
+    skipped_at INTEGER,
+    PRIMARY KEY (application, rule, schedule)
+) STRICT, WITHOUT ROWID;
+",
+    "
 -- What matching remembers, in pages that only matching can read. The number is 64 bits without a sign.
 CREATE TABLE states (
     id INTEGER PRIMARY KEY,
