@@ -43,7 +43,8 @@ pub struct RuleSet {
     pub(crate) branches: usize,
     /// One for each class that takes filters and each event class of its enabled rules.
     pub(crate) filters: Vec<FilterPlan>,
-    asks: usize,
+    /// The highest of the branches' `asks`.
+    pub(crate) asks: usize,
 }
 
 /// The own filters of the subscriptions of a class, for the events of a class.
@@ -93,6 +94,22 @@ pub(crate) struct CompiledRule {
     pub first_branch: usize,
     /// The notification's fields, each with how it is filled.
     pub fields: Vec<(Field, Fill)>,
+}
+
+impl CompiledRule {
+    /// The subscription's field whose values are the very keys of the index that hand over its matches.
+    pub fn key_field(&self) -> Option<usize> {
+        let [branch] = self.branches.as_slice() else { return None };
+        match &branch.range {
+            // Candidates that are checked one by one leave their keys behind.
+            Range::One(_) if !branch.residual.is_empty() || self.filters.is_some() => None,
+            Range::One(only) if only.measure == Measure::Integer => match only.subscription.kind {
+                Kind::Subscription(field) => Some(field),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
 }
 
 /// How a field of a notification is filled.
@@ -298,7 +315,10 @@ impl RuleSet {
             }
             let residual =
                 rule.branches.iter().flat_map(|branch| &branch.residual).flat_map(Check::subscription_fields);
-            let captured = rule.fields.iter().flat_map(|(_, fill)| match fill {
+            // What is captured as it stands in the index's keys is taken from there.
+            let key_field = rule.key_field();
+            let captured = rule.fields.iter().flat_map(|(field, fill)| match fill {
+                Fill::Captured(expression) if is_key(expression, field.kind, key_field) => Vec::new(),
                 Fill::Captured(expression) => expression.subscription_fields(),
                 _ => Vec::new(),
             });
@@ -442,6 +462,11 @@ impl CompiledRule {
         }
         RuleExplanation { rule: self.name.clone(), branches, warnings }
     }
+}
+
+/// Whether what is captured for a field of this type are the keys of the index.
+pub(crate) fn is_key(captured: &Expression, kind: FieldType, key_field: Option<usize>) -> bool {
+    kind == FieldType::Integer && matches!(captured.kind, Kind::Subscription(field) if Some(field) == key_field)
 }
 
 fn compile_rule(
