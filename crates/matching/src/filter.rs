@@ -5,6 +5,7 @@
 //! Where it says less, an event that meets the condition is put to the filter's own evaluator.
 
 pub mod cel; // CEL as conditions
+pub mod index; // which filters an event meets
 pub mod normal; // the normal form, its encoding, its disjunctions
 pub mod text; // wildcards, addresses, folding: what tests do with text
 
