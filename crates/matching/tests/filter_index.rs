@@ -135,9 +135,9 @@ fn how(random: &mut Rng) -> How {
                 }
             };
             match random.u8(0..3) {
-                0 => Range::new(Some(low), None),
-                1 => Range::new(None, Some(high)),
-                _ => Range::new(Some(low), Some(high)),
+                0 => Range::within(Some(low), None),
+                1 => Range::within(None, Some(high)),
+                _ => Range::within(Some(low), Some(high)),
             }
         }
     }

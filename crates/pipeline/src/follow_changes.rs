@@ -111,6 +111,7 @@ fn put(shard: &mut Shard, application: &Name, subscription: &IndexedSubscription
         class: &subscription.class,
         values: &subscription.values,
         channel: subscription.channel.as_ref(),
+        filter: subscription.terms.filter.as_ref(),
     };
     if let Err(problem) = shard.put(subject) {
         // It was checked when it was stored; a class that changed since may still make it unusable.

@@ -378,7 +378,8 @@ mod tests {
         let mut shard = Shard::new(compiled.rules.clone());
         let channel = "log".parse().expect("a name");
         let class = "any".parse().expect("a name");
-        let subject = Subject { id: SubscriptionId(1), class: &class, values: "{}", channel: Some(&channel) };
+        let subject =
+            Subject { id: SubscriptionId(1), class: &class, values: "{}", channel: Some(&channel), filter: None };
         shard.put(subject).expect("it can be put");
         let fields = compiled.application.events["note"].fields.clone();
         let mut packer = EventPacker::new(fields.clone());
