@@ -49,6 +49,7 @@ async fn a_cooldown_lets_one_through_in_a_day() {
            +1d08:59:59 event price {"symbol": "A", "price": 15}
            +1d09:00 event price {"symbol": "A", "price": 16}
            +1d10:00 disable alice
+           +1d10:15 event price {"symbol": "A", "price": 16.5}
            +1d10:30 enable alice
            +1d11:00 event price {"symbol": "A", "price": 17}"#,
         expect![[r#"
