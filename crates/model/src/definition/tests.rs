@@ -672,10 +672,25 @@ rules:
         .replace("STATE", state);
         check(&text, expected);
     };
-    check_state("per: event.n", expect!["10:10 rules.r.per: says for what something is remembered, and nothing is; give `cooldown`, `rearm` or `changed` too, or leave it out"]);
-    check_state("cooldown: 0s", expect![[""]]);
-    check_state("cooldown: daily", expect![[""]]);
-    check_state("every: 1h\n    cooldown: 2h", expect![[""]]);
+    check_state(
+        "per: event.n",
+        expect![
+            "10:10: rules.r.per: says for what something is remembered, and nothing is; give `cooldown`, `rearm` or `changed` too, or leave it out"
+        ],
+    );
+    check_state("cooldown: 0s", expect!["10:15: rules.r.cooldown: is 0s; give 1s to 3650d"]);
+    check_state(
+        "cooldown: daily",
+        expect![
+            "10:15: rules.r.cooldown: `daily` is not a duration; give a number and its unit, such as `90s`, `1h30m` or `7d`"
+        ],
+    );
+    check_state(
+        "every: 1h\n    cooldown: 2h",
+        expect![
+            "11:15: rules.r.cooldown: stands beside a schedule; the schedule says how often somebody is told; leave it out"
+        ],
+    );
 }
 
 #[test]
@@ -1048,7 +1063,12 @@ fn an_apply_says_what_rules_remember_otherwise() {
     let new = with("cooldown: 90m\n    rearm: event.magnitude < 1\n    per: event.place").expect("a definition");
     let said: Vec<String> =
         difference(&old, &new).iter().map(|found| format!("{}: {}", found.path, found.sentence)).collect();
-    expect![[r#""#]].assert_eq(&said.join("\n"));
+    expect![[r#"
+        rules.near_me.cooldown: the cooldown is 1h30m (was 1h)
+        rules.near_me.rearm: a match is told once until it is re-armed
+        rules.near_me.changed: what must have changed since the last notification is another
+        rules.near_me.per: what the rule remembered is for something else and is forgotten"#]]
+    .assert_eq(&said.join("\n"));
 }
 
 #[test]
