@@ -123,9 +123,12 @@ type Key = (RuleNumber, SubscriptionId, String);
 type Memories = BTreeMap<Key, Told>;
 type Answers = BTreeSet<(EventId, RuleNumber, SubscriptionId)>;
 
+/// An expression of a rule, if it is given.
+type Read = Option<Expression>;
+
 /// The rules as the model reads them, and what it remembers.
 struct Model {
-    rules: Vec<(Rule, Option<Expression>, Option<Expression>, Option<Expression>)>,
+    rules: Vec<(Rule, Read, Read, Read)>,
     memories: Memories,
     suppressed: BTreeMap<(RuleNumber, Suppression), u64>,
 }

@@ -249,7 +249,7 @@ impl StateBook {
 
     /// The page of a subscription, and its place there.
     fn place(&self, (id, key): Waiter) -> (u64, Pair) {
-        (self.part | id.0 / WIDTH, ((id.0 % WIDTH) as u8, key))
+        (self.part | (id.0 / WIDTH), ((id.0 % WIDTH) as u8, key))
     }
 
     fn waiter(page: u64, (place, key): Pair) -> Waiter {
@@ -447,7 +447,7 @@ impl StateBook {
             let part = self.part;
             mine.retain(|(id, key), (source, memory)| {
                 let (Some(slot), Some(book)) = (table.slot(*id), self.rules[at].as_mut()) else { return true };
-                let (page, pair) = (part | id.0 / WIDTH, ((id.0 % WIDTH) as u8, *key));
+                let (page, pair) = (part | (id.0 / WIDTH), ((id.0 % WIDTH) as u8, *key));
                 book.pages.entry(page).or_default().put(pair, *memory, state.shape);
                 if let (Some(waiting), Some(rearm), false) = (&mut book.waiting, &state.rearm, memory.armed) {
                     waiting.put(rearm, (*id, *key), row_of(rearm, fields.len(), table, slot));

@@ -152,7 +152,7 @@ impl Page {
         write_varint(&mut out, self.len() as u64);
         let (mut place, mut told_at) = (0, 0);
         for ((next, key), memory) in self.iter() {
-            write_varint(&mut out, u64::from(next - place) << 1 | u64::from(memory.armed));
+            write_varint(&mut out, (u64::from(next - place) << 1) | u64::from(memory.armed));
             write_signed(&mut out, memory.told_at.wrapping_sub(told_at));
             if shape.per != 0 {
                 out.extend_from_slice(&key.to_le_bytes());
