@@ -150,7 +150,9 @@ fn capture(run: &Run<'_>, slots: &[u32], rule: &CompiledRule, columns: &mut Vec<
     let room = rule.batch_size.min(ROOM_MAX);
     let mut at = 0;
     for (field, fill) in &rule.fields {
-        let Fill::Captured(expression) = fill else { continue };
+        if matches!(fill, Fill::Event(_) | Fill::Default) {
+            continue;
+        }
         if columns.len() <= at {
             let column = match field.kind {
                 FieldType::Integer => Column::Integers(Vec::with_capacity(room)),
@@ -159,7 +161,14 @@ fn capture(run: &Run<'_>, slots: &[u32], rule: &CompiledRule, columns: &mut Vec<
             };
             columns.push((field.name.clone(), column));
         }
-        append_column(run, slots, expression, field.kind, &mut columns[at].1);
+        match fill {
+            Fill::Captured(expression) => append_column(run, slots, expression, field.kind, &mut columns[at].1),
+            Fill::Queried(place) => {
+                let given = run.given.get(*place).cloned().unwrap_or_default();
+                slots.iter().for_each(|_| push(&mut columns[at].1, given.clone()));
+            }
+            Fill::Event(_) | Fill::Default => {}
+        }
         at += 1;
     }
 }

@@ -11,7 +11,8 @@ use std::{
 
 use tocsin_model::{
     application::{Application, Rule},
-    field::{Field, FieldType, Fields},
+    event::EventBatch,
+    field::{Damaged, Field, FieldType, Fields, Row, unpack_row},
     filter::Filter,
     id::Name,
     problem::Problem,
@@ -25,6 +26,7 @@ use crate::{
     filter,
     index::{chunks::Arrangement, key::Measure},
     residual::Check,
+    shard::Layout,
 };
 
 /// Most branches of a rule; a predicate with more alternatives is a residual instead.
@@ -70,6 +72,8 @@ pub(crate) struct CompiledRule {
     pub batch_size: usize,
     pub expires_after: Option<Duration>,
     pub enabled: bool,
+    /// A query finds its matches, elsewhere; it has no branches.
+    pub queried: bool,
     pub predicate: Option<Expression>,
     pub branches: Vec<Branch>,
     /// The number of its first branch among those of the rule set.
@@ -85,6 +89,8 @@ pub(crate) enum Fill {
     Event(Expression),
     /// At the match, since the subscription may have changed by the time of delivery.
     Captured(Expression),
+    /// At the match, by the column at this place of the rule's query.
+    Queried(usize),
     /// There is nothing to fill it with.
     Default,
 }
@@ -148,6 +154,8 @@ pub struct RuleExplanation {
     pub rule: Name,
     /// Its alternatives; a subscription that several of them find is matched once.
     pub branches: Vec<BranchExplanation>,
+    /// How its query is run, in the words of the store, if it has one.
+    pub query: Vec<String>,
     /// What its author should know.
     pub warnings: Vec<String>,
 }
@@ -171,6 +179,10 @@ pub struct BranchExplanation {
 impl std::fmt::Display for RuleExplanation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: ", self.rule)?;
+        if !self.query.is_empty() {
+            let steps: Vec<&str> = self.query.iter().map(|line| line.trim_start()).collect();
+            return write!(f, "runs its query for each event batch: {}", steps.join("; "));
+        }
         for (at, branch) in self.branches.iter().enumerate() {
             if at > 0 {
                 f.write_str("; or ")?;
@@ -213,6 +225,18 @@ impl RuleSet {
     /// # Errors
     /// Every problem in every expression, with the path of the rule and the position in the expression.
     pub fn compile(application: &Application) -> Result<RuleSet, Vec<Problem>> {
+        RuleSet::compile_with_queries(application, &|_| None)
+    }
+
+    /// As [`RuleSet::compile`], with the fields of the notification that the query of a rule gives, in the order of
+    /// [`Told::given`](crate::shard::Told::given). For a rule of which nothing is known, every field is taken to be given.
+    ///
+    /// # Errors
+    /// As [`RuleSet::compile`].
+    pub fn compile_with_queries(
+        application: &Application,
+        columns: &dyn Fn(&Name) -> Option<Vec<Name>>,
+    ) -> Result<RuleSet, Vec<Problem>> {
         let mut problems = Vec::new();
         let classes = application.subscriptions.iter().map(|(name, class)| ClassPlan {
             name: name.clone(),
@@ -233,7 +257,7 @@ impl RuleSet {
             asks: 0,
         };
         for (name, rule) in &application.rules {
-            match compile_rule(application, name, rule, &set) {
+            match compile_rule(application, name, rule, &set, columns) {
                 Ok(rule) => set.add(rule),
                 Err(found) => problems.extend(found),
             }
@@ -303,6 +327,18 @@ impl RuleSet {
     /// How long what a rule makes is worth sending.
     pub fn expires_after(&self, rule: RuleNumber) -> Option<Duration> {
         self.rule(rule).expires_after
+    }
+
+    /// The events of a batch as rows of this version; none if its class is gone. `fields` are those that the batch was
+    /// packed with, mapped by name; what is missing is null.
+    ///
+    /// # Errors
+    /// The batch is damaged.
+    pub fn rows(&self, batch: &EventBatch, fields: &Fields) -> Result<Vec<Row>, Damaged> {
+        let Some(plan) = self.events.get(&batch.class) else { return Ok(Vec::new()) };
+        let layout = Layout::between(fields, &plan.fields);
+        let rows = batch.events.rows();
+        rows.map(|row| row.and_then(|row| unpack_row(fields, row)).map(|row| layout.apply(row))).collect()
     }
 
     pub(crate) fn rule(&self, rule: RuleNumber) -> &CompiledRule {
@@ -376,7 +412,7 @@ impl CompiledRule {
                     .to_owned(),
             );
         }
-        RuleExplanation { rule: self.name.clone(), branches, warnings }
+        RuleExplanation { rule: self.name.clone(), branches, query: Vec::new(), warnings }
     }
 }
 
@@ -385,6 +421,7 @@ fn compile_rule(
     name: &Name,
     rule: &Rule,
     set: &RuleSet,
+    columns: &dyn Fn(&Name) -> Option<Vec<Name>>,
 ) -> Result<CompiledRule, Vec<Problem>> {
     let missing = |what: &str, class: &Name, field: &str| {
         vec![Problem::at(format!("rules.{name}.{field}"), format!("there is no {what} class `{class}`"))]
@@ -413,7 +450,18 @@ fn compile_rule(
         }
     }
     let mut fields = Vec::with_capacity(notification.fields.len());
-    for field in notification.fields.iter() {
+    let queried = rule.sql.is_some();
+    let columns = queried.then(|| columns(name)).flatten();
+    for (at, field) in notification.fields.iter().enumerate() {
+        let column = match &columns {
+            Some(columns) => columns.iter().position(|column| *column == field.name),
+            None if queried && !rule.with.contains_key(&field.name) => Some(at),
+            None => None,
+        };
+        if let Some(column) = column {
+            fields.push((field.clone(), Fill::Queried(column)));
+            continue;
+        }
         let path = format!("rules.{name}.with.{}", field.name);
         match fill(field, rule.with.get(&field.name).map(String::as_str), &scope) {
             Ok(fill) => fields.push((field.clone(), fill)),
@@ -425,14 +473,15 @@ fn compile_rule(
     }
     Ok(CompiledRule {
         name: name.clone(),
-        source: rule.when.clone(),
+        source: rule.sql.as_ref().or(rule.when.as_ref()).cloned(),
         on: rule.on.clone(),
         class,
         notify: rule.notify.clone(),
         batch_size: notification.batch_size.max(1) as usize,
         expires_after: notification.expires_after,
         enabled: rule.enabled,
-        branches: branches(predicate.as_ref(), &scope),
+        queried,
+        branches: if queried { Vec::new() } else { branches(predicate.as_ref(), &scope) },
         predicate,
         first_branch: 0,
         fields,

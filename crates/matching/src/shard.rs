@@ -48,6 +48,23 @@ pub struct Subject<'a> {
     pub channel: Option<&'a Name>,
 }
 
+/// A match that a rule's query found.
+#[derive(Debug, Clone, Copy)]
+pub struct Told<'a> {
+    /// The rule.
+    pub rule: RuleNumber,
+    /// The event's batch.
+    pub batch: EventBatchId,
+    /// The event's place in its batch.
+    pub event_ordinal: u32,
+    /// The event, as [`RuleSet::rows`] gives it.
+    pub event: &'a [Value],
+    /// Whom to tell.
+    pub subscription: SubscriptionId,
+    /// The fields of the notification that the query gave, in the order of its columns.
+    pub given: &'a [Value],
+}
+
 /// Receives matches in runs.
 pub trait MatchSink {
     /// Some subscriptions match an event by a rule. Each subscription comes once for a rule and event; a rule and event
@@ -72,6 +89,8 @@ pub struct Run<'a> {
     pub slots: &'a [u32],
     /// The event, as a row of its class in the rule set's version.
     pub event: &'a [Value],
+    /// What the rule's query gave, if it has one; then there is one slot.
+    pub(crate) given: &'a [Value],
     pub(crate) rules: &'a RuleSet,
     pub(crate) table: &'a Table,
     channels: &'a [Name],
@@ -288,6 +307,25 @@ impl Shard {
         result
     }
 
+    /// Gives a match that was found elsewhere to the sink. False if the subscription is not here, or not of the rule's
+    /// class.
+    pub fn tell(&self, told: Told<'_>, out: &mut impl MatchSink) -> bool {
+        let table = &self.tables[self.rules.rule(told.rule).class];
+        let Some(slot) = table.find(told.subscription) else { return false };
+        out.run(Run {
+            rule: told.rule,
+            batch: told.batch,
+            event_ordinal: told.event_ordinal,
+            slots: &[slot],
+            event: told.event,
+            given: told.given,
+            rules: &self.rules,
+            table,
+            channels: &self.channels,
+        });
+        true
+    }
+
     /// How many subscriptions there are.
     pub fn len(&self) -> usize {
         self.tables.iter().map(Table::len).sum()
@@ -471,6 +509,7 @@ impl<'a> Occasion<'a> {
                 event_ordinal: self.ordinal,
                 slots,
                 event: self.event,
+                given: &[],
                 rules: self.rules,
                 table: self.table,
                 channels: &self.shard.channels,

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use tocsin_formatting::{Formatter, KnownVariables};
 use tocsin_matching::{
+    contains_ci, distance_km,
     notify::NotifyFields,
     rule::{RuleExplanation, RuleSet},
 };
@@ -11,7 +12,9 @@ use tocsin_model::{
     application::{Application, EventClass},
     id::Name,
     problem::Problem,
+    value::Value,
 };
+use tocsin_store::queries::{HostFunction, QuerySet};
 
 /// One version of an application, ready to run.
 pub struct Compiled {
@@ -21,6 +24,8 @@ pub struct Compiled {
     pub version: u32,
     /// Its rules, compiled together.
     pub rules: Arc<RuleSet>,
+    /// Its rules in SQL, checked together.
+    pub queries: Arc<QuerySet>,
     /// How each rule fills its notification's fields.
     pub notify: BTreeMap<Name, NotifyFields>,
     /// The templates of each notification class.
@@ -44,12 +49,14 @@ impl Compiled {
                 Err(found) => problems.extend(found),
             }
         }
-        match RuleSet::compile(&application) {
+        let (queries, found) = QuerySet::check(&application, QUERY_FUNCTIONS);
+        problems.extend(found);
+        match RuleSet::compile_with_queries(&application, &|rule| queries.columns(rule)) {
             Ok(rules) if problems.is_empty() => {
                 let rules = Arc::new(rules);
                 let of = |name: &Name| rules.number(name.as_str()).map(|rule| NotifyFields::of(&rules, rule));
                 let notify = application.rules.keys().filter_map(|name| Some((name.clone(), of(name)?))).collect();
-                Ok(Compiled { application, version, rules, notify, formatters })
+                Ok(Compiled { application, version, rules, queries: Arc::new(queries), notify, formatters })
             }
             Ok(_) => Err(problems),
             Err(found) => {
@@ -75,6 +82,38 @@ impl Compiled {
 
     /// How each rule is answered.
     pub fn explain(&self) -> Vec<RuleExplanation> {
-        self.rules.explain()
+        let mut explained = self.rules.explain();
+        for rule in &mut explained {
+            if let Some((plan, warnings)) = self.queries.plan(&rule.rule) {
+                rule.query = plan.to_vec();
+                rule.warnings.extend_from_slice(warnings);
+            }
+        }
+        explained
     }
 }
+
+/// What queries may call beside the functions of the store, with the meaning that it has in CEL.
+const QUERY_FUNCTIONS: &[HostFunction] = &[
+    HostFunction {
+        name: "contains_ci",
+        arguments: 2,
+        call: |arguments| match arguments {
+            [Value::Text(text), Value::Text(needle)] => Ok(Value::Boolean(contains_ci(text, needle))),
+            _ => Err("takes two texts".to_owned()),
+        },
+    },
+    HostFunction {
+        name: "distance_km",
+        arguments: 4,
+        call: |arguments| {
+            let degrees = |at: usize| match arguments.get(at) {
+                Some(Value::Number(degrees)) => Ok(*degrees),
+                Some(Value::Integer(degrees)) => Ok(*degrees as f64),
+                _ => Err("takes four numbers: latitude, longitude, latitude, longitude".to_owned()),
+            };
+            let distance = distance_km(degrees(0)?, degrees(1)?, degrees(2)?, degrees(3)?);
+            distance.map(Value::Number).map_err(|trouble| trouble.to_string())
+        },
+    },
+];

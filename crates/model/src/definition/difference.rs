@@ -260,6 +260,9 @@ impl Differences {
         if old.when != new.when {
             self.changed(format!("{path}.when"), "the predicate changes");
         }
+        if old.sql != new.sql {
+            self.changed(format!("{path}.sql"), "the query changes");
+        }
         if old.timeout != new.timeout {
             let sentence =
                 format!("a firing may take {} (was {})", write_duration(new.timeout), write_duration(old.timeout));
