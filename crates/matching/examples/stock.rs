@@ -14,7 +14,7 @@ use tocsin_matching::{
 use tocsin_model::{
     definition,
     event::{EventBatch, EventPacker},
-    id::{EventBatchId, Name, SubscriptionId},
+    id::{EventBatchId, EventId, Name, SubscriptionId},
     time::Timestamp,
     value::Value,
 };
@@ -34,7 +34,11 @@ impl MatchSink for Taken {
         self.0.extend_from_slice(run.slots);
     }
 
-    fn rule_failed(&mut self, _: RuleNumber, _: u32, trouble: Trouble) {
+    fn rule_failed(&mut self, _: RuleNumber, _: EventId, trouble: Trouble) {
+        panic!("{trouble}");
+    }
+
+    fn subscriptions_failed(&mut self, _: RuleNumber, _: EventId, trouble: Trouble, _: u32) {
         panic!("{trouble}");
     }
 }
@@ -60,7 +64,9 @@ fn main() {
             let kind = KINDS[parts[3].parse::<usize>().expect("a kind")];
             let values = format!(r#"{{"symbol":"{}","kind":"{kind}","trigger":{trigger}}}"#, parts[2]);
             let id = SubscriptionId(shard.len() as u64 + 1);
-            shard.put(Subject { id, class: &order, values: &values, channel: Some(&web) }).expect("an order");
+            shard
+                .put(Subject { id, class: &order, values: &values, channel: Some(&web), filter: None })
+                .expect("an order");
         }
     }
     let built = started.elapsed().as_secs_f64();

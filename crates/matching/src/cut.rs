@@ -12,7 +12,8 @@ use crate::{
     datum::Trouble,
     evaluate::{Parameters, Scene, value},
     expression::{Expression, Kind},
-    rule::{CompiledRule, Fill, RuleNumber, RuleSet},
+    index::chunks::{KeySlice, Stretch},
+    rule::{CompiledRule, Fill, RuleNumber, RuleSet, is_key},
     shard::{MatchSink, Run},
 };
 
@@ -37,11 +38,13 @@ pub struct CutBatch {
 pub struct RuleFailure {
     /// The rule.
     pub rule: RuleNumber,
-    /// The first event.
-    pub event_ordinal: u32,
+    /// The first event of its batch for which it could not.
+    pub event: EventId,
+    /// Whether the rule failed for the event as a whole, or for some subscriptions or filters only.
+    pub whole: bool,
     /// Why.
     pub trouble: Trouble,
-    /// How many times.
+    /// How many events, or how many subscriptions and filters.
     pub count: u64,
 }
 
@@ -52,7 +55,7 @@ pub struct NotificationCutter {
     open: Vec<Vec<Option<Notifications>>>,
     done: Vec<CutBatch>,
     failures: Vec<RuleFailure>,
-    by_channel: Vec<Vec<u32>>,
+    by_channel: Vec<(Vec<u32>, Vec<i64>)>,
     names: Vec<Name>,
 }
 
@@ -77,7 +80,21 @@ impl NotificationCutter {
         (std::mem::take(&mut self.done), std::mem::take(&mut self.failures))
     }
 
-    fn append(&mut self, run: &Run<'_>, channel: u16, mut slots: &[u32]) {
+    /// One entry for each rule, batch and kind of failure.
+    fn note(&mut self, new: RuleFailure) {
+        let same = |failure: &&mut RuleFailure| {
+            failure.rule == new.rule
+                && failure.event.batch == new.event.batch
+                && failure.whole == new.whole
+                && failure.trouble == new.trouble
+        };
+        match self.failures.iter_mut().find(same) {
+            Some(failure) => failure.count += new.count,
+            None => self.failures.push(new),
+        }
+    }
+
+    fn append(&mut self, run: &Run<'_>, channel: u16, mut found: Stretch<'_>) {
         let rule = run.rules.rule(run.rule);
         let (at, number) = (run.rule.0 as usize, usize::from(channel));
         if self.open.len() <= at {
@@ -90,27 +107,28 @@ impl NotificationCutter {
             let Some(name) = run.channel_name(self.names.len() as u16 + 1) else { break };
             self.names.push(name.clone());
         }
-        while !slots.is_empty() {
+        while !found.slots.is_empty() {
             let open = self.open[at][number].get_or_insert_with(|| Notifications {
                 subscriptions: Vec::with_capacity(rule.batch_size.min(ROOM_MAX)),
                 ..Notifications::default()
             });
             let room = rule.batch_size - open.count();
-            let (now, later) = slots.split_at(room.min(slots.len()));
+            let (now, later) = found.split_at(room.min(found.slots.len()));
+            let count = now.slots.len();
             let event = EventId { batch: run.batch, ordinal: run.event_ordinal };
             match open.events.last_mut() {
-                Some(last) if last.event == event => last.count += now.len() as u32,
-                _ => open.events.push(EventRun { event, count: now.len() as u32 }),
+                Some(last) if last.event == event => last.count += count as u32,
+                _ => open.events.push(EventRun { event, count: count as u32 }),
             }
-            open.subscriptions.extend(now.iter().map(|slot| run.table.id(*slot)));
+            run.table.append_ids(now.slots, &mut open.subscriptions);
             capture(run, now, rule, &mut open.captured);
-            if now.len() == room
+            if count == room
                 && let Some(notifications) = self.open[at][number].take()
             {
                 let channel = run.channel_name(channel).cloned();
                 self.done.push(CutBatch { rule: run.rule, class: rule.notify.clone(), channel, notifications });
             }
-            slots = later;
+            found = later;
         }
     }
 }
@@ -118,42 +136,49 @@ impl NotificationCutter {
 impl MatchSink for NotificationCutter {
     fn run(&mut self, run: Run<'_>) {
         if let Some(channel) = run.sole_channel() {
-            return self.append(&run, channel, run.slots);
+            return self.append(&run, channel, Stretch { slots: run.slots, keys: run.keys });
         }
         let mut by_channel = std::mem::take(&mut self.by_channel);
-        for slot in run.slots {
+        for (at, slot) in run.slots.iter().enumerate() {
             let channel = usize::from(run.channel(*slot));
             if by_channel.len() <= channel {
-                by_channel.resize_with(channel + 1, Vec::new);
+                by_channel.resize_with(channel + 1, Default::default);
             }
-            by_channel[channel].push(*slot);
+            let (slots, keys) = &mut by_channel[channel];
+            slots.push(*slot);
+            if !run.keys.is_empty() {
+                keys.push(run.keys.at(at));
+            }
         }
-        for (channel, slots) in by_channel.iter_mut().enumerate() {
+        for (channel, (slots, keys)) in by_channel.iter_mut().enumerate() {
             if !slots.is_empty() {
-                self.append(&run, channel as u16, slots);
+                self.append(&run, channel as u16, Stretch { slots, keys: KeySlice::Wide(keys) });
                 slots.clear();
+                keys.clear();
             }
         }
         self.by_channel = by_channel;
     }
 
-    fn rule_failed(&mut self, rule: RuleNumber, event_ordinal: u32, trouble: Trouble) {
-        match self.failures.iter_mut().find(|failure| failure.rule == rule && failure.trouble == trouble) {
-            Some(failure) => failure.count += 1,
-            None => self.failures.push(RuleFailure { rule, event_ordinal, trouble, count: 1 }),
-        }
+    fn rule_failed(&mut self, rule: RuleNumber, event: EventId, trouble: Trouble) {
+        self.note(RuleFailure { rule, event, whole: true, trouble, count: 1 });
+    }
+
+    fn subscriptions_failed(&mut self, rule: RuleNumber, event: EventId, trouble: Trouble, count: u32) {
+        self.note(RuleFailure { rule, event, whole: false, trouble, count: count.into() });
     }
 }
 
 /// Appends the captured fields of some matches.
-fn capture(run: &Run<'_>, slots: &[u32], rule: &CompiledRule, columns: &mut Vec<(Name, Column)>) {
-    let room = rule.batch_size.min(ROOM_MAX);
+fn capture(run: &Run<'_>, found: Stretch<'_>, rule: &CompiledRule, columns: &mut Vec<(Name, Column)>) {
+    let key_field = rule.key_field();
     let mut at = 0;
     for (field, fill) in &rule.fields {
         if matches!(fill, Fill::Event(_) | Fill::Default) {
             continue;
         }
         if columns.len() <= at {
+            let room = rule.batch_size.min(ROOM_MAX);
             let column = match field.kind {
                 FieldType::Integer => Column::Integers(Vec::with_capacity(room)),
                 FieldType::Number => Column::Numbers(Vec::with_capacity(room)),
@@ -161,13 +186,16 @@ fn capture(run: &Run<'_>, slots: &[u32], rule: &CompiledRule, columns: &mut Vec<
             };
             columns.push((field.name.clone(), column));
         }
-        match fill {
-            Fill::Captured(expression) => append_column(run, slots, expression, field.kind, &mut columns[at].1),
-            Fill::Queried(place) => {
-                let given = run.given.get(*place).cloned().unwrap_or_default();
-                slots.iter().for_each(|_| push(&mut columns[at].1, given.clone()));
+        match (fill, &mut columns[at].1) {
+            (Fill::Captured(expression), Column::Integers(integers)) if is_key(expression, field.kind, key_field) => {
+                found.keys.append_to(integers);
             }
-            Fill::Event(_) | Fill::Default => {}
+            (Fill::Captured(expression), column) => append_column(run, found.slots, expression, field.kind, column),
+            (Fill::Queried(place), column) => {
+                let given = run.given.get(*place).cloned().unwrap_or_default();
+                found.slots.iter().for_each(|_| push(column, given.clone()));
+            }
+            (Fill::Event(_) | Fill::Default, _) => {}
         }
         at += 1;
     }

@@ -32,6 +32,9 @@ pub enum Trouble {
     /// The expression took more steps than it may. Unlike the others, this one is reported.
     #[error("the expression takes too many steps")]
     Cost,
+    /// A rule took longer for an event batch than it may. Reported too, and of the rule as a whole.
+    #[error("the rule takes too long")]
+    Time,
 }
 
 /// A value while an expression runs.

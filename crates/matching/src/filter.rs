@@ -5,6 +5,7 @@
 //! Where it says less, an event that meets the condition is put to the filter's own evaluator.
 
 pub mod cel; // CEL as conditions
+pub(crate) mod book; // the distinct filters of a class, and who has which
 pub mod normal; // the normal form, its encoding, its disjunctions
 pub mod text; // wildcards, addresses, folding: what tests do with text
 
@@ -278,7 +279,7 @@ impl Case {
 
 impl Range {
     /// Both ends, or one of them.
-    pub fn new(low: Option<Limit>, high: Option<Limit>) -> How {
+    pub fn within(low: Option<Limit>, high: Option<Limit>) -> How {
         How::Range(Range { low, high })
     }
 

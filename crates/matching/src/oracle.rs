@@ -3,12 +3,14 @@
 
 use tocsin_model::{
     field::{Damaged, Row},
+    filter::Filter,
     id::{Name, SubscriptionId},
     value::Value,
 };
 
 use crate::{
     evaluate::{Parameters, Scene, holds},
+    filter::CompiledFilter,
     rule::{RuleNumber, RuleSet},
 };
 
@@ -21,16 +23,35 @@ pub struct Witness {
     pub class: Name,
     /// Its parameters, as a row of its class.
     pub row: Row,
+    /// Its own filter, for each event class to which it is put.
+    pub filter: Vec<(Name, CompiledFilter)>,
 }
 
 impl Witness {
-    /// Reads the stored parameters of a subscription.
+    /// Reads the stored parameters and the filter of a subscription.
     ///
     /// # Errors
-    /// They are not a JSON object, or the class is unknown.
-    pub fn read(rules: &RuleSet, id: SubscriptionId, class: &Name, values: &str) -> Result<Witness, Damaged> {
+    /// They are not a JSON object, the class is unknown, or the filter cannot be compiled.
+    pub fn read(
+        rules: &RuleSet,
+        id: SubscriptionId,
+        class: &Name,
+        values: &str,
+        filter: Option<&Filter>,
+    ) -> Result<Witness, Damaged> {
         let plan = rules.classes.iter().find(|plan| plan.name == *class).ok_or(Damaged)?;
-        Ok(Witness { id, class: class.clone(), row: plan.fields.row_from_stored(values)? })
+        let mut filters = Vec::new();
+        if let Some(filter) = filter {
+            let compiled = rules.compile_filter(class, filter).map_err(|_| Damaged)?;
+            filters.extend(compiled.into_iter().map(|(event, compiled)| (event.clone(), compiled)));
+        }
+        Ok(Witness { id, class: class.clone(), row: plan.fields.row_from_stored(values)?, filter: filters })
+    }
+
+    /// Whether its filter, if it has one, matches an event of a class.
+    pub fn accepts(&self, class: &Name, event: &[Value]) -> bool {
+        let own = self.filter.iter().find(|(name, _)| name == class);
+        own.is_none_or(|(_, filter)| filter.holds(event).unwrap_or(false))
     }
 }
 
@@ -42,6 +63,7 @@ pub fn matches(rules: &RuleSet, class: &Name, event: &[Value], subscription: &Wi
         let scene = Scene { event, parameters: Parameters::Row(&subscription.row) };
         !rule.queried
             && rules.classes[rule.class].name == subscription.class
+            && subscription.accepts(class, event)
             && rule.predicate.as_ref().is_none_or(|predicate| holds(predicate, scene).unwrap_or(false))
     };
     plan.rules.iter().filter(matches).copied().collect()

@@ -1,5 +1,7 @@
 //! What the index leaves over, checked for all candidates of an event at once, column by column.
 
+use std::time::Duration;
+
 use tocsin_model::field::{FieldType, Fields};
 
 use crate::{
@@ -59,8 +61,14 @@ impl Check {
     /// Keeps the slots whose subscriptions pass. Answers how many evaluations were stopped by the cost limit.
     ///
     /// # Errors
-    /// The event's side took too many steps.
-    pub fn retain(&self, slots: &mut Vec<u32>, scene: Scene<'_>, table: &Table) -> Result<u32, Trouble> {
+    /// The event's side took too many steps, or the time is over.
+    pub fn retain(
+        &self,
+        slots: &mut Vec<u32>,
+        scene: Scene<'_>,
+        table: &Table,
+        until: Option<Until<'_>>,
+    ) -> Result<u32, Trouble> {
         let mut stopped = 0;
         match &self.how {
             How::Column { field, operator, event } => match of_event(event, scene)? {
@@ -73,7 +81,7 @@ impl Check {
                     return Ok(0);
                 };
                 let (Some(latitudes), Some(longitudes)) = (table.numbers(to[0]), table.numbers(to[1])) else {
-                    return Ok(self.retain_any(slots, scene, table));
+                    return self.retain_any(slots, scene, table, until);
                 };
                 let passes = |slot: u32, limit: f64| {
                     let (to_latitude, to_longitude) = (latitudes[slot as usize], longitudes[slot as usize]);
@@ -93,19 +101,30 @@ impl Check {
                     },
                     Limit::Field(limit) => match table.numbers(*limit) {
                         Some(limits) => slots.retain(|slot| passes(*slot, limits[*slot as usize])),
-                        None => return Ok(self.retain_any(slots, scene, table)),
+                        None => return self.retain_any(slots, scene, table, until),
                     },
                 }
             }
-            How::Any => stopped = self.retain_any(slots, scene, table),
+            How::Any => stopped = self.retain_any(slots, scene, table, until)?,
         }
         Ok(stopped)
     }
 
-    fn retain_any(&self, slots: &mut Vec<u32>, scene: Scene<'_>, table: &Table) -> u32 {
-        let mut stopped = 0;
+    fn retain_any(
+        &self,
+        slots: &mut Vec<u32>,
+        scene: Scene<'_>,
+        table: &Table,
+        until: Option<Until<'_>>,
+    ) -> Result<u32, Trouble> {
+        let (mut stopped, mut looked_at, mut is_late) = (0, 0u32, false);
         slots.retain(|slot| {
-            if stopped >= STOPPED_MAX {
+            if stopped >= STOPPED_MAX || is_late {
+                return false;
+            }
+            looked_at += 1;
+            if looked_at.is_multiple_of(GLANCE) && until.is_some_and(Until::is_over) {
+                is_late = true;
                 return false;
             }
             match holds(&self.source, Scene { parameters: Parameters::Slot(table, *slot), ..scene }) {
@@ -116,9 +135,25 @@ impl Check {
                 }
             }
         });
-        stopped
+        if is_late { Err(Trouble::Time) } else { Ok(stopped) }
     }
 }
+
+/// When a rule's time is over, by a clock.
+#[derive(Clone, Copy)]
+pub(crate) struct Until<'a> {
+    pub clock: &'a dyn Fn() -> Duration,
+    pub at: Duration,
+}
+
+impl Until<'_> {
+    fn is_over(self) -> bool {
+        (self.clock)() > self.at
+    }
+}
+
+/// So many evaluations pass between two looks at the clock.
+const GLANCE: u32 = 32;
 
 /// After so many evaluations that hit the cost limit, the rest of an event's candidates is given up.
 const STOPPED_MAX: u32 = 64;

@@ -4,10 +4,7 @@
 //! Only *is true* counts for a match. Under that reading `&&` and `||` distribute over each other and `!` may move
 //! inwards, errors included, so taking a predicate apart never changes what matches.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use tocsin_model::{
     application::{Application, Rule},
@@ -23,7 +20,7 @@ use crate::{
     check::{Scope, compile, compile_predicate},
     dialect::Operator,
     expression::{Constant, Expression, Kind, Type},
-    filter,
+    filter::{self, CompiledFilter},
     index::{chunks::Arrangement, key::Measure},
     residual::Check,
     shard::Layout,
@@ -44,7 +41,18 @@ pub struct RuleSet {
     pub(crate) classes: Vec<ClassPlan>,
     pub(crate) events: BTreeMap<Name, EventPlan>,
     pub(crate) branches: usize,
-    asks: usize,
+    /// One for each class that takes filters and each event class of its enabled rules.
+    pub(crate) filters: Vec<FilterPlan>,
+    /// The highest of the branches' `asks`.
+    pub(crate) asks: usize,
+}
+
+/// The own filters of the subscriptions of a class, for the events of a class.
+#[derive(Debug)]
+pub(crate) struct FilterPlan {
+    pub class: usize,
+    pub event: Name,
+    pub fields: Fields,
 }
 
 #[derive(Debug)]
@@ -60,6 +68,10 @@ pub(crate) struct ClassPlan {
     pub fields: Fields,
     pub kept: Vec<bool>,
     pub rules: Vec<RuleNumber>,
+    /// Whether its subscriptions may have filters of their own.
+    pub takes_filters: bool,
+    /// Those of the rule set's filter plans that are of this class.
+    pub filters: Vec<usize>,
 }
 
 #[derive(Debug)]
@@ -74,12 +86,32 @@ pub(crate) struct CompiledRule {
     pub enabled: bool,
     /// A query finds its matches, elsewhere; it has no branches.
     pub queried: bool,
+    /// How long it may take for one event batch.
+    pub timeout: Duration,
+    /// Which filter plan holds the filters of its subscriptions, if they may have any.
+    pub filters: Option<usize>,
     pub predicate: Option<Expression>,
     pub branches: Vec<Branch>,
     /// The number of its first branch among those of the rule set.
     pub first_branch: usize,
     /// The notification's fields, each with how it is filled.
     pub fields: Vec<(Field, Fill)>,
+}
+
+impl CompiledRule {
+    /// The subscription's field whose values are the very keys of the index that hand over its matches.
+    pub fn key_field(&self) -> Option<usize> {
+        let [branch] = self.branches.as_slice() else { return None };
+        match &branch.range {
+            // Candidates that are checked one by one leave their keys behind.
+            Range::One(_) if !branch.residual.is_empty() || self.filters.is_some() => None,
+            Range::One(only) if only.measure == Measure::Integer => match only.subscription.kind {
+                Kind::Subscription(field) => Some(field),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
 }
 
 /// How a field of a notification is filled.
@@ -142,7 +174,7 @@ impl Branch {
         }
     }
 
-    fn is_indexed(&self) -> bool {
+    pub fn is_indexed(&self) -> bool {
         !self.keys.is_empty() || !matches!(self.range, Range::None)
     }
 }
@@ -171,6 +203,9 @@ pub struct BranchExplanation {
     pub keys: Vec<String>,
     /// Answered by the sorted column.
     pub range: Vec<String>,
+    /// Whether the subscriptions may have filters of their own. Where no index answers, the candidates are those whose
+    /// filter matches and those without one; else a candidate's filter must match.
+    pub filters: bool,
     /// Checked for each candidate that the index gives.
     pub residual: Vec<String>,
 }
@@ -209,8 +244,11 @@ impl std::fmt::Display for BranchExplanation {
         if !self.range.is_empty() {
             said.push(format!("takes the slice {}", and(&self.range)));
         }
-        if self.keys.is_empty() && self.range.is_empty() {
-            said.push("looks at every subscription".to_owned());
+        match (self.keys.is_empty() && self.range.is_empty(), self.filters) {
+            (true, true) => said.push("takes the subscriptions whose own filter matches, or that have none".to_owned()),
+            (true, false) => said.push("looks at every subscription".to_owned()),
+            (false, true) => said.push("takes those whose own filter matches, or that have none".to_owned()),
+            (false, false) => {}
         }
         if !self.residual.is_empty() {
             said.push(format!("checks {} for each", and(&self.residual)));
@@ -243,6 +281,8 @@ impl RuleSet {
             fields: class.fields.clone(),
             kept: vec![false; class.fields.len()],
             rules: Vec::new(),
+            takes_filters: !class.filter.is_empty(),
+            filters: Vec::new(),
         });
         let events = application
             .events
@@ -254,6 +294,7 @@ impl RuleSet {
             classes: classes.collect(),
             events: events.collect(),
             branches: 0,
+            filters: Vec::new(),
             asks: 0,
         };
         for (name, rule) in &application.rules {
@@ -283,9 +324,23 @@ impl RuleSet {
             self.branches += rule.branches.len();
             let class = &mut self.classes[rule.class];
             class.rules.push(number);
+            if class.takes_filters
+                && let Some(event) = self.events.get(&rule.on)
+            {
+                let known = self.filters.iter().position(|plan| plan.class == rule.class && plan.event == rule.on);
+                rule.filters = Some(known.unwrap_or_else(|| {
+                    let plan = FilterPlan { class: rule.class, event: rule.on.clone(), fields: event.fields.clone() };
+                    class.filters.push(self.filters.len());
+                    self.filters.push(plan);
+                    self.filters.len() - 1
+                }));
+            }
             let residual =
                 rule.branches.iter().flat_map(|branch| &branch.residual).flat_map(Check::subscription_fields);
-            let captured = rule.fields.iter().flat_map(|(_, fill)| match fill {
+            // What is captured as it stands in the index's keys is taken from there.
+            let key_field = rule.key_field();
+            let captured = rule.fields.iter().flat_map(|(field, fill)| match fill {
+                Fill::Captured(expression) if is_key(expression, field.kind, key_field) => Vec::new(),
                 Fill::Captured(expression) => expression.subscription_fields(),
                 _ => Vec::new(),
             });
@@ -329,18 +384,6 @@ impl RuleSet {
         self.rule(rule).expires_after
     }
 
-    /// The events of a batch as rows of this version; none if its class is gone. `fields` are those that the batch was
-    /// packed with, mapped by name; what is missing is null.
-    ///
-    /// # Errors
-    /// The batch is damaged.
-    pub fn rows(&self, batch: &EventBatch, fields: &Fields) -> Result<Vec<Row>, Damaged> {
-        let Some(plan) = self.events.get(&batch.class) else { return Ok(Vec::new()) };
-        let layout = Layout::between(fields, &plan.fields);
-        let rows = batch.events.rows();
-        rows.map(|row| row.and_then(|row| unpack_row(fields, row)).map(|row| layout.apply(row))).collect()
-    }
-
     pub(crate) fn rule(&self, rule: RuleNumber) -> &CompiledRule {
         &self.rules[rule.0 as usize]
     }
@@ -350,18 +393,42 @@ impl RuleSet {
     /// # Errors
     /// Every problem found, with line and column in the filter's text.
     pub fn check_filter(&self, class: &Name, filter: &Filter) -> Result<(), Vec<Problem>> {
-        let rules = self.classes.iter().filter(|plan| plan.name == *class).flat_map(|plan| &plan.rules);
-        let classes: BTreeSet<&Name> = rules.map(|rule| &self.rule(*rule).on).collect();
-        for (name, plan) in classes.iter().filter_map(|name| Some((name, self.events.get(*name)?))) {
-            filter::compile(filter, &plan.fields).map_err(|problems| {
-                let several = |problem: Problem| match problem.hint {
-                    None if classes.len() > 1 => problem.hint(format!("it is put to events of the class `{name}` too")),
-                    _ => problem,
-                };
-                problems.into_iter().map(several).collect::<Vec<_>>()
-            })?;
-        }
-        Ok(())
+        self.compile_filter(class, filter).map(|_| ())
+    }
+
+    /// A filter of a subscription of a class, compiled for each event class to which it is put.
+    pub(crate) fn compile_filter(
+        &self,
+        class: &Name,
+        filter: &Filter,
+    ) -> Result<Vec<(&Name, CompiledFilter)>, Vec<Problem>> {
+        let Some(class) = self.classes.iter().find(|plan| plan.name == *class) else { return Ok(Vec::new()) };
+        let compile = |plan: &usize| {
+            let plan = &self.filters[*plan];
+            let several = |problem: Problem| match problem.hint {
+                None if class.filters.len() > 1 => {
+                    problem.hint(format!("it is put to events of the class `{}` too", plan.event))
+                }
+                _ => problem,
+            };
+            match filter::compile(filter, &plan.fields) {
+                Ok(compiled) => Ok((&plan.event, compiled)),
+                Err(problems) => Err(problems.into_iter().map(several).collect()),
+            }
+        };
+        class.filters.iter().map(compile).collect()
+    }
+
+    /// The events of a batch, as rows of their class in this version: `event_fields` are the fields with which the batch
+    /// was packed; they are mapped by name, and what is missing is null.
+    ///
+    /// # Errors
+    /// The batch is damaged.
+    pub fn rows(&self, batch: &EventBatch, event_fields: &Fields) -> Result<Vec<Row>, Damaged> {
+        let Some(plan) = self.events.get(&batch.class) else { return Ok(Vec::new()) };
+        let layout = Layout::between(event_fields, &plan.fields);
+        let row = |packed: Result<&[u8], Damaged>| Ok(layout.apply(unpack_row(event_fields, packed?)?));
+        batch.events.rows().map(row).collect()
     }
 
     /// How each rule is answered, with warnings where a rule would scan.
@@ -398,6 +465,7 @@ impl CompiledRule {
                     Range::One(only) => vec![text(&only.source)],
                     Range::Two(ends) => ends.iter().map(|end| text(&end.source)).collect(),
                 },
+                filters: self.filters.is_some(),
                 residual: branch.residual.iter().map(|check| text(check.source())).collect(),
             })
             .collect();
@@ -405,7 +473,9 @@ impl CompiledRule {
         if !self.enabled {
             warnings.push("the rule is disabled".to_owned());
         }
-        if self.branches.iter().any(|branch| !branch.is_indexed() && !branch.residual.is_empty()) {
+        if self.filters.is_none()
+            && self.branches.iter().any(|branch| !branch.is_indexed() && !branch.residual.is_empty())
+        {
             warnings.push(
                 "no index answers: each event is checked against every subscription; compare a field of the event with a \
                  field of the subscription by `==` or an order"
@@ -414,6 +484,11 @@ impl CompiledRule {
         }
         RuleExplanation { rule: self.name.clone(), branches, query: Vec::new(), warnings }
     }
+}
+
+/// Whether what is captured for a field of this type are the keys of the index.
+pub(crate) fn is_key(captured: &Expression, kind: FieldType, key_field: Option<usize>) -> bool {
+    kind == FieldType::Integer && matches!(captured.kind, Kind::Subscription(field) if Some(field) == key_field)
 }
 
 fn compile_rule(
@@ -452,10 +527,10 @@ fn compile_rule(
     let mut fields = Vec::with_capacity(notification.fields.len());
     let queried = rule.sql.is_some();
     let columns = queried.then(|| columns(name)).flatten();
-    for (at, field) in notification.fields.iter().enumerate() {
+    for (place, field) in notification.fields.iter().enumerate() {
         let column = match &columns {
             Some(columns) => columns.iter().position(|column| *column == field.name),
-            None if queried && !rule.with.contains_key(&field.name) => Some(at),
+            None if queried && !rule.with.contains_key(&field.name) => Some(place),
             None => None,
         };
         if let Some(column) = column {
@@ -480,6 +555,8 @@ fn compile_rule(
         batch_size: notification.batch_size.max(1) as usize,
         expires_after: notification.expires_after,
         enabled: rule.enabled,
+        timeout: rule.timeout,
+        filters: None,
         queried,
         branches: if queried { Vec::new() } else { branches(predicate.as_ref(), &scope) },
         predicate,

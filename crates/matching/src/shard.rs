@@ -1,12 +1,7 @@
 //! One part of the subscribers with its index. One owner, no locks: what was put or removed before a batch is what the
 //! batch sees.
 
-use std::{
-    borrow::Cow,
-    fmt,
-    hash::{BuildHasher, RandomState},
-    sync::Arc,
-};
+use std::{borrow::Cow, fmt, hash::RandomState, sync::Arc, time::Duration};
 
 use serde::{
     Deserializer,
@@ -14,8 +9,9 @@ use serde::{
 };
 use tocsin_model::{
     event::EventBatch,
-    field::{Damaged, FieldType, Fields, Row, unpack_row},
-    id::{EventBatchId, Name, SubscriptionId},
+    field::{Damaged, FieldType, Fields, Row},
+    filter::Filter,
+    id::{EventBatchId, EventId, Name, SubscriptionId},
     problem::Problem,
     value::Value,
 };
@@ -23,14 +19,21 @@ use tocsin_model::{
 use crate::{
     datum::{Datum, Trouble, write_key},
     evaluate::{Parameters, Scene, holds, value},
+    filter::book::{FilterBook, FilterNumber, Matching},
     index::{
-        chunks::{Entry, Query},
+        chunks::{Entry, KeySlice, Query, Stretch},
         groups::{Broom, Groups},
         key::Bound,
+        numbers::{KeyBook, KeyNumber},
         table::{Bits, Table},
     },
+    residual::Until,
     rule::{Branch, CompiledRule, Range, RuleNumber, RuleSet},
 };
+
+mod told; // matches that were found by a query
+
+pub use told::Told;
 
 /// Looks into the index that each change pays for the sweep that takes removed subscriptions out.
 const LOOKS_PER_CHANGE: usize = 128;
@@ -46,23 +49,24 @@ pub struct Subject<'a> {
     pub values: &'a str,
     /// The channel by which it is told now, if there is a usable one.
     pub channel: Option<&'a Name>,
+    /// Its own filter, if its class takes one: it matches only where a rule and this hold.
+    pub filter: Option<&'a Filter>,
 }
 
-/// A match that a rule's query found.
-#[derive(Debug, Clone, Copy)]
-pub struct Told<'a> {
-    /// The rule.
-    pub rule: RuleNumber,
-    /// The event's batch.
-    pub batch: EventBatchId,
-    /// The event's place in its batch.
-    pub event_ordinal: u32,
-    /// The event, as [`RuleSet::rows`] gives it.
-    pub event: &'a [Value],
-    /// Whom to tell.
-    pub subscription: SubscriptionId,
-    /// The fields of the notification that the query gave, in the order of its columns.
-    pub given: &'a [Value],
+/// What to leave out of a match, and how time passes.
+#[derive(Clone, Copy, Default)]
+pub struct Watch<'a> {
+    /// Rules that do not fire.
+    pub left_out: &'a [RuleNumber],
+    /// The time since any fixed moment. With it, a rule that takes longer for the batch than its `timeout` fails with
+    /// [`Trouble::Time`]; without it, no rule does.
+    pub clock: Option<&'a dyn Fn() -> Duration>,
+}
+
+impl fmt::Debug for Watch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").field("left_out", &self.left_out).field("timed", &self.clock.is_some()).finish()
+    }
 }
 
 /// Receives matches in runs.
@@ -71,9 +75,13 @@ pub trait MatchSink {
     /// may come in several runs, one right after the other.
     fn run(&mut self, run: Run<'_>);
 
-    /// A rule could not be decided for an event, for all subscriptions or for some. To be counted; what else matches
-    /// is still given.
-    fn rule_failed(&mut self, rule: RuleNumber, event_ordinal: u32, trouble: Trouble);
+    /// A rule could not be decided for an event. What else matches is still given; after [`Trouble::Time`] nothing more
+    /// of this rule is given for the batch.
+    fn rule_failed(&mut self, rule: RuleNumber, event: EventId, trouble: Trouble);
+
+    /// A rule or the filters of its subscriptions could not be decided for an event and some of the subscriptions,
+    /// which therefore do not match; the others are given. `count` is of filters or subscriptions.
+    fn subscriptions_failed(&mut self, rule: RuleNumber, event: EventId, trouble: Trouble, count: u32);
 }
 
 /// Subscriptions that match one event by one rule.
@@ -87,6 +95,8 @@ pub struct Run<'a> {
     pub event_ordinal: u32,
     /// The subscriptions, by slot.
     pub slots: &'a [u32],
+    /// The keys by which the subscriptions were found, as many, if the rule has the index keep what it captures.
+    pub(crate) keys: KeySlice<'a>,
     /// The event, as a row of its class in the rule set's version.
     pub event: &'a [Value],
     /// What the rule's query gave, if it has one; then there is one slot.
@@ -100,6 +110,12 @@ impl<'a> Run<'a> {
     /// The subscription of a slot.
     pub fn id(&self, slot: u32) -> SubscriptionId {
         self.table.id(slot)
+    }
+
+    /// Appends the ids of all subscriptions, in order. Much faster than one by one.
+    #[inline]
+    pub fn append_ids(&self, out: &mut Vec<SubscriptionId>) {
+        self.table.append_ids(self.slots, out);
     }
 
     /// The number of a slot's channel, which [`Run::channel_name`] knows. 0 is none.
@@ -125,9 +141,14 @@ pub struct Shard {
     sweeps: Vec<Option<Sweep>>,
     /// One for each branch of each enabled rule.
     indexes: Vec<Groups>,
+    /// The keys of the branches that ask events for the same, by [`Branch::asks`].
+    keys: Vec<KeyBook>,
+    /// One for each filter plan of the rule set.
+    books: Vec<FilterBook>,
     channels: Vec<Name>,
-    hasher: RandomState,
     desk: Desk,
+    /// The rule that is being matched.
+    at_work: Option<RuleNumber>,
 }
 
 /// A sweep of one class's index: the branch it is in, counted over the rules of the class, and the place there.
@@ -141,12 +162,16 @@ struct Sweep {
 #[derive(Default)]
 struct Desk {
     key: Vec<u8>,
-    /// Which question `key` and `hash` answer for the event at hand; 0 for none.
+    /// Which question `number` answers for the event at hand; 0 for none.
     asked: usize,
-    hash: u64,
+    number: Option<KeyNumber>,
     slots: Vec<u32>,
     union: Vec<u32>,
     seen: Bits,
+    /// For each book, whether `matching` is of the event at hand, and what it found there.
+    matched: Vec<(bool, Matching)>,
+    /// How long each rule has taken for the batch; none of those that are out of it.
+    spent: Vec<Option<Duration>>,
 }
 
 impl fmt::Debug for Shard {
@@ -169,9 +194,11 @@ impl Shard {
             tables: tables.collect(),
             sweeps: vec![None; rules.classes.len()],
             indexes: indexes.collect(),
+            books: rules.filters.iter().map(|_| FilterBook::new()).collect(),
+            keys: (0..=rules.asks).map(|_| KeyBook::new(hasher.clone())).collect(),
             channels: Vec::new(),
-            hasher,
             desk: Desk::default(),
+            at_work: None,
             rules,
         }
     }
@@ -185,8 +212,9 @@ impl Shard {
     /// its class.
     ///
     /// # Errors
-    /// The class is unknown, the parameters are not a JSON object, or the shard is full (2^32 subscriptions of a
-    /// class, 65,535 channels). The subscription of this id, if there was one, is then gone.
+    /// The class is unknown, the parameters are not a JSON object, the filter cannot be compiled for every event class
+    /// of the class's rules, or the shard is full (2^32 subscriptions of a class, 65,535 channels). The subscription of
+    /// this id, if there was one, is then gone.
     pub fn put(&mut self, subject: Subject<'_>) -> Result<(), Problem> {
         self.remove(subject.id);
         let rules = Arc::clone(&self.rules);
@@ -196,22 +224,58 @@ impl Shard {
         let row = stored_row(&rules.classes[class].fields, subject.values)
             .map_err(|_| Problem::at("", "the stored parameters are not a JSON object"))?;
         let channel = self.channel(subject.channel)?;
-        let full = || Problem::at("", "the shard is full");
-        let slot = self.tables[class].insert(subject.id, channel, &row).ok_or_else(full)?;
+        let filters = self.take_filters(class, subject.filter)?;
+        let Some(slot) = self.tables[class].insert(subject.id, channel, &row) else {
+            filters.iter().for_each(|(book, number)| self.books[*book].give_back(*number));
+            return Err(Problem::at("", "the shard is full"));
+        };
+        for (book, number) in filters {
+            self.books[book].file(slot, Some(number));
+        }
         let scene = Scene { event: &[], parameters: Parameters::Row(&row) };
         for rule in &rules.classes[class].rules {
             let rule = rules.rule(*rule);
+            let filter = rule.filters.and_then(|book| self.books[book].of(slot));
             for (at, branch) in rule.branches.iter().enumerate() {
-                file(branch, scene, slot, &mut self.indexes[rule.first_branch + at], &self.hasher, &mut self.desk.key);
+                let index = &mut self.indexes[rule.first_branch + at];
+                let book = &mut self.keys[branch.asks];
+                file(branch, scene, slot, filter, index, book, &mut self.desk.key);
             }
         }
         Ok(())
     }
 
+    /// The numbers of a filter in each book of a class.
+    fn take_filters(&mut self, class: usize, filter: Option<&Filter>) -> Result<Vec<(usize, FilterNumber)>, Problem> {
+        let rules = Arc::clone(&self.rules);
+        let Some(filter) = filter else { return Ok(Vec::new()) };
+        if !rules.classes[class].takes_filters {
+            return Err(Problem::at("filter", "its class takes no filters"));
+        }
+        let mut taken = Vec::new();
+        for book in &rules.classes[class].filters {
+            match self.books[*book].take(filter, &rules.filters[*book].fields) {
+                Ok(number) => taken.push((*book, number)),
+                Err(problems) => {
+                    taken
+                        .iter()
+                        .for_each(|(book, number): &(usize, FilterNumber)| self.books[*book].give_back(*number));
+                    let first = problems.into_iter().next();
+                    let first = first.unwrap_or_else(|| Problem::at("", "the filter cannot be compiled"));
+                    return Err(Problem { path: "filter".to_owned(), ..first });
+                }
+            }
+        }
+        Ok(taken)
+    }
+
     /// Removes a subscription, if it is there.
     pub fn remove(&mut self, id: SubscriptionId) {
         for class in 0..self.tables.len() {
-            if self.tables[class].remove(id) {
+            if let Some(slot) = self.tables[class].remove(id) {
+                for book in &self.rules.classes[class].filters {
+                    self.books[*book].forget(slot);
+                }
                 self.sweep(class);
                 return;
             }
@@ -245,12 +309,13 @@ impl Shard {
         let rules = Arc::clone(&self.rules);
         let branches = rules.classes[class].rules.iter().flat_map(|rule| {
             let rule = rules.rule(*rule);
-            rule.first_branch..rule.first_branch + rule.branches.len()
+            rule.branches.iter().zip(rule.first_branch..)
         });
         let mut looks = LOOKS_PER_CHANGE;
         let mut sweep = self.sweeps[class].take().unwrap_or_default();
-        for branch in branches.skip(sweep.branch) {
-            match self.indexes[branch].sweep(sweep.broom, &mut looks, &|slot| !table.is_dead(slot)) {
+        for (branch, at) in branches.skip(sweep.branch) {
+            let (index, book) = (&mut self.indexes[at], &mut self.keys[branch.asks]);
+            match index.sweep(book, sweep.broom, &mut looks, &|slot| !table.is_dead(slot)) {
                 Some(broom) => {
                     sweep.broom = broom;
                     self.sweeps[class] = Some(sweep);
@@ -263,67 +328,79 @@ impl Shard {
     }
 
     /// Gives every match of a batch to the sink: event by event, rules by name within each. `event_fields` are the
-    /// fields with which the batch was packed; they are mapped by name to those of the rule set, and what is missing
-    /// is null. Deterministic but for the order of subscriptions within a rule and event.
+    /// fields with which the batch was packed; see [`RuleSet::rows`].
     ///
     /// # Errors
-    /// The batch is damaged; matches of the events before the damage were given.
+    /// The batch is damaged; nothing was given.
     pub fn match_batch(
         &mut self,
         batch: &EventBatch,
         event_fields: &Fields,
         out: &mut impl MatchSink,
     ) -> Result<(), Damaged> {
+        let rows = self.rules.rows(batch, event_fields)?;
+        self.match_rows(batch.id, &batch.class, &rows, Watch::default(), out);
+        Ok(())
+    }
+
+    /// Gives every match of a batch's events, as [`RuleSet::rows`] gives them, to the sink: event by event, rules by
+    /// name within each. Deterministic but for the order of subscriptions within a rule and event.
+    pub fn match_rows(
+        &mut self,
+        batch: EventBatchId,
+        class: &Name,
+        events: &[Row],
+        watch: Watch<'_>,
+        out: &mut impl MatchSink,
+    ) {
         let rules = Arc::clone(&self.rules);
-        let Some(plan) = rules.events.get(&batch.class).filter(|plan| !plan.rules.is_empty()) else { return Ok(()) };
-        let layout = Layout::between(event_fields, &plan.fields);
+        let Some(plan) = rules.events.get(class).filter(|plan| !plan.rules.is_empty()) else { return };
         let mut desk = std::mem::take(&mut self.desk);
-        let mut result = Ok(());
-        for (ordinal, packed) in batch.events.rows().enumerate() {
-            let event = match packed.and_then(|packed| unpack_row(event_fields, packed)) {
-                Ok(row) => layout.apply(row),
-                Err(damaged) => {
-                    result = Err(damaged);
-                    break;
-                }
-            };
+        desk.spent.clear();
+        let is_in = |rule: usize| !watch.left_out.contains(&RuleNumber(rule as u32));
+        desk.spent.extend((0..rules.rules.len()).map(|rule| is_in(rule).then_some(Duration::ZERO)));
+        desk.matched.resize_with(self.books.len(), Default::default);
+        for (ordinal, event) in events.iter().enumerate() {
             desk.asked = 0;
+            desk.matched.iter_mut().for_each(|(is_known, _)| *is_known = false);
             for number in &plan.rules {
+                let Some(spent) = desk.spent[number.0 as usize] else { continue };
+                self.at_work = Some(*number);
                 let rule = rules.rule(*number);
+                let id = EventId { batch, ordinal: ordinal as u32 };
+                let began = watch.clock.map(|clock| clock());
+                let until = watch
+                    .clock
+                    .zip(began)
+                    .map(|(clock, began)| Until { clock, at: began + rule.timeout.saturating_sub(spent) });
                 let occasion = Occasion {
                     shard: self,
                     rules: &rules,
                     number: *number,
                     rule,
                     table: &self.tables[rule.class],
-                    batch: batch.id,
-                    ordinal: ordinal as u32,
-                    event: &event,
+                    id,
+                    event,
+                    until,
                 };
                 occasion.answer(&mut desk, out);
+                if let (Some(clock), Some(began)) = (watch.clock, began) {
+                    let spent = spent + clock().saturating_sub(began);
+                    let is_late = spent > rule.timeout;
+                    desk.spent[number.0 as usize] = (!is_late).then_some(spent);
+                    if is_late {
+                        out.rule_failed(*number, id, Trouble::Time);
+                    }
+                }
             }
         }
+        self.at_work = None;
         self.desk = desk;
-        result
     }
 
-    /// Gives a match that was found elsewhere to the sink. False if the subscription is not here, or not of the rule's
-    /// class.
-    pub fn tell(&self, told: Told<'_>, out: &mut impl MatchSink) -> bool {
-        let table = &self.tables[self.rules.rule(told.rule).class];
-        let Some(slot) = table.find(told.subscription) else { return false };
-        out.run(Run {
-            rule: told.rule,
-            batch: told.batch,
-            event_ordinal: told.event_ordinal,
-            slots: &[slot],
-            event: told.event,
-            given: told.given,
-            rules: &self.rules,
-            table,
-            channels: &self.channels,
-        });
-        true
+    /// The rule that was being matched when the last match panicked, if it did.
+    pub fn culprit(&self) -> Option<RuleNumber> {
+        self.at_work
     }
 
     /// How many subscriptions there are.
@@ -336,15 +413,30 @@ impl Shard {
         self.len() == 0
     }
 
+    /// How many distinct filters its subscriptions have; one that is put to several event classes counts for each.
+    pub fn distinct_filters(&self) -> usize {
+        self.books.iter().map(FilterBook::distinct).sum()
+    }
+
     /// Bytes held, as far as they grow with the subscriptions.
     pub fn memory_bytes(&self) -> usize {
         self.tables.iter().map(Table::memory_bytes).sum::<usize>()
             + self.indexes.iter().map(Groups::memory_bytes).sum::<usize>()
+            + self.books.iter().map(FilterBook::memory_bytes).sum::<usize>()
+            + self.keys.iter().map(KeyBook::memory_bytes).sum::<usize>()
     }
 }
 
 /// Files a subscription in a branch, unless its guards or values say that it can never match there.
-fn file(branch: &Branch, scene: Scene<'_>, slot: u32, index: &mut Groups, hasher: &RandomState, key: &mut Vec<u8>) {
+fn file(
+    branch: &Branch,
+    scene: Scene<'_>,
+    slot: u32,
+    filter: Option<FilterNumber>,
+    index: &mut Groups,
+    book: &mut KeyBook,
+    key: &mut Vec<u8>,
+) {
     let holds = |guard| holds(guard, scene).unwrap_or(false);
     if !branch.subscription_guards.iter().all(holds) {
         return;
@@ -358,6 +450,11 @@ fn file(branch: &Branch, scene: Scene<'_>, slot: u32, index: &mut Groups, hasher
     let Some((low, high)) = ends else { return };
     let entry = Entry { key: low, high, slot };
     key.clear();
+    if let (Some(filter), false) = (filter, branch.is_indexed()) {
+        key.extend_from_slice(&filter.to_le_bytes());
+        let number = book.number(key);
+        return index.insert(book, number, entry);
+    }
     // The part that holds a list stands last, since it is the one that varies.
     for part in branch.keys.iter().filter(|part| !part.any_of) {
         match value(&part.subscription, scene).and_then(|datum| write_key(&datum, key)) {
@@ -366,7 +463,8 @@ fn file(branch: &Branch, scene: Scene<'_>, slot: u32, index: &mut Groups, hasher
         }
     }
     let Some(list) = branch.keys.iter().find(|part| part.any_of) else {
-        return index.insert(hasher.hash_one(&key[..]), key, entry);
+        let number = book.number(key);
+        return index.insert(book, number, entry);
     };
     let Ok(Datum::List(items)) = value(&list.subscription, scene) else { return };
     let start = key.len();
@@ -380,7 +478,8 @@ fn file(branch: &Branch, scene: Scene<'_>, slot: u32, index: &mut Groups, hasher
     filed.sort_unstable();
     filed.dedup();
     for key in filed {
-        index.insert(hasher.hash_one(&key[..]), &key, entry);
+        let number = book.number(&key);
+        index.insert(book, number, entry);
     }
 }
 
@@ -391,9 +490,10 @@ struct Occasion<'a> {
     number: RuleNumber,
     rule: &'a CompiledRule,
     table: &'a Table,
-    batch: EventBatchId,
-    ordinal: u32,
+    id: EventId,
     event: &'a [Value],
+    /// When the rule's time for the batch is over, by this clock.
+    until: Option<Until<'a>>,
 }
 
 impl<'a> Occasion<'a> {
@@ -402,15 +502,17 @@ impl<'a> Occasion<'a> {
         desk.union.clear();
         for (at, branch) in self.rule.branches.iter().enumerate() {
             let index = &self.shard.indexes[self.rule.first_branch + at];
-            if let Err(trouble) = self.answer_branch(branch, index, single, desk, out) {
-                out.rule_failed(self.number, self.ordinal, trouble);
+            match self.answer_branch(branch, index, single, desk, out) {
+                // Whoever counts the time says so, once.
+                Ok(()) | Err(Trouble::Time) => {}
+                Err(trouble) => out.rule_failed(self.number, self.id, trouble),
             }
         }
         if !single {
             for slot in &desk.union {
                 desk.seen.clear(*slot);
             }
-            self.give(&desk.union, out);
+            self.give(&desk.union, KeySlice::default(), out);
         }
     }
 
@@ -428,39 +530,96 @@ impl<'a> Occasion<'a> {
                 return Ok(());
             }
         }
+        if let (Some(book), false) = (self.rule.filters, branch.is_indexed()) {
+            return self.answer_by_filter(branch, index, book, single, desk, out);
+        }
         let Some(query) = self.query(branch, scene)? else { return Ok(()) };
         if desk.asked != branch.asks {
             desk.asked = 0;
             if !self.write_keys(branch, scene, &mut desk.key)? {
                 return Ok(());
             }
-            desk.hash = self.shard.hasher.hash_one(&desk.key[..]);
+            desk.number = self.shard.keys[branch.asks].find(&desk.key);
             desk.asked = branch.asks;
         }
-        let Some(group) = index.find(desk.hash, &desk.key) else { return Ok(()) };
-        let whole = !self.table.has_dead() && branch.residual.is_empty();
-        if whole && single {
-            group.answer(index.arrangement(), query, &mut |slots| self.give(slots, out));
+        let Some(group) = desk.number.and_then(|number| index.find(number)) else { return Ok(()) };
+        if single && branch.residual.is_empty() && self.rule.filters.is_none() {
+            group.answer(query, &mut |stretch| self.give_living(stretch, out));
             return Ok(());
         }
-        let Desk { slots, union, seen, .. } = desk;
+        let slots = &mut desk.slots;
         slots.clear();
         if self.table.has_dead() {
             let live = |slot: &u32| !self.table.is_dead(*slot);
-            group.answer(index.arrangement(), query, &mut |found| slots.extend(found.iter().copied().filter(live)));
+            group.answer(query, &mut |found| slots.extend(found.slots.iter().copied().filter(live)));
         } else {
-            group.answer(index.arrangement(), query, &mut |found| slots.extend_from_slice(found));
+            group.answer(query, &mut |found| slots.extend_from_slice(found.slots));
         }
+        if let (Some(book), false) = (self.rule.filters, slots.is_empty()) {
+            let matching = self.matching(book, &mut desk.matched, out);
+            let book = &self.shard.books[book];
+            desk.slots.retain(|slot| book.of(*slot).is_none_or(|filter| matching.has(filter)));
+        }
+        self.check(branch, single, desk, out)
+    }
+
+    /// Answers a branch that no index answers, from the subscriptions' own filters.
+    fn answer_by_filter(
+        &self,
+        branch: &Branch,
+        index: &Groups,
+        book: usize,
+        single: bool,
+        desk: &mut Desk,
+        out: &mut impl MatchSink,
+    ) -> Result<(), Trouble> {
+        let Desk { slots, matched, .. } = desk;
+        slots.clear();
+        let matching = self.matching(book, matched, out);
+        let whole = branch.residual.is_empty() && single;
+        let keys = &self.shard.keys[branch.asks];
+        let mut take = |key: &[u8]| {
+            let Some(group) = keys.find(key).and_then(|number| index.find(number)) else { return };
+            if whole {
+                group.answer(Query::All, &mut |found| self.give_living(found, out));
+            } else {
+                let live = |slot: &u32| !self.table.is_dead(*slot);
+                group.answer(Query::All, &mut |found| slots.extend(found.slots.iter().copied().filter(live)));
+            }
+        };
+        take(&[]);
+        matching.numbers.iter().for_each(|number| take(&number.to_le_bytes()));
+        if whole { Ok(()) } else { self.check(branch, single, desk, out) }
+    }
+
+    /// Which filters of a book match the event; found once for all rules.
+    fn matching<'b>(&self, book: usize, matched: &'b mut [(bool, Matching)], out: &mut impl MatchSink) -> &'b Matching {
+        let (is_known, matching) = &mut matched[book];
+        if !*is_known {
+            *is_known = true;
+            self.shard.books[book].matching(self.event, matching);
+            if matching.undecided > 0 {
+                out.subscriptions_failed(self.number, self.id, Trouble::Cost, matching.undecided);
+            }
+        }
+        matching
+    }
+
+    /// Checks the residual for the candidates in `desk.slots`, and gives or collects those that are left.
+    fn check(&self, branch: &Branch, single: bool, desk: &mut Desk, out: &mut impl MatchSink) -> Result<(), Trouble> {
+        let Desk { slots, union, seen, .. } = desk;
+        let scene = Scene { event: self.event, parameters: Parameters::None };
         for check in &branch.residual {
             if slots.is_empty() {
                 return Ok(());
             }
-            if check.retain(slots, scene, self.table)? > 0 {
-                out.rule_failed(self.number, self.ordinal, Trouble::Cost);
+            let stopped = check.retain(slots, scene, self.table, self.until)?;
+            if stopped > 0 {
+                out.subscriptions_failed(self.number, self.id, Trouble::Cost, stopped);
             }
         }
         if single {
-            self.give(slots, out);
+            self.give(slots, KeySlice::default(), out);
         } else {
             union.extend(slots.iter().copied().filter(|slot| seen.set(*slot)));
         }
@@ -501,13 +660,31 @@ impl<'a> Occasion<'a> {
         Ok(true)
     }
 
-    fn give(&self, slots: &[u32], out: &mut impl MatchSink) {
+    /// Gives what the index found, without copying it; in parts around removed subscriptions, which are few.
+    #[inline]
+    fn give_living(&self, found: Stretch<'_>, out: &mut impl MatchSink) {
+        if !self.table.has_dead() {
+            return self.give(found.slots, found.keys, out);
+        }
+        let mut from = 0;
+        for (at, slot) in found.slots.iter().enumerate() {
+            if self.table.is_dead(*slot) {
+                self.give(&found.slots[from..at], found.keys.slice(from, at), out);
+                from = at + 1;
+            }
+        }
+        self.give(&found.slots[from..], found.keys.slice(from, found.slots.len()), out);
+    }
+
+    #[inline]
+    fn give(&self, slots: &[u32], keys: KeySlice<'_>, out: &mut impl MatchSink) {
         if !slots.is_empty() {
             out.run(Run {
                 rule: self.number,
-                batch: self.batch,
-                event_ordinal: self.ordinal,
+                batch: self.id.batch,
+                event_ordinal: self.id.ordinal,
                 slots,
+                keys,
                 event: self.event,
                 given: &[],
                 rules: self.rules,

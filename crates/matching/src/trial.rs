@@ -22,6 +22,9 @@ pub struct Trial {
     pub matches: bool,
     /// The conditions that the predicate joins by `&&`, in the order in which they are written. None: it always holds.
     pub conditions: Vec<Condition>,
+    /// What the subscription's own filter says, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filter: Option<Verdict>,
 }
 
 /// One condition of a predicate.
@@ -64,9 +67,16 @@ impl RuleSet {
         if let Some(predicate) = &rule.predicate {
             self.conditions(rule, predicate, event, subscription, &mut conditions);
         }
+        let own = subscription.filter.iter().find(|(class, _)| *class == rule.on);
+        let filter = own.map(|(_, filter)| match filter.holds(event) {
+            Ok(true) => Verdict::Holds,
+            Ok(false) => Verdict::Fails,
+            Err(_) => Verdict::Error,
+        });
+        let verdicts = conditions.iter().map(|condition| condition.verdict).chain(filter);
         let matches = self.classes[rule.class].name == subscription.class
-            && conditions.iter().all(|condition| condition.verdict == Verdict::Holds);
-        Trial { matches, conditions }
+            && verdicts.into_iter().all(|verdict| verdict == Verdict::Holds);
+        Trial { matches, conditions, filter }
     }
 
     fn conditions(

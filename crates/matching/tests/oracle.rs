@@ -20,7 +20,8 @@ use tocsin_model::{
     },
     event::{EventBatch, EventPacker},
     field::{Field, FieldType, Fields, Row},
-    id::{EventBatchId, Name, SubscriptionId},
+    filter::{Dialect, Filter},
+    id::{EventBatchId, EventId, Name, SubscriptionId},
     time::Timestamp,
     value::Value,
 };
@@ -76,7 +77,8 @@ fn subscription_fields() -> Fields {
 
 fn application(rules: &[(String, &str)]) -> Application {
     let classes = [name("near"), name("far")];
-    let class = SubscriptionClass { fields: subscription_fields(), ..Default::default() };
+    let class =
+        |filter: Vec<Dialect>| SubscriptionClass { fields: subscription_fields(), filter, ..Default::default() };
     let notification = NotificationClass {
         fields: fields(&[("s", FieldType::String), ("gap", FieldType::Number), ("their", FieldType::Integer)]),
         description: None,
@@ -95,7 +97,7 @@ fn application(rules: &[(String, &str)]) -> Application {
     });
     Application {
         events: [(name("thing"), EventClass { fields: event_fields(), description: None })].into(),
-        subscriptions: classes.into_iter().map(|name| (name, class.clone())).collect(),
+        subscriptions: classes.into_iter().zip([class(vec![Dialect::Cel]), class(Vec::new())]).collect(),
         notifications: [(name("told"), notification)].into(),
         rules: rules.collect(),
         ..Application::new(name("app"))
@@ -230,6 +232,43 @@ fn random_predicate(random: &mut Rng, depth: u32) -> String {
     }
 }
 
+/// A test of the event alone, as subscribers' filters make them.
+fn random_filter_atom(random: &mut Rng) -> String {
+    let any = ["<", "<=", ">", ">=", "==", "!="];
+    let text = ["a", "b", "A", "ab", ""];
+    match random.u8(0..11) {
+        0 | 1 => format!("event.{} == '{}'", pick(random, &["s", "t"]), pick(random, &text)),
+        2 => format!("event.{} {} {}", pick(random, &["i", "n"]), pick(random, &any), random.i32(-2..3)),
+        3 => format!("event.n {} {}", pick(random, &any), pick(random, &["0.5", "1.5", "9007199254740993"])),
+        4 => format!(
+            "event.s.{}('{}')",
+            pick(random, &["startsWith", "endsWith", "contains", "contains_ci"]),
+            pick(random, &text)
+        ),
+        5 => format!("event.t in ['{}', '{}']", pick(random, &text), pick(random, &text)),
+        6 => format!("'{}' in event.tags", pick(random, &text)),
+        7 => pick(random, &["has(event.s)", "!has(event.n)", "event.b", "event.t != null"]).to_owned(),
+        8 => format!("event.{} > {} && event.{} <= {}", "i", random.i32(-3..2), "i", random.i32(0..4)),
+        9 => format!("event.s.matches('{}')", pick(random, &["^a", "b$", "a.*b", "[ab]+", "(a|é)"])),
+        _ => pick(
+            random,
+            &["event.i + 1 > 2", "event.n * 2.0 < event.lat", "event.tags.exists(t, t == 'a')", "1 / event.i > 0"],
+        )
+        .to_owned(),
+    }
+}
+
+fn random_filter(random: &mut Rng, depth: u32) -> String {
+    let several =
+        |random: &mut Rng| (0..random.usize(2..4)).map(|_| random_filter(random, depth - 1)).collect::<Vec<String>>();
+    match random.u8(0..if depth == 0 { 4 } else { 10 }) {
+        0..=3 => random_filter_atom(random),
+        4..=6 => format!("({})", several(random).join(" && ")),
+        7 | 8 => format!("({})", several(random).join(" || ")),
+        _ => format!("!({})", random_filter(random, depth - 1)),
+    }
+}
+
 #[derive(Default)]
 struct Found {
     pairs: BTreeSet<(u32, RuleNumber, SubscriptionId)>,
@@ -244,7 +283,11 @@ impl MatchSink for Found {
         }
     }
 
-    fn rule_failed(&mut self, _: RuleNumber, _: u32, trouble: Trouble) {
+    fn rule_failed(&mut self, _: RuleNumber, _: EventId, trouble: Trouble) {
+        panic!("{trouble}");
+    }
+
+    fn subscriptions_failed(&mut self, _: RuleNumber, _: EventId, trouble: Trouble, _: u32) {
         panic!("{trouble}");
     }
 }
@@ -280,6 +323,12 @@ fn case(seed: u64) {
     let mut shard = Shard::new(Arc::clone(&set));
     let mut witnesses: BTreeMap<SubscriptionId, Witness> = BTreeMap::new();
     let channels = [name("mail"), name("web")];
+    let filters: Vec<Filter> = (0..random.usize(1..40))
+        .map(|_| {
+            let depth = random.u32(0..3);
+            Filter::new(Dialect::Cel, random_filter(&mut random, depth))
+        })
+        .collect();
     for round in 0..6 {
         for _ in 0..random.usize(0..120) {
             let id = SubscriptionId(random.u64(0..150));
@@ -290,8 +339,10 @@ fn case(seed: u64) {
                 let class = if random.u8(0..4) == 0 { name("far") } else { name("near") };
                 let values = subscription_fields().to_json(&random_row(&mut random, &subscription_fields()));
                 let channel = channels.get(random.usize(0..3));
-                shard.put(Subject { id, class: &class, values: &values, channel }).expect("a subscription");
-                witnesses.insert(id, Witness::read(&set, id, &class, &values).expect("a subscription"));
+                let filter =
+                    (class == name("near") && random.u8(0..3) > 0).then(|| &filters[random.usize(0..filters.len())]);
+                shard.put(Subject { id, class: &class, values: &values, channel, filter }).expect("a subscription");
+                witnesses.insert(id, Witness::read(&set, id, &class, &values, filter).expect("a subscription"));
             }
         }
         let rows: Vec<Row> = (0..random.usize(1..12)).map(|_| random_row(&mut random, &event_fields())).collect();

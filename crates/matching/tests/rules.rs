@@ -174,7 +174,7 @@ fn batch(fields: &Fields, rows: &[&str]) -> EventBatch {
 
 fn put(shard: &mut Shard, id: u64, values: &str, channel: Option<&str>) {
     let (class, channel) = (name("nearby"), channel.map(name));
-    let subject = Subject { id: SubscriptionId(id), class: &class, values, channel: channel.as_ref() };
+    let subject = Subject { id: SubscriptionId(id), class: &class, values, channel: channel.as_ref(), filter: None };
     shard.put(subject).expect("a subscription");
 }
 
@@ -259,7 +259,7 @@ fn what_cannot_be_put_is_refused() {
     let rules = compiled("event.place == sub.place", &[]);
     let mut shard = Shard::new(Arc::clone(&rules));
     let class = name("elsewhere");
-    let subject = Subject { id: SubscriptionId(1), class: &class, values: "{}", channel: None };
+    let subject = Subject { id: SubscriptionId(1), class: &class, values: "{}", channel: None, filter: None };
     assert!(shard.put(subject).expect_err("no such class").message.contains("elsewhere"));
     let class = name("nearby");
     assert!(shard.put(Subject { class: &class, values: "[", ..subject }).is_err());
@@ -275,7 +275,7 @@ fn a_trial_tells_what_each_condition_said() {
     let rules = compiled("event.place == sub.place && (event.magnitude > sub.magnitude) && event.lat / 0 > 1", &[]);
     let fields = application("true", &[]).events["quake"].fields.clone();
     let witness = |values: &str| {
-        Witness::read(&rules, SubscriptionId(1), &name("nearby"), values).expect("the parameters can be read")
+        Witness::read(&rules, SubscriptionId(1), &name("nearby"), values, None).expect("the parameters can be read")
     };
     let event = fields.row_from_json(br#"{"place": "Kobe", "magnitude": 4.5}"#).expect("an event");
     let trial = rules.try_rule(RuleNumber(0), &event, &witness(r#"{"place": "Kobe", "magnitude": 5}"#));

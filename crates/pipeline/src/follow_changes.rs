@@ -3,6 +3,7 @@
 //! The feed says what changed, not how: a follower looks at the present state, so following twice does no harm and a
 //! shard that is built from a scan may be caught up from before the scan.
 
+use parking_lot::Mutex;
 use tocsin_matching::shard::{Shard, Subject};
 use tocsin_model::id::{ChangeSequence, Name, SubscriptionId};
 use tocsin_store::{
@@ -19,8 +20,9 @@ const CHANGES: usize = 1_000;
 /// A shard, the tables of queries, and the place in the change feed up to which they are true.
 pub(crate) struct FollowedShard {
     pub shard: Shard,
-    /// The same subscriptions for rules in SQL, if there are any.
-    pub queries: Option<QueryTables>,
+    /// The same subscriptions for rules in SQL, if there are any. Nobody else looks at it: the lock is for a task that moves
+    /// from thread to thread.
+    pub queries: Option<Mutex<QueryTables>>,
     pub followed: ChangeSequence,
 }
 
@@ -63,9 +65,7 @@ pub(crate) async fn catch_up(
         };
         for change in changes {
             match change.what {
-                Changed::Subscriptions(first, last) => {
-                    refresh(records, application, followed, first, last).await?
-                }
+                Changed::Subscriptions(first, last) => refresh(records, application, followed, first, last).await?,
                 Changed::Subscriber(number) => {
                     for id in records.subscriptions_of(number).await? {
                         refresh(records, application, followed, id, id).await?;
@@ -114,6 +114,7 @@ impl FollowedShard {
             class: &subscription.class,
             values: &subscription.values,
             channel: subscription.channel.as_ref(),
+            filter: subscription.terms.filter.as_ref(),
         };
         if let Err(problem) = self.shard.put(subject) {
             // It was checked when it was stored; a class that changed since may still make it unusable.
@@ -121,14 +122,14 @@ impl FollowedShard {
             metrics::counter!("match_unusable_subscriptions_total").increment(1);
             tracing::warn!(%application, subscription = %subscription.id, %problem, "a subscription cannot be matched");
         } else if let Some(queries) = &mut self.queries {
-            queries.put(subscription);
+            queries.get_mut().put(subscription);
         }
     }
 
     fn remove(&mut self, id: SubscriptionId) {
         self.shard.remove(id);
         if let Some(queries) = &mut self.queries {
-            queries.remove(id);
+            queries.get_mut().remove(id);
         }
     }
 }

@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tocsin_matching::{
     cut::{CutBatch, NotificationCutter, RuleFailure},
     shard::Shard,
@@ -247,7 +248,7 @@ impl Matcher {
     /// Publishes what the index holds.
     fn report(&self) {
         let bytes = |followed: &FollowedShard| {
-            followed.shard.memory_bytes() as u64 + followed.queries.as_ref().map_or(0, QueryTables::bytes)
+            followed.shard.memory_bytes() as u64 + followed.queries.as_ref().map_or(0, |queries| queries.lock().bytes())
         };
         let mut indexes = self.flow.indexes.lock();
         indexes.clear();
@@ -275,7 +276,7 @@ pub(crate) async fn build_shard(flow: &Flow, compiled: &Compiled) -> Result<Foll
     let empty = FollowedShard {
         followed: *flow.records.newest_change().borrow(),
         shard: Shard::new(compiled.rules.clone()),
-        queries: QueryTables::open(compiled.queries.clone())?,
+        queries: QueryTables::open(compiled.queries.clone())?.map(Mutex::new),
     };
     follow_changes::build(&*flow.records, &compiled.application.name, empty).await
 }
@@ -402,7 +403,8 @@ mod tests {
         let mut shard = Shard::new(compiled.rules.clone());
         let channel = "log".parse().expect("a name");
         let class = "any".parse().expect("a name");
-        let subject = Subject { id: SubscriptionId(1), class: &class, values: "{}", channel: Some(&channel) };
+        let subject =
+            Subject { id: SubscriptionId(1), class: &class, values: "{}", channel: Some(&channel), filter: None };
         shard.put(subject).expect("it can be put");
         let fields = compiled.application.events["note"].fields.clone();
         let mut packer = EventPacker::new(fields.clone());

@@ -26,6 +26,7 @@ pub(crate) type Queried = BTreeMap<EventBatchId, Vec<QueryFiring>>;
 /// Runs the queries that these batches fire. They see the subscriptions that the shard sees.
 pub(crate) fn run(followed: &mut FollowedShard, batches: &[(&ClaimedEvents, Fields)]) -> Queried {
     let Some(queries) = &mut followed.queries else { return Queried::new() };
+    let queries = queries.get_mut();
     let mut queried = Queried::new();
     for (events, fields) in batches {
         let batch = &events.batch;
@@ -55,18 +56,12 @@ pub(crate) fn tell(
     let rows = shard.rules().rows(batch, fields)?;
     for firing in firings {
         let (Ok(matches), Some(rule)) = (&firing.outcome, shard.rules().number(firing.rule.as_str())) else { continue };
-        for found in matches {
-            let event = rows.get(found.event as usize).ok_or(Damaged)?;
-            let told = Told {
-                rule,
-                batch: batch.id,
-                event_ordinal: found.event,
-                event,
-                subscription: found.subscription,
-                given: &found.values,
-            };
-            shard.tell(told, cutter);
-        }
+        let told = matches.iter().map(|found| Told {
+            event_ordinal: found.event,
+            subscription: found.subscription,
+            given: &found.values,
+        });
+        shard.tell(batch.id, rule, &rows, told, cutter);
     }
     Ok(())
 }

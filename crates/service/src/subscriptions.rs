@@ -283,7 +283,7 @@ fn check_filter(draft: FilterDraft, class: &Class) -> Result<Filter, Vec<Problem
     let filter = match draft {
         FilterDraft::Text(text) => match text.parse() {
             Ok(filter) => filter,
-            Err(_) => Filter { dialect: *first, text: text.into() },
+            Err(_) => Filter { dialect: *first, text },
         },
         FilterDraft::Whole(WholeFilterDraft { dialect, text }) => {
             let dialect = match dialect.as_deref().map(str::parse::<Dialect>) {
@@ -299,7 +299,7 @@ fn check_filter(draft: FilterDraft, class: &Class) -> Result<Filter, Vec<Problem
                 pattern @ serde_json::Value::Object(_) if dialect == Dialect::EventPattern => pattern.to_string(),
                 _ => return Err(vec![Problem::at("filter.text", "should be a string")]),
             };
-            Filter { dialect, text: text.into() }
+            Filter { dialect, text }
         }
     };
     if !class.filter.contains(&filter.dialect) {

@@ -74,19 +74,17 @@ impl QuerySet {
     /// The set has those that are right; the problems tell everything about the others, with the path of the rule and the
     /// position in the query where SQLite knows it.
     pub fn check(application: &Application, host: &'static [HostFunction]) -> (QuerySet, Vec<Problem>) {
-        let mut set = QuerySet {
-            application: application.clone(),
-            host,
-            queries: BTreeMap::new(),
-            tables: BTreeMap::new(),
-        };
+        let mut set =
+            QuerySet { application: application.clone(), host, queries: BTreeMap::new(), tables: BTreeMap::new() };
         let mut problems = Vec::new();
         for (name, rule) in &application.rules {
             let Some(sql) = &rule.sql else { continue };
             let path = format!("rules.{name}.sql");
             match set.add(name, rule, sql) {
                 Ok(()) => {}
-                Err(found) => problems.extend(found.into_iter().map(|problem| Problem { path: path.clone(), ..problem })),
+                Err(found) => {
+                    problems.extend(found.into_iter().map(|problem| Problem { path: path.clone(), ..problem }))
+                }
             }
         }
         if let Err(error) = set.explain() {
@@ -132,23 +130,24 @@ impl QuerySet {
         let whole = whole.map(|(name, class)| (name.clone(), TablePlan::whole(&class.fields))).collect();
         let guarded = self.open(&whole, &event.fields).map_err(|error| one(cannot_tell(&error)))?;
         let names = column_names(&guarded, sql, application, &event.fields).map_err(one)?;
-        let reads = guarded.reads();
+        let reads = Reads::of(&guarded, sql).map_err(|error| one(cannot_tell(&error)))?;
         drop(guarded);
         let (event_at, id_at, columns) = places(&names, &notification.fields, rule)?;
 
         // Then with every index that might help, to learn which do.
         let mut tables = BTreeMap::new();
         for (name, class) in &application.subscriptions {
-            let read: BTreeSet<usize> = read_fields(&reads, name.as_str(), &class.fields).collect();
-            if *name == rule.subscription || reads.iter().any(|(table, _)| table == name.as_str()) {
-                let plan = TablePlan { fields: read.clone(), indexes: BTreeSet::new() };
-                tables.insert(name.clone(), plan.with_candidates(&class.fields, &read));
+            if *name == rule.subscription || reads.tables.contains(name.as_str()) {
+                let fields = reads.fields(name.as_str(), &class.fields, schema::COLUMNS_OF_SUBSCRIPTIONS);
+                let plan = TablePlan { fields: fields.clone(), indexes: BTreeSet::new() };
+                tables.insert(name.clone(), plan.with_candidates(&class.fields, &fields));
             }
         }
         let used = self
             .open(&tables, &event.fields)
-            .and_then(|guarded| guarded.strictly(PREPARING_MAX, |connection| plan::of(connection, sql)))
+            .and_then(|guarded| guarded.briefly(PREPARING_MAX, |connection| plan::of(connection, sql)))
             .map_err(|error| one(cannot_tell(&error)))?;
+        let events_read = reads.fields(EVENTS, &event.fields, schema::COLUMNS_OF_EVENTS);
         for (name, mut plan) in tables {
             let fields = &self.application.subscriptions[&name].fields;
             plan.indexes.retain(|index| used.indexes.contains(&schema::index_name(&name, fields, index)));
@@ -165,7 +164,7 @@ impl QuerySet {
             event: event_at,
             id: id_at,
             columns,
-            reads: read_fields(&reads, EVENTS, &event.fields).collect(),
+            reads: events_read,
             plan: Vec::new(),
             warnings: Vec::new(),
         };
@@ -188,7 +187,7 @@ impl QuerySet {
         let guarded = schema::open(&self.application, &self.tables, self.host)?;
         for (name, query) in &self.queries {
             schema::set_events(&guarded, &self.application.events[&query.on].fields)?;
-            let plan = guarded.strictly(PREPARING_MAX, |connection| plan::of(connection, &query.sql))?;
+            let plan = guarded.briefly(PREPARING_MAX, |connection| plan::of(connection, &query.sql))?;
             plans.push((name.clone(), plan));
         }
         for (name, plan) in plans {
@@ -201,7 +200,8 @@ impl QuerySet {
 }
 
 fn scan_warning((table, nested): (&String, &bool)) -> String {
-    let often = if *nested { "again and again for each event batch, inside another loop" } else { "for each event batch" };
+    let often =
+        if *nested { "again and again for each event batch, inside another loop" } else { "for each event batch" };
     format!(
         "no index answers: the query reads every subscription of `{table}` {often}, about a second for five million rows; \
          compare a column of `events` with a column of `{table}` by `=` or an order"
@@ -215,7 +215,8 @@ fn spelling(application: &Application, on: &Name) -> Result<(), Vec<Problem>> {
         let mut seen: BTreeMap<String, &Name> = BTreeMap::new();
         for name in names {
             if let Some(other) = seen.insert(name.as_str().to_ascii_lowercase(), name) {
-                let message = format!("{what} `{other}` and `{name}` differ only in case, which SQL does not tell apart");
+                let message =
+                    format!("{what} `{other}` and `{name}` differ only in case, which SQL does not tell apart");
                 problems.push(Problem::at("", message).hint("rename one of them, or write the rule with `when`"));
             }
         }
@@ -268,7 +269,8 @@ fn places(names: &[String], fields: &Fields, rule: &Rule) -> Result<Places, Vec<
     let mut problems = Vec::new();
     let (mut event, mut id, mut columns) = (None, None, Vec::<(Name, FieldType, usize)>::new());
     let twice = |name: &str| {
-        Problem::at("", format!("gives the column `{name}` twice")).hint("give one of them another name by `AS`, or leave it out")
+        Problem::at("", format!("gives the column `{name}` twice"))
+            .hint("give one of them another name by `AS`, or leave it out")
     };
     for (at, name) in names.iter().enumerate() {
         let known = match name.as_str() {
@@ -284,7 +286,8 @@ fn places(names: &[String], fields: &Fields, rule: &Rule) -> Result<Places, Vec<
         }
         let Some(field) = fields.position(name).map(|at| &fields[at]) else {
             let unknown = fields.unknown(name);
-            let problem = Problem::at("", format!("gives the column `{name}`, and `{}` has no such field", rule.notify));
+            let problem =
+                Problem::at("", format!("gives the column `{name}`, and `{}` has no such field", rule.notify));
             let hint = match unknown.hint {
                 Some(hint) if hint.starts_with("did") => hint,
                 _ => "name columns after the notification's fields by `AS`, or leave them out".to_owned(),
@@ -308,7 +311,11 @@ fn places(names: &[String], fields: &Fields, rule: &Rule) -> Result<Places, Vec<
         missing(EVENT, "the place of the event in its batch", "select `events._event`");
     }
     if id.is_none() {
-        missing(SUBSCRIPTION, "the subscription that is told", &format!("select `_subscription` of `{}`", rule.subscription));
+        missing(
+            SUBSCRIPTION,
+            "the subscription that is told",
+            &format!("select `_subscription` of `{}`", rule.subscription),
+        );
     }
     match (event, id) {
         (Some(event), Some(id)) if problems.is_empty() => Ok((event, id, columns)),
@@ -316,13 +323,38 @@ fn places(names: &[String], fields: &Fields, rule: &Rule) -> Result<Places, Vec<
     }
 }
 
-/// The fields of a table that were read.
-fn read_fields<'a>(
-    reads: &'a BTreeSet<(String, String)>,
-    table: &'a str,
-    fields: &'a Fields,
-) -> impl Iterator<Item = usize> + 'a {
-    reads.iter().filter(move |(of, _)| of == table).filter_map(|(_, column)| fields.position(column))
+/// What a query reads.
+struct Reads {
+    tables: BTreeSet<String>,
+    /// By table and name, as the query names them.
+    named: BTreeSet<(String, String)>,
+    /// By table and place, as they are read. `USING` names a column for two tables at once.
+    placed: BTreeSet<(String, usize)>,
+    /// Whether its meaning depends on which columns there are beside those that it reads.
+    all: bool,
+}
+
+impl Reads {
+    /// Of the query that was just prepared against whole tables without indexes.
+    fn of(guarded: &Guarded, sql: &str) -> rusqlite::Result<Reads> {
+        let named = guarded.reads();
+        let plan = guarded.briefly(PREPARING_MAX, |connection| plan::of(connection, sql))?;
+        let of_plan = plan.columns.iter().map(|(table, _)| table).chain(plan.scans.keys());
+        let tables = named.iter().map(|(table, _)| table).chain(of_plan).cloned().collect();
+        let all = sql.to_ascii_lowercase().contains("natural");
+        Ok(Reads { tables, named, placed: plan.columns, all })
+    }
+
+    /// The fields of a table that are read, where so many columns stand before theirs.
+    fn fields(&self, table: &str, fields: &Fields, before: usize) -> BTreeSet<usize> {
+        if self.all {
+            return (0..fields.len()).collect();
+        }
+        let named = self.named.iter().filter(|(of, _)| of == table).filter_map(|(_, column)| fields.position(column));
+        let placed =
+            self.placed.iter().filter(|(of, _)| of == table).filter_map(|(_, place)| place.checked_sub(before));
+        named.chain(placed).filter(|at| *at < fields.len()).collect()
+    }
 }
 
 /// What SQLite says of a query, as a problem with its position and what would be right.
@@ -338,21 +370,26 @@ fn sql_problem(guarded: &Guarded, sql: &str, error: &Error, application: &Applic
     match error {
         Error::MultipleStatement => Problem::at("", "has more than one statement").hint("keep one `SELECT`"),
         Error::SqlInputError { msg, offset, .. } => {
-            let problem = Problem::at("", msg.clone());
-            let problem = match usize::try_from(*offset).ok().and_then(|offset| sql.get(..offset)) {
+            let problem = with_hint(msg, application, event);
+            match usize::try_from(*offset).ok().and_then(|offset| sql.get(..offset)) {
                 Some(before) => {
                     let line = before.matches('\n').count() + 1;
                     let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
                     problem.position(line as u32, column as u32)
                 }
                 None => problem,
-            };
-            match hint(msg, application, event) {
-                Some(hint) => problem.hint(hint),
-                None => problem,
             }
         }
+        Error::SqliteFailure(_, Some(message)) => with_hint(message, application, event),
         error => cannot_tell(error),
+    }
+}
+
+fn with_hint(message: &str, application: &Application, event: &Fields) -> Problem {
+    let problem = Problem::at("", message);
+    match hint(message, application, event) {
+        Some(hint) => problem.hint(hint),
+        None => problem,
     }
 }
 

@@ -210,7 +210,7 @@ impl Lowering<'_> {
                 let inclusive = matches!(operator, Operator::LessOrEqual | Operator::GreaterOrEqual) != negated;
                 let high = matches!(operator, Operator::Less | Operator::LessOrEqual) != negated;
                 let limit = Some(Limit { value, inclusive });
-                return exact(path, if high { Range::new(None, limit) } else { Range::new(limit, None) });
+                return exact(path, if high { Range::within(None, limit) } else { Range::within(limit, None) });
             }
             _ => return UNKNOWN,
         };

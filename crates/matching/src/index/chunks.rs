@@ -1,8 +1,8 @@
-//! The entries of one group. Small groups are one entry in place; larger ones are chunks of at most
+//! The entries of one group. Most groups are one entry in place or one chunk; larger ones are chunks of at most
 //! `CHUNK_ENTRIES_MAX` entries, sorted by key within and across chunks, so that an insertion moves little and an
 //! answer is a few contiguous slices.
 
-use super::key::Bound;
+use super::{column::KeyColumn, key::Bound};
 
 /// Most entries of a chunk; a full one is split in half.
 pub const CHUNK_ENTRIES_MAX: usize = 2048;
@@ -43,11 +43,33 @@ pub enum Query {
     Around(i64, i64),
 }
 
+pub use super::column::KeySlice;
+
+/// Some entries of a group that lie side by side.
+#[derive(Debug, Clone, Copy)]
+pub struct Stretch<'a> {
+    /// Their slots.
+    pub slots: &'a [u32],
+    /// Their keys, as many; none where the arrangement is plain.
+    pub keys: KeySlice<'a>,
+}
+
+impl<'a> Stretch<'a> {
+    /// The first so many, and the others.
+    pub fn split_at(self, at: usize) -> (Stretch<'a>, Stretch<'a>) {
+        let (first, others) = self.slots.split_at(at);
+        let keys = [self.keys.slice(0, at), self.keys.slice(at, self.slots.len())];
+        (Stretch { slots: first, keys: keys[0] }, Stretch { slots: others, keys: keys[1] })
+    }
+}
+
 /// The entries of one group.
 #[derive(Debug)]
 pub enum Chunks {
-    /// Exactly one.
+    /// Exactly one entry.
     One(Entry),
+    /// Those of one chunk.
+    Few(Box<Chunk>),
     /// Any number.
     Many(Vec<Chunk>),
 }
@@ -55,51 +77,44 @@ pub enum Chunks {
 /// Entries in columns.
 #[derive(Debug, Default)]
 pub struct Chunk {
-    keys: Vec<i64>,
-    highs: Vec<i64>,
-    /// The highest of each block of `highs`.
-    tops: Vec<i64>,
+    keys: KeyColumn,
     slots: Vec<u32>,
+    highs: Option<Box<Highs>>,
+}
+
+/// The high ends of ranges.
+#[derive(Debug, Default)]
+struct Highs {
+    each: Vec<i64>,
+    /// The highest of each block of `each`.
+    tops: Vec<i64>,
 }
 
 impl Chunks {
     /// Files an entry. O(log n), and at most a chunk is moved.
     pub fn insert(&mut self, arrangement: Arrangement, entry: Entry) {
-        if let Chunks::One(first) = self {
-            let mut chunk = Chunk::default();
-            chunk.insert(arrangement, 0, *first);
-            *self = Chunks::Many(vec![chunk]);
+        match self {
+            Chunks::One(first) => {
+                let mut chunk = Chunk::default();
+                chunk.insert(arrangement, *first);
+                chunk.insert(arrangement, entry);
+                *self = Chunks::Few(Box::new(chunk));
+            }
+            Chunks::Few(chunk) if chunk.slots.len() < CHUNK_ENTRIES_MAX => chunk.insert(arrangement, entry),
+            Chunks::Few(chunk) => {
+                let mut chunks = vec![std::mem::take(&mut **chunk)];
+                insert_into(&mut chunks, arrangement, entry);
+                *self = Chunks::Many(chunks);
+            }
+            Chunks::Many(chunks) => insert_into(chunks, arrangement, entry),
         }
-        let Chunks::Many(chunks) = self else { return };
-        // After equal keys, so that the order of filing is kept among them.
-        let after = match arrangement {
-            Arrangement::Plain => chunks.len(),
-            _ => chunks.partition_point(|chunk| chunk.keys.first().is_some_and(|first| *first <= entry.key)),
-        };
-        let mut at = after.saturating_sub(1);
-        if chunks.is_empty() {
-            chunks.push(Chunk::default());
-        }
-        if chunks[at].slots.len() >= CHUNK_ENTRIES_MAX {
-            let upper = match arrangement {
-                Arrangement::Plain => Chunk::default(),
-                _ => chunks[at].split(arrangement),
-            };
-            let goes_up = upper.keys.first().is_none_or(|first| *first <= entry.key);
-            chunks.insert(at + 1, upper);
-            at += usize::from(goes_up);
-        }
-        let chunk = &mut chunks[at];
-        let place = match arrangement {
-            Arrangement::Plain => chunk.slots.len(),
-            _ => chunk.keys.partition_point(|key| *key <= entry.key),
-        };
-        chunk.insert(arrangement, place, entry);
     }
 
-    /// Hands over the slots that answer, in contiguous slices.
-    pub fn answer<'a>(&'a self, arrangement: Arrangement, query: Query, give: &mut impl FnMut(&'a [u32])) {
+    /// Hands over the entries that answer, in contiguous stretches.
+    #[inline]
+    pub fn answer<'a>(&'a self, query: Query, give: &mut impl FnMut(Stretch<'a>)) {
         match self {
+            Chunks::Few(chunk) => chunk.answer(query, give),
             Chunks::One(entry) => {
                 let found = match query {
                     Query::All => true,
@@ -108,30 +123,22 @@ impl Chunks {
                     Query::Around(low, high) => entry.key <= low && entry.high >= high,
                 };
                 if found {
-                    give(std::slice::from_ref(&entry.slot));
+                    let keys = KeySlice::Wide(std::slice::from_ref(&entry.key));
+                    give(Stretch { slots: std::slice::from_ref(&entry.slot), keys });
                 }
             }
-            Chunks::Many(chunks) => match query {
-                Query::All => chunks.iter().for_each(|chunk| give(&chunk.slots)),
-                Query::Keys(Bound::UpTo(bound)) => {
-                    let beyond =
-                        chunks.partition_point(|chunk| chunk.keys.first().is_some_and(|first| *first <= bound));
-                    let Some((last, before)) = chunks[..beyond].split_last() else { return };
-                    before.iter().for_each(|chunk| give(&chunk.slots));
-                    give(&last.slots[..up_to(&last.keys, bound)]);
-                }
-                Query::Keys(Bound::From(bound)) => {
-                    let start = chunks.partition_point(|chunk| chunk.keys.last().is_none_or(|last| *last < bound));
-                    let Some((first, after)) = chunks[start..].split_first() else { return };
-                    give(&first.slots[bound.checked_sub(1).map_or(0, |below| up_to(&first.keys, below))..]);
-                    after.iter().for_each(|chunk| give(&chunk.slots));
-                }
-                Query::Around(low, high) => {
-                    debug_assert_eq!(arrangement, Arrangement::Ranges);
-                    let beyond = chunks.partition_point(|chunk| chunk.keys.first().is_some_and(|first| *first <= low));
-                    chunks[..beyond].iter().for_each(|chunk| chunk.around(low, high, give));
-                }
-            },
+            Chunks::Many(chunks) => {
+                let answering = match query {
+                    Query::All => 0..chunks.len(),
+                    Query::Keys(Bound::UpTo(bound)) | Query::Around(bound, _) => {
+                        0..chunks.partition_point(|chunk| chunk.keys.first().is_some_and(|first| first <= bound))
+                    }
+                    Query::Keys(Bound::From(bound)) => {
+                        chunks.partition_point(|chunk| chunk.keys.last().is_none_or(|last| last < bound))..chunks.len()
+                    }
+                };
+                chunks[answering].iter().for_each(|chunk| chunk.answer(query, give));
+            }
         }
     }
 
@@ -144,6 +151,14 @@ impl Chunks {
                     *self = Chunks::Many(Vec::new());
                 }
                 (1, None)
+            }
+            Chunks::Few(chunk) => {
+                let looked_at = chunk.slots.len();
+                chunk.retain(wanted);
+                if chunk.slots.is_empty() {
+                    *self = Chunks::Many(Vec::new());
+                }
+                (looked_at, None)
             }
             Chunks::Many(chunks) => {
                 let Some(chunk) = chunks.get_mut(at) else { return (1, None) };
@@ -169,19 +184,42 @@ impl Chunks {
     pub fn memory_bytes(&self) -> usize {
         match self {
             Chunks::One(_) => 0,
+            Chunks::Few(chunk) => size_of::<Chunk>() + chunk.memory_bytes(),
             Chunks::Many(chunks) => {
-                let inner = |chunk: &Chunk| {
-                    (chunk.keys.capacity() + chunk.highs.capacity() + chunk.tops.capacity()) * 8
-                        + chunk.slots.capacity() * 4
-                };
-                chunks.capacity() * size_of::<Chunk>() + chunks.iter().map(inner).sum::<usize>()
+                chunks.capacity() * size_of::<Chunk>() + chunks.iter().map(Chunk::memory_bytes).sum::<usize>()
             }
         }
     }
 }
 
+fn insert_into(chunks: &mut Vec<Chunk>, arrangement: Arrangement, entry: Entry) {
+    // After equal keys, so that the order of filing is kept among them.
+    let after = match arrangement {
+        Arrangement::Plain => chunks.len(),
+        _ => chunks.partition_point(|chunk| chunk.keys.first().is_some_and(|first| first <= entry.key)),
+    };
+    let mut at = after.saturating_sub(1);
+    if chunks.is_empty() {
+        chunks.push(Chunk::default());
+    }
+    if chunks[at].slots.len() >= CHUNK_ENTRIES_MAX {
+        let upper = match arrangement {
+            Arrangement::Plain => Chunk::default(),
+            _ => chunks[at].split(),
+        };
+        let goes_up = upper.keys.first().is_none_or(|first| first <= entry.key);
+        chunks.insert(at + 1, upper);
+        at += usize::from(goes_up);
+    }
+    chunks[at].insert(arrangement, entry);
+}
+
 impl Chunk {
-    fn insert(&mut self, arrangement: Arrangement, at: usize, entry: Entry) {
+    fn insert(&mut self, arrangement: Arrangement, entry: Entry) {
+        let at = match arrangement {
+            Arrangement::Plain => self.slots.len(),
+            _ => self.keys.up_to(entry.key),
+        };
         // Doubling would waste a third of the memory on average; an eighth at a time costs little more.
         let more = self.slots.len() / 8 + 2;
         if self.slots.len() == self.slots.capacity() {
@@ -189,50 +227,69 @@ impl Chunk {
         }
         self.slots.insert(at, entry.slot);
         if arrangement != Arrangement::Plain {
-            if self.keys.len() == self.keys.capacity() {
-                self.keys.reserve_exact(more);
-            }
-            self.keys.insert(at, entry.key);
+            self.keys.insert(at, entry.key, more);
         }
         if arrangement == Arrangement::Ranges {
-            if self.highs.len() == self.highs.capacity() {
-                self.highs.reserve_exact(more);
+            let highs = self.highs.get_or_insert_default();
+            if highs.each.len() == highs.each.capacity() {
+                highs.each.reserve_exact(more);
             }
-            self.highs.insert(at, entry.high);
-            self.top_from(at / BLOCK);
+            highs.each.insert(at, entry.high);
+            highs.top_from(at / BLOCK);
         }
     }
 
-    fn split(&mut self, arrangement: Arrangement) -> Chunk {
+    /// Keeps the lower half.
+    fn split(&mut self) -> Chunk {
         let half = self.slots.len() / 2;
-        let mut upper = Chunk {
-            keys: self.keys.split_off(half),
-            highs: if arrangement == Arrangement::Ranges { self.highs.split_off(half) } else { Vec::new() },
-            tops: Vec::new(),
-            slots: self.slots.split_off(half),
-        };
+        let highs = self.highs.as_mut().map(|highs| {
+            let mut upper = Highs { each: highs.each.split_off(half), tops: Vec::new() };
+            upper.top_from(0);
+            highs.top_from(0);
+            Box::new(upper)
+        });
+        let upper = Chunk { keys: self.keys.split_off(half), slots: self.slots.split_off(half), highs };
         self.shrink();
-        self.top_from(0);
-        upper.top_from(0);
         upper
     }
 
     fn shrink(&mut self) {
-        self.keys.shrink_to_fit();
-        self.highs.shrink_to_fit();
+        self.keys.shrink();
         self.slots.shrink_to_fit();
+        if let Some(highs) = &mut self.highs {
+            highs.each.shrink_to_fit();
+        }
     }
 
-    /// Computes the tops again from a block on.
-    fn top_from(&mut self, block: usize) {
-        self.tops.truncate(block);
-        let tops = self.highs[(block * BLOCK).min(self.highs.len())..].chunks(BLOCK);
-        self.tops.extend(tops.map(|block| block.iter().copied().max().unwrap_or(i64::MIN)));
+    #[inline]
+    fn answer<'a>(&'a self, query: Query, give: &mut impl FnMut(Stretch<'a>)) {
+        match query {
+            Query::All => give(Stretch { slots: &self.slots, keys: self.keys.as_slice() }),
+            Query::Keys(Bound::UpTo(bound)) => {
+                let end = self.keys.up_to(bound);
+                if end > 0 {
+                    give(Stretch { slots: &self.slots[..end], keys: self.keys.slice(0, end) });
+                }
+            }
+            Query::Keys(Bound::From(bound)) => {
+                let (start, end) = (bound.checked_sub(1).map_or(0, |below| self.keys.up_to(below)), self.slots.len());
+                if start < end {
+                    give(Stretch { slots: &self.slots[start..], keys: self.keys.slice(start, end) });
+                }
+            }
+            Query::Around(low, high) => self.around(low, high, give),
+        }
     }
 
-    fn around<'a>(&'a self, low: i64, high: i64, give: &mut impl FnMut(&'a [u32])) {
-        let end = up_to(&self.keys, low);
-        for (block, top) in self.tops.iter().enumerate() {
+    fn around<'a>(&'a self, low: i64, high: i64, give: &mut impl FnMut(Stretch<'a>)) {
+        let Some(highs) = &self.highs else { return };
+        let end = self.keys.up_to(low);
+        let mut hand_over = |from: usize, to: usize| {
+            if from < to {
+                give(Stretch { slots: &self.slots[from..to], keys: self.keys.slice(from, to) });
+            }
+        };
+        for (block, top) in highs.tops.iter().enumerate() {
             let start = block * BLOCK;
             if start >= end {
                 return;
@@ -243,16 +300,12 @@ impl Chunk {
             let stop = end.min(start + BLOCK);
             let mut run = start;
             for at in start..stop {
-                if self.highs[at] < high {
-                    if run < at {
-                        give(&self.slots[run..at]);
-                    }
+                if highs.each[at] < high {
+                    hand_over(run, at);
                     run = at + 1;
                 }
             }
-            if run < stop {
-                give(&self.slots[run..stop]);
-            }
+            hand_over(run, stop);
         }
     }
 
@@ -264,71 +317,47 @@ impl Chunk {
         for at in 0..self.slots.len() {
             if wanted(self.slots[at]) {
                 self.slots[kept] = self.slots[at];
-                if !self.keys.is_empty() {
-                    self.keys[kept] = self.keys[at];
-                }
-                if !self.highs.is_empty() {
-                    self.highs[kept] = self.highs[at];
+                self.keys.copy_within(at, kept);
+                if let Some(highs) = &mut self.highs {
+                    highs.each[kept] = highs.each[at];
                 }
                 kept += 1;
             }
         }
         self.slots.truncate(kept);
         self.keys.truncate(kept);
-        self.highs.truncate(kept);
+        if let Some(highs) = &mut self.highs {
+            highs.each.truncate(kept);
+            highs.top_from(0);
+        }
         self.shrink();
-        self.top_from(0);
+    }
+
+    fn memory_bytes(&self) -> usize {
+        let highs = self
+            .highs
+            .as_ref()
+            .map_or(0, |highs| size_of::<Highs>() + (highs.each.capacity() + highs.tops.capacity()) * 8);
+        self.keys.memory_bytes() + self.slots.capacity() * 4 + highs
     }
 }
 
-/// How many keys of a sorted column are at most a bound.
-///
-/// Bisection walks through as many cache lines as it takes steps, one after the other. So the place is guessed as if the
-/// keys were spread evenly, and looked for near it; where the guess is wrong, bisection finds it in what is left.
-fn up_to(keys: &[i64], bound: i64) -> usize {
-    let (Some(first), Some(last)) = (keys.first(), keys.last()) else { return 0 };
-    if bound < *first {
-        return 0;
+impl Highs {
+    /// Computes the tops again from a block on.
+    fn top_from(&mut self, block: usize) {
+        self.tops.truncate(block);
+        let tops = self.each[(block * BLOCK).min(self.each.len())..].chunks(BLOCK);
+        self.tops.extend(tops.map(|block| block.iter().copied().max().unwrap_or(i64::MIN)));
     }
-    if bound >= *last {
-        return keys.len();
-    }
-    // The last key is greater than the first. Where both are one double, so is the bound, and the guess is 0.
-    let share = (bound as f64 - *first as f64) / (*last as f64 - *first as f64);
-    let guess = (share * keys.len() as f64) as usize;
-    // Twice the deviation that evenly spread keys have.
-    let reach = keys.len().isqrt() + 1;
-    let (low, high) = (guess.saturating_sub(reach), (guess + reach).min(keys.len()));
-    // Before `start` all keys are within the bound, from `end` on none.
-    let (start, end) = match (low == 0 || keys[low - 1] <= bound, high == keys.len() || keys[high] > bound) {
-        (true, true) => (low, high),
-        (true, false) => (high, keys.len()),
-        (false, _) => (0, low),
-    };
-    start + keys[start..end].partition_point(|key| *key <= bound)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn guessing_finds_what_bisection_finds() {
-        for seed in 0..200u64 {
-            let mut random = fastrand::Rng::with_seed(seed);
-            // Evenly spread, crowded at one end, far apart, and at the limits.
-            let spread = [10, 1_000, 1 << 40, i64::MAX][seed as usize % 4];
-            let power = random.i32(1..12);
-            let mut keys: Vec<i64> = (0..random.usize(0..3000))
-                .map(|_| (random.f64().powi(power) * spread as f64) as i64 - spread / 2)
-                .collect();
-            keys.extend([i64::MIN, i64::MAX].into_iter().filter(|_| random.bool()));
-            keys.sort_unstable();
-            let near = keys.iter().flat_map(|key| [key.saturating_sub(1), *key, key.saturating_add(1)]);
-            for bound in near.chain([i64::MIN, -1, 0, i64::MAX]) {
-                assert_eq!(up_to(&keys, bound), keys.partition_point(|key| *key <= bound), "seed {seed}, {bound}");
-            }
-        }
+    fn plain_key(plain: &[Entry], slot: u32) -> i64 {
+        let at = plain.binary_search_by_key(&slot, |entry| entry.slot).expect("its slot was filed");
+        plain[at].key
     }
 
     /// Every arrangement against a plain list, through splits and sweeps.
@@ -338,16 +367,17 @@ mod tests {
             let mut random = fastrand::Rng::with_seed(seed);
             let arrangement = [Arrangement::Plain, Arrangement::Sorted, Arrangement::Ranges][seed as usize % 3];
             let (mut chunks, mut plain) = (Chunks::Many(Vec::new()), Vec::new());
+            let far = if random.bool() { 1 } else { 1 << 33 };
             for slot in 0..random.u32(1..6000) {
-                let key = random.i64(-500..500);
-                let entry = Entry { key, high: key + random.i64(-5..300), slot };
+                let key = random.i64(-500..500) * far;
+                let entry = Entry { key, high: key + random.i64(-5..300) * far, slot };
                 chunks.insert(arrangement, entry);
                 plain.push(entry);
             }
             let gone = random.u32(2..10);
             for round in 0..2 {
                 for _ in 0..50 {
-                    let (low, high) = (random.i64(-600..600), random.i64(-600..600));
+                    let (low, high) = (random.i64(-600..600) * far, random.i64(-600..600) * far);
                     let query = match arrangement {
                         Arrangement::Plain => Query::All,
                         Arrangement::Sorted if random.bool() => Query::Keys(Bound::UpTo(low)),
@@ -362,7 +392,14 @@ mod tests {
                     });
                     let mut expected: Vec<u32> = expected.map(|entry| entry.slot).collect();
                     let mut found = Vec::new();
-                    chunks.answer(arrangement, query, &mut |slots| found.extend_from_slice(slots));
+                    chunks.answer(query, &mut |stretch| {
+                        for (at, slot) in stretch.slots.iter().enumerate() {
+                            found.push(*slot);
+                            if arrangement != Arrangement::Plain {
+                                assert_eq!(stretch.keys.at(at), plain_key(&plain, *slot), "seed {seed}, {query:?}");
+                            }
+                        }
+                    });
                     found.sort_unstable();
                     expected.sort_unstable();
                     assert_eq!(found, expected, "seed {seed}, round {round}, {query:?}");

@@ -6,6 +6,7 @@ use std::hash::{BuildHasher, RandomState};
 use hashbrown::HashTable;
 use tocsin_model::{field::FieldType, id::SubscriptionId, time::Timestamp, value::Value};
 
+use super::ids::Ids;
 use crate::datum::Datum;
 
 /// One bit a slot.
@@ -122,7 +123,8 @@ fn place_present(column: &mut Vec<i64>, present: &mut Bits, slot: u32, value: Op
 /// The subscriptions of one class.
 #[derive(Debug)]
 pub struct Table {
-    ids: Vec<u64>,
+    ids: Ids,
+    slots: u32,
     channels: Vec<u16>,
     /// For each field of the class, its column, if it is kept.
     places: Vec<Option<usize>>,
@@ -152,7 +154,8 @@ impl Table {
         });
         let places = places.collect();
         Table {
-            ids: Vec::new(),
+            ids: Ids::default(),
+            slots: 0,
             channels: Vec::new(),
             places,
             parameters,
@@ -182,9 +185,12 @@ impl Table {
     pub fn insert(&mut self, id: SubscriptionId, channel: u16, row: &[Value]) -> Option<u32> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
-            None => u32::try_from(self.ids.len()).ok().filter(|slot| *slot < u32::MAX)?,
+            None => {
+                self.slots = self.slots.checked_add(1)?;
+                self.slots - 1
+            }
         };
-        place(&mut self.ids, slot as usize, id.0, 0);
+        self.ids.put(slot, id);
         place(&mut self.channels, slot as usize, channel, 0);
         for (field, place) in self.places.iter().enumerate() {
             if let Some(place) = place {
@@ -192,15 +198,15 @@ impl Table {
             }
         }
         let hash = self.hasher.hash_one(id.0);
-        self.by_id.insert_unique(hash, slot, |slot| self.hasher.hash_one(self.ids[*slot as usize]));
+        self.by_id.insert_unique(hash, slot, |slot| self.hasher.hash_one(self.ids.get(*slot).0));
         self.use_channel(channel, true);
         Some(slot)
     }
 
-    /// Removes a subscription. Its slot stays taken until a sweep has been through the index.
-    pub fn remove(&mut self, id: SubscriptionId) -> bool {
+    /// Removes a subscription and gives its slot, which stays taken until a sweep has been through the index.
+    pub fn remove(&mut self, id: SubscriptionId) -> Option<u32> {
         let hash = self.hasher.hash_one(id.0);
-        let Ok(found) = self.by_id.find_entry(hash, |slot| self.ids[*slot as usize] == id.0) else { return false };
+        let Ok(found) = self.by_id.find_entry(hash, |slot| self.ids.get(*slot) == id) else { return None };
         let (slot, _) = found.remove();
         self.dead.set(slot);
         self.dead_count += 1;
@@ -209,7 +215,7 @@ impl Table {
             parameter.put(slot, &Value::Null);
         }
         self.use_channel(self.channels[slot as usize], false);
-        true
+        Some(slot)
     }
 
     fn use_channel(&mut self, channel: u16, more: bool) {
@@ -230,7 +236,7 @@ impl Table {
 
     /// The slot of a subscription, if it is there.
     pub fn find(&self, id: SubscriptionId) -> Option<u32> {
-        self.by_id.find(self.hasher.hash_one(id.0), |slot| self.ids[*slot as usize] == id.0).copied()
+        self.by_id.find(self.hasher.hash_one(id.0), |slot| self.ids.get(*slot) == id).copied()
     }
 
     /// Whether entries of removed subscriptions may still stand in the index.
@@ -264,7 +270,13 @@ impl Table {
     /// The subscription of a slot.
     #[inline]
     pub fn id(&self, slot: u32) -> SubscriptionId {
-        SubscriptionId(self.ids[slot as usize])
+        self.ids.get(slot)
+    }
+
+    /// Appends the subscriptions of some slots.
+    #[inline]
+    pub fn append_ids(&self, slots: &[u32], out: &mut Vec<SubscriptionId>) {
+        self.ids.append(slots, out);
     }
 
     /// Its channel's number.
@@ -309,7 +321,7 @@ impl Table {
 
     /// Bytes held.
     pub fn memory_bytes(&self) -> usize {
-        self.ids.capacity() * 8
+        self.ids.memory_bytes()
             + self.channels.capacity() * 2
             + self.by_id.allocation_size()
             + self.dead.memory_bytes()

@@ -102,7 +102,11 @@ static RULE: Shape = Shape::Object(&[
     optional("description", &Shape::Text, "What it means."),
     required("on", &Shape::Name, "The event class that fires it."),
     required("subscription", &Shape::Name, "The subscription class that it looks through."),
-    optional("when", &Shape::Text, "The predicate over `event` and `sub`, in CEL. Without it and without `sql` every pair matches."),
+    optional(
+        "when",
+        &Shape::Text,
+        "The predicate over `event` and `sub`, in CEL. Without it and without `sql` every pair matches.",
+    ),
     optional(
         "sql",
         &PART,

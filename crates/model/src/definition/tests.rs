@@ -653,6 +653,33 @@ fn notifications_are_filled() {
 }
 
 #[test]
+fn a_query_takes_the_place_of_a_predicate() {
+    let when = "when: event.magnitude >= sub.magnitude";
+    check_with(
+        when,
+        &format!("{when}\n    sql: SELECT 1"),
+        expect!["38:5: rules.near_me.sql: is given beside `when`; keep one: a query says itself what matches"],
+    );
+    check_with(when, "sql: 5", expect![[""]]);
+    check_with(when, "sql: { file: near.sql }", expect![[""]]);
+    // Which fields a query gives is not known here.
+    check(
+        &QUAKES
+            .replace(when, "sql: SELECT 1")
+            .replace("distance_km: number }", "distance_km: number, felt: { type: integer, required: true } }"),
+        expect!["fine"],
+    );
+    assert_eq!(differences(when, "sql: SELECT 1").lines().count(), 2);
+    let load = |file: &str| Ok(format!("-- {file}\nSELECT \"x\""));
+    let text = QUAKES.replace(when, "sql: { file: near.sql }");
+    let application = read(&inline_files(&text, &load).expect("files"), &environment).expect("a definition");
+    assert_eq!(application.rules["near_me"].sql.as_deref(), Some("-- near.sql\nSELECT \"x\""));
+    let rules_first = "rules: { r: { sql: { file: a } } }\nnotifications: { n: { content: { templates: { base: { text: { file: b } } } } } }";
+    let inlined = inline_files(rules_first, &|file| Ok(file.to_owned())).expect("files");
+    assert_eq!(inlined, rules_first.replace("{ file: a }", "\"a\"").replace("{ file: b }", "\"b\""));
+}
+
+#[test]
 fn defaults_fit_their_type() {
     check_with(
         "default: 4.5",

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use rusqlite::{
     Connection, Error,
     functions::{Context, FunctionFlags},
-    types::Value as Sql,
+    types::{Value as Sql, ValueRef},
 };
 use tocsin_model::{time::Timestamp, value::Value};
 
@@ -35,6 +35,19 @@ const OF_TIME: [&str; 7] = ["date", "datetime", "julianday", "strftime", "time",
 const OF_THE_PRESENT: [(&str, &str); 3] =
     [("current_date", "date"), ("current_time", "time"), ("current_timestamp", "datetime")];
 
+/// Mathematics, with null where there is no answer. SQLite may or may not have been built with these.
+const OF_NUMBERS: [(&str, fn(f64) -> f64); 8] = [
+    ("ceil", f64::ceil),
+    ("exp", f64::exp),
+    ("floor", f64::floor),
+    ("ln", f64::ln),
+    ("log10", f64::log10),
+    ("log2", f64::log2),
+    ("sqrt", f64::sqrt),
+    ("trunc", f64::trunc),
+];
+const OF_TWO_NUMBERS: [(&str, fn(f64, f64) -> f64); 2] = [("mod", |number, by| number % by), ("pow", f64::powf)];
+
 pub(super) fn register(
     connection: &Connection,
     now: Arc<AtomicI64>,
@@ -55,12 +68,31 @@ pub(super) fn register(
             clockwork.lock().call(same_as, Vec::new(), Timestamp(now.load(Ordering::Relaxed)))
         })?;
     }
+    for (name, function) in OF_NUMBERS {
+        connection.create_scalar_function(name, 1, flags, move |context| {
+            Ok(number(context, 0).map(function).filter(|answer| answer.is_finite()))
+        })?;
+    }
+    for (name, function) in OF_TWO_NUMBERS {
+        connection.create_scalar_function(name, 2, flags, move |context| {
+            let answer = number(context, 0).zip(number(context, 1)).map(|(first, second)| function(first, second));
+            Ok(answer.filter(|answer| answer.is_finite()))
+        })?;
+    }
     for function in host {
         connection.create_scalar_function(function.name, function.arguments, flags, move |context| {
             call_host(function, context)
         })?;
     }
     Ok(())
+}
+
+fn number(context: &Context<'_>, at: usize) -> Option<f64> {
+    match context.get_raw(at) {
+        ValueRef::Integer(number) => Some(number as f64),
+        ValueRef::Real(number) => Some(number),
+        _ => None,
+    }
 }
 
 fn call_host(function: &HostFunction, context: &Context<'_>) -> rusqlite::Result<Sql> {

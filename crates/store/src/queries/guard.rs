@@ -44,17 +44,98 @@ const LIMITS: [(Limit, i32); 9] = [
 /// Functions that a query may call, in the order of the alphabet. Each gives the same for the same, and none reaches out
 /// of the query; those of dates and times are replaced by [`functions::register`].
 const FUNCTIONS: &[&str] = &[
-    "->", "->>", "abs", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "avg", "ceil", "ceiling", "char",
-    "coalesce", "concat", "concat_ws", "cos", "cosh", "count", "cume_dist", "current_date", "current_time",
-    "current_timestamp", "date", "datetime", "degrees", "dense_rank", "exp", "first_value", "floor", "format", "glob",
-    "group_concat", "hex", "if", "ifnull", "iif", "instr", "json", "json_array", "json_array_length", "json_error_position",
-    "json_extract", "json_group_array", "json_group_object", "json_insert", "json_object", "json_patch", "json_quote",
-    "json_remove", "json_replace", "json_set", "json_type", "json_valid", "julianday", "lag", "last_value", "lead",
-    "length", "like", "likelihood", "likely", "ln", "log", "log10", "log2", "lower", "ltrim", "max", "min", "mod",
-    "nth_value", "ntile", "nullif", "octet_length", "percent_rank", "pi", "pow", "power", "printf", "quote", "radians",
-    "rank", "replace", "round", "row_number", "rtrim", "sign", "sin", "sinh", "sqrt", "strftime", "string_agg", "substr",
-    "substring", "subtype", "sum", "tan", "tanh", "time", "timediff", "total", "trim", "trunc", "typeof", "unhex",
-    "unicode", "unixepoch", "unlikely", "upper",
+    "->",
+    "->>",
+    "abs",
+    "avg",
+    "ceil",
+    "char",
+    "coalesce",
+    "concat",
+    "concat_ws",
+    "count",
+    "cume_dist",
+    "current_date",
+    "current_time",
+    "current_timestamp",
+    "date",
+    "datetime",
+    "dense_rank",
+    "exp",
+    "first_value",
+    "floor",
+    "format",
+    "glob",
+    "group_concat",
+    "hex",
+    "if",
+    "ifnull",
+    "iif",
+    "instr",
+    "json",
+    "json_array",
+    "json_array_length",
+    "json_error_position",
+    "json_extract",
+    "json_group_array",
+    "json_group_object",
+    "json_insert",
+    "json_object",
+    "json_patch",
+    "json_quote",
+    "json_remove",
+    "json_replace",
+    "json_set",
+    "json_type",
+    "json_valid",
+    "julianday",
+    "lag",
+    "last_value",
+    "lead",
+    "length",
+    "like",
+    "likelihood",
+    "likely",
+    "ln",
+    "log10",
+    "log2",
+    "lower",
+    "ltrim",
+    "max",
+    "min",
+    "mod",
+    "nth_value",
+    "ntile",
+    "nullif",
+    "octet_length",
+    "percent_rank",
+    "pow",
+    "printf",
+    "quote",
+    "rank",
+    "replace",
+    "round",
+    "row_number",
+    "rtrim",
+    "sign",
+    "sqrt",
+    "strftime",
+    "string_agg",
+    "substr",
+    "substring",
+    "subtype",
+    "sum",
+    "time",
+    "timediff",
+    "total",
+    "trim",
+    "trunc",
+    "typeof",
+    "unhex",
+    "unicode",
+    "unixepoch",
+    "unlikely",
+    "upper",
 ];
 
 /// Table-valued functions that a query may read.
@@ -83,10 +164,10 @@ struct Said {
     reads: BTreeSet<(String, String)>,
 }
 
-/// While it lives, the connection is asked what somebody else wrote.
-struct Strict<'a>(&'a Guard);
+/// Lifts what bounds the connection when it goes.
+struct Bounds<'a>(&'a Guard);
 
-impl Drop for Strict<'_> {
+impl Drop for Bounds<'_> {
     fn drop(&mut self) {
         self.0.strict.store(false, Ordering::Relaxed);
         *self.0.deadline.lock() = None;
@@ -146,9 +227,14 @@ impl Guarded {
     /// Does something with a statement that somebody else wrote, for at most this long.
     pub fn strictly<T>(&self, longest: Duration, act: impl FnOnce(&Connection) -> T) -> T {
         *self.guard.said.lock() = Said::default();
-        *self.guard.deadline.lock() = Instant::now().checked_add(longest);
         self.guard.strict.store(true, Ordering::Relaxed);
-        let _strict = Strict(&self.guard);
+        self.briefly(longest, act)
+    }
+
+    /// Does something of ours for at most this long.
+    pub fn briefly<T>(&self, longest: Duration, act: impl FnOnce(&Connection) -> T) -> T {
+        *self.guard.deadline.lock() = Instant::now().checked_add(longest);
+        let _until_done = Bounds(&self.guard);
         act(&self.connection)
     }
 

@@ -11,6 +11,8 @@ pub(super) struct Plan {
     pub lines: Vec<String>,
     /// Names of indexes that are looked into.
     pub indexes: BTreeSet<String>,
+    /// Columns of tables that are read, by table and place. What an index holds is not told of.
+    pub columns: BTreeSet<(String, usize)>,
     /// Tables that are read from end to end, and whether that happens within another loop.
     pub scans: BTreeMap<String, bool>,
 }
@@ -48,6 +50,9 @@ pub(super) fn of(connection: &Connection, sql: &str) -> rusqlite::Result<Plan> {
         match step.opcode.as_str() {
             "SeekGE" | "SeekGT" | "SeekLE" | "SeekLT" | "NotFound" | "Found" | "NoConflict" if name != table => {
                 plan.indexes.insert(name.clone());
+            }
+            "Column" if name == table => {
+                plan.columns.extend(usize::try_from(step.p2).ok().map(|place| (table.clone(), place)));
             }
             "Rewind" | "Last" => {
                 let within = loops.iter().any(|(from, to, cursor)| (*from..=*to).contains(&at) && *cursor != step.p1);

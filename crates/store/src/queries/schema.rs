@@ -8,7 +8,7 @@ use tocsin_model::{
     id::Name,
 };
 
-use super::{guard::Guarded, functions::HostFunction, values::column_type};
+use super::{functions::HostFunction, guard::Guarded, values::column_type};
 
 /// The table of the event batch.
 pub(super) const EVENTS: &str = "events";
@@ -20,6 +20,10 @@ pub(super) const SUBSCRIPTION: &str = "_subscription";
 pub(super) const CHANNEL: &str = "_channel";
 /// When a subscription was made.
 pub(super) const CREATED_AT: &str = "_created_at";
+
+/// Columns of a table before those of the fields.
+pub(super) const COLUMNS_OF_EVENTS: usize = 1;
+pub(super) const COLUMNS_OF_SUBSCRIPTIONS: usize = 3;
 
 /// What the planner is told of sizes. Plans must not change with what is in the tables, or what was said of a rule when
 /// it was applied would not hold later.
@@ -105,8 +109,7 @@ pub(super) fn open(
                 quoted(class.as_str()),
                 columns.join(", ")
             ))?;
-            let sharing: Vec<String> =
-                SHARING_ASSUMED.iter().take(index.len()).map(u32::to_string).collect();
+            let sharing: Vec<String> = SHARING_ASSUMED.iter().take(index.len()).map(u32::to_string).collect();
             assume(connection, class.as_str(), Some(&name), &format!("{SUBSCRIPTIONS_ASSUMED} {}", sharing.join(" ")))?;
         }
         assume(connection, class.as_str(), None, &SUBSCRIPTIONS_ASSUMED.to_string())?;

@@ -80,7 +80,8 @@ impl QueryTables {
             return Ok(None);
         }
         let guarded = schema::open(&set.application, &set.tables, set.host).map_err(StoreError::unavailable)?;
-        let mut tables = QueryTables { guarded, puts: BTreeMap::new(), removes: Vec::new(), events: None, broken: None, set };
+        let mut tables =
+            QueryTables { guarded, puts: BTreeMap::new(), removes: Vec::new(), events: None, broken: None, set };
         for (class, plan) in &tables.set.tables {
             let fields = &tables.set.application.subscriptions[class].fields;
             let names: String =
@@ -94,6 +95,11 @@ impl QueryTables {
             tables.removes.push(format!("DELETE FROM {table} WHERE {SUBSCRIPTION} = ?1"));
         }
         Ok(Some(tables))
+    }
+
+    /// The queries.
+    pub fn set(&self) -> &Arc<QuerySet> {
+        &self.set
     }
 
     /// Puts an enabled subscription, in place of the one of its number if there is one. A few microseconds.
@@ -169,7 +175,9 @@ impl QueryTables {
         }
         let loaded = match self.broken.clone() {
             Some(reason) => Err(format!("the tables of queries are broken: {reason}; apply the application again")),
-            None => self.load(batch, fields)?.map_err(|error| format!("the events cannot be read in: {}", reason(&error))),
+            None => {
+                self.load(batch, fields)?.map_err(|error| format!("the events cannot be read in: {}", reason(&error)))
+            }
         };
         let fire = |(name, query): (&Name, &Query)| {
             let started = Instant::now();
@@ -183,11 +191,8 @@ impl QueryTables {
 
     /// Makes `events` the batch.
     fn load(&mut self, batch: &EventBatch, packed: &Fields) -> Result<rusqlite::Result<()>, Damaged> {
-        let rows: Vec<_> = batch
-            .events
-            .rows()
-            .map(|row| row.and_then(|row| unpack_row(packed, row)))
-            .collect::<Result<_, _>>()?;
+        let rows: Vec<_> =
+            batch.events.rows().map(|row| row.and_then(|row| unpack_row(packed, row))).collect::<Result<_, _>>()?;
         let class = &self.set.application.events[&batch.class].fields;
         let fill = || {
             if self.events.as_ref() != Some(&batch.class) {
@@ -277,7 +282,10 @@ impl QueryTables {
         for found in matches {
             if !statement.exists([found.subscription.0.cast_signed()]).map_err(failed)? {
                 let (id, class) = (found.subscription, &query.subscription);
-                return Err(format!("`{SUBSCRIPTION}` is {}, and `{id}` is no enabled subscription of `{class}`", id.0));
+                return Err(format!(
+                    "`{SUBSCRIPTION}` is {}, and `{id}` is no enabled subscription of `{class}`",
+                    id.0
+                ));
             }
         }
         Ok(())

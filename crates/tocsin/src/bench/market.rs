@@ -49,8 +49,13 @@ pub fn shard(compiled: &Compiled, subscribers: u32) -> Outcome<(Shard, f64)> {
     for (number, found) in market.orders(subscribers, ORDERS_EACH).enumerate() {
         let Order { symbol, kind, trigger, .. } = found;
         let values = format!(r#"{{"symbol":"S{symbol:04}","kind":"{}","trigger":{trigger}}}"#, kind.name());
-        let subject =
-            Subject { id: SubscriptionId(number as u64 + 1), class: &order, values: &values, channel: Some(&channel) };
+        let subject = Subject {
+            id: SubscriptionId(number as u64 + 1),
+            class: &order,
+            values: &values,
+            channel: Some(&channel),
+            filter: None,
+        };
         shard
             .put(subject)
             .map_err(|problem| Failure::failed("an order does not fit the index").detail(problem.to_string()))?;
@@ -153,7 +158,12 @@ fn name(text: &str) -> Name {
 
 #[cfg(test)]
 mod tests {
-    use tocsin_matching::shard::{MatchSink, Run};
+    use tocsin_matching::{
+        datum::Trouble,
+        rule::RuleNumber,
+        shard::{MatchSink, Run},
+    };
+    use tocsin_model::id::EventId;
 
     use super::*;
 
@@ -164,13 +174,12 @@ mod tests {
             self.0 += run.slots.len() as u64;
         }
 
-        fn rule_failed(
-            &mut self,
-            rule: tocsin_matching::rule::RuleNumber,
-            ordinal: u32,
-            trouble: tocsin_matching::datum::Trouble,
-        ) {
-            panic!("rule {rule:?} failed for event {ordinal}: {trouble}");
+        fn rule_failed(&mut self, rule: RuleNumber, event: EventId, trouble: Trouble) {
+            panic!("rule {rule:?} failed for event {event}: {trouble}");
+        }
+
+        fn subscriptions_failed(&mut self, rule: RuleNumber, event: EventId, trouble: Trouble, count: u32) {
+            panic!("rule {rule:?} failed for {count} subscriptions and event {event}: {trouble}");
         }
     }
 

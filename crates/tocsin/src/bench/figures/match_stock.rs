@@ -8,7 +8,11 @@ use tocsin_matching::{
     rule::RuleNumber,
     shard::{MatchSink, Run, Shard},
 };
-use tocsin_model::{event::EventBatch, field::Fields, id::SubscriptionId};
+use tocsin_model::{
+    event::EventBatch,
+    field::Fields,
+    id::{EventId, SubscriptionId},
+};
 
 use super::{Bench, Measuring};
 use crate::{
@@ -44,7 +48,11 @@ impl MatchSink for Ids {
         self.ids.extend(run.slots.iter().map(|slot| run.id(*slot)));
     }
 
-    fn rule_failed(&mut self, _: RuleNumber, _: u32, _: Trouble) {
+    fn rule_failed(&mut self, _: RuleNumber, _: EventId, _: Trouble) {
+        self.failures += 1;
+    }
+
+    fn subscriptions_failed(&mut self, _: RuleNumber, _: EventId, _: Trouble, _: u32) {
         self.failures += 1;
     }
 }
