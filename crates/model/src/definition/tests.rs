@@ -1,3 +1,5 @@
+mod schedules;
+
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
 
@@ -280,7 +282,8 @@ fn a_definition_becomes_an_application() {
                 "secs": 10,
                 "nanos": 0
               },
-              "stop_after": 10
+              "stop_after": 10,
+              "schedule": null
             }
           },
           "channels": {
@@ -659,6 +662,13 @@ fn a_query_takes_the_place_of_a_predicate() {
         when,
         &format!("{when}\n    sql: SELECT 1"),
         expect!["38:5: rules.near_me.sql: is given beside `when`; keep one: a query says itself what matches"],
+    );
+    check_with(
+        when,
+        "sql: SELECT 1\n    every: 1h",
+        expect![
+            "37:5: rules.near_me.sql: is given to a rule with a schedule; a query is run over each event batch; write a scheduled rule with `when`"
+        ],
     );
     check_with(when, "sql: 5", expect![[""]]);
     check_with(when, "sql: { file: near.sql }", expect![[""]]);
