@@ -272,6 +272,7 @@ fn a_definition_becomes_an_application() {
               "on": "quake",
               "subscription": "nearby",
               "when": "event.magnitude >= sub.magnitude",
+              "sql": null,
               "notify": "quake_alert",
               "with": {
                 "distance_km": "distance_km(event.latitude, event.longitude, sub.latitude, sub.longitude)"
@@ -661,17 +662,23 @@ fn a_query_takes_the_place_of_a_predicate() {
     check_with(
         when,
         &format!("{when}\n    sql: SELECT 1"),
-        expect!["38:5: rules.near_me.sql: is given beside `when`; keep one: a query says itself what matches"],
+        expect!["37:5: rules.near_me.sql: is given beside `when`; keep one: a query says itself what matches"],
     );
     check_with(
         when,
         "sql: SELECT 1\n    every: 1h",
         expect![
-            "37:5: rules.near_me.sql: is given to a rule with a schedule; a query is run over each event batch; write a scheduled rule with `when`"
+            "36:5: rules.near_me.sql: is given to a rule with a schedule; a query is run over each event batch; write a scheduled rule with `when`"
         ],
     );
-    check_with(when, "sql: 5", expect![[""]]);
-    check_with(when, "sql: { file: near.sql }", expect![[""]]);
+    check_with(when, "sql: 5", expect!["36:10: rules.near_me.sql: should be text or a mapping, not an integer"]);
+    check_with(
+        when,
+        "sql: { file: near.sql }",
+        expect![
+            "36:10: rules.near_me.sql: is still in the file `near.sql`; apply with the command line tool, which puts the texts of files in"
+        ],
+    );
     // Which fields a query gives is not known here.
     check(
         &QUAKES
