@@ -45,9 +45,9 @@ impl Shard {
                 if known != Some(told.event_ordinal) {
                     known = Some(told.event_ordinal);
                     book.matching(event, &mut matching);
-                    if matching.undecided > 0 {
+                    if matching.undecided() > 0 {
                         let id = EventId { batch, ordinal: told.event_ordinal };
-                        out.subscriptions_failed(rule, id, Trouble::Cost, matching.undecided);
+                        out.subscriptions_failed(rule, id, Trouble::Cost, matching.undecided());
                     }
                 }
                 if !matching.has(filter) {
