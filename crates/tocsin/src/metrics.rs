@@ -28,6 +28,8 @@ pub const STEPS: &[Metric] = &[
         "reason",
         "Matches that were not told: cooldown, unarmed or unchanged, by what their rule remembers.",
     ),
+    histogram("match_query_duration_seconds", "", "Queries of rules in SQL, each over one event batch."),
+    counter("match_failed_firings_total", "", "Rules that failed for an event batch; see the list of firings."),
     counter("match_unusable_subscriptions_total", "", "Stored subscriptions that do not fit their class any more."),
     counter("format_panics_total", "", "Notifications whose formatting broke; they are suspended."),
     counter("deliver_attempts_total", "channel, outcome", "Attempts, by what the far side made of them."),

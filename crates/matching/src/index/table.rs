@@ -234,6 +234,11 @@ impl Table {
         }
     }
 
+    /// The slot of a subscription, if it is there.
+    pub fn find(&self, id: SubscriptionId) -> Option<u32> {
+        self.by_id.find(self.hasher.hash_one(id.0), |slot| self.ids.get(*slot) == id).copied()
+    }
+
     /// Whether entries of removed subscriptions may still stand in the index.
     pub fn has_dead(&self) -> bool {
         self.dead_count > 0
@@ -260,11 +265,6 @@ impl Table {
         }
         self.dead_count -= self.condemned.len();
         self.free.append(&mut self.condemned);
-    }
-
-    /// The slot of a subscription.
-    pub fn slot(&self, id: SubscriptionId) -> Option<u32> {
-        self.by_id.find(self.hasher.hash_one(id.0), |slot| self.ids.get(*slot) == id).copied()
     }
 
     /// The subscription of a slot.

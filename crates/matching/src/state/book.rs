@@ -373,7 +373,7 @@ impl StateBook {
                 }
                 for (pair, _) in before.iter().flat_map(Page::iter).filter(|(pair, _)| was(*pair) && !is(*pair)) {
                     let waiter = Self::waiter(page, pair);
-                    if let Some(slot) = table.slot(waiter.0) {
+                    if let Some(slot) = table.find(waiter.0) {
                         waiting.put(rearm, waiter, row_of(rearm, fields.len(), table, slot));
                     }
                 }
@@ -446,7 +446,7 @@ impl StateBook {
             let Some(state) = &rule.state else { continue };
             let part = self.part;
             mine.retain(|(id, key), (source, memory)| {
-                let (Some(slot), Some(book)) = (table.slot(*id), self.rules[at].as_mut()) else { return true };
+                let (Some(slot), Some(book)) = (table.find(*id), self.rules[at].as_mut()) else { return true };
                 let (page, pair) = (part | (id.0 / WIDTH), ((id.0 % WIDTH) as u8, *key));
                 book.pages.entry(page).or_default().put(pair, *memory, state.shape);
                 if let (Some(waiting), Some(rearm), false) = (&mut book.waiting, &state.rearm, memory.armed) {
