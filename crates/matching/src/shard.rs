@@ -406,7 +406,8 @@ impl Shard {
                 let rule = rules.rule(*number);
                 let id = EventId { batch, ordinal: ordinal as u32 };
                 let Some(spent) = desk.spent[number.0 as usize] else {
-                    if let (Some(state), false) = (&rule.state, watch.again) {
+                    // A rule with a query sees the events where its query does.
+                    if let (Some(state), false, false) = (&rule.state, watch.again, rule.queried) {
                         self.states.only_rearm(*number, state, event, accepted_at);
                     }
                     continue;
@@ -432,6 +433,7 @@ impl Shard {
                 };
                 match &rule.state {
                     None => occasion.answer(&mut desk, out),
+                    Some(_) if rule.queried => {}
                     Some(state) => {
                         occasion.answer_once(state, accepted_at, watch.again, &mut self.states, &mut desk, out)
                     }

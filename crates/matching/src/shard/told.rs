@@ -55,7 +55,7 @@ impl Shard {
         let mut found = found.into_iter().peekable();
         let Some(state) = &compiled.state else { return found.for_each(|told| teller.give(told, out)) };
         for (ordinal, event) in (0..).zip(events) {
-            let mut of_event = std::iter::from_fn(|| found.next_if(|told| told.event_ordinal <= ordinal));
+            let of_event = std::iter::from_fn(|| found.next_if(|told| told.event_ordinal <= ordinal));
             let id = EventId { batch, ordinal };
             let moment = match StateBook::moment(state, event, accepted_at) {
                 Ok(Some(moment)) => moment,
