@@ -5,6 +5,7 @@ mod events;
 mod keys;
 mod operations;
 mod pages;
+mod segments;
 mod subscribers;
 mod subscriptions;
 mod transfer;
@@ -27,6 +28,7 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
         .merge(applications::routes())
         .merge(events::routes())
         .merge(subscribers::routes())
+        .merge(segments::routes())
         .merge(subscriptions::routes())
         .merge(transfer::routes())
         .merge(operations::routes())

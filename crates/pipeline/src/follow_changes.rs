@@ -69,7 +69,7 @@ pub(crate) async fn catch_up(
                         refresh(records, application, &mut followed.shard, id, id).await?;
                     }
                 }
-                Changed::Application(_) | Changed::ApiKey => {}
+                Changed::Application(_) | Changed::ApiKey | Changed::Segment(_) => {}
             }
         }
         followed.followed = last;

@@ -12,6 +12,7 @@ pub mod keys; // who is calling, and what that caller may do
 pub mod operations; // batches and notifications, suspensions
 pub mod status;
 pub mod subscribers; // whom to tell
+pub mod segments; // some of them, by a saved filter
 pub mod subscriptions; // what they care about
 pub mod trace; // one thing's whole story // how it all does; whether it is ready
 
@@ -70,6 +71,7 @@ pub struct Service {
     applying: tokio::sync::Mutex<()>,
     readiness: status::Probe,
     imports: tokio::sync::Semaphore,
+    surveys: tokio::sync::Semaphore,
 }
 
 impl Service {
@@ -94,6 +96,7 @@ impl Service {
             applying: tokio::sync::Mutex::new(()),
             readiness: status::Probe::default(),
             imports: tokio::sync::Semaphore::new(imports::CONCURRENT_MAX),
+            surveys: tokio::sync::Semaphore::new(segments::SURVEYS_MAX),
         }))
     }
 
