@@ -10,6 +10,7 @@ pub mod exports; // many of them, as lines, out
 pub mod imports; // many of them, as lines, in
 pub mod keys; // who is calling, and what that caller may do
 pub mod operations; // batches and notifications, suspensions
+pub mod rules; // rules tried on events
 pub mod status;
 pub mod subscribers; // whom to tell
 pub mod segments; // some of them, by a saved filter
@@ -72,6 +73,7 @@ pub struct Service {
     readiness: status::Probe,
     imports: tokio::sync::Semaphore,
     surveys: tokio::sync::Semaphore,
+    rule_tests: tokio::sync::Semaphore,
 }
 
 impl Service {
@@ -97,6 +99,7 @@ impl Service {
             readiness: status::Probe::default(),
             imports: tokio::sync::Semaphore::new(imports::CONCURRENT_MAX),
             surveys: tokio::sync::Semaphore::new(segments::SURVEYS_MAX),
+            rule_tests: tokio::sync::Semaphore::new(rules::CONCURRENT_MAX),
         }))
     }
 
