@@ -253,8 +253,8 @@ mod tests {
                 id   enabled  locale  attributes
                 ann  true             {"age":42}
                 bob  true             {"age":42}
-                POST /v1/segments/preview {"filter":"(age=42)","sample":2,"after":null}
-                POST /v1/segments/preview {"filter":"(age=42)","sample":1,"after":"x"}"#]],
+                POST /v1/segments/preview [application/json] {"filter":"(age=42)","sample":2,"after":null}
+                POST /v1/segments/preview [application/json] {"filter":"(age=42)","sample":1,"after":"x"}"#]],
         )
         .await;
     }
@@ -266,8 +266,8 @@ mod tests {
             vec![(201, json!({"name": "adults"})), told(1, &[], None)],
             expect![[r#"
                 adults is stored: 1 member of 1,500,000 subscribers
-                PUT /v1/segments/adults {"filter":"(age>=18)","description":null}
-                POST /v1/segments/preview {"filter":"(age>=18)","sample":0,"after":null}"#]],
+                PUT /v1/segments/adults [application/json] {"filter":"(age>=18)","description":null}
+                POST /v1/segments/preview [application/json] {"filter":"(age>=18)","sample":0,"after":null}"#]],
         )
         .await;
     }
