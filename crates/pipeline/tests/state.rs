@@ -57,8 +57,8 @@ async fn a_cooldown_lets_one_through_in_a_day() {
             11:00:00 email bob@example.org n-2-0: A 13.0 -> delivered
             12:00:00 crash
             +1d 09:00:00 email alice@example.org n-3-0: A 16.0 -> delivered
-            +1d 11:00:00 email alice@example.org n-4-0: A 17.0 -> delivered
-            +1d 11:00:00 email bob@example.org n-4-1: A 17.0 -> delivered"#]],
+            +1d 11:00:00 email bob@example.org n-4-0: A 17.0 -> delivered
+            +1d 11:00:00 email alice@example.org n-4-1: A 17.0 -> delivered"#]],
     )
     .await;
 }

@@ -18,10 +18,11 @@ use tocsin_matching::{
     shard::{MatchSink, Run, Shard, Subject, Watch},
 };
 use tocsin_model::{
-    application::{Application, ContentTemplates, NotificationClass, Rule, TemplateEngine},
+    application::{Application, ContentTemplates, NotificationClass, Rule, RuleState, TemplateEngine},
     field::{Fields, Row},
     id::{EventBatchId, EventId, Name, SubscriptionId},
     problem::{Problem, closest},
+    time::Timestamp,
 };
 use tocsin_pipeline::Compiled;
 use tocsin_store::records::IndexedSubscription;
@@ -337,7 +338,7 @@ fn subject(subscription: &IndexedSubscription) -> Subject<'_> {
 fn tested(compiled: &Compiled, rule: Option<&serde_json::Value>) -> Result<Tested, ServiceError> {
     let running = &compiled.application;
     let mut application = Application { rules: BTreeMap::new(), ..running.clone() };
-    let (name, rule, path) = match rule {
+    let (name, mut rule, path) = match rule {
         Some(serde_json::Value::String(name)) => {
             let Some((name, rule)) = running.rules.get_key_value(name.as_str()) else {
                 let known: Vec<&str> = running.rules.keys().map(Name::as_str).collect();
@@ -380,6 +381,8 @@ fn tested(compiled: &Compiled, rule: Option<&serde_json::Value>) -> Result<Teste
         return Err(ServiceError::Invalid(vec![problem.hint("try its `SELECT` on a copy of the application")]));
     }
     let (on, class, time) = (rule.on.clone(), rule.subscription.clone(), rule.timeout);
+    // Who matches is asked, not who was told of it before.
+    rule.state = RuleState::default();
     application.rules.insert(name.clone(), rule);
     let rules = RuleSet::compile(&application).map_err(|problems| {
         let prefix = format!("rules.{name}.");
@@ -402,8 +405,8 @@ fn who_matches(mut shard: Shard, tested: &Tested, samples: Vec<Sample>, shown: u
     let mut found = Found { events, shown };
     let began = Instant::now();
     let clock = move || began.elapsed();
-    let watch = Watch { left_out: &[], clock: Some(&clock) };
-    shard.match_rows(EventBatchId(0), &tested.on, &rows, watch, &mut found);
+    let watch = Watch { clock: Some(&clock), ..Watch::default() };
+    shard.match_rows((EventBatchId(0), Timestamp(0)), &tested.on, &rows, watch, &mut found);
     if let Some(late) = found.events.iter().position(|event| !event.failures.is_empty())
         && began.elapsed() > tested.time
     {
