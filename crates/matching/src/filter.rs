@@ -20,7 +20,10 @@ use tocsin_model::{
     value::Value,
 };
 
-use crate::datum::{Datum, Trouble, compare, equal};
+use crate::{
+    datum::{Datum, Trouble, compare, equal},
+    defined::Functions,
+};
 
 use text::{Network, Wildcard, fold};
 
@@ -339,15 +342,23 @@ pub struct CompiledFilter {
     evaluator: Arc<dyn Evaluate>,
 }
 
+/// Reads and checks a filter that calls no functions of the application; see [`compile_with`].
+///
+/// # Errors
+/// Every problem found, with line and column in the filter's text.
+pub fn compile(filter: &Filter, event: &Fields) -> Result<CompiledFilter, Vec<Problem>> {
+    compile_with(filter, event, &Functions::default())
+}
+
 /// Reads and checks a filter for events of a class. Cost: linear in its text, but for regular expressions, whose size
 /// is bounded.
 ///
 /// # Errors
 /// Every problem found, with line and column in the filter's text.
-pub fn compile(filter: &Filter, event: &Fields) -> Result<CompiledFilter, Vec<Problem>> {
+pub fn compile_with(filter: &Filter, event: &Fields, functions: &Functions) -> Result<CompiledFilter, Vec<Problem>> {
     match filter.dialect {
-        Dialect::Cel => cel::compile(&filter.text, event),
-        Dialect::Jmespath => jmespath::compile(&filter.text, event),
+        Dialect::Cel => cel::compile(&filter.text, event, functions),
+        Dialect::Jmespath => jmespath::compile(&filter.text, event, functions),
         Dialect::EventPattern => Err(vec![Problem::at("", "event patterns are not available")]),
     }
 }

@@ -73,6 +73,7 @@ fn application(when: &str, with: &[(&str, &str)]) -> Application {
             },
         )]
         .into(),
+        functions: BTreeMap::new(),
         rules: [(name("near"), rule)].into(),
         ..Application::new(name("quakes"))
     }
