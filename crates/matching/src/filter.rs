@@ -7,6 +7,7 @@
 pub mod cel; // CEL as conditions
 pub mod jmespath; // JMESPath: read, evaluated, as conditions
 pub(crate) mod book; // the distinct filters of a class, and who has which
+pub mod index; // which of them an event meets
 pub mod normal; // the normal form, its encoding, its disjunctions
 pub mod text; // wildcards, addresses, folding: what tests do with text
 

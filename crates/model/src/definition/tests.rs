@@ -1,3 +1,5 @@
+mod schedules;
+
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
 
@@ -280,7 +282,8 @@ fn a_definition_becomes_an_application() {
                 "secs": 10,
                 "nanos": 0
               },
-              "stop_after": 10
+              "stop_after": 10,
+              "schedule": null
             }
           },
           "channels": {
@@ -1158,5 +1161,6 @@ functions:
         functions.eight: the function `eight` is added
         functions.seven: the function `seven` is removed; filters that call it no longer match
         functions.urgent.parameters: it takes `text`, `words` (was `text`)
-        functions.urgent.expression: what it gives is computed otherwise"#]].assert_eq(&told.join("\n"));
+        functions.urgent.expression: what it gives is computed otherwise"#]]
+    .assert_eq(&told.join("\n"));
 }
