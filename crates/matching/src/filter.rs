@@ -9,6 +9,7 @@ pub mod jmespath; // JMESPath: read, evaluated, as conditions
 pub(crate) mod book; // the distinct filters of a class, and who has which
 pub mod index; // which of them an event meets
 pub mod normal; // the normal form, its encoding, its disjunctions
+mod pattern; // event patterns as conditions
 pub mod show; // conditions in words
 pub mod text; // wildcards, addresses, folding: what tests do with text
 
@@ -349,6 +350,7 @@ pub struct CompiledFilter {
     dialect: Dialect,
     condition: Condition,
     exact: bool,
+    matches_empty: bool,
     canonical: Box<[u8]>,
     evaluator: Arc<dyn Evaluate>,
 }
@@ -370,7 +372,7 @@ pub fn compile_with(filter: &Filter, event: &Fields, functions: &Functions) -> R
     match filter.dialect {
         Dialect::Cel => cel::compile(&filter.text, event, functions),
         Dialect::Jmespath => jmespath::compile(&filter.text, event, functions),
-        Dialect::EventPattern => Err(vec![Problem::at("", "event patterns are not available")]),
+        Dialect::EventPattern => pattern::compile(&filter.text, event),
     }
 }
 
@@ -395,7 +397,16 @@ impl CompiledFilter {
             canonical.push(1 + dialect as u8);
             canonical.extend_from_slice(canonical_text.as_bytes());
         }
-        CompiledFilter { dialect, condition, exact, canonical: canonical.into(), evaluator }
+        let canonical = canonical.into();
+        CompiledFilter { dialect, condition, exact, matches_empty: false, canonical, evaluator }
+    }
+
+    /// The same, but it matches an event in which every field is null, whatever its condition says of it.
+    pub fn or_empty(mut self) -> CompiledFilter {
+        self.matches_empty = true;
+        // No canonical form begins so.
+        self.canonical = [&[u8::MAX], &*self.canonical].concat().into();
+        self
     }
 
     /// The dialect it was written in.
@@ -408,7 +419,12 @@ impl CompiledFilter {
         &self.canonical
     }
 
-    /// What must hold for it to match, in normal form.
+    /// Whether it matches an event in which every field is null, whatever its condition says of it.
+    pub fn matches_empty(&self) -> bool {
+        self.matches_empty
+    }
+
+    /// What must hold for it to match, in normal form; but see [`CompiledFilter::matches_empty`].
     pub fn condition(&self) -> &Condition {
         &self.condition
     }

@@ -8,7 +8,11 @@ use serde_json::{Value as Json, json};
 use tocsin_matching::{
     datum::Trouble,
     defined::Functions,
-    filter::{CompiledFilter, compile, compile_with, jmespath::Query},
+    filter::{
+        CompiledFilter, compile, compile_with,
+        index::{Desk, FilterIndex},
+        jmespath::Query,
+    },
 };
 use tocsin_model::{
     application::Function,
@@ -289,10 +293,8 @@ fn an_event_without_data_matches_every_filter() {
         let fields = class(false);
         let row = row(&fields, &event);
         let filter = filter(text, &class(required)).expect("a filter");
-        let asked = filter.condition().holds(&row);
-        let holds = filter.holds(&row).expect("few steps");
-        assert!(asked || !holds);
-        holds
+        assert_eq!(filter.matches_empty(), !required);
+        filter.holds(&row).expect("few steps")
     };
     for text in ["place == 'BC'", "contains_ci(title, 'x')", "`false`", "tags[?@ == 'x']"] {
         assert!(holds(false, text, json!({})), "{text}");
@@ -662,6 +664,10 @@ fn conditions_are_necessary_and_sufficient_where_they_say_so() {
             }
             let row = row(&fields, &event);
             let holds = filter.holds(&row).expect("few steps");
+            if filter.matches_empty() && row.iter().all(Value::is_null) {
+                assert!(holds, "seed {seed}: {text} of an event without any value");
+                continue;
+            }
             let asked = filter.condition().holds(&row);
             assert!(asked || !holds, "seed {seed}: {text}\n  of {event}: {:?} is not necessary", filter.condition());
             let exact = filter.is_exact();
@@ -675,6 +681,47 @@ fn conditions_are_necessary_and_sufficient_where_they_say_so() {
     if all.get() > 1000 {
         assert!(exact.get() * 3 > all.get(), "{} of {} are exact", exact.get(), all.get());
     }
+}
+
+#[test]
+fn the_index_finds_what_the_evaluator_does() {
+    with_seeds(60, |seed| {
+        let mut rng = Rng::with_seed(seed);
+        let fields = class(rng.bool());
+        let filters: Vec<(String, CompiledFilter)> = (0..40)
+            .map(|_| {
+                let depth = rng.usize(0..3);
+                let text = random_filter(&mut rng, depth);
+                let filter =
+                    filter(&text, &fields).unwrap_or_else(|problems| panic!("seed {seed}: {text}: {problems:?}"));
+                (text, filter)
+            })
+            .collect();
+        let mut index = FilterIndex::new();
+        for (number, (_, filter)) in filters.iter().enumerate() {
+            index.insert(number as u32, filter);
+        }
+        // Some go again.
+        let gone: Vec<bool> = filters.iter().map(|_| rng.u8(0..4) == 0).collect();
+        for (number, (_, filter)) in filters.iter().enumerate().filter(|(number, _)| gone[*number]) {
+            index.remove(number as u32, filter);
+        }
+        let mut desk = Desk::new();
+        for round in 0..8 {
+            let mut event = if round == 0 { json!({}) } else { random_event(&mut rng) };
+            if fields[0].required {
+                event.as_object_mut().expect("an object").entry("title").or_insert(json!("ab"));
+            }
+            let row = row(&fields, &event);
+            let mut found = Vec::new();
+            index.matching(&row, &mut desk, &mut found);
+            found.sort_unstable();
+            let holds = |number: &u32| !gone[*number as usize] && filters[*number as usize].1.holds(&row) == Ok(true);
+            let expected: Vec<u32> = (0..filters.len() as u32).filter(holds).collect();
+            let text = |numbers: &[u32]| numbers.iter().map(|at| filters[*at as usize].0.clone()).collect::<Vec<_>>();
+            assert_eq!(text(&found), text(&expected), "seed {seed}: {event}");
+        }
+    });
 }
 
 #[test]

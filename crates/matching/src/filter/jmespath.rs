@@ -32,7 +32,7 @@ use std::{fmt::Write, sync::Arc};
 
 use tocsin_model::{field::Fields, filter::Dialect, problem::Problem, value::Value};
 
-use super::{CompiledFilter, Condition, Evaluate, How, Path};
+use super::{CompiledFilter, Evaluate};
 use crate::{
     datum::{Datum, Trouble},
     defined::Functions,
@@ -45,27 +45,20 @@ use syntax::{Kind, Node};
 pub(super) fn compile(text: &str, event: &Fields, functions: &Functions) -> Result<CompiledFilter, Vec<Problem>> {
     let mut root = parse::parse(text, functions).map_err(|problem| vec![problem])?;
     check::check(&mut root, text, event)?;
-    let (mut condition, exact) = lower::lower(&root, event);
+    let (condition, exact) = lower::lower(&root, event);
     let demands = event.iter().any(|field| field.required || !field.default.is_null());
-    if !demands {
-        condition = Condition::Any(vec![nothing(event), condition]);
-    }
     let mut canonical = String::new();
     if !exact {
         print(&root, &mut canonical);
     }
     let evaluator = Arc::new(JmespathFilter { root, event: event.clone(), demands });
-    Ok(CompiledFilter::new(Dialect::Jmespath, condition, exact, &canonical, evaluator))
+    let filter = CompiledFilter::new(Dialect::Jmespath, condition, exact, &canonical, evaluator);
+    Ok(if demands { filter } else { filter.or_empty() })
 }
 
 /// Whether the language has a function of this name.
 pub(crate) fn is_built_in(name: &str) -> bool {
     functions::Function::named(name).is_some()
-}
-
-/// That no field has a value.
-fn nothing(event: &Fields) -> Condition {
-    Condition::All((0..event.len()).map(|at| Condition::test(Path::field(at), How::Missing)).collect())
 }
 
 #[derive(Debug)]
