@@ -163,6 +163,8 @@ pub(crate) struct RuleBody {
     rule: String,
     /// Its alternatives; a subscription that several of them find is matched once.
     branches: Vec<BranchBody>,
+    /// What it remembers, and so which matches are not told.
+    remembers: Vec<String>,
     /// How its query in SQL is run, in the store's words, if it has one.
     query: Vec<String>,
     /// What its author should know.
@@ -200,6 +202,7 @@ impl From<RuleExplanation> for RuleBody {
         RuleBody {
             rule: rule.rule.to_string(),
             branches: branches.collect(),
+            remembers: rule.remembers,
             query: rule.query,
             warnings: rule.warnings,
         }
