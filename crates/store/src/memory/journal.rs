@@ -11,7 +11,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tocsin_model::{
     event::{EventBatch, PackedEvents},
-    id::{EventBatchId, Name, NotificationBatchId, WorkItemId},
+    id::{ChangeSequence, EventBatchId, Name, NotificationBatchId, WorkItemId},
     notification::{NotificationHead, Notifications},
     receipt::Attempt,
     time::Timestamp,
@@ -60,6 +60,7 @@ struct Last {
     suspension: u64,
     firing: u64,
     token: u64,
+    sees: ChangeSequence,
 }
 
 struct Events {
@@ -367,6 +368,7 @@ impl Journal for MemoryJournal {
             return Ok(if same { Accepted::Duplicate(*id) } else { Accepted::KeyReused(*id) });
         }
         state.last.event_batch += 1;
+        state.last.sees = state.last.sees.max(new.sees);
         let id = EventBatchId(state.last.event_batch);
         if let Some(idempotency) = new.idempotency {
             state.keys.insert(idempotency.key, (idempotency, id));
@@ -381,6 +383,7 @@ impl Journal for MemoryJournal {
             source: new.source,
             received_at: new.received_at,
             accepted_at: new.accepted_at,
+            sees: Some(state.last.sees),
             events: new.events,
         };
         state.event_batches.insert(id.0, Events { batch, state: EventBatchState::Accepted, open: 0, closed_at: None });
@@ -570,6 +573,10 @@ impl Journal for MemoryJournal {
             (EventBatch { events: packed, ..events.batch.clone() }, events.state.clone())
         };
         Ok(state.event_batches.range(..before).rev().take(limit).map(|(_, events)| without_events(events)).collect())
+    }
+
+    async fn oldest_place(&self) -> Result<Option<ChangeSequence>, StoreError> {
+        Ok(self.state.lock().waiting().next().and_then(|(_, batch)| batch.sees))
     }
 
     async fn rematch(&self, application: &Name) -> Result<u64, StoreError> {
