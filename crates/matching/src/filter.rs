@@ -5,6 +5,7 @@
 //! Where it says less, an event that meets the condition is put to the filter's own evaluator.
 
 pub mod cel; // CEL as conditions
+pub mod jmespath; // JMESPath: read, evaluated, as conditions
 pub(crate) mod book; // the distinct filters of a class, and who has which
 pub mod normal; // the normal form, its encoding, its disjunctions
 pub mod text; // wildcards, addresses, folding: what tests do with text
@@ -346,7 +347,7 @@ pub struct CompiledFilter {
 pub fn compile(filter: &Filter, event: &Fields) -> Result<CompiledFilter, Vec<Problem>> {
     match filter.dialect {
         Dialect::Cel => cel::compile(&filter.text, event),
-        Dialect::Jmespath => Err(vec![Problem::at("", "filters in JMESPath are not available")]),
+        Dialect::Jmespath => jmespath::compile(&filter.text, event),
         Dialect::EventPattern => Err(vec![Problem::at("", "event patterns are not available")]),
     }
 }

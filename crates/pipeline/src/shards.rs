@@ -22,6 +22,7 @@ use tocsin_matching::{
 use tocsin_model::{
     field::Row,
     id::{EventBatchId, Name, SubscriberNumber, SubscriptionId},
+    problem::Problem,
 };
 use tocsin_store::records::IndexedSubscription;
 
@@ -239,17 +240,19 @@ impl Keeper {
     }
 
     fn change(&mut self, change: Change) {
-        let changed = catch_unwind(AssertUnwindSafe(|| match &change {
-            Change::Put(subscription) => put(&mut self.shard, subscription).map_err(|problem| problem.to_string()),
-            Change::Remove(id) => {
-                self.shard.remove(*id);
-                Ok(())
-            }
-        }));
-        if let Err(problem) = changed.unwrap_or_else(|_| Err("it made the index panic".to_owned())) {
-            let (Change::Put(IndexedSubscription { id, .. }) | Change::Remove(id)) = change;
+        let subscription = match change {
+            Change::Put(subscription) => subscription,
+            Change::Remove(id) => return self.shard.remove(id),
+        };
+        let id = subscription.id;
+        let put = catch_unwind(AssertUnwindSafe(|| put(&mut self.shard, &subscription)));
+        let put = put.unwrap_or_else(|_| {
+            self.shard.remove(id);
+            Err(Problem::at("", "it made the index panic"))
+        });
+        if let Err(problem) = put {
             metrics::counter!("match_unusable_subscriptions_total").increment(1);
-            tracing::warn!(application = %self.application, subscription = %id, problem, "a subscription cannot be matched");
+            tracing::warn!(application = %self.application, subscription = %id, %problem, "a subscription cannot be matched");
         }
     }
 
@@ -271,7 +274,7 @@ impl Keeper {
     }
 }
 
-fn put(shard: &mut Shard, subscription: &IndexedSubscription) -> Result<(), tocsin_model::problem::Problem> {
+fn put(shard: &mut Shard, subscription: &IndexedSubscription) -> Result<(), Problem> {
     let subject = Subject {
         id: subscription.id,
         class: &subscription.class,
@@ -281,4 +284,95 @@ fn put(shard: &mut Shard, subscription: &IndexedSubscription) -> Result<(), tocs
     };
     // It was checked when it was stored; a class that changed since may still make it unusable.
     shard.put(subject).inspect_err(|_| shard.remove(subscription.id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tocsin_model::{id::EventId, subscription::Terms, time::Timestamp, value::Value};
+
+    const DEFINITION: &str = r#"
+        application: notes
+        events: { note: { fields: { number: integer } } }
+        subscriptions: { above: { fields: { number: integer } } }
+        notifications: { told: { fields: { number: integer }, content: { templates: { base: { text: "{{ number }}" } } } } }
+        rules: { higher: { on: note, subscription: above, notify: told, when: event.number > sub.number } }
+        channels: { log: { protocol: file, options: { path: log } } }
+    "#;
+
+    fn name(text: &str) -> Name {
+        text.parse().expect("a name")
+    }
+
+    fn above(id: u64, number: i64) -> IndexedSubscription {
+        IndexedSubscription {
+            id: SubscriptionId(id),
+            subscriber: SubscriberNumber(id),
+            class: name("above"),
+            values: format!(r#"{{"number":{number}}}"#).into(),
+            terms: Terms::default(),
+            created_at: Timestamp(0),
+            channel: Some(name("log")),
+        }
+    }
+
+    fn note(id: u64, number: i64) -> Arc<[UnpackedBatch]> {
+        let rows = vec![vec![Value::Integer(number)].into()];
+        [UnpackedBatch { id: EventBatchId(id), class: name("note"), rows, left_out: Vec::new() }].into()
+    }
+
+    fn told(cut: &Cut) -> Vec<(EventId, u64)> {
+        let each = cut.batches.iter().flat_map(|cut| {
+            let events = cut.notifications.event_of_each();
+            events.zip(cut.notifications.subscriptions.iter().map(|id| id.0)).collect::<Vec<_>>()
+        });
+        let mut told: Vec<(EventId, u64)> = each.collect();
+        told.sort_unstable();
+        told
+    }
+
+    #[test]
+    fn a_batch_sees_the_changes_before_it_and_none_after_it_on_every_shard() {
+        let compiled = crate::compile_text(DEFINITION, 1, &|_| None).expect("it compiles");
+        for count in [1, 2, 4] {
+            let mut shards = Shards::start(&name("notes"), &compiled.rules, count).expect("threads");
+            (1..=100).for_each(|id| shards.put(above(id, 0)).expect("its owner lives"));
+            shards.match_batches(&note(1, 5)).expect("its owner lives");
+            (1..=50).for_each(|id| shards.remove(SubscriptionId(id)).expect("its owner lives"));
+            shards.match_batches(&note(2, 5)).expect("its owner lives");
+            (51..=100).for_each(|id| shards.put(above(id, 9)).expect("its owner lives"));
+            shards.match_batches(&note(3, 5)).expect("its owner lives");
+            (1..=10).for_each(|id| shards.put(above(id, 1)).expect("its owner lives"));
+            let cut = shards.match_and_cut(note(4, 5)).expect("its owner lives");
+            let of = |batch: u64| EventId { batch: EventBatchId(batch), ordinal: 0 };
+            let expected = (1..=100).map(|id| (of(1), id));
+            let expected = expected.chain((51..=100).map(|id| (of(2), id))).chain((1..=10).map(|id| (of(4), id)));
+            assert_eq!(told(&cut), expected.collect::<Vec<_>>(), "{count} shards");
+            assert_eq!((cut.report.shards, cut.report.subscriptions), (count, 60));
+            assert_eq!(cut.batches.len(), 1, "what the shards cut is joined");
+            assert!(shards.match_and_cut(Vec::new().into()).expect("its owner lives").batches.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_matched_is_left_out() {
+        let compiled = crate::compile_text(DEFINITION, 1, &|_| None).expect("it compiles");
+        let mut shards = Shards::start(&name("notes"), &compiled.rules, 2).expect("threads");
+        shards.put(above(1, 0)).expect("its owner lives");
+        shards.put(above(2, 0)).expect("its owner lives");
+        shards.put(IndexedSubscription { class: name("gone"), ..above(1, 0) }).expect("its owner lives");
+        assert_eq!(told(&shards.match_and_cut(note(1, 5)).expect("its owner lives")).len(), 1);
+    }
+
+    #[test]
+    fn subscribers_are_spread_evenly_and_always_alike() {
+        for shards in [1, 2, 3, 8, SHARDS_MAX] {
+            let mut counts = vec![0_usize; shards];
+            (1..=64_000).for_each(|number| counts[place(SubscriberNumber(number), shards)] += 1);
+            let even = 64_000 / shards;
+            assert!(counts.iter().all(|count| count.abs_diff(even) < even / 10), "{counts:?}");
+        }
+        let places: Vec<usize> = (1..=10).map(|number| place(SubscriberNumber(number), 8)).collect();
+        assert_eq!(places, [4, 1, 6, 3, 0, 5, 2, 7, 4, 1]);
+    }
 }

@@ -164,6 +164,20 @@ CREATE TABLE rule_stops (
 ) STRICT, WITHOUT ROWID;
 ",
     "
+-- How far the schedules of rules have come: up to when they are dealt with, and after which event batch the next run
+-- begins.
+CREATE TABLE schedule_runs (
+    application TEXT NOT NULL,
+    rule TEXT NOT NULL,
+    schedule TEXT NOT NULL,
+    due_at INTEGER NOT NULL,
+    after INTEGER NOT NULL,
+    skipped INTEGER NOT NULL,
+    skipped_at INTEGER,
+    PRIMARY KEY (application, rule, schedule)
+) STRICT, WITHOUT ROWID;
+",
+    "
 -- What event batches see of the records: from the batch `first` on, up to the change `sees`. A row only where it differs
 -- from the batch before; batches before the first row have no place.
 CREATE TABLE places (first INTEGER PRIMARY KEY, sees INTEGER NOT NULL) STRICT;
