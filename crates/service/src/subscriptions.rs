@@ -276,6 +276,19 @@ pub(crate) fn check(draft: Draft<'_>, class: &Class) -> Result<NewSubscription, 
     }
 }
 
+/// Values and filter of a subscription that need not be stored.
+pub(crate) fn check_subject(
+    values: &str,
+    filter: Option<FilterDraft>,
+    class: &Class,
+) -> Result<(Box<str>, Option<Filter>), Vec<Problem>> {
+    let mut problems = Vec::new();
+    let values = check_values(values, &class.fields).map_err(|found| problems.extend(found)).unwrap_or_default();
+    let filter = filter.map(|filter| check_filter(filter, class)).transpose();
+    let filter = filter.map_err(|found| problems.extend(found)).unwrap_or_default();
+    if problems.is_empty() { Ok((values, filter)) } else { Err(problems) }
+}
+
 /// The filter, if its dialect is one of the class's and the rules of the class can evaluate it.
 fn check_filter(draft: FilterDraft, class: &Class) -> Result<Filter, Vec<Problem>> {
     let Some(first) = class.filter.first() else {
