@@ -305,8 +305,7 @@ impl Matched {
         let rules = self.compiled.rules.clone();
         let unpack = |(batch, fields): (&EventBatch, Fields)| match rules.rows(batch, &fields) {
             Ok(rows) => {
-                let unpacked =
-                    UnpackedBatch { id: batch.id, class: batch.class.clone(), rows, left_out: Vec::new() };
+                let unpacked = UnpackedBatch { id: batch.id, class: batch.class.clone(), rows, left_out: Vec::new() };
                 Some((batch.sees, unpacked))
             }
             Err(damaged) => {

@@ -24,6 +24,12 @@ pub const STEPS: &[Metric] = &[
     counter("match_notifications_total", "", "Notifications made."),
     counter("match_rule_failures_total", "", "Pairs of event and subscription that no rule could decide, so no match."),
     counter("match_unusable_subscriptions_total", "", "Stored subscriptions that do not fit their class any more."),
+    counter("match_index_rebuilds_total", "", "Match indexes that were lost and built anew."),
+    counter(
+        "match_displaced_batches_total",
+        "",
+        "Times that batches were matched by a later state than they should see.",
+    ),
     counter("format_panics_total", "", "Notifications whose formatting broke; they are suspended."),
     counter("deliver_attempts_total", "channel, outcome", "Attempts, by what the far side made of them."),
     histogram("deliver_duration_seconds", "channel", "One attempt, from handing over to the far side's answer."),
