@@ -17,6 +17,7 @@ pub mod versions; // old batches are read by the version that packed them
 mod follow_changes; // keeps the match index true to the records, as of a place of their change feed
 mod places; // where submissions stand among the changes
 mod shards; // the match index, split over threads that share nothing
+mod run_queries; // rules in SQL, beside the index
 mod running; // an application's open channels and their workers
 mod upkeep; // clockwork: retention
 

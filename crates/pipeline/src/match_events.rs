@@ -10,14 +10,14 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tocsin_matching::cut::{CutBatch, RuleFailure};
 use tocsin_model::{
     event::EventBatch,
-    field::Fields,
+    field::{Fields, Row},
     id::{ChangeSequence, EventBatchId, Name},
     notification::NotificationHead,
     time::Timestamp,
 };
 use tocsin_store::{
     error::StoreError,
-    journal::{Arrivals, ClaimedEvents, NewNotificationBatch, Step},
+    journal::{Arrivals, ClaimedEvents, NewFiring, NewNotificationBatch, Step},
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -29,7 +29,7 @@ use crate::{
     Flow,
     compile::Compiled,
     follow_changes::{Followed, Lost},
-    keep_busy,
+    keep_busy, run_queries,
     shards::{Cut, IndexReport, UnpackedBatch, shard_count},
 };
 
@@ -141,7 +141,7 @@ impl Matcher {
     /// Matches an application by this version and index from now on.
     pub fn install(&mut self, compiled: Arc<Compiled>, mut followed: Followed) {
         // If a shard is gone already, matching will find that out.
-        let report = keep_busy(|| followed.settle()).map_or_else(|_| IndexReport::default(), |cut| cut.report);
+        let report = keep_busy(|| followed.settle()).unwrap_or_default();
         self.applications.insert(compiled.application.name.clone(), Matched { compiled, followed, report });
         self.report();
     }
@@ -268,7 +268,7 @@ impl Matched {
     /// Takes the next step to a place. Gives whether the index is there, and whole again if it was lost.
     async fn follow(&mut self, flow: &Flow, name: &Name, place: ChangeSequence) -> Result<bool, StoreError> {
         let arrived = match self.followed.step_to(&*flow.records, place).await {
-            Ok(true) => keep_busy(|| self.followed.settle()).map(|cut| self.report = cut.report).map(|()| true),
+            Ok(true) => keep_busy(|| self.followed.settle()).map(|report| self.report = report).map(|()| true),
             Ok(false) => Ok(false),
             Err(Lost::Store(error)) => return Err(error),
             Err(lost) => {
@@ -304,23 +304,18 @@ impl Matched {
         }
         let rules = self.compiled.rules.clone();
         let unpack = |(batch, fields): (&EventBatch, Fields)| match rules.rows(batch, &fields) {
-            Ok(rows) => {
-                let unpacked = UnpackedBatch { id: batch.id, class: batch.class.clone(), rows, left_out: Vec::new() };
-                Some((batch.sees, unpacked))
-            }
+            Ok(rows) => Some(Readable { batch: batch.clone(), fields, rows: rows.into() }),
             Err(damaged) => {
                 failed.insert(batch.id, damaged.to_string());
                 None
             }
         };
-        let mut unpacked: Vec<(Option<ChangeSequence>, UnpackedBatch)> =
-            keep_busy(|| fields.into_iter().filter_map(unpack).collect());
-        let cut = loop {
-            let runs = runs_of(unpacked);
-            let cut = self.cut(flow, name, &runs).await?;
-            self.report = cut.report;
+        let mut readable: Vec<Readable> = keep_busy(|| fields.into_iter().filter_map(unpack).collect());
+        let (cut, firings) = loop {
+            let (cut, firings) = self.cut(flow, name, &readable).await?;
+            self.report = self.followed.with_queries(cut.report);
             if cut.panicked.is_empty() {
-                break cut;
+                break (cut, firings);
             }
             for (id, rule) in &cut.panicked {
                 let reason = match rule {
@@ -330,12 +325,9 @@ impl Matched {
                 failed.insert(*id, reason);
             }
             // The others are matched anew, as if it had not been there.
-            let all = runs.iter().flat_map(|run| run.batches.iter().map(|batch| (run.sees, batch)));
-            unpacked = all
-                .filter(|(_, batch)| !failed.contains_key(&batch.id))
-                .map(|(sees, batch)| (sees, batch.clone()))
-                .collect();
+            readable.retain(|readable| !failed.contains_key(&readable.batch.id));
         };
+        step.firings.extend(firings);
         let mut oldest = now;
         for events in batches {
             match failed.remove(&events.batch.id) {
@@ -353,12 +345,17 @@ impl Matched {
         Ok(())
     }
 
-    /// Has the shards match runs of batches, each as of its place, and gives what they made of all. An index that is
-    /// lost on the way is built anew, and all runs are matched by that.
-    async fn cut(&mut self, flow: &Flow, name: &Name, runs: &[Run]) -> Result<Cut, StoreError> {
+    /// Has the shards match batches, each as of its place, and gives what they made of all, with the queries that failed.
+    /// An index that is lost on the way is built anew, and all are matched by that.
+    async fn cut(
+        &mut self,
+        flow: &Flow,
+        name: &Name,
+        batches: &[Readable],
+    ) -> Result<(Cut, Vec<NewFiring>), StoreError> {
         let mut rebuilds = 0;
         loop {
-            match self.try_cut(flow, name, runs).await {
+            match self.try_cut(flow, name, batches).await {
                 Ok(cut) => return Ok(cut),
                 Err(Lost::Store(error)) => {
                     // What the shards have made so far is of no use to the next quantum.
@@ -367,24 +364,38 @@ impl Matched {
                 }
                 Err(lost) if rebuilds < REBUILDS_MAX => {
                     rebuilds += 1;
-                    let first = runs.first().and_then(|run| run.sees).unwrap_or_else(|| flow.places.newest());
-                    self.rebuild(flow, name, first, &lost).await?;
+                    let first = batches.first().and_then(|readable| readable.batch.sees);
+                    self.rebuild(flow, name, first.unwrap_or_else(|| flow.places.newest()), &lost).await?;
                 }
                 Err(lost) => return Err(StoreError::unavailable(lost)),
             }
         }
     }
 
-    async fn try_cut(&mut self, flow: &Flow, name: &Name, runs: &[Run]) -> Result<Cut, Lost> {
-        let Some((last, before)) = runs.split_last() else {
-            return Ok(keep_busy(|| self.followed.settle())?);
-        };
-        for run in before {
-            self.go_to(flow, name, run.sees).await?;
-            keep_busy(|| self.followed.shards().match_batches(&run.batches))?;
+    async fn try_cut(&mut self, flow: &Flow, name: &Name, batches: &[Readable]) -> Result<(Cut, Vec<NewFiring>), Lost> {
+        let mut firings = Vec::new();
+        let mut runs = batches.chunk_by(|one, next| one.batch.sees == next.batch.sees).peekable();
+        while let Some(run) = runs.next() {
+            self.go_to(flow, name, run[0].batch.sees).await?;
+            let now = flow.clock.now();
+            let unpacked: Arc<[UnpackedBatch]> =
+                keep_busy(|| run.iter().map(|readable| self.query(readable, &mut firings, now)).collect());
+            if runs.peek().is_some() {
+                keep_busy(|| self.followed.shards().match_batches(&unpacked))?;
+            } else {
+                return Ok((keep_busy(|| self.followed.shards().match_and_cut(unpacked))?, firings));
+            }
         }
-        self.go_to(flow, name, last.sees).await?;
-        Ok(keep_busy(|| self.followed.shards().match_and_cut(last.batches.clone()))?)
+        Ok((Cut::default(), firings))
+    }
+
+    /// Runs the queries that a batch fires by the tables as they stand, and gives the batch for the shards. Queries that
+    /// fail are listed.
+    fn query(&mut self, readable: &Readable, failed: &mut Vec<NewFiring>, now: Timestamp) -> UnpackedBatch {
+        let Readable { batch, fields, rows } = readable;
+        let told = self.followed.queries().map_or_else(Vec::new, |queries| run_queries::run(queries, batch, fields));
+        failed.extend(run_queries::failed(&self.compiled, batch.id, &told, now));
+        UnpackedBatch { id: batch.id, class: batch.class.clone(), rows: rows.clone(), left_out: Vec::new(), told }
     }
 
     /// Brings the index to a place; where the records do not remember it any more, the index stays where it stands.
@@ -415,15 +426,14 @@ impl Matched {
         tracing::warn!(application = %name, reason = %lost, "the match index is built anew");
         metrics::counter!("match_index_rebuilds_total").increment(1);
         self.followed = build(flow, &self.compiled, place).await?;
-        self.report = keep_busy(|| self.followed.settle()).map_err(StoreError::unavailable)?.report;
+        self.report = keep_busy(|| self.followed.settle()).map_err(StoreError::unavailable)?;
         Ok(())
     }
 }
 
 /// Builds the index of a version as of a place.
 pub(crate) async fn build(flow: &Flow, compiled: &Compiled, place: ChangeSequence) -> Result<Followed, StoreError> {
-    let (name, shards) = (&compiled.application.name, shard_count(flow.options.match_shards));
-    let built = Followed::build(&*flow.records, name, &compiled.rules, shards, place).await;
+    let built = Followed::build(&*flow.records, compiled, shard_count(flow.options.match_shards), place).await;
     built.map_err(|lost| match lost {
         Lost::Store(error) => error,
         lost => StoreError::unavailable(lost),
@@ -436,21 +446,12 @@ pub(crate) async fn place_wanted(flow: &Flow) -> Result<ChangeSequence, StoreErr
     Ok(flow.journal.oldest_place().await?.map_or(settled, |oldest| oldest.min(settled)))
 }
 
-/// Batches, one after the other, that see the same.
-struct Run {
-    sees: Option<ChangeSequence>,
-    batches: Arc<[UnpackedBatch]>,
-}
-
-fn runs_of(batches: Vec<(Option<ChangeSequence>, UnpackedBatch)>) -> Vec<Run> {
-    let mut runs: Vec<(Option<ChangeSequence>, Vec<UnpackedBatch>)> = Vec::new();
-    for (sees, batch) in batches {
-        match runs.last_mut() {
-            Some((same, run)) if *same == sees => run.push(batch),
-            _ => runs.push((sees, vec![batch])),
-        }
-    }
-    runs.into_iter().map(|(sees, batches)| Run { sees, batches: batches.into() }).collect()
+/// A batch that could be unpacked.
+struct Readable {
+    batch: EventBatch,
+    /// Those that it was packed with.
+    fields: Fields,
+    rows: Arc<[Row]>,
 }
 
 /// The fields that a batch was packed with; the inner error says why nobody can know.

@@ -1,0 +1,63 @@
+//! Rules in SQL: their queries are run over each event batch after the index has answered, and what they find is cut
+//! into the same notification batches. A query that fails is a firing that did not happen; the batch goes on without it.
+
+use tocsin_matching::{
+    cut::NotificationCutter,
+    shard::{Shard, Told},
+};
+use tocsin_model::{event::EventBatch, field::Fields, id::EventBatchId, time::Timestamp};
+use tocsin_store::{
+    journal::{FiringStatus, NewFiring},
+    queries::{QueryFiring, QueryTables},
+};
+
+use crate::{compile::Compiled, shards::UnpackedBatch};
+
+/// Runs the queries that a batch fires. They see the subscriptions that the index sees.
+pub(crate) fn run(queries: &mut QueryTables, batch: &EventBatch, fields: &Fields) -> Vec<QueryFiring> {
+    // A damaged batch is set aside before it comes here.
+    let firings = queries.run(batch, fields, |_| true).unwrap_or_default();
+    for firing in &firings {
+        metrics::histogram!("match_query_duration_seconds").record(firing.took);
+    }
+    firings
+}
+
+/// Gives what the queries of a batch found to the cutter, as far as it concerns the subscriptions of this shard.
+pub(crate) fn tell(shard: &Shard, batch: &UnpackedBatch, cutter: &mut NotificationCutter) {
+    for firing in &batch.told {
+        let (Ok(matches), Some(rule)) = (&firing.outcome, shard.rules().number(firing.rule.as_str())) else { continue };
+        let told = matches.iter().map(|found| Told {
+            event_ordinal: found.event,
+            subscription: found.subscription,
+            given: &found.values,
+        });
+        shard.tell(batch.id, rule, &batch.rows, told, cutter);
+    }
+}
+
+/// The firings of a batch that failed, as the journal lists them.
+pub(crate) fn failed(
+    compiled: &Compiled,
+    batch: EventBatchId,
+    firings: &[QueryFiring],
+    now: Timestamp,
+) -> Vec<NewFiring> {
+    let failed = firings.iter().filter_map(|firing| Some((firing, firing.outcome.as_ref().err()?)));
+    failed
+        .map(|(firing, reason)| {
+            let application = compiled.application.name.clone();
+            metrics::counter!("match_failed_firings_total").increment(1);
+            tracing::warn!(%application, rule = %firing.rule, %batch, reason, "a query failed");
+            NewFiring {
+                application,
+                rule: firing.rule.clone(),
+                batch,
+                status: FiringStatus::Failed,
+                reason: reason.clone(),
+                run: None,
+                at: now,
+            }
+        })
+        .collect()
+}
