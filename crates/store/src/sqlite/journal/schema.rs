@@ -178,6 +178,11 @@ CREATE TABLE schedule_runs (
 ) STRICT, WITHOUT ROWID;
 ",
     "
+-- What event batches see of the records: from the batch `first` on, up to the change `sees`. A row only where it differs
+-- from the batch before; batches before the first row have no place.
+CREATE TABLE places (first INTEGER PRIMARY KEY, sees INTEGER NOT NULL) STRICT;
+",
+    "
 -- What matching remembers, in pages that only matching can read. The number is 64 bits without a sign.
 CREATE TABLE states (
     id INTEGER PRIMARY KEY,
