@@ -1,25 +1,17 @@
 //! 2. Event batches meet the index: matches, cut into notification batches.
 //!
 //! One matcher takes the batches in the order of their acceptance, a quantum at a time: whatever waits, within bounds;
-//! nobody waits for a clock. While one quantum is on its way to disk the next is matched, and they are committed in
-//! order.
+//! nobody waits for a clock. The index is brought to the place of each batch among the changes of the records before the
+//! batch is matched, and changes that come after a batch never hold it up. While one quantum is on its way to disk the
+//! next is matched, and they are committed in order.
 
-use std::{
-    collections::BTreeMap,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use tocsin_matching::{
-    cut::{CutBatch, NotificationCutter, RuleFailure},
-    rule::RuleSet,
-    shard::Shard,
-};
+use tocsin_matching::cut::{CutBatch, RuleFailure};
 use tocsin_model::{
     event::EventBatch,
     field::Fields,
-    id::{EventBatchId, Name},
+    id::{ChangeSequence, EventBatchId, Name},
     notification::NotificationHead,
     time::Timestamp,
 };
@@ -28,7 +20,7 @@ use tocsin_store::{
     journal::{Arrivals, ClaimedEvents, NewNotificationBatch, Step},
 };
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     task::JoinHandle,
 };
 use tokio_util::sync::CancellationToken;
@@ -36,14 +28,17 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Flow,
     compile::Compiled,
-    follow_changes::{self, FollowedShard},
+    follow_changes::{Followed, Lost},
     keep_busy,
+    shards::{Cut, IndexReport, UnpackedBatch, shard_count},
 };
 
 /// A matcher that dies with its batches claimed loses them after this time.
 const LEASE: Duration = Duration::from_secs(300);
 /// How long to wait after the store failed.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(500);
+/// How often an index that was lost is built anew for one quantum.
+const REBUILDS_MAX: usize = 3;
 
 /// The channel of notifications whose subscriber had no usable device when they were made.
 pub fn unassigned_channel() -> Name {
@@ -53,7 +48,7 @@ pub fn unassigned_channel() -> Name {
 /// What the matcher is told between two quanta.
 pub(crate) enum Command {
     /// Match with this version and index from now on.
-    Install(Arc<Compiled>, Box<FollowedShard>, oneshot::Sender<()>),
+    Install(Arc<Compiled>, Box<Followed>, oneshot::Sender<()>),
     /// Stop matching this application.
     Remove(Name, oneshot::Sender<()>),
 }
@@ -61,7 +56,19 @@ pub(crate) enum Command {
 /// An application that is being matched.
 struct Matched {
     compiled: Arc<Compiled>,
-    followed: FollowedShard,
+    followed: Followed,
+    report: IndexReport,
+}
+
+/// What the index of an application holds, and where it stands.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct IndexStatus {
+    /// The version by which it matches.
+    pub version: u32,
+    /// What it holds.
+    pub report: IndexReport,
+    /// Every change up to here is in it.
+    pub place: ChangeSequence,
 }
 
 /// A quantum that is being committed.
@@ -76,12 +83,13 @@ pub(crate) struct Matcher {
     applications: BTreeMap<Name, Matched>,
     commands: mpsc::Receiver<Command>,
     arrivals: Arrivals,
+    changes: watch::Receiver<ChangeSequence>,
 }
 
 impl Matcher {
     pub fn new(flow: Arc<Flow>, commands: mpsc::Receiver<Command>) -> Self {
-        let arrivals = flow.journal.arrivals();
-        Matcher { flow, applications: BTreeMap::new(), commands, arrivals }
+        let (arrivals, changes) = (flow.journal.arrivals(), flow.records.newest_change());
+        Matcher { flow, applications: BTreeMap::new(), commands, arrivals, changes }
     }
 
     /// Matches until `stop`; what is claimed then is finished first.
@@ -91,6 +99,9 @@ impl Matcher {
             while let Ok(command) = self.commands.try_recv() {
                 self.obey(command);
             }
+            self.changes.mark_unchanged();
+            // Before the claim: what is claimed later sees at least this.
+            let settled = self.flow.places.settled();
             let claimed = if stop.is_cancelled() { Ok(Vec::new()) } else { self.claim().await };
             match claimed {
                 Ok(claimed) if !claimed.is_empty() => {
@@ -107,10 +118,14 @@ impl Matcher {
                     if stop.is_cancelled() {
                         return;
                     }
+                    if !self.follow(settled).await {
+                        continue;
+                    }
                     tokio::select! {
                         () = stop.cancelled() => {}
                         Some(command) = self.commands.recv() => self.obey(command),
                         Ok(()) = self.arrivals.events.changed() => {}
+                        Ok(()) = self.changes.changed() => {}
                         () = tokio::time::sleep(LEASE) => {}
                     }
                 }
@@ -124,8 +139,10 @@ impl Matcher {
     }
 
     /// Matches an application by this version and index from now on.
-    pub fn install(&mut self, compiled: Arc<Compiled>, followed: FollowedShard) {
-        self.applications.insert(compiled.application.name.clone(), Matched { compiled, followed });
+    pub fn install(&mut self, compiled: Arc<Compiled>, mut followed: Followed) {
+        // If a shard is gone already, matching will find that out.
+        let report = keep_busy(|| followed.settle()).map_or_else(|_| IndexReport::default(), |cut| cut.report);
+        self.applications.insert(compiled.application.name.clone(), Matched { compiled, followed, report });
         self.report();
     }
 
@@ -150,7 +167,25 @@ impl Matcher {
         self.flow.journal.claim_events(options.quantum_batches, options.quantum_bytes, &[], LEASE, now).await
     }
 
-    /// Matches a quantum; each application's index is first brought up to the newest change.
+    /// Takes the next step to a place, with every application's index that is not there yet. Gives whether all are.
+    async fn follow(&mut self, place: ChangeSequence) -> bool {
+        let mut is_there = true;
+        for (name, matched) in &mut self.applications {
+            if matched.followed.place() >= place {
+                continue;
+            }
+            match matched.follow(&self.flow, name, place).await {
+                Ok(arrived) => is_there &= arrived,
+                Err(error) => {
+                    tracing::error!(application = %name, %error, "the index cannot follow the changes");
+                    tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
+                }
+            }
+        }
+        is_there
+    }
+
+    /// Matches a quantum, each batch by the index as of its place.
     async fn match_quantum(&mut self, claimed: &[ClaimedEvents]) -> Result<Step, StoreError> {
         let started = std::time::Instant::now();
         let mut step = Step::default();
@@ -159,35 +194,13 @@ impl Matcher {
             by_application.entry(&events.batch.application).or_default().push(events);
         }
         for (name, batches) in by_application {
-            let Some(matched) = self.applications.get_mut(name) else {
-                let reason = format!("the application `{name}` does not run");
-                step.failed.extend(batches.iter().map(|events| (events.claim, reason.clone())));
-                continue;
-            };
-            catch_up(&self.flow, name, matched).await?;
-            let now = self.flow.clock.now();
-            let mut oldest = now;
-            let mut readable = Vec::with_capacity(batches.len());
-            for events in batches {
-                match event_fields(&self.flow, &events.batch).await? {
-                    Ok(fields) => readable.push((events, fields)),
-                    Err(reason) => step.failed.push((events.claim, reason)),
+            match self.applications.get_mut(name) {
+                Some(matched) => matched.match_batches(&self.flow, name, &batches, &mut step).await?,
+                None => {
+                    let reason = format!("the application `{name}` does not run");
+                    step.failed.extend(batches.iter().map(|events| (events.claim, reason.clone())));
                 }
             }
-            let Matched { compiled, followed } = matched;
-            let (cut, unmatched) = keep_busy(|| match_all(&mut followed.shard, &readable));
-            for (events, _) in &readable {
-                match unmatched.get(&events.batch.id) {
-                    Some(reason) => step.failed.push((events.claim, reason.clone())),
-                    None => {
-                        oldest = oldest.min(events.batch.accepted_at);
-                        step.matched.push(events.claim);
-                    }
-                }
-            }
-            let (cut, failures) = cut;
-            step.batches.extend(cut.into_iter().map(|cut| new_batch(compiled, cut, oldest, now)));
-            report_failures(compiled, &failures);
         }
         let notifications: u64 = step.batches.iter().map(|batch| u64::from(batch.count)).sum();
         metrics::histogram!("match_duration_seconds").record(started.elapsed());
@@ -237,33 +250,208 @@ impl Matcher {
         tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
     }
 
-    /// Publishes what the index holds.
+    /// Publishes what the indexes hold, and asks the records to keep the changes that they have not followed yet.
     fn report(&self) {
         let mut indexes = self.flow.indexes.lock();
         indexes.clear();
-        for (name, matched) in &self.applications {
-            let shard = &matched.followed.shard;
-            indexes.insert(name.clone(), (matched.compiled.version, shard.len() as u64, shard.memory_bytes() as u64));
+        for (name, Matched { compiled, followed, report }) in &self.applications {
+            let status = IndexStatus { version: compiled.version, report: *report, place: followed.place() };
+            indexes.insert(name.clone(), status);
         }
+        let needed = indexes.values().map(|status| status.place).min();
+        drop(indexes);
+        self.flow.records.keep_changes_after(needed.unwrap_or(ChangeSequence(u64::MAX)));
     }
 }
 
-/// Follows the change feed, and builds the index anew where the feed no longer reaches back far enough.
-async fn catch_up(flow: &Flow, name: &Name, matched: &mut Matched) -> Result<(), StoreError> {
-    match follow_changes::catch_up(&*flow.records, name, &mut matched.followed).await {
-        Err(StoreError::Missing(what)) => {
-            tracing::warn!(application = %name, what, "the index fell behind the change feed and is built anew");
-            matched.followed = build_shard(flow, name, matched.compiled.rules.clone()).await?;
-            follow_changes::catch_up(&*flow.records, name, &mut matched.followed).await
+impl Matched {
+    /// Takes the next step to a place. Gives whether the index is there, and whole again if it was lost.
+    async fn follow(&mut self, flow: &Flow, name: &Name, place: ChangeSequence) -> Result<bool, StoreError> {
+        let arrived = match self.followed.step_to(&*flow.records, place).await {
+            Ok(true) => keep_busy(|| self.followed.settle()).map(|cut| self.report = cut.report).map(|()| true),
+            Ok(false) => Ok(false),
+            Err(Lost::Store(error)) => return Err(error),
+            Err(lost) => {
+                self.rebuild(flow, name, place, &lost).await?;
+                return Ok(true);
+            }
+        };
+        match arrived {
+            Ok(arrived) => Ok(arrived),
+            Err(gone) => self.rebuild(flow, name, place, &gone.into()).await.map(|()| true),
         }
-        result => result,
+    }
+
+    /// Matches batches in their order, and adds to the step what they give. Nothing is told of one that cannot be
+    /// matched: what it matched before the trouble would be told again when it is matched again.
+    async fn match_batches(
+        &mut self,
+        flow: &Flow,
+        name: &Name,
+        batches: &[&ClaimedEvents],
+        step: &mut Step,
+    ) -> Result<(), StoreError> {
+        let now = flow.clock.now();
+        let mut failed: BTreeMap<EventBatchId, String> = BTreeMap::new();
+        let mut fields = Vec::with_capacity(batches.len());
+        for events in batches {
+            match event_fields(flow, &events.batch).await? {
+                Ok(found) => fields.push((&events.batch, found)),
+                Err(reason) => {
+                    failed.insert(events.batch.id, reason);
+                }
+            }
+        }
+        let rules = self.compiled.rules.clone();
+        let unpack = |(batch, fields): (&EventBatch, Fields)| match rules.rows(batch, &fields) {
+            Ok(rows) => {
+                let unpacked =
+                    UnpackedBatch { id: batch.id, class: batch.class.clone(), rows, left_out: Vec::new() };
+                Some((batch.sees, unpacked))
+            }
+            Err(damaged) => {
+                failed.insert(batch.id, damaged.to_string());
+                None
+            }
+        };
+        let mut unpacked: Vec<(Option<ChangeSequence>, UnpackedBatch)> =
+            keep_busy(|| fields.into_iter().filter_map(unpack).collect());
+        let cut = loop {
+            let runs = runs_of(unpacked);
+            let cut = self.cut(flow, name, &runs).await?;
+            self.report = cut.report;
+            if cut.panicked.is_empty() {
+                break cut;
+            }
+            for (id, rule) in &cut.panicked {
+                let reason = match rule {
+                    Some(rule) => format!("matching it by the rule `{}` made the matcher panic", rules.name(*rule)),
+                    None => "matching it made the matcher panic".to_owned(),
+                };
+                failed.insert(*id, reason);
+            }
+            // The others are matched anew, as if it had not been there.
+            let all = runs.iter().flat_map(|run| run.batches.iter().map(|batch| (run.sees, batch)));
+            unpacked = all
+                .filter(|(_, batch)| !failed.contains_key(&batch.id))
+                .map(|(sees, batch)| (sees, batch.clone()))
+                .collect();
+        };
+        let mut oldest = now;
+        for events in batches {
+            match failed.remove(&events.batch.id) {
+                Some(reason) => step.failed.push((events.claim, reason)),
+                None => {
+                    oldest = oldest.min(events.batch.accepted_at);
+                    step.matched.push(events.claim);
+                }
+            }
+        }
+        report_failures(&self.compiled, &cut.failures);
+        step.batches.extend(keep_busy(|| -> Vec<_> {
+            cut.batches.into_iter().map(|cut| new_batch(&self.compiled, cut, oldest, now)).collect()
+        }));
+        Ok(())
+    }
+
+    /// Has the shards match runs of batches, each as of its place, and gives what they made of all. An index that is
+    /// lost on the way is built anew, and all runs are matched by that.
+    async fn cut(&mut self, flow: &Flow, name: &Name, runs: &[Run]) -> Result<Cut, StoreError> {
+        let mut rebuilds = 0;
+        loop {
+            match self.try_cut(flow, name, runs).await {
+                Ok(cut) => return Ok(cut),
+                Err(Lost::Store(error)) => {
+                    // What the shards have made so far is of no use to the next quantum.
+                    let _ = keep_busy(|| self.followed.settle());
+                    return Err(error);
+                }
+                Err(lost) if rebuilds < REBUILDS_MAX => {
+                    rebuilds += 1;
+                    let first = runs.first().and_then(|run| run.sees).unwrap_or_else(|| flow.places.newest());
+                    self.rebuild(flow, name, first, &lost).await?;
+                }
+                Err(lost) => return Err(StoreError::unavailable(lost)),
+            }
+        }
+    }
+
+    async fn try_cut(&mut self, flow: &Flow, name: &Name, runs: &[Run]) -> Result<Cut, Lost> {
+        let Some((last, before)) = runs.split_last() else {
+            return Ok(keep_busy(|| self.followed.settle())?);
+        };
+        for run in before {
+            self.go_to(flow, name, run.sees).await?;
+            keep_busy(|| self.followed.shards().match_batches(&run.batches))?;
+        }
+        self.go_to(flow, name, last.sees).await?;
+        Ok(keep_busy(|| self.followed.shards().match_and_cut(last.batches.clone()))?)
+    }
+
+    /// Brings the index to a place; where the records do not remember it any more, the index stays where it stands.
+    async fn go_to(&mut self, flow: &Flow, name: &Name, sees: Option<ChangeSequence>) -> Result<(), Lost> {
+        match self.followed.go_to(&*flow.records, sees.unwrap_or_else(|| flow.places.newest())).await {
+            Err(Lost::Place(place)) => {
+                let stands = self.followed.place();
+                metrics::counter!("match_displaced_batches_total").increment(1);
+                tracing::warn!(
+                    application = %name,
+                    sees = place.0,
+                    matched_at = stands.0,
+                    "the records no longer know what event batches should see; they are matched by what is known"
+                );
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    async fn rebuild(
+        &mut self,
+        flow: &Flow,
+        name: &Name,
+        place: ChangeSequence,
+        lost: &Lost,
+    ) -> Result<(), StoreError> {
+        tracing::warn!(application = %name, reason = %lost, "the match index is built anew");
+        metrics::counter!("match_index_rebuilds_total").increment(1);
+        self.followed = build(flow, &self.compiled, place).await?;
+        self.report = keep_busy(|| self.followed.settle()).map_err(StoreError::unavailable)?.report;
+        Ok(())
     }
 }
 
-/// Builds a shard from the records.
-pub(crate) async fn build_shard(flow: &Flow, name: &Name, rules: Arc<RuleSet>) -> Result<FollowedShard, StoreError> {
-    let before = *flow.records.newest_change().borrow();
-    follow_changes::build(&*flow.records, name, Shard::new(rules), before).await
+/// Builds the index of a version as of a place.
+pub(crate) async fn build(flow: &Flow, compiled: &Compiled, place: ChangeSequence) -> Result<Followed, StoreError> {
+    let (name, shards) = (&compiled.application.name, shard_count(flow.options.match_shards));
+    let built = Followed::build(&*flow.records, name, &compiled.rules, shards, place).await;
+    built.map_err(|lost| match lost {
+        Lost::Store(error) => error,
+        lost => StoreError::unavailable(lost),
+    })
+}
+
+/// The place at which an index is wanted next: that of the oldest batch that waits, else the present.
+pub(crate) async fn place_wanted(flow: &Flow) -> Result<ChangeSequence, StoreError> {
+    let settled = flow.places.settled();
+    Ok(flow.journal.oldest_place().await?.map_or(settled, |oldest| oldest.min(settled)))
+}
+
+/// Batches, one after the other, that see the same.
+struct Run {
+    sees: Option<ChangeSequence>,
+    batches: Arc<[UnpackedBatch]>,
+}
+
+fn runs_of(batches: Vec<(Option<ChangeSequence>, UnpackedBatch)>) -> Vec<Run> {
+    let mut runs: Vec<(Option<ChangeSequence>, Vec<UnpackedBatch>)> = Vec::new();
+    for (sees, batch) in batches {
+        match runs.last_mut() {
+            Some((same, run)) if *same == sees => run.push(batch),
+            _ => runs.push((sees, vec![batch])),
+        }
+    }
+    runs.into_iter().map(|(sees, batches)| Run { sees, batches: batches.into() }).collect()
 }
 
 /// The fields that a batch was packed with; the inner error says why nobody can know.
@@ -275,33 +463,6 @@ async fn event_fields(flow: &Flow, batch: &EventBatch) -> Result<Result<Fields, 
         Some(class) => Ok(class.fields.clone()),
         None => Err(format!("version {} has no event class `{}`", batch.version, batch.class)),
     })
-}
-
-/// What a quantum gave: notification batches, and rules that could not be decided.
-type Cut = (Vec<CutBatch>, Vec<RuleFailure>);
-
-/// Matches batches, and says which of them could not be and why. Nothing of those is cut: what they matched before the
-/// trouble would be told again when they are matched again. So the others are then matched anew.
-fn match_all(shard: &mut Shard, batches: &[(&ClaimedEvents, Fields)]) -> (Cut, BTreeMap<EventBatchId, String>) {
-    let mut unmatched = BTreeMap::new();
-    'anew: loop {
-        let mut cutter = NotificationCutter::new();
-        for (events, fields) in batches {
-            let batch = &events.batch;
-            if unmatched.contains_key(&batch.id) {
-                continue;
-            }
-            let matched = catch_unwind(AssertUnwindSafe(|| shard.match_batch(batch, fields, &mut cutter)));
-            let reason = match matched {
-                Ok(Ok(())) => continue,
-                Ok(Err(damaged)) => damaged.to_string(),
-                Err(_) => "matching it made the matcher panic".to_owned(),
-            };
-            unmatched.insert(batch.id, reason);
-            continue 'anew;
-        }
-        return (cutter.finish(shard.rules()), unmatched);
-    }
 }
 
 /// A rule that cannot be decided for an event is no match; that it happened must not stay unseen.
@@ -331,70 +492,5 @@ fn new_batch(compiled: &Compiled, cut: CutBatch, accepted_at: Timestamp, now: Ti
         count: cut.notifications.count() as u32,
         packed: cut.notifications.pack().into(),
         suspended,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tocsin_matching::shard::Subject;
-    use tocsin_model::{
-        application::api_source,
-        event::{EventPacker, PackedEvents},
-        id::SubscriptionId,
-        value::Value,
-    };
-    use tocsin_store::journal::Claim;
-
-    const DEFINITION: &str = r#"
-        application: notes
-        events: { note: { fields: { number: integer } } }
-        subscriptions: { any: { fields: {} } }
-        notifications: { told: { fields: { number: integer }, content: { templates: { base: { text: "{{ number }}" } } } } }
-        rules: { always: { on: note, subscription: any, notify: told } }
-        channels: { log: { protocol: file, options: { path: log } } }
-    "#;
-
-    fn batch(id: u64, events: PackedEvents) -> ClaimedEvents {
-        let name = |text: &str| text.parse().expect("a name");
-        ClaimedEvents {
-            claim: Claim { id: EventBatchId(id), token: 1 },
-            batch: EventBatch {
-                id: EventBatchId(id),
-                application: name("notes"),
-                version: 1,
-                class: name("note"),
-                source: api_source(),
-                received_at: Timestamp(0),
-                accepted_at: Timestamp(0),
-                events,
-            },
-        }
-    }
-
-    #[test]
-    fn nothing_of_a_damaged_batch_is_told_and_all_of_the_others() {
-        let compiled = crate::compile_text(DEFINITION, 1, &|_| None).expect("it compiles");
-        let mut shard = Shard::new(compiled.rules.clone());
-        let channel = "log".parse().expect("a name");
-        let class = "any".parse().expect("a name");
-        let subject =
-            Subject { id: SubscriptionId(1), class: &class, values: "{}", channel: Some(&channel), filter: None };
-        shard.put(subject).expect("it can be put");
-        let fields = compiled.application.events["note"].fields.clone();
-        let mut packer = EventPacker::new(fields.clone());
-        packer.push(&[Value::Integer(1)]);
-        packer.push(&[Value::Integer(2)]);
-        let whole = packer.finish();
-        let cut_short = PackedEvents::from_parts(2, whole.bytes().slice(..whole.bytes().len() - 1));
-        let batches = [batch(1, whole.clone()), batch(2, cut_short), batch(3, whole)];
-        let batches: Vec<_> = batches.iter().map(|events| (events, fields.clone())).collect();
-
-        let ((cut, failures), unmatched) = match_all(&mut shard, &batches);
-        assert_eq!(unmatched.into_keys().collect::<Vec<_>>(), [EventBatchId(2)]);
-        assert!(failures.is_empty());
-        let told: Vec<u64> =
-            cut.iter().flat_map(|cut| cut.notifications.event_of_each().map(|event| event.batch.0)).collect();
-        assert_eq!(told, [1, 1, 3, 3]);
     }
 }

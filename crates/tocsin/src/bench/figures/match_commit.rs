@@ -115,6 +115,7 @@ pub async fn accept_and_claim(
         source: batch.source.clone(),
         received_at: now(),
         accepted_at: now(),
+        sees: ChangeSequence(0),
         events: batch.events.clone(),
         idempotency: None,
     };
