@@ -32,8 +32,7 @@ pub fn join(rules: &RuleSet, mut shares: Vec<Vec<CutBatch>>) -> Vec<CutBatch> {
     for ((rule, channel), parts) in parts {
         let class = rules.notification_class(rule);
         let merged = merge(parts, rules.rule(rule).batch_size);
-        let of_part =
-            |notifications| CutBatch { rule, class: class.clone(), channel: channel.clone(), notifications };
+        let of_part = |notifications| CutBatch { rule, class: class.clone(), channel: channel.clone(), notifications };
         joined.extend(merged.into_iter().map(of_part));
     }
     joined

@@ -365,6 +365,11 @@ impl RuleSet {
         self.rule(rule).expires_after
     }
 
+    /// The enabled rules that events of a class fire, by name.
+    pub fn rules_on(&self, class: &Name) -> &[RuleNumber] {
+        self.events.get(class).map_or(&[], |plan| &plan.rules)
+    }
+
     pub(crate) fn rule(&self, rule: RuleNumber) -> &CompiledRule {
         &self.rules[rule.0 as usize]
     }

@@ -19,10 +19,10 @@ use tokio::sync::watch;
 use crate::{
     error::StoreError,
     records::{
-        ApiKey, ApplicationVersion, Change, Changed, Expect, FEED_KEPT, IndexedSubscription,
-        NewSubscriber, NewSubscription, REMOVED_AT_ONCE, Recipient, RecordCounts, Records, SubscriberFilter,
-        SubscriptionChange, SubscriptionFilter, Written, has_attribute, new_installation, no_application,
-        no_changes_after, no_device, no_subscriber, no_subscription, reach, runs, trim_to, usable_device,
+        ApiKey, ApplicationVersion, Change, Changed, Expect, FEED_KEPT, IndexedSubscription, NewSubscriber,
+        NewSubscription, REMOVED_AT_ONCE, Recipient, RecordCounts, Records, SubscriberFilter, SubscriptionChange,
+        SubscriptionFilter, Written, has_attribute, new_installation, no_application, no_changes_after, no_device,
+        no_subscriber, no_subscription, reach, runs, trim_to, usable_device,
     },
 };
 

@@ -176,7 +176,8 @@ impl<'c> Reaches<'c> {
 
     fn of(&mut self, subscriber: u64) -> Result<Option<&[(Name, Name)]>, StoreError> {
         if self.last.as_ref().is_none_or(|(known, _)| *known != subscriber) {
-            let before = self.past.map(|past| feed::reach_before(self.connection, subscriber, past)).transpose()?.flatten();
+            let before =
+                self.past.map(|past| feed::reach_before(self.connection, subscriber, past)).transpose()?.flatten();
             let reach = match before {
                 Some(before) => before.map(|reach| reach.into_iter().collect()),
                 None => self.look_up(subscriber).map_err(store_error)?,

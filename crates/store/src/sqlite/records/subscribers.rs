@@ -15,9 +15,7 @@ use super::{
 };
 use crate::{
     error::StoreError,
-    records::{
-        Expect, NewSubscriber, SubscriberFilter, Written, has_attribute, no_device, no_subscriber, reach,
-    },
+    records::{Expect, NewSubscriber, SubscriberFilter, Written, has_attribute, no_device, no_subscriber, reach},
 };
 
 const COLUMNS: &str =

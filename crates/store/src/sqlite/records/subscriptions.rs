@@ -79,7 +79,8 @@ struct Found {
     created_at: Timestamp,
 }
 
-const FOUND_COLUMNS: &str = "id, class, subscriber, device, enabled, parameters, revision, filter, schedule, created_at";
+const FOUND_COLUMNS: &str =
+    "id, class, subscriber, device, enabled, parameters, revision, filter, schedule, created_at";
 
 fn found_of(row: &Row<'_>) -> rusqlite::Result<Found> {
     Ok(Found {
