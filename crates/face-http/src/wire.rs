@@ -163,6 +163,8 @@ pub(crate) struct RuleBody {
     rule: String,
     /// Its alternatives; a subscription that several of them find is matched once.
     branches: Vec<BranchBody>,
+    /// How its query in SQL is run, in the store's words, if it has one.
+    query: Vec<String>,
     /// What its author should know.
     warnings: Vec<String>,
 }
@@ -195,7 +197,12 @@ impl From<RuleExplanation> for RuleBody {
             filters: branch.filters,
             residual: branch.residual,
         });
-        RuleBody { rule: rule.rule.to_string(), branches: branches.collect(), warnings: rule.warnings }
+        RuleBody {
+            rule: rule.rule.to_string(),
+            branches: branches.collect(),
+            query: rule.query,
+            warnings: rule.warnings,
+        }
     }
 }
 
@@ -521,6 +528,10 @@ pub(crate) struct ApplicationStatusBody {
     /// Subscriptions in the match index.
     indexed: u64,
     index_bytes: u64,
+    /// Shards of the match index.
+    shards: u64,
+    /// Changes of the records that the match index has not followed yet.
+    changes_behind: u64,
     ready: bool,
 }
 
@@ -594,6 +605,8 @@ impl From<status::Status> for StatusBody {
             version: status.version,
             indexed: status.indexed,
             index_bytes: status.index_bytes,
+            shards: status.shards,
+            changes_behind: status.changes_behind,
             ready: status.ready,
         };
         let (counts, backlog, totals, latencies) = (status.counts, status.backlog, status.totals, status.latencies);

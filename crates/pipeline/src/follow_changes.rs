@@ -4,18 +4,20 @@
 //! following twice does no harm, an index that was built from a scan may be caught up from before the scan, and one that
 //! is ahead of a batch can go back, as far as the feed reaches.
 
-use std::{ops::RangeInclusive, sync::Arc};
+use std::ops::RangeInclusive;
 
-use tocsin_matching::rule::RuleSet;
+use parking_lot::Mutex;
 use tocsin_model::id::{ChangeSequence, Name, SubscriberNumber, SubscriptionId};
 use tocsin_store::{
     error::StoreError,
+    queries::QueryTables,
     records::{Change, Changed, IndexedSubscription, Records},
 };
 
 use crate::{
+    compile::Compiled,
     keep_busy,
-    shards::{Cut, Gone, Shards},
+    shards::{Gone, IndexReport, Shards},
 };
 
 /// Subscriptions read from the records at a time.
@@ -23,13 +25,16 @@ const PAGE: u64 = 5_000;
 /// Changes read from the feed at a time.
 const CHANGES: usize = 1_000;
 
-/// The shards of an application and where they stand in the change feed.
+/// The shards of an application, its tables of queries, and where they stand in the change feed.
 ///
 /// Between two steps to the same place they stand nowhere: what changed up to `place` is as it was at `reach`. Once both
 /// are the same, so are all shards.
 pub(crate) struct Followed {
     application: Name,
     shards: Shards,
+    /// The same subscriptions for rules in SQL, if there are any. Nobody else looks at it: the lock is for a task that moves
+    /// from thread to thread.
+    queries: Option<Mutex<QueryTables>>,
     /// Every change up to here has been followed.
     place: ChangeSequence,
     /// Nothing in the shards is newer than this.
@@ -64,19 +69,21 @@ impl Followed {
     /// As [`Followed::go_to`]; `Index` if the system has no more threads.
     pub async fn build(
         records: &dyn Records,
-        application: &Name,
-        rules: &Arc<RuleSet>,
+        compiled: &Compiled,
         shards: usize,
         place: ChangeSequence,
     ) -> Result<Followed, Lost> {
-        let mut shards =
-            Shards::start(application, rules, shards).map_err(|error| Lost::Store(StoreError::unavailable(error)))?;
+        let application = &compiled.application.name;
+        let shards = Shards::start(application, &compiled.rules, shards);
+        let shards = shards.map_err(|error| Lost::Store(StoreError::unavailable(error)))?;
+        let queries = QueryTables::open(compiled.queries.clone()).map_err(Lost::Store)?.map(Mutex::new);
         // A scan of many reads sees the records at different times; going to a place makes it exact.
         let before = newest(records);
+        let mut followed = Followed { application: application.clone(), shards, queries, place: before, reach: before };
         let mut page = scan(records, application, None).await?;
         while let Some(last) = page.last().map(|subscription| subscription.id) {
             let is_last = (page.len() as u64) < PAGE;
-            let put = || page.into_iter().try_for_each(|subscription| shards.put(subscription));
+            let put = || page.into_iter().try_for_each(|subscription| followed.put(subscription));
             if is_last {
                 keep_busy(put)?;
                 break;
@@ -87,7 +94,7 @@ impl Followed {
             page = next?;
         }
         let reach = newest(records);
-        let mut followed = Followed { application: application.clone(), shards, place: before, reach };
+        followed.reach = reach;
         match followed.go_to(records, place).await {
             Err(Lost::Place(_)) => followed.go_to(records, reach).await?,
             done => done?,
@@ -100,14 +107,40 @@ impl Followed {
         &mut self.shards
     }
 
+    /// The tables of queries, which stand where the shards stand.
+    pub fn queries(&mut self) -> Option<&mut QueryTables> {
+        self.queries.as_mut().map(Mutex::get_mut)
+    }
+
     /// Every change up to here is in the index.
     pub fn place(&self) -> ChangeSequence {
         self.place
     }
 
-    /// Has the owners take in what was given to them, and asks what the index holds. Blocks.
-    pub fn settle(&mut self) -> Result<Cut, Gone> {
-        self.shards.match_and_cut(Vec::new().into())
+    /// Has the owners take in what was given to them, drops what they have cut, and says what the index holds. Blocks.
+    pub fn settle(&mut self) -> Result<IndexReport, Gone> {
+        let report = self.shards.match_and_cut(Vec::new().into())?.report;
+        Ok(self.with_queries(report))
+    }
+
+    /// Adds the tables of queries to what the shards report.
+    pub fn with_queries(&self, report: IndexReport) -> IndexReport {
+        let queries = self.queries.as_ref().map_or(0, |queries| queries.lock().bytes());
+        IndexReport { bytes: report.bytes + queries, ..report }
+    }
+
+    fn put(&mut self, subscription: IndexedSubscription) -> Result<(), Gone> {
+        if let Some(queries) = self.queries() {
+            queries.put(&subscription);
+        }
+        self.shards.put(subscription)
+    }
+
+    fn remove(&mut self, id: SubscriptionId) -> Result<(), Gone> {
+        if let Some(queries) = self.queries() {
+            queries.remove(id);
+        }
+        self.shards.remove(id)
     }
 
     /// Brings the shards to exactly the place, forwards or backwards. A place that is still to come means the present.
@@ -204,8 +237,8 @@ impl Followed {
         let mut present = present.into_iter().peekable();
         for number in page.iter().flat_map(|range| range.start().0..=range.end().0) {
             match present.next_if(|subscription| subscription.id.0 == number) {
-                Some(subscription) => self.shards.put(subscription)?,
-                None => self.shards.remove(SubscriptionId(number))?,
+                Some(subscription) => self.put(subscription)?,
+                None => self.remove(SubscriptionId(number))?,
             }
         }
         Ok(())

@@ -94,7 +94,7 @@ impl Guard {
         let age = now.since(batch.accepted_at);
         let too_old = application.limits.skip_older_than.filter(|limit| age > *limit);
         for rule in compiled.rules.rules_on(&batch.class) {
-            let name = compiled.rules.name(*rule);
+            let name = compiled.rules.name(rule);
             let stop = stops.get(&(application.name.clone(), name.clone()));
             let reason = match (stop, too_old) {
                 (Some(stop), _) => format!("it is stopped: {}", stop.reason),
@@ -104,7 +104,7 @@ impl Guard {
                     continue;
                 }
             };
-            left_out.rules.entry(batch.id).or_default().push(*rule);
+            left_out.rules.entry(batch.id).or_default().push(rule);
             let run = self.runs.entry(name.clone()).or_insert_with(|| (batch.id, reason.clone()));
             if run.1 != reason {
                 *run = (batch.id, reason.clone());
@@ -133,9 +133,9 @@ impl Guard {
         let application = &compiled.application;
         let absent = left_out.rules.get(&batch.id);
         for rule in compiled.rules.rules_on(&batch.class) {
-            let name = compiled.rules.name(*rule);
-            if !left_out.failed.contains(&(batch.id, *rule)) {
-                if absent.is_none_or(|absent| !absent.contains(rule)) {
+            let name = compiled.rules.name(rule);
+            if !left_out.failed.contains(&(batch.id, rule)) {
+                if absent.is_none_or(|absent| !absent.contains(&rule)) {
                     self.failures.remove(name);
                 }
                 continue;

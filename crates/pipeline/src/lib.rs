@@ -18,6 +18,7 @@ mod guard; // which rules fire, and what becomes of firings that do not happen
 mod follow_changes; // keeps the match index true to the records, as of a place of their change feed
 mod places; // where submissions stand among the changes
 mod shards; // the match index, split over threads that share nothing
+mod run_queries; // rules in SQL, beside the index
 mod running; // an application's open channels and their workers
 mod upkeep; // clockwork: retention
 

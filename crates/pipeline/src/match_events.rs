@@ -17,7 +17,7 @@ use tocsin_matching::{
 };
 use tocsin_model::{
     event::EventBatch,
-    field::Fields,
+    field::{Fields, Row},
     id::{ChangeSequence, EventBatchId, Name},
     notification::NotificationHead,
     time::Timestamp,
@@ -37,7 +37,7 @@ use crate::{
     compile::Compiled,
     follow_changes::{Followed, Lost},
     guard::{Guard, LeftOut, cap},
-    keep_busy,
+    keep_busy, run_queries,
     shards::{Cut, IndexReport, UnpackedBatch, shard_count},
 };
 
@@ -153,7 +153,7 @@ impl Matcher {
     /// Matches an application by this version and index from now on.
     pub fn install(&mut self, compiled: Arc<Compiled>, mut followed: Followed) {
         // If a shard is gone already, matching will find that out.
-        let report = keep_busy(|| followed.settle()).map_or_else(|_| IndexReport::default(), |cut| cut.report);
+        let report = keep_busy(|| followed.settle()).unwrap_or_default();
         let name = compiled.application.name.clone();
         // What its rules did under the version before still counts.
         let guard = self.applications.remove(&name).map(|before| before.guard).unwrap_or_default();
@@ -317,7 +317,7 @@ impl Matched {
     /// Takes the next step to a place. Gives whether the index is there, and whole again if it was lost.
     async fn follow(&mut self, flow: &Flow, name: &Name, place: ChangeSequence) -> Result<bool, StoreError> {
         let arrived = match self.followed.step_to(&*flow.records, place).await {
-            Ok(true) => keep_busy(|| self.followed.settle()).map(|cut| self.report = cut.report).map(|()| true),
+            Ok(true) => keep_busy(|| self.followed.settle()).map(|report| self.report = report).map(|()| true),
             Ok(false) => Ok(false),
             Err(Lost::Store(error)) => return Err(error),
             Err(lost) => {
@@ -360,33 +360,28 @@ impl Matched {
             Ok(rows) => {
                 guard.before(&compiled, &stops, batch, now, &mut left_out);
                 let left_out = left_out.of(batch.id);
-                let unpacked = UnpackedBatch { id: batch.id, class: batch.class.clone(), rows, left_out };
-                Some((batch.sees, unpacked))
+                Some(Readable { batch: batch.clone(), fields, rows: rows.into(), left_out })
             }
             Err(damaged) => {
                 failed.insert(batch.id, damaged.to_string());
                 None
             }
         };
-        let mut unpacked: Vec<(Option<ChangeSequence>, UnpackedBatch)> =
-            keep_busy(|| fields.into_iter().filter_map(unpack).collect());
+        let mut readable: Vec<Readable> = keep_busy(|| fields.into_iter().filter_map(unpack).collect());
         let cut = loop {
-            let runs = runs_of(unpacked);
-            let cut = self.cut(flow, name, &runs).await?;
-            self.report = cut.report;
+            let (cut, queries) = self.cut(flow, name, &readable).await?;
+            self.report = self.followed.with_queries(cut.report);
+            // Nothing was told by them, so nothing is to be taken back.
+            for (batch, rule, reason) in queries {
+                left_out.fail(&compiled, batch, rule, reason, now);
+            }
             let mut is_done = true;
             for (id, rule) in &cut.panicked {
                 is_done = false;
-                match rule {
-                    Some(rule) => {
-                        let reason = "it made the matcher panic".to_owned();
-                        if !left_out.fail(&compiled, *id, *rule, reason, now) {
-                            failed.insert(*id, "matching it made the matcher panic".to_owned());
-                        }
-                    }
-                    None => {
-                        failed.insert(*id, "matching it made the matcher panic".to_owned());
-                    }
+                let reason = "it made the matcher panic".to_owned();
+                let is_isolated = rule.is_some_and(|rule| left_out.fail(&compiled, *id, rule, reason, now));
+                if !is_isolated {
+                    failed.insert(*id, "matching it made the matcher panic".to_owned());
                 }
             }
             for failure in cut.failures.iter().filter(|failure| failure.whole) {
@@ -397,11 +392,10 @@ impl Matched {
                 break cut;
             }
             // The others are matched anew, as if those had not been there: all of a firing is told, or nothing.
-            let all = runs.iter().flat_map(|run| run.batches.iter().map(|batch| (run.sees, batch)));
-            unpacked = all
-                .filter(|(_, batch)| !failed.contains_key(&batch.id))
-                .map(|(sees, batch)| (sees, UnpackedBatch { left_out: left_out.of(batch.id), ..batch.clone() }))
-                .collect();
+            readable.retain(|readable| !failed.contains_key(&readable.batch.id));
+            for readable in &mut readable {
+                readable.left_out = left_out.of(readable.batch.id);
+            }
         };
         let mut oldest = now;
         for events in batches {
@@ -434,7 +428,7 @@ impl Matched {
         let on = number.map(|number| rules.event_class(number).clone());
         let others = |number: RuleNumber| -> Vec<RuleNumber> {
             let on = rules.rules_on(rules.event_class(number));
-            on.iter().copied().filter(|other| *other != number).collect()
+            on.into_iter().filter(|other| *other != number).collect()
         };
         let mut done = 0;
         for id in firing.first.0..=firing.last.0 {
@@ -450,10 +444,15 @@ impl Matched {
                 (Some(batch), Some(number)) => {
                     let Ok(fields) = event_fields(flow, &batch).await? else { continue };
                     let Ok(rows) = rules.rows(&batch, &fields) else { continue };
-                    let unpacked =
-                        UnpackedBatch { id: batch.id, class: batch.class.clone(), rows, left_out: others(number) };
-                    let runs = runs_of(vec![(Some(self.followed.place()), unpacked)]);
-                    let cut = self.cut(flow, &firing.application, &runs).await?;
+                    let mut batch = batch;
+                    // By the subscriptions as they are now.
+                    batch.sees = Some(self.followed.place());
+                    let readable =
+                        Readable { batch: batch.clone(), fields, rows: rows.into(), left_out: others(number) };
+                    let (cut, queries) = self.cut(flow, &firing.application, &[readable]).await?;
+                    if let Some((batch, _, reason)) = queries.into_iter().next() {
+                        return Err(RefireError::Failed { batch, reason });
+                    }
                     if let Some(failure) = cut.failures.iter().find(|failure| failure.whole) {
                         let reason = format!("{} (event {})", failure.trouble, failure.event);
                         return Err(RefireError::Failed { batch: batch.id, reason });
@@ -473,12 +472,17 @@ impl Matched {
         Ok(done)
     }
 
-    /// Has the shards match runs of batches, each as of its place, and gives what they made of all. An index that is
-    /// lost on the way is built anew, and all runs are matched by that.
-    async fn cut(&mut self, flow: &Flow, name: &Name, runs: &[Run]) -> Result<Cut, StoreError> {
+    /// Has the shards match batches, each as of its place, and gives what they made of all, with the queries that failed.
+    /// An index that is lost on the way is built anew, and all are matched by that.
+    async fn cut(
+        &mut self,
+        flow: &Flow,
+        name: &Name,
+        batches: &[Readable],
+    ) -> Result<(Cut, Vec<FailedQuery>), StoreError> {
         let mut rebuilds = 0;
         loop {
-            match self.try_cut(flow, name, runs).await {
+            match self.try_cut(flow, name, batches).await {
                 Ok(cut) => return Ok(cut),
                 Err(Lost::Store(error)) => {
                     // What the shards have made so far is of no use to the next quantum.
@@ -487,24 +491,48 @@ impl Matched {
                 }
                 Err(lost) if rebuilds < REBUILDS_MAX => {
                     rebuilds += 1;
-                    let first = runs.first().and_then(|run| run.sees).unwrap_or_else(|| flow.places.newest());
-                    self.rebuild(flow, name, first, &lost).await?;
+                    let first = batches.first().and_then(|readable| readable.batch.sees);
+                    self.rebuild(flow, name, first.unwrap_or_else(|| flow.places.newest()), &lost).await?;
                 }
                 Err(lost) => return Err(StoreError::unavailable(lost)),
             }
         }
     }
 
-    async fn try_cut(&mut self, flow: &Flow, name: &Name, runs: &[Run]) -> Result<Cut, Lost> {
-        let Some((last, before)) = runs.split_last() else {
-            return Ok(keep_busy(|| self.followed.settle())?);
-        };
-        for run in before {
-            self.go_to(flow, name, run.sees).await?;
-            keep_busy(|| self.followed.shards().match_batches(&run.batches))?;
+    async fn try_cut(
+        &mut self,
+        flow: &Flow,
+        name: &Name,
+        batches: &[Readable],
+    ) -> Result<(Cut, Vec<FailedQuery>), Lost> {
+        let mut failed = Vec::new();
+        let mut runs = batches.chunk_by(|one, next| one.batch.sees == next.batch.sees).peekable();
+        while let Some(run) = runs.next() {
+            self.go_to(flow, name, run[0].batch.sees).await?;
+            let unpacked: Arc<[UnpackedBatch]> =
+                keep_busy(|| run.iter().map(|readable| self.query(readable, &mut failed)).collect());
+            if runs.peek().is_some() {
+                keep_busy(|| self.followed.shards().match_batches(&unpacked))?;
+            } else {
+                return Ok((keep_busy(|| self.followed.shards().match_and_cut(unpacked))?, failed));
+            }
         }
-        self.go_to(flow, name, last.sees).await?;
-        Ok(keep_busy(|| self.followed.shards().match_and_cut(last.batches.clone()))?)
+        Ok((Cut::default(), failed))
+    }
+
+    /// Runs the queries that a batch fires by the tables as they stand, and gives the batch for the shards.
+    fn query(&mut self, readable: &Readable, failed: &mut Vec<FailedQuery>) -> UnpackedBatch {
+        let Readable { batch, fields, rows, left_out } = readable;
+        let rules = &self.compiled.rules;
+        let fires = |rule: &Name| rules.number(rule.as_str()).is_none_or(|number| !left_out.contains(&number));
+        let told =
+            self.followed.queries().map_or_else(Vec::new, |queries| run_queries::run(queries, batch, fields, &fires));
+        for firing in &told {
+            if let (Err(reason), Some(number)) = (&firing.outcome, rules.number(firing.rule.as_str())) {
+                failed.push((batch.id, number, reason.clone()));
+            }
+        }
+        UnpackedBatch { id: batch.id, class: batch.class.clone(), rows: rows.clone(), left_out: left_out.clone(), told }
     }
 
     /// Brings the index to a place; where the records do not remember it any more, the index stays where it stands.
@@ -535,15 +563,14 @@ impl Matched {
         tracing::warn!(application = %name, reason = %lost, "the match index is built anew");
         metrics::counter!("match_index_rebuilds_total").increment(1);
         self.followed = build(flow, &self.compiled, place).await?;
-        self.report = keep_busy(|| self.followed.settle()).map_err(StoreError::unavailable)?.report;
+        self.report = keep_busy(|| self.followed.settle()).map_err(StoreError::unavailable)?;
         Ok(())
     }
 }
 
 /// Builds the index of a version as of a place.
 pub(crate) async fn build(flow: &Flow, compiled: &Compiled, place: ChangeSequence) -> Result<Followed, StoreError> {
-    let (name, shards) = (&compiled.application.name, shard_count(flow.options.match_shards));
-    let built = Followed::build(&*flow.records, name, &compiled.rules, shards, place).await;
+    let built = Followed::build(&*flow.records, compiled, shard_count(flow.options.match_shards), place).await;
     built.map_err(|lost| match lost {
         Lost::Store(error) => error,
         lost => StoreError::unavailable(lost),
@@ -556,22 +583,18 @@ pub(crate) async fn place_wanted(flow: &Flow) -> Result<ChangeSequence, StoreErr
     Ok(flow.journal.oldest_place().await?.map_or(settled, |oldest| oldest.min(settled)))
 }
 
-/// Batches, one after the other, that see the same.
-struct Run {
-    sees: Option<ChangeSequence>,
-    batches: Arc<[UnpackedBatch]>,
+/// A batch that could be unpacked.
+struct Readable {
+    batch: EventBatch,
+    /// Those that it was packed with.
+    fields: Fields,
+    rows: Arc<[Row]>,
+    /// Rules that do not fire for it.
+    left_out: Vec<RuleNumber>,
 }
 
-fn runs_of(batches: Vec<(Option<ChangeSequence>, UnpackedBatch)>) -> Vec<Run> {
-    let mut runs: Vec<(Option<ChangeSequence>, Vec<UnpackedBatch>)> = Vec::new();
-    for (sees, batch) in batches {
-        match runs.last_mut() {
-            Some((same, run)) if *same == sees => run.push(batch),
-            _ => runs.push((sees, vec![batch])),
-        }
-    }
-    runs.into_iter().map(|(sees, batches)| Run { sees, batches: batches.into() }).collect()
-}
+/// A query that failed for a batch, and why.
+type FailedQuery = (EventBatchId, RuleNumber, String);
 
 /// The fields that a batch was packed with; the inner error says why nobody can know.
 async fn event_fields(flow: &Flow, batch: &EventBatch) -> Result<Result<Fields, String>, StoreError> {

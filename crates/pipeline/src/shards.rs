@@ -25,7 +25,9 @@ use tocsin_model::{
     id::{EventBatchId, Name, SubscriberNumber, SubscriptionId},
     problem::Problem,
 };
-use tocsin_store::records::IndexedSubscription;
+use tocsin_store::{queries::QueryFiring, records::IndexedSubscription};
+
+use crate::run_queries;
 
 /// Most shards of an application.
 pub(crate) const SHARDS_MAX: usize = 64;
@@ -52,9 +54,11 @@ pub(crate) struct UnpackedBatch {
     /// Its class.
     pub class: Name,
     /// Its events, as rows of the rule set's version.
-    pub rows: Vec<Row>,
+    pub rows: Arc<[Row]>,
     /// Rules that do not fire for it.
     pub left_out: Vec<RuleNumber>,
+    /// What the queries of rules in SQL found.
+    pub told: Vec<QueryFiring>,
 }
 
 /// What the shards made of the batches since the last cut.
@@ -269,6 +273,7 @@ impl Keeper {
         let watch = Watch { left_out: &batch.left_out, clock: Some(&clock) };
         let matched = catch_unwind(AssertUnwindSafe(|| {
             self.shard.match_rows(batch.id, &batch.class, &batch.rows, watch, &mut self.cutter);
+            run_queries::tell(&self.shard, batch, &mut self.cutter);
         }));
         if matched.is_err() {
             self.panicked.push((batch.id, self.shard.culprit()));
@@ -331,8 +336,9 @@ mod tests {
     }
 
     fn note(id: u64, number: i64) -> Arc<[UnpackedBatch]> {
-        let rows = vec![vec![Value::Integer(number)].into()];
-        [UnpackedBatch { id: EventBatchId(id), class: name("note"), rows, left_out: Vec::new() }].into()
+        let rows = [vec![Value::Integer(number)]].into();
+        let (left_out, told) = (Vec::new(), Vec::new());
+        [UnpackedBatch { id: EventBatchId(id), class: name("note"), rows, left_out, told }].into()
     }
 
     fn told(cut: &Cut) -> Vec<(EventId, u64)> {

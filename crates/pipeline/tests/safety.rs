@@ -41,7 +41,10 @@ async fn a_rule_that_fails_leaves_the_others_alone_and_is_stopped() {
            08:11 dismiss
            08:12 firings
            08:13 report"#;
-    check(NOTES, &script.replace("MANY", &items(60)), expect![[r#"
+    check(
+        NOTES,
+        &script.replace("MANY", &items(60)),
+        expect![[r#"
         08:01:00 log alice n-1-0: plain 1 -> delivered
         08:01:00 log alice n-1-1: plain 2 -> delivered
         08:02:00 log alice n-2-0: long 3 -> delivered
@@ -66,7 +69,9 @@ async fn a_rule_that_fails_leaves_the_others_alone_and_is_stopped() {
         08:10:00 long failed eb-3..eb-3 (1): the expression takes too many steps (event e-3-0)
         08:10:00 long failed eb-4..eb-4 (1): the expression takes too many steps (event e-4-0)
         08:11:00 dismissed 3
-        08:13:00 events 7 notifications 10 open 0 suspended 0"#]]).await;
+        08:13:00 events 7 notifications 10 open 0 suspended 0"#]],
+    )
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -84,7 +89,10 @@ async fn what_a_stopped_rule_misses_is_one_entry_and_can_be_fired() {
            08:09 let plain
            08:10 event note {"number": 4, "items": [0]}
            08:11 let plain"#;
-    check(NOTES, script, expect![[r#"
+    check(
+        NOTES,
+        script,
+        expect![[r#"
         08:04:00 crash
         08:06:00 plain skipped eb-1..eb-2 (2): it is stopped: op says so
         08:06:00 plain skipped eb-3..eb-3 (1): it is stopped: op says so
@@ -97,7 +105,9 @@ async fn what_a_stopped_rule_misses_is_one_entry_and_can_be_fired() {
         08:08:00 plain stopped by op: op says so
         08:09:00 plain was stopped: true
         08:10:00 log alice n-4-0: plain 4 -> delivered
-        08:11:00 plain was stopped: false"#]]).await;
+        08:11:00 plain was stopped: false"#]],
+    )
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -110,12 +120,17 @@ async fn old_events_are_skipped_and_listed() {
            08:03 event note {"number": 4, "items": [0]}
            09:20 firings
            09:21 event note {"number": 5, "items": [0]}"#;
-    check(&NOTES.replace("rules:", limits), script, expect![[r#"
+    check(
+        &NOTES.replace("rules:", limits),
+        script,
+        expect![[r#"
         08:01:00 log alice n-1-0: plain 1 -> delivered
         08:01:00 log alice n-1-1: plain 2 -> delivered
         09:20:00 long skipped eb-2..eb-3 (2): the events waited longer than 600s
         09:20:00 plain skipped eb-2..eb-3 (2): the events waited longer than 600s
-        09:21:00 log alice n-2-0: plain 5 -> delivered"#]]).await;
+        09:21:00 log alice n-2-0: plain 5 -> delivered"#]],
+    )
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -130,7 +145,10 @@ async fn an_application_that_makes_too_much_waits_and_loses_nothing() {
            08:03 event note {"number": 3, "items": [0]}
            08:04 report
            09:00 report"#;
-    check(&NOTES.replace("rules:", limits), script, expect![[r#"
+    check(
+        &NOTES.replace("rules:", limits),
+        script,
+        expect![[r#"
         08:01:00 log alice n-1-0: plain 1 -> delivered
         08:01:00 log bob n-1-1: plain 1 -> delivered
         08:02:00 log alice n-2-0: long 2 -> delivered
@@ -139,5 +157,7 @@ async fn an_application_that_makes_too_much_waits_and_loses_nothing() {
         08:04:00 events 3 notifications 6 open 0 suspended 1
         08:21:00 log alice n-5-0: plain 3 -> delivered
         08:21:00 log bob n-5-1: plain 3 -> delivered
-        09:00:00 events 3 notifications 8 open 0 suspended 1"#]]).await;
+        09:00:00 events 3 notifications 8 open 0 suspended 1"#]],
+    )
+    .await;
 }

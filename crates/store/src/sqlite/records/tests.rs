@@ -6,7 +6,6 @@ use tocsin_model::{
 };
 
 use super::*;
-use crate::records::SubscriptionChange;
 
 const NOW: Timestamp = Timestamp(1);
 
@@ -42,10 +41,6 @@ fn interest(values: &str) -> NewSubscription {
         values: values.into(),
         terms: Terms::default(),
     }
-}
-
-fn change(device: Option<Name>, enabled: bool, values: &str) -> SubscriptionChange {
-    SubscriptionChange { device, enabled, values: values.into(), terms: Terms::default() }
 }
 
 #[test]

@@ -1,0 +1,39 @@
+//! Rules in SQL: their queries are run over each event batch after the index has answered, and what they find is cut
+//! into the same notification batches. A query that fails is a firing that did not happen; the batch goes on without it.
+
+use tocsin_matching::{
+    cut::NotificationCutter,
+    shard::{Shard, Told},
+};
+use tocsin_model::{event::EventBatch, field::Fields, id::Name};
+use tocsin_store::queries::{QueryFiring, QueryTables};
+
+use crate::shards::UnpackedBatch;
+
+/// Runs the queries that a batch fires. They see the subscriptions that the index sees.
+pub(crate) fn run(
+    queries: &mut QueryTables,
+    batch: &EventBatch,
+    fields: &Fields,
+    fires: &dyn Fn(&Name) -> bool,
+) -> Vec<QueryFiring> {
+    // A damaged batch is set aside before it comes here.
+    let firings = queries.run(batch, fields, fires).unwrap_or_default();
+    for firing in &firings {
+        metrics::histogram!("match_query_duration_seconds").record(firing.took);
+    }
+    firings
+}
+
+/// Gives what the queries of a batch found to the cutter, as far as it concerns the subscriptions of this shard.
+pub(crate) fn tell(shard: &Shard, batch: &UnpackedBatch, cutter: &mut NotificationCutter) {
+    for firing in &batch.told {
+        let (Ok(matches), Some(rule)) = (&firing.outcome, shard.rules().number(firing.rule.as_str())) else { continue };
+        let told = matches.iter().map(|found| Told {
+            event_ordinal: found.event,
+            subscription: found.subscription,
+            given: &found.values,
+        });
+        shard.tell(batch.id, rule, &batch.rows, told, cutter);
+    }
+}
