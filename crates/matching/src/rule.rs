@@ -385,6 +385,11 @@ impl RuleSet {
         &self.application
     }
 
+    /// Whether any of its rules remembers whom it told.
+    pub fn remembers(&self) -> bool {
+        self.rules.iter().any(|rule| rule.enabled && rule.state.is_some())
+    }
+
     /// The number of a rule.
     pub fn number(&self, name: &str) -> Option<RuleNumber> {
         self.rules.iter().position(|rule| rule.name.as_str() == name).map(|at| RuleNumber(at as u32))
@@ -408,6 +413,12 @@ impl RuleSet {
     /// How long what a rule makes is worth sending.
     pub fn expires_after(&self, rule: RuleNumber) -> Option<Duration> {
         self.rule(rule).expires_after
+    }
+
+    /// The enabled rules that events of a class fire, queries too, by name.
+    pub fn rules_on(&self, class: &Name) -> Vec<RuleNumber> {
+        let fires = |(_, rule): &(u32, &CompiledRule)| rule.enabled && rule.on == *class;
+        (0..).zip(&self.rules).filter(fires).map(|(number, _)| RuleNumber(number)).collect()
     }
 
     pub(crate) fn rule(&self, rule: RuleNumber) -> &CompiledRule {

@@ -11,15 +11,19 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
+use parking_lot::Mutex;
 use tocsin_matching::{
     cut::{CutBatch, RuleFailure},
     rule::RuleNumber,
+    state::{Suppression, remembered::Remembered},
 };
 use tocsin_model::{
     event::EventBatch,
     field::{Fields, Row},
     id::{ChangeSequence, EventBatchId, Name},
     notification::NotificationHead,
+    state::StatePage,
     time::Timestamp,
 };
 use tocsin_store::{
@@ -38,7 +42,7 @@ use crate::{
     follow_changes::{Followed, Lost},
     guard::{Guard, LeftOut, cap},
     keep_busy, run_queries,
-    shards::{Cut, IndexReport, UnpackedBatch, shard_count},
+    shards::{Cut, IndexReport, Memory, UnpackedBatch, shard_count},
 };
 
 /// A matcher that dies with its batches claimed loses them after this time.
@@ -52,6 +56,9 @@ const REBUILDS_MAX: usize = 3;
 pub fn unassigned_channel() -> Name {
     "unassigned".parse().expect("`unassigned` is a name")
 }
+
+/// Pages of what rules remember, read from the journal at a time.
+const STATE_PAGES: usize = 1_000;
 
 /// What the matcher is told between two quanta.
 pub(crate) enum Command {
@@ -69,6 +76,8 @@ struct Matched {
     followed: Followed,
     report: IndexReport,
     guard: Guard,
+    /// Whether the shards remember what the journal does. If not, it is read from there before the next match.
+    remembers: bool,
 }
 
 /// What the index of an application holds, and where it stands.
@@ -85,6 +94,8 @@ pub(crate) struct IndexStatus {
 /// A quantum that is being committed.
 struct Committing {
     claimed: Vec<ClaimedEvents>,
+    /// The applications whose rules remember something by it.
+    changed: Vec<Name>,
     commit: JoinHandle<Result<(), StoreError>>,
 }
 
@@ -108,6 +119,8 @@ impl Matcher {
         let mut committing: Option<Committing> = None;
         loop {
             while let Ok(command) = self.commands.try_recv() {
+                // What a commit changes belongs to the index that is there now.
+                let _ = self.settle(committing.take()).await;
                 self.obey(command).await;
             }
             self.changes.mark_unchanged();
@@ -117,11 +130,15 @@ impl Matcher {
             let claimed = if stop.is_cancelled() { Ok(Vec::new()) } else { self.claim(&throttled).await };
             match claimed {
                 Ok(claimed) if !claimed.is_empty() => {
-                    let matched = self.match_quantum(&claimed).await;
+                    let mut changed = Vec::new();
+                    let matched = self.match_quantum(&claimed, &mut changed, &mut committing).await;
                     let before = self.settle(committing.take()).await;
                     match matched.and_then(|step| before.map(|()| step)) {
-                        Ok(step) => committing = Some(self.commit(claimed, step)),
-                        Err(error) => self.give_back(claimed, &error).await,
+                        Ok(step) => committing = Some(self.commit(claimed, changed, step)),
+                        Err(error) => {
+                            self.distrust(&changed);
+                            self.give_back(claimed, &error).await;
+                        }
                     }
                 }
                 Ok(_) => {
@@ -157,7 +174,7 @@ impl Matcher {
         let name = compiled.application.name.clone();
         // What its rules did under the version before still counts.
         let guard = self.applications.remove(&name).map(|before| before.guard).unwrap_or_default();
-        self.applications.insert(name, Matched { compiled, followed, report, guard });
+        self.applications.insert(name, Matched { compiled, followed, report, guard, remembers: false });
         self.report();
     }
 
@@ -226,8 +243,14 @@ impl Matcher {
         is_there
     }
 
-    /// Matches a quantum, each batch by the index as of its place.
-    async fn match_quantum(&mut self, claimed: &[ClaimedEvents]) -> Result<Step, StoreError> {
+    /// Matches a quantum, each batch by the index as of its place. Those in `changed` remember what is true only once the
+    /// step is stored.
+    async fn match_quantum(
+        &mut self,
+        claimed: &[ClaimedEvents],
+        changed: &mut Vec<Name>,
+        committing: &mut Option<Committing>,
+    ) -> Result<Step, StoreError> {
         let started = std::time::Instant::now();
         let mut step = Step::default();
         let mut by_application: BTreeMap<&Name, Vec<&ClaimedEvents>> = BTreeMap::new();
@@ -235,8 +258,16 @@ impl Matcher {
             by_application.entry(&events.batch.application).or_default().push(events);
         }
         for (name, batches) in by_application {
+            if self.applications.get(name).is_some_and(|matched| !matched.remembers) {
+                // The journal must have what is on its way there.
+                self.settle(committing.take()).await?;
+            }
             match self.applications.get_mut(name) {
-                Some(matched) => matched.match_batches(&self.flow, name, &batches, &mut step).await?,
+                Some(matched) => {
+                    matched.remember(&self.flow, name, batches[0].batch.sees).await?;
+                    matched.match_batches(&self.flow, name, &batches, &mut step).await?;
+                    changed.push(name.clone());
+                }
                 None => {
                     let reason = format!("the application `{name}` does not run");
                     step.failed.extend(batches.iter().map(|events| (events.claim, reason.clone())));
@@ -260,7 +291,7 @@ impl Matcher {
         Ok(step)
     }
 
-    fn commit(&self, claimed: Vec<ClaimedEvents>, step: Step) -> Committing {
+    fn commit(&self, claimed: Vec<ClaimedEvents>, changed: Vec<Name>, step: Step) -> Committing {
         let flow = self.flow.clone();
         let accepted: Vec<Timestamp> = claimed.iter().map(|events| events.batch.accepted_at).collect();
         let commit = tokio::spawn(async move {
@@ -275,19 +306,39 @@ impl Matcher {
             }
             Ok(())
         });
-        Committing { claimed, commit }
+        Committing { claimed, changed, commit }
     }
 
     /// Waits for a commit. If it failed, its batches are given back to be matched again.
-    async fn settle(&self, committing: Option<Committing>) -> Result<(), StoreError> {
-        let Some(Committing { claimed, commit }) = committing else {
+    async fn settle(&mut self, committing: Option<Committing>) -> Result<(), StoreError> {
+        let Some(Committing { claimed, changed, commit }) = committing else {
             return Ok(());
         };
         let done = commit.await.unwrap_or_else(|panic| Err(StoreError::unavailable(panic)));
-        if let Err(error) = &done {
-            self.give_back(claimed, error).await;
+        match &done {
+            Ok(()) => {
+                for name in &changed {
+                    if let Some(matched) = self.applications.get_mut(name) {
+                        // If a shard is gone, matching will find that out.
+                        let _ = keep_busy(|| matched.followed.shards().remember(&Memory::Confirm));
+                    }
+                }
+            }
+            Err(error) => {
+                self.distrust(&changed);
+                self.give_back(claimed, error).await;
+            }
         }
         done
+    }
+
+    /// What was remembered is not stored, or nobody knows whether it is; only the journal does.
+    fn distrust(&mut self, changed: &[Name]) {
+        for name in changed {
+            if let Some(matched) = self.applications.get_mut(name) {
+                matched.remembers = false;
+            }
+        }
     }
 
     async fn give_back(&self, claimed: Vec<ClaimedEvents>, error: &StoreError) {
@@ -360,7 +411,7 @@ impl Matched {
             Ok(rows) => {
                 guard.before(&compiled, &stops, batch, now, &mut left_out);
                 let left_out = left_out.of(batch.id);
-                Some(Readable { batch: batch.clone(), fields, rows: rows.into(), left_out })
+                Some(Readable { batch: batch.clone(), fields, rows: rows.into(), left_out, again: false })
             }
             Err(damaged) => {
                 failed.insert(batch.id, damaged.to_string());
@@ -392,6 +443,8 @@ impl Matched {
                 break cut;
             }
             // The others are matched anew, as if those had not been there: all of a firing is told, or nothing.
+            // If a shard is gone, the next cut finds that out.
+            let _ = keep_busy(|| self.followed.shards().remember(&Memory::Undo));
             readable.retain(|readable| !failed.contains_key(&readable.batch.id));
             for readable in &mut readable {
                 readable.left_out = left_out.of(readable.batch.id);
@@ -412,6 +465,8 @@ impl Matched {
         let matched: BTreeSet<EventBatchId> = step.matched.iter().map(|claim| claim.id).collect();
         step.firings.extend(left_out.firings.into_iter().filter(|firing| matched.contains(&firing.batch)));
         report_failures(&compiled, &cut.failures);
+        report_suppressed(&cut.suppressed);
+        step.states.extend(cut.states.into_iter().map(|page| (name.clone(), page)));
         let limits = &compiled.application.limits;
         let notifications: u64 = cut.batches.iter().map(|cut| cut.notifications.count() as u64).sum();
         self.guard.spend(limits.throttle, notifications, now);
@@ -431,6 +486,7 @@ impl Matched {
             on.into_iter().filter(|other| *other != number).collect()
         };
         let mut done = 0;
+        self.remember(flow, &firing.application, None).await?;
         for id in firing.first.0..=firing.last.0 {
             let refired = Refired { id: firing.id, batch: EventBatchId(id) };
             let mut step = Step { refired: vec![refired], ..Step::default() };
@@ -447,9 +503,16 @@ impl Matched {
                     let mut batch = batch;
                     // By the subscriptions as they are now.
                     batch.sees = Some(self.followed.place());
-                    let readable =
-                        Readable { batch: batch.clone(), fields, rows: rows.into(), left_out: others(number) };
+                    let readable = Readable {
+                        batch: batch.clone(),
+                        fields,
+                        rows: rows.into(),
+                        left_out: others(number),
+                        again: true,
+                    };
                     let (cut, queries) = self.cut(flow, &firing.application, &[readable]).await?;
+                    // Unless it is committed, what was remembered by it does not count.
+                    self.remembers = false;
                     if let Some((batch, _, reason)) = queries.into_iter().next() {
                         return Err(RefireError::Failed { batch, reason });
                     }
@@ -462,12 +525,18 @@ impl Matched {
                         return Err(RefireError::Failed { batch: batch.id, reason });
                     }
                     step.batches = new_batches(&compiled, cut.batches, batch.accepted_at, now);
+                    report_suppressed(&cut.suppressed);
+                    step.states = cut.states.into_iter().map(|page| (firing.application.clone(), page)).collect();
                     done += 1;
                 }
                 _ if !is_last => continue,
                 _ => {}
             }
             flow.journal.commit(step).await?;
+            if !self.remembers {
+                let confirmed = keep_busy(|| self.followed.shards().remember(&Memory::Confirm));
+                self.remembers = confirmed.is_ok();
+            }
         }
         Ok(done)
     }
@@ -485,6 +554,7 @@ impl Matched {
             match self.try_cut(flow, name, batches).await {
                 Ok(cut) => return Ok(cut),
                 Err(Lost::Store(error)) => {
+                    self.remembers = false;
                     // What the shards have made so far is of no use to the next quantum.
                     let _ = keep_busy(|| self.followed.settle());
                     return Err(error);
@@ -493,6 +563,10 @@ impl Matched {
                     rebuilds += 1;
                     let first = batches.first().and_then(|readable| readable.batch.sees);
                     self.rebuild(flow, name, first.unwrap_or_else(|| flow.places.newest()), &lost).await?;
+                    if self.compiled.rules.remembers() {
+                        // What they remember is read again first, when nothing is on its way to the journal.
+                        return Err(StoreError::unavailable(lost));
+                    }
                 }
                 Err(lost) => return Err(StoreError::unavailable(lost)),
             }
@@ -505,6 +579,7 @@ impl Matched {
         name: &Name,
         batches: &[Readable],
     ) -> Result<(Cut, Vec<FailedQuery>), Lost> {
+        keep_busy(|| self.followed.shards().remember(&Memory::Begin))?;
         let mut failed = Vec::new();
         let mut runs = batches.chunk_by(|one, next| one.batch.sees == next.batch.sees).peekable();
         while let Some(run) = runs.next() {
@@ -522,7 +597,7 @@ impl Matched {
 
     /// Runs the queries that a batch fires by the tables as they stand, and gives the batch for the shards.
     fn query(&mut self, readable: &Readable, failed: &mut Vec<FailedQuery>) -> UnpackedBatch {
-        let Readable { batch, fields, rows, left_out } = readable;
+        let Readable { batch, fields, rows, left_out, again } = readable;
         let rules = &self.compiled.rules;
         let fires = |rule: &Name| rules.number(rule.as_str()).is_none_or(|number| !left_out.contains(&number));
         let told =
@@ -532,7 +607,15 @@ impl Matched {
                 failed.push((batch.id, number, reason.clone()));
             }
         }
-        UnpackedBatch { id: batch.id, class: batch.class.clone(), rows: rows.clone(), left_out: left_out.clone(), told }
+        UnpackedBatch {
+            id: batch.id,
+            accepted_at: batch.accepted_at,
+            class: batch.class.clone(),
+            rows: rows.clone(),
+            left_out: left_out.clone(),
+            again: *again,
+            told,
+        }
     }
 
     /// Brings the index to a place; where the records do not remember it any more, the index stays where it stands.
@@ -553,6 +636,43 @@ impl Matched {
         }
     }
 
+    /// Makes the shards remember what the journal does, and nothing else, if they do not; for the subscriptions as of a
+    /// place, or as they are.
+    async fn remember(&mut self, flow: &Flow, name: &Name, sees: Option<ChangeSequence>) -> Result<(), StoreError> {
+        if self.remembers {
+            return Ok(());
+        }
+        let mut pages: Vec<StatePage> = Vec::new();
+        loop {
+            let more = flow.journal.state_pages(name, pages.last(), STATE_PAGES).await?;
+            let is_last = more.len() < STATE_PAGES;
+            pages.extend(more);
+            if is_last {
+                break;
+            }
+        }
+        if let (Some(_), Err(lost)) = (sees, self.go_to(flow, name, sees).await) {
+            self.rebuild(flow, name, sees.unwrap_or_else(|| flow.places.newest()), &lost).await?;
+        }
+        let rules = self.compiled.rules.clone();
+        let remembered = Remembered::read(&rules, pages);
+        if remembered.damaged > 0 {
+            let pages = remembered.damaged;
+            tracing::error!(application = %name, pages, "what rules remember is damaged in part and begins anew there");
+        }
+        let remembered = Arc::new(Mutex::new(remembered));
+        let restored = keep_busy(|| {
+            self.followed.shards().remember(&Memory::Restore(remembered.clone()))?;
+            // Each shard has taken its own when all have answered.
+            self.followed.settle()?;
+            let rest = std::mem::take(&mut *remembered.lock()).rest(&rules);
+            self.followed.shards().remember(&Memory::TakeOver(rest.into()))
+        });
+        restored.map_err(StoreError::unavailable)?;
+        self.remembers = true;
+        Ok(())
+    }
+
     async fn rebuild(
         &mut self,
         flow: &Flow,
@@ -562,6 +682,7 @@ impl Matched {
     ) -> Result<(), StoreError> {
         tracing::warn!(application = %name, reason = %lost, "the match index is built anew");
         metrics::counter!("match_index_rebuilds_total").increment(1);
+        self.remembers = false;
         self.followed = build(flow, &self.compiled, place).await?;
         self.report = keep_busy(|| self.followed.settle()).map_err(StoreError::unavailable)?;
         Ok(())
@@ -591,6 +712,8 @@ struct Readable {
     rows: Arc<[Row]>,
     /// Rules that do not fire for it.
     left_out: Vec<RuleNumber>,
+    /// Whether it was matched before, by all rules or by others.
+    again: bool,
 }
 
 /// A query that failed for a batch, and why.
@@ -605,6 +728,25 @@ async fn event_fields(flow: &Flow, batch: &EventBatch) -> Result<Result<Fields, 
         Some(class) => Ok(class.fields.clone()),
         None => Err(format!("version {} has no event class `{}`", batch.version, batch.class)),
     })
+}
+
+/// Counts the matches that were not told.
+fn report_suppressed(suppressed: &[u64; Suppression::ALL.len()]) {
+    for (reason, count) in Suppression::ALL.into_iter().zip(suppressed) {
+        metrics::counter!("match_suppressed_total", "reason" => reason.name()).increment(*count);
+    }
+}
+
+/// Removes what the rules of an application that is no more remembered.
+pub(crate) async fn forget(flow: &Flow, name: &Name) -> Result<(), StoreError> {
+    loop {
+        let pages = flow.journal.state_pages(name, None, STATE_PAGES).await?;
+        if pages.is_empty() {
+            return Ok(());
+        }
+        let none = |page: StatePage| (name.clone(), StatePage { body: Bytes::new(), ..page });
+        flow.journal.commit(Step { states: pages.into_iter().map(none).collect(), ..Step::default() }).await?;
+    }
 }
 
 /// A rule that cannot be decided for an event is no match; that it happened must not stay unseen.

@@ -26,7 +26,7 @@ pub(crate) fn run(
 }
 
 /// Gives what the queries of a batch found to the cutter, as far as it concerns the subscriptions of this shard.
-pub(crate) fn tell(shard: &Shard, batch: &UnpackedBatch, cutter: &mut NotificationCutter) {
+pub(crate) fn tell(shard: &mut Shard, batch: &UnpackedBatch, cutter: &mut NotificationCutter) {
     for firing in &batch.told {
         let (Ok(matches), Some(rule)) = (&firing.outcome, shard.rules().number(firing.rule.as_str())) else { continue };
         let told = matches.iter().map(|found| Told {
@@ -34,6 +34,6 @@ pub(crate) fn tell(shard: &Shard, batch: &UnpackedBatch, cutter: &mut Notificati
             subscription: found.subscription,
             given: &found.values,
         });
-        shard.tell(batch.id, rule, &batch.rows, told, cutter);
+        shard.tell((batch.id, batch.accepted_at), rule, &batch.rows, told, cutter);
     }
 }

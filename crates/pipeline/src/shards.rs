@@ -11,6 +11,7 @@ use std::{
         mpsc::{Receiver, Sender, SyncSender, channel, sync_channel},
     },
     thread,
+    time::Instant,
 };
 
 use parking_lot::Mutex;
@@ -62,6 +63,8 @@ pub(crate) struct UnpackedBatch {
     pub rows: Arc<[Row]>,
     /// Rules that do not fire for it.
     pub left_out: Vec<RuleNumber>,
+    /// Whether it was matched before, by all rules or by others.
+    pub again: bool,
     /// What the queries of rules in SQL found.
     pub told: Vec<QueryFiring>,
 }
@@ -108,6 +111,10 @@ pub(crate) struct IndexReport {
     pub subscriptions: u64,
     /// Bytes.
     pub bytes: u64,
+    /// Distinct filters; one that subscriptions of several shards have counts on each.
+    pub filters: u64,
+    /// Those of them that are looked at for every event.
+    pub scanned_filters: u64,
 }
 
 /// An owner is gone, and its part of the index with it: it must be built anew.
@@ -208,6 +215,8 @@ impl Shards {
             whole.report.shards += 1;
             whole.report.subscriptions += share.report.subscriptions;
             whole.report.bytes += share.report.bytes;
+            whole.report.filters += share.report.filters;
+            whole.report.scanned_filters += share.report.scanned_filters;
         }
         whole.batches = join(&self.rules, cut);
         whole
@@ -317,7 +326,9 @@ impl Keeper {
     }
 
     fn match_batch(&mut self, batch: &UnpackedBatch) {
-        let watch = Watch { left_out: &batch.left_out, ..Watch::default() };
+        let began = Instant::now();
+        let clock = || began.elapsed();
+        let watch = Watch { left_out: &batch.left_out, clock: Some(&clock), again: batch.again };
         let matched = catch_unwind(AssertUnwindSafe(|| {
             self.shard.match_rows((batch.id, batch.accepted_at), &batch.class, &batch.rows, watch, &mut self.cutter);
             run_queries::tell(&mut self.shard, batch, &mut self.cutter);
@@ -329,8 +340,13 @@ impl Keeper {
 
     fn cut(&mut self) -> Cut {
         let (batches, failures) = self.cutter.finish(self.shard.rules());
-        let report =
-            IndexReport { shards: 1, subscriptions: self.shard.len() as u64, bytes: self.shard.memory_bytes() as u64 };
+        let report = IndexReport {
+            shards: 1,
+            subscriptions: self.shard.len() as u64,
+            bytes: self.shard.memory_bytes() as u64,
+            filters: self.shard.distinct_filters() as u64,
+            scanned_filters: self.shard.scanned_filters() as u64,
+        };
         let mut suppressed = [0; Suppression::ALL.len()];
         for (_, reason, count) in self.shard.take_suppressed() {
             suppressed[reason as usize] += count;
@@ -386,7 +402,7 @@ mod tests {
         let rows = [vec![Value::Integer(number)]].into();
         let (left_out, told) = (Vec::new(), Vec::new());
         let (id, accepted_at) = (EventBatchId(id), Timestamp(0));
-        [UnpackedBatch { id, accepted_at, class: name("note"), rows, left_out, told }].into()
+        [UnpackedBatch { id, accepted_at, class: name("note"), rows, left_out, again: false, told }].into()
     }
 
     fn told(cut: &Cut) -> Vec<(EventId, u64)> {
