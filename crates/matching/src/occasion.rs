@@ -3,6 +3,8 @@
 //! Events come in windows, so that what a rule reads of the index for one event does not wait for what it reads for the
 //! event before, and what several rules ask the events is asked once.
 
+use std::hint::black_box;
+
 use tocsin_model::{
     field::Row,
     id::{EventBatchId, EventId, Name},
@@ -15,7 +17,7 @@ use crate::{
     expression::Kind,
     filter::book::Matching,
     index::{
-        chunks::{Chunks, KeySlice, Query, Stretch},
+        chunks::{Chunks, KeySlice, Query, Search, Stretch},
         groups::Groups,
         key::{Bound, Measure},
         numbers::KeyNumber,
@@ -83,13 +85,6 @@ pub(crate) struct Occasion<'a> {
     pub until: Option<Until<'a>>,
 }
 
-/// A group to search for an event.
-struct Probe<'a> {
-    at: usize,
-    group: &'a Chunks,
-    query: Query,
-}
-
 impl<'a> Occasion<'a> {
     /// Answers every event of the window, in order.
     ///
@@ -132,16 +127,31 @@ impl<'a> Occasion<'a> {
     /// Whatever the index finds matches: it is handed over as it lies there.
     fn answer_straight(&self, branch: &'a Branch, desk: &mut Desk, out: &mut impl MatchSink) {
         let index = &self.shard.indexes[self.rule.first_branch];
-        let mut probes = Vec::with_capacity(self.events.len());
+        let mut probes: [Option<(usize, &Chunks, Query)>; WINDOW] = [None; WINDOW];
+        let mut count = 0;
         for at in 0..self.events.len() {
             match self.probe(branch, index, at, desk) {
-                Ok(Some((group, query))) => probes.push(Probe { at, group, query }),
+                Ok(Some((group, query))) => {
+                    probes[count] = Some((at, group, query));
+                    count += 1;
+                }
                 Ok(None) => {}
                 Err(trouble) => out.rule_failed(self.number, self.id(at), trouble),
             }
         }
-        for Probe { at, group, query } in probes {
-            group.answer(query, &mut |found| self.give_living(at, found, out));
+        // Step by step for all of them: see `Search`.
+        let mut searches: [Option<(usize, Search<'_>, Query)>; WINDOW] = [None; WINDOW];
+        let mut found = 0;
+        for (at, group, query) in probes[..count].iter().flatten() {
+            let search = group.search(*query);
+            searches[found] = search.map(|search| (*at, search, *query));
+            // No branch here: whether an event meets anybody cannot be foreseen.
+            found += usize::from(search.is_some());
+        }
+        let searches = searches[..found].iter().flatten();
+        black_box(searches.clone().fold(0, |sum, (_, search, _)| sum ^ search.touch()));
+        for (at, search, query) in searches {
+            search.answer(*query, &mut |found| self.give_living(*at, found, out));
         }
     }
 
