@@ -396,7 +396,7 @@ fn binary<'a>(operator: Operator, left: Datum<'a>, right: Datum<'a>, steps: &mut
 }
 
 /// Comparing long texts and lists costs what it takes. Maps are compared key by key, hence the square.
-fn charge_comparison(left: &Datum<'_>, right: &Datum<'_>, steps: &mut Steps) -> Result<(), Trouble> {
+pub(crate) fn charge_comparison(left: &Datum<'_>, right: &Datum<'_>, steps: &mut Steps) -> Result<(), Trouble> {
     match (left, right) {
         (Datum::Text(left), Datum::Text(right)) => steps.take(left.len().min(right.len()) / 64),
         (Datum::Bytes(left), Datum::Bytes(right)) => steps.take(left.len().min(right.len()) / 64),

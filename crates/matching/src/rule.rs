@@ -520,7 +520,8 @@ fn compile_rule(
         notify: rule.notify.clone(),
         batch_size: notification.batch_size.max(1) as usize,
         expires_after: notification.expires_after,
-        enabled: rule.enabled,
+        // At events a scheduled rule does not fire; where it is due it is compiled without its schedule.
+        enabled: rule.enabled && rule.schedule.is_none(),
         timeout: rule.timeout,
         filters: None,
         branches: branches(predicate.as_ref(), &scope),

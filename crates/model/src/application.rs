@@ -4,7 +4,13 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde::Serialize;
 
-use crate::{field::Fields, filter::Dialect, id::Name};
+use crate::{
+    field::{Field, FieldType, Fields},
+    filter::Dialect,
+    id::Name,
+    schedule::{CATCH_UP_MAX, MissedPolicy, Schedule},
+    value::Value,
+};
 
 /// An application as its definition gives it, complete and consistent: every name it mentions exists. Expressions,
 /// templates and channel options are still text here; the rooms that understand them compile them.
@@ -117,7 +123,7 @@ pub struct TemplateParts {
 /// Joins an event class to a subscription class.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Rule {
-    /// The event class that fires it.
+    /// The event class whose events it looks at. For a scheduled rule that looks at none it is that of [`due_class`].
     pub on: Name,
     /// The subscription class that it looks through.
     pub subscription: Name,
@@ -136,6 +142,83 @@ pub struct Rule {
     pub timeout: Duration,
     /// After so many failed firings in a row it is stopped; 0: never.
     pub stop_after: u32,
+    /// When it is evaluated; `None`: at each event.
+    pub schedule: Option<RuleSchedule>,
+}
+
+/// When a rule is evaluated, if not at each event: at due times, over the events accepted since the one before.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RuleSchedule {
+    /// The due times.
+    pub recurs: Recurs,
+    /// What becomes of runs that were missed.
+    pub missed: Missed,
+    /// Runs that are later than this are not made up for: they are skipped and counted.
+    pub skip_older_than: Option<Duration>,
+}
+
+/// Whose recurrence a rule follows.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Recurs {
+    /// Its own, for all subscriptions of its class.
+    Fixed(Schedule),
+    /// That of each subscription. Those that have none are not told.
+    Subscription,
+}
+
+/// What becomes of runs that were missed while the server was down or held up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Missed {
+    /// None is made up for; the next run covers their events.
+    Skip,
+    /// One run makes up for all of them.
+    #[default]
+    Once,
+    /// Each is made up for, at most [`CATCH_UP_MAX`].
+    All,
+}
+
+/// A run under [`Missed::Skip`] that is no later than this is on time.
+pub const GRACE: Duration = Duration::from_secs(300);
+
+impl RuleSchedule {
+    /// The policy for missed runs.
+    pub fn policy(&self) -> MissedPolicy {
+        match self.missed {
+            Missed::Skip => MissedPolicy::Skip { grace: self.skip_older_than.unwrap_or(GRACE) },
+            Missed::Once => MissedPolicy::Once,
+            Missed::All => MissedPolicy::All { limit: CATCH_UP_MAX },
+        }
+    }
+}
+
+/// The event class of due times: a scheduled rule that becomes due is an event of it. An application with scheduled
+/// rules has it beside its own; nobody can submit events of it.
+pub fn due_class() -> Name {
+    "due".parse().expect("`due` is a name")
+}
+
+/// The fields of the class of [`due_class`], in this order.
+pub fn due_fields() -> Fields {
+    let field = |name: &str, kind, about: &str| Field {
+        name: name.parse().expect("a field's name"),
+        kind,
+        required: false,
+        default: Value::Null,
+        description: Some(about.to_owned()),
+    };
+    Fields::new(vec![
+        field("rule", FieldType::String, "The rule that is due."),
+        field("schedule", FieldType::String, "The schedule that it follows, as text of RFC 5545."),
+        field("due_at", FieldType::Timestamp, "When it was due."),
+        field("last_run", FieldType::Timestamp, "When it was due before."),
+        field("skipped", FieldType::Integer, "How many runs before this one were missed and are not made up for."),
+        field("after", FieldType::Integer, "The event batch after which the events of this run begin."),
+        field("before", FieldType::Integer, "The event batch before which they end; null for this one."),
+        field("subscriptions_after", FieldType::Integer, "The subscription after which this part of a run begins."),
+    ])
 }
 
 /// A configured instance of a protocol.
@@ -265,6 +348,7 @@ impl Rule {
             enabled: true,
             timeout: Duration::from_secs(10),
             stop_after: 10,
+            schedule: None,
         }
     }
 }
@@ -286,8 +370,16 @@ impl Application {
         }
     }
 
+    /// Whether any of its rules is scheduled, so that it has the class of [`due_class`].
+    pub fn has_schedules(&self) -> bool {
+        self.rules.values().any(|rule| rule.schedule.is_some())
+    }
+
     /// Whether a source may submit events of a class.
     pub fn may_submit(&self, source: &Name, class: &Name) -> bool {
+        if *class == due_class() && self.has_schedules() {
+            return false;
+        }
         match self.sources.get(source) {
             Some(source) => source.events.is_empty() || source.events.contains(class),
             None => self.sources.is_empty() && *source == api_source(),

@@ -29,7 +29,7 @@ mod occur; // a zone makes them instants
 mod missed; // what is due now
 mod calendar; // day numbers
 
-use std::str::FromStr;
+use std::{str::FromStr, time::Duration};
 
 use jiff::{civil::DateTime, tz::TimeZone};
 use serde::{Deserialize, Serialize};
@@ -97,6 +97,8 @@ pub struct Occurrence {
 pub struct Schedule {
     start: Local,
     whole_day: bool,
+    /// Whether its text names no zone; it is read in UTC until [`Schedule::in_zone`] gives it one.
+    floating: bool,
     /// As it was known at reading; questions ask the database again by its name.
     zone: TimeZone,
     rule: Option<Box<Rule>>,
@@ -136,6 +138,50 @@ impl Schedule {
             builder.rule(rule, &mut problems);
         }
         builder.finish(problems)
+    }
+
+    /// Like [`Schedule::parse`] for a text that may leave the zone open: such a schedule is on the wall clock of whoever
+    /// it is for, and [`Schedule::in_zone`] says whose. Until then it is read in UTC.
+    ///
+    /// # Errors
+    /// As for [`Schedule::parse`].
+    pub fn parse_floating(text: &str) -> Result<Schedule, Vec<Problem>> {
+        text::parse_floating(text)
+    }
+
+    /// Like [`Schedule::new`] without a zone, as [`Schedule::parse_floating`] reads one.
+    ///
+    /// # Errors
+    /// As for [`Schedule::new`].
+    pub fn floating(start: &str, rule: Option<&str>) -> Result<Schedule, Vec<Problem>> {
+        let start = format!("DTSTART:{start}");
+        match rule.map(|rule| rule.get(6..).filter(|_| rule[..6].eq_ignore_ascii_case("RRULE:")).unwrap_or(rule)) {
+            Some(rule) => Schedule::parse_floating(&format!("{start}\nRRULE:{rule}")),
+            None => Schedule::parse_floating(&start),
+        }
+    }
+
+    /// Something that recurs so often, counted from 1970 in UTC; in whole seconds, at least one.
+    pub fn every(interval: Duration) -> Schedule {
+        let seconds = interval.as_secs().clamp(1, u64::from(INTERVAL_MAX));
+        let units = [(86_400, "DAILY"), (3_600, "HOURLY"), (60, "MINUTELY"), (1, "SECONDLY")];
+        let (unit, frequency) = units.into_iter().find(|(unit, _)| seconds % unit == 0).unwrap_or((1, "SECONDLY"));
+        let rule = format!("FREQ={frequency};INTERVAL={}", seconds / unit);
+        Schedule::new("1970-01-01T00:00:00", "UTC", Some(&rule)).expect("the rule of an interval is well-formed")
+    }
+
+    /// The same schedule on the clocks of a zone, if it left its zone open; else as it is. `None`: there is no such zone.
+    pub fn in_zone(&self, zone: &str) -> Option<Schedule> {
+        if !self.floating {
+            return Some(self.clone());
+        }
+        let zone = TimeZone::get(zone).ok().filter(|zone| zone.iana_name().is_some())?;
+        Some(Schedule { zone, floating: false, ..self.clone() })
+    }
+
+    /// Whether its zone is left open.
+    pub fn is_floating(&self) -> bool {
+        self.floating
     }
 
     /// The same schedule under another policy for gaps.

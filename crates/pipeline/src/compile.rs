@@ -8,9 +8,11 @@ use tocsin_matching::{
     rule::{RuleExplanation, RuleSet},
 };
 use tocsin_model::{
-    application::{Application, EventClass},
+    application::{Application, EventClass, Recurs, due_class},
+    definition::write_duration,
     id::Name,
     problem::Problem,
+    time::Timestamp,
 };
 
 /// One version of an application, ready to run.
@@ -21,6 +23,8 @@ pub struct Compiled {
     pub version: u32,
     /// Its rules, compiled together.
     pub rules: Arc<RuleSet>,
+    /// The enabled rules that are evaluated by a schedule, each compiled by itself.
+    pub scheduled: BTreeMap<Name, Arc<RuleSet>>,
     /// How each rule fills its notification's fields.
     pub notify: BTreeMap<Name, NotifyFields>,
     /// The templates of each notification class.
@@ -49,7 +53,8 @@ impl Compiled {
                 let rules = Arc::new(rules);
                 let of = |name: &Name| rules.number(name.as_str()).map(|rule| NotifyFields::of(&rules, rule));
                 let notify = application.rules.keys().filter_map(|name| Some((name.clone(), of(name)?))).collect();
-                Ok(Compiled { application, version, rules, notify, formatters })
+                let scheduled = scheduled(&application)?;
+                Ok(Compiled { application, version, rules, scheduled, notify, formatters })
             }
             Ok(_) => Err(problems),
             Err(found) => {
@@ -70,11 +75,56 @@ impl Compiled {
             let path = format!("rules.{}", found.rule);
             found.warnings.into_iter().map(move |warning| Problem::at(path.clone(), warning))
         };
-        self.explain().into_iter().flat_map(of_rule).collect()
+        let mut warnings: Vec<Problem> = self.explain().into_iter().flat_map(of_rule).collect();
+        warnings.extend(self.application.rules.keys().filter_map(|name| self.retention_warning(name)));
+        warnings
+    }
+
+    /// A rule whose due times are further apart than events are kept.
+    fn retention_warning(&self, name: &Name) -> Option<Problem> {
+        let rule = &self.application.rules[name];
+        let Recurs::Fixed(schedule) = &rule.schedule.as_ref()?.recurs else { return None };
+        let first = schedule.next_after(Timestamp(0))?;
+        let interval = schedule.next_after(first.at)?.at.since(first.at);
+        let kept = self.application.retention.finished;
+        (rule.on != due_class() && interval > kept).then(|| {
+            let message = format!(
+                "runs every {}, and events are kept for {}: older ones are not told",
+                write_duration(interval),
+                write_duration(kept)
+            );
+            Problem::at(format!("rules.{name}.schedule"), message).hint("raise `retention.finished`")
+        })
     }
 
     /// How each rule is answered.
     pub fn explain(&self) -> Vec<RuleExplanation> {
-        self.rules.explain()
+        let mut found = self.rules.explain();
+        for explanation in &mut found {
+            if let Some(rules) = self.scheduled.get(&explanation.rule) {
+                *explanation = rules.explain().swap_remove(0);
+            }
+        }
+        found
     }
+}
+
+/// Compiles the scheduled rules, as rules of the events that they are evaluated over.
+fn scheduled(application: &Application) -> Result<BTreeMap<Name, Arc<RuleSet>>, Vec<Problem>> {
+    let mut sets = BTreeMap::new();
+    for (name, rule) in application.rules.iter().filter(|(_, rule)| rule.enabled && rule.schedule.is_some()) {
+        let mut alone = application.clone();
+        alone.rules.retain(|other, _| other == name);
+        if let Some(rule) = alone.rules.get_mut(name) {
+            rule.schedule = None;
+        }
+        if rule.on == due_class()
+            && let Some(class) = alone.subscriptions.get_mut(&rule.subscription)
+        {
+            // A subscription's own filter is over events, and there are none.
+            class.filter.clear();
+        }
+        sets.insert(name.clone(), Arc::new(RuleSet::compile(&alone)?));
+    }
+    Ok(sets)
 }

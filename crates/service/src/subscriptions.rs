@@ -113,7 +113,8 @@ pub struct WholeFilterDraft {
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum ScheduleDraft {
-    /// Content lines of RFC 5545: `DTSTART`, and optionally `RRULE`, `RDATE`, `EXDATE`.
+    /// Content lines of RFC 5545: `DTSTART`, and optionally `RRULE`, `RDATE`, `EXDATE`. A start without a zone is on the
+    /// clock of the subscriber.
     Text(String),
     /// The same in fields.
     Fields(ScheduleFields),
@@ -125,8 +126,9 @@ pub enum ScheduleDraft {
 pub struct ScheduleFields {
     /// Such as `2027-01-04T08:00`: the first time, and what the rule leaves open.
     pub start: String,
-    /// The IANA name of a time zone, such as `Europe/Vienna`.
-    pub time_zone: String,
+    /// The IANA name of a time zone, such as `Europe/Vienna`; the subscriber's own if not given, and UTC if there is none.
+    #[serde(default)]
+    pub time_zone: Option<String>,
     /// A rule of RFC 5545, such as `FREQ=DAILY;BYDAY=MO,TU,WE,TH,FR`; once only if not given.
     #[serde(default)]
     pub rule: Option<String>,
@@ -198,7 +200,8 @@ pub(crate) struct Class {
     pub(crate) fields: Fields,
     filter: Vec<Dialect>,
     schedule: Presence,
-    rules: Arc<RuleSet>,
+    /// Those of all rules, since a filter is put to the events of each.
+    rules: Vec<Arc<RuleSet>>,
 }
 
 impl Class {
@@ -211,7 +214,7 @@ impl Class {
                 fields: class.fields.clone(),
                 filter: class.filter.clone(),
                 schedule: class.schedule,
-                rules: compiled.rules.clone(),
+                rules: std::iter::once(&compiled.rules).chain(compiled.scheduled.values()).cloned().collect(),
             }),
             None => {
                 let problem =
@@ -273,6 +276,19 @@ pub(crate) fn check(draft: Draft<'_>, class: &Class) -> Result<NewSubscription, 
     }
 }
 
+/// Values and filter of a subscription that need not be stored.
+pub(crate) fn check_subject(
+    values: &str,
+    filter: Option<FilterDraft>,
+    class: &Class,
+) -> Result<(Box<str>, Option<Filter>), Vec<Problem>> {
+    let mut problems = Vec::new();
+    let values = check_values(values, &class.fields).map_err(|found| problems.extend(found)).unwrap_or_default();
+    let filter = filter.map(|filter| check_filter(filter, class)).transpose();
+    let filter = filter.map_err(|found| problems.extend(found)).unwrap_or_default();
+    if problems.is_empty() { Ok((values, filter)) } else { Err(problems) }
+}
+
 /// The filter, if its dialect is one of the class's and the rules of the class can evaluate it.
 fn check_filter(draft: FilterDraft, class: &Class) -> Result<Filter, Vec<Problem>> {
     let Some(first) = class.filter.first() else {
@@ -307,10 +323,9 @@ fn check_filter(draft: FilterDraft, class: &Class) -> Result<Filter, Vec<Problem
         return Err(vec![Problem::at("filter", message).hint(format!("it takes {}", allowed()))]);
     }
     let below = |problem: Problem| Problem { path: "filter".to_owned(), ..problem };
-    match class.rules.check_filter(&class.name, &filter) {
-        Ok(()) => Ok(filter),
-        Err(problems) => Err(problems.into_iter().map(below).collect()),
-    }
+    let checked = class.rules.iter().try_for_each(|rules| rules.check_filter(&class.name, &filter));
+    checked.map_err(|problems| problems.into_iter().map(below).collect::<Vec<_>>())?;
+    Ok(filter)
 }
 
 /// The canonical text of the schedule, if the class takes one and it will ever be due.
@@ -330,12 +345,15 @@ fn check_schedule(draft: Option<ScheduleDraft>, class: &Class) -> Result<Option<
         (Some(draft), _) => draft,
     };
     let schedule = match draft {
-        ScheduleDraft::Text(text) => Schedule::parse(&text),
-        ScheduleDraft::Fields(fields) => Schedule::new(&fields.start, &fields.time_zone, fields.rule.as_deref()),
+        ScheduleDraft::Text(text) => Schedule::parse_floating(&text),
+        ScheduleDraft::Fields(ScheduleFields { start, time_zone: Some(zone), rule }) => {
+            Schedule::new(&start, &zone, rule.as_deref())
+        }
+        ScheduleDraft::Fields(fields) => Schedule::floating(&fields.start, fields.rule.as_deref()),
     };
     let below = |problem: Problem| {
         let path = if problem.path.is_empty() { "schedule".to_owned() } else { format!("schedule.{}", problem.path) };
-        Problem { path, line: None, column: None, ..problem }
+        Problem { path, ..problem }
     };
     let schedule = schedule.map_err(|problems| problems.into_iter().map(below).collect::<Vec<_>>())?;
     if schedule.next_after(Timestamp(i64::MIN)).is_none() {

@@ -19,8 +19,10 @@ use tocsin_model::{
 use crate::error::StoreError;
 
 pub use firings::{Firing, FiringFilter, FiringStatus, NewFiring, Refired, RuleStop};
+pub use schedules::{EventPage, ScheduleKey, ScheduleRun};
 
 mod firings; // rules that did not fire, and those that are stopped
+mod schedules; // how far the schedules of rules have come
 
 /// The bounds of a journal. At each of them [`Journal::accept`] answers `Full` before it stores anything; steps are
 /// committed nevertheless, so that what was accepted drains. Submissions already on their way when a bound is reached
@@ -109,6 +111,15 @@ pub enum Accepted {
     Duplicate(EventBatchId),
     /// The key came before with other content; nothing was added.
     KeyReused(EventBatchId),
+}
+
+impl Accepted {
+    /// The batch that holds the events.
+    pub fn id(self) -> EventBatchId {
+        match self {
+            Accepted::New(id) | Accepted::Duplicate(id) | Accepted::KeyReused(id) => id,
+        }
+    }
 }
 
 /// A right to work on something, until the lease ends. The token rises with each claim of the same thing.
@@ -273,6 +284,9 @@ pub struct Step {
     pub refired: Vec<Refired>,
     /// Rules that are stopped from now on.
     pub stops: Vec<RuleStop>,
+    /// Event batches that go on with what this step has begun, such as the rest of a long run of a schedule. They are
+    /// accepted with it, whatever waits already; their idempotency does not count.
+    pub continued: Vec<NewEventBatch>,
 }
 
 impl Step {
@@ -462,6 +476,39 @@ pub trait Journal: Send + Sync + 'static {
 
     /// All stopped rules, by application and name.
     async fn rule_stops(&self) -> Result<Vec<RuleStop>, StoreError>;
+
+    /// Event batches of a class after one and before another, oldest first, whatever has become of them; up to about
+    /// `bytes` packed bytes of them, but at least one if there is any. Those that were pruned are not there any more.
+    async fn events_between(
+        &self,
+        application: &Name,
+        class: &Name,
+        after: EventBatchId,
+        before: EventBatchId,
+        bytes: usize,
+    ) -> Result<EventPage, StoreError>;
+
+    /// Stores how far schedules have come. With `due`, that event batch is accepted in the same commit, and the next runs
+    /// of these schedules begin after it: their `after` is set to it. Gives its number.
+    ///
+    /// # Errors
+    /// `Full`, as [`Journal::accept`] says; nothing was stored. Without `due` no bound is looked at.
+    async fn record_runs(
+        &self,
+        due: Option<NewEventBatch>,
+        runs: Vec<ScheduleRun>,
+    ) -> Result<Option<EventBatchId>, StoreError>;
+
+    /// How far the schedules of an application have come, by rule and schedule, from after `after`.
+    async fn schedule_runs(
+        &self,
+        application: &Name,
+        after: Option<&ScheduleKey>,
+        limit: usize,
+    ) -> Result<Vec<ScheduleRun>, StoreError>;
+
+    /// Forgets how far a schedule has come, because nobody follows it any more.
+    async fn forget_schedule(&self, application: &Name, schedule: &ScheduleKey) -> Result<(), StoreError>;
 
     /// A notification batch, unpacked.
     async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError>;

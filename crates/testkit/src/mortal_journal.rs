@@ -21,9 +21,9 @@ use tocsin_model::{
 use tocsin_store::{
     error::StoreError,
     journal::{
-        Accepted, Arrivals, Backlog, Claim, ClaimedEvents, EventBatchState, Firing, FiringFilter, Journal,
-        NewEventBatch, Resolution, RuleStop, Step, StoredNotificationBatch, StoredSuspension, SuspensionFilter, Totals,
-        WorkItem,
+        Accepted, Arrivals, Backlog, Claim, ClaimedEvents, EventBatchState, EventPage, Firing, FiringFilter, Journal,
+        NewEventBatch, Resolution, RuleStop, ScheduleKey, ScheduleRun, Step, StoredNotificationBatch, StoredSuspension,
+        SuspensionFilter, Totals, WorkItem,
     },
     memory::journal::MemoryJournal,
 };
@@ -224,6 +224,38 @@ impl Journal for MortalJournal {
 
     async fn rule_stops(&self) -> Result<Vec<RuleStop>, StoreError> {
         self.live().await.rule_stops().await
+    }
+
+    async fn events_between(
+        &self,
+        application: &Name,
+        class: &Name,
+        after: EventBatchId,
+        before: EventBatchId,
+        bytes: usize,
+    ) -> Result<EventPage, StoreError> {
+        self.live().await.events_between(application, class, after, before, bytes).await
+    }
+
+    async fn record_runs(
+        &self,
+        due: Option<NewEventBatch>,
+        runs: Vec<ScheduleRun>,
+    ) -> Result<Option<EventBatchId>, StoreError> {
+        self.write(self.journal.record_runs(due, runs)).await
+    }
+
+    async fn schedule_runs(
+        &self,
+        application: &Name,
+        after: Option<&ScheduleKey>,
+        limit: usize,
+    ) -> Result<Vec<ScheduleRun>, StoreError> {
+        self.live().await.schedule_runs(application, after, limit).await
+    }
+
+    async fn forget_schedule(&self, application: &Name, schedule: &ScheduleKey) -> Result<(), StoreError> {
+        self.write(self.journal.forget_schedule(application, schedule)).await
     }
 
     async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError> {

@@ -10,14 +10,17 @@ use super::{
 };
 use crate::{
     application::{
-        Application, Channel, ContentTemplates, EventClass, Limits, NotificationClass, Presence, Retention,
-        RetrySchedule, Rule, Source, SourceKind, SubscriptionClass, TemplateEngine, TemplateParts, Throttle,
+        Application, Channel, ContentTemplates, EventClass, Limits, Missed, NotificationClass, Presence, Recurs,
+        Retention, RetrySchedule, Rule, RuleSchedule, Source, SourceKind, SubscriptionClass, TemplateEngine,
+        TemplateParts, Throttle, due_class, due_fields,
     },
     field::{Field, FieldType, Fields},
     filter::Dialect,
     id::Name,
     problem::{Problem, closest},
+    schedule::Schedule,
     subscriber::is_language_tag,
+    time::Timestamp,
     value::Value,
 };
 
@@ -32,7 +35,7 @@ const STOP_AFTER: u32 = 10;
 /// Makes the application. `None` if it has no name; anything else wrong with it is in `problems`.
 pub fn application(root: &Node, problems: &mut Vec<Problem>) -> Option<Application> {
     let mut builder = Builder { root, problems };
-    let application = Application {
+    let mut application = Application {
         name: name(root, "application").unwrap_or_else(|| "unnamed".parse().expect("`unnamed` is a name")),
         description: text(root, "description"),
         events: builder.section("events", |_, path, node, builder| EventClass {
@@ -52,6 +55,7 @@ pub fn application(root: &Node, problems: &mut Vec<Problem>) -> Option<Applicati
         retention: retention(root),
         limits: limits(root),
     };
+    builder.add_due_class(&mut application);
     let rules = builder.rules(&application);
     root.get("application").is_some().then_some(Application { rules, ..application })
 }
@@ -225,6 +229,21 @@ impl<'a> Builder<'a> {
         Some(name)
     }
 
+    /// The class of due times, where a rule is scheduled.
+    fn add_due_class(&mut self, application: &mut Application) {
+        let rules = self.root.get("rules").map_or(&[][..], Node::entries);
+        if !rules.iter().any(|rule| is_scheduled(&rule.value)) {
+            return;
+        }
+        let class = due_class();
+        if let Some(own) = self.root.get("events").and_then(|events| events.entry(class.as_str())) {
+            let problem = Problem::at("events.due", "is the class of the due times of scheduled rules");
+            self.problems.push(problem.hint("choose another name").position(own.line, own.column));
+        }
+        let description = Some("A scheduled rule is due.".to_owned());
+        application.events.insert(class, EventClass { fields: due_fields(), description });
+    }
+
     fn rules(&mut self, application: &Application) -> BTreeMap<Name, Rule> {
         let rules = self.root.get("rules").map_or(&[][..], Node::entries);
         let named = rules.iter().filter_map(|entry| Some((entry.key.parse::<Name>().ok()?, entry)));
@@ -237,7 +256,10 @@ impl<'a> Builder<'a> {
         let mut named = |key: &str, section: &str, noun: &str| {
             node.get(key).and_then(|given| self.existing(section, noun, given, &join(path, key)))
         };
-        let on = named("on", "events", "event class");
+        let on = match node.get("on").is_none() && is_scheduled(node) {
+            true => Some(due_class()),
+            false => named("on", "events", "event class"),
+        };
         let subscription = named("subscription", "subscriptions", "subscription class");
         let notify = named("notify", "notifications", "notification class");
         let with: Vec<(&Entry, Name)> = node
@@ -259,6 +281,21 @@ impl<'a> Builder<'a> {
                 }
             }
         }
+        if on.is_none() && node.get("on").is_none() {
+            let hint = "name an event class; only a rule with `every` or `schedule` can do without";
+            self.problems.push(node.problem(&join(path, "on"), "is missing").hint(hint));
+        }
+        let schedule = self.schedule(node, path);
+        if let Some(RuleSchedule { recurs: Recurs::Subscription, .. }) = schedule
+            && let Some((name, class)) =
+                subscription.as_ref().and_then(|name| Some((name, application.subscriptions.get(name)?)))
+            && class.schedule == Presence::Forbidden
+            && let Some(given) = node.get("schedule")
+        {
+            let message = format!("follows the schedules of subscriptions, and `{name}` takes none");
+            let hint = format!("give `subscriptions.{name}` a `schedule: optional` or `required`");
+            self.problems.push(given.problem(&join(path, "schedule"), message).hint(hint));
+        }
         Some(Rule {
             on: on?,
             subscription: subscription?,
@@ -269,7 +306,61 @@ impl<'a> Builder<'a> {
             enabled: boolean(node, "enabled").unwrap_or(true),
             timeout: duration(node, "timeout").unwrap_or(RULE_TIMEOUT),
             stop_after: integer(node, "stop_after").unwrap_or(STOP_AFTER),
+            schedule,
         })
+    }
+
+    /// When a rule is evaluated.
+    fn schedule(&mut self, node: &Node, path: &str) -> Option<RuleSchedule> {
+        let (every, given) = (node.get("every"), node.get("schedule"));
+        if let (Some(_), Some(given)) = (every, given) {
+            let problem = given.problem(&join(path, "schedule"), "stands beside `every`");
+            self.problems.push(problem.hint("keep one of them"));
+        }
+        for key in ["missed", "skip_older_than"] {
+            if let (None, Some(entry)) = (every.or(given), node.entry(key)) {
+                let problem = Problem::at(join(path, key), "says something of a schedule, and the rule has none");
+                let problem = problem.hint("give `every` or `schedule`, or leave it out");
+                self.problems.push(problem.position(entry.line, entry.column));
+            }
+        }
+        let recurs = match given {
+            None => Recurs::Fixed(Schedule::every(duration(node, "every")?)),
+            Some(given) if given.text() == Some("subscription") => Recurs::Subscription,
+            Some(given) => Recurs::Fixed(self.recurrence(given, &join(path, "schedule"))?),
+        };
+        let missed = match node.get("missed").and_then(Node::text) {
+            Some("skip") => Missed::Skip,
+            Some("all") => Missed::All,
+            _ => Missed::Once,
+        };
+        Some(RuleSchedule { recurs, missed, skip_older_than: duration(node, "skip_older_than") })
+    }
+
+    /// A schedule by its text or its fields, which must be due at some time.
+    fn recurrence(&mut self, node: &Node, path: &str) -> Option<Schedule> {
+        let field = |key: &str| node.get(key).and_then(Node::text);
+        let schedule = match node.text() {
+            Some(text) => Schedule::parse(text),
+            None => Schedule::new(field("start")?, field("time_zone")?, field("rule")),
+        };
+        match schedule {
+            Ok(schedule) if schedule.next_after(Timestamp(i64::MIN)).is_none() => {
+                let problem = node.problem(path, "is never due: the rule gives no time at all");
+                self.problems.push(problem.hint("look for dates that do not exist, such as 30 February"));
+                None
+            }
+            Ok(schedule) => Some(schedule),
+            Err(problems) => {
+                let problem = problems.into_iter().next()?;
+                let at = node.problem(path, format!("{}{}", part(&problem.path), problem.message));
+                self.problems.push(match problem.hint {
+                    Some(hint) => at.hint(hint),
+                    None => at.hint("or `subscription` for each subscription's own schedule"),
+                });
+                None
+            }
+        }
     }
 
     /// Reports expressions for fields that the notification class does not have.
@@ -283,6 +374,16 @@ impl<'a> Builder<'a> {
             }
         }
     }
+}
+
+/// Whether a rule is evaluated at due times.
+fn is_scheduled(rule: &Node) -> bool {
+    rule.get("schedule").is_some() || rule.get("every").is_some()
+}
+
+/// The part of a schedule that a message is about.
+fn part(path: &str) -> String {
+    if path.is_empty() { String::new() } else { format!("{path}: ") }
 }
 
 /// What is wrong with a field that has no expression and so takes the event's field of its name.

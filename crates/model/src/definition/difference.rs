@@ -8,6 +8,7 @@ use super::duration::write_duration;
 use crate::{
     application::{
         Application, Channel, ContentTemplates, Limits, NotificationClass, RetrySchedule, Rule, Source, Throttle,
+        due_class,
     },
     field::{Field, FieldType, Fields},
     id::Name,
@@ -48,7 +49,13 @@ pub fn difference(old: &Application, new: &Application) -> Vec<Difference> {
     if old.description != new.description {
         found.changed("description", "the description changes");
     }
-    found.section("events", "event class", &old.events, &new.events, |found, path, old, new| {
+    // That a rule became a scheduled one is told of the rule.
+    let given = |of: &Application| {
+        let due = due_class();
+        let events = of.events.iter().filter(|(name, _)| **name != due || !of.has_schedules());
+        events.map(|(name, class)| (name.clone(), class.clone())).collect::<BTreeMap<_, _>>()
+    };
+    found.section("events", "event class", &given(old), &given(new), |found, path, old, new| {
         found.description(path, &old.description, &new.description);
         found.fields(path, &old.fields, &new.fields, FieldsOf::Events);
     });
@@ -259,6 +266,14 @@ impl Differences {
         }
         if old.when != new.when {
             self.changed(format!("{path}.when"), "the predicate changes");
+        }
+        if old.schedule != new.schedule {
+            let sentence = match (&old.schedule, &new.schedule) {
+                (_, None) => "it is evaluated at each event",
+                (None, _) => "it is evaluated by a schedule, over the events since its last run",
+                _ => "its schedule changes",
+            };
+            self.changed(format!("{path}.schedule"), sentence);
         }
         if old.timeout != new.timeout {
             let sentence =

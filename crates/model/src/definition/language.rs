@@ -100,7 +100,34 @@ static FILE: Shape =
 static RULES: Shape = Shape::Entries { keys: Keys::Names, of: &RULE, most: 1_000 };
 static RULE: Shape = Shape::Object(&[
     optional("description", &Shape::Text, "What it means."),
-    required("on", &Shape::Name, "The event class that fires it."),
+    optional(
+        "on",
+        &Shape::Name,
+        "The event class whose events it looks at. Only a rule with a schedule can do without: it tells at each due time.",
+    ),
+    optional(
+        "every",
+        &Shape::Duration { least: 1, most: 366 * DAY },
+        "It is evaluated so often, counted from 1970 in UTC, over the events since the last time; at each event if neither \
+         this nor `schedule` is given.",
+    ),
+    optional(
+        "schedule",
+        &RULE_SCHEDULE,
+        "When it is evaluated: lines of RFC 5545, or `subscription` for each subscription's own schedule, in the \
+         subscriber's time zone unless the schedule names one.",
+    ),
+    optional(
+        "missed",
+        &Shape::Choice(&["skip", "once", "all"]),
+        "What becomes of runs that were missed: none is made up for, one run for all of them, or each, at most 1,000; \
+         `once` if not given. Their events are told by the next run in any case.",
+    ),
+    optional(
+        "skip_older_than",
+        &Shape::Duration { least: 1, most: 3_650 * DAY },
+        "Runs that are later than this are skipped and counted. Never if not given; 5m with `missed: skip`.",
+    ),
     required("subscription", &Shape::Name, "The subscription class that it looks through."),
     optional("when", &Shape::Text, "The predicate over `event` and `sub`, in CEL. Without one every pair matches."),
     required("notify", &Shape::Name, "The notification class that it makes."),
@@ -121,6 +148,12 @@ static RULE: Shape = Shape::Object(&[
         &Shape::Integer { least: 0, most: 1_000_000 },
         "After so many failed firings in a row it is stopped until somebody resumes it; 10 if not given, 0 for never.",
     ),
+]);
+static RULE_SCHEDULE: Shape = Shape::Either(&[&Shape::Text, &SCHEDULE_FIELDS]);
+static SCHEDULE_FIELDS: Shape = Shape::Object(&[
+    required("start", &Shape::Text, "Such as `2027-01-04T08:00`: the first time, and what the rule leaves open."),
+    required("time_zone", &Shape::Text, "The IANA name of a time zone, such as `Europe/Vienna`."),
+    optional("rule", &Shape::Text, "A rule of RFC 5545, such as `FREQ=DAILY;BYDAY=MO,TU,WE,TH,FR`."),
 ]);
 static WITH: Shape = Shape::Entries { keys: Keys::Free, of: &Shape::Text, most: 256 };
 

@@ -1,3 +1,5 @@
+mod schedules;
+
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
 
@@ -280,7 +282,8 @@ fn a_definition_becomes_an_application() {
                 "secs": 10,
                 "nanos": 0
               },
-              "stop_after": 10
+              "stop_after": 10,
+              "schedule": null
             }
           },
           "channels": {

@@ -475,3 +475,40 @@ fn a_change_of_the_zone_moves_the_schedule() {
     assert_eq!(in_july("CET-1CEST,M3.5.0,M10.5.0/3"), "2027-07-01T06:00:00Z");
     assert_eq!(in_july("CET-1"), "2027-07-01T07:00:00Z");
 }
+
+#[test]
+fn a_schedule_may_leave_its_zone_open() {
+    for text in ["DTSTART:20270104T080000\nRRULE:FREQ=DAILY", "DTSTART;VALUE=DATE:20270104\nRRULE:FREQ=WEEKLY"] {
+        let floating = Schedule::parse_floating(text).expect("it needs no zone");
+        assert!(floating.is_floating());
+        assert_eq!(floating.to_string(), text);
+        assert!(Schedule::parse(text).is_err(), "elsewhere it needs one");
+    }
+    let floating = Schedule::floating("2027-01-04T08:00", Some("RRULE:FREQ=DAILY")).expect("well-formed");
+    let at = |zone| floating.in_zone(zone).expect("a zone").next_after(Timestamp(0)).expect("it comes").at.to_string();
+    assert_eq!(
+        (at("Europe/Vienna"), at("UTC")),
+        ("2027-01-04T07:00:00Z".to_owned(), "2027-01-04T08:00:00Z".to_owned())
+    );
+    assert!(floating.in_zone("Middle/Earth").is_none());
+    let fixed = Schedule::parse_floating("DTSTART;TZID=Europe/Vienna:20270104T080000").expect("well-formed");
+    assert_eq!(fixed.in_zone("Asia/Tokyo"), Some(fixed.clone()));
+    let found = Schedule::floating("soon", None).expect_err("not a time");
+    assert!(found[0].message.contains("is not a date"), "{found:?}");
+}
+
+#[test]
+fn an_interval_counts_from_1970() {
+    let next = |seconds, after: &str| {
+        let schedule = Schedule::every(Duration::from_secs(seconds));
+        let next = schedule.next_after(after.parse().expect("a time")).expect("it comes").at.to_string();
+        (schedule.rule().expect("it has one"), next)
+    };
+    let quarter = ("FREQ=MINUTELY;INTERVAL=15".to_owned(), "2027-01-04T08:15:00Z".to_owned());
+    assert_eq!(next(900, "2027-01-04T08:00:01Z"), quarter);
+    assert_eq!(next(86_400, "2027-01-04T08:00:01Z"), ("FREQ=DAILY".to_owned(), "2027-01-05T00:00:00Z".to_owned()));
+    assert_eq!(
+        next(7, "1970-01-01T00:00:01Z"),
+        ("FREQ=SECONDLY;INTERVAL=7".to_owned(), "1970-01-01T00:00:07Z".to_owned())
+    );
+}

@@ -135,6 +135,15 @@ fn read_line(number: u32, line: &str) -> Result<Line<'_>, Problem> {
 
 /// Reads a whole schedule; all that is wrong with it at once.
 pub(super) fn parse(text: &str) -> Result<Schedule, Vec<Problem>> {
+    parse_into(Builder::default(), text)
+}
+
+/// The same for a text whose start may have no zone.
+pub(super) fn parse_floating(text: &str) -> Result<Schedule, Vec<Problem>> {
+    parse_into(Builder { may_float: true, ..Builder::default() }, text)
+}
+
+fn parse_into(mut builder: Builder, text: &str) -> Result<Schedule, Vec<Problem>> {
     if text.len() > TEXT_BYTES_MAX {
         return Err(vec![Problem::at("", format!("a schedule has at most {TEXT_BYTES_MAX} bytes of text"))]);
     }
@@ -147,7 +156,6 @@ pub(super) fn parse(text: &str) -> Result<Schedule, Vec<Problem>> {
             Err(problem) => problems.push(problem),
         }
     }
-    let mut builder = Builder::default();
     // The start first, since the other lines are read in its zone.
     lines.sort_by_key(|line| line.name != "DTSTART");
     for line in &lines {
@@ -165,6 +173,8 @@ pub(super) fn parse(text: &str) -> Result<Schedule, Vec<Problem>> {
 pub(super) struct Builder {
     start: Option<Moment>,
     zone: Option<TimeZone>,
+    may_float: bool,
+    floating: bool,
     rule: Option<Rule>,
     dates: Vec<Moment>,
     exceptions: Vec<Moment>,
@@ -226,6 +236,10 @@ impl Builder {
         let name = match (zone, start) {
             (Some(zone), _) => zone,
             (None, Moment::Utc(_)) => "UTC",
+            (None, _) if self.may_float => {
+                self.floating = true;
+                "UTC"
+            }
             (None, _) => {
                 return problems.push(
                     Problem::at("DTSTART", "the start has no time zone")
@@ -329,6 +343,7 @@ impl Builder {
         let mut schedule = Schedule {
             start,
             whole_day,
+            floating: self.floating,
             zone,
             rule: self.rule.map(Box::new),
             last: None,
@@ -346,6 +361,8 @@ impl fmt::Display for Schedule {
     /// The lines that [`Schedule::parse`] reads, in one canonical form, not folded.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.whole_day, self.zone()) {
+            (true, _) if self.floating => write!(f, "DTSTART;VALUE=DATE:{}", Moment::Day(self.start.div_euclid(DAY)))?,
+            (false, _) if self.floating => write!(f, "DTSTART:{}", Moment::Local(self.start))?,
             (true, zone) => write!(f, "DTSTART;VALUE=DATE;TZID={zone}:{}", Moment::Day(self.start.div_euclid(DAY)))?,
             (false, "UTC") => write!(f, "DTSTART:{}", Moment::Utc(self.start))?,
             (false, zone) => write!(f, "DTSTART;TZID={zone}:{}", Moment::Local(self.start))?,

@@ -21,10 +21,10 @@ use tokio::sync::watch;
 use crate::{
     error::StoreError,
     journal::{
-        Accepted, Arrivals, Backlog, Claim, ClaimedEvents, EventBatchState, Firing, FiringFilter, Idempotency, Journal,
-        JournalOptions, NewEventBatch, NewFiring, NewNotificationBatch, ReceiptChunk, Refired, Resolution, Retry,
-        RuleStop, Step, StoredNotificationBatch, StoredSuspension, Suspension, SuspensionFilter, Totals, WorkItem,
-        ended,
+        Accepted, Arrivals, Backlog, Claim, ClaimedEvents, EventBatchState, EventPage, Firing, FiringFilter,
+        Idempotency, Journal, JournalOptions, NewEventBatch, NewFiring, NewNotificationBatch, ReceiptChunk, Refired,
+        Resolution, Retry, RuleStop, ScheduleKey, ScheduleRun, Step, StoredNotificationBatch, StoredSuspension,
+        Suspension, SuspensionFilter, Totals, WorkItem, ended,
     },
 };
 
@@ -45,6 +45,7 @@ struct State {
     suspensions: BTreeMap<u64, Suspension>,
     firings: BTreeMap<u64, (Firing, Option<EventBatchId>)>,
     stops: BTreeMap<(Name, Name), RuleStop>,
+    runs: BTreeMap<(Name, ScheduleKey), ScheduleRun>,
     event_claims: BTreeMap<u64, Held>,
     work_claims: BTreeMap<u64, Held>,
     last: Last,
@@ -202,6 +203,25 @@ impl State {
             claimed_at = claimed_at.max(check(&self.work_claims, claim.id.0, claim.token, claim.id)?.claimed_at);
         }
         Ok(claimed_at)
+    }
+
+    fn add_events(&mut self, new: NewEventBatch) -> EventBatchId {
+        self.last.event_batch += 1;
+        let id = EventBatchId(self.last.event_batch);
+        self.totals.event_batches += 1;
+        self.totals.events += u64::from(new.events.count());
+        let batch = EventBatch {
+            id,
+            application: new.application,
+            version: new.version,
+            class: new.class,
+            source: new.source,
+            received_at: new.received_at,
+            accepted_at: new.accepted_at,
+            events: new.events,
+        };
+        self.event_batches.insert(id.0, Events { batch, state: EventBatchState::Accepted, open: 0, closed_at: None });
+        id
     }
 
     fn add_batch(&mut self, new: NewNotificationBatch, time: Timestamp) -> Result<NotificationBatchId, StoreError> {
@@ -366,24 +386,11 @@ impl Journal for MemoryJournal {
             let same = known.content == idempotency.content;
             return Ok(if same { Accepted::Duplicate(*id) } else { Accepted::KeyReused(*id) });
         }
-        state.last.event_batch += 1;
-        let id = EventBatchId(state.last.event_batch);
-        if let Some(idempotency) = new.idempotency {
+        let idempotency = new.idempotency.clone();
+        let id = state.add_events(new);
+        if let Some(idempotency) = idempotency {
             state.keys.insert(idempotency.key, (idempotency, id));
         }
-        state.totals.event_batches += 1;
-        state.totals.events += u64::from(new.events.count());
-        let batch = EventBatch {
-            id,
-            application: new.application,
-            version: new.version,
-            class: new.class,
-            source: new.source,
-            received_at: new.received_at,
-            accepted_at: new.accepted_at,
-            events: new.events,
-        };
-        state.event_batches.insert(id.0, Events { batch, state: EventBatchState::Accepted, open: 0, closed_at: None });
         Self::wake(&self.events);
         Ok(Accepted::New(id))
     }
@@ -517,6 +524,12 @@ impl Journal for MemoryJournal {
         for stop in step.stops {
             state.stop(stop);
         }
+        if !step.continued.is_empty() {
+            Self::wake(&self.events);
+        }
+        for events in step.continued {
+            state.add_events(events);
+        }
         if wakes {
             Self::wake(&self.work);
         }
@@ -614,6 +627,71 @@ impl Journal for MemoryJournal {
 
     async fn rule_stops(&self) -> Result<Vec<RuleStop>, StoreError> {
         Ok(self.state.lock().stops.values().cloned().collect())
+    }
+
+    async fn events_between(
+        &self,
+        application: &Name,
+        class: &Name,
+        after: EventBatchId,
+        before: EventBatchId,
+        bytes: usize,
+    ) -> Result<EventPage, StoreError> {
+        let state = self.state.lock();
+        let (mut page, mut taken) = (EventPage::default(), 0);
+        if after.0.saturating_add(1) >= before.0 {
+            return Ok(page);
+        }
+        let between = state.event_batches.range(after.0 + 1..before.0).map(|(_, events)| &events.batch);
+        for batch in between.filter(|batch| batch.application == *application && batch.class == *class) {
+            taken += batch.events.bytes().len();
+            if taken > bytes && !page.batches.is_empty() {
+                page.next = page.batches.last().map(|batch| batch.id);
+                break;
+            }
+            page.batches.push(batch.clone());
+        }
+        Ok(page)
+    }
+
+    async fn record_runs(
+        &self,
+        due: Option<NewEventBatch>,
+        runs: Vec<ScheduleRun>,
+    ) -> Result<Option<EventBatchId>, StoreError> {
+        let mut state = self.state.lock();
+        let due = match due {
+            Some(due) => {
+                self.options.check(&state.backlog(), &due)?;
+                Some(state.add_events(due))
+            }
+            None => None,
+        };
+        for run in runs {
+            let run = ScheduleRun { after: due.unwrap_or(run.after), ..run };
+            state.runs.insert((run.application.clone(), (run.rule.clone(), run.schedule.clone())), run);
+        }
+        if due.is_some() {
+            Self::wake(&self.events);
+        }
+        Ok(due)
+    }
+
+    async fn schedule_runs(
+        &self,
+        application: &Name,
+        after: Option<&ScheduleKey>,
+        limit: usize,
+    ) -> Result<Vec<ScheduleRun>, StoreError> {
+        let state = self.state.lock();
+        let of_application = state.runs.iter().filter(|((of, _), _)| of == application);
+        let later = of_application.filter(|((_, key), _)| after.is_none_or(|after| key > after));
+        Ok(later.map(|(_, run)| run.clone()).take(limit).collect())
+    }
+
+    async fn forget_schedule(&self, application: &Name, schedule: &ScheduleKey) -> Result<(), StoreError> {
+        self.state.lock().runs.remove(&(application.clone(), schedule.clone()));
+        Ok(())
     }
 
     async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError> {

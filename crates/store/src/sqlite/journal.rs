@@ -6,6 +6,7 @@ mod firings; // rules that did not fire
 mod hand_out; // event batches and work items are claimed
 mod prune; // what is over is removed
 mod reading;
+mod schedules; // how far the schedules of rules have come
 mod step; // the result of a step and the acknowledgement of its input, in one commit
 mod suspended; // what waits for an operator: listed, resumed, ended // what is stored, for those who look at it
 
@@ -36,9 +37,9 @@ use super::writer::{Database, FreeSpace, Options, store_error};
 use crate::{
     error::StoreError,
     journal::{
-        Accepted, Arrivals, Backlog, Claim, ClaimedEvents, EventBatchState, Firing, FiringFilter, Journal,
-        JournalOptions, NewEventBatch, Resolution, RuleStop, Step, StoredNotificationBatch, StoredSuspension,
-        SuspensionFilter, Totals, WorkItem,
+        Accepted, Arrivals, Backlog, Claim, ClaimedEvents, EventBatchState, EventPage, Firing, FiringFilter, Journal,
+        JournalOptions, NewEventBatch, Resolution, RuleStop, ScheduleKey, ScheduleRun, Step, StoredNotificationBatch,
+        StoredSuspension, SuspensionFilter, Totals, WorkItem,
     },
 };
 
@@ -320,6 +321,60 @@ impl Journal for SqliteJournal {
         self.read(|connection, _| firings::stops(connection)).await
     }
 
+    async fn events_between(
+        &self,
+        application: &Name,
+        class: &Name,
+        after: EventBatchId,
+        before: EventBatchId,
+        bytes: usize,
+    ) -> Result<EventPage, StoreError> {
+        let Some((application, class)) = self.lane(application, class) else { return Ok(EventPage::default()) };
+        self.read(move |connection, shared| {
+            schedules::events_between(connection, &shared.names, [application, class], after, before, bytes)
+        })
+        .await
+    }
+
+    async fn record_runs(
+        &self,
+        due: Option<NewEventBatch>,
+        runs: Vec<ScheduleRun>,
+    ) -> Result<Option<EventBatchId>, StoreError> {
+        let row = match due {
+            Some(due) => {
+                self.options.check(&self.shared.counters.backlog(), &due)?;
+                self.free_space.check()?;
+                Some(accept::row(&self.database, &self.shared, NewEventBatch { idempotency: None, ..due }).await?)
+            }
+            None => None,
+        };
+        let shared = self.shared.clone();
+        self.database
+            .write(move |connection, after| {
+                let accepted = accept::store_all(connection, after, &shared, row.as_slice())?;
+                let due = accepted.first().map(|accepted| accepted.id());
+                schedules::store(connection, &runs, due)?;
+                Ok(due)
+            })
+            .await
+    }
+
+    async fn schedule_runs(
+        &self,
+        application: &Name,
+        after: Option<&ScheduleKey>,
+        limit: usize,
+    ) -> Result<Vec<ScheduleRun>, StoreError> {
+        let (application, after) = (application.clone(), after.cloned());
+        self.read(move |connection, _| schedules::list(connection, &application, after.as_ref(), limit)).await
+    }
+
+    async fn forget_schedule(&self, application: &Name, schedule: &ScheduleKey) -> Result<(), StoreError> {
+        let (application, schedule) = (application.clone(), schedule.clone());
+        self.database.write(move |connection, _| schedules::forget(connection, &application, &schedule)).await
+    }
+
     async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError> {
         self.read(move |connection, shared| reading::find_notification_batch(connection, &shared.names, id)).await
     }
@@ -403,7 +458,7 @@ impl Journal for SqliteJournal {
 }
 
 impl SqliteJournal {
-    /// A channel, if it was ever used.
+    /// A channel or class of an application, if it was ever used.
     fn lane(&self, application: &Name, channel: &Name) -> Option<(i64, i64)> {
         Some((self.shared.names.find(application)?, self.shared.names.find(channel)?))
     }

@@ -10,8 +10,8 @@ use tocsin_model::{
     time::Timestamp,
 };
 use tocsin_store::journal::{
-    Claim, FiringFilter, FiringStatus, Journal, NewFiring, Refired, Resolution, Retry, RuleStop, Step, Suspension,
-    SuspensionFilter, WorkItem,
+    Claim, FiringFilter, FiringStatus, Journal, NewFiring, Refired, Resolution, Retry, RuleStop, ScheduleKey,
+    ScheduleRun, Step, Suspension, SuspensionFilter, WorkItem,
 };
 
 use crate::support::*;
@@ -74,7 +74,8 @@ impl Twins {
             88..90 => self.rematch().await,
             90..92 => self.prune().await,
             92..94 => self.reopen().await,
-            94..97 => self.judge_rules().await,
+            94..96 => self.judge_rules().await,
+            96..98 => self.run_schedules().await,
             _ => self.now = self.now + Duration::from_secs(self.random.u64(1..40)),
         }
     }
@@ -143,6 +144,10 @@ impl Twins {
                 one.batches.push(new.clone());
                 two.batches.push(new);
             }
+        }
+        if self.random.u8(..8) == 0 {
+            one.continued.push(events(self.random.u32(1..4), self.now));
+            two.continued = one.continued.clone();
         }
         if let Some(batch) = told.first() {
             self.add_firings(&mut one, *batch);
@@ -268,6 +273,28 @@ impl Twins {
         assert_eq!(count, self.sqlite().prune(before, self.now, limit).await.expect("pruned"));
     }
 
+    /// Schedules are due, or forgotten.
+    async fn run_schedules(&mut self) {
+        let schedule = |random: &mut fastrand::Rng| -> ScheduleKey {
+            (name(if random.bool() { "near" } else { "far" }), format!("DTSTART:{}", random.u8(..3)).into())
+        };
+        if self.random.u8(..4) == 0 {
+            let key = schedule(&mut self.random);
+            self.memory.forget_schedule(&app(), &key).await.expect("forgotten");
+            return self.sqlite().forget_schedule(&app(), &key).await.expect("forgotten");
+        }
+        let run = |random: &mut fastrand::Rng| {
+            let (rule, schedule) = schedule(random);
+            let (after, skipped) = (EventBatchId(random.u64(..9)), random.u64(..3));
+            let skipped_at = (skipped > 0).then_some(self.now);
+            ScheduleRun { application: app(), rule, schedule, due_at: self.now, after, skipped, skipped_at }
+        };
+        let runs: Vec<ScheduleRun> = (0..self.random.u8(1..4)).map(|_| run(&mut self.random)).collect();
+        let due = self.random.bool().then(|| events(self.random.u32(1..4), self.now));
+        let one = self.memory.record_runs(due.clone(), runs.clone()).await.expect("recorded");
+        assert_eq!(one, self.sqlite().record_runs(due, runs).await.expect("recorded"));
+    }
+
     /// Firings are dismissed, rules stopped and let go.
     async fn judge_rules(&mut self) {
         let rule: Name = if self.random.bool() { "near" } else { "far" }.parse().expect("a name");
@@ -360,6 +387,14 @@ impl Twins {
         let firings = memory.firings(&all, 0, usize::MAX).await.expect("read");
         assert_eq!(firings, sqlite.firings(&all, 0, usize::MAX).await.expect("read"));
         assert_eq!(memory.rule_stops().await.expect("read"), sqlite.rule_stops().await.expect("read"));
+        let runs = memory.schedule_runs(&app(), None, usize::MAX).await.expect("read");
+        assert_eq!(runs, sqlite.schedule_runs(&app(), None, usize::MAX).await.expect("read"));
+        for bytes in [1, 2_000, usize::MAX] {
+            let (class, last) = (name("trade"), EventBatchId(u64::MAX));
+            let page = memory.events_between(&app(), &class, EventBatchId(3), last, bytes).await.expect("read");
+            let twin = sqlite.events_between(&app(), &class, EventBatchId(3), last, bytes).await.expect("read");
+            assert_eq!(page, twin);
+        }
         let due = memory.next_due(&app(), &mail(), self.now).await.expect("read");
         assert_eq!(due, sqlite.next_due(&app(), &mail(), self.now).await.expect("read"));
     }

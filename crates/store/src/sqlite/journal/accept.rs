@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// A submission as its row wants it.
-struct NewRow {
+pub struct NewRow {
     application: i64,
     version: u32,
     class: i64,
@@ -33,20 +33,7 @@ struct NewRow {
 
 /// Stores a submission together with others that arrive at the same time.
 pub async fn accept(database: &Database, shared: &Shared, new: NewEventBatch) -> Result<Accepted, StoreError> {
-    let [application, class, source] =
-        shared.names.numbers(database, [&new.application, &new.class, &new.source]).await?;
-    let events = new.events.count();
-    let row = NewRow {
-        application,
-        version: new.version,
-        class,
-        source,
-        received_at: new.received_at,
-        accepted_at: new.accepted_at,
-        events,
-        body: super::off_the_runtime(new.events.bytes().len(), move || pack_body(new.events.bytes().clone())).await?,
-        idempotency: new.idempotency,
-    };
+    let row = row(database, shared, new).await?;
     #[cfg(debug_assertions)]
     let row = match super::faults::answer_early(database, shared, row, store_as).await {
         Ok(answer) => return answer,
@@ -57,6 +44,24 @@ pub async fn accept(database: &Database, shared: &Shared, new: NewEventBatch) ->
         store_gathered(database, shared);
     }
     answered.await.unwrap_or_else(|_| Err(StoreError::unavailable("the writer has ended")))
+}
+
+/// Makes the row of a submission: what needs no file is done before the writer sees it.
+pub async fn row(database: &Database, shared: &Shared, new: NewEventBatch) -> Result<NewRow, StoreError> {
+    let [application, class, source] =
+        shared.names.numbers(database, [&new.application, &new.class, &new.source]).await?;
+    let events = new.events.count();
+    Ok(NewRow {
+        application,
+        version: new.version,
+        class,
+        source,
+        received_at: new.received_at,
+        accepted_at: new.accepted_at,
+        events,
+        body: super::off_the_runtime(new.events.bytes().len(), move || pack_body(new.events.bytes().clone())).await?,
+        idempotency: new.idempotency,
+    })
 }
 
 /// Submissions that wait for the writer. Those that gather while a commit is on its way are stored by one job, which
@@ -127,7 +132,7 @@ fn refuse(waiting: Vec<Answer>, error: &StoreError) {
 }
 
 /// Stores what is new of these, in order.
-fn store_all(
+pub fn store_all(
     connection: &Connection,
     after: &mut AfterCommit,
     shared: &Shared,

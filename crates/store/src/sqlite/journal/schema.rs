@@ -163,4 +163,18 @@ CREATE TABLE rule_stops (
     PRIMARY KEY (application, rule)
 ) STRICT, WITHOUT ROWID;
 ",
+    "
+-- How far the schedules of rules have come: up to when they are dealt with, and after which event batch the next run
+-- begins.
+CREATE TABLE schedule_runs (
+    application TEXT NOT NULL,
+    rule TEXT NOT NULL,
+    schedule TEXT NOT NULL,
+    due_at INTEGER NOT NULL,
+    after INTEGER NOT NULL,
+    skipped INTEGER NOT NULL,
+    skipped_at INTEGER,
+    PRIMARY KEY (application, rule, schedule)
+) STRICT, WITHOUT ROWID;
+",
 ];

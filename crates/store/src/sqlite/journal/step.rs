@@ -11,14 +11,14 @@ use tocsin_model::{
 };
 
 use super::{
-    Shared, firings,
+    Shared, accept, firings,
     packing::{Body, ascending, pack_body, pack_numbers, pack_ordinals, unpack_numbers, unpack_ordinals},
     reading::{CHUNK_BITS, NUMBER_MAX},
     tally::{Last, Tally, oldest_event},
 };
 use crate::{
     error::StoreError,
-    journal::{Claim, Step},
+    journal::{Claim, NewEventBatch, Step},
     sqlite::writer::{AfterCommit, Database, store_error},
 };
 
@@ -29,6 +29,7 @@ pub struct PackedStep {
     receipts: Vec<PackedChunk>,
     retries: Vec<Destined>,
     suspensions: Vec<Destined>,
+    continued: Vec<accept::NewRow>,
 }
 
 struct PackedBatch {
@@ -52,7 +53,15 @@ struct Destined {
 }
 
 /// Stores a step.
-pub async fn commit(database: &Database, shared: &Shared, step: Step) -> Result<Vec<NotificationBatchId>, StoreError> {
+pub async fn commit(
+    database: &Database,
+    shared: &Shared,
+    mut step: Step,
+) -> Result<Vec<NotificationBatchId>, StoreError> {
+    let mut continued = Vec::with_capacity(step.continued.len());
+    for new in std::mem::take(&mut step.continued) {
+        continued.push(accept::row(database, shared, NewEventBatch { idempotency: None, ..new }).await?);
+    }
     let mut names = Vec::with_capacity(step.batches.len());
     for NotificationHead { application, rule, class, event_class, channel, .. } in
         step.batches.iter().map(|new| &new.head)
@@ -69,7 +78,8 @@ pub async fn commit(database: &Database, shared: &Shared, step: Step) -> Result<
     }
     let bytes = step.batches.iter().map(|new| new.packed.len()).sum::<usize>()
         + step.receipts.iter().map(|chunk| chunk.attempts.len() * size_of::<Attempt>()).sum::<usize>();
-    let packed = super::off_the_runtime(bytes, move || pack(step, names, retries, suspensions)).await??;
+    let mut packed = super::off_the_runtime(bytes, move || pack(step, names, retries, suspensions)).await??;
+    packed.continued = continued;
     let shared = shared.clone();
     database.write(move |connection, after| store(connection, after, &shared, packed)).await
 }
@@ -99,7 +109,7 @@ fn pack(
         batches.push(PackedBatch { names, events, body: pack_body(packed) });
     }
     let receipts = step.receipts.iter().map(|chunk| pack_chunk(chunk.batch, &chunk.attempts)).collect();
-    Ok(PackedStep { step, batches, receipts, retries, suspensions })
+    Ok(PackedStep { step, batches, receipts, retries, suspensions, continued: Vec::new() })
 }
 
 fn pack_chunk(batch: NotificationBatchId, attempts: &[Attempt]) -> PackedChunk {
@@ -113,7 +123,7 @@ fn store(
     shared: &Shared,
     packed: PackedStep,
 ) -> Result<Vec<NotificationBatchId>, StoreError> {
-    let PackedStep { step, batches, receipts, retries, suspensions } = packed;
+    let PackedStep { step, batches, receipts, retries, suspensions, continued } = packed;
     let committing = shared.claims.begin(&step)?;
     let mut rows = Rows::new(connection, shared, step.time(committing.claimed_at));
     let matching = !(step.matched.is_empty() && step.failed.is_empty());
@@ -167,6 +177,7 @@ fn store(
 
     let oldest = if matching { Some(oldest_event(connection)?) } else { None };
     rows.keep(after, oldest, brings_work)?;
+    accept::store_all(connection, after, shared, &continued)?;
     after.run(move || committing.finish());
     Ok(ids)
 }

@@ -1,0 +1,160 @@
+//! The words of JMESPath.
+
+use std::sync::Arc;
+
+use tocsin_model::{problem::Problem, value::Value};
+
+use crate::dialect::Span;
+
+/// A word.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Token {
+    Name(Arc<str>),
+    /// A name between quotation marks, which may hold any character.
+    Quoted(Arc<str>),
+    Literal(Value),
+    /// An integer, which only stands between brackets.
+    Number(i64),
+    Symbol(&'static str),
+    End,
+}
+
+impl Token {
+    pub fn describe(&self) -> String {
+        match self {
+            Token::Name(name) => format!("`{name}`"),
+            Token::Quoted(name) => format!("`\"{name}\"`"),
+            Token::Literal(_) => "a literal".to_owned(),
+            Token::Number(number) => format!("the number `{number}`"),
+            Token::Symbol(symbol) => format!("`{symbol}`"),
+            Token::End => "the end".to_owned(),
+        }
+    }
+}
+
+/// Longer ones first, so that `||` is not read as `|`.
+const SYMBOLS: [&str; 24] = [
+    "[?", "[]", "||", "&&", "==", "!=", "<=", ">=", ".", "*", "[", "]", "{", "}", "(", ")", ",", ":", "@", "&", "|",
+    "!", "<", ">",
+];
+
+/// Takes a text apart.
+///
+/// # Errors
+/// The first thing that is no word.
+pub(super) fn tokens(source: &str) -> Result<Vec<(Token, Span)>, Problem> {
+    let mut lexer = Lexer { source, at: 0 };
+    let mut tokens = Vec::new();
+    loop {
+        let rest = lexer.rest();
+        lexer.at += rest.len() - rest.trim_start_matches([' ', '\t', '\n', '\r']).len();
+        let start = lexer.at;
+        let token = lexer.token()?;
+        let end = token == Token::End;
+        tokens.push((token, Span { start: start as u32, end: lexer.at as u32 }));
+        if end {
+            return Ok(tokens);
+        }
+    }
+}
+
+struct Lexer<'a> {
+    source: &'a str,
+    at: usize,
+}
+
+impl<'a> Lexer<'a> {
+    fn rest(&self) -> &'a str {
+        &self.source[self.at..]
+    }
+
+    fn problem(&self, message: impl Into<String>) -> Problem {
+        Span { start: self.at as u32, end: self.at as u32 }.problem(self.source, message)
+    }
+
+    fn token(&mut self) -> Result<Token, Problem> {
+        let rest = self.rest();
+        let Some(first) = rest.chars().next() else { return Ok(Token::End) };
+        if first.is_ascii_alphabetic() || first == '_' {
+            let length = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
+            self.at += length;
+            return Ok(Token::Name(rest[..length].into()));
+        }
+        if first.is_ascii_digit() || (first == '-' && rest[1..].starts_with(|c: char| c.is_ascii_digit())) {
+            let length = 1 + rest[1..].find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len() - 1);
+            let number = rest[..length].parse().map_err(|_| self.problem("the number does not fit into 64 bits"))?;
+            self.at += length;
+            return Ok(Token::Number(number));
+        }
+        match first {
+            '"' => return self.quoted(),
+            '\'' => return self.raw(),
+            '`' => return self.literal(),
+            _ => {}
+        }
+        if let Some(symbol) = SYMBOLS.into_iter().find(|symbol| rest.starts_with(symbol)) {
+            self.at += symbol.len();
+            return Ok(Token::Symbol(symbol));
+        }
+        let problem = self.problem(format!("`{first}` is not part of the language"));
+        Err(match first {
+            '=' => problem.hint("write `==` to compare"),
+            '+' | '-' | '/' | '%' => problem.hint("there is no arithmetic; a filter in CEL has it"),
+            _ => problem,
+        })
+    }
+
+    /// The text up to an end mark that no backslash stands before, and after it.
+    fn until(&self, mark: char) -> Option<(&'a str, usize)> {
+        let rest = &self.rest()[1..];
+        let mut escaped = false;
+        for (at, c) in rest.char_indices() {
+            if c == mark && !escaped {
+                return Some((&rest[..at], self.at + 1 + at + 1));
+            }
+            escaped = c == '\\' && !escaped;
+        }
+        None
+    }
+
+    fn quoted(&mut self) -> Result<Token, Problem> {
+        let (text, after) = self.until('"').ok_or_else(|| {
+            self.problem("the quoted name has no end").hint("close it with `\"`; text stands between `'`")
+        })?;
+        let name: String = serde_json::from_str(&format!("\"{text}\""))
+            .map_err(|_| self.problem("the quoted name is not a JSON string").hint("write a backslash as `\\\\`"))?;
+        self.at = after;
+        Ok(Token::Quoted(name.into()))
+    }
+
+    /// Text between `'`; only `\'` is an escape.
+    fn raw(&mut self) -> Result<Token, Problem> {
+        let (text, after) =
+            self.until('\'').ok_or_else(|| self.problem("the text has no end").hint("close it with `'`"))?;
+        self.at = after;
+        Ok(Token::Literal(Value::Text(text.replace("\\'", "'").into())))
+    }
+
+    /// JSON between backticks; or bare text there, as JMESPath had it before it had `'`.
+    fn literal(&mut self) -> Result<Token, Problem> {
+        let (text, after) =
+            self.until('`').ok_or_else(|| self.problem("the literal has no end").hint("close it with a backtick"))?;
+        let text = text.replace("\\`", "`");
+        let text = text.trim_matches([' ', '\t', '\n', '\r']);
+        let value: Value = match serde_json::from_str(text) {
+            Ok(value) => value,
+            Err(_) if !text.starts_with(['[', '{', '"']) => {
+                serde_json::from_str(&format!("\"{text}\"")).map_err(|_| {
+                    self.problem("the literal is neither JSON nor plain text").hint("write text between `'`")
+                })?
+            }
+            Err(error) => {
+                let message = error.to_string();
+                let message = message.split(" at line ").next().unwrap_or_default();
+                return Err(self.problem(format!("the literal is not JSON: {message}")));
+            }
+        };
+        self.at = after;
+        Ok(Token::Literal(value))
+    }
+}

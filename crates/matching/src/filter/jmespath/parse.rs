@@ -1,0 +1,425 @@
+//! Reads JMESPath by precedence climbing.
+
+use std::sync::Arc;
+
+use tocsin_model::{
+    problem::{Problem, closest},
+    value::Value,
+};
+
+use super::{
+    functions::{Function, Parameter},
+    lex::{Token, tokens},
+    syntax::{Comparison, Kind, Node, Over, Slice},
+};
+use crate::dialect::{EXPRESSION_BYTES_MAX, EXPRESSION_HEIGHT_MAX, EXPRESSION_NESTING_MAX, Span};
+
+/// Reads an expression. Names, numbers of arguments and slices are checked, types are not. O(length); depth and
+/// length are bounded, so neither time nor stack can run out.
+///
+/// # Errors
+/// The first thing that is not JMESPath, with its line and column.
+pub(super) fn parse(source: &str) -> Result<Node, Problem> {
+    if source.len() > EXPRESSION_BYTES_MAX {
+        let message = format!("the expression has {} bytes, at most {EXPRESSION_BYTES_MAX} are allowed", source.len());
+        return Err(Problem::at("", message));
+    }
+    let mut parser = Parser { source, tokens: tokens(source)?, at: 0, nesting: 0 };
+    let node = parser.expression(0)?;
+    match parser.peek() {
+        Token::End => Ok(node),
+        Token::Symbol("]") => Err(parser.unexpected().hint("this bracket was never opened")),
+        Token::Symbol(")") => Err(parser.unexpected().hint("this parenthesis was never opened")),
+        _ => Err(parser.unexpected()),
+    }
+}
+
+/// How tightly a word binds to what stands before it.
+fn binding(token: &Token) -> u8 {
+    match token {
+        Token::Symbol(symbol) => match *symbol {
+            "|" => 1,
+            "||" => 2,
+            "&&" => 3,
+            "==" | "!=" | "<" | "<=" | ">" | ">=" => 5,
+            "[]" => FLATTEN,
+            "*" => STAR,
+            "[?" => FILTER,
+            "." => DOT,
+            "!" => NOT,
+            "{" => 50,
+            "[" => 55,
+            "(" => 60,
+            _ => 0,
+        },
+        _ => 0,
+    }
+}
+
+const FLATTEN: u8 = 9;
+const PROJECTION_END: u8 = 10;
+const STAR: u8 = 20;
+const FILTER: u8 = 21;
+const DOT: u8 = 40;
+const NOT: u8 = 45;
+
+struct Parser<'a> {
+    source: &'a str,
+    tokens: Vec<(Token, Span)>,
+    at: usize,
+    nesting: usize,
+}
+
+impl Parser<'_> {
+    fn peek(&self) -> &Token {
+        &self.tokens[self.at].0
+    }
+
+    fn span(&self) -> Span {
+        self.tokens[self.at].1
+    }
+
+    /// The last word is never passed.
+    fn next(&mut self) -> (Token, Span) {
+        let token = self.tokens[self.at].clone();
+        self.at = (self.at + 1).min(self.tokens.len() - 1);
+        token
+    }
+
+    /// Where the word before this one ends.
+    fn end(&self) -> Span {
+        self.tokens[self.at.saturating_sub(1)].1
+    }
+
+    fn skip(&mut self, symbol: &str) -> bool {
+        let found = matches!(self.peek(), Token::Symbol(found) if *found == symbol);
+        if found {
+            self.next();
+        }
+        found
+    }
+
+    fn expect(&mut self, symbol: &str, what: &str) -> Result<(), Problem> {
+        if self.skip(symbol) {
+            return Ok(());
+        }
+        Err(self.here(format!("`{symbol}` should stand here {what}, not {}", self.peek().describe())))
+    }
+
+    fn here(&self, message: impl Into<String>) -> Problem {
+        self.span().problem(self.source, message)
+    }
+
+    fn unexpected(&self) -> Problem {
+        let problem = self.here(format!("{} is not expected here", self.peek().describe()));
+        match self.peek() {
+            Token::Number(_) => problem.hint("write a number between backticks"),
+            Token::End => problem.hint("the expression is not complete"),
+            _ => problem,
+        }
+    }
+
+    fn node(&self, kind: Kind, start: Span) -> Result<Node, Problem> {
+        let span = start.to(self.end());
+        let mut node = Node { kind, span, height: 0 };
+        node.height = node.parts().iter().map(|part| part.height).max().unwrap_or(0) + 1;
+        if node.height > EXPRESSION_HEIGHT_MAX {
+            return Err(span.problem(self.source, "the expression is too complex"));
+        }
+        Ok(node)
+    }
+
+    fn expression(&mut self, least: u8) -> Result<Node, Problem> {
+        if self.nesting == EXPRESSION_NESTING_MAX {
+            return Err(self.here(format!("the expression is nested more than {EXPRESSION_NESTING_MAX} deep")));
+        }
+        self.nesting += 1;
+        let mut left = self.first()?;
+        while least < binding(self.peek()) {
+            left = self.further(left)?;
+        }
+        self.nesting -= 1;
+        Ok(left)
+    }
+
+    /// What can begin an expression.
+    fn first(&mut self) -> Result<Node, Problem> {
+        let at = self.at;
+        let (token, span) = self.next();
+        let current = Node { kind: Kind::Current, span: Span { start: span.start, end: span.start }, height: 1 };
+        let kind = match token {
+            Token::Name(name) if *self.peek() == Token::Symbol("(") => return self.call(&name, span),
+            Token::Quoted(_) if *self.peek() == Token::Symbol("(") => {
+                return Err(span.problem(self.source, "the name of a function is written without quotation marks"));
+            }
+            Token::Name(name) | Token::Quoted(name) => Kind::Field(name),
+            Token::Literal(value) => Kind::Literal(value),
+            Token::Symbol("@") => Kind::Current,
+            Token::Symbol("*") => return self.projection(Over::Values, current, STAR),
+            Token::Symbol("[]") => return self.projection(Over::Flattened, current, FLATTEN),
+            Token::Symbol("[?") => return self.filter(current),
+            Token::Symbol("[") => match self.peek() {
+                Token::Number(_) | Token::Symbol(":") => return self.index(current),
+                Token::Symbol("*") if self.tokens[self.at + 1].0 == Token::Symbol("]") => {
+                    self.at += 2;
+                    return self.projection(Over::Items, current, STAR);
+                }
+                _ => return self.list(span),
+            },
+            Token::Symbol("{") => return self.map(span),
+            Token::Symbol("!") => {
+                let inner = self.expression(NOT)?;
+                if let Token::Symbol(symbol @ ("." | "[]" | "[?")) = self.peek() {
+                    let text = inner.span.text(self.source);
+                    let message =
+                        format!("`!` takes `{text}` alone here, so `{symbol}` would be asked of true or false");
+                    return Err(self.here(message).hint(format!("write `!({text}{symbol}...)`")));
+                }
+                Kind::Not(Box::new(inner))
+            }
+            Token::Symbol("(") => {
+                let inner = self.expression(0)?;
+                self.expect(")", "to close the parenthesis")?;
+                return Ok(inner);
+            }
+            Token::Symbol("&") => {
+                let message = "`&` stands only before an argument of functions that take an expression";
+                return Err(span.problem(self.source, message));
+            }
+            _ => {
+                self.at = at;
+                return Err(self.unexpected());
+            }
+        };
+        self.node(kind, span)
+    }
+
+    /// What can follow an expression.
+    fn further(&mut self, left: Node) -> Result<Node, Problem> {
+        let start = left.span;
+        let comparison = match self.peek() {
+            Token::Symbol("==") => Some(Comparison::Equal),
+            Token::Symbol("!=") => Some(Comparison::NotEqual),
+            Token::Symbol("<") => Some(Comparison::Less),
+            Token::Symbol("<=") => Some(Comparison::LessOrEqual),
+            Token::Symbol(">") => Some(Comparison::Greater),
+            Token::Symbol(">=") => Some(Comparison::GreaterOrEqual),
+            _ => None,
+        };
+        if let Some(comparison) = comparison {
+            self.next();
+            if let Token::Number(number) = self.peek() {
+                let hint = format!("write `` `{number}` ``");
+                return Err(self.here("a number stands between backticks").hint(hint));
+            }
+            let right = self.expression(5)?;
+            return self.node(Kind::Compare(comparison, Box::new([left, right])), start);
+        }
+        let at = self.at;
+        match self.next().0 {
+            Token::Symbol("||") => {
+                let right = self.expression(2)?;
+                let parts = match left.kind {
+                    Kind::Or(parts) => push(parts, right),
+                    _ => vec![left, right],
+                };
+                self.node(Kind::Or(parts), start)
+            }
+            Token::Symbol("&&") => {
+                let right = self.expression(3)?;
+                let parts = match left.kind {
+                    Kind::And(parts) => push(parts, right),
+                    _ => vec![left, right],
+                };
+                self.node(Kind::And(parts), start)
+            }
+            Token::Symbol("|") => {
+                let right = self.expression(1)?;
+                self.node(Kind::Sub(Box::new([left, right])), start)
+            }
+            Token::Symbol(".") => {
+                if self.skip("*") {
+                    return self.projection(Over::Values, left, STAR);
+                }
+                let right = self.after_dot(DOT)?;
+                self.node(Kind::Sub(Box::new([left, right])), start)
+            }
+            Token::Symbol("[") => match self.peek() {
+                Token::Number(_) | Token::Symbol(":") => self.index(left),
+                Token::Symbol("*") => {
+                    self.next();
+                    self.expect("]", "after `[*`")?;
+                    self.projection(Over::Items, left, STAR)
+                }
+                _ => Err(self.here("a number, `:` or `*` should stand between these brackets")),
+            },
+            Token::Symbol("[]") => self.projection(Over::Flattened, left, FLATTEN),
+            Token::Symbol("[?") => self.filter(left),
+            _ => {
+                self.at = at;
+                Err(self.unexpected())
+            }
+        }
+    }
+
+    fn after_dot(&mut self, least: u8) -> Result<Node, Problem> {
+        match self.peek() {
+            Token::Symbol("[") => {
+                let (_, span) = self.next();
+                self.list(span)
+            }
+            Token::Name(_) | Token::Quoted(_) | Token::Symbol("*" | "{") => self.expression(least),
+            Token::Number(_) => Err(self.unexpected().hint("write `[0]` for the first item of a list")),
+            _ => {
+                Err(self
+                    .here(format!("a name, `*`, `[` or `{{` should follow the dot, not {}", self.peek().describe())))
+            }
+        }
+    }
+
+    fn projection(&mut self, over: Over, left: Node, least: u8) -> Result<Node, Problem> {
+        let start = left.span;
+        let right = self.projected(least)?;
+        self.node(Kind::Project(over, Box::new([left, right])), start)
+    }
+
+    fn filter(&mut self, left: Node) -> Result<Node, Problem> {
+        let start = left.span;
+        let condition = self.expression(0)?;
+        self.expect("]", "to close the filter")?;
+        let right = self.projected(FILTER)?;
+        self.node(Kind::Filter(Box::new([left, right, condition])), start)
+    }
+
+    /// What is asked of each value of a projection.
+    fn projected(&mut self, least: u8) -> Result<Node, Problem> {
+        match self.peek() {
+            Token::Symbol(".") => {
+                self.next();
+                self.after_dot(least)
+            }
+            Token::Symbol("[" | "[?") => self.expression(least),
+            token if binding(token) < PROJECTION_END => self.node(Kind::Current, self.end()),
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    /// `0]` or `1:2:3]`, after the bracket.
+    fn index(&mut self, left: Node) -> Result<Node, Problem> {
+        let start = self.end();
+        let mut numbers = [None; 3];
+        let mut place = 0;
+        loop {
+            match self.next() {
+                (Token::Number(number), _) if numbers[place].is_none() => numbers[place] = Some(number),
+                (Token::Symbol(":"), _) if place < 2 => place += 1,
+                (Token::Symbol("]"), _) => break,
+                (token, span) => {
+                    let message = format!("{} is not expected between these brackets", token.describe());
+                    return Err(span.problem(self.source, message).hint("write `[0]` or `[start:stop:step]`"));
+                }
+            }
+        }
+        let whole = left.span;
+        let (kind, is_slice) = match (place, numbers) {
+            (0, [Some(at), ..]) => (Kind::Index(at), false),
+            (_, [_, _, Some(0)]) => return Err(start.problem(self.source, "the step of a slice cannot be zero")),
+            (_, [start, stop, step]) => (Kind::Slice(Slice { start, stop, step: step.unwrap_or(1) }), true),
+        };
+        let right = self.node(kind, start)?;
+        let picked = match left.kind {
+            Kind::Current => right,
+            _ => self.node(Kind::Sub(Box::new([left, right])), whole)?,
+        };
+        if is_slice { self.projection(Over::Items, picked, STAR) } else { Ok(picked) }
+    }
+
+    /// `a, b]`, after the bracket.
+    fn list(&mut self, start: Span) -> Result<Node, Problem> {
+        let mut parts = vec![self.expression(0)?];
+        while self.skip(",") {
+            parts.push(self.expression(0)?);
+        }
+        self.expect("]", "to close the list")?;
+        self.node(Kind::List(parts), start)
+    }
+
+    /// `x: a, y: b}`, after the brace.
+    fn map(&mut self, start: Span) -> Result<Node, Problem> {
+        let mut entries: Vec<(Arc<str>, Node)> = Vec::new();
+        loop {
+            let (Token::Name(name) | Token::Quoted(name)) = self.peek().clone() else {
+                return Err(self.here(format!("a name should stand here, not {}", self.peek().describe())));
+            };
+            self.next();
+            self.expect(":", "after the name")?;
+            entries.push((name, self.expression(0)?));
+            if !self.skip(",") {
+                break;
+            }
+        }
+        self.expect("}", "to close the object")?;
+        self.node(Kind::Map(entries), start)
+    }
+
+    /// A call, after its name.
+    fn call(&mut self, name: &str, start: Span) -> Result<Node, Problem> {
+        self.next();
+        let Some(function) = Function::named(name) else {
+            let problem = start.problem(self.source, format!("there is no function `{name}`"));
+            return Err(match closest(name, Function::names()) {
+                Some(meant) => problem.hint(format!("did you mean `{meant}`?")),
+                None => problem.hint(format!("there are {}", Function::names().collect::<Vec<_>>().join(", "))),
+            });
+        };
+        let signature = function.signature();
+        let mut given = Vec::new();
+        if !self.skip(")") {
+            loop {
+                given.push(self.argument(signature.parameter(given.len()))?);
+                if !self.skip(",") {
+                    break;
+                }
+            }
+            self.expect(")", "to close the arguments")?;
+        }
+        let fits = match signature.repeats {
+            true => given.len() >= signature.takes.len(),
+            false => given.len() == signature.takes.len(),
+        };
+        if !fits {
+            let message = format!("`{name}` does not take {} arguments", given.len());
+            return Err(start.problem(self.source, message).hint(format!("write `{}`", signature.show())));
+        }
+        self.node(Kind::Call(function, given), start)
+    }
+
+    fn argument(&mut self, parameter: Option<Parameter>) -> Result<Node, Problem> {
+        let span = self.span();
+        if parameter == Some(Parameter::Reference) && self.skip("&") {
+            let inner = self.expression(0)?;
+            return self.node(Kind::Reference(Box::new(inner)), span);
+        }
+        if parameter == Some(Parameter::Reference) {
+            return Err(self.here("an expression that begins with `&` should stand here").hint("write `&name`"));
+        }
+        if let Token::Number(number) = self.peek() {
+            let hint = format!("write `` `{number}` ``");
+            return Err(self.here("a number stands between backticks").hint(hint));
+        }
+        self.expression(0)
+    }
+}
+
+fn push(mut parts: Vec<Node>, part: Node) -> Vec<Node> {
+    parts.push(part);
+    parts
+}
+
+/// The value of a literal.
+pub(super) fn literal(node: &Node) -> Option<&Value> {
+    match &node.kind {
+        Kind::Literal(value) => Some(value),
+        _ => None,
+    }
+}

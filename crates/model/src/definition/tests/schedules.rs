@@ -1,0 +1,87 @@
+//! Rules that are evaluated at due times.
+
+use std::time::Duration;
+
+use expect_test::expect;
+
+use super::{check, problems};
+use crate::{
+    application::{Missed, Recurs, Rule, due_class, due_fields},
+    definition::read,
+};
+
+/// A definition with one rule, of which this is said.
+fn definition(rule: &str) -> String {
+    format!(
+        "application: stock
+events: {{ quote: {{ fields: {{ price: number }} }} }}
+subscriptions:
+  limit: {{ fields: {{ price: number }}, schedule: optional }}
+  plain: {{ fields: {{ price: number }} }}
+notifications:
+  crossed: {{ fields: {{ price: number }}, content: {{ templates: {{ base: {{ text: x }} }} }} }}
+  report: {{ fields: {{ due_at: timestamp }}, content: {{ templates: {{ base: {{ text: x }} }} }} }}
+rules:
+  morning: {{ {rule} }}
+"
+    )
+}
+
+fn rule(text: &str) -> Rule {
+    let application = read(&definition(text), &|_| None).unwrap_or_else(|problems| panic!("{problems:?}"));
+    assert_eq!(application.events[&due_class()].fields, due_fields());
+    application.rules["morning"].clone()
+}
+
+#[test]
+fn a_rule_has_due_times() {
+    let own = rule("on: quote, subscription: limit, notify: crossed, schedule: subscription, missed: all");
+    let schedule = own.schedule.expect("it has one");
+    assert_eq!((schedule.recurs, schedule.missed, own.on.as_str()), (Recurs::Subscription, Missed::All, "quote"));
+
+    let hourly = rule("subscription: plain, notify: report, every: 1h, skip_older_than: 10m");
+    let schedule = hourly.schedule.expect("it has one");
+    let Recurs::Fixed(recurs) = &schedule.recurs else { panic!("{schedule:?}") };
+    assert_eq!(recurs.to_string(), "DTSTART:19700101T000000Z\nRRULE:FREQ=HOURLY");
+    assert_eq!((schedule.missed, schedule.skip_older_than), (Missed::Once, Some(Duration::from_secs(600))));
+    assert_eq!(hourly.on, due_class(), "without an event class it tells of due times");
+
+    let fields = "{ start: 2027-01-04T08:00, time_zone: Europe/Vienna, rule: FREQ=DAILY }";
+    let text = r#""DTSTART;TZID=Europe/Vienna:20270104T080000\nRRULE:FREQ=DAILY""#;
+    let of = |schedule: &str| rule(&format!("on: quote, subscription: plain, notify: crossed, schedule: {schedule}"));
+    assert_eq!(of(fields).schedule, of(text).schedule);
+}
+
+#[test]
+fn a_schedule_is_checked() {
+    check(
+        &definition("subscription: limit, notify: report"),
+        expect![
+            "10:12: rules.morning.on: is missing; name an event class; only a rule with `every` or `schedule` can do without"
+        ],
+    );
+    let of = |said: &str| problems(&definition(&format!("on: quote, subscription: plain, notify: crossed, {said}")));
+    expect!["10:73: rules.morning.schedule: follows the schedules of subscriptions, and `plain` takes none; give `subscriptions.plain` a `schedule: optional` or `required`"]
+    .assert_eq(&of("schedule: subscription"));
+    expect!["10:73: rules.morning.schedule: DTSTART: the start is missing; such as DTSTART;TZID=Europe/Vienna:20270101T080000"]
+    .assert_eq(&of("schedule: 'RRULE:FREQ=DAILY'"));
+    expect!["10:73: rules.morning.schedule: DTSTART: the start has no time zone; such as DTSTART;TZID=Europe/Vienna:20270101T080000, or UTC with a Z at its end"]
+    .assert_eq(&of("schedule: 'DTSTART:20270101T080000'"));
+    expect!["10:73: rules.morning.schedule: is never due: the rule gives no time at all; look for dates that do not exist, such as 30 February"]
+    .assert_eq(&of("schedule: { start: 2027-01-01, time_zone: UTC, rule: FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30 }"));
+    expect![
+        "10:73: rules.morning.schedule: TZID: `Vienna` is not a time zone; give an IANA name, such as `Europe/Vienna`"
+    ]
+    .assert_eq(&of("schedule: { start: 2027-01-01, time_zone: Vienna }"));
+    expect!["10:63: rules.morning.missed: says something of a schedule, and the rule has none; give `every` or `schedule`, or leave it out"]
+    .assert_eq(&of("missed: all"));
+    expect!["10:84: rules.morning.schedule: stands beside `every`; keep one of them"]
+        .assert_eq(&of("every: 1h, schedule: 'DTSTART:20270101T080000Z'"));
+}
+
+#[test]
+fn the_class_of_due_times_is_taken() {
+    let text = definition("subscription: plain, notify: report, every: 1d").replace("quote:", "due:");
+    expect!["2:11: events.due: is the class of the due times of scheduled rules; choose another name"]
+        .assert_eq(&problems(&text));
+}

@@ -1,0 +1,299 @@
+//! What a filter says of an entry: RFC 4511, 4.5.1.7.
+
+use std::{collections::BTreeMap, ops::Bound};
+
+use super::{Assertion, Attribute, Item, Node, Number, Property, Substrings, Test, prepare, prepare::Form};
+use crate::{
+    id::{Name, SubscriberId},
+    subscriber::{Device, DeviceState, Profile, Subscriber},
+    time::Timestamp,
+    value::Value,
+};
+
+/// A subscriber as filters see it.
+#[derive(Debug, Clone)]
+pub struct Entry<'a> {
+    /// Its id.
+    pub id: &'a SubscriberId,
+    /// What its creator says of it.
+    pub profile: &'a Profile,
+    /// The channels of its active devices.
+    pub channels: Vec<&'a Name>,
+    /// When it was made.
+    pub created_at: Timestamp,
+}
+
+impl<'a> From<&'a Subscriber> for Entry<'a> {
+    fn from(subscriber: &'a Subscriber) -> Self {
+        Entry {
+            id: &subscriber.id,
+            profile: &subscriber.profile,
+            channels: active_channels(&subscriber.devices),
+            created_at: subscriber.created_at,
+        }
+    }
+}
+
+fn active_channels(devices: &BTreeMap<Name, Device>) -> Vec<&Name> {
+    devices.values().filter(|device| device.state == DeviceState::Active).map(|device| &device.channel).collect()
+}
+
+/// What a filter says. Of several, `&` takes the least and `|` the greatest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Truth {
+    /// It is not so.
+    False,
+    /// It cannot be told: the assertion does not fit the value.
+    Undefined,
+    /// It is so.
+    True,
+}
+
+impl Truth {
+    /// What is known.
+    pub fn of(is: bool) -> Truth {
+        if is { Truth::True } else { Truth::False }
+    }
+}
+
+/// What is unknown stays so.
+impl std::ops::Not for Truth {
+    type Output = Truth;
+    fn not(self) -> Truth {
+        match self {
+            Truth::False => Truth::True,
+            Truth::Undefined => Truth::Undefined,
+            Truth::True => Truth::False,
+        }
+    }
+}
+
+/// One value of an attribute.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Seen<'a> {
+    /// Compared character by character.
+    Id(&'a str),
+    Text(&'a str),
+    Number(Number),
+    Boolean(bool),
+    Time(Timestamp),
+    /// A map: there, and nothing more.
+    Map,
+}
+
+impl Node {
+    pub fn evaluate(&self, entry: &Entry<'_>) -> Truth {
+        match self {
+            Node::And(parts) => {
+                let mut least = Truth::True;
+                for part in parts {
+                    least = least.min(part.evaluate(entry));
+                    if least == Truth::False {
+                        break;
+                    }
+                }
+                least
+            }
+            Node::Or(parts) => {
+                let mut greatest = Truth::False;
+                for part in parts {
+                    greatest = greatest.max(part.evaluate(entry));
+                    if greatest == Truth::True {
+                        break;
+                    }
+                }
+                greatest
+            }
+            Node::Not(part) => !part.evaluate(entry),
+            Node::Item(item) => item.evaluate(entry),
+        }
+    }
+
+    /// Between which ids everything lies for which this is True.
+    pub fn ids(&self) -> (Bound<String>, Bound<String>) {
+        use Bound::{Excluded, Included, Unbounded};
+        match self {
+            Node::And(parts) => parts.iter().map(Node::ids).fold((Unbounded, Unbounded), |(low, high), (from, to)| {
+                (tighter(low, from, std::cmp::Ordering::Greater), tighter(high, to, std::cmp::Ordering::Less))
+            }),
+            Node::Item(Item { attribute: Some(Attribute::Property(Property::Id)), test }) => match test {
+                Test::Equal(id) => (Included(id.text.clone()), Included(id.text.clone())),
+                Test::AtLeast(id) => (Included(id.text.clone()), Unbounded),
+                Test::AtMost(id) => (Unbounded, Included(id.text.clone())),
+                Test::Substrings(Substrings { exact, .. }) => match &exact.first {
+                    Some(first) => (Included(first.clone()), after(first).map_or(Unbounded, Excluded)),
+                    None => (Unbounded, Unbounded),
+                },
+                _ => (Unbounded, Unbounded),
+            },
+            _ => (Unbounded, Unbounded),
+        }
+    }
+}
+
+/// The bound that leaves less: of two lower ones the greater, of two upper ones the less.
+fn tighter(one: Bound<String>, other: Bound<String>, wins: std::cmp::Ordering) -> Bound<String> {
+    let text = |bound: &Bound<String>| match bound {
+        Bound::Included(text) | Bound::Excluded(text) => Some(text.clone()),
+        Bound::Unbounded => None,
+    };
+    match (text(&one), text(&other)) {
+        (None, _) => other,
+        (_, None) => one,
+        (Some(left), Some(right)) => match left.cmp(&right) {
+            std::cmp::Ordering::Equal if matches!(other, Bound::Excluded(_)) => other,
+            std::cmp::Ordering::Equal => one,
+            order if order == wins => one,
+            _ => other,
+        },
+    }
+}
+
+/// The first text after all that begin so; `None` if there is none.
+fn after(prefix: &str) -> Option<String> {
+    let mut kept = prefix.to_owned();
+    while let Some(last) = kept.pop() {
+        if let Some(next) = (last..=char::MAX).nth(1) {
+            kept.push(next);
+            return Some(kept);
+        }
+    }
+    None
+}
+
+impl Item {
+    fn evaluate(&self, entry: &Entry<'_>) -> Truth {
+        let mut found = Truth::False;
+        let mut see = |seen: Seen<'_>| {
+            found = found.max(self.test.of(seen, self.attribute.is_some()));
+            found == Truth::True
+        };
+        match &self.attribute {
+            Some(Attribute::Property(property)) => property.any(entry, &mut see),
+            Some(Attribute::Named(name)) => any_named(entry.profile.attributes.iter(), name, &mut see),
+            None => {
+                Property::ALL.into_iter().any(|property| property.any(entry, &mut see))
+                    || entry.profile.attributes.values().any(|value| any_leaf(value, &mut see))
+            }
+        };
+        found
+    }
+}
+
+type See<'s> = dyn FnMut(Seen<'_>) -> bool + 's;
+
+impl Property {
+    /// Shows its values until one is what was looked for.
+    fn any(self, entry: &Entry<'_>, see: &mut See<'_>) -> bool {
+        match self {
+            Property::Id => see(Seen::Id(entry.id.as_str())),
+            Property::Enabled => see(Seen::Boolean(entry.profile.enabled)),
+            Property::Locale => entry.profile.locale.as_deref().is_some_and(|text| see(Seen::Text(text))),
+            Property::TimeZone => entry.profile.time_zone.as_deref().is_some_and(|text| see(Seen::Text(text))),
+            Property::CreatedAt => see(Seen::Time(entry.created_at)),
+            Property::Channel => entry.channels.iter().any(|channel| see(Seen::Text(channel.as_str()))),
+        }
+    }
+}
+
+/// Shows the values of what has a name, and of what the name leads to through maps.
+fn any_named<'v, K: AsRef<str> + 'v>(
+    entries: impl Iterator<Item = (&'v K, &'v Value)>,
+    name: &str,
+    see: &mut See<'_>,
+) -> bool {
+    for (key, value) in entries {
+        let key = key.as_ref();
+        if key.eq_ignore_ascii_case(name) {
+            if any_value(value, see) {
+                return true;
+            }
+        } else if let Some(rest) = name.get(key.len()..).and_then(|rest| rest.strip_prefix('.'))
+            && key.eq_ignore_ascii_case(&name[..key.len()])
+            && any_within(value, rest, see)
+        {
+            return true;
+        }
+    }
+    false
+}
+
+fn any_within(value: &Value, name: &str, see: &mut See<'_>) -> bool {
+    match value {
+        Value::Map(entries) => any_named(entries.iter().map(|(key, value)| (key, value)), name, see),
+        Value::List(items) => items.iter().any(|item| any_within(item, name, see)),
+        _ => false,
+    }
+}
+
+fn any_value(value: &Value, see: &mut See<'_>) -> bool {
+    match value {
+        Value::Null => false,
+        Value::Boolean(value) => see(Seen::Boolean(*value)),
+        Value::Integer(value) => see(Seen::Number(Number::Integer(*value))),
+        Value::Number(value) => see(Seen::Number(Number::Double(*value))),
+        Value::Text(text) => see(Seen::Text(text)),
+        Value::Timestamp(time) => see(Seen::Time(*time)),
+        Value::List(items) => items.iter().any(|item| any_value(item, see)),
+        Value::Map(_) => see(Seen::Map),
+    }
+}
+
+/// Shows all values, within maps too.
+fn any_leaf(value: &Value, see: &mut See<'_>) -> bool {
+    match value {
+        Value::List(items) => items.iter().any(|item| any_leaf(item, see)),
+        Value::Map(entries) => entries.iter().any(|(_, value)| any_leaf(value, see)),
+        value => any_value(value, see),
+    }
+}
+
+impl Test {
+    /// What it says of one value. `named`: whether the attribute was named, so that a value that its rule is not for
+    /// leaves it undefined; else such values are passed over.
+    fn of(&self, seen: Seen<'_>, named: bool) -> Truth {
+        let told = match self {
+            Test::Present => Some(Truth::True),
+            Test::Equal(wanted) => wanted.equality(seen).map(Truth::of),
+            Test::AtLeast(wanted) => wanted.order(seen).map(|order| Truth::of(order.is_ge())),
+            Test::AtMost(wanted) => wanted.order(seen).map(|order| Truth::of(order.is_le())),
+            Test::Approximate(wanted) => match seen {
+                Seen::Text(text) | Seen::Id(text) if !wanted.approximate.is_empty() => {
+                    Some(Truth::of(prepare::approximate(text) == wanted.approximate))
+                }
+                _ => wanted.equality(seen).map(Truth::of),
+            },
+            Test::Substrings(parts) => match seen {
+                Seen::Id(id) => Some(Truth::of(parts.exact.fit(id))),
+                Seen::Text(text) => Some(Truth::of(parts.prepared.fit(&prepare::whole(text, Form::CaseIgnore)))),
+                _ => None,
+            },
+            Test::Rule(rule, wanted) => rule.apply(wanted, seen),
+        };
+        told.unwrap_or(if named { Truth::Undefined } else { Truth::False })
+    }
+}
+
+impl Assertion {
+    fn equality(&self, seen: Seen<'_>) -> Option<bool> {
+        match seen {
+            Seen::Id(id) => Some(id == self.text),
+            Seen::Text(text) => Some(prepare::whole(text, Form::CaseIgnore) == self.prepared),
+            Seen::Number(value) => self.number.map(|wanted| value.compare(wanted).is_eq()),
+            Seen::Boolean(value) => self.boolean.map(|wanted| value == wanted),
+            Seen::Time(time) => self.time.map(|wanted| time == wanted),
+            Seen::Map => None,
+        }
+    }
+
+    /// How a value stands to the assertion.
+    fn order(&self, seen: Seen<'_>) -> Option<std::cmp::Ordering> {
+        match seen {
+            Seen::Id(id) => Some(id.cmp(&self.text)),
+            Seen::Text(text) => Some(prepare::whole(text, Form::CaseIgnore).cmp(&self.prepared)),
+            Seen::Number(value) => self.number.map(|wanted| value.compare(wanted)),
+            Seen::Time(time) => self.time.map(|wanted| time.cmp(&wanted)),
+            Seen::Boolean(_) | Seen::Map => None,
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! How far schedules have come. Few rows, of long texts, so names stand as text too.
+
+use rusqlite::{Connection, Row};
+use tocsin_model::{
+    id::{EventBatchId, Name},
+    time::Timestamp,
+};
+
+use super::{
+    names::Names,
+    reading::{self, NUMBER_MAX, collect},
+};
+use crate::{
+    error::StoreError,
+    journal::{EventPage, ScheduleKey, ScheduleRun},
+    sqlite::writer::store_error,
+};
+
+/// Stores how far schedules have come; `due` is the event batch of their due time, where the next runs begin.
+pub fn store(connection: &Connection, runs: &[ScheduleRun], due: Option<EventBatchId>) -> Result<(), StoreError> {
+    let sql = "INSERT INTO schedule_runs (application, rule, schedule, due_at, after, skipped, skipped_at)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+         ON CONFLICT DO UPDATE SET due_at = ?4, after = ?5, skipped = ?6, skipped_at = ?7";
+    let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
+    for run in runs {
+        let after = due.unwrap_or(run.after);
+        let skipped_at = run.skipped_at.map(|at| at.0);
+        let (application, rule) = (run.application.as_str(), run.rule.as_str());
+        let row = (application, rule, &run.schedule, run.due_at.0, after.0, run.skipped as i64, skipped_at);
+        statement.execute(row).map_err(store_error)?;
+    }
+    Ok(())
+}
+
+/// A page of them, by rule and schedule.
+pub fn list(
+    connection: &Connection,
+    application: &Name,
+    after: Option<&ScheduleKey>,
+    limit: usize,
+) -> Result<Vec<ScheduleRun>, StoreError> {
+    let sql = "SELECT application, rule, schedule, due_at, after, skipped, skipped_at FROM schedule_runs
+        WHERE application = ?1 AND (rule, schedule) > (?2, ?3) ORDER BY rule, schedule LIMIT ?4";
+    let (rule, schedule) = after.map_or(("", ""), |(rule, schedule)| (rule.as_str(), &**schedule));
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    collect(connection, sql, (application.as_str(), rule, schedule, limit), read)
+}
+
+/// Forgets one.
+pub fn forget(connection: &Connection, application: &Name, (rule, schedule): &ScheduleKey) -> Result<(), StoreError> {
+    let sql = "DELETE FROM schedule_runs WHERE application = ?1 AND rule = ?2 AND schedule = ?3";
+    let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
+    statement.execute((application.as_str(), rule.as_str(), schedule)).map_err(store_error).map(|_| ())
+}
+
+/// Event batches of a class between two others, up to about so many bytes.
+pub fn events_between(
+    connection: &Connection,
+    names: &Names,
+    [application, class]: [i64; 2],
+    after: EventBatchId,
+    before: EventBatchId,
+    bytes: usize,
+) -> Result<EventPage, StoreError> {
+    let sql = "SELECT id, bytes FROM event_batches
+        WHERE id > ?1 AND id < ?2 AND application = ?3 AND class = ?4 ORDER BY id";
+    let mut page = EventPage::default();
+    let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
+    let range = (after.0.min(NUMBER_MAX), before.0.min(NUMBER_MAX), application, class);
+    let mut rows = statement.query(range).map_err(store_error)?;
+    let (mut taken, mut last) = (0usize, None);
+    while let Some(row) = rows.next().map_err(store_error)? {
+        let (id, size): (u64, usize) = row.try_into().map_err(store_error)?;
+        taken = taken.saturating_add(size);
+        if taken > bytes && last.is_some() {
+            page.next = last;
+            break;
+        }
+        let id = EventBatchId(id);
+        last = Some(id);
+        match reading::find_event_batch(connection, names, id) {
+            Ok(found) => page.batches.extend(found.map(|(batch, _)| batch)),
+            Err(StoreError::Damaged(_)) => page.damaged.push(id),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(page)
+}
+
+fn read(row: &Row<'_>) -> Result<ScheduleRun, StoreError> {
+    type Columns = (String, String, Box<str>, i64, u64, u64, Option<i64>);
+    let (application, rule, schedule, due_at, after, skipped, skipped_at): Columns =
+        row.try_into().map_err(store_error)?;
+    let name = |text: String| text.parse().map_err(|_| StoreError::Damaged(format!("the name `{text}`")));
+    Ok(ScheduleRun {
+        application: name(application)?,
+        rule: name(rule)?,
+        schedule,
+        due_at: Timestamp(due_at),
+        after: EventBatchId(after),
+        skipped,
+        skipped_at: skipped_at.map(Timestamp),
+    })
+}
