@@ -140,6 +140,7 @@ impl<'a> Occasion<'a> {
             }
         }
         // Step by step for all of them: see `Search`.
+        black_box(probes[..count].iter().flatten().fold(false, |sum, (_, group, _)| sum ^ group.touch()));
         let mut searches: [Option<(usize, Search<'_>, Query)>; WINDOW] = [None; WINDOW];
         let mut found = 0;
         for (at, group, query) in probes[..count].iter().flatten() {

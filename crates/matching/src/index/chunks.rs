@@ -119,6 +119,12 @@ impl Chunks {
         }
     }
 
+    /// Reads what a search reads first, so that it is near by then; what comes out means nothing.
+    #[inline]
+    pub fn touch(&self) -> bool {
+        matches!(self, Chunks::One(_))
+    }
+
     /// Finds out where to look. `None`: nothing answers.
     #[inline]
     pub fn search(&self, query: Query) -> Option<Search<'_>> {
@@ -203,7 +209,8 @@ impl Chunks {
 /// Where the entries are that answer.
 ///
 /// An answer takes two steps through memory that is far away: to the group, and to a place in its columns. Whoever has
-/// many questions takes the first step for all of them before the second, so that the ways overlap.
+/// many questions takes the first step for all of them before the second, so that the ways overlap: see [`Chunks::touch`]
+/// and [`Search::touch`].
 #[derive(Debug, Clone, Copy)]
 pub struct Search<'a> {
     group: &'a Chunks,
