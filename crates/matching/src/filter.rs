@@ -9,6 +9,7 @@ pub mod jmespath; // JMESPath: read, evaluated, as conditions
 pub(crate) mod book; // the distinct filters of a class, and who has which
 pub mod index; // which of them an event meets
 pub mod normal; // the normal form, its encoding, its disjunctions
+mod pattern; // event patterns as conditions
 pub mod show; // conditions in words
 pub mod text; // wildcards, addresses, folding: what tests do with text
 
@@ -359,7 +360,7 @@ pub fn compile(filter: &Filter, event: &Fields) -> Result<CompiledFilter, Vec<Pr
     match filter.dialect {
         Dialect::Cel => cel::compile(&filter.text, event),
         Dialect::Jmespath => jmespath::compile(&filter.text, event),
-        Dialect::EventPattern => Err(vec![Problem::at("", "event patterns are not available")]),
+        Dialect::EventPattern => pattern::compile(&filter.text, event),
     }
 }
 

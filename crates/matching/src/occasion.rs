@@ -241,8 +241,8 @@ impl<'a> Occasion<'a> {
         if !*is_known {
             *is_known = true;
             self.shard.books[book].matching(&self.events[at], matching);
-            if matching.undecided > 0 {
-                out.subscriptions_failed(self.number, self.id(at), Trouble::Cost, matching.undecided);
+            if matching.undecided() > 0 {
+                out.subscriptions_failed(self.number, self.id(at), Trouble::Cost, matching.undecided());
             }
         }
         matching

@@ -392,6 +392,11 @@ impl Shard {
         self.books.iter().map(FilterBook::distinct).sum()
     }
 
+    /// How many of the distinct filters are candidates for every event.
+    pub fn scanned_filters(&self) -> usize {
+        self.books.iter().map(FilterBook::scanned).sum()
+    }
+
     /// Bytes held, as far as they grow with the subscriptions.
     pub fn memory_bytes(&self) -> usize {
         self.tables.iter().map(Table::memory_bytes).sum::<usize>()

@@ -313,7 +313,7 @@ fn it_explains_where_a_filter_is_filed() {
         index.explain(&filter, &fields()).to_string(),
         "it costs something only for events that have what it asks for\n\
          - title starts with \"Big\"\n\
-         - place is \"Kobe\" and size > 6, then 1 more test; 2 filters stand in the same place"
+         - place == \"Kobe\" and size > 6, then 1 more test; 2 filters stand in the same place"
     );
     assert_eq!(
         index.explain(&cel("size(event.tags) == 2"), &fields()).to_string(),

@@ -323,7 +323,7 @@ fn check_filter(draft: FilterDraft, class: &Class) -> Result<Filter, Vec<Problem
         return Err(vec![Problem::at("filter", message).hint(format!("it takes {}", allowed()))]);
     }
     let below = |problem: Problem| Problem { path: "filter".to_owned(), ..problem };
-    let checked = class.rules.iter().try_for_each(|rules| rules.check_filter(&class.name, &filter));
+    let checked = class.rules.iter().try_for_each(|rules| rules.check_filter(&class.name, &filter).map(|_| ()));
     checked.map_err(|problems| problems.into_iter().map(below).collect::<Vec<_>>())?;
     Ok(filter)
 }

@@ -52,6 +52,13 @@ pub enum Standing {
     Scanned(Scanned),
 }
 
+impl Standing {
+    /// How a filter would be filed in any index.
+    pub fn of(filter: &CompiledFilter) -> Standing {
+        standing(&Plan::of(filter.condition(), !filter.is_exact()), filter)
+    }
+}
+
 /// Why a filter is a candidate for every event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scanned {

@@ -1,8 +1,11 @@
 //! How a filter is filed, in words.
 
-use std::fmt::{self, Display, Write};
+use std::{
+    fmt::{self, Display},
+    sync::Arc,
+};
 
-use tocsin_model::{field::Fields, value::Value};
+use tocsin_model::field::Fields;
 
 use super::{
     FilterIndex, Scanned, Standing, combinations,
@@ -10,7 +13,7 @@ use super::{
     readings::Ask,
     standing,
 };
-use crate::filter::{Case, CompiledFilter, How, Path, Reach, Test};
+use crate::filter::{Case, CompiledFilter, Condition, How, Test, show::show};
 
 /// How a filter is or would be filed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,85 +115,25 @@ impl Display for Explanation {
 }
 
 fn key_text(test: &Test, ask: Ask, names: usize, fields: &Fields) -> String {
-    match (&test.how, ask) {
+    let how = match (&test.how, ask) {
         (How::Matches(_), _) => {
-            format!(
-                "{} contains {names} {} its expression needs",
-                path_text(&test.path, fields),
-                if names == 1 { "text" } else { "texts, one of which" }
-            )
+            let which = if names == 1 { "a text" } else { "one of the texts" };
+            return format!("{which} that is needed where {}", test_text(test, fields));
         }
         (How::Wildcard(wildcard), ask) => {
             let (first, last) = (wildcard.parts().first(), wildcard.parts().last());
-            let part = |part: Option<&std::sync::Arc<str>>| part.map_or("", |part| &**part).to_owned();
-            let how = match ask {
-                Ask::Prefix(..) => How::prefix(&part(first), Case::Kept),
-                Ask::Suffix(..) => How::suffix(&part(last), Case::Kept),
-                _ => How::contains(&part(wildcard.parts().iter().max_by_key(|part| part.len())), Case::Kept),
-            };
-            test_text(&Test { path: test.path.clone(), how }, fields)
-        }
-        _ => test_text(test, fields),
-    }
-}
-
-/// A path as a person would write it.
-pub fn path_text(path: &Path, fields: &Fields) -> String {
-    let name = fields.iter().nth(path.field).map_or("?", |field| field.name.as_str());
-    let mut text = path.keys.iter().fold(name.to_owned(), |text, key| text + "." + key);
-    if path.reach == Reach::Items {
-        text.push_str("[*]");
-    }
-    text
-}
-
-/// A test as a person would write it.
-pub fn test_text(test: &Test, fields: &Fields) -> String {
-    how_text(&path_text(&test.path, fields), &test.how)
-}
-
-fn how_text(path: &str, how: &How) -> String {
-    let cased = |case: &Case| if *case == Case::Folded { ", in any case" } else { "" };
-    match how {
-        How::In(values) => match values.as_slice() {
-            [value] => format!("{path} is {}", value_text(value)),
-            values => {
-                let mut text = format!("{path} is one of ");
-                for (at, value) in values.iter().take(5).enumerate() {
-                    let _ = write!(text, "{}{}", if at == 0 { "" } else { ", " }, value_text(value));
-                }
-                if values.len() > 5 {
-                    let _ = write!(text, " and {} more", values.len() - 5);
-                }
-                text
+            let text = |part: Option<&Arc<str>>| part.map_or("", |part| &**part).to_owned();
+            match ask {
+                Ask::Prefix(..) => How::prefix(&text(first), Case::Kept),
+                Ask::Suffix(..) => How::suffix(&text(last), Case::Kept),
+                _ => How::contains(&text(wildcard.parts().iter().max_by_key(|part| part.len())), Case::Kept),
             }
-        },
-        How::Range(range) => {
-            let mut parts = Vec::new();
-            for (limit, with, without) in [(&range.low, ">=", ">"), (&range.high, "<=", "<")] {
-                if let Some(limit) = limit {
-                    let sign = if limit.inclusive { with } else { without };
-                    parts.push(format!("{path} {sign} {}", value_text(&limit.value)));
-                }
-            }
-            parts.join(" and ")
         }
-        How::Prefix(text, case) => format!("{path} starts with {text:?}{}", cased(case)),
-        How::Suffix(text, case) => format!("{path} ends with {text:?}{}", cased(case)),
-        How::Contains(text, case) => format!("{path} contains {text:?}{}", cased(case)),
-        How::Folded(text) => format!("{path} is {text:?}, in any case"),
-        How::Wildcard(wildcard) => {
-            let parts: Vec<&str> = wildcard.parts().iter().map(|part| &**part).collect();
-            format!("{path} fits {:?}", parts.join("*"))
-        }
-        How::Matches(regex) => format!("{path} matches {:?}", regex.as_str()),
-        How::Cidr(network) => format!("{path} is in {network}"),
-        How::Exists => format!("{path} is there"),
-        How::Missing => format!("{path} is missing"),
-        How::But(inner) => format!("not: {}", how_text(path, inner)),
-    }
+        _ => return test_text(test, fields),
+    };
+    test_text(&Test { path: test.path.clone(), how }, fields)
 }
 
-fn value_text(value: &Value) -> String {
-    serde_json::to_string(value).unwrap_or_else(|_| "?".to_owned())
+fn test_text(test: &Test, fields: &Fields) -> String {
+    show(&Condition::Test(test.clone()), fields)
 }
