@@ -389,6 +389,7 @@ impl<'a> Occasion<'a> {
                 slots,
                 keys,
                 event: &self.events[at],
+                given: &[],
                 rules: self.rules,
                 table: self.table,
                 channels: self.channels,

@@ -129,6 +129,8 @@ pub struct Rule {
     pub subscription: Name,
     /// The predicate over `event` and `sub`, in CEL. Without one every pair matches.
     pub when: Option<String>,
+    /// In place of a predicate, a query over the event batch and the subscriptions that gives the matches, in SQL.
+    pub sql: Option<String>,
     /// The notification class that it makes.
     pub notify: Name,
     /// How each of the notification's fields is computed, in CEL. A field without an expression takes the value of the
@@ -342,6 +344,7 @@ impl Rule {
             on,
             subscription,
             when: None,
+            sql: None,
             notify,
             with: BTreeMap::new(),
             description: None,

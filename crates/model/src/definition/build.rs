@@ -158,15 +158,17 @@ impl<'a> Builder<'a> {
     }
 
     fn parts(&mut self, node: &Node, path: &str) -> TemplateParts {
-        let mut part = |name: &str| {
-            let given = node.get(name)?;
-            if let Some(file) = given.get("file").and_then(Node::text) {
-                let problem = given.problem(&join(path, name), format!("is still in the file `{}`", shown(file)));
-                self.problems.push(problem.hint("apply with the command line tool, which puts the texts of files in"));
-            }
-            given.text().map(str::to_owned)
-        };
+        let mut part = |name: &str| self.text_or_file(node.get(name)?, &join(path, name));
         TemplateParts { subject: part("subject"), text: part("text"), html: part("html"), json: part("json") }
+    }
+
+    /// A text; one that is still in a file is reported.
+    fn text_or_file(&mut self, given: &Node, path: &str) -> Option<String> {
+        if let Some(file) = given.get("file").and_then(Node::text) {
+            let problem = given.problem(path, format!("is still in the file `{}`", shown(file)));
+            self.problems.push(problem.hint("apply with the command line tool, which puts the texts of files in"));
+        }
+        given.text().map(str::to_owned)
     }
 
     /// The model's key for a template; or what is wrong and what would be right.
@@ -268,11 +270,25 @@ impl<'a> Builder<'a> {
             .iter()
             .filter_map(|entry| Some((entry, entry.key.parse().ok()?)))
             .collect();
+        let sql = node.get("sql").and_then(|given| self.text_or_file(given, &join(path, "sql")));
+        if let (Some(entry), Some(_)) = (node.entry("sql"), node.get("when")) {
+            let problem = Problem::at(join(path, "sql"), "is given beside `when`");
+            let problem = problem.hint("keep one: a query says itself what matches");
+            self.problems.push(problem.position(entry.line, entry.column));
+        }
+        if let (Some(entry), true) = (node.entry("sql"), is_scheduled(node)) {
+            let problem = Problem::at(join(path, "sql"), "is given to a rule with a schedule");
+            let problem = problem.hint("a query is run over each event batch; write a scheduled rule with `when`");
+            self.problems.push(problem.position(entry.line, entry.column));
+        }
         if let Some((notify, class)) =
             notify.as_ref().and_then(|name| Some((name, application.notifications.get(name)?)))
         {
             self.unknown_expressions(node, path, &class.fields);
-            if let Some((on, event)) = on.as_ref().and_then(|name| Some((name, application.events.get(name)?))) {
+            // Only who prepares a query knows which fields it gives.
+            if sql.is_none()
+                && let Some((on, event)) = on.as_ref().and_then(|name| Some((name, application.events.get(name)?)))
+            {
                 let given = |field: &Field| with.iter().any(|(_, name)| *name == field.name);
                 for field in class.fields.iter().filter(|field| !given(field)) {
                     if let Some(problem) = missing_expression(node, path, field, notify, on, event) {
@@ -300,6 +316,7 @@ impl<'a> Builder<'a> {
             on: on?,
             subscription: subscription?,
             when: text(node, "when"),
+            sql,
             notify: notify?,
             with: with.into_iter().filter_map(|(entry, name)| Some((name, entry.value.text()?.to_owned()))).collect(),
             description: text(node, "description"),

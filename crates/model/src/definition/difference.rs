@@ -267,6 +267,9 @@ impl Differences {
         if old.when != new.when {
             self.changed(format!("{path}.when"), "the predicate changes");
         }
+        if old.sql != new.sql {
+            self.changed(format!("{path}.sql"), "the query changes");
+        }
         if old.schedule != new.schedule {
             let sentence = match (&old.schedule, &new.schedule) {
                 (_, None) => "it is evaluated at each event",

@@ -129,7 +129,17 @@ static RULE: Shape = Shape::Object(&[
         "Runs that are later than this are skipped and counted. Never if not given; 5m with `missed: skip`.",
     ),
     required("subscription", &Shape::Name, "The subscription class that it looks through."),
-    optional("when", &Shape::Text, "The predicate over `event` and `sub`, in CEL. Without one every pair matches."),
+    optional(
+        "when",
+        &Shape::Text,
+        "The predicate over `event` and `sub`, in CEL. Without it and without `sql` every pair matches.",
+    ),
+    optional(
+        "sql",
+        &PART,
+        "In place of `when`: a query in SQL over `events` and the subscription classes, that gives `_event`, \
+         `_subscription` and fields of the notification.",
+    ),
     required("notify", &Shape::Name, "The notification class that it makes."),
     optional(
         "with",

@@ -272,6 +272,7 @@ fn a_definition_becomes_an_application() {
               "on": "quake",
               "subscription": "nearby",
               "when": "event.magnitude >= sub.magnitude",
+              "sql": null,
               "notify": "quake_alert",
               "with": {
                 "distance_km": "distance_km(event.latitude, event.longitude, sub.latitude, sub.longitude)"
@@ -653,6 +654,46 @@ fn notifications_are_filled() {
         "distance_km: number, depth: { type: number, required: true, default: 1 } }",
         expect!["fine"],
     );
+}
+
+#[test]
+fn a_query_takes_the_place_of_a_predicate() {
+    let when = "when: event.magnitude >= sub.magnitude";
+    check_with(
+        when,
+        &format!("{when}\n    sql: SELECT 1"),
+        expect!["37:5: rules.near_me.sql: is given beside `when`; keep one: a query says itself what matches"],
+    );
+    check_with(
+        when,
+        "sql: SELECT 1\n    every: 1h",
+        expect![
+            "36:5: rules.near_me.sql: is given to a rule with a schedule; a query is run over each event batch; write a scheduled rule with `when`"
+        ],
+    );
+    check_with(when, "sql: 5", expect!["36:10: rules.near_me.sql: should be text or a mapping, not an integer"]);
+    check_with(
+        when,
+        "sql: { file: near.sql }",
+        expect![
+            "36:10: rules.near_me.sql: is still in the file `near.sql`; apply with the command line tool, which puts the texts of files in"
+        ],
+    );
+    // Which fields a query gives is not known here.
+    check(
+        &QUAKES
+            .replace(when, "sql: SELECT 1")
+            .replace("distance_km: number }", "distance_km: number, felt: { type: integer, required: true } }"),
+        expect!["fine"],
+    );
+    assert_eq!(differences(when, "sql: SELECT 1").lines().count(), 2);
+    let load = |file: &str| Ok(format!("-- {file}\nSELECT \"x\""));
+    let text = QUAKES.replace(when, "sql: { file: near.sql }");
+    let application = read(&inline_files(&text, &load).expect("files"), &environment).expect("a definition");
+    assert_eq!(application.rules["near_me"].sql.as_deref(), Some("-- near.sql\nSELECT \"x\""));
+    let rules_first = "rules: { r: { sql: { file: a } } }\nnotifications: { n: { content: { templates: { base: { text: { file: b } } } } } }";
+    let inlined = inline_files(rules_first, &|file| Ok(file.to_owned())).expect("files");
+    assert_eq!(inlined, rules_first.replace("{ file: a }", "\"a\"").replace("{ file: b }", "\"b\""));
 }
 
 #[test]
