@@ -1,7 +1,14 @@
 //! One part of the subscribers with its index. One owner, no locks: what was put or removed before a batch is what the
 //! batch sees.
 
-use std::{borrow::Cow, fmt, hash::RandomState, sync::Arc, time::Duration};
+use std::{
+    borrow::Cow,
+    fmt,
+    hash::RandomState,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::Arc,
+    time::Duration,
+};
 
 use serde::{
     Deserializer,
@@ -21,17 +28,17 @@ use tocsin_model::{
 use crate::{
     datum::{Datum, Trouble, write_key},
     evaluate::{Parameters, Scene, holds, value},
-    filter::book::{FilterBook, FilterNumber, Matching},
+    filter::book::{FilterBook, FilterNumber},
     index::{
-        chunks::{Entry, KeySlice, Query, Stretch},
+        chunks::{Entry, KeySlice},
         groups::{Broom, Groups},
-        key::Bound,
-        numbers::{KeyBook, KeyNumber},
-        table::{Bits, Table},
+        numbers::KeyBook,
+        table::Table,
     },
+    occasion::{Desk, Occasion, WINDOW},
     residual::Until,
-    rule::{Branch, CompiledRule, Range, RuleNumber, RuleSet},
-    state::{Suppression, book::StateBook, compile::CompiledState, remembered::Remembered},
+    rule::{Branch, Range, RuleNumber, RuleSet},
+    state::{Suppression, book::StateBook, remembered::Remembered},
 };
 
 mod told; // matches that were found by a query
@@ -109,7 +116,7 @@ pub struct Run<'a> {
     pub(crate) given: &'a [Value],
     pub(crate) rules: &'a RuleSet,
     pub(crate) table: &'a Table,
-    channels: &'a [Name],
+    pub(crate) channels: &'a [Name],
 }
 
 impl<'a> Run<'a> {
@@ -154,11 +161,11 @@ pub struct Shard {
     tables: Vec<Table>,
     sweeps: Vec<Option<Sweep>>,
     /// One for each branch of each enabled rule.
-    indexes: Vec<Groups>,
+    pub(crate) indexes: Vec<Groups>,
     /// The keys of the branches that ask events for the same, by [`Branch::asks`].
-    keys: Vec<KeyBook>,
+    pub(crate) keys: Vec<KeyBook>,
     /// One for each filter plan of the rule set.
-    books: Vec<FilterBook>,
+    pub(crate) books: Vec<FilterBook>,
     states: StateBook,
     channels: Vec<Name>,
     desk: Desk,
@@ -171,22 +178,6 @@ pub struct Shard {
 struct Sweep {
     branch: usize,
     broom: Broom,
-}
-
-/// Memory that is used again and again.
-#[derive(Default)]
-struct Desk {
-    key: Vec<u8>,
-    /// Which question `number` answers for the event at hand; 0 for none.
-    asked: usize,
-    number: Option<KeyNumber>,
-    slots: Vec<u32>,
-    union: Vec<u32>,
-    seen: Bits,
-    /// For each book, whether `matching` is of the event at hand, and what it found there.
-    matched: Vec<(bool, Matching)>,
-    /// How long each rule has taken for the batch; none of those that are out of it.
-    spent: Vec<Option<Duration>>,
 }
 
 impl fmt::Debug for Shard {
@@ -365,7 +356,7 @@ impl Shard {
         table.end_sweep();
     }
 
-    /// Gives every match of a batch to the sink: event by event, rules by name within each. `event_fields` are the
+    /// Gives every match of a batch to the sink, as [`Shard::match_rows`] does. `event_fields` are the
     /// fields with which the batch was packed; see [`RuleSet::rows`].
     ///
     /// # Errors
@@ -381,9 +372,10 @@ impl Shard {
         Ok(())
     }
 
-    /// Gives every match of a batch's events, as [`RuleSet::rows`] gives them, to the sink: event by event, rules by
-    /// name within each. Deterministic but for the order of subscriptions within a rule and event. The time at which the
-    /// batch was accepted is that of what rules remember.
+    /// Gives every match of a batch's events, as [`RuleSet::rows`] gives them, to the sink, in windows of at most 64
+    /// events: rules by name within each, event by event within a rule. So each rule gives its matches in the order of the
+    /// events. Deterministic but for the order of subscriptions within a rule and event. The time at which the batch
+    /// was accepted is that of what rules remember.
     pub fn match_rows(
         &mut self,
         (batch, accepted_at): (EventBatchId, Timestamp),
@@ -394,56 +386,56 @@ impl Shard {
     ) {
         let rules = Arc::clone(&self.rules);
         let Some(plan) = rules.events.get(class).filter(|plan| !plan.rules.is_empty()) else { return };
+        // What each rule may still take for the batch; nothing of those that are out of it.
+        let allowed = |rule: &RuleNumber| (!watch.left_out.contains(rule)).then(|| rules.rule(*rule).timeout);
+        let mut left: Vec<Option<Duration>> = plan.rules.iter().map(allowed).collect();
+        // Filters and state are looked at event by event.
+        let is_narrow = |rule: &RuleNumber| rules.rule(*rule).filters.is_some() || rules.rule(*rule).state.is_some();
+        let width = if plan.rules.iter().any(is_narrow) { 1 } else { WINDOW };
         let mut desk = std::mem::take(&mut self.desk);
-        desk.spent.clear();
-        let is_in = |rule: usize| !watch.left_out.contains(&RuleNumber(rule as u32));
-        desk.spent.extend((0..rules.rules.len()).map(|rule| is_in(rule).then_some(Duration::ZERO)));
-        desk.matched.resize_with(self.books.len(), Default::default);
-        for (ordinal, event) in events.iter().enumerate() {
-            desk.asked = 0;
-            desk.matched.iter_mut().for_each(|(is_known, _)| *is_known = false);
-            for number in &plan.rules {
+        for (window, events) in events.chunks(width).enumerate() {
+            desk.begin(self.keys.len(), self.books.len(), events.len());
+            for (number, left) in plan.rules.iter().zip(&mut left) {
                 let rule = rules.rule(*number);
-                let id = EventId { batch, ordinal: ordinal as u32 };
-                let Some(spent) = desk.spent[number.0 as usize] else {
-                    // A rule with a query sees the events where its query does.
-                    if let (Some(state), false, false) = (&rule.state, watch.again, rule.queried) {
-                        self.states.only_rearm(*number, state, event, accepted_at);
+                // A rule with a query sees the events where its query does.
+                let state = rule.state.as_ref().filter(|_| !rule.queried);
+                let Some(time) = *left else {
+                    if let (Some(state), false) = (state, watch.again) {
+                        events.iter().for_each(|event| self.states.only_rearm(*number, state, event, accepted_at));
                     }
                     continue;
                 };
                 self.at_work = Some(*number);
-                let began = watch.clock.map(|clock| clock());
-                let until = watch
-                    .clock
-                    .zip(began)
-                    .map(|(clock, began)| Until { clock, at: began + rule.timeout.saturating_sub(spent) });
+                let states = state.map(|_| std::mem::take(&mut self.states));
+                let until = watch.clock.map(|clock| Until { clock, at: clock() + time });
                 let occasion = Occasion {
-                    indexes: &self.indexes,
-                    books: &self.books,
-                    channels: &self.channels,
-                    keys: &self.keys,
+                    shard: self,
                     rules: &rules,
                     number: *number,
                     rule,
                     table: &self.tables[rule.class],
-                    id,
-                    event,
+                    batch,
+                    first: window * width,
+                    events,
+                    channels: &self.channels,
                     until,
                 };
-                match &rule.state {
+                let answered = match state.zip(states) {
                     None => occasion.answer(&mut desk, out),
-                    Some(_) if rule.queried => {}
-                    Some(state) => {
-                        occasion.answer_once(state, accepted_at, watch.again, &mut self.states, &mut desk, out)
+                    Some((state, mut states)) => {
+                        let moment = (accepted_at, watch.again);
+                        let answer = || occasion.answer_once(state, moment, &mut states, &mut desk, out);
+                        let answered = catch_unwind(AssertUnwindSafe(answer));
+                        // What is remembered outlives a panic: it is undone, not lost.
+                        self.states = states;
+                        answered.unwrap_or_else(|panic| resume_unwind(panic))
                     }
-                }
-                if let (Some(clock), Some(began)) = (watch.clock, began) {
-                    let spent = spent + clock().saturating_sub(began);
-                    let is_late = spent > rule.timeout;
-                    desk.spent[number.0 as usize] = (!is_late).then_some(spent);
-                    if is_late {
-                        out.rule_failed(*number, id, Trouble::Time);
+                };
+                match answered {
+                    Ok(()) => *left = Some(until.map_or(time, Until::left)),
+                    Err(event) => {
+                        *left = None;
+                        out.rule_failed(*number, event, Trouble::Time);
                     }
                 }
             }
@@ -596,247 +588,6 @@ fn file(
     for key in filed {
         let number = book.number(&key);
         index.insert(book, number, entry);
-    }
-}
-
-/// One rule meets one event.
-struct Occasion<'a> {
-    indexes: &'a [Groups],
-    books: &'a [FilterBook],
-    channels: &'a [Name],
-    keys: &'a [KeyBook],
-    rules: &'a RuleSet,
-    number: RuleNumber,
-    rule: &'a CompiledRule,
-    table: &'a Table,
-    id: EventId,
-    event: &'a [Value],
-    /// When the rule's time for the batch is over, by this clock.
-    until: Option<Until<'a>>,
-}
-
-impl<'a> Occasion<'a> {
-    /// Answers for a rule that remembers: what the event re-arms waited before it, and is not told of it.
-    fn answer_once(
-        &self,
-        state: &CompiledState,
-        accepted_at: Timestamp,
-        again: bool,
-        states: &mut StateBook,
-        desk: &mut Desk,
-        out: &mut impl MatchSink,
-    ) {
-        let moment = match StateBook::moment(state, self.event, accepted_at) {
-            Ok(Some(moment)) => moment,
-            Ok(None) => return,
-            Err(trouble) => return out.rule_failed(self.number, self.id, trouble),
-        };
-        let rearmed = match again {
-            true => Ok(Vec::new()),
-            false => states.rearmed(self.number, state, moment, self.event),
-        };
-        self.answer(desk, &mut states.gate(self.number, state, moment, out));
-        match rearmed {
-            Ok(rearmed) => states.arm(self.number, state, moment, &rearmed),
-            Err(trouble) => out.rule_failed(self.number, self.id, trouble),
-        }
-    }
-
-    fn answer(&self, desk: &mut Desk, out: &mut impl MatchSink) {
-        let single = self.rule.branches.len() == 1;
-        desk.union.clear();
-        for (at, branch) in self.rule.branches.iter().enumerate() {
-            let index = &self.indexes[self.rule.first_branch + at];
-            match self.answer_branch(branch, index, single, desk, out) {
-                // Whoever counts the time says so, once.
-                Ok(()) | Err(Trouble::Time) => {}
-                Err(trouble) => out.rule_failed(self.number, self.id, trouble),
-            }
-        }
-        if !single {
-            for slot in &desk.union {
-                desk.seen.clear(*slot);
-            }
-            self.give(&desk.union, KeySlice::default(), out);
-        }
-    }
-
-    fn answer_branch(
-        &self,
-        branch: &Branch,
-        index: &Groups,
-        single: bool,
-        desk: &mut Desk,
-        out: &mut impl MatchSink,
-    ) -> Result<(), Trouble> {
-        let scene = Scene { event: self.event, parameters: Parameters::None };
-        for guard in &branch.event_guards {
-            if !holds(guard, scene)? {
-                return Ok(());
-            }
-        }
-        if let (Some(book), false) = (self.rule.filters, branch.is_indexed()) {
-            return self.answer_by_filter(branch, index, book, single, desk, out);
-        }
-        let Some(query) = self.query(branch, scene)? else { return Ok(()) };
-        if desk.asked != branch.asks {
-            desk.asked = 0;
-            if !self.write_keys(branch, scene, &mut desk.key)? {
-                return Ok(());
-            }
-            desk.number = self.keys[branch.asks].find(&desk.key);
-            desk.asked = branch.asks;
-        }
-        let Some(group) = desk.number.and_then(|number| index.find(number)) else { return Ok(()) };
-        if single && branch.residual.is_empty() && self.rule.filters.is_none() {
-            group.answer(query, &mut |stretch| self.give_living(stretch, out));
-            return Ok(());
-        }
-        let slots = &mut desk.slots;
-        slots.clear();
-        if self.table.has_dead() {
-            let live = |slot: &u32| !self.table.is_dead(*slot);
-            group.answer(query, &mut |found| slots.extend(found.slots.iter().copied().filter(live)));
-        } else {
-            group.answer(query, &mut |found| slots.extend_from_slice(found.slots));
-        }
-        if let (Some(book), false) = (self.rule.filters, slots.is_empty()) {
-            let matching = self.matching(book, &mut desk.matched, out);
-            let book = &self.books[book];
-            desk.slots.retain(|slot| book.of(*slot).is_none_or(|filter| matching.has(filter)));
-        }
-        self.check(branch, single, desk, out)
-    }
-
-    /// Answers a branch that no index answers, from the subscriptions' own filters.
-    fn answer_by_filter(
-        &self,
-        branch: &Branch,
-        index: &Groups,
-        book: usize,
-        single: bool,
-        desk: &mut Desk,
-        out: &mut impl MatchSink,
-    ) -> Result<(), Trouble> {
-        let Desk { slots, matched, .. } = desk;
-        slots.clear();
-        let matching = self.matching(book, matched, out);
-        let whole = branch.residual.is_empty() && single;
-        let keys = &self.keys[branch.asks];
-        let mut take = |key: &[u8]| {
-            let Some(group) = keys.find(key).and_then(|number| index.find(number)) else { return };
-            if whole {
-                group.answer(Query::All, &mut |found| self.give_living(found, out));
-            } else {
-                let live = |slot: &u32| !self.table.is_dead(*slot);
-                group.answer(Query::All, &mut |found| slots.extend(found.slots.iter().copied().filter(live)));
-            }
-        };
-        take(&[]);
-        matching.numbers.iter().for_each(|number| take(&number.to_le_bytes()));
-        if whole { Ok(()) } else { self.check(branch, single, desk, out) }
-    }
-
-    /// Which filters of a book match the event; found once for all rules.
-    fn matching<'b>(&self, book: usize, matched: &'b mut [(bool, Matching)], out: &mut impl MatchSink) -> &'b Matching {
-        let (is_known, matching) = &mut matched[book];
-        if !*is_known {
-            *is_known = true;
-            self.books[book].matching(self.event, matching);
-            if matching.undecided() > 0 {
-                out.subscriptions_failed(self.number, self.id, Trouble::Cost, matching.undecided());
-            }
-        }
-        matching
-    }
-
-    /// Checks the residual for the candidates in `desk.slots`, and gives or collects those that are left.
-    fn check(&self, branch: &Branch, single: bool, desk: &mut Desk, out: &mut impl MatchSink) -> Result<(), Trouble> {
-        let Desk { slots, union, seen, .. } = desk;
-        let scene = Scene { event: self.event, parameters: Parameters::None };
-        for check in &branch.residual {
-            if slots.is_empty() {
-                return Ok(());
-            }
-            let stopped = check.retain(slots, scene, self.table, self.until)?;
-            if stopped > 0 {
-                out.subscriptions_failed(self.number, self.id, Trouble::Cost, stopped);
-            }
-        }
-        if single {
-            self.give(slots, KeySlice::default(), out);
-        } else {
-            union.extend(slots.iter().copied().filter(|slot| seen.set(*slot)));
-        }
-        Ok(())
-    }
-
-    /// What to ask of a group; `None` where the event's value has no order, so that nothing can match.
-    fn query(&self, branch: &'a Branch, scene: Scene<'a>) -> Result<Option<Query>, Trouble> {
-        let at = |ordered: &'a crate::rule::Ordered| match value(&ordered.event, scene) {
-            Ok(datum) => Ok(Some(datum)),
-            Err(Trouble::Cost) => Err(Trouble::Cost),
-            Err(_) => Ok(None),
-        };
-        Ok(match &branch.range {
-            Range::None => Some(Query::All),
-            Range::One(only) => at(only)?.and_then(|datum| only.measure.bound(only.operator, &datum)).map(Query::Keys),
-            Range::Two(ends) => at(&ends[0])?.and_then(|datum| {
-                let low = ends[0].measure.bound(ends[0].operator, &datum)?;
-                let high = ends[1].measure.bound(ends[1].operator, &datum)?;
-                match (low, high) {
-                    (Bound::UpTo(low), Bound::From(high)) => Some(Query::Around(low, high)),
-                    _ => None,
-                }
-            }),
-        })
-    }
-
-    /// Writes the event's key. False where a part has no value, so that nothing can match.
-    fn write_keys(&self, branch: &Branch, scene: Scene<'_>, key: &mut Vec<u8>) -> Result<bool, Trouble> {
-        key.clear();
-        for part in &branch.keys {
-            match value(&part.event, scene).and_then(|datum| write_key(&datum, key)) {
-                Ok(()) => {}
-                Err(Trouble::Cost) => return Err(Trouble::Cost),
-                Err(_) => return Ok(false),
-            }
-        }
-        Ok(true)
-    }
-
-    /// Gives what the index found, without copying it; in parts around removed subscriptions, which are few.
-    #[inline]
-    fn give_living(&self, found: Stretch<'_>, out: &mut impl MatchSink) {
-        if !self.table.has_dead() {
-            return self.give(found.slots, found.keys, out);
-        }
-        let mut from = 0;
-        for (at, slot) in found.slots.iter().enumerate() {
-            if self.table.is_dead(*slot) {
-                self.give(&found.slots[from..at], found.keys.slice(from, at), out);
-                from = at + 1;
-            }
-        }
-        self.give(&found.slots[from..], found.keys.slice(from, found.slots.len()), out);
-    }
-
-    #[inline]
-    fn give(&self, slots: &[u32], keys: KeySlice<'_>, out: &mut impl MatchSink) {
-        if !slots.is_empty() {
-            out.run(Run {
-                rule: self.number,
-                batch: self.id.batch,
-                event_ordinal: self.id.ordinal,
-                slots,
-                keys,
-                event: self.event,
-                given: &[],
-                rules: self.rules,
-                table: self.table,
-                channels: self.channels,
-            });
-        }
     }
 }
 

@@ -26,7 +26,7 @@ use crate::{
     datum::Trouble,
     evaluate::{Parameters, Scene, value},
     expression::Expression,
-    index::{chunks::KeySlice, table::Table},
+    index::{chunks::KeySlice, columns::halves, table::Table},
     rule::{CompiledRule, RuleNumber, RuleSet},
     shard::{MatchSink, Run},
 };
@@ -524,7 +524,7 @@ pub(crate) struct Gate<'a, S> {
     moment: Moment,
     out: &'a mut S,
     told: Vec<u32>,
-    keys: Vec<i64>,
+    keys: Vec<[u32; 2]>,
 }
 
 impl<S: MatchSink> MatchSink for Gate<'_, S> {
@@ -538,7 +538,7 @@ impl<S: MatchSink> MatchSink for Gate<'_, S> {
                 Ok(()) => {
                     told.push(*slot);
                     if !run.keys.is_empty() {
-                        keys.push(run.keys.at(at));
+                        keys.push(halves(run.keys.at(at)));
                     }
                 }
                 Err(reason) => suppressed[reason as usize] += 1,
