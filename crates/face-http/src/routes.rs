@@ -2,6 +2,7 @@
 
 mod applications;
 mod events;
+mod firings;
 mod keys;
 mod operations;
 mod pages;
@@ -28,6 +29,7 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::with_openapi(crate::openapi::base())
         .merge(applications::routes())
         .merge(rules::routes())
+        .merge(firings::routes())
         .merge(events::routes())
         .merge(subscribers::routes())
         .merge(segments::routes())

@@ -8,6 +8,7 @@ pub mod demo;
 pub mod doctor;
 pub mod example;
 pub mod export;
+pub mod firings;
 pub mod import;
 pub mod init;
 pub mod keys;

@@ -24,7 +24,13 @@ pub const STEPS: &[Metric] = &[
     counter("match_notifications_total", "", "Notifications made."),
     counter("match_rule_failures_total", "", "Pairs of event and subscription that no rule could decide, so no match."),
     histogram("match_query_duration_seconds", "", "Queries of rules in SQL, each over one event batch."),
-    counter("match_failed_firings_total", "", "Rules that failed for an event batch; see the list of firings."),
+    counter(
+        "match_firings_missed_total",
+        "status",
+        "Rules that did not fire for an event batch: `failed`, `skipped`; see `tocsin firings`.",
+    ),
+    gauge("match_stopped_rules", "", "Rules that are stopped."),
+    gauge("match_throttled_applications", "", "Applications that make more notifications than they may and wait."),
     counter("match_unusable_subscriptions_total", "", "Stored subscriptions that do not fit their class any more."),
     counter("match_index_rebuilds_total", "", "Match indexes that were lost and built anew."),
     counter(
@@ -53,6 +59,10 @@ pub const STEPS: &[Metric] = &[
 
 const fn counter(name: &'static str, labels: &'static str, help: &'static str) -> Metric {
     Metric { name, kind: Kind::Counter, labels, help }
+}
+
+const fn gauge(name: &'static str, labels: &'static str, help: &'static str) -> Metric {
+    Metric { name, kind: Kind::Gauge, labels, help }
 }
 
 const fn histogram(name: &'static str, labels: &'static str, help: &'static str) -> Metric {
