@@ -222,7 +222,7 @@ async fn changes_take_effect_exactly_at_their_place_among_the_events() {
 
 #[tokio::test(start_paused = true)]
 async fn slow_changes_take_effect_exactly_at_their_place_in_many_streams() {
-    streams(60, 400).await;
+    streams(12, 400).await;
 }
 
 #[tokio::test(start_paused = true)]
