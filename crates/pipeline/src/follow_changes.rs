@@ -212,7 +212,7 @@ impl Followed {
             match &change.what {
                 Changed::Subscriptions(first, last) => ranges.push(first.0..=last.0),
                 Changed::Subscriber(number) => subscribers.push(*number),
-                Changed::Application(_) | Changed::ApiKey => {}
+                Changed::Application(_) | Changed::ApiKey | Changed::Segment(_) => {}
             }
         }
         if !subscribers.is_empty() {

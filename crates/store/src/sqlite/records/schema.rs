@@ -112,6 +112,17 @@ ALTER TABLE before_images ADD COLUMN filter TEXT;
 ALTER TABLE before_images ADD COLUMN schedule TEXT;
 "#,
     r#"
+-- Saved filters over subscribers. A change of one is of kind 5 in the feed, with its filter as it was as `before`.
+CREATE TABLE segments (
+    name TEXT PRIMARY KEY,
+    description TEXT,
+    filter TEXT NOT NULL,               -- text of RFC 4515
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    revision INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+"#,
+    r#"
 -- Images from which the whole state as of an earlier change can be told. Those before this step could not tell all, so the
 -- feed begins anew. In `changes` there is one more kind: 4 subscriptions that were made, `first` to `last`.
 DROP TABLE before_images;
