@@ -627,7 +627,12 @@ async fn the_example_of_meters_adds_up_and_spares_who_is_away() {
            10:30 subscribe ann away {"building": "north"}
            11:00 event reading {"building": "north", "meter": "n1", "kwh": 30}
            12:00 report"#,
-        expect![[r#""#]],
+        expect![[r#"
+            09:00:00 email ann@example.org n-1-0: north used 12.5 kWh of 10.0 -> delivered
+            10:00:00 email ann@example.org n-2-0: north used 23.0 kWh of 10.0 -> delivered
+            10:00:00 email ben@example.org n-2-1: north used 23.0 kWh of 20.0 -> delivered
+            11:00:00 email ben@example.org n-3-0: north used 30.0 kWh of 20.0 -> delivered
+            12:00:00 events 6 notifications 4 open 0 suspended 0"#]],
     )
     .await;
 }
