@@ -14,13 +14,13 @@ use serde_json::value::RawValue;
 use tocsin_matching::{
     datum::Trouble,
     oracle::Witness,
-    rule::{RuleNumber, RuleSet},
+    rule::{Memberships, RuleNumber, RuleSet},
     shard::{MatchSink, Run, Shard, Subject, Watch},
 };
 use tocsin_model::{
     application::{Application, ContentTemplates, NotificationClass, Rule, TemplateEngine},
     field::{Fields, Row},
-    id::{EventBatchId, EventId, Name, SubscriptionId},
+    id::{ChangeSequence, EventBatchId, EventId, Name, SubscriberNumber, SubscriptionId},
     problem::{Problem, closest},
 };
 use tocsin_pipeline::Compiled;
@@ -270,11 +270,14 @@ impl Service {
             let page = self.records.indexed_subscriptions(&tested.application, after, PAGE).await?;
             let full = page.len() == PAGE;
             after = page.last().map(|subscription| subscription.id);
-            for subscription in page.iter().filter(|subscription| subscription.class == tested.class) {
+            let subscribers: Vec<_> = page.iter().map(|subscription| subscription.subscriber).collect();
+            let memberships = self.memberships(tested, &subscribers).await?;
+            let of_class = |(found, _): &(&IndexedSubscription, Memberships)| found.class == tested.class;
+            for (subscription, memberships) in page.iter().zip(memberships).filter(of_class) {
                 if shard.len() + unusable >= limit {
                     return Ok((shard, unusable, false));
                 }
-                unusable += usize::from(shard.put(subject(subscription)).is_err());
+                unusable += usize::from(shard.put_member(subject(subscription), memberships).is_err());
             }
             if !full {
                 return Ok((shard, unusable, true));
@@ -306,7 +309,9 @@ impl Service {
                 );
                 return Err(ServiceError::invalid("subscription", message));
             }
-            return read(id, &stored.values, stored.terms.filter.as_ref());
+            let witness = read(id, &stored.values, stored.terms.filter.as_ref())?;
+            let memberships = self.memberships(tested, &[stored.subscriber_number]).await?;
+            return Ok(Witness { memberships: memberships.first().copied().unwrap_or_default(), ..witness });
         }
         let draft: SubjectDraft = serde_json::from_value(subject.clone()).map_err(|error| {
             let problem = Problem::at("subscription", error.to_string());
@@ -319,7 +324,22 @@ impl Service {
             let below = |problem: Problem| Problem { path: below("subscription", &problem.path), ..problem };
             ServiceError::Invalid(problems.into_iter().map(below).collect())
         })?;
-        read(SubscriptionId(0), &values, filter.as_ref())
+        // It is nobody's, so nobody's attributes can speak against it.
+        Ok(Witness { memberships: Memberships::ALL, ..read(SubscriptionId(0), &values, filter.as_ref())? })
+    }
+
+    /// To which audiences of the tested rule subscribers belong.
+    async fn memberships(
+        &self,
+        tested: &Tested,
+        subscribers: &[SubscriberNumber],
+    ) -> Result<Vec<Memberships>, ServiceError> {
+        let audiences = tested.rules.audiences();
+        if audiences.is_empty() {
+            return Ok(vec![Memberships::default(); subscribers.len()]);
+        }
+        let now = ChangeSequence(u64::MAX);
+        Ok(self.records.memberships(audiences, subscribers, now).await?.into_iter().map(Memberships).collect())
     }
 }
 
