@@ -28,7 +28,7 @@ use crate::{
     },
     occasion::{Desk, Occasion, WINDOW},
     residual::Until,
-    rule::{Branch, Range, RuleNumber, RuleSet},
+    rule::{Branch, Memberships, Range, RuleNumber, RuleSet},
 };
 
 mod told; // matches that were found by a query
@@ -192,7 +192,7 @@ impl Shard {
         &self.rules
     }
 
-    /// Puts a subscription, in place of the one of the same id if there is one. About a microsecond for each rule of
+    /// Puts a subscription of a subscriber who belongs to no audience, in place of the one of the same id if there is one. About a microsecond for each rule of
     /// its class.
     ///
     /// # Errors
@@ -200,6 +200,14 @@ impl Shard {
     /// of the class's rules, or the shard is full (2^32 subscriptions of a class, 65,535 channels). The subscription of
     /// this id, if there was one, is then gone.
     pub fn put(&mut self, subject: Subject<'_>) -> Result<(), Problem> {
+        self.put_member(subject, Memberships::default())
+    }
+
+    /// Puts a subscription of a subscriber who belongs to audiences; rules with others are not for it.
+    ///
+    /// # Errors
+    /// As [`Shard::put`].
+    pub fn put_member(&mut self, subject: Subject<'_>, memberships: Memberships) -> Result<(), Problem> {
         self.remove(subject.id);
         let rules = Arc::clone(&self.rules);
         let Some(class) = rules.classes.iter().position(|class| class.name == *subject.class) else {
@@ -219,6 +227,9 @@ impl Shard {
         let scene = Scene { event: &[], parameters: Parameters::Row(&row) };
         for rule in &rules.classes[class].rules {
             let rule = rules.rule(*rule);
+            if !memberships.meet(rule.audience) {
+                continue;
+            }
             let filter = rule.filters.and_then(|book| self.books[book].of(slot));
             for (at, branch) in rule.branches.iter().enumerate() {
                 let index = &mut self.indexes[rule.first_branch + at];

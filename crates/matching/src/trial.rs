@@ -21,7 +21,8 @@ const SHOWN_MAX: usize = 120;
 pub struct Trial {
     /// Whether it matches: whether every condition holds.
     pub matches: bool,
-    /// The conditions that the predicate joins by `&&`, in the order in which they are written. None: it always holds.
+    /// The audience, if the rule has one; then the conditions that the predicate joins by `&&`, in the order in which they
+    /// are written. None: it always holds.
     pub conditions: Vec<Condition>,
     /// What the subscription's own filter says, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -82,6 +83,15 @@ impl RuleSet {
     ) -> Trial {
         let rule = self.rule(rule);
         let mut conditions = Vec::new();
+        if let Some(audience) = rule.audience {
+            let belongs = subscription.memberships.meet(rule.audience);
+            conditions.push(Condition {
+                text: format!("audience: {}", self.audiences[audience]),
+                verdict: if belongs { Verdict::Holds } else { Verdict::Fails },
+                trouble: None,
+                values: Vec::new(),
+            });
+        }
         if rule.queried {
             let (verdict, trouble) = match given {
                 Ok(true) => (Verdict::Holds, None),

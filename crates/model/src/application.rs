@@ -141,6 +141,8 @@ pub struct Rule {
     pub on: Name,
     /// The subscription class that it looks through.
     pub subscription: Name,
+    /// The segment to which a subscriber must belong to be told; `None`: anybody is told.
+    pub audience: Option<Name>,
     /// The predicate over `event` and `sub`, in CEL. Without one every pair matches.
     pub when: Option<String>,
     /// In place of a predicate, a query over the event batch and the subscriptions that gives the matches, in SQL.
@@ -357,6 +359,7 @@ impl Rule {
         Rule {
             on,
             subscription,
+            audience: None,
             when: None,
             sql: None,
             notify,

@@ -54,6 +54,37 @@ async fn those_who_care_are_told_in_their_language() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_audience_is_who_belongs_to_it_when_the_event_comes() {
+    let definition = QUAKES.replace("notify: alert,", "notify: alert, audience: vip,");
+    check(
+        &definition,
+        r#"08:00 subscriber alice email=alice@example.org @tier=gold
+           08:00 subscriber bob email=bob@example.org @tier=silver
+           08:00 subscribe alice nearby
+           08:00 subscribe bob nearby
+           08:05 event quake {"magnitude": 6, "place": "Bern"}
+           08:10 segment vip (tier=gold)
+           08:10 event quake {"magnitude": 6, "place": "Kobe"}
+           08:20 subscriber bob email=bob@example.org @tier=Gold
+           08:20 event quake {"magnitude": 6, "place": "Lima"}
+           08:30 segment vip (&(tier=gold)(locale=de*))
+           08:30 event quake {"magnitude": 6, "place": "Rome"}
+           08:40 subscriber alice email=alice@example.org @tier=gold locale=de-AT
+           08:40 crash
+           08:40 event quake {"magnitude": 6, "place": "Oslo"}
+           08:50 subscriber alice email=alice@example.org locale=de-AT
+           08:50 event quake {"magnitude": 6, "place": "Cork"}"#,
+        expect![[r#"
+            08:10:00 email alice@example.org n-1-0: Kobe 6.0 (from 5.0) -> delivered
+            08:20:00 email alice@example.org n-2-0: Lima 6.0 (from 5.0) -> delivered
+            08:20:00 email bob@example.org n-2-1: Lima 6.0 (from 5.0) -> delivered
+            08:40:00 crash
+            08:40:00 email alice@example.org n-3-0: Beben Oslo 6.0 -> delivered"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn each_retry_counts_from_the_attempt_before_and_the_last_suspends() {
     check(
         QUAKES,

@@ -15,14 +15,14 @@ use serde_json::value::RawValue;
 use tocsin_matching::{
     datum::Trouble,
     oracle::Witness,
-    rule::{RuleNumber, RuleSet},
+    rule::{Memberships, RuleNumber, RuleSet},
     shard::{MatchSink, Run, Shard, Subject, Told, Watch},
 };
 use tocsin_model::{
     application::{Application, ContentTemplates, NotificationClass, Rule, TemplateEngine, api_source},
     event::{EventBatch, EventPacker},
     field::{Fields, Row},
-    id::{EventBatchId, EventId, Name, SubscriberNumber, SubscriptionId},
+    id::{ChangeSequence, EventBatchId, EventId, Name, SubscriberNumber, SubscriptionId},
     problem::{Problem, closest},
     subscription::Terms,
     time::Timestamp,
@@ -293,7 +293,9 @@ impl Service {
             let page = self.records.indexed_subscriptions(&tested.application, after, PAGE).await?;
             let full = page.len() == PAGE;
             after = page.last().map(|subscription| subscription.id);
-            for subscription in &page {
+            let subscribers: Vec<_> = page.iter().map(|subscription| subscription.subscriber).collect();
+            let memberships = self.memberships(tested, &subscribers).await?;
+            for (subscription, memberships) in page.iter().zip(memberships) {
                 if subscription.class == tested.class && shard.len() + unusable >= limit {
                     return Ok((TestIndex { shard, tables }, unusable, false));
                 }
@@ -304,7 +306,7 @@ impl Service {
                 if subscription.class != tested.class {
                     continue;
                 }
-                unusable += usize::from(shard.put(subject(subscription)).is_err());
+                unusable += usize::from(shard.put_member(subject(subscription), memberships).is_err());
             }
             if !full {
                 return Ok((TestIndex { shard, tables }, unusable, true));
@@ -336,7 +338,9 @@ impl Service {
                 );
                 return Err(ServiceError::invalid("subscription", message));
             }
-            return read(id, &stored.values, stored.terms.filter.as_ref());
+            let witness = read(id, &stored.values, stored.terms.filter.as_ref())?;
+            let memberships = self.memberships(tested, &[stored.subscriber_number]).await?;
+            return Ok(Witness { memberships: memberships.first().copied().unwrap_or_default(), ..witness });
         }
         let draft: SubjectDraft = serde_json::from_value(subject.clone()).map_err(|error| {
             let problem = Problem::at("subscription", error.to_string());
@@ -349,7 +353,22 @@ impl Service {
             let below = |problem: Problem| Problem { path: below("subscription", &problem.path), ..problem };
             ServiceError::Invalid(problems.into_iter().map(below).collect())
         })?;
-        read(SubscriptionId(0), &values, filter.as_ref())
+        // It is nobody's, so nobody's attributes can speak against it.
+        Ok(Witness { memberships: Memberships::ALL, ..read(SubscriptionId(0), &values, filter.as_ref())? })
+    }
+
+    /// To which audiences of the tested rule subscribers belong.
+    async fn memberships(
+        &self,
+        tested: &Tested,
+        subscribers: &[SubscriberNumber],
+    ) -> Result<Vec<Memberships>, ServiceError> {
+        let audiences = tested.rules.audiences();
+        if audiences.is_empty() {
+            return Ok(vec![Memberships::default(); subscribers.len()]);
+        }
+        let now = ChangeSequence(u64::MAX);
+        Ok(self.records.memberships(audiences, subscribers, now).await?.into_iter().map(Memberships).collect())
     }
 }
 

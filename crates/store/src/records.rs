@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, ops::RangeInclusive};
 use async_trait::async_trait;
 use tocsin_model::{
     id::{ChangeSequence, Name, SubscriberId, SubscriberNumber, SubscriptionId},
-    ldap::LdapFilter,
+    ldap::{Entry, LdapFilter},
     segment::Segment,
     subscriber::{Device, DeviceState, Profile, Subscriber},
     subscription::{Subscription, Terms},
@@ -219,6 +219,9 @@ pub enum Changed {
     ApiKey,
     /// A segment was made, changed or removed.
     Segment(Name),
+    /// What segments ask of a subscriber changed, beside what [`Changed::Subscriber`] tells; or it is gone. Told while there
+    /// are segments.
+    Profile(SubscriberNumber),
 }
 
 /// A subscription as the match index wants it: only those that may fire.
@@ -352,6 +355,18 @@ pub trait Records: Send + Sync + 'static {
     async fn segments(&self, after: Option<&Name>, limit: usize) -> Result<Vec<Segment>, StoreError>;
     /// Removes a segment.
     async fn remove_segment(&self, name: &Name, expect: Expect, now: Timestamp) -> Result<(), StoreError>;
+    /// To which of up to 64 segments subscribers belonged at a place of the change feed that was the newest once; a later
+    /// place is the present. For each subscriber a bit for each segment, the first the lowest. Nobody belongs to a segment
+    /// that was not there.
+    ///
+    /// # Errors
+    /// `Missing` if changes after `at` are not kept any more.
+    async fn memberships(
+        &self,
+        segments: &[Name],
+        subscribers: &[SubscriberNumber],
+        at: ChangeSequence,
+    ) -> Result<Vec<u64>, StoreError>;
     /// Looks for those who meet a filter, after `after`, up to a bound. Its cost grows with those looked at.
     async fn survey(
         &self,
@@ -516,6 +531,42 @@ pub(crate) fn reach(profile: &Profile, devices: &BTreeMap<Name, Device>) -> Opti
         let active = devices.iter().filter(|(_, device)| device.state == DeviceState::Active);
         active.map(|(name, device)| (name.clone(), device.channel.clone())).collect()
     })
+}
+
+/// A subscriber as segments saw it, beside its channels, before a change.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+pub(crate) struct ProfileImage {
+    pub id: SubscriberId,
+    pub created_at: Timestamp,
+    pub profile: Profile,
+}
+
+impl ProfileImage {
+    pub fn of(subscriber: &Subscriber) -> ProfileImage {
+        ProfileImage {
+            id: subscriber.id.clone(),
+            created_at: subscriber.created_at,
+            profile: subscriber.profile.clone(),
+        }
+    }
+
+    /// A bit for each filter that it meets, with the channels by which it could be told; `None` if it was disabled.
+    pub fn memberships(&self, filters: &[Option<LdapFilter>], reach: Option<Vec<&Name>>) -> u64 {
+        let profile = Profile { enabled: reach.is_some(), ..self.profile.clone() };
+        let channels = reach.unwrap_or_default();
+        let entry = Entry { id: &self.id, profile: &profile, channels, created_at: self.created_at };
+        let bit = |(at, filter): (usize, &Option<LdapFilter>)| {
+            u64::from(filter.as_ref().is_some_and(|filter| filter.matches(&entry))) << at
+        };
+        filters.iter().take(64).enumerate().map(bit).sum()
+    }
+}
+
+/// Reads the filter of a segment. It was read before it was stored; if it cannot be read any more, nobody meets it.
+pub(crate) fn read_filter(segment: &Name, text: &str) -> Option<LdapFilter> {
+    LdapFilter::parse(text)
+        .inspect_err(|problems| tracing::error!(%segment, ?problems, "the filter of a segment cannot be read"))
+        .ok()
 }
 
 /// The device that is told: the one that is named, else the first by name, and only if it is active.

@@ -1,7 +1,8 @@
 //! Scripts and their transcripts.
 //!
 //! ```text
-//! 08:00 subscriber alice email=alice@example.org [locale=de]
+//! 08:00 subscriber alice email=alice@example.org [locale=de] [@region=Vienna]
+//! 08:00 segment local (region=Vienna)
 //! 08:00 subscribe alice nearby {"magnitude": 5}
 //! 08:00 bob@example.org defers 90 | refuses | delivers | ponders 30 | waits
 //! 08:10 email is down | email is up               (the channel as a whole)
@@ -33,7 +34,7 @@ use tocsin_pipeline::{Parts, Pipeline, PipelineOptions, Submission, compile_text
 use tocsin_store::{
     journal::{FiringFilter, Idempotency, Journal, JournalOptions, Resolution, RuleStop, SuspensionFilter},
     memory::{journal::MemoryJournal, records::MemoryRecords},
-    records::{Expect, NewSubscriber, NewSubscription, Records, SubscriptionFilter},
+    records::{Expect, NewSegment, NewSubscriber, NewSubscription, Records, SubscriptionFilter},
 };
 
 use crate::{
@@ -192,6 +193,7 @@ impl Scenario {
         let words: Vec<&str> = what.split_whitespace().collect();
         match words[..] {
             ["subscriber", id, ref settings @ ..] => self.put_subscriber(id, settings).await,
+            ["segment", name, filter] => self.put_segment(name, filter).await,
             ["subscribe", id, class, ..] => {
                 let values = what.splitn(4, ' ').nth(3).unwrap_or("{}");
                 self.subscribe(id, class, values).await;
@@ -246,6 +248,9 @@ impl Scenario {
             let (key, value) = setting.split_once('=').expect("a setting is key=value");
             match key {
                 "locale" => profile.locale = Some(value.to_owned()),
+                key if key.starts_with('@') => {
+                    profile.attributes.insert(key[1..].to_owned(), Value::from(value));
+                }
                 channel => {
                     let device =
                         Device { channel: name(channel), address: value.to_owned(), state: DeviceState::Active };
@@ -255,6 +260,11 @@ impl Scenario {
         }
         let new = NewSubscriber { id: subscriber(id), profile, devices: Some(devices) };
         self.records.put_subscriber(new, Expect::Any, self.clock.now()).await.expect("it can be stored");
+    }
+
+    async fn put_segment(&self, segment: &str, filter: &str) {
+        let new = NewSegment { name: name(segment), description: None, filter: filter.into() };
+        self.records.put_segment(new, Expect::Any, self.clock.now()).await.expect("it can be stored");
     }
 
     async fn put_enabled(&self, id: &str, enabled: bool) {

@@ -22,9 +22,10 @@ use crate::{
     error::StoreError,
     records::{
         ApiKey, ApplicationVersion, Change, Changed, Expect, FEED_KEPT, IndexedSubscription, NewSegment, NewSubscriber,
-        NewSubscription, REMOVED_AT_ONCE, Recipient, RecordCounts, Records, SubscriberFilter, SubscriptionChange,
-        SubscriptionFilter, Survey, SurveyBounds, Written, has_attribute, new_installation, no_application,
-        no_changes_after, no_device, no_segment, no_subscriber, no_subscription, reach, runs, trim_to, usable_device,
+        NewSubscription, ProfileImage, REMOVED_AT_ONCE, Recipient, RecordCounts, Records, SubscriberFilter,
+        SubscriptionChange, SubscriptionFilter, Survey, SurveyBounds, Written, has_attribute, new_installation,
+        no_application, no_changes_after, no_device, no_segment, no_subscriber, no_subscription, reach, read_filter,
+        runs, trim_to, usable_device,
     },
 };
 
@@ -63,6 +64,9 @@ enum Before {
     Subscriptions(Vec<Subscription>),
     /// The channels of the subscriber's active devices by name, if it was enabled.
     Reach(Option<BTreeMap<Name, Name>>),
+    Profile(ProfileImage),
+    /// The filter of the segment, if there was one.
+    Filter(Option<Box<str>>),
 }
 
 impl MemoryRecords {
@@ -105,6 +109,34 @@ impl Shelf {
     fn tell(&mut self, places: u64, what: Changed, before: Before) {
         self.change += places;
         self.feed.push_back((Change { sequence: ChangeSequence(self.change), what }, before));
+    }
+
+    /// Tells of a subscriber, while there are segments.
+    fn tell_profile(&mut self, before: &Subscriber) {
+        if !self.segments.is_empty() {
+            self.tell(1, Changed::Profile(before.number), Before::Profile(ProfileImage::of(before)));
+        }
+    }
+
+    /// The filter of a segment as it was at a place.
+    fn filter_at(&self, segment: &Name, at: ChangeSequence) -> Option<LdapFilter> {
+        let changed = self.changes_after(at).find_map(|(change, before)| match (&change.what, before) {
+            (Changed::Segment(name), Before::Filter(filter)) if name == segment => Some(filter.clone()),
+            _ => None,
+        });
+        let text = changed.unwrap_or_else(|| self.segments.get(segment).map(|found| found.filter.clone()))?;
+        read_filter(segment, &text)
+    }
+
+    fn memberships_at(&self, number: SubscriberNumber, filters: &[Option<LdapFilter>], at: ChangeSequence) -> u64 {
+        let changed = self.changes_after(at).find_map(|(change, before)| match before {
+            Before::Profile(image) if change.what == Changed::Profile(number) => Some(image.clone()),
+            _ => None,
+        });
+        let present = self.subscribers.values().find(|found| found.number == number);
+        let Some(image) = changed.or_else(|| present.map(ProfileImage::of)) else { return 0 };
+        let reach = self.reach_of(number, present, at);
+        image.memberships(filters, reach.as_ref().map(|reach| reach.values().collect()))
     }
 
     /// Tells of changed or removed subscriptions, ascending, each of which takes up a place.
@@ -154,19 +186,24 @@ impl Shelf {
         SubscriptionId(made.unwrap_or(self.last_subscription))
     }
 
-    /// The channels of its subscriber's active devices by name, if that was enabled then.
-    fn reach_at(&self, of: &Subscription, at: ChangeSequence) -> Option<BTreeMap<Name, Name>> {
-        let number = of.subscriber_number;
+    /// The channels of a subscriber's active devices by name, if it was enabled then.
+    fn reach_of(
+        &self,
+        number: SubscriberNumber,
+        present: Option<&Subscriber>,
+        at: ChangeSequence,
+    ) -> Option<BTreeMap<Name, Name>> {
         let changed = self.changes_after(at).find_map(|(change, before)| match before {
             Before::Reach(reach) if change.what == Changed::Subscriber(number) => Some(reach),
             _ => None,
         });
-        let present = || self.subscribers.get(&of.subscriber).filter(|found| found.number == number);
-        changed.cloned().unwrap_or_else(|| present().and_then(|found| reach(&found.profile, &found.devices)))
+        changed.cloned().unwrap_or_else(|| present.and_then(|found| reach(&found.profile, &found.devices)))
     }
 
     fn indexed_at(&self, found: &Subscription, at: ChangeSequence) -> Option<IndexedSubscription> {
-        let reach = self.reach_at(found, at).filter(|_| found.enabled)?;
+        let number = found.subscriber_number;
+        let present = self.subscribers.get(&found.subscriber).filter(|found| found.number == number);
+        let reach = self.reach_of(number, present, at).filter(|_| found.enabled)?;
         let channel = match &found.device {
             Some(device) => reach.get(device),
             None => reach.values().next(),
@@ -220,6 +257,10 @@ impl Shelf {
         }
         let before = reach(&old.profile, &old.devices);
         let reach_changed = before != reach(&profile, &devices);
+        // Whether it is enabled is a matter of its reach.
+        if (Profile { enabled: profile.enabled, ..old.profile.clone() }) != profile {
+            self.tell_profile(&old);
+        }
         let new = Subscriber { profile, devices, updated_at: now, revision: old.revision + 1, ..old };
         self.subscribers.insert(new.id.clone(), new.clone());
         if reach_changed {
@@ -485,6 +526,9 @@ impl Records for MemoryRecords {
             let before = shelf.subscribers.get(id).and_then(|old| reach(&old.profile, &old.devices));
             let ids: Vec<_> = shelf.owned.get(&number).into_iter().flatten().copied().collect();
             shelf.remove_subscriptions(&ids);
+            if let Some(old) = shelf.subscribers.get(id).cloned() {
+                shelf.tell_profile(&old);
+            }
             shelf.owned.remove(&number);
             shelf.subscribers.remove(id);
             shelf.tell(1, Changed::Subscriber(number), Before::Reach(before));
@@ -517,13 +561,14 @@ impl Records for MemoryRecords {
         self.change(|shelf| {
             let old = shelf.segments.get(&new.name).cloned();
             expect.check(old.as_ref().map(|old| old.revision), || format!("segment `{}`", new.name))?;
+            let before = old.as_ref().map(|old| old.filter.clone());
             let stored = match old {
                 Some(old) if old.description == new.description && old.filter == new.filter => return Ok(old),
                 Some(old) => new.over(&old, now),
                 None => new.first(now),
             };
             shelf.segments.insert(stored.name.clone(), stored.clone());
-            shelf.tell(1, Changed::Segment(stored.name.clone()), Before::Nothing);
+            shelf.tell(1, Changed::Segment(stored.name.clone()), Before::Filter(before));
             Ok(stored)
         })
     }
@@ -542,10 +587,22 @@ impl Records for MemoryRecords {
         self.change(|shelf| {
             let old = shelf.segments.get(name).map(|old| old.revision);
             expect.check(old, || format!("segment `{name}`"))?;
-            shelf.segments.remove(name).ok_or_else(|| no_segment(name))?;
-            shelf.tell(1, Changed::Segment(name.clone()), Before::Nothing);
+            let old = shelf.segments.remove(name).ok_or_else(|| no_segment(name))?;
+            shelf.tell(1, Changed::Segment(name.clone()), Before::Filter(Some(old.filter)));
             Ok(())
         })
+    }
+
+    async fn memberships(
+        &self,
+        segments: &[Name],
+        subscribers: &[SubscriberNumber],
+        at: ChangeSequence,
+    ) -> Result<Vec<u64>, StoreError> {
+        let shelf = self.shelf.lock();
+        shelf.check_kept(at)?;
+        let filters: Vec<_> = segments.iter().map(|segment| shelf.filter_at(segment, at)).collect();
+        Ok(subscribers.iter().map(|number| shelf.memberships_at(*number, &filters, at)).collect())
     }
 
     async fn survey(

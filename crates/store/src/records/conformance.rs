@@ -88,6 +88,7 @@ fn told(changes: Vec<Change>) -> Vec<String> {
         Changed::Subscriptions(first, last) => format!("{first} to {last}"),
         Changed::ApiKey => "API key".to_owned(),
         Changed::Segment(name) => format!("segment {name}"),
+        Changed::Profile(number) => format!("profile {}", number.0),
     };
     changes.into_iter().map(tell).collect()
 }
@@ -301,6 +302,57 @@ fn a_segment_is_stored_as_expected() {
         assert_eq!(records.segment(&name("graz")).await.expect("read"), None);
         let told = ["segment vienna", "segment vienna", "segment graz", "segment graz"];
         assert_eq!(news(records, before).await, told);
+    });
+}
+
+#[test]
+fn memberships_are_told_as_of_any_place() {
+    check(async |records| {
+        let put = async |id: &str, attributes: &[(&str, i64)], devices: &[&str], enabled| {
+            let mut new = person(id, devices);
+            new.profile.enabled = enabled;
+            new.profile.attributes =
+                attributes.iter().map(|(name, value)| (name.to_string(), Value::Integer(*value))).collect();
+            records.put_subscriber(new, Expect::Any, at(1)).await.expect("stored");
+        };
+        let segments = [name("vienna"), name("none"), name("texted")];
+        let both = [SubscriberNumber(1), SubscriberNumber(2), SubscriberNumber(3), SubscriberNumber(1)];
+        let then = async |place: u64| {
+            let found = records.memberships(&segments, &both, ChangeSequence(place)).await.expect("told");
+            found.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+        };
+        let mut told: Vec<(u64, String)> = Vec::new();
+        let mut now = async |expected: &str| {
+            assert_eq!(then(u64::MAX).await, expected);
+            told.push((newest(records).0, expected.to_owned()));
+        };
+        put("ann", &[("a", 1)], &["d=sms"], true).await;
+        put("bob", &[("a", 2)], &["d=mail"], true).await;
+        now("0 0 0 0").await;
+        records.put_segment(vienna("(a=1)"), Expect::Any, at(2)).await.expect("stored");
+        now("1 0 0 1").await;
+        let texted = NewSegment { name: name("texted"), ..vienna("(channel=sms)") };
+        records.put_segment(texted, Expect::Any, at(2)).await.expect("stored");
+        now("5 0 0 5").await;
+        put("bob", &[("a", 1)], &["d=mail"], true).await;
+        now("5 1 0 5").await;
+        put("bob", &[("a", 1)], &["d=sms"], true).await;
+        now("5 5 0 5").await;
+        put("ann", &[("a", 3)], &["d=mail"], true).await;
+        now("0 5 0 0").await;
+        records.put_segment(vienna("(&(a>=1)(enabled=TRUE))"), Expect::Any, at(3)).await.expect("stored");
+        now("1 5 0 1").await;
+        put("ann", &[("a", 3)], &["d=mail"], false).await;
+        now("0 5 0 0").await;
+        records.remove_subscriber(&who("bob"), Expect::Any, at(4)).await.expect("removed");
+        now("0 0 0 0").await;
+        put("ann", &[], &["d=sms"], true).await;
+        now("4 0 0 4").await;
+        records.remove_segment(&name("texted"), Expect::Any, at(5)).await.expect("removed");
+        now("0 0 0 0").await;
+        for (place, expected) in told.iter().rev() {
+            assert_eq!(then(*place).await, *expected, "at {place}");
+        }
     });
 }
 
@@ -836,7 +888,7 @@ async fn random_act(records: &dyn Records, luck: &mut fastrand::Rng, step: i64) 
         }
     }
     let now = at(step);
-    match luck.u32(..21) {
+    match luck.u32(..22) {
         0 | 1 => format!("{:?}", records.put_subscriber(make_subscriber(luck), pick_expect(luck), now).await),
         2 => {
             let many = (0..luck.usize(..6)).map(|_| make_subscriber(luck)).collect();
@@ -918,6 +970,11 @@ async fn random_act(records: &dyn Records, luck: &mut fastrand::Rng, step: i64) 
             let after = luck.bool().then(|| pick_id(luck));
             let bounds = SurveyBounds { looks: luck.u64(1..9), members: luck.u64(1..9), kept: luck.usize(..3) };
             format!("{:?}", records.survey(&filter, after.as_ref(), bounds).await)
+        }
+        20 => {
+            let at = ChangeSequence(newest(records).0.saturating_sub(luck.u64(..100)));
+            let subscribers: Vec<_> = (0..60).map(SubscriberNumber).collect();
+            format!("{:?}", records.memberships(&[name("a"), name("b")], &subscribers, at).await)
         }
         _ => {
             let ids: Vec<_> = (0..luck.usize(..20)).map(|_| pick_subscription(luck)).collect();

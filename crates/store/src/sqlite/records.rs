@@ -261,6 +261,16 @@ impl Records for SqliteRecords {
         self.change(move |books| segments::remove(books, &name, expect)).await
     }
 
+    async fn memberships(
+        &self,
+        segments: &[Name],
+        subscribers: &[SubscriberNumber],
+        at: ChangeSequence,
+    ) -> Result<Vec<u64>, StoreError> {
+        let (segments, subscribers) = (segments.to_vec(), subscribers.to_vec());
+        self.database.read(move |connection| segments::memberships(connection, &segments, &subscribers, at)).await
+    }
+
     async fn survey(
         &self,
         filter: &LdapFilter,

@@ -146,4 +146,9 @@ UPDATE books SET trimmed = change;
 CREATE INDEX changes_of_subscribers ON changes (first) WHERE kind = 1;
 CREATE INDEX changes_that_made ON changes (sequence) WHERE kind = 4;
 "#,
+    r#"
+-- While there are segments, changes of what they ask of a subscriber are told: kind 6, with the subscriber as it was.
+CREATE INDEX changes_of_segments ON changes (name) WHERE kind = 5;
+CREATE INDEX changes_of_profiles ON changes (first) WHERE kind = 6;
+"#,
 ];

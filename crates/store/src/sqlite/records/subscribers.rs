@@ -179,6 +179,10 @@ fn replace(
             None => put_row(books, old.number, name, device)?,
         }
     }
+    // Whether it is enabled is a matter of its reach.
+    if (Profile { enabled: profile.enabled, ..old.profile.clone() }) != profile {
+        books.profile_changed(&old)?;
+    }
     let new = Subscriber { profile, devices, updated_at: now, revision: old.revision + 1, ..old };
     execute(
         books.connection,
@@ -277,6 +281,7 @@ pub(super) fn remove(books: &mut Books<'_>, id: &SubscriberId, expect: Expect) -
     execute(books.connection, "DELETE FROM subscribers WHERE number = ?1", [number])?;
     books.counts.devices -= old.devices.len() as u64;
     books.counts.subscribers -= 1;
+    books.profile_changed(&old)?;
     let before = reach(&old.profile, &old.devices).map(|before| json(&before));
     books.subscriber_changed(old.number.0, before.as_deref())
 }
