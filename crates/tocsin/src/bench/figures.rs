@@ -15,6 +15,7 @@ mod import_subscriptions;
 mod match_commit;
 mod match_generate;
 mod match_memory;
+mod match_pattern;
 mod match_stock;
 mod restart;
 mod start_ready;
@@ -43,7 +44,7 @@ pub struct Bench {
 }
 
 /// Every figure, in the order in which they are measured.
-pub const ALL: [Bench; 20] = [
+pub const ALL: [Bench; 23] = [
     binary_size::BENCH,
     start_ready::BENCH,
     idle_memory::BENCH,
@@ -56,6 +57,9 @@ pub const ALL: [Bench; 20] = [
     match_memory::TEN_MILLION,
     match_stock::BENCH,
     match_generate::BENCH,
+    match_pattern::TEN_THOUSAND,
+    match_pattern::HUNDRED_THOUSAND,
+    match_pattern::MILLION,
     match_commit::BENCH,
     format_jinja::BENCH,
     deliver_smtp::BENCH,
@@ -112,8 +116,8 @@ mod tests {
     #[test]
     fn what_is_large_is_measured_on_request_only() {
         let whole = choose(&[]).expect("all");
-        assert!(whole.iter().all(|bench| bench.name != "match.memory.10m"));
-        assert_eq!(whole.len(), ALL.len() - 1);
+        assert!(whole.iter().all(|bench| !["match.memory.10m", "match.pattern.1m"].contains(&bench.name)));
+        assert_eq!(whole.len(), ALL.len() - 2);
     }
 
     #[test]
