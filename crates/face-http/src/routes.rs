@@ -6,6 +6,7 @@ mod keys;
 mod operations;
 mod pages;
 mod rules;
+mod segments;
 mod subscribers;
 mod subscriptions;
 mod transfer;
@@ -29,6 +30,7 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
         .merge(rules::routes())
         .merge(events::routes())
         .merge(subscribers::routes())
+        .merge(segments::routes())
         .merge(subscriptions::routes())
         .merge(transfer::routes())
         .merge(operations::routes())

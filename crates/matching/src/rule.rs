@@ -18,6 +18,7 @@ use tocsin_model::{
 
 use crate::{
     check::{Scope, compile, compile_predicate},
+    defined::Functions,
     dialect::Operator,
     expression::{Constant, Expression, Kind, Type},
     filter::{
@@ -46,6 +47,8 @@ pub struct RuleSet {
     pub(crate) branches: usize,
     /// One for each class that takes filters and each event class of its enabled rules.
     pub(crate) filters: Vec<FilterPlan>,
+    /// What expressions of the application may call.
+    pub(crate) functions: Functions,
     /// The highest of the branches' `asks`.
     pub(crate) asks: usize,
 }
@@ -279,6 +282,15 @@ impl RuleSet {
         columns: &dyn Fn(&Name) -> Option<Vec<Name>>,
     ) -> Result<RuleSet, Vec<Problem>> {
         let mut problems = Vec::new();
+        let functions = Functions::compile(&application.functions).unwrap_or_else(|found| {
+            problems.extend(found);
+            Functions::default()
+        });
+        // Where there are problems with functions, that rules miss them is none.
+        let is_missing = |problem: &Problem| {
+            let defined = |name: &Name| problem.message == format!("there is no function `{name}`");
+            application.functions.keys().any(defined)
+        };
         let classes = application.subscriptions.iter().map(|(name, class)| ClassPlan {
             name: name.clone(),
             fields: class.fields.clone(),
@@ -298,12 +310,13 @@ impl RuleSet {
             events: events.collect(),
             branches: 0,
             filters: Vec::new(),
+            functions,
             asks: 0,
         };
         for (name, rule) in &application.rules {
             match compile_rule(application, name, rule, &set, columns) {
                 Ok(rule) => set.add(rule),
-                Err(found) => problems.extend(found),
+                Err(found) => problems.extend(found.into_iter().filter(|problem| !is_missing(problem))),
             }
         }
         if problems.is_empty() { Ok(set) } else { Err(problems) }
@@ -419,7 +432,7 @@ impl RuleSet {
                 }
                 _ => problem,
             };
-            match filter::compile(filter, &plan.fields) {
+            match filter::compile_with(filter, &plan.fields, &self.functions) {
                 Ok(compiled) => Ok((&plan.event, compiled)),
                 Err(problems) => Err(problems.into_iter().map(several).collect()),
             }
@@ -514,8 +527,12 @@ fn compile_rule(
     let class = class.ok_or_else(|| missing("subscription", &rule.subscription, "subscription"))?;
     let notification =
         application.notifications.get(&rule.notify).ok_or_else(|| missing("notification", &rule.notify, "notify"))?;
-    let scope =
-        Scope { event: event.fields.clone(), subscription: set.classes[class].fields.clone(), variables: Vec::new() };
+    let scope = Scope {
+        event: event.fields.clone(),
+        subscription: set.classes[class].fields.clone(),
+        functions: set.functions.clone(),
+        variables: Vec::new(),
+    };
     let mut problems = Vec::new();
     let mut at = |path: String, found: Vec<Problem>| {
         problems.extend(found.into_iter().map(|problem| Problem { path: path.clone(), ..problem }));

@@ -254,7 +254,7 @@ impl Shard {
         }
         let mut taken = Vec::new();
         for book in &rules.classes[class].filters {
-            match self.books[*book].take(filter, &rules.filters[*book].fields) {
+            match self.books[*book].take(filter, &rules.filters[*book].fields, &rules.functions) {
                 Ok(number) => taken.push((*book, number)),
                 Err(problems) => {
                     taken

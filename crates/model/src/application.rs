@@ -26,6 +26,9 @@ pub struct Application {
     pub subscriptions: BTreeMap<Name, SubscriptionClass>,
     /// What can be told.
     pub notifications: BTreeMap<Name, NotificationClass>,
+    /// Functions of its own, for rules and filters.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub functions: BTreeMap<Name, Function>,
     /// Who cares about what.
     pub rules: BTreeMap<Name, Rule>,
     /// How it leaves.
@@ -118,6 +121,17 @@ pub struct TemplateParts {
     pub html: Option<String>,
     /// JSON, for machines.
     pub json: Option<String>,
+}
+
+/// A function that expressions of the application may call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Function {
+    /// What it computes.
+    pub description: Option<String>,
+    /// The names of what it takes, in order.
+    pub parameters: Vec<Name>,
+    /// What it gives, in CEL over its parameters.
+    pub expression: String,
 }
 
 /// Joins an event class to a subscription class.
@@ -365,6 +379,7 @@ impl Application {
             events: BTreeMap::new(),
             subscriptions: BTreeMap::new(),
             notifications: BTreeMap::new(),
+            functions: BTreeMap::new(),
             rules: BTreeMap::new(),
             channels: BTreeMap::new(),
             sources: BTreeMap::new(),

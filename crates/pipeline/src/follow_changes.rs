@@ -71,7 +71,7 @@ pub(crate) async fn catch_up(
                         refresh(records, application, followed, id, id).await?;
                     }
                 }
-                Changed::Application(_) | Changed::ApiKey => {}
+                Changed::Application(_) | Changed::ApiKey | Changed::Segment(_) => {}
             }
         }
         followed.followed = last;

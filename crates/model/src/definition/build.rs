@@ -6,12 +6,12 @@ use std::{collections::BTreeMap, time::Duration};
 use super::{
     document::{Entry, Kind, Node, join},
     duration::parse_duration,
-    shape::{listed, percent, shown},
+    shape::{Keys, listed, percent, shown},
 };
 use crate::{
     application::{
-        Application, Channel, ContentTemplates, EventClass, Limits, Missed, NotificationClass, Presence, Recurs,
-        Retention, RetrySchedule, Rule, RuleSchedule, Source, SourceKind, SubscriptionClass, TemplateEngine,
+        Application, Channel, ContentTemplates, EventClass, Function, Limits, Missed, NotificationClass, Presence,
+        Recurs, Retention, RetrySchedule, Rule, RuleSchedule, Source, SourceKind, SubscriptionClass, TemplateEngine,
         TemplateParts, Throttle, due_class, due_fields,
     },
     field::{Field, FieldType, Fields},
@@ -49,6 +49,7 @@ pub fn application(root: &Node, problems: &mut Vec<Problem>) -> Option<Applicati
             schedule: presence(node, "schedule"),
         }),
         notifications: builder.section("notifications", |_, path, node, builder| builder.notification(node, path)),
+        functions: builder.section("functions", |_, path, node, builder| builder.function(node, path)),
         rules: BTreeMap::new(),
         channels: builder.section("channels", |_, _, node, _| channel(node)),
         sources: builder.section("sources", |_, path, node, builder| builder.source(node, path)),
@@ -202,6 +203,29 @@ impl<'a> Builder<'a> {
             None => "give `base`, a language tag such as `de`, a channel, or both as `de/email`".to_owned(),
         };
         Err(("is neither a language tag nor a channel".to_owned(), hint))
+    }
+
+    fn function(&mut self, node: &Node, path: &str) -> Function {
+        let path = join(path, "parameters");
+        let mut parameters: Vec<Name> = Vec::new();
+        if let Some(Kind::List(items)) = node.get("parameters").map(|parameters| &parameters.kind) {
+            for (at, item) in items.iter().enumerate() {
+                let Some(name) = item.text().and_then(|text| text.parse::<Name>().ok()) else { continue };
+                let path = format!("{path}[{at}]");
+                if parameters.contains(&name) {
+                    let problem = item.problem(&path, format!("`{name}` is given twice"));
+                    self.problems.push(problem.hint("each parameter has a name of its own"));
+                } else if let Some((message, hint)) = Keys::Functions.objection(name.as_str()) {
+                    self.problems.push(item.problem(&path, format!("`{name}` {message}")).hint(hint));
+                }
+                parameters.push(name);
+            }
+        }
+        Function {
+            description: text(node, "description"),
+            parameters,
+            expression: text(node, "expression").unwrap_or_default(),
+        }
     }
 
     fn source(&mut self, node: &Node, path: &str) -> Source {
