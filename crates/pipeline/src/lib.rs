@@ -14,7 +14,10 @@ pub mod latency; // how long things take, by percentile
 pub mod options; // the bounds and delays of the flow
 pub mod versions; // old batches are read by the version that packed them
 
-mod follow_changes; // keeps the match index true to the records
+mod guard; // which rules fire, and what becomes of firings that do not happen
+mod follow_changes; // keeps the match index true to the records, as of a place of their change feed
+mod places; // where submissions stand among the changes
+mod shards; // the match index, split over threads that share nothing
 mod run_queries; // rules in SQL, beside the index
 mod running; // an application's open channels and their workers
 mod upkeep; // clockwork: retention
@@ -23,10 +26,15 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tocsin_delivery::OpenChannel;
-use tocsin_model::{application::Channel, definition, id::Name, problem::Problem};
+use tocsin_model::{
+    application::Channel,
+    definition,
+    id::{EventBatchId, Name},
+    problem::Problem,
+};
 use tocsin_store::{
     error::StoreError,
-    journal::{Accepted, Journal},
+    journal::{Accepted, Firing, Journal, RuleStop},
     records::Records,
 };
 use tokio::{
@@ -42,7 +50,8 @@ pub use options::PipelineOptions;
 pub use tocsin_delivery::{Clock, Context, SystemClock};
 pub use versions::{Environment, Versions};
 
-use match_events::{Command, Matcher};
+use match_events::{Command, IndexStatus, Matcher};
+use places::Places;
 use running::Running;
 
 /// What all steps share.
@@ -55,8 +64,11 @@ pub(crate) struct Flow {
     versions: Versions,
     context: Context,
     opener: Opener,
-    /// Version, subscriptions and bytes of each application's index, as last reported by the matcher.
-    indexes: Mutex<BTreeMap<Name, (u32, u64, u64)>>,
+    places: Places,
+    /// Each application's index, as last reported by the matcher.
+    indexes: Mutex<BTreeMap<Name, IndexStatus>>,
+    /// Rules that do not fire.
+    stops: Mutex<guard::Stops>,
     luck: Mutex<fastrand::Rng>,
 }
 
@@ -64,6 +76,14 @@ impl Flow {
     /// From 0 to 1.
     fn luck(&self) -> f64 {
         self.luck.lock().f64()
+    }
+
+    /// From the next quantum on a rule does not fire. The journal knows it already.
+    fn stop(&self, stop: RuleStop) {
+        tracing::warn!(application = %stop.application, rule = %stop.rule, by = stop.by, reason = stop.reason, "a rule is stopped");
+        let mut stops = self.stops.lock();
+        stops.entry((stop.application.clone(), stop.rule.clone())).or_insert(stop);
+        metrics::gauge!("match_stopped_rules").set(stops.len() as f64);
     }
 }
 
@@ -105,6 +125,25 @@ pub enum RunError {
     Stopped,
 }
 
+/// Why a rule was not fired again.
+#[derive(Debug, thiserror::Error)]
+pub enum RefireError {
+    /// Its application does not run.
+    #[error("the application `{0}` does not run")]
+    NotRunning(Name),
+    /// It failed again. What is not fired stays listed.
+    #[error("it failed again for {batch}: {reason}")]
+    Failed {
+        /// The event batch.
+        batch: EventBatchId,
+        /// Why.
+        reason: String,
+    },
+    /// The store failed, or the server shuts down.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
 fn problems(problems: &[Problem]) -> String {
     match problems {
         [one] => one.to_string(),
@@ -121,6 +160,14 @@ pub struct ApplicationStatus {
     pub indexed: u64,
     /// Bytes that the index takes.
     pub index_bytes: u64,
+    /// Shards of the index.
+    pub shards: u64,
+    /// Distinct filters; one that subscriptions of several shards have counts on each.
+    pub filters: u64,
+    /// Those of them that are looked at for every event.
+    pub scanned_filters: u64,
+    /// Changes of the records that the index has not followed yet.
+    pub changes_behind: u64,
     /// Whether events are accepted and matched.
     pub ready: bool,
 }
@@ -149,7 +196,9 @@ impl Pipeline {
             versions: Versions::new(records.clone(), environment),
             clock: context.clock.clone(),
             latencies: Latencies::default(),
+            places: Places::new(&*records),
             indexes: Mutex::default(),
+            stops: Mutex::default(),
             luck: Mutex::new(fastrand::Rng::with_seed(seed)),
             journal,
             records,
@@ -171,15 +220,21 @@ impl Pipeline {
     }
 
     async fn run_all(self: &Arc<Self>, commands: mpsc::Receiver<Command>) -> Result<(), StoreError> {
+        for stop in self.flow.journal.rule_stops().await? {
+            self.flow.stop(stop);
+        }
         let mut matcher = Matcher::new(self.flow.clone(), commands);
+        // Before anything can be changed: what waits was accepted with the subscriptions of its time.
+        let place = match_events::place_wanted(&self.flow).await?;
+        self.flow.records.keep_changes_after(place);
         for stored in self.flow.records.applications().await? {
             match self.flow.versions.get(&stored.name, stored.version).await? {
                 Some(compiled) => {
-                    let shard = match_events::build_shard(&self.flow, &compiled).await?;
+                    let followed = match_events::build(&self.flow, &compiled, place).await?;
                     match self.prepare(&compiled) {
                         Ok(prepared) => {
                             self.open(compiled.clone(), prepared).await?;
-                            matcher.install(compiled, shard);
+                            matcher.install(compiled, followed);
                             self.flow.journal.rematch(&stored.name).await?;
                         }
                         Err(error) => tracing::error!(application = %stored.name, %error, "an application cannot run"),
@@ -230,10 +285,11 @@ impl Pipeline {
     async fn change_to(&self, compiled: Arc<Compiled>, prepared: Prepared) -> Result<(), RunError> {
         let _one_at_a_time = self.changing.lock().await;
         let name = compiled.application.name.clone();
-        let shard = match_events::build_shard(&self.flow, &compiled).await?;
+        let place = match_events::place_wanted(&self.flow).await?;
+        let followed = match_events::build(&self.flow, &compiled, place).await?;
         self.open(compiled.clone(), prepared).await?;
         let (done, installed) = oneshot::channel();
-        let install = Command::Install(compiled, Box::new(shard), done);
+        let install = Command::Install(compiled, Box::new(followed), done);
         self.commands.send(install).await.map_err(|_| RunError::Stopped)?;
         installed.await.map_err(|_| RunError::Stopped)?;
         // What the version before could not match, or nobody could, may find its match now.
@@ -308,21 +364,68 @@ impl Pipeline {
         if !self.running.lock().contains_key(&submission.application) {
             return Err(AcceptError::NoApplication(submission.application));
         }
-        let flow = &self.flow;
-        accept_events::accept(&*flow.journal, &*flow.clock, &flow.latencies, submission).await
+        accept_events::accept(&self.flow, submission).await
     }
 
     /// How each application is doing, by name.
     pub fn status(&self) -> Vec<(Name, ApplicationStatus)> {
-        let indexes = self.flow.indexes.lock().clone();
+        let (indexes, newest) = (self.flow.indexes.lock().clone(), self.flow.places.newest());
         let running = self.running.lock();
         let status = |name: &Name, running: &Running| match indexes.get(name) {
-            Some((version, indexed, index_bytes)) => {
-                ApplicationStatus { version: *version, indexed: *indexed, index_bytes: *index_bytes, ready: true }
-            }
+            Some(IndexStatus { version, report, place }) => ApplicationStatus {
+                version: *version,
+                indexed: report.subscriptions,
+                index_bytes: report.bytes,
+                shards: report.shards as u64,
+                filters: report.filters,
+                scanned_filters: report.scanned_filters,
+                changes_behind: newest.0.saturating_sub(place.0),
+                ready: true,
+            },
             None => ApplicationStatus { version: running.compiled().version, ..ApplicationStatus::default() },
         };
         running.iter().map(|(name, running)| (name.clone(), status(name, running))).collect()
+    }
+
+    /// The stopped rules of all applications, by application and rule.
+    pub fn stopped_rules(&self) -> Vec<RuleStop> {
+        self.flow.stops.lock().values().cloned().collect()
+    }
+
+    /// Stops a rule: from the next quantum on it does not fire, and what it misses is listed. One that is stopped already
+    /// keeps its first stop.
+    ///
+    /// # Errors
+    /// The store failed; the rule goes on.
+    pub async fn stop_rule(&self, stop: RuleStop) -> Result<(), StoreError> {
+        self.flow.journal.stop_rule(stop.clone()).await?;
+        self.flow.stop(stop);
+        Ok(())
+    }
+
+    /// Lets a stopped rule fire again. Gives whether it was stopped. What it missed stays listed.
+    ///
+    /// # Errors
+    /// The store failed; the rule stays stopped.
+    pub async fn resume_rule(&self, application: &Name, rule: &Name) -> Result<bool, StoreError> {
+        let was_stopped = self.flow.journal.resume_rule(application, rule).await?;
+        let mut stops = self.flow.stops.lock();
+        let was_known = stops.remove(&(application.clone(), rule.clone())).is_some();
+        metrics::gauge!("match_stopped_rules").set(stops.len() as f64);
+        Ok(was_stopped || was_known)
+    }
+
+    /// Fires a rule for the batches of a listed firing, by the subscriptions as they are now. Gives how many batches
+    /// these were; they leave the list one by one as they are fired.
+    ///
+    /// # Errors
+    /// The application does not run, the rule failed again, or the store failed; what is not fired stays listed.
+    pub async fn refire(&self, firing: Firing) -> Result<u64, RefireError> {
+        let (done, fired) = oneshot::channel();
+        let command = Command::Refire(Box::new(firing), done);
+        let stopped = || RefireError::Store(StoreError::unavailable("the server is shutting down"));
+        self.commands.send(command).await.map_err(|_| stopped())?;
+        fired.await.unwrap_or_else(|_| Err(stopped()))
     }
 
     /// How long things have taken since the start.

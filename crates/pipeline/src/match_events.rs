@@ -1,51 +1,52 @@
 //! 2. Event batches meet the index: matches, cut into notification batches.
 //!
 //! One matcher takes the batches in the order of their acceptance, a quantum at a time: whatever waits, within bounds;
-//! nobody waits for a clock. While one quantum is on its way to disk the next is matched, and they are committed in
-//! order.
+//! nobody waits for a clock. The index is brought to the place of each batch among the changes of the records before the
+//! batch is matched, and changes that come after a batch never hold it up. While one quantum is on its way to disk the
+//! next is matched, and they are committed in order.
 
 use std::{
-    collections::BTreeMap,
-    panic::{AssertUnwindSafe, catch_unwind},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::Duration,
 };
 
-use parking_lot::Mutex;
 use tocsin_matching::{
-    cut::{CutBatch, NotificationCutter, RuleFailure},
-    shard::Shard,
+    cut::{CutBatch, RuleFailure},
+    rule::RuleNumber,
 };
 use tocsin_model::{
     event::EventBatch,
-    field::Fields,
-    id::{EventBatchId, Name},
+    field::{Fields, Row},
+    id::{ChangeSequence, EventBatchId, Name},
     notification::NotificationHead,
     time::Timestamp,
 };
 use tocsin_store::{
     error::StoreError,
-    journal::{Arrivals, ClaimedEvents, NewNotificationBatch, Step},
-    queries::QueryTables,
+    journal::{Arrivals, ClaimedEvents, Firing, FiringStatus, NewNotificationBatch, Refired, Step},
 };
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     task::JoinHandle,
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Flow,
+    Flow, RefireError,
     compile::Compiled,
-    follow_changes::{self, FollowedShard},
-    keep_busy,
-    run_queries::{self, Queried},
+    follow_changes::{Followed, Lost},
+    guard::{Guard, LeftOut, cap},
+    keep_busy, run_queries,
+    shards::{Cut, IndexReport, UnpackedBatch, shard_count},
 };
 
 /// A matcher that dies with its batches claimed loses them after this time.
 const LEASE: Duration = Duration::from_secs(300);
 /// How long to wait after the store failed.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(500);
+/// How often an index that was lost is built anew for one quantum.
+const REBUILDS_MAX: usize = 3;
 
 /// The channel of notifications whose subscriber had no usable device when they were made.
 pub fn unassigned_channel() -> Name {
@@ -55,15 +56,30 @@ pub fn unassigned_channel() -> Name {
 /// What the matcher is told between two quanta.
 pub(crate) enum Command {
     /// Match with this version and index from now on.
-    Install(Arc<Compiled>, Box<FollowedShard>, oneshot::Sender<()>),
+    Install(Arc<Compiled>, Box<Followed>, oneshot::Sender<()>),
     /// Stop matching this application.
     Remove(Name, oneshot::Sender<()>),
+    /// Fire a rule for batches for which it did not fire.
+    Refire(Box<Firing>, oneshot::Sender<Result<u64, RefireError>>),
 }
 
 /// An application that is being matched.
 struct Matched {
     compiled: Arc<Compiled>,
-    followed: FollowedShard,
+    followed: Followed,
+    report: IndexReport,
+    guard: Guard,
+}
+
+/// What the index of an application holds, and where it stands.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct IndexStatus {
+    /// The version by which it matches.
+    pub version: u32,
+    /// What it holds.
+    pub report: IndexReport,
+    /// Every change up to here is in it.
+    pub place: ChangeSequence,
 }
 
 /// A quantum that is being committed.
@@ -78,12 +94,13 @@ pub(crate) struct Matcher {
     applications: BTreeMap<Name, Matched>,
     commands: mpsc::Receiver<Command>,
     arrivals: Arrivals,
+    changes: watch::Receiver<ChangeSequence>,
 }
 
 impl Matcher {
     pub fn new(flow: Arc<Flow>, commands: mpsc::Receiver<Command>) -> Self {
-        let arrivals = flow.journal.arrivals();
-        Matcher { flow, applications: BTreeMap::new(), commands, arrivals }
+        let (arrivals, changes) = (flow.journal.arrivals(), flow.records.newest_change());
+        Matcher { flow, applications: BTreeMap::new(), commands, arrivals, changes }
     }
 
     /// Matches until `stop`; what is claimed then is finished first.
@@ -91,9 +108,13 @@ impl Matcher {
         let mut committing: Option<Committing> = None;
         loop {
             while let Ok(command) = self.commands.try_recv() {
-                self.obey(command);
+                self.obey(command).await;
             }
-            let claimed = if stop.is_cancelled() { Ok(Vec::new()) } else { self.claim().await };
+            self.changes.mark_unchanged();
+            // Before the claim: what is claimed later sees at least this.
+            let settled = self.flow.places.settled();
+            let (throttled, wait) = self.throttled();
+            let claimed = if stop.is_cancelled() { Ok(Vec::new()) } else { self.claim(&throttled).await };
             match claimed {
                 Ok(claimed) if !claimed.is_empty() => {
                     let matched = self.match_quantum(&claimed).await;
@@ -109,11 +130,15 @@ impl Matcher {
                     if stop.is_cancelled() {
                         return;
                     }
+                    if !self.follow(settled).await {
+                        continue;
+                    }
                     tokio::select! {
                         () = stop.cancelled() => {}
-                        Some(command) = self.commands.recv() => self.obey(command),
+                        Some(command) = self.commands.recv() => self.obey(command).await,
                         Ok(()) = self.arrivals.events.changed() => {}
-                        () = tokio::time::sleep(LEASE) => {}
+                        Ok(()) = self.changes.changed() => {}
+                        () = tokio::time::sleep(wait) => {}
                     }
                 }
                 Err(error) => {
@@ -126,12 +151,17 @@ impl Matcher {
     }
 
     /// Matches an application by this version and index from now on.
-    pub fn install(&mut self, compiled: Arc<Compiled>, followed: FollowedShard) {
-        self.applications.insert(compiled.application.name.clone(), Matched { compiled, followed });
+    pub fn install(&mut self, compiled: Arc<Compiled>, mut followed: Followed) {
+        // If a shard is gone already, matching will find that out.
+        let report = keep_busy(|| followed.settle()).unwrap_or_default();
+        let name = compiled.application.name.clone();
+        // What its rules did under the version before still counts.
+        let guard = self.applications.remove(&name).map(|before| before.guard).unwrap_or_default();
+        self.applications.insert(name, Matched { compiled, followed, report, guard });
         self.report();
     }
 
-    fn obey(&mut self, command: Command) {
+    async fn obey(&mut self, command: Command) {
         match command {
             Command::Install(compiled, followed, done) => {
                 self.install(compiled, *followed);
@@ -141,18 +171,62 @@ impl Matcher {
                 self.applications.remove(&name);
                 let _ = done.send(());
             }
+            Command::Refire(firing, done) => {
+                let _ = done.send(self.refire(&firing).await);
+            }
         }
         self.report();
     }
 
-    async fn claim(&mut self) -> Result<Vec<ClaimedEvents>, StoreError> {
+    /// The applications that make too much and wait, and how long to wait for the next that may go on.
+    fn throttled(&mut self) -> (Vec<Name>, Duration) {
+        let now = self.flow.clock.now();
+        let (mut throttled, mut soonest) = (Vec::new(), LEASE);
+        for (name, matched) in &mut self.applications {
+            if let Some(wait) = matched.guard.wait(matched.compiled.application.limits.throttle, now) {
+                throttled.push(name.clone());
+                soonest = soonest.min(wait);
+            }
+        }
+        metrics::gauge!("match_throttled_applications").set(throttled.len() as f64);
+        (throttled, soonest)
+    }
+
+    /// Fires a rule for the batches of a listed firing, some at a time, by the subscriptions as they are now. Gives how
+    /// many batches these were; those for which it fails again stay on the list.
+    async fn refire(&mut self, firing: &Firing) -> Result<u64, RefireError> {
+        let Some(matched) = self.applications.get_mut(&firing.application) else {
+            return Err(RefireError::NotRunning(firing.application.clone()));
+        };
+        matched.refire(&self.flow, firing).await
+    }
+
+    async fn claim(&mut self, except: &[Name]) -> Result<Vec<ClaimedEvents>, StoreError> {
         self.arrivals.events.mark_unchanged();
         let options = &self.flow.options;
         let now = self.flow.clock.now();
-        self.flow.journal.claim_events(options.quantum_batches, options.quantum_bytes, &[], LEASE, now).await
+        self.flow.journal.claim_events(options.quantum_batches, options.quantum_bytes, except, LEASE, now).await
     }
 
-    /// Matches a quantum; each application's index is first brought up to the newest change.
+    /// Takes the next step to a place, with every application's index that is not there yet. Gives whether all are.
+    async fn follow(&mut self, place: ChangeSequence) -> bool {
+        let mut is_there = true;
+        for (name, matched) in &mut self.applications {
+            if matched.followed.place() >= place {
+                continue;
+            }
+            match matched.follow(&self.flow, name, place).await {
+                Ok(arrived) => is_there &= arrived,
+                Err(error) => {
+                    tracing::error!(application = %name, %error, "the index cannot follow the changes");
+                    tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
+                }
+            }
+        }
+        is_there
+    }
+
+    /// Matches a quantum, each batch by the index as of its place.
     async fn match_quantum(&mut self, claimed: &[ClaimedEvents]) -> Result<Step, StoreError> {
         let started = std::time::Instant::now();
         let mut step = Step::default();
@@ -161,41 +235,13 @@ impl Matcher {
             by_application.entry(&events.batch.application).or_default().push(events);
         }
         for (name, batches) in by_application {
-            let Some(matched) = self.applications.get_mut(name) else {
-                let reason = format!("the application `{name}` does not run");
-                step.failed.extend(batches.iter().map(|events| (events.claim, reason.clone())));
-                continue;
-            };
-            catch_up(&self.flow, name, matched).await?;
-            let now = self.flow.clock.now();
-            let mut oldest = now;
-            let mut readable = Vec::with_capacity(batches.len());
-            for events in batches {
-                match event_fields(&self.flow, &events.batch).await? {
-                    Ok(fields) => readable.push((events, fields)),
-                    Err(reason) => step.failed.push((events.claim, reason)),
+            match self.applications.get_mut(name) {
+                Some(matched) => matched.match_batches(&self.flow, name, &batches, &mut step).await?,
+                None => {
+                    let reason = format!("the application `{name}` does not run");
+                    step.failed.extend(batches.iter().map(|events| (events.claim, reason.clone())));
                 }
             }
-            let Matched { compiled, followed } = matched;
-            let (queried, (cut, unmatched)) = keep_busy(|| {
-                let queried = run_queries::run(followed, &readable);
-                let matched = match_all(&mut followed.shard, &readable, &queried);
-                (queried, matched)
-            });
-            for (events, _) in &readable {
-                match unmatched.get(&events.batch.id) {
-                    Some(reason) => step.failed.push((events.claim, reason.clone())),
-                    None => {
-                        oldest = oldest.min(events.batch.accepted_at);
-                        step.matched.push(events.claim);
-                    }
-                }
-            }
-            let (cut, failures) = cut;
-            let told = queried.iter().filter(|(batch, _)| !unmatched.contains_key(*batch));
-            step.firings.extend(told.flat_map(|(batch, firings)| run_queries::failed(compiled, *batch, firings, now)));
-            step.batches.extend(cut.into_iter().map(|cut| new_batch(compiled, cut, oldest, now)));
-            report_failures(compiled, &failures);
         }
         let notifications: u64 = step.batches.iter().map(|batch| u64::from(batch.count)).sum();
         metrics::histogram!("match_duration_seconds").record(started.elapsed());
@@ -204,6 +250,10 @@ impl Matcher {
         metrics::counter!("match_notification_batches_total").increment(step.batches.len() as u64);
         metrics::counter!("match_notifications_total").increment(notifications);
         metrics::counter!("match_failed_batches_total").increment(step.failed.len() as u64);
+        for status in [FiringStatus::Failed, FiringStatus::Skipped] {
+            let count = step.firings.iter().filter(|firing| firing.status == status).count();
+            metrics::counter!("match_firings_missed_total", "status" => status.name()).increment(count as u64);
+        }
         for (claim, reason) in &step.failed {
             tracing::error!(batch = %claim.id, reason, "an event batch cannot be matched and is set aside");
         }
@@ -214,7 +264,11 @@ impl Matcher {
         let flow = self.flow.clone();
         let accepted: Vec<Timestamp> = claimed.iter().map(|events| events.batch.accepted_at).collect();
         let commit = tokio::spawn(async move {
+            let stops = step.stops.clone();
             flow.journal.commit(step).await?;
+            for stop in stops {
+                flow.stop(stop);
+            }
             let now = flow.clock.now();
             for accepted_at in accepted {
                 flow.latencies.matching.record(now.since(accepted_at));
@@ -245,41 +299,302 @@ impl Matcher {
         tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
     }
 
-    /// Publishes what the index holds.
+    /// Publishes what the indexes hold, and asks the records to keep the changes that they have not followed yet.
     fn report(&self) {
-        let bytes = |followed: &FollowedShard| {
-            followed.shard.memory_bytes() as u64 + followed.queries.as_ref().map_or(0, |queries| queries.lock().bytes())
-        };
         let mut indexes = self.flow.indexes.lock();
         indexes.clear();
-        for (name, matched) in &self.applications {
-            let shard = &matched.followed.shard;
-            indexes.insert(name.clone(), (matched.compiled.version, shard.len() as u64, bytes(&matched.followed)));
+        for (name, Matched { compiled, followed, report, .. }) in &self.applications {
+            let status = IndexStatus { version: compiled.version, report: *report, place: followed.place() };
+            indexes.insert(name.clone(), status);
         }
+        let needed = indexes.values().map(|status| status.place).min();
+        drop(indexes);
+        self.flow.records.keep_changes_after(needed.unwrap_or(ChangeSequence(u64::MAX)));
     }
 }
 
-/// Follows the change feed, and builds the index anew where the feed no longer reaches back far enough.
-async fn catch_up(flow: &Flow, name: &Name, matched: &mut Matched) -> Result<(), StoreError> {
-    match follow_changes::catch_up(&*flow.records, name, &mut matched.followed).await {
-        Err(StoreError::Missing(what)) => {
-            tracing::warn!(application = %name, what, "the index fell behind the change feed and is built anew");
-            matched.followed = build_shard(flow, &matched.compiled).await?;
-            follow_changes::catch_up(&*flow.records, name, &mut matched.followed).await
+impl Matched {
+    /// Takes the next step to a place. Gives whether the index is there, and whole again if it was lost.
+    async fn follow(&mut self, flow: &Flow, name: &Name, place: ChangeSequence) -> Result<bool, StoreError> {
+        let arrived = match self.followed.step_to(&*flow.records, place).await {
+            Ok(true) => keep_busy(|| self.followed.settle()).map(|report| self.report = report).map(|()| true),
+            Ok(false) => Ok(false),
+            Err(Lost::Store(error)) => return Err(error),
+            Err(lost) => {
+                self.rebuild(flow, name, place, &lost).await?;
+                return Ok(true);
+            }
+        };
+        match arrived {
+            Ok(arrived) => Ok(arrived),
+            Err(gone) => self.rebuild(flow, name, place, &gone.into()).await.map(|()| true),
         }
-        result => result,
+    }
+
+    /// Matches batches in their order, and adds to the step what they give. Nothing is told of one that cannot be
+    /// matched: what it matched before the trouble would be told again when it is matched again.
+    async fn match_batches(
+        &mut self,
+        flow: &Flow,
+        name: &Name,
+        batches: &[&ClaimedEvents],
+        step: &mut Step,
+    ) -> Result<(), StoreError> {
+        let now = flow.clock.now();
+        let mut failed: BTreeMap<EventBatchId, String> = BTreeMap::new();
+        let mut fields = Vec::with_capacity(batches.len());
+        for events in batches {
+            match event_fields(flow, &events.batch).await? {
+                Ok(found) => fields.push((&events.batch, found)),
+                Err(reason) => {
+                    failed.insert(events.batch.id, reason);
+                }
+            }
+        }
+        let compiled = self.compiled.clone();
+        let rules = compiled.rules.clone();
+        let stops = flow.stops.lock().clone();
+        let mut left_out = LeftOut::default();
+        let guard = &mut self.guard;
+        let unpack = |(batch, fields): (&EventBatch, Fields)| match rules.rows(batch, &fields) {
+            Ok(rows) => {
+                guard.before(&compiled, &stops, batch, now, &mut left_out);
+                let left_out = left_out.of(batch.id);
+                Some(Readable { batch: batch.clone(), fields, rows: rows.into(), left_out })
+            }
+            Err(damaged) => {
+                failed.insert(batch.id, damaged.to_string());
+                None
+            }
+        };
+        let mut readable: Vec<Readable> = keep_busy(|| fields.into_iter().filter_map(unpack).collect());
+        let cut = loop {
+            let (cut, queries) = self.cut(flow, name, &readable).await?;
+            self.report = self.followed.with_queries(cut.report);
+            // Nothing was told by them, so nothing is to be taken back.
+            for (batch, rule, reason) in queries {
+                left_out.fail(&compiled, batch, rule, reason, now);
+            }
+            let mut is_done = true;
+            for (id, rule) in &cut.panicked {
+                is_done = false;
+                let reason = "it made the matcher panic".to_owned();
+                let is_isolated = rule.is_some_and(|rule| left_out.fail(&compiled, *id, rule, reason, now));
+                if !is_isolated {
+                    failed.insert(*id, "matching it made the matcher panic".to_owned());
+                }
+            }
+            for failure in cut.failures.iter().filter(|failure| failure.whole) {
+                let reason = format!("{} (event {})", failure.trouble, failure.event);
+                is_done &= !left_out.fail(&compiled, failure.event.batch, failure.rule, reason, now);
+            }
+            if is_done {
+                break cut;
+            }
+            // The others are matched anew, as if those had not been there: all of a firing is told, or nothing.
+            readable.retain(|readable| !failed.contains_key(&readable.batch.id));
+            for readable in &mut readable {
+                readable.left_out = left_out.of(readable.batch.id);
+            }
+        };
+        let mut oldest = now;
+        for events in batches {
+            match failed.remove(&events.batch.id) {
+                Some(reason) => step.failed.push((events.claim, reason)),
+                None => {
+                    oldest = oldest.min(events.batch.accepted_at);
+                    self.guard.after(&compiled, &events.batch, &left_out, now, &mut step.stops);
+                    step.matched.push(events.claim);
+                }
+            }
+        }
+        // Of a batch that is set aside nothing else is listed: all its rules fire when it is matched again.
+        let matched: BTreeSet<EventBatchId> = step.matched.iter().map(|claim| claim.id).collect();
+        step.firings.extend(left_out.firings.into_iter().filter(|firing| matched.contains(&firing.batch)));
+        report_failures(&compiled, &cut.failures);
+        let limits = &compiled.application.limits;
+        let notifications: u64 = cut.batches.iter().map(|cut| cut.notifications.count() as u64).sum();
+        self.guard.spend(limits.throttle, notifications, now);
+        step.batches.extend(keep_busy(|| new_batches(&compiled, cut.batches, oldest, now)));
+        Ok(())
+    }
+
+    /// See [`Matcher::refire`].
+    async fn refire(&mut self, flow: &Flow, firing: &Firing) -> Result<u64, RefireError> {
+        let compiled = self.compiled.clone();
+        let rules = &compiled.rules;
+        let now = flow.clock.now();
+        let number = rules.number(firing.rule.as_str());
+        let on = number.map(|number| rules.event_class(number).clone());
+        let others = |number: RuleNumber| -> Vec<RuleNumber> {
+            let on = rules.rules_on(rules.event_class(number));
+            on.into_iter().filter(|other| *other != number).collect()
+        };
+        let mut done = 0;
+        for id in firing.first.0..=firing.last.0 {
+            let refired = Refired { id: firing.id, batch: EventBatchId(id) };
+            let mut step = Step { refired: vec![refired], ..Step::default() };
+            let is_last = id == firing.last.0;
+            let found = flow.journal.event_batch(EventBatchId(id)).await?;
+            // What retention has removed, or a rule that is gone, cannot be fired any more.
+            let batch = found.map(|(batch, _)| batch);
+            let batch =
+                batch.filter(|batch| batch.application == firing.application && Some(&batch.class) == on.as_ref());
+            match (batch, number) {
+                (Some(batch), Some(number)) => {
+                    let Ok(fields) = event_fields(flow, &batch).await? else { continue };
+                    let Ok(rows) = rules.rows(&batch, &fields) else { continue };
+                    let mut batch = batch;
+                    // By the subscriptions as they are now.
+                    batch.sees = Some(self.followed.place());
+                    let readable =
+                        Readable { batch: batch.clone(), fields, rows: rows.into(), left_out: others(number) };
+                    let (cut, queries) = self.cut(flow, &firing.application, &[readable]).await?;
+                    if let Some((batch, _, reason)) = queries.into_iter().next() {
+                        return Err(RefireError::Failed { batch, reason });
+                    }
+                    if let Some(failure) = cut.failures.iter().find(|failure| failure.whole) {
+                        let reason = format!("{} (event {})", failure.trouble, failure.event);
+                        return Err(RefireError::Failed { batch: batch.id, reason });
+                    }
+                    if !cut.panicked.is_empty() {
+                        let reason = "it made the matcher panic".to_owned();
+                        return Err(RefireError::Failed { batch: batch.id, reason });
+                    }
+                    step.batches = new_batches(&compiled, cut.batches, batch.accepted_at, now);
+                    done += 1;
+                }
+                _ if !is_last => continue,
+                _ => {}
+            }
+            flow.journal.commit(step).await?;
+        }
+        Ok(done)
+    }
+
+    /// Has the shards match batches, each as of its place, and gives what they made of all, with the queries that failed.
+    /// An index that is lost on the way is built anew, and all are matched by that.
+    async fn cut(
+        &mut self,
+        flow: &Flow,
+        name: &Name,
+        batches: &[Readable],
+    ) -> Result<(Cut, Vec<FailedQuery>), StoreError> {
+        let mut rebuilds = 0;
+        loop {
+            match self.try_cut(flow, name, batches).await {
+                Ok(cut) => return Ok(cut),
+                Err(Lost::Store(error)) => {
+                    // What the shards have made so far is of no use to the next quantum.
+                    let _ = keep_busy(|| self.followed.settle());
+                    return Err(error);
+                }
+                Err(lost) if rebuilds < REBUILDS_MAX => {
+                    rebuilds += 1;
+                    let first = batches.first().and_then(|readable| readable.batch.sees);
+                    self.rebuild(flow, name, first.unwrap_or_else(|| flow.places.newest()), &lost).await?;
+                }
+                Err(lost) => return Err(StoreError::unavailable(lost)),
+            }
+        }
+    }
+
+    async fn try_cut(
+        &mut self,
+        flow: &Flow,
+        name: &Name,
+        batches: &[Readable],
+    ) -> Result<(Cut, Vec<FailedQuery>), Lost> {
+        let mut failed = Vec::new();
+        let mut runs = batches.chunk_by(|one, next| one.batch.sees == next.batch.sees).peekable();
+        while let Some(run) = runs.next() {
+            self.go_to(flow, name, run[0].batch.sees).await?;
+            let unpacked: Arc<[UnpackedBatch]> =
+                keep_busy(|| run.iter().map(|readable| self.query(readable, &mut failed)).collect());
+            if runs.peek().is_some() {
+                keep_busy(|| self.followed.shards().match_batches(&unpacked))?;
+            } else {
+                return Ok((keep_busy(|| self.followed.shards().match_and_cut(unpacked))?, failed));
+            }
+        }
+        Ok((Cut::default(), failed))
+    }
+
+    /// Runs the queries that a batch fires by the tables as they stand, and gives the batch for the shards.
+    fn query(&mut self, readable: &Readable, failed: &mut Vec<FailedQuery>) -> UnpackedBatch {
+        let Readable { batch, fields, rows, left_out } = readable;
+        let rules = &self.compiled.rules;
+        let fires = |rule: &Name| rules.number(rule.as_str()).is_none_or(|number| !left_out.contains(&number));
+        let told =
+            self.followed.queries().map_or_else(Vec::new, |queries| run_queries::run(queries, batch, fields, &fires));
+        for firing in &told {
+            if let (Err(reason), Some(number)) = (&firing.outcome, rules.number(firing.rule.as_str())) {
+                failed.push((batch.id, number, reason.clone()));
+            }
+        }
+        UnpackedBatch { id: batch.id, class: batch.class.clone(), rows: rows.clone(), left_out: left_out.clone(), told }
+    }
+
+    /// Brings the index to a place; where the records do not remember it any more, the index stays where it stands.
+    async fn go_to(&mut self, flow: &Flow, name: &Name, sees: Option<ChangeSequence>) -> Result<(), Lost> {
+        match self.followed.go_to(&*flow.records, sees.unwrap_or_else(|| flow.places.newest())).await {
+            Err(Lost::Place(place)) => {
+                let stands = self.followed.place();
+                metrics::counter!("match_displaced_batches_total").increment(1);
+                tracing::warn!(
+                    application = %name,
+                    sees = place.0,
+                    matched_at = stands.0,
+                    "the records no longer know what event batches should see; they are matched by what is known"
+                );
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    async fn rebuild(
+        &mut self,
+        flow: &Flow,
+        name: &Name,
+        place: ChangeSequence,
+        lost: &Lost,
+    ) -> Result<(), StoreError> {
+        tracing::warn!(application = %name, reason = %lost, "the match index is built anew");
+        metrics::counter!("match_index_rebuilds_total").increment(1);
+        self.followed = build(flow, &self.compiled, place).await?;
+        self.report = keep_busy(|| self.followed.settle()).map_err(StoreError::unavailable)?;
+        Ok(())
     }
 }
 
-/// Builds a shard from the records.
-pub(crate) async fn build_shard(flow: &Flow, compiled: &Compiled) -> Result<FollowedShard, StoreError> {
-    let empty = FollowedShard {
-        followed: *flow.records.newest_change().borrow(),
-        shard: Shard::new(compiled.rules.clone()),
-        queries: QueryTables::open(compiled.queries.clone())?.map(Mutex::new),
-    };
-    follow_changes::build(&*flow.records, &compiled.application.name, empty).await
+/// Builds the index of a version as of a place.
+pub(crate) async fn build(flow: &Flow, compiled: &Compiled, place: ChangeSequence) -> Result<Followed, StoreError> {
+    let built = Followed::build(&*flow.records, compiled, shard_count(flow.options.match_shards), place).await;
+    built.map_err(|lost| match lost {
+        Lost::Store(error) => error,
+        lost => StoreError::unavailable(lost),
+    })
 }
+
+/// The place at which an index is wanted next: that of the oldest batch that waits, else the present.
+pub(crate) async fn place_wanted(flow: &Flow) -> Result<ChangeSequence, StoreError> {
+    let settled = flow.places.settled();
+    Ok(flow.journal.oldest_place().await?.map_or(settled, |oldest| oldest.min(settled)))
+}
+
+/// A batch that could be unpacked.
+struct Readable {
+    batch: EventBatch,
+    /// Those that it was packed with.
+    fields: Fields,
+    rows: Arc<[Row]>,
+    /// Rules that do not fire for it.
+    left_out: Vec<RuleNumber>,
+}
+
+/// A query that failed for a batch, and why.
+type FailedQuery = (EventBatchId, RuleNumber, String);
 
 /// The fields that a batch was packed with; the inner error says why nobody can know.
 async fn event_fields(flow: &Flow, batch: &EventBatch) -> Result<Result<Fields, String>, StoreError> {
@@ -292,43 +607,6 @@ async fn event_fields(flow: &Flow, batch: &EventBatch) -> Result<Result<Fields, 
     })
 }
 
-/// What a quantum gave: notification batches, and rules that could not be decided.
-type Cut = (Vec<CutBatch>, Vec<RuleFailure>);
-
-/// Matches batches, and says which of them could not be and why. Nothing of those is cut: what they matched before the
-/// trouble would be told again when they are matched again. So the others are then matched anew.
-fn match_all(
-    shard: &mut Shard,
-    batches: &[(&ClaimedEvents, Fields)],
-    queried: &Queried,
-) -> (Cut, BTreeMap<EventBatchId, String>) {
-    let mut unmatched = BTreeMap::new();
-    'anew: loop {
-        let mut cutter = NotificationCutter::new();
-        for (events, fields) in batches {
-            let batch = &events.batch;
-            if unmatched.contains_key(&batch.id) {
-                continue;
-            }
-            let matched = catch_unwind(AssertUnwindSafe(|| {
-                shard.match_batch(batch, fields, &mut cutter)?;
-                match queried.get(&batch.id) {
-                    Some(firings) => run_queries::tell(shard, batch, fields, firings, &mut cutter),
-                    None => Ok(()),
-                }
-            }));
-            let reason = match matched {
-                Ok(Ok(())) => continue,
-                Ok(Err(damaged)) => damaged.to_string(),
-                Err(_) => "matching it made the matcher panic".to_owned(),
-            };
-            unmatched.insert(batch.id, reason);
-            continue 'anew;
-        }
-        return (cutter.finish(shard.rules()), unmatched);
-    }
-}
-
 /// A rule that cannot be decided for an event is no match; that it happened must not stay unseen.
 fn report_failures(compiled: &Compiled, failures: &[RuleFailure]) {
     for failure in failures {
@@ -338,9 +616,26 @@ fn report_failures(compiled: &Compiled, failures: &[RuleFailure]) {
     }
 }
 
-fn new_batch(compiled: &Compiled, cut: CutBatch, accepted_at: Timestamp, now: Timestamp) -> NewNotificationBatch {
+fn new_batches(
+    compiled: &Compiled,
+    cut: Vec<CutBatch>,
+    accepted_at: Timestamp,
+    now: Timestamp,
+) -> Vec<NewNotificationBatch> {
+    let capped = cap(cut, compiled.application.limits.notifications_per_event);
+    capped.into_iter().map(|(cut, beyond)| new_batch(compiled, cut, beyond, accepted_at, now)).collect()
+}
+
+fn new_batch(
+    compiled: &Compiled,
+    cut: CutBatch,
+    beyond: Option<String>,
+    accepted_at: Timestamp,
+    now: Timestamp,
+) -> NewNotificationBatch {
     let rules = &compiled.rules;
-    let suspended = cut.channel.is_none().then(|| "the subscriber has no active device".to_owned());
+    let without_device = || cut.channel.is_none().then(|| "the subscriber has no active device".to_owned());
+    let suspended = beyond.or_else(without_device);
     NewNotificationBatch {
         head: NotificationHead {
             application: compiled.application.name.clone(),
@@ -356,70 +651,5 @@ fn new_batch(compiled: &Compiled, cut: CutBatch, accepted_at: Timestamp, now: Ti
         count: cut.notifications.count() as u32,
         packed: cut.notifications.pack().into(),
         suspended,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tocsin_matching::shard::Subject;
-    use tocsin_model::{
-        application::api_source,
-        event::{EventPacker, PackedEvents},
-        id::SubscriptionId,
-        value::Value,
-    };
-    use tocsin_store::journal::Claim;
-
-    const DEFINITION: &str = r#"
-        application: notes
-        events: { note: { fields: { number: integer } } }
-        subscriptions: { any: { fields: {} } }
-        notifications: { told: { fields: { number: integer }, content: { templates: { base: { text: "{{ number }}" } } } } }
-        rules: { always: { on: note, subscription: any, notify: told } }
-        channels: { log: { protocol: file, options: { path: log } } }
-    "#;
-
-    fn batch(id: u64, events: PackedEvents) -> ClaimedEvents {
-        let name = |text: &str| text.parse().expect("a name");
-        ClaimedEvents {
-            claim: Claim { id: EventBatchId(id), token: 1 },
-            batch: EventBatch {
-                id: EventBatchId(id),
-                application: name("notes"),
-                version: 1,
-                class: name("note"),
-                source: api_source(),
-                received_at: Timestamp(0),
-                accepted_at: Timestamp(0),
-                events,
-            },
-        }
-    }
-
-    #[test]
-    fn nothing_of_a_damaged_batch_is_told_and_all_of_the_others() {
-        let compiled = crate::compile_text(DEFINITION, 1, &|_| None).expect("it compiles");
-        let mut shard = Shard::new(compiled.rules.clone());
-        let channel = "log".parse().expect("a name");
-        let class = "any".parse().expect("a name");
-        let subject =
-            Subject { id: SubscriptionId(1), class: &class, values: "{}", channel: Some(&channel), filter: None };
-        shard.put(subject).expect("it can be put");
-        let fields = compiled.application.events["note"].fields.clone();
-        let mut packer = EventPacker::new(fields.clone());
-        packer.push(&[Value::Integer(1)]);
-        packer.push(&[Value::Integer(2)]);
-        let whole = packer.finish();
-        let cut_short = PackedEvents::from_parts(2, whole.bytes().slice(..whole.bytes().len() - 1));
-        let batches = [batch(1, whole.clone()), batch(2, cut_short), batch(3, whole)];
-        let batches: Vec<_> = batches.iter().map(|events| (events, fields.clone())).collect();
-
-        let ((cut, failures), unmatched) = match_all(&mut shard, &batches, &Queried::new());
-        assert_eq!(unmatched.into_keys().collect::<Vec<_>>(), [EventBatchId(2)]);
-        assert!(failures.is_empty());
-        let told: Vec<u64> =
-            cut.iter().flat_map(|cut| cut.notifications.event_of_each().map(|event| event.batch.0)).collect();
-        assert_eq!(told, [1, 1, 3, 3]);
     }
 }

@@ -26,6 +26,12 @@ pub const STEPS: &[Metric] = &[
     histogram("match_query_duration_seconds", "", "Queries of rules in SQL, each over one event batch."),
     counter("match_failed_firings_total", "", "Rules that failed for an event batch; see the list of firings."),
     counter("match_unusable_subscriptions_total", "", "Stored subscriptions that do not fit their class any more."),
+    counter("match_index_rebuilds_total", "", "Match indexes that were lost and built anew."),
+    counter(
+        "match_displaced_batches_total",
+        "",
+        "Times that batches were matched by a later state than they should see.",
+    ),
     counter("format_panics_total", "", "Notifications whose formatting broke; they are suspended."),
     counter("deliver_attempts_total", "channel, outcome", "Attempts, by what the far side made of them."),
     histogram("deliver_duration_seconds", "channel", "One attempt, from handing over to the far side's answer."),

@@ -177,4 +177,9 @@ CREATE TABLE schedule_runs (
     PRIMARY KEY (application, rule, schedule)
 ) STRICT, WITHOUT ROWID;
 ",
+    "
+-- What event batches see of the records: from the batch `first` on, up to the change `sees`. A row only where it differs
+-- from the batch before; batches before the first row have no place.
+CREATE TABLE places (first INTEGER PRIMARY KEY, sees INTEGER NOT NULL) STRICT;
+",
 ];
