@@ -12,11 +12,13 @@ mod format_jinja;
 mod idle_memory;
 mod import_subscribers;
 mod import_subscriptions;
+mod match_changes;
 mod match_commit;
 mod match_generate;
 mod match_memory;
 mod match_pattern;
 mod match_stock;
+mod match_unmatched;
 mod restart;
 mod start_ready;
 
@@ -44,7 +46,7 @@ pub struct Bench {
 }
 
 /// Every figure, in the order in which they are measured.
-pub const ALL: [Bench; 23] = [
+pub const ALL: [Bench; 28] = [
     binary_size::BENCH,
     start_ready::BENCH,
     idle_memory::BENCH,
@@ -56,6 +58,10 @@ pub const ALL: [Bench; 23] = [
     match_memory::BENCH,
     match_memory::TEN_MILLION,
     match_stock::BENCH,
+    match_stock::TEN_MILLION,
+    match_stock::FORTY_MILLION,
+    match_unmatched::BENCH,
+    match_changes::BENCH,
     match_generate::BENCH,
     match_pattern::TEN_THOUSAND,
     match_pattern::HUNDRED_THOUSAND,
@@ -69,6 +75,7 @@ pub const ALL: [Bench; 23] = [
     case_stock_paced::BENCH,
     restart::BENCH,
     restart::SINGLE,
+    restart::TEN_MILLION,
 ];
 
 /// The figures of these names, or those of a whole run if none is named, in the order in which they are measured.
@@ -116,8 +123,12 @@ mod tests {
     #[test]
     fn what_is_large_is_measured_on_request_only() {
         let whole = choose(&[]).expect("all");
-        assert!(whole.iter().all(|bench| !["match.memory.10m", "match.pattern.1m"].contains(&bench.name)));
-        assert_eq!(whole.len(), ALL.len() - 2);
+        let left_out: Vec<&str> = ALL.iter().filter(|bench| !bench.by_default).map(|bench| bench.name).collect();
+        assert_eq!(
+            left_out,
+            ["match.memory.10m", "match.stock.10m", "match.stock.40m", "match.pattern.1m", "restart.10m"]
+        );
+        assert_eq!(whole.len(), ALL.len() - left_out.len());
     }
 
     #[test]
