@@ -218,6 +218,11 @@ pub fn due_fields() -> Fields {
         field("after", FieldType::Integer, "The event batch after which the events of this run begin."),
         field("before", FieldType::Integer, "The event batch before which they end; null for this one."),
         field("subscriptions_after", FieldType::Integer, "The subscription after which this part of a run begins."),
+        field(
+            "subscriptions_through",
+            FieldType::Integer,
+            "The last subscription of this part; null if it has no end.",
+        ),
     ])
 }
 

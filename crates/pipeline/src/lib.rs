@@ -15,6 +15,7 @@ pub mod options; // the bounds and delays of the flow
 pub mod versions; // old batches are read by the version that packed them
 
 mod follow_changes; // keeps the match index true to the records
+mod schedules; // clockwork: rules that are evaluated by a schedule
 mod running; // an application's open channels and their workers
 mod upkeep; // clockwork: retention
 
@@ -43,6 +44,7 @@ pub use versions::{Environment, Versions};
 
 use match_events::{Command, Matcher};
 use running::Running;
+use schedules::Clockwork;
 
 /// What all steps share.
 pub(crate) struct Flow {
@@ -131,6 +133,7 @@ pub struct Pipeline {
     /// One application is changed at a time, so that an older version never overtakes a newer.
     changing: tokio::sync::Mutex<()>,
     commands: mpsc::Sender<Command>,
+    clockwork: mpsc::Sender<schedules::Command>,
     stop: CancellationToken,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -157,19 +160,26 @@ impl Pipeline {
             opener,
         });
         let (commands, receiver) = mpsc::channel(16);
+        let (clockwork, clockwork_receiver) = mpsc::channel(16);
         let pipeline = Arc::new(Pipeline {
             flow: flow.clone(),
             running: Mutex::default(),
             changing: tokio::sync::Mutex::default(),
             commands,
+            clockwork,
             stop: CancellationToken::new(),
             tasks: Mutex::default(),
         });
-        pipeline.run_all(receiver).await?;
+        pipeline.run_all(receiver, clockwork_receiver).await?;
         Ok(pipeline)
     }
 
-    async fn run_all(self: &Arc<Self>, commands: mpsc::Receiver<Command>) -> Result<(), StoreError> {
+    async fn run_all(
+        self: &Arc<Self>,
+        commands: mpsc::Receiver<Command>,
+        clockwork: mpsc::Receiver<schedules::Command>,
+    ) -> Result<(), StoreError> {
+        let mut installed = Vec::new();
         let mut matcher = Matcher::new(self.flow.clone(), commands);
         for stored in self.flow.records.applications().await? {
             match self.flow.versions.get(&stored.name, stored.version).await? {
@@ -178,6 +188,7 @@ impl Pipeline {
                     match self.prepare(&compiled) {
                         Ok(prepared) => {
                             self.open(compiled.clone(), prepared).await?;
+                            installed.push(compiled.clone());
                             matcher.install(compiled, shard);
                             self.flow.journal.rematch(&stored.name).await?;
                         }
@@ -191,7 +202,11 @@ impl Pipeline {
         let pipeline = Arc::downgrade(self);
         let retention = move || pipeline.upgrade().map_or(Duration::MAX, |pipeline| pipeline.retention());
         let upkeep = tokio::spawn(upkeep::run(self.flow.clone(), retention, self.stop.clone()));
-        self.tasks.lock().extend([matching, upkeep]);
+        let clockwork = tokio::spawn(Clockwork::new(self.flow.clone(), clockwork).run(self.stop.clone()));
+        self.tasks.lock().extend([matching, upkeep, clockwork]);
+        for compiled in installed {
+            let _ = self.clockwork.send(schedules::Command::Install(compiled)).await;
+        }
         Ok(())
     }
 
@@ -232,9 +247,10 @@ impl Pipeline {
         let shard = match_events::build_shard(&self.flow, &name, compiled.rules.clone()).await?;
         self.open(compiled.clone(), prepared).await?;
         let (done, installed) = oneshot::channel();
-        let install = Command::Install(compiled, Box::new(shard), done);
+        let install = Command::Install(compiled.clone(), Box::new(shard), done);
         self.commands.send(install).await.map_err(|_| RunError::Stopped)?;
         installed.await.map_err(|_| RunError::Stopped)?;
+        self.clockwork.send(schedules::Command::Install(compiled)).await.map_err(|_| RunError::Stopped)?;
         // What the version before could not match, or nobody could, may find its match now.
         self.flow.journal.rematch(&name).await?;
         Ok(())
@@ -269,6 +285,7 @@ impl Pipeline {
     pub async fn stop(&self, name: &Name) {
         let _one_at_a_time = self.changing.lock().await;
         let running = self.running.lock().remove(name);
+        let _ = self.clockwork.send(schedules::Command::Remove(name.clone())).await;
         let (done, removed) = oneshot::channel();
         if self.commands.send(Command::Remove(name.clone(), done)).await.is_ok() {
             let _ = removed.await;

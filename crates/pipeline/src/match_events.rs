@@ -37,7 +37,7 @@ use crate::{
     Flow,
     compile::Compiled,
     follow_changes::{self, FollowedShard},
-    keep_busy,
+    keep_busy, schedules,
 };
 
 /// A matcher that dies with its batches claimed loses them after this time.
@@ -155,7 +155,13 @@ impl Matcher {
         let started = std::time::Instant::now();
         let mut step = Step::default();
         let mut by_application: BTreeMap<&Name, Vec<&ClaimedEvents>> = BTreeMap::new();
+        let mut due = Vec::new();
         for events in claimed {
+            let matched = self.applications.get(&events.batch.application);
+            if let Some(matched) = matched.filter(|matched| schedules::is_due(&matched.compiled, &events.batch)) {
+                due.push((events, matched.compiled.clone()));
+                continue;
+            }
             by_application.entry(&events.batch.application).or_default().push(events);
         }
         for (name, batches) in by_application {
@@ -186,8 +192,15 @@ impl Matcher {
                 }
             }
             let (cut, failures) = cut;
-            step.batches.extend(cut.into_iter().map(|cut| new_batch(compiled, cut, oldest, now)));
-            report_failures(compiled, &failures);
+            step.batches.extend(cut.into_iter().map(|cut| new_batch(compiled, &compiled.rules, cut, oldest, now)));
+            report_failures(compiled, &compiled.rules, &failures);
+        }
+        // Due schedules come after event rules.
+        for (events, compiled) in due {
+            match schedules::run_due(&self.flow, &compiled, &events.batch, &mut step).await? {
+                Ok(()) => step.matched.push(events.claim),
+                Err(reason) => step.failed.push((events.claim, reason)),
+            }
         }
         let notifications: u64 = step.batches.iter().map(|batch| u64::from(batch.count)).sum();
         metrics::histogram!("match_duration_seconds").record(started.elapsed());
@@ -267,7 +280,7 @@ pub(crate) async fn build_shard(flow: &Flow, name: &Name, rules: Arc<RuleSet>) -
 }
 
 /// The fields that a batch was packed with; the inner error says why nobody can know.
-async fn event_fields(flow: &Flow, batch: &EventBatch) -> Result<Result<Fields, String>, StoreError> {
+pub(crate) async fn event_fields(flow: &Flow, batch: &EventBatch) -> Result<Result<Fields, String>, StoreError> {
     let Some(compiled) = flow.versions.get(&batch.application, batch.version).await? else {
         return Ok(Err(format!("version {} of the application `{}` is gone", batch.version, batch.application)));
     };
@@ -305,16 +318,22 @@ fn match_all(shard: &mut Shard, batches: &[(&ClaimedEvents, Fields)]) -> (Cut, B
 }
 
 /// A rule that cannot be decided for an event is no match; that it happened must not stay unseen.
-fn report_failures(compiled: &Compiled, failures: &[RuleFailure]) {
+pub(crate) fn report_failures(compiled: &Compiled, rules: &RuleSet, failures: &[RuleFailure]) {
     for failure in failures {
-        let (application, rule) = (&compiled.application.name, compiled.rules.name(failure.rule));
+        let (application, rule) = (&compiled.application.name, rules.name(failure.rule));
         metrics::counter!("match_rule_failures_total").increment(failure.count);
         tracing::warn!(%application, %rule, count = failure.count, trouble = %failure.trouble, "a rule could not be decided");
     }
 }
 
-fn new_batch(compiled: &Compiled, cut: CutBatch, accepted_at: Timestamp, now: Timestamp) -> NewNotificationBatch {
-    let rules = &compiled.rules;
+/// A cut batch with its head. The rules are those by which it was cut.
+pub(crate) fn new_batch(
+    compiled: &Compiled,
+    rules: &RuleSet,
+    cut: CutBatch,
+    accepted_at: Timestamp,
+    now: Timestamp,
+) -> NewNotificationBatch {
     let suspended = cut.channel.is_none().then(|| "the subscriber has no active device".to_owned());
     NewNotificationBatch {
         head: NotificationHead {

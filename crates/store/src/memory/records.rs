@@ -18,10 +18,11 @@ use tokio::sync::watch;
 use crate::{
     error::StoreError,
     records::{
-        ApiKey, ApplicationVersion, Change, Changed, Expect, FEED_KEPT, FEED_TRIMMED_AT_ONCE, IndexedSubscription,
-        NewSubscriber, NewSubscription, REMOVED_AT_ONCE, Recipient, RecordCounts, Records, SubscriberFilter,
-        SubscriptionChange, SubscriptionFilter, Written, has_attribute, new_installation, no_application,
-        no_changes_after, no_device, no_subscriber, no_subscription, reach, runs, usable_device,
+        ApiKey, ApplicationVersion, Change, Changed, Expect, FEED_KEPT, FEED_TRIMMED_AT_ONCE, FollowedSchedule,
+        IndexedSubscription, NewSubscriber, NewSubscription, REMOVED_AT_ONCE, Recipient, RecordCounts, Records,
+        ScheduledSubscription, SubscriberFilter, SubscriptionChange, SubscriptionFilter, Written, due_schedule,
+        has_attribute, new_installation, no_application, no_changes_after, no_device, no_subscriber, no_subscription,
+        reach, runs, since_change, usable_device,
     },
 };
 
@@ -39,6 +40,10 @@ struct Shelf {
     subscribers: BTreeMap<SubscriberId, Subscriber>,
     subscriptions: BTreeMap<SubscriptionId, Subscription>,
     owned: BTreeMap<SubscriberNumber, BTreeSet<SubscriptionId>>,
+    /// By application, class and text, with their numbers and the times when they were made.
+    schedules: BTreeMap<ScheduleKey, (u64, Timestamp)>,
+    last_schedule: u64,
+    scheduled: BTreeMap<SubscriptionId, (ScheduleKey, Timestamp)>,
     /// In the order of their first subscriptions.
     classes: Vec<(Name, Name)>,
     api_keys: BTreeMap<(Timestamp, String), ApiKey>,
@@ -50,6 +55,8 @@ struct Shelf {
     last_subscription: u64,
     damaged: BTreeSet<SubscriptionId>,
 }
+
+type ScheduleKey = (Name, Name, Box<str>);
 
 impl MemoryRecords {
     /// Empty records.
@@ -145,8 +152,14 @@ impl Shelf {
             return old;
         }
         let reach_changed = reach(&old.profile, &old.devices) != reach(&profile, &devices);
+        let zone_changed = old.profile.time_zone != profile.time_zone;
         let new = Subscriber { profile, devices, updated_at: now, revision: old.revision + 1, ..old };
         self.subscribers.insert(new.id.clone(), new.clone());
+        if zone_changed {
+            for id in self.owned.get(&new.number).cloned().unwrap_or_default() {
+                self.follow_schedule(id, false, now);
+            }
+        }
         if reach_changed {
             self.tell(1, Changed::Subscriber(new.number));
         }
@@ -225,7 +238,29 @@ impl Shelf {
         };
         self.subscriptions.insert(id, made);
         self.owned.entry(number).or_default().insert(id);
+        self.follow_schedule(id, false, now);
         id
+    }
+
+    /// Makes a subscription follow its schedule, or none any more.
+    fn follow_schedule(&mut self, id: SubscriptionId, resumed: bool, now: Timestamp) {
+        let Some(found) = self.subscriptions.get(&id) else { return };
+        let zone = self.subscriber_of(found).profile.time_zone.as_deref();
+        let Some(text) = found.terms.schedule.as_deref().and_then(|text| due_schedule(text, zone)) else {
+            self.scheduled.remove(&id);
+            return;
+        };
+        let key = (found.application.clone(), found.class.clone(), text);
+        let since = match self.scheduled.get(&id) {
+            Some((before, since)) if *before == key && !resumed => *since,
+            Some(((_, _, before), since)) if !resumed => since_change(before, *since, now),
+            _ => now,
+        };
+        self.scheduled.insert(id, (key.clone(), since));
+        if !self.schedules.contains_key(&key) {
+            self.last_schedule += 1;
+            self.schedules.insert(key, (self.last_schedule, now));
+        }
     }
 
     /// Gives whether anything differed.
@@ -235,9 +270,14 @@ impl Shelf {
         if found.device == device && found.enabled == enabled && found.values == values && found.terms == terms {
             return false;
         }
+        let resumed = enabled && !found.enabled;
+        let rescheduled = found.terms.schedule != terms.schedule;
         (found.device, found.enabled, found.values, found.terms) = (device, enabled, values, terms);
         found.updated_at = now;
         found.revision += 1;
+        if rescheduled || resumed {
+            self.follow_schedule(id, resumed, now);
+        }
         true
     }
 
@@ -245,6 +285,7 @@ impl Shelf {
         for id in ids {
             if let Some(gone) = self.subscriptions.remove(id) {
                 self.owned.entry(gone.subscriber_number).or_default().remove(id);
+                self.scheduled.remove(id);
             }
         }
         self.tell_changed(ids);
@@ -537,6 +578,57 @@ impl Records for MemoryRecords {
             return Err(StoreError::Damaged(format!("subscription {id}")));
         }
         Ok(subscriptions.iter().map(|id| shelf.recipient(*id)).collect())
+    }
+
+    async fn schedules(
+        &self,
+        application: &Name,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<FollowedSchedule>, StoreError> {
+        let shelf = self.shelf.lock();
+        let of_application = shelf.schedules.iter().filter(|((of, ..), _)| of == application);
+        let followed = |((_, class, schedule), (number, made_at)): (&ScheduleKey, &(u64, Timestamp))| {
+            FollowedSchedule { number: *number, class: class.clone(), schedule: schedule.clone(), made_at: *made_at }
+        };
+        let mut later: Vec<_> = of_application.map(followed).filter(|followed| followed.number > after).collect();
+        later.sort_unstable_by_key(|followed| followed.number);
+        later.truncate(limit);
+        Ok(later)
+    }
+
+    async fn scheduled_subscriptions(
+        &self,
+        application: &Name,
+        class: &Name,
+        schedule: &str,
+        after: Option<SubscriptionId>,
+        limit: usize,
+    ) -> Result<Vec<ScheduledSubscription>, StoreError> {
+        let shelf = self.shelf.lock();
+        let key: ScheduleKey = (application.clone(), class.clone(), schedule.into());
+        let later = shelf.scheduled.range(after_subscription(after)).filter(|(_, (follows, _))| *follows == key);
+        let member = |(id, (_, since)): (&SubscriptionId, &(ScheduleKey, Timestamp))| {
+            let subscription = shelf.indexed(application, *id..=*id, 1).pop()?;
+            Some(ScheduledSubscription { subscription, since: *since })
+        };
+        Ok(later.filter_map(member).take(limit).collect())
+    }
+
+    async fn schedule_of(&self, id: SubscriptionId) -> Result<Option<(Box<str>, Timestamp)>, StoreError> {
+        let shelf = self.shelf.lock();
+        Ok(shelf.scheduled.get(&id).map(|((_, _, schedule), since)| (schedule.clone(), *since)))
+    }
+
+    async fn forget_schedule(&self, application: &Name, class: &Name, schedule: &str) -> Result<bool, StoreError> {
+        self.change(|shelf| {
+            let key: ScheduleKey = (application.clone(), class.clone(), schedule.into());
+            let followed = shelf.scheduled.values().any(|(follows, _)| *follows == key);
+            if !followed {
+                shelf.schedules.remove(&key);
+            }
+            Ok(!followed)
+        })
     }
 
     async fn changes(&self, after: ChangeSequence, limit: usize) -> Result<Vec<Change>, StoreError> {

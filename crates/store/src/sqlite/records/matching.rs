@@ -32,7 +32,7 @@ pub(super) fn indexed(
         return Ok(Vec::new());
     }
     let numbers: Vec<i64> = classes.iter().map(|(number, ..)| *number).collect();
-    let columns = "id, class, subscriber, device, parameters, filter, schedule, created_at";
+    let columns = INDEXED_COLUMNS;
     let condition = "enabled AND id <= ?2";
     let sql = if classes.len() <= MERGED_CLASSES_MAX {
         merged_by_class(&numbers, columns, condition)
@@ -44,32 +44,64 @@ pub(super) fn indexed(
     };
     let names: HashMap<i64, Name> = classes.into_iter().map(|(number, _, name)| (number, name)).collect();
     let mut statement = connection.prepare_cached(&sql).map_err(store_error)?;
-    let mut rows = statement.query([signed(after), signed(last)]).map_err(store_error)?;
-    let mut reaches = Reaches::new(connection)?;
+    let rows = statement.query([signed(after), signed(last)]).map_err(store_error)?;
+    let mut rows = IndexedRows::new(connection, rows, names)?;
     let mut page = Vec::new();
     while page.len() < limit
-        && let Some(row) = rows.next().map_err(store_error)?
+        && let Some(subscription) = rows.next(|subscription, _| Ok(subscription))?
     {
-        let subscriber = number_at(row, 2).map_err(store_error)?;
-        let Some(channels) = reaches.of(subscriber)? else { continue };
-        let channel = match optional_name_at(row, 3).map_err(store_error)? {
-            Some(device) => channels.iter().find(|(name, _)| *name == device),
-            None => channels.first(),
-        };
-        let class: i64 = row.get(1).map_err(store_error)?;
-        page.push(IndexedSubscription {
-            id: SubscriptionId(number_at(row, 0).map_err(store_error)?),
-            class: names
-                .get(&class)
-                .cloned()
-                .ok_or_else(|| StoreError::Damaged(format!("class {class} has no name")))?,
-            values: row.get(4).map_err(store_error)?,
-            terms: terms_at(row, 5).map_err(store_error)?,
-            created_at: Timestamp(row.get(7).map_err(store_error)?),
-            channel: channel.map(|(_, channel)| channel.clone()),
-        });
+        page.push(subscription);
     }
     Ok(page)
+}
+
+/// What [`IndexedRows`] reads, in this order.
+pub(super) const INDEXED_COLUMNS: &str =
+    "id, class, subscriber, device, parameters, filter, subscriptions.schedule, created_at";
+
+/// Reads rows of [`INDEXED_COLUMNS`], and passes over those whose subscriber is disabled.
+pub(super) struct IndexedRows<'c> {
+    rows: rusqlite::Rows<'c>,
+    reaches: Reaches<'c>,
+    classes: HashMap<i64, Name>,
+}
+
+impl<'c> IndexedRows<'c> {
+    /// The names are those of the classes by their numbers.
+    pub(super) fn new(
+        connection: &'c Connection,
+        rows: rusqlite::Rows<'c>,
+        classes: HashMap<i64, Name>,
+    ) -> Result<Self, StoreError> {
+        Ok(IndexedRows { rows, reaches: Reaches::new(connection)?, classes })
+    }
+
+    /// The next one, as `read` wants it with its row.
+    pub(super) fn next<T>(
+        &mut self,
+        read: impl FnOnce(IndexedSubscription, &Row<'_>) -> Result<T, StoreError>,
+    ) -> Result<Option<T>, StoreError> {
+        while let Some(row) = self.rows.next().map_err(store_error)? {
+            let subscriber = number_at(row, 2).map_err(store_error)?;
+            let Some(channels) = self.reaches.of(subscriber)? else { continue };
+            let channel = match optional_name_at(row, 3).map_err(store_error)? {
+                Some(device) => channels.iter().find(|(name, _)| *name == device),
+                None => channels.first(),
+            };
+            let class: i64 = row.get(1).map_err(store_error)?;
+            let no_name = || StoreError::Damaged(format!("class {class} has no name"));
+            let subscription = IndexedSubscription {
+                id: SubscriptionId(number_at(row, 0).map_err(store_error)?),
+                class: self.classes.get(&class).cloned().ok_or_else(no_name)?,
+                values: row.get(4).map_err(store_error)?,
+                terms: terms_at(row, 5).map_err(store_error)?,
+                created_at: Timestamp(row.get(7).map_err(store_error)?),
+                channel: channel.map(|(_, channel)| channel.clone()),
+            };
+            return read(subscription, row).map(Some);
+        }
+        Ok(None)
+    }
 }
 
 /// The active devices and their channels by name; `None` if the subscriber is disabled.

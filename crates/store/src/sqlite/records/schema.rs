@@ -111,4 +111,20 @@ ALTER TABLE subscriptions ADD COLUMN schedule TEXT;
 ALTER TABLE before_images ADD COLUMN filter TEXT;
 ALTER TABLE before_images ADD COLUMN schedule TEXT;
 "#,
+    r#"
+-- The schedules of a class, each with its zone, and who follows which: the index by which due subscriptions are found.
+CREATE TABLE schedules (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,  -- rises, so that a follower finds what is new
+    class INTEGER NOT NULL,
+    text TEXT NOT NULL,
+    made_at INTEGER NOT NULL,
+    UNIQUE (class, text)
+) STRICT;
+CREATE TABLE scheduled (
+    subscription INTEGER PRIMARY KEY,
+    schedule INTEGER NOT NULL,
+    since INTEGER NOT NULL              -- events accepted before are not its
+) STRICT;
+CREATE INDEX scheduled_by_schedule ON scheduled (schedule);
+"#,
 ];
