@@ -299,6 +299,9 @@ impl Step {
     }
 }
 
+/// How much earlier [`Journal::place_at`] looks, since clocks may go back a little.
+pub(crate) const CLOCK_LEEWAY: Duration = Duration::from_secs(1);
+
 /// What an operator's word adds to the attempts at a suspended notification: it closes it.
 pub(crate) fn ended(suspension: &Suspension, ordinal: u32, now: Timestamp) -> Attempt {
     Attempt {
@@ -487,6 +490,10 @@ pub trait Journal: Send + Sync + 'static {
         before: EventBatchId,
         bytes: usize,
     ) -> Result<EventPage, StoreError>;
+
+    /// A place in the log before which nothing was accepted at this time or later, and not long before it. It relies on
+    /// clocks that do not go back by more than a second.
+    async fn place_at(&self, time: Timestamp) -> Result<EventBatchId, StoreError>;
 
     /// Stores how far schedules have come. With `due`, that event batch is accepted in the same commit, and the next runs
     /// of these schedules begin after it: their `after` is set to it. Gives its number.

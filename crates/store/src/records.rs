@@ -152,7 +152,8 @@ pub enum Changed {
     Application(Name),
     /// A subscriber or one of its devices changed in a way that may matter to its subscriptions, or is gone.
     ///
-    /// What matters is whether it is enabled, and which of its devices are active on which channels.
+    /// What matters is whether it is enabled, which of its devices are active on which channels, and for subscriptions with
+    /// schedules its time zone.
     Subscriber(SubscriberNumber),
     /// Subscriptions with numbers from the first to the last were made, changed or removed.
     Subscriptions(SubscriptionId, SubscriptionId),
@@ -199,6 +200,8 @@ pub struct ScheduledSubscription {
     /// Since when it follows it. Events that were accepted before are not its: it did not exist, was disabled, or was told
     /// of them when its schedule before was due.
     pub since: Timestamp,
+    /// The change by which it came to this schedule.
+    pub joined: ChangeSequence,
 }
 
 /// Whom a notification goes to: everything that formatting and sending need to know.

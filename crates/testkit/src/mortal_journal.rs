@@ -237,6 +237,10 @@ impl Journal for MortalJournal {
         self.live().await.events_between(application, class, after, before, bytes).await
     }
 
+    async fn place_at(&self, time: Timestamp) -> Result<EventBatchId, StoreError> {
+        self.live().await.place_at(time).await
+    }
+
     async fn record_runs(
         &self,
         due: Option<NewEventBatch>,

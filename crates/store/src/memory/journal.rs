@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use crate::{
     error::StoreError,
     journal::{
-        Accepted, Arrivals, Backlog, Claim, ClaimedEvents, EventBatchState, EventPage, Firing, FiringFilter,
+        Accepted, Arrivals, Backlog, CLOCK_LEEWAY, Claim, ClaimedEvents, EventBatchState, EventPage, Firing, FiringFilter,
         Idempotency, Journal, JournalOptions, NewEventBatch, NewFiring, NewNotificationBatch, ReceiptChunk, Refired,
         Resolution, Retry, RuleStop, ScheduleKey, ScheduleRun, Step, StoredNotificationBatch, StoredSuspension,
         Suspension, SuspensionFilter, Totals, WorkItem, ended,
@@ -652,6 +652,13 @@ impl Journal for MemoryJournal {
             page.batches.push(batch.clone());
         }
         Ok(page)
+    }
+
+    async fn place_at(&self, time: Timestamp) -> Result<EventBatchId, StoreError> {
+        let (state, time) = (self.state.lock(), time - CLOCK_LEEWAY);
+        let batches: Vec<&EventBatch> = state.event_batches.values().map(|events| &events.batch).collect();
+        let early = batches.partition_point(|batch| batch.accepted_at < time);
+        Ok(early.checked_sub(1).map_or(EventBatchId(0), |last| batches[last].id))
     }
 
     async fn record_runs(

@@ -43,7 +43,7 @@ struct Shelf {
     /// By application, class and text, with their numbers and the times when they were made.
     schedules: BTreeMap<ScheduleKey, (u64, Timestamp)>,
     last_schedule: u64,
-    scheduled: BTreeMap<SubscriptionId, (ScheduleKey, Timestamp)>,
+    scheduled: BTreeMap<SubscriptionId, Follower>,
     /// In the order of their first subscriptions.
     classes: Vec<(Name, Name)>,
     api_keys: BTreeMap<(Timestamp, String), ApiKey>,
@@ -56,6 +56,8 @@ struct Shelf {
     damaged: BTreeSet<SubscriptionId>,
 }
 
+/// What a subscription follows, since when events are its, and by which change it came there.
+type Follower = (ScheduleKey, Timestamp, ChangeSequence);
 type ScheduleKey = (Name, Name, Box<str>);
 
 impl MemoryRecords {
@@ -160,7 +162,9 @@ impl Shelf {
                 self.follow_schedule(id, false, now);
             }
         }
-        if reach_changed {
+        let is_scheduled = |id| self.subscriptions[id].terms.schedule.is_some();
+        let rescheduled = zone_changed && self.owned.get(&new.number).into_iter().flatten().any(is_scheduled);
+        if reach_changed || rescheduled {
             self.tell(1, Changed::Subscriber(new.number));
         }
         new
@@ -252,11 +256,11 @@ impl Shelf {
         };
         let key = (found.application.clone(), found.class.clone(), text);
         let since = match self.scheduled.get(&id) {
-            Some((before, since)) if *before == key && !resumed => *since,
-            Some(((_, _, before), since)) if !resumed => since_change(before, *since, now),
+            Some((before, ..)) if *before == key && !resumed => return,
+            Some(((_, _, before), since, _)) if !resumed => since_change(before, *since, now),
             _ => now,
         };
-        self.scheduled.insert(id, (key.clone(), since));
+        self.scheduled.insert(id, (key.clone(), since, ChangeSequence(self.change + 1)));
         if !self.schedules.contains_key(&key) {
             self.last_schedule += 1;
             self.schedules.insert(key, (self.last_schedule, now));
@@ -607,23 +611,23 @@ impl Records for MemoryRecords {
     ) -> Result<Vec<ScheduledSubscription>, StoreError> {
         let shelf = self.shelf.lock();
         let key: ScheduleKey = (application.clone(), class.clone(), schedule.into());
-        let later = shelf.scheduled.range(after_subscription(after)).filter(|(_, (follows, _))| *follows == key);
-        let member = |(id, (_, since)): (&SubscriptionId, &(ScheduleKey, Timestamp))| {
+        let later = shelf.scheduled.range(after_subscription(after)).filter(|(_, (follows, ..))| *follows == key);
+        let member = |(id, (_, since, joined)): (&SubscriptionId, &Follower)| {
             let subscription = shelf.indexed(application, *id..=*id, 1).pop()?;
-            Some(ScheduledSubscription { subscription, since: *since })
+            Some(ScheduledSubscription { subscription, since: *since, joined: *joined })
         };
         Ok(later.filter_map(member).take(limit).collect())
     }
 
     async fn schedule_of(&self, id: SubscriptionId) -> Result<Option<(Box<str>, Timestamp)>, StoreError> {
         let shelf = self.shelf.lock();
-        Ok(shelf.scheduled.get(&id).map(|((_, _, schedule), since)| (schedule.clone(), *since)))
+        Ok(shelf.scheduled.get(&id).map(|((_, _, schedule), since, _)| (schedule.clone(), *since)))
     }
 
     async fn forget_schedule(&self, application: &Name, class: &Name, schedule: &str) -> Result<bool, StoreError> {
         self.change(|shelf| {
             let key: ScheduleKey = (application.clone(), class.clone(), schedule.into());
-            let followed = shelf.scheduled.values().any(|(follows, _)| *follows == key);
+            let followed = shelf.scheduled.values().any(|(follows, ..)| *follows == key);
             if !followed {
                 shelf.schedules.remove(&key);
             }

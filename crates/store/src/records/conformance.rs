@@ -861,6 +861,7 @@ fn subscriptions_with_the_same_due_times_are_together() {
         let page = records.scheduled_subscriptions(&application, &class, VIENNA, first, 9).await.expect("read");
         assert_eq!(page.iter().map(|found| found.subscription.id.0).collect::<Vec<_>>(), [ids[1]]);
         assert_eq!(page[0].subscription.channel, Some(name("mail")));
+        assert!(page[0].joined > ChangeSequence(0) && page[0].joined <= newest(records));
         let of = records.schedule_of(SubscriptionId(ids[0])).await.expect("read");
         assert_eq!(of, Some((VIENNA.into(), morning)));
         assert_eq!(records.schedule_of(SubscriptionId(ids[3])).await.expect("read"), None);
@@ -873,8 +874,12 @@ fn subscriptions_with_the_same_due_times_are_together() {
             members(records, WEEKLY).await,
             [(ids[1], "2027-01-05T07:00:00Z".to_owned()), (ids[4], since.clone())]
         );
+        let before = newest(records);
         records.put_subscriber(in_zone("ann", Some("Asia/Tokyo")), Expect::Any, noon).await.expect("stored");
+        assert_eq!(news(records, before).await, ["subscriber 1"], "it matters to her schedule");
         let tokyo = VIENNA.replace("Europe/Vienna", "Asia/Tokyo");
+        let moved = records.scheduled_subscriptions(&application, &class, &tokyo, None, 9).await.expect("read");
+        assert!(moved[0].joined > before);
         assert_eq!(members(records, &tokyo).await, [(ids[0], "2027-01-05T07:00:00Z".to_owned())]);
 
         // Who is disabled is not due, and begins anew later.

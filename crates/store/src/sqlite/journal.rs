@@ -37,7 +37,7 @@ use super::writer::{Database, FreeSpace, Options, store_error};
 use crate::{
     error::StoreError,
     journal::{
-        Accepted, Arrivals, Backlog, Claim, ClaimedEvents, EventBatchState, EventPage, Firing, FiringFilter, Journal,
+        Accepted, Arrivals, Backlog, CLOCK_LEEWAY, Claim, ClaimedEvents, EventBatchState, EventPage, Firing, FiringFilter, Journal,
         JournalOptions, NewEventBatch, Resolution, RuleStop, ScheduleKey, ScheduleRun, Step, StoredNotificationBatch,
         StoredSuspension, SuspensionFilter, Totals, WorkItem,
     },
@@ -334,6 +334,11 @@ impl Journal for SqliteJournal {
             schedules::events_between(connection, &shared.names, [application, class], after, before, bytes)
         })
         .await
+    }
+
+    async fn place_at(&self, time: Timestamp) -> Result<EventBatchId, StoreError> {
+        let time = time - CLOCK_LEEWAY;
+        self.read(move |connection, _| schedules::place_at(connection, time)).await
     }
 
     async fn record_runs(

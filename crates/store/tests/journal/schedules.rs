@@ -1,6 +1,6 @@
 //! How far schedules have come, and the events of their runs.
 
-use tocsin_model::id::EventBatchId;
+use tocsin_model::id::{ChangeSequence, EventBatchId};
 use tocsin_store::{
     error::StoreError,
     journal::{JournalOptions, NewEventBatch, ScheduleKey, ScheduleRun, Step},
@@ -15,6 +15,7 @@ fn run_of(rule: &str, schedule: &str, due: i64, after: u64) -> ScheduleRun {
         schedule: schedule.into(),
         due_at: at(due),
         after: EventBatchId(after),
+        seen: ChangeSequence(3),
         skipped: 0,
         skipped_at: None,
     }
@@ -96,6 +97,8 @@ fn events_are_read_again_between_two_places() {
         assert_eq!(between(5, 99, 1).await, (vec![7], None));
         assert_eq!(between(7, 7, 1).await, (vec![], None));
         assert_eq!(between(9, 3, 1).await, (vec![], None));
+        let place = async |second: i64| journal.place_at(at(second)).await.expect("read").0;
+        assert_eq!([place(-9).await, place(1).await, place(2).await, place(4).await, place(99).await], [0, 0, 2, 6, 8]);
         let none = journal.events_between(&app(), &name("news"), EventBatchId(0), EventBatchId(99), 9).await;
         assert!(none.expect("read").batches.is_empty());
     });

@@ -177,4 +177,8 @@ CREATE TABLE schedule_runs (
     PRIMARY KEY (application, rule, schedule)
 ) STRICT, WITHOUT ROWID;
 ",
+    "
+-- The last change of the records that the last run of a schedule saw.
+ALTER TABLE schedule_runs ADD COLUMN seen INTEGER NOT NULL DEFAULT 0;
+",
 ];

@@ -3,7 +3,7 @@
 
 use rusqlite::Connection;
 use tocsin_model::{
-    id::{Name, SubscriptionId},
+    id::{ChangeSequence, Name, SubscriptionId},
     time::Timestamp,
 };
 
@@ -26,7 +26,7 @@ pub(super) struct Follower<'a> {
     pub(super) schedule: Option<&'a str>,
 }
 
-/// Makes a subscription follow its schedule, or none any more. One that was let go on (`resumed`) and one that followed
+/// Makes a subscription follow its schedule, or none any more; the feed must tell of a change after it. One that was let go on (`resumed`) and one that followed
 /// none begins now; another schedule begins where the last run of the one before ended.
 pub(super) fn follow(
     books: &Books<'_>,
@@ -47,16 +47,16 @@ pub(super) fn follow(
         |row| row.try_into(),
     )?;
     let since = match before {
-        Some((same, since)) if *same == *text && !resumed => Timestamp(since),
+        Some((same, _)) if *same == *text && !resumed => return Ok(()),
         Some((before, since)) if !resumed => since_change(&before, Timestamp(since), now),
         _ => now,
     };
     let schedule = number(books, follower.class, &text, now)?;
     execute(
         books.connection,
-        "INSERT INTO scheduled (subscription, schedule, since) VALUES (?1, ?2, ?3)
-            ON CONFLICT DO UPDATE SET schedule = ?2, since = ?3",
-        (signed(follower.subscription), schedule, since.0),
+        "INSERT INTO scheduled (subscription, schedule, since, joined) VALUES (?1, ?2, ?3, ?4)
+            ON CONFLICT DO UPDATE SET schedule = ?2, since = ?3, joined = ?4",
+        (signed(follower.subscription), schedule, since.0, signed(books.change + 1)),
     )
     .map(|_| ())
 }
@@ -66,18 +66,19 @@ pub(super) fn leave(books: &Books<'_>, subscription: u64) -> Result<(), StoreErr
     execute(books.connection, "DELETE FROM scheduled WHERE subscription = ?1", [signed(subscription)]).map(|_| ())
 }
 
-/// The subscriptions of a subscriber follow their schedules in another zone.
-pub(super) fn change_zone(books: &Books<'_>, subscriber: u64, now: Timestamp) -> Result<(), StoreError> {
+/// The subscriptions of a subscriber follow their schedules in another zone. Gives whether there are any.
+pub(super) fn change_zone(books: &Books<'_>, subscriber: u64, now: Timestamp) -> Result<bool, StoreError> {
     let sql =
         "SELECT id, class, schedule FROM subscriptions WHERE subscriber = ?1 AND schedule IS NOT NULL ORDER BY id";
     let followers: Vec<(u64, i64, String)> = query_all(books.connection, sql, [signed(subscriber)], |row| {
         Ok((number_at(row, 0)?, row.get(1)?, row.get(2)?))
     })?;
-    for (subscription, class, schedule) in followers {
-        let follower = Follower { subscription, class, subscriber, schedule: Some(&schedule) };
+    for (subscription, class, schedule) in &followers {
+        let (subscription, class) = (*subscription, *class);
+        let follower = Follower { subscription, class, subscriber, schedule: Some(schedule) };
         follow(books, &follower, false, now)?;
     }
-    Ok(())
+    Ok(!followers.is_empty())
 }
 
 /// The number of a schedule of a class, which is made if there is none.
@@ -137,7 +138,7 @@ pub(super) fn members(
     };
     // CROSS JOIN keeps the order of the join, and with it that of the numbers.
     let sql = format!(
-        "SELECT {INDEXED_COLUMNS}, since FROM scheduled CROSS JOIN subscriptions ON id = subscription
+        "SELECT {INDEXED_COLUMNS}, since, joined FROM scheduled CROSS JOIN subscriptions ON id = subscription
             WHERE scheduled.schedule = (SELECT number FROM schedules WHERE class = ?1 AND text = ?2)
                 AND subscription > ?3 AND enabled ORDER BY subscription"
     );
@@ -149,7 +150,8 @@ pub(super) fn members(
     while page.len() < limit
         && let Some(subscription) = rows.next(|subscription, row| {
             let since = Timestamp(row.get(8).map_err(store_error)?);
-            Ok(ScheduledSubscription { subscription, since })
+            let joined = ChangeSequence(number_at(row, 9).map_err(store_error)?);
+            Ok(ScheduledSubscription { subscription, since, joined })
         })?
     {
         page.push(subscription);

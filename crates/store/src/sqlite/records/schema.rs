@@ -123,7 +123,8 @@ CREATE TABLE schedules (
 CREATE TABLE scheduled (
     subscription INTEGER PRIMARY KEY,
     schedule INTEGER NOT NULL,
-    since INTEGER NOT NULL              -- events accepted before are not its
+    since INTEGER NOT NULL,             -- events accepted before are not its
+    joined INTEGER NOT NULL             -- the change by which it came to this schedule
 ) STRICT;
 CREATE INDEX scheduled_by_schedule ON scheduled (schedule);
 "#,

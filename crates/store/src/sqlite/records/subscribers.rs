@@ -210,10 +210,8 @@ fn replace(
             signed(new.revision),
         ),
     )?;
-    if zone_changed {
-        schedules::change_zone(books, new.number.0, now)?;
-    }
-    if reach_changed {
+    let rescheduled = zone_changed && schedules::change_zone(books, new.number.0, now)?;
+    if reach_changed || rescheduled {
         books.subscriber_changed(new.number.0, before.map(|before| json(&before)).as_deref())?;
     }
     Ok(new)
