@@ -35,8 +35,6 @@ pub(crate) use run::{is_due, run_due};
 const DUE_AT_ONCE: usize = 1_000;
 /// Schedules and runs read at a time.
 const PAGE: usize = 1_000;
-/// Event batches walked back over to find the place where a new schedule begins.
-const WALKED_BACK_MAX: usize = 10_000;
 /// How long to wait after the store failed or was full, and before a stopped rule is looked at again.
 const PAUSE: Duration = Duration::from_secs(5);
 /// Clocks are set, and machines sleep: no wait for a due time is longer.
@@ -183,7 +181,7 @@ impl Clock {
             let run = match before {
                 Some(run) => run,
                 None => {
-                    let run = clock.begin(&key, now, place_at(flow, now).await?);
+                    let run = clock.begin(&key, now, flow.journal.place_at(now).await?);
                     new.push((None, run.clone()));
                     run
                 }
@@ -222,6 +220,7 @@ impl Clock {
             schedule: schedule.clone(),
             due_at,
             after,
+            seen: ChangeSequence(0),
             skipped: 0,
             skipped_at: None,
         }
@@ -263,7 +262,7 @@ impl Clock {
                         Some(run) => run,
                         None => {
                             let begins_at = followed.made_at.min(now);
-                            let run = self.begin(&key, begins_at, place_at(flow, begins_at).await?);
+                            let run = self.begin(&key, begins_at, EventBatchId(0));
                             new.push(run.clone());
                             run
                         }
@@ -367,13 +366,15 @@ impl Clock {
             nexts.push((at, key, found.next));
         }
         self.record(flow, None, moved).await?;
+        // Whoever came up to now is told.
+        let sees = *flow.records.newest_change().borrow();
         for round in rounds {
             let mut packer = EventPacker::new(due_fields());
             let mut runs = Vec::with_capacity(round.len());
             for (key, due) in &round {
                 let run = &self.schedules[key].run;
-                packer.push(&due.after(run.after).row());
-                runs.push(ScheduleRun { due_at: due.due_at, ..run.clone() });
+                packer.push(&due.behind(run, sees).row());
+                runs.push(ScheduleRun { due_at: due.due_at, seen: sees, ..run.clone() });
             }
             let batch = NewEventBatch {
                 application: self.application().clone(),
@@ -418,22 +419,4 @@ impl Clock {
 /// Whether any enabled subscription follows a schedule.
 async fn has_followers(flow: &Flow, application: &Name, class: &Name, schedule: &str) -> Result<bool, StoreError> {
     Ok(!flow.records.scheduled_subscriptions(application, class, schedule, None, 1).await?.is_empty())
-}
-
-/// The last event batch that was accepted before a time; its number is 0 if there is none.
-async fn place_at(flow: &Flow, time: Timestamp) -> Result<EventBatchId, StoreError> {
-    let (mut before, mut walked) = (None, 0);
-    loop {
-        let limit = if walked == 0 { 1 } else { PAGE };
-        let page = flow.journal.event_batches(before, limit).await?;
-        if let Some((earlier, _)) = page.iter().find(|(batch, _)| batch.accepted_at < time) {
-            return Ok(earlier.id);
-        }
-        walked += page.len();
-        match page.last() {
-            Some((last, _)) if walked < WALKED_BACK_MAX => before = Some(last.id),
-            Some((last, _)) => return Ok(last.id),
-            None => return Ok(EventBatchId(0)),
-        }
-    }
 }

@@ -22,14 +22,14 @@ use tocsin_model::{
     application::{Recurs, due_class, due_fields},
     event::{EventBatch, EventPacker},
     field::Row,
-    id::{EventBatchId, EventId, Name, SubscriptionId},
+    id::{ChangeSequence, EventBatchId, EventId, Name, SubscriptionId},
     time::Timestamp,
     value::Value,
 };
 use tocsin_store::{
     error::StoreError,
-    journal::{NewEventBatch, ScheduleKey, Step},
-    records::IndexedSubscription,
+    journal::{NewEventBatch, ScheduleKey, ScheduleRun, Step},
+    records::{IndexedSubscription, ScheduledSubscription},
 };
 
 use crate::{
@@ -41,6 +41,8 @@ use crate::{
 
 /// Subscriptions read at a time.
 const PAGE: usize = 5_000;
+/// After all events.
+const NEVER: Timestamp = Timestamp(i64::MAX);
 /// Packed bytes of events read at a time.
 const EVENT_BYTES: usize = 4 << 20;
 /// After so many read bytes of events a step is full, and the rest is for the next one.
@@ -54,10 +56,15 @@ pub(super) struct Due {
     pub due_at: Timestamp,
     pub last_run: Timestamp,
     pub skipped: u64,
-    /// Its events come after this batch.
+    /// The batch of the last run: its events come after it, but for those who are new.
     pub after: EventBatchId,
-    /// And before this one; `None`: before its own.
+    /// After which batch this part goes on; `None`: it begins.
+    pub from: Option<EventBatchId>,
+    /// The batch before which its events end; `None`: its own.
     pub before: Option<EventBatchId>,
+    /// The last changes of the records that the last run saw, and that this one sees. Who came between them is new.
+    pub seen: ChangeSequence,
+    pub sees: ChangeSequence,
     /// Its subscriptions come after this one.
     pub subscriptions_after: SubscriptionId,
     /// And up to this one, if not to the last.
@@ -73,14 +80,18 @@ impl Due {
             last_run,
             skipped,
             after: EventBatchId(0),
+            from: None,
             before: None,
+            seen: ChangeSequence(0),
+            sees: ChangeSequence(0),
             subscriptions_after: SubscriptionId(0),
             subscriptions_through: None,
         }
     }
 
-    pub fn after(&self, after: EventBatchId) -> Due {
-        Due { after, ..self.clone() }
+    /// The same as the run after this one.
+    pub fn behind(&self, last: &ScheduleRun, sees: ChangeSequence) -> Due {
+        Due { after: last.after, seen: last.seen, sees, ..self.clone() }
     }
 
     /// As a row of `due_fields`.
@@ -93,7 +104,10 @@ impl Due {
             Value::Timestamp(self.last_run),
             number(self.skipped),
             number(self.after.0),
+            self.from.map_or(Value::Null, |from| number(from.0)),
             self.before.map_or(Value::Null, |before| number(before.0)),
+            number(self.seen.0),
+            number(self.sees.0),
             number(self.subscriptions_after.0),
             self.subscriptions_through.map_or(Value::Null, |through| number(through.0)),
         ]
@@ -119,9 +133,12 @@ impl Due {
             last_run: time(3)?,
             skipped: number(4)?,
             after: EventBatchId(number(5)?),
-            before: number(6).map(EventBatchId),
-            subscriptions_after: SubscriptionId(number(7)?),
-            subscriptions_through: number(8).map(SubscriptionId),
+            from: number(6).map(EventBatchId),
+            before: number(7).map(EventBatchId),
+            seen: ChangeSequence(number(8)?),
+            sees: ChangeSequence(number(9)?),
+            subscriptions_after: SubscriptionId(number(10)?),
+            subscriptions_through: number(11).map(SubscriptionId),
         })
     }
 }
@@ -200,8 +217,14 @@ struct Part<'a> {
     bytes: usize,
 }
 
-/// A subscription of a run, and since when events are its.
-type Member = (IndexedSubscription, Timestamp);
+/// A subscription of a run.
+struct Member {
+    subscription: IndexedSubscription,
+    /// Since when events are its.
+    since: Timestamp,
+    /// Whether this is its first run, so that events before the last one may be its as well.
+    is_new: bool,
+}
 
 impl Part<'_> {
     fn is_full(&self) -> bool {
@@ -211,13 +234,11 @@ impl Part<'_> {
     /// Runs some of the subscriptions of one due time. Gives what is left of it.
     async fn run(&mut self, ordinal: usize, row: &Row, due: Due) -> Result<Result<Vec<Due>, String>, StoreError> {
         let Some(rules) = self.compiled.scheduled.get(&due.rule).cloned() else { return Ok(Ok(Vec::new())) };
-        let (members, more) = self.members(&due).await?;
-        let Some(last) = members.iter().map(|(subscription, _)| subscription.id).max() else {
-            return Ok(Ok(Vec::new()));
-        };
+        let (members, last, more) = self.members(&due).await?;
+        let Some(last) = last else { return Ok(Ok(Vec::new())) };
         let mut rest = Vec::new();
         if self.compiled.application.rules[&due.rule].on == due_class() {
-            let of_now = members.iter().filter(|(_, since)| *since <= due.due_at).map(|(subscription, _)| subscription);
+            let of_now = members.iter().filter(|member| member.since <= due.due_at).map(|member| &member.subscription);
             let mut table = Table::new(rules, self.compiled, false);
             of_now.for_each(|subscription| table.put(subscription));
             if let Err(reason) = table.tell(self.batch.id, ordinal as u32, row) {
@@ -228,40 +249,58 @@ impl Part<'_> {
             match self.run_events(rules, members, &due).await? {
                 Ok(None) => {}
                 // The rest of the events for these subscriptions, then the others.
-                Ok(Some(after)) => rest.push(Due { after, subscriptions_through: Some(last), ..due.clone() }),
+                Ok(Some(from)) => {
+                    rest.push(Due { from: Some(from), subscriptions_through: Some(last), ..due.clone() });
+                }
                 Err(reason) => return Ok(Err(reason)),
             }
         }
         if more {
-            rest.push(Due { subscriptions_after: last, ..due });
+            rest.push(Due { from: None, subscriptions_after: last, ..due });
         }
         Ok(Ok(rest))
     }
 
-    /// Some of the subscriptions of a run, and whether there are more.
-    async fn members(&self, due: &Due) -> Result<(Vec<Member>, bool), StoreError> {
+    /// Some of the subscriptions of a run, the last that was looked at, and whether there are more.
+    async fn members(&self, due: &Due) -> Result<(Vec<Member>, Option<SubscriptionId>, bool), StoreError> {
         let rule = &self.compiled.application.rules[&due.rule];
         let own = rule.schedule.as_ref().is_some_and(|schedule| schedule.recurs == Recurs::Subscription);
         let (application, class) = (&self.batch.application, &rule.subscription);
         let records = &self.flow.records;
-        let mut members: Vec<Member> = Vec::new();
-        let mut after = Some(due.subscriptions_after);
-        let page_size = self.flow.options.run_subscriptions.clamp(1, PAGE);
+        let most = self.flow.options.run_subscriptions.max(1);
+        let (page_size, mut members) = (most.min(PAGE), Vec::new());
+        let through = due.subscriptions_through.unwrap_or(SubscriptionId(u64::MAX));
+        let (mut after, mut last) = (due.subscriptions_after, None);
         loop {
             let page: Vec<Member> = if own {
-                let page = records.scheduled_subscriptions(application, class, &due.schedule, after, page_size).await?;
-                page.into_iter().map(|found| (found.subscription, found.since)).collect()
+                let page = records.scheduled_subscriptions(application, class, &due.schedule, Some(after), page_size);
+                // Who came after the due time was accepted is for the next run.
+                let (seen, sees) = (due.seen, due.sees);
+                let member = |ScheduledSubscription { subscription, since, joined }| {
+                    let since = if joined > sees { NEVER } else { since };
+                    Member { subscription, since, is_new: joined > seen }
+                };
+                page.await?.into_iter().map(member).collect()
             } else {
-                let page = records.indexed_subscriptions(application, after, page_size).await?;
-                page.into_iter().map(|found| (found.created_at, found)).map(|(since, found)| (found, since)).collect()
+                let page = records.indexed_subscriptions(application, Some(after), page_size).await?;
+                let member = |found: IndexedSubscription| {
+                    let since = if found.created_at > self.batch.received_at { NEVER } else { found.created_at };
+                    Member { subscription: found, since, is_new: false }
+                };
+                page.into_iter().map(member).collect()
             };
             let full = page.len() == page_size;
-            after = page.last().map(|(subscription, _)| subscription.id).or(after);
-            let through = due.subscriptions_through.unwrap_or(SubscriptionId(u64::MAX));
-            members.extend(page.into_iter().filter(|(found, _)| found.class == *class && found.id <= through));
-            let over = !full || after.is_some_and(|after| after >= through);
-            if over || members.len() >= self.flow.options.run_subscriptions {
-                return Ok((members, !over));
+            if let Some(end) = page.last().map(|member| member.subscription.id) {
+                (after, last) = (end, Some(end.min(through)));
+            }
+            let of_run = |member: &Member| {
+                let found = &member.subscription;
+                found.class == *class && found.id <= through && member.since < NEVER
+            };
+            members.extend(page.into_iter().filter(of_run));
+            let over = !full || after >= through;
+            if over || members.len() >= most {
+                return Ok((members, last, !over));
             }
         }
     }
@@ -270,15 +309,25 @@ impl Part<'_> {
     async fn run_events(
         &mut self,
         rules: Arc<RuleSet>,
-        mut members: Vec<Member>,
+        members: Vec<Member>,
         due: &Due,
     ) -> Result<Result<Option<EventBatchId>, String>, StoreError> {
         let on = self.compiled.application.rules[&due.rule].on.clone();
         let before = due.before.unwrap_or(self.batch.id);
+        let (mut new, mut known): (Vec<Member>, Vec<Member>) = members.into_iter().partition(|member| member.is_new);
+        // Each joins when the events have come to its time; the next to join is the last.
+        let latest_first = |member: &Member| std::cmp::Reverse((member.since, member.subscription.id));
+        new.sort_by_key(latest_first);
+        known.sort_by_key(latest_first);
+        let begin = match new.last() {
+            Some(first) => {
+                let place = self.flow.journal.place_at(first.since).await?;
+                if known.is_empty() { place } else { place.min(due.after) }
+            }
+            None => due.after,
+        };
+        let mut after = due.from.unwrap_or(begin);
         let mut table = Table::new(rules, self.compiled, true);
-        // Who came later joins when the events have come to that time.
-        members.sort_by_key(|(_, since)| std::cmp::Reverse(*since));
-        let mut after = due.after;
         loop {
             let page =
                 self.flow.journal.events_between(&self.batch.application, &on, after, before, EVENT_BYTES).await?;
@@ -287,8 +336,14 @@ impl Part<'_> {
                 metrics::counter!("schedule_unreadable_batches_total").increment(1);
             }
             for batch in page.batches {
-                while let Some((subscription, _)) = members.pop_if(|(_, since)| *since <= batch.accepted_at) {
-                    table.put(&subscription);
+                let is_theirs = |member: &mut Member| member.since <= batch.accepted_at;
+                while let Some(member) = new.pop_if(is_theirs) {
+                    table.put(&member.subscription);
+                }
+                while batch.id > due.after
+                    && let Some(member) = known.pop_if(is_theirs)
+                {
+                    table.put(&member.subscription);
                 }
                 self.bytes += batch.events.bytes().len();
                 let fields = match event_fields(self.flow, &batch).await? {

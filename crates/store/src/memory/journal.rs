@@ -21,10 +21,10 @@ use tokio::sync::watch;
 use crate::{
     error::StoreError,
     journal::{
-        Accepted, Arrivals, Backlog, CLOCK_LEEWAY, Claim, ClaimedEvents, EventBatchState, EventPage, Firing, FiringFilter,
-        Idempotency, Journal, JournalOptions, NewEventBatch, NewFiring, NewNotificationBatch, ReceiptChunk, Refired,
-        Resolution, Retry, RuleStop, ScheduleKey, ScheduleRun, Step, StoredNotificationBatch, StoredSuspension,
-        Suspension, SuspensionFilter, Totals, WorkItem, ended,
+        Accepted, Arrivals, Backlog, CLOCK_LEEWAY, Claim, ClaimedEvents, EventBatchState, EventPage, Firing,
+        FiringFilter, Idempotency, Journal, JournalOptions, NewEventBatch, NewFiring, NewNotificationBatch,
+        ReceiptChunk, Refired, Resolution, Retry, RuleStop, ScheduleKey, ScheduleRun, Step, StoredNotificationBatch,
+        StoredSuspension, Suspension, SuspensionFilter, Totals, WorkItem, ended,
     },
 };
 

@@ -37,9 +37,9 @@ use super::writer::{Database, FreeSpace, Options, store_error};
 use crate::{
     error::StoreError,
     journal::{
-        Accepted, Arrivals, Backlog, CLOCK_LEEWAY, Claim, ClaimedEvents, EventBatchState, EventPage, Firing, FiringFilter, Journal,
-        JournalOptions, NewEventBatch, Resolution, RuleStop, ScheduleKey, ScheduleRun, Step, StoredNotificationBatch,
-        StoredSuspension, SuspensionFilter, Totals, WorkItem,
+        Accepted, Arrivals, Backlog, CLOCK_LEEWAY, Claim, ClaimedEvents, EventBatchState, EventPage, Firing,
+        FiringFilter, Journal, JournalOptions, NewEventBatch, Resolution, RuleStop, ScheduleKey, ScheduleRun, Step,
+        StoredNotificationBatch, StoredSuspension, SuspensionFilter, Totals, WorkItem,
     },
 };
 
