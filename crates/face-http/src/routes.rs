@@ -5,6 +5,7 @@ mod events;
 mod keys;
 mod operations;
 mod pages;
+mod schedules;
 mod subscribers;
 mod subscriptions;
 mod transfer;
@@ -28,6 +29,7 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
         .merge(events::routes())
         .merge(subscribers::routes())
         .merge(subscriptions::routes())
+        .merge(schedules::routes())
         .merge(transfer::routes())
         .merge(operations::routes())
         .merge(keys::routes())

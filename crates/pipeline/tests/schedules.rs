@@ -83,14 +83,15 @@ async fn who_comes_or_moves_between_runs_is_told_once_of_what_is_theirs() {
                +1d09:00 enable carol"#
         ),
         expect![[r#"
-            08:00:00 email carol@example.org n-1-0: 6.0 crossed 1.0 -> delivered
-            08:00:00 email alice@example.org n-1-1: 6.0 crossed 1.0 -> delivered
-            08:00:00 email carol@example.org n-1-2: 7.0 crossed 1.0 -> delivered
-            08:00:00 email alice@example.org n-1-3: 7.0 crossed 1.0 -> delivered
+            08:00:00 email alice@example.org n-1-0: 6.0 crossed 1.0 -> delivered
+            08:00:00 email carol@example.org n-1-1: 6.0 crossed 1.0 -> delivered
+            08:00:00 email alice@example.org n-1-2: 7.0 crossed 1.0 -> delivered
+            08:00:00 email carol@example.org n-1-3: 7.0 crossed 1.0 -> delivered
             08:00:00 email bob@example.org n-1-4: 7.0 crossed 1.0 -> delivered
-            +1d 08:00:00 email bob@example.org n-2-0: 9.0 crossed 1.0 -> delivered
-            +1d 08:00:00 email bob@example.org n-2-1: 11.0 crossed 1.0 -> delivered
-            +7d 10:00:00 email alice@example.org n-3-0: 11.0 crossed 1.0 -> delivered"#]],
+            10:00:00 email alice@example.org n-2-0: 9.0 crossed 1.0 -> delivered
+            +1d 08:00:00 email bob@example.org n-3-0: 9.0 crossed 1.0 -> delivered
+            +1d 08:00:00 email bob@example.org n-3-1: 11.0 crossed 1.0 -> delivered
+            +7d 10:00:00 email alice@example.org n-4-0: 11.0 crossed 1.0 -> delivered"#]],
     )
     .await;
 }
@@ -266,12 +267,12 @@ fn words(line: &str) -> (String, String) {
 const STORY: &str = r#"
     01:00 subscriber alice email=alice@example.org
     01:00 subscriber bob email=bob@example.org
-    01:00 subscribe alice limit {} at DTSTART:20260301T080000|RRULE:FREQ=DAILY
-    01:00 subscribe bob limit {} at DTSTART:20260301T080000|RRULE:FREQ=DAILY;INTERVAL=2
-    06:00 event quote {"price": 1} {"price": 2}
-    07:00 event quote {"price": 3}
-    09:00 event quote {"price": 4}
-    +1d07:00 event quote {"price": 5}"#;
+    01:00 subscribe alice limit {} at DTSTART:20260301T020000|RRULE:FREQ=HOURLY
+    01:00 subscribe bob limit {} at DTSTART:20260301T020000|RRULE:FREQ=HOURLY;INTERVAL=2
+    01:10 event quote {"price": 1} {"price": 2}
+    01:20 event quote {"price": 3}
+    02:10 event quote {"price": 4}
+    03:10 event quote {"price": 5}"#;
 
 #[tokio::test(start_paused = true)]
 async fn a_crash_at_any_write_runs_what_is_due_once() {
@@ -283,7 +284,7 @@ async fn a_crash_at_any_write_runs_what_is_due_once() {
             let options = PipelineOptions { run_notifications: 2, ..PipelineOptions::default() };
             let mut scenario = Scenario::with(&[&definition], options).await;
             scenario.die_at(writes + 1, moment);
-            let seen = scenario.run_and_wait(STORY, Duration::from_secs(2 * 86_400)).await;
+            let seen = scenario.run_and_wait(STORY, Duration::from_secs(3 * 3_600)).await;
             if !scenario.has_died() {
                 break;
             }

@@ -10,6 +10,7 @@ pub mod exports; // many of them, as lines, out
 pub mod imports; // many of them, as lines, in
 pub mod keys; // who is calling, and what that caller may do
 pub mod operations; // batches and notifications, suspensions
+pub mod schedules; // when what is due
 pub mod status;
 pub mod subscribers; // whom to tell
 pub mod subscriptions; // what they care about

@@ -514,6 +514,10 @@ pub trait Journal: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<ScheduleRun>, StoreError>;
 
+    /// How far one schedule has come, if it is known.
+    async fn schedule_run(&self, application: &Name, schedule: &ScheduleKey)
+    -> Result<Option<ScheduleRun>, StoreError>;
+
     /// Forgets how far a schedule has come, because nobody follows it any more.
     async fn forget_schedule(&self, application: &Name, schedule: &ScheduleKey) -> Result<(), StoreError>;
 

@@ -258,6 +258,14 @@ impl Journal for MortalJournal {
         self.live().await.schedule_runs(application, after, limit).await
     }
 
+    async fn schedule_run(
+        &self,
+        application: &Name,
+        schedule: &ScheduleKey,
+    ) -> Result<Option<ScheduleRun>, StoreError> {
+        self.live().await.schedule_run(application, schedule).await
+    }
+
     async fn forget_schedule(&self, application: &Name, schedule: &ScheduleKey) -> Result<(), StoreError> {
         self.write(self.journal.forget_schedule(application, schedule)).await
     }

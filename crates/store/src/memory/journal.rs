@@ -696,6 +696,14 @@ impl Journal for MemoryJournal {
         Ok(later.map(|(_, run)| run.clone()).take(limit).collect())
     }
 
+    async fn schedule_run(
+        &self,
+        application: &Name,
+        schedule: &ScheduleKey,
+    ) -> Result<Option<ScheduleRun>, StoreError> {
+        Ok(self.state.lock().runs.get(&(application.clone(), schedule.clone())).cloned())
+    }
+
     async fn forget_schedule(&self, application: &Name, schedule: &ScheduleKey) -> Result<(), StoreError> {
         self.state.lock().runs.remove(&(application.clone(), schedule.clone()));
         Ok(())

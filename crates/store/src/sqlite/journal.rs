@@ -375,6 +375,15 @@ impl Journal for SqliteJournal {
         self.read(move |connection, _| schedules::list(connection, &application, after.as_ref(), limit)).await
     }
 
+    async fn schedule_run(
+        &self,
+        application: &Name,
+        schedule: &ScheduleKey,
+    ) -> Result<Option<ScheduleRun>, StoreError> {
+        let (application, schedule) = (application.clone(), schedule.clone());
+        self.read(move |connection, _| schedules::find(connection, &application, &schedule)).await
+    }
+
     async fn forget_schedule(&self, application: &Name, schedule: &ScheduleKey) -> Result<(), StoreError> {
         let (application, schedule) = (application.clone(), schedule.clone());
         self.database.write(move |connection, _| schedules::forget(connection, &application, &schedule)).await

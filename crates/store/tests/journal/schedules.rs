@@ -42,7 +42,9 @@ fn a_due_time_and_how_far_its_schedules_have_come_are_one_commit() {
 
         let claimed = claim_events(&*journal, 9, at(6)).await;
         assert_eq!(claimed.iter().map(|claimed| claimed.claim.id).collect::<Vec<_>>(), [first, tick]);
+        assert!(journal.schedule_run(&app(), &key).await.expect("read").is_some_and(|run| run.after == tick));
         journal.forget_schedule(&app(), &key).await.expect("forgotten");
+        assert_eq!(journal.schedule_run(&app(), &key).await.expect("read"), None);
         assert_eq!(journal.schedule_runs(&app(), None, 9).await.expect("read").len(), 1);
     });
 }

@@ -47,6 +47,17 @@ pub fn list(
     collect(connection, sql, (application.as_str(), rule, schedule, limit), read)
 }
 
+/// One of them.
+pub fn find(
+    connection: &Connection,
+    application: &Name,
+    (rule, schedule): &ScheduleKey,
+) -> Result<Option<ScheduleRun>, StoreError> {
+    let sql = "SELECT application, rule, schedule, due_at, after, skipped, skipped_at, seen FROM schedule_runs
+        WHERE application = ?1 AND rule = ?2 AND schedule = ?3";
+    Ok(collect(connection, sql, (application.as_str(), rule.as_str(), schedule), read)?.pop())
+}
+
 /// Forgets one.
 pub fn forget(connection: &Connection, application: &Name, (rule, schedule): &ScheduleKey) -> Result<(), StoreError> {
     let sql = "DELETE FROM schedule_runs WHERE application = ?1 AND rule = ?2 AND schedule = ?3";
