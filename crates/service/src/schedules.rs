@@ -201,7 +201,8 @@ impl Service {
         id: SubscriptionId,
         runs: Option<usize>,
     ) -> Result<SubscriptionSchedule, ServiceError> {
-        let subscription = self.subscription(caller, id).await?;
+        caller.needs(Scope::SubscribersRead)?;
+        let subscription = self.find_subscription(id).await?;
         let count = count(runs)?;
         let none = || ServiceError::Missing(format!("a schedule of the subscription `{id}`"));
         let (text, since) = self.records.schedule_of(id).await?.ok_or_else(none)?;
