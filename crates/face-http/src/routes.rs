@@ -5,6 +5,7 @@ mod events;
 mod keys;
 mod operations;
 mod pages;
+mod rules;
 mod schedules;
 mod subscribers;
 mod subscriptions;
@@ -26,6 +27,7 @@ use crate::{App, edge, problems::Failure};
 pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::with_openapi(crate::openapi::base())
         .merge(applications::routes())
+        .merge(rules::routes())
         .merge(events::routes())
         .merge(subscribers::routes())
         .merge(subscriptions::routes())

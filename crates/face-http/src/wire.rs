@@ -178,6 +178,9 @@ pub(crate) struct BranchBody {
     keys: Vec<String>,
     /// Answered by the sorted column.
     range: Vec<String>,
+    /// Whether the subscriptions' own filters have a say: where no index answers, the candidates are those whose filter
+    /// matches and those without one.
+    filters: bool,
     /// Checked for each candidate that the index gives.
     residual: Vec<String>,
 }
@@ -189,6 +192,7 @@ impl From<RuleExplanation> for RuleBody {
             subscription_guards: branch.subscription_guards,
             keys: branch.keys,
             range: branch.range,
+            filters: branch.filters,
             residual: branch.residual,
         });
         RuleBody { rule: rule.rule.to_string(), branches: branches.collect(), warnings: rule.warnings }

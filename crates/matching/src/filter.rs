@@ -7,7 +7,10 @@
 pub mod cel; // CEL as conditions
 pub mod jmespath; // JMESPath: read, evaluated, as conditions
 pub(crate) mod book; // the distinct filters of a class, and who has which
+pub mod index; // which of them an event meets
 pub mod normal; // the normal form, its encoding, its disjunctions
+mod pattern; // event patterns as conditions
+pub mod show; // conditions in words
 pub mod text; // wildcards, addresses, folding: what tests do with text
 
 use std::{cmp::Ordering, fmt, sync::Arc};
@@ -59,6 +62,15 @@ impl Condition {
             Condition::Any(parts) => parts.iter().any(|part| part.holds(event)),
             Condition::Test(test) => test.holds(event),
             Condition::Always | Condition::Unknown => true,
+        }
+    }
+
+    /// Sees every test in it.
+    pub fn visit<'a>(&'a self, see: &mut dyn FnMut(&'a Test)) {
+        match self {
+            Condition::All(parts) | Condition::Any(parts) => parts.iter().for_each(|part| part.visit(see)),
+            Condition::Test(test) => see(test),
+            Condition::Always | Condition::Unknown => {}
         }
     }
 
@@ -348,7 +360,7 @@ pub fn compile(filter: &Filter, event: &Fields) -> Result<CompiledFilter, Vec<Pr
     match filter.dialect {
         Dialect::Cel => cel::compile(&filter.text, event),
         Dialect::Jmespath => jmespath::compile(&filter.text, event),
-        Dialect::EventPattern => Err(vec![Problem::at("", "event patterns are not available")]),
+        Dialect::EventPattern => pattern::compile(&filter.text, event),
     }
 }
 

@@ -20,7 +20,10 @@ use crate::{
     check::{Scope, compile, compile_predicate},
     dialect::Operator,
     expression::{Constant, Expression, Kind, Type},
-    filter::{self, CompiledFilter},
+    filter::{
+        self, CompiledFilter,
+        index::{Scanned, Standing},
+    },
     index::{chunks::Arrangement, key::Measure},
     residual::Check,
     shard::Layout,
@@ -367,11 +370,16 @@ impl RuleSet {
     }
 
     /// Checks a filter for the subscriptions of a class: it is put to the events of every enabled rule of the class.
+    /// Gives why it is a candidate for every event of one of them, if it is.
     ///
     /// # Errors
     /// Every problem found, with line and column in the filter's text.
-    pub fn check_filter(&self, class: &Name, filter: &Filter) -> Result<(), Vec<Problem>> {
-        self.compile_filter(class, filter).map(|_| ())
+    pub fn check_filter(&self, class: &Name, filter: &Filter) -> Result<Option<Scanned>, Vec<Problem>> {
+        let compiled = self.compile_filter(class, filter)?;
+        Ok(compiled.iter().find_map(|(_, filter)| match Standing::of(filter) {
+            Standing::Scanned(why) => Some(why),
+            Standing::Never | Standing::Always | Standing::Indexed => None,
+        }))
     }
 
     /// A filter of a subscription of a class, compiled for each event class to which it is put.

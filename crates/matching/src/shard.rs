@@ -412,6 +412,11 @@ impl Shard {
         self.books.iter().map(FilterBook::distinct).sum()
     }
 
+    /// How many of the distinct filters are candidates for every event.
+    pub fn scanned_filters(&self) -> usize {
+        self.books.iter().map(FilterBook::scanned).sum()
+    }
+
     /// Bytes held, as far as they grow with the subscriptions.
     pub fn memory_bytes(&self) -> usize {
         self.tables.iter().map(Table::memory_bytes).sum::<usize>()
@@ -592,8 +597,8 @@ impl<'a> Occasion<'a> {
         if !*is_known {
             *is_known = true;
             self.shard.books[book].matching(self.event, matching);
-            if matching.undecided > 0 {
-                out.subscriptions_failed(self.number, self.id, Trouble::Cost, matching.undecided);
+            if matching.undecided() > 0 {
+                out.subscriptions_failed(self.number, self.id, Trouble::Cost, matching.undecided());
             }
         }
         matching

@@ -2,12 +2,13 @@
 //! values.
 
 use serde::Serialize;
-use tocsin_model::{field::Fields, value::Value};
+use tocsin_model::{field::Fields, id::Name, value::Value};
 
 use crate::{
     datum::Datum,
     evaluate::{Parameters, Scene, value},
     expression::{Expression, Kind},
+    filter::{self, CompiledFilter, show::show},
     oracle::Witness,
     rule::{CompiledRule, RuleNumber, RuleSet},
 };
@@ -24,7 +25,17 @@ pub struct Trial {
     pub conditions: Vec<Condition>,
     /// What the subscription's own filter says, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub filter: Option<Verdict>,
+    pub filter: Option<FilterTrial>,
+}
+
+/// What a subscription's own filter says of an event.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FilterTrial {
+    /// What it says as a whole, by its own dialect.
+    pub verdict: Verdict,
+    /// What it asks of the event, one by one, in words. Where it asks for more than single tests can say, the verdict
+    /// may be another than theirs.
+    pub conditions: Vec<Condition>,
 }
 
 /// One condition of a predicate.
@@ -62,15 +73,35 @@ impl RuleSet {
             self.conditions(rule, predicate, event, subscription, &mut conditions);
         }
         let own = subscription.filter.iter().find(|(class, _)| *class == rule.on);
-        let filter = own.map(|(_, filter)| match filter.holds(event) {
-            Ok(true) => Verdict::Holds,
-            Ok(false) => Verdict::Fails,
-            Err(_) => Verdict::Error,
-        });
-        let verdicts = conditions.iter().map(|condition| condition.verdict).chain(filter);
+        let filter = own.map(|(_, filter)| self.try_filter(&rule.on, filter, event));
+        let own_verdict = filter.as_ref().map(|filter| filter.verdict);
+        let verdicts = conditions.iter().map(|condition| condition.verdict).chain(own_verdict);
         let matches = self.classes[rule.class].name == subscription.class
             && verdicts.into_iter().all(|verdict| verdict == Verdict::Holds);
         Trial { matches, conditions, filter }
+    }
+
+    fn try_filter(&self, class: &Name, filter: &CompiledFilter, event: &[Value]) -> FilterTrial {
+        let verdict = |holds| if holds { Verdict::Holds } else { Verdict::Fails };
+        let nothing = Fields::new(Vec::new());
+        let fields = self.events.get(class).map_or(&nothing, |plan| &plan.fields);
+        let parts = match filter.condition() {
+            filter::Condition::All(parts) => parts.as_slice(),
+            one => std::slice::from_ref(one),
+        };
+        let conditions = parts.iter().map(|part| {
+            let mut values = Vec::new();
+            part.visit(&mut |test| {
+                let name = named("event", fields, test.path.field);
+                if values.iter().all(|(known, _)| *known != name) {
+                    values.push((name, shown(event.get(test.path.field).unwrap_or(&Value::Null))));
+                }
+            });
+            Condition { text: show(part, fields), verdict: verdict(part.holds(event)), trouble: None, values }
+        });
+        let conditions = conditions.collect();
+        let verdict = filter.holds(event).map_or(Verdict::Error, verdict);
+        FilterTrial { verdict, conditions }
     }
 
     fn conditions(

@@ -10,6 +10,7 @@ pub mod exports; // many of them, as lines, out
 pub mod imports; // many of them, as lines, in
 pub mod keys; // who is calling, and what that caller may do
 pub mod operations; // batches and notifications, suspensions
+pub mod rules; // rules tried on events
 pub mod schedules; // when what is due
 pub mod status;
 pub mod subscribers; // whom to tell
@@ -71,6 +72,7 @@ pub struct Service {
     applying: tokio::sync::Mutex<()>,
     readiness: status::Probe,
     imports: tokio::sync::Semaphore,
+    rule_tests: tokio::sync::Semaphore,
 }
 
 impl Service {
@@ -95,6 +97,7 @@ impl Service {
             applying: tokio::sync::Mutex::new(()),
             readiness: status::Probe::default(),
             imports: tokio::sync::Semaphore::new(imports::CONCURRENT_MAX),
+            rule_tests: tokio::sync::Semaphore::new(rules::CONCURRENT_MAX),
         }))
     }
 

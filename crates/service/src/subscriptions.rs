@@ -275,6 +275,19 @@ pub(crate) fn check(draft: Draft<'_>, class: &Class) -> Result<NewSubscription, 
     }
 }
 
+/// Values and filter of a subscription that need not be stored.
+pub(crate) fn check_subject(
+    values: &str,
+    filter: Option<FilterDraft>,
+    class: &Class,
+) -> Result<(Box<str>, Option<Filter>), Vec<Problem>> {
+    let mut problems = Vec::new();
+    let values = check_values(values, &class.fields).map_err(|found| problems.extend(found)).unwrap_or_default();
+    let filter = filter.map(|filter| check_filter(filter, class)).transpose();
+    let filter = filter.map_err(|found| problems.extend(found)).unwrap_or_default();
+    if problems.is_empty() { Ok((values, filter)) } else { Err(problems) }
+}
+
 /// The filter, if its dialect is one of the class's and the rules of the class can evaluate it.
 fn check_filter(draft: FilterDraft, class: &Class) -> Result<Filter, Vec<Problem>> {
     let Some(first) = class.filter.first() else {
@@ -309,7 +322,7 @@ fn check_filter(draft: FilterDraft, class: &Class) -> Result<Filter, Vec<Problem
         return Err(vec![Problem::at("filter", message).hint(format!("it takes {}", allowed()))]);
     }
     let below = |problem: Problem| Problem { path: "filter".to_owned(), ..problem };
-    let checked = class.rules.iter().try_for_each(|rules| rules.check_filter(&class.name, &filter));
+    let checked = class.rules.iter().try_for_each(|rules| rules.check_filter(&class.name, &filter).map(|_| ()));
     checked.map_err(|problems| problems.into_iter().map(below).collect::<Vec<_>>())?;
     Ok(filter)
 }
@@ -536,7 +549,7 @@ impl Service {
         Class::of(&compiled, class).map_err(|problem| ServiceError::Invalid(vec![problem]))
     }
 
-    async fn find_subscription(&self, id: SubscriptionId) -> Result<Subscription, ServiceError> {
+    pub(crate) async fn find_subscription(&self, id: SubscriptionId) -> Result<Subscription, ServiceError> {
         self.records.subscription(id).await?.ok_or_else(|| ServiceError::Missing(format!("the subscription `{id}`")))
     }
 }

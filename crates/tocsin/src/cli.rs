@@ -41,6 +41,8 @@ pub enum Command {
     Check(check::Args),
     /// Shows what a definition would change in the server, and applies it
     Apply(apply::Args),
+    /// Shows how rules are answered, and tries one on events
+    Rule(rule::Args),
     /// Submits events
     Publish(publish::Args),
     /// Stores subscribers or subscriptions from NDJSON or CSV
@@ -129,6 +131,7 @@ impl Cli {
             Command::Init(args) => args.run(terminal, &configuration).await,
             Command::Check(args) => args.run(terminal),
             Command::Apply(args) => args.run(terminal, &client()?).await,
+            Command::Rule(args) => args.run(terminal, &client()?).await,
             Command::Publish(args) => args.run(terminal, &client()?).await,
             Command::Import(args) => args.run(terminal, &client()?).await,
             Command::Export(args) => args.run(terminal, &client()?).await,

@@ -14,6 +14,7 @@ pub mod keys;
 pub mod mailbox;
 pub mod publish;
 pub mod reference;
+pub mod rule;
 pub mod schedules;
 pub mod serve;
 pub mod status;

@@ -16,7 +16,7 @@ use crate::{
     App,
     problems::Failure,
     request::{Authorized, Condition, Parameters, SINGLE_BYTES_MAX, Segments, id, media_type, take_body},
-    wire::{ApplicationBody, AppliedBody, ChannelProbeBody, CheckedBody, List, RematchedBody, RuleBody},
+    wire::{ApplicationBody, AppliedBody, ChannelProbeBody, CheckedBody, List, RematchedBody},
 };
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
@@ -25,7 +25,6 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(check))
         .routes(routes!(read, apply, remove))
         .routes(routes!(history))
-        .routes(routes!(rules))
         .routes(routes!(rematch))
         .routes(routes!(probe))
 }
@@ -152,18 +151,6 @@ async fn history(
     let name = id::<Name>(&name)?;
     let versions = app.service.application_history(&caller, &name).await?;
     let items = versions.into_iter().map(|stored| ApplicationBody::new(stored, None, true)).collect();
-    Ok(json(StatusCode::OK, &List { items, next: None }))
-}
-
-/// How each rule of the running version is answered.
-#[utoipa::path(get, path = "/v1/applications/{application}/rules", tag = "applications", params(("application" = String, Path)), responses((status = 200, body = List<RuleBody>), Failures))]
-async fn rules(
-    State(app): State<Arc<App>>,
-    Authorized(caller): Authorized,
-    Segments(name): Segments<String>,
-) -> Result<Response, Failure> {
-    let rules = app.service.application_rules(&caller, &id::<Name>(&name)?)?;
-    let items = rules.into_iter().map(RuleBody::from).collect();
     Ok(json(StatusCode::OK, &List { items, next: None }))
 }
 

@@ -5,4 +5,5 @@ mod events;
 mod platform;
 mod reference;
 mod resources;
+mod rules;
 mod transfer;

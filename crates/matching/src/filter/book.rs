@@ -9,9 +9,12 @@ use std::hash::{BuildHasher, RandomState};
 use hashbrown::HashTable;
 use tocsin_model::{field::Fields, filter::Filter, problem::Problem, value::Value};
 
-use crate::{datum::Trouble, index::table::Bits};
+use crate::index::table::Bits;
 
-use super::{CompiledFilter, compile};
+use super::{
+    CompiledFilter, compile,
+    index::{Desk, FilterIndex},
+};
 
 /// The number of a distinct filter in its book. Numbers are used again.
 pub(crate) type FilterNumber = u32;
@@ -25,6 +28,7 @@ pub(crate) struct FilterBook {
     texts: HashTable<Text>,
     by_meaning: HashTable<FilterNumber>,
     filters: Vec<Option<Distinct>>,
+    index: FilterIndex,
     free: Vec<FilterNumber>,
     hashers: [RandomState; 2],
 }
@@ -56,8 +60,7 @@ pub(crate) struct Matching {
     /// Their numbers, each once.
     pub numbers: Vec<FilterNumber>,
     has: Bits,
-    /// Filters that could not be decided.
-    pub undecided: u32,
+    desk: Desk,
 }
 
 impl Matching {
@@ -67,11 +70,9 @@ impl Matching {
         self.has.has(number)
     }
 
-    fn clear(&mut self) {
-        for number in self.numbers.drain(..) {
-            self.has.clear(number);
-        }
-        self.undecided = 0;
+    /// How many filters could not be decided; they do not match.
+    pub fn undecided(&self) -> u32 {
+        self.desk.stopped().len() as u32
     }
 }
 
@@ -82,6 +83,7 @@ impl FilterBook {
             texts: HashTable::new(),
             by_meaning: HashTable::new(),
             filters: Vec::new(),
+            index: FilterIndex::new(),
             free: Vec::new(),
             hashers: [RandomState::new(), RandomState::new()],
         }
@@ -140,6 +142,9 @@ impl FilterBook {
                 (self.filters.len() - 1) as FilterNumber
             }
         };
+        if let Some(distinct) = &self.filters[number as usize] {
+            self.index.insert(number, &distinct.compiled);
+        }
         let filters = &self.filters;
         let hash_of = |number: &FilterNumber| filters[*number as usize].as_ref().map_or(0, |distinct| distinct.hash);
         self.by_meaning.insert_unique(hash, number, hash_of);
@@ -154,6 +159,7 @@ impl FilterBook {
             return;
         }
         if let Some(gone) = self.filters[number as usize].take() {
+            self.index.remove(number, &gone.compiled);
             for print in gone.prints {
                 if let Ok(found) = self.texts.find_entry(print[0], |text| text.print == print) {
                     found.remove();
@@ -190,21 +196,21 @@ impl FilterBook {
         }
     }
 
-    /// Finds the filters that match an event. Those that cannot be decided do not match, and are counted.
+    /// Finds the filters that match an event. Those that cannot be decided do not.
     pub fn matching(&self, event: &[Value], out: &mut Matching) {
-        out.clear();
-        for (number, distinct) in self.filters.iter().enumerate() {
-            let Some(distinct) = distinct else { continue };
-            match distinct.compiled.holds(event) {
-                Ok(true) => {
-                    out.has.set(number as FilterNumber);
-                    out.numbers.push(number as FilterNumber);
-                }
-                Ok(false) => {}
-                Err(Trouble::Cost) => out.undecided += 1,
-                Err(_) => {}
-            }
+        let Matching { numbers, has, desk } = out;
+        for number in numbers.drain(..) {
+            has.clear(number);
         }
+        self.index.matching(event, desk, numbers);
+        for number in numbers {
+            has.set(*number);
+        }
+    }
+
+    /// How many distinct filters are candidates for every event.
+    pub fn scanned(&self) -> usize {
+        self.index.scanned()
     }
 
     /// How many distinct filters there are.
@@ -214,14 +220,11 @@ impl FilterBook {
 
     /// Bytes held.
     pub fn memory_bytes(&self) -> usize {
-        let inner = |distinct: &Distinct| {
-            distinct.compiled.canonical().len()
-                + distinct.compiled.evaluator().memory_bytes()
-                + distinct.prints.capacity() * 16
-        };
+        let inner = |distinct: &Distinct| distinct.compiled.canonical().len() + distinct.prints.capacity() * 16;
         self.of_slot.capacity() * 4
             + self.texts.allocation_size()
             + self.by_meaning.allocation_size()
+            + self.index.memory_bytes()
             + self.filters.capacity() * size_of::<Option<Distinct>>()
             + self.filters.iter().flatten().map(inner).sum::<usize>()
             + self.free.capacity() * 4

@@ -89,6 +89,28 @@ impl Network {
     }
 }
 
+impl Network {
+    /// Whether it is of IPv4, how many bits count, and the first address: equal for equal networks.
+    pub(crate) fn key(&self) -> (bool, u8, u128) {
+        (self.address.is_ipv4(), self.bits, number(self.address))
+    }
+
+    /// The first address of the network of so many bits in which a text lies, if it is an address of that kind.
+    pub(crate) fn address_within(text: &str, is_ipv4: bool, bits: u8) -> Option<u128> {
+        // Spares most texts the attempt: addresses are short and begin with a digit or a colon.
+        let begins = text.bytes().next().is_some_and(|byte| byte.is_ascii_hexdigit() || byte == b':');
+        let address: IpAddr = if begins && text.len() <= 45 { text.parse().ok()? } else { return None };
+        (address.is_ipv4() == is_ipv4).then(|| number(masked(address, bits)))
+    }
+}
+
+fn number(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => u128::from(address.to_bits()),
+        IpAddr::V6(address) => address.to_bits(),
+    }
+}
+
 impl std::fmt::Display for Network {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}", self.address, self.bits)

@@ -135,7 +135,7 @@ impl Place {
 }
 
 /// Bits of a double that order as integers like the double itself; both zeros give the same.
-fn ordered_bits(value: f64) -> i64 {
+pub(crate) fn ordered_bits(value: f64) -> i64 {
     let bits = (value + 0.0).to_bits() as i64;
     bits ^ (((bits >> 63) as u64) >> 1) as i64
 }

@@ -1,0 +1,185 @@
+use std::sync::Arc;
+
+use axum::{
+    extract::{Request, State},
+    http::StatusCode,
+    response::Response,
+};
+use serde::Serialize;
+use tocsin_model::id::Name;
+use tocsin_service::rules::{Condition, RuleTest, TestDraft, TestedEvent, Trial, Verdict};
+use utoipa::ToSchema;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{Failures, json, parts};
+use crate::{
+    App,
+    problems::Failure,
+    request::{Authorized, Segments, id, json_body, read_json},
+    wire::{List, RuleBody},
+};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(rules)).routes(routes!(test))
+}
+
+/// How each rule of the running version is answered.
+#[utoipa::path(get, path = "/v1/applications/{application}/rules", tag = "applications", params(("application" = String, Path)), responses((status = 200, body = List<RuleBody>), Failures))]
+async fn rules(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(name): Segments<String>,
+) -> Result<Response, Failure> {
+    let rules = app.service.application_rules(&caller, &id::<Name>(&name)?)?;
+    let items = rules.into_iter().map(RuleBody::from).collect();
+    Ok(json(StatusCode::OK, &List { items, next: None }))
+}
+
+/// Tries a rule, applied or not, on events: who would be told, or what it says of one subscription. Tells nobody.
+#[utoipa::path(post, path = "/v1/applications/{application}/rules/test", tag = "applications", params(("application" = String, Path)), request_body = TestDraft, responses((status = 200, body = RuleTestBody), Failures))]
+async fn test(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(name): Segments<String>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let (headers, body) = parts(request);
+    let taken = json_body(&app, &headers, body).await?;
+    let draft: TestDraft = read_json(&taken.bytes)?;
+    let found = app.service.test_rule(&caller, &id::<Name>(&name)?, draft).await?;
+    Ok(json(StatusCode::OK, &RuleTestBody::from(found)))
+}
+
+/// What a test of a rule found.
+#[derive(Serialize, ToSchema)]
+#[schema(as = RuleTestResult)]
+struct RuleTestBody {
+    /// How the rule is answered.
+    rule: RuleBody,
+    /// Which subscriptions were tried; null if one was asked for.
+    subscriptions: Option<TriedBody>,
+    /// What it found for each event, in order.
+    events: Vec<TestedEventBody>,
+}
+
+/// The subscriptions of a test.
+#[derive(Serialize, ToSchema)]
+struct TriedBody {
+    /// How many were tried.
+    tried: usize,
+    /// Whether these were all enabled ones of the class.
+    all: bool,
+    /// How many cannot be matched, since their filter or values do not fit this version.
+    unusable: usize,
+}
+
+/// What a test found for one event.
+#[derive(Serialize, ToSchema)]
+struct TestedEventBody {
+    /// Its id, if it is stored.
+    event: Option<String>,
+    /// How many of the tried subscriptions match.
+    matches: u64,
+    /// Some of them.
+    subscriptions: Vec<String>,
+    /// What the rule says of the subscription that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trial: Option<TrialBody>,
+    /// Why it could not be decided, for all subscriptions or for some.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    failures: Vec<String>,
+}
+
+/// What a rule says of an event and a subscription.
+#[derive(Serialize, ToSchema)]
+struct TrialBody {
+    matches: bool,
+    /// The conditions that the predicate joins by `&&`.
+    conditions: Vec<ConditionBody>,
+    /// What the subscription's own filter says, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    filter: Option<FilterTrialBody>,
+}
+
+/// What a subscription's own filter says of an event.
+#[derive(Serialize, ToSchema)]
+struct FilterTrialBody {
+    /// `holds`, `fails` or `error`.
+    verdict: &'static str,
+    /// What it asks of the event, one by one, in words.
+    conditions: Vec<ConditionBody>,
+}
+
+/// One condition.
+#[derive(Serialize, ToSchema)]
+struct ConditionBody {
+    /// As it is written, or in words.
+    text: String,
+    /// `holds`, `fails` or `error`.
+    verdict: &'static str,
+    /// Why it has no value, if it is an error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trouble: Option<String>,
+    /// The fields that it reads.
+    values: Vec<ReadBody>,
+}
+
+/// A field that a condition reads.
+#[derive(Serialize, ToSchema)]
+struct ReadBody {
+    /// Such as `event.price`.
+    field: String,
+    /// Its value as it stands in JSON, cut at 120 characters.
+    value: String,
+}
+
+fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Holds => "holds",
+        Verdict::Fails => "fails",
+        Verdict::Error => "error",
+    }
+}
+
+impl From<Condition> for ConditionBody {
+    fn from(condition: Condition) -> Self {
+        let read = |(field, value): (String, String)| ReadBody { field, value };
+        ConditionBody {
+            text: condition.text,
+            verdict: word(condition.verdict),
+            trouble: condition.trouble,
+            values: condition.values.into_iter().map(read).collect(),
+        }
+    }
+}
+
+impl From<Trial> for TrialBody {
+    fn from(trial: Trial) -> Self {
+        let bodies = |conditions: Vec<Condition>| conditions.into_iter().map(ConditionBody::from).collect();
+        TrialBody {
+            matches: trial.matches,
+            conditions: bodies(trial.conditions),
+            filter: trial
+                .filter
+                .map(|filter| FilterTrialBody { verdict: word(filter.verdict), conditions: bodies(filter.conditions) }),
+        }
+    }
+}
+
+impl From<RuleTest> for RuleTestBody {
+    fn from(test: RuleTest) -> Self {
+        let event = |event: TestedEvent| TestedEventBody {
+            event: event.event.map(|id| id.to_string()),
+            matches: event.matches,
+            subscriptions: event.subscriptions.iter().map(ToString::to_string).collect(),
+            trial: event.trial.map(TrialBody::from),
+            failures: event.failures,
+        };
+        let RuleTest { explanation, tried, all, unusable, events } = test;
+        RuleTestBody {
+            rule: explanation.into(),
+            subscriptions: tried.map(|tried| TriedBody { tried, all, unusable }),
+            events: events.into_iter().map(event).collect(),
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Rules tried over HTTP.
+
+use serde_json::json;
+
+use crate::platform::{Platform, QUAKES};
+
+const JSON: &str = "application/json";
+const TEST: &str = "/v1/applications/quakes/rules/test";
+
+async fn platform() -> Platform {
+    let platform = Platform::with_quakes().await;
+    let with_filters = QUAKES.replace("  strong:\n", "  strong:\n    filter: cel\n");
+    let (status, body) = platform.put("/v1/applications/quakes", "application/yaml", &with_filters).await;
+    assert_eq!(status, 200, "{body}");
+    for (key, magnitude, filter) in [("a", 5, "null"), ("b", 7, "null"), ("c", 5, r#""event.place == 'Kobe'""#)] {
+        let draft = format!(
+            r#"{{"application":"quakes","class":"strong","subscriber":"alice","key":"{key}","values":{{"magnitude":{magnitude}}},"filter":{filter}}}"#
+        );
+        let (status, body) = platform.post("/v1/subscriptions", JSON, &draft).await;
+        assert_eq!(status, 201, "{body}");
+    }
+    platform
+}
+
+#[tokio::test]
+async fn a_rule_is_tried_on_events_before_anybody_is_told() {
+    let platform = platform().await;
+    let asked = json!({"rule": "strong_enough", "events": [{"place": "Lima", "magnitude": 6.0}, {"place": "Kobe", "magnitude": 8}]});
+    let (status, found) = platform.post(TEST, JSON, &asked.to_string()).await;
+    assert_eq!(status, 200, "{found}");
+    assert_eq!(found["subscriptions"], json!({"tried": 3, "all": true, "unusable": 0}));
+    assert_eq!(found["events"][0]["matches"], 1, "{found}");
+    assert_eq!(found["events"][1]["matches"], 3, "{found}");
+    assert_eq!(found["rule"]["rule"], "strong_enough");
+
+    // A rule that is not applied, on what is stored, of which there is nothing yet.
+    let draft = json!({"on": "quake", "subscription": "strong", "when": "event.magnitude > 7.5"});
+    let asked = json!({"rule": draft, "last": 10});
+    let (_, found) = platform.post(TEST, JSON, &asked.to_string()).await;
+    assert_eq!(found["events"], json!([]), "{found}");
+    let (status, body) = platform
+        .post(
+            "/v1/applications/quakes/events/quake",
+            JSON,
+            r#"[{"place":"Lima","magnitude":7},{"place":"Kobe","magnitude":8}]"#,
+        )
+        .await;
+    assert_eq!(status, 202, "{body}");
+    let (_, found) = platform.post(TEST, JSON, &asked.to_string()).await;
+    let batch = body["batch"].as_str().expect("a batch").replace("eb-", "");
+    assert_eq!(found["events"][0]["event"], format!("e-{batch}-0"), "{found}");
+    assert_eq!((&found["events"][0]["matches"], &found["events"][1]["matches"]), (&json!(0), &json!(3)), "{found}");
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn one_subscription_is_told_why_not() {
+    let platform = platform().await;
+    let event = json!({"place": "Lima", "magnitude": 6.0});
+    let subject = json!({"values": {"magnitude": 5}, "filter": "event.place == 'Kobe' && event.magnitude > 5.0"});
+    let asked = json!({"rule": "strong_enough", "events": [event], "subscription": subject});
+    let (status, found) = platform.post(TEST, JSON, &asked.to_string()).await;
+    assert_eq!(status, 200, "{found}");
+    let trial = &found["events"][0]["trial"];
+    assert_eq!(trial["matches"], false, "{found}");
+    assert_eq!(trial["conditions"][0]["verdict"], "holds", "{found}");
+    assert_eq!(trial["conditions"][0]["values"][1], json!({"field": "sub.magnitude", "value": "5.0"}), "{found}");
+    assert_eq!(trial["filter"]["verdict"], "fails", "{found}");
+    assert_eq!(trial["filter"]["conditions"][0]["text"], r#"place == "Kobe""#, "{found}");
+    assert_eq!(trial["filter"]["conditions"][1]["verdict"], "holds", "{found}");
+    let (_, listed) = platform.get("/v1/subscriptions?subscriber=alice").await;
+    let id = listed["items"][1]["id"].as_str().expect("an id");
+    let asked = json!({"rule": "strong_enough", "events": [event], "subscription": id});
+    let (_, found) = platform.post(TEST, JSON, &asked.to_string()).await;
+    assert_eq!(found["events"][0]["trial"]["conditions"][0]["verdict"], "fails", "{found}");
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_tried_is_said_with_its_place() {
+    let platform = platform().await;
+    let event = json!({"place": "Lima", "magnitude": 6.0});
+    let cases = [
+        (json!({"rule": "strong_enogh", "events": [event]}), "rule", "did you mean `strong_enough`?"),
+        (json!({"rule": "strong_enough"}), "events", "give `events`, or `last` for the last stored ones"),
+        (json!({"rule": "strong_enough", "events": [{"magnitude": "much"}]}), "events[0].magnitude", ""),
+        (
+            json!({"rule": {"on": "quake", "subscription": "strong", "when": "event.magnitud > 1"}, "last": 1}),
+            "rule.when",
+            "did you mean `magnitude`?",
+        ),
+        (json!({"rule": "strong_enough", "last": 5000}), "last", ""),
+        (json!({"rule": "strong_enough", "events": [event], "subscription": "s15"}), "subscription", ""),
+        (
+            json!({"rule": "strong_enough", "events": [event], "subscription": {"filter": "event.place = 3"}}),
+            "subscription.values.magnitude",
+            "",
+        ),
+    ];
+    for (asked, path, hint) in cases {
+        let (status, problem) = platform.post(TEST, JSON, &asked.to_string()).await;
+        assert_eq!(status, 422, "{asked}: {problem}");
+        let first = &problem["problems"][0];
+        assert_eq!(first["path"], path, "{asked}: {problem}");
+        assert!(hint.is_empty() || first["hint"] == hint, "{asked}: {problem}");
+    }
+    platform.stop().await;
+}

@@ -1,0 +1,138 @@
+//! Conditions in words, for people who ask why a filter did not match.
+
+use std::fmt::Write as _;
+
+use tocsin_model::{field::Fields, value::Value};
+
+use super::{Case, Condition, How, Limit, Path, Range, Reach};
+
+/// Values of a set that are written out.
+const VALUES_MAX: usize = 5;
+
+/// A condition in words, with the names that the fields have: `symbol == "ABC" and price > 10`.
+pub fn show(condition: &Condition, fields: &Fields) -> String {
+    match condition {
+        Condition::All(parts) => join(parts, " and ", fields),
+        Condition::Any(parts) if parts.is_empty() => "never".to_owned(),
+        Condition::Any(parts) => join(parts, " or ", fields),
+        Condition::Test(test) => format!("{}{}", place(&test.path, fields), how(&test.how, test.path.reach)),
+        Condition::Always => "always".to_owned(),
+        Condition::Unknown => "what only evaluating the filter tells".to_owned(),
+    }
+}
+
+fn join(parts: &[Condition], word: &str, fields: &Fields) -> String {
+    let part = |part: &Condition| match part {
+        Condition::All(_) | Condition::Any(_) => format!("({})", show(part, fields)),
+        part => show(part, fields),
+    };
+    parts.iter().map(part).collect::<Vec<String>>().join(word)
+}
+
+fn place(path: &Path, fields: &Fields) -> String {
+    let mut text = match path.reach {
+        Reach::One => String::new(),
+        Reach::Items | Reach::Leaves => "one of ".to_owned(),
+    };
+    text.push_str(fields.iter().nth(path.field).map_or("?", |field| field.name.as_str()));
+    for key in &path.keys {
+        // Writing to a string never fails.
+        let _ = write!(text, ".{key}");
+    }
+    text
+}
+
+fn how(how: &How, reach: Reach) -> String {
+    match how {
+        How::In(values) => match values.as_slice() {
+            [only] => format!(" == {}", literal(only)),
+            values => format!(" in {}", set(values)),
+        },
+        How::Range(range) => limits(range),
+        How::Prefix(text, case) => format!(" starts with {text:?}{}", folded(*case)),
+        How::Suffix(text, case) => format!(" ends with {text:?}{}", folded(*case)),
+        How::Contains(text, case) => format!(" contains {text:?}{}", folded(*case)),
+        How::Folded(text) => format!(" == {text:?}{}", folded(Case::Folded)),
+        How::Wildcard(wildcard) => format!(" is like {:?}", wildcard.parts().join("*")),
+        How::Matches(regex) => format!(" matches {:?}", regex.as_str()),
+        How::Cidr(network) => format!(" is an address in {network}"),
+        How::Exists => match reach {
+            Reach::One => " has a value".to_owned(),
+            Reach::Items | Reach::Leaves => " is there".to_owned(),
+        },
+        How::Missing => " has no value".to_owned(),
+        How::But(inner) => match &**inner {
+            How::In(values) => match values.as_slice() {
+                [only] => format!(" != {}", literal(only)),
+                values => format!(" not in {}", set(values)),
+            },
+            inner => format!(" is there and not so that it{}", self::how(inner, reach)),
+        },
+    }
+}
+
+fn folded(case: Case) -> &'static str {
+    match case {
+        Case::Kept => "",
+        Case::Folded => " in any case",
+    }
+}
+
+fn limits(range: &Range) -> String {
+    let end = |limit: &Limit, sign: &str| {
+        format!(" {sign}{} {}", if limit.inclusive { "=" } else { "" }, literal(&limit.value))
+    };
+    match (&range.low, &range.high) {
+        (Some(low), Some(high)) => format!("{} and{}", end(low, ">"), end(high, "<")),
+        (Some(low), None) => end(low, ">"),
+        (None, Some(high)) => end(high, "<"),
+        (None, None) => " is of any size".to_owned(),
+    }
+}
+
+fn set(values: &[Value]) -> String {
+    let shown: Vec<String> = values.iter().take(VALUES_MAX).map(literal).collect();
+    match values.len().checked_sub(VALUES_MAX).filter(|more| *more > 0) {
+        Some(more) => format!("[{}, and {more} more]", shown.join(", ")),
+        None => format!("[{}]", shown.join(", ")),
+    }
+}
+
+fn literal(value: &Value) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use tocsin_model::field::{Field, FieldType};
+
+    use super::*;
+    use crate::filter::compile;
+    use tocsin_model::filter::{Dialect, Filter};
+
+    #[test]
+    fn conditions_are_written_as_one_would_say_them() {
+        let field = |(name, kind): (&str, FieldType)| Field {
+            name: name.parse().expect("a name"),
+            kind,
+            required: false,
+            default: Value::Null,
+            description: None,
+        };
+        let fields = [("symbol", FieldType::String), ("price", FieldType::Number), ("tags", FieldType::List)];
+        let fields = Fields::new(fields.into_iter().map(field).collect());
+        let shown = |text: &str| {
+            let filter = compile(&Filter::new(Dialect::Cel, text), &fields).expect("a filter");
+            show(filter.condition(), &fields)
+        };
+        assert_eq!(shown("event.symbol == 'A' && event.price > 10.5"), r#"symbol == "A" and price > 10.5"#);
+        assert_eq!(
+            shown("event.symbol in ['B', 'A'] || has(event.price)"),
+            r#"symbol in ["A", "B"] or price has a value"#
+        );
+        assert_eq!(shown("event.symbol.contains_ci('Ab')"), r#"symbol contains "ab" in any case"#);
+        assert_eq!(shown("'x' in event.tags && event.symbol != 'A'"), r#"symbol != "A" and one of tags == "x""#);
+        assert_eq!(shown("event.price >= 1 && event.price < 2"), "price >= 1 and < 2");
+        assert_eq!(shown("event.price * 2 > 3"), "what only evaluating the filter tells");
+    }
+}

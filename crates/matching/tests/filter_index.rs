@@ -1,0 +1,344 @@
+//! The index over filters agrees with testing each condition one by one: random conditions, changes and events. A
+//! failure prints the seed; `TOCSIN_SEED` repeats it, `TOCSIN_CASES` tries more.
+
+use std::{collections::BTreeMap, env, sync::Arc};
+
+use fastrand::Rng;
+use regex::Regex;
+use tocsin_matching::{
+    datum::Trouble,
+    filter::{
+        Case, CompiledFilter, Condition, Evaluate, How, Limit, Path, Range, Reach, compile,
+        index::{Desk, FilterIndex, Scanned, Standing},
+        text::{Network, Wildcard},
+    },
+};
+use tocsin_model::{
+    field::{Field, FieldType, Fields},
+    filter::{Dialect, Filter},
+    time::Timestamp,
+    value::Value,
+};
+
+const TEXTS: [&str; 16] = [
+    "",
+    "a",
+    "b",
+    "ab",
+    "abc",
+    "abcabc",
+    "ABC",
+    "Abcd",
+    "é",
+    "É",
+    "éa",
+    "10.0.0.1",
+    "10.1.2.3",
+    "::1",
+    "bca",
+    "road closed",
+];
+const INTEGERS: [i64; 8] = [0, 1, 2, -1, 9_007_199_254_740_992, 9_007_199_254_740_993, i64::MAX, i64::MIN];
+const NUMBERS: [f64; 8] = [0.0, -0.0, 0.5, 1.0, 1.5, 9_007_199_254_740_992.0, 9_223_372_036_854_775_808.0, -1e300];
+
+fn one_of<T: Clone>(random: &mut Rng, list: &[T]) -> T {
+    list[random.usize(0..list.len())].clone()
+}
+
+fn scalar(random: &mut Rng) -> Value {
+    match random.u8(0..12) {
+        0 => Value::Null,
+        1 => Value::Boolean(random.bool()),
+        2 | 3 => Value::Integer(one_of(random, &INTEGERS)),
+        4 => Value::Integer(random.i64(-3..6)),
+        5 | 6 => Value::Number(one_of(random, &NUMBERS)),
+        7 => Value::Timestamp(Timestamp(random.i64(0..4))),
+        _ => Value::from(one_of(random, &TEXTS)),
+    }
+}
+
+fn value(random: &mut Rng, depth: u8) -> Value {
+    match random.u8(0..if depth == 0 { 6 } else { 9 }) {
+        6 | 7 => Value::List((0..random.usize(0..4)).map(|_| value(random, depth - 1)).collect()),
+        8 => {
+            let mut entries: Vec<(Arc<str>, Value)> = Vec::new();
+            for key in ["x", "y"] {
+                if random.u8(0..3) > 0 {
+                    entries.push((key.into(), value(random, depth - 1)));
+                }
+            }
+            Value::Map(entries.into())
+        }
+        _ => scalar(random),
+    }
+}
+
+/// Fields 0 and 1 hold anything, 2 to 4 a single value.
+fn event(random: &mut Rng) -> Vec<Value> {
+    (0..5).map(|field| if field < 2 { value(random, 3) } else { scalar(random) }).collect()
+}
+
+fn path(random: &mut Rng) -> Path {
+    let keys = if random.u8(0..4) == 0 {
+        (0..random.usize(1..3)).map(|_| Arc::from(one_of(random, &["x", "y"]))).collect()
+    } else {
+        Vec::new()
+    };
+    let field = if keys.is_empty() { random.usize(0..6) } else { random.usize(0..2) };
+    Path { field, keys, reach: one_of(random, &[Reach::One, Reach::One, Reach::Items, Reach::Leaves]) }
+}
+
+fn how(random: &mut Rng) -> How {
+    let case = one_of(random, &[Case::Kept, Case::Folded]);
+    let text = one_of(random, &TEXTS);
+    match random.u8(0..20) {
+        0..=3 => How::In((0..random.usize(1..4)).map(|_| scalar(random)).collect()),
+        4 => How::In((0..random.usize(1..12)).map(|_| scalar(random)).collect()),
+        5 => How::prefix(text, case),
+        6 => How::suffix(text, case),
+        7 => How::contains(text, case),
+        8 => How::equals_ignore_case(text),
+        9 => {
+            let parts = (0..random.usize(1..4)).map(|_| Arc::from(one_of(random, &TEXTS)));
+            How::Wildcard(Wildcard::new(parts.collect()))
+        }
+        10 => {
+            let texts = ["a|b", "(?i)abc", "^ab+c", "road (closed|open)", "x*", "(?i)é", "[a-c]{3}"];
+            How::Matches(Regex::new(one_of(random, &texts)).expect("an expression"))
+        }
+        11 => How::Cidr(
+            Network::read(one_of(random, &["10.0.0.0/8", "10.0.0.0/30", "::/64", "0.0.0.0/0"])).expect("a network"),
+        ),
+        12 => How::Exists,
+        13 => How::Missing,
+        14 | 15 => {
+            let inner = how(random);
+            if matches!(inner, How::Exists | How::Missing) { inner } else { How::But(Box::new(inner)) }
+        }
+        _ => {
+            let limit = |random: &mut Rng| {
+                let value = loop {
+                    match scalar(random) {
+                        Value::Null | Value::Boolean(_) => {}
+                        value => break value,
+                    }
+                };
+                Limit { value, inclusive: random.bool() }
+            };
+            let low = limit(random);
+            let high = loop {
+                let high = limit(random);
+                let number = |value: &Value| matches!(value, Value::Integer(_) | Value::Number(_));
+                let alike = std::mem::discriminant(&low.value) == std::mem::discriminant(&high.value);
+                if alike || number(&low.value) && number(&high.value) {
+                    break high;
+                }
+            };
+            match random.u8(0..3) {
+                0 => Range::within(Some(low), None),
+                1 => Range::within(None, Some(high)),
+                _ => Range::within(Some(low), Some(high)),
+            }
+        }
+    }
+}
+
+fn condition(random: &mut Rng, depth: u8) -> Condition {
+    let parts = |random: &mut Rng| {
+        let count = if random.u8(0..20) == 0 { 0 } else { random.usize(1..5) };
+        (0..count).map(|_| condition(random, depth - 1)).collect()
+    };
+    match random.u8(0..if depth == 0 { 10 } else { 16 }) {
+        10..=13 => Condition::All(parts(random)),
+        14 | 15 => Condition::Any(parts(random)),
+        0 if random.u8(0..6) == 0 => one_of(random, &[Condition::Always, Condition::Unknown, Condition::never()]),
+        _ => Condition::test(path(random), how(random)),
+    }
+}
+
+/// What a filter means beyond its condition.
+#[derive(Debug)]
+struct Means(Condition, Option<Condition>);
+
+impl Evaluate for Means {
+    fn holds(&self, event: &[Value]) -> Result<bool, Trouble> {
+        Ok(self.0.holds(event) && self.1.as_ref().is_none_or(|more| more.holds(event)))
+    }
+
+    fn memory_bytes(&self) -> usize {
+        0
+    }
+}
+
+fn filter(random: &mut Rng) -> CompiledFilter {
+    // Many narrow ones of one place, so that groups grow large enough to be sorted.
+    let condition = if random.u8(0..3) == 0 {
+        let range = loop {
+            if let range @ How::Range(_) = how(random) {
+                break range;
+            }
+        };
+        let mut parts = vec![Condition::test(Path::field(2), range)];
+        if random.bool() {
+            parts.push(Condition::test(Path::field(3), How::equals(one_of(random, &["a", "b"]))));
+        }
+        if random.u8(0..4) == 0 {
+            parts.push(condition(random, 1));
+        }
+        Condition::All(parts)
+    } else {
+        condition(random, 3)
+    };
+    let exact = random.u8(0..5) > 0;
+    let more = (!exact).then(|| self::condition(random, 0));
+    let means = Means(condition.clone(), more);
+    CompiledFilter::new(Dialect::Cel, condition, exact, "", Arc::new(means))
+}
+
+fn cases(few: usize) -> (u64, usize) {
+    let number = |name: &str| env::var(name).ok().map(|text| text.parse().expect("a number"));
+    let seed = number("TOCSIN_SEED").unwrap_or_else(|| Rng::new().u64(..));
+    (seed, number("TOCSIN_CASES").map_or(few, |cases| cases as usize))
+}
+
+fn agrees(seed: u64, rounds: usize) {
+    let mut random = Rng::with_seed(seed);
+    let mut index = FilterIndex::new();
+    let mut desk = Desk::new();
+    let mut filed: BTreeMap<u32, CompiledFilter> = BTreeMap::new();
+    let mut free: Vec<u32> = Vec::new();
+    for round in 0..rounds {
+        // Grows, shrinks to nothing, grows again.
+        let grows = round % 300 < 200;
+        for _ in 0..random.usize(1..4) {
+            if random.u8(0..10) < if grows { 8 } else { 2 } || filed.is_empty() {
+                let filter = filter(&mut random);
+                let number = free.pop().unwrap_or(filed.len() as u32);
+                index.insert(number, &filter);
+                filed.insert(number, filter);
+            } else {
+                let numbers: Vec<u32> = filed.keys().copied().collect();
+                let number = one_of(&mut random, &numbers);
+                let filter = filed.remove(&number).expect("it is filed");
+                index.remove(number, &filter);
+                free.push(number);
+            }
+        }
+        assert_eq!(index.len(), filed.len());
+        for _ in 0..3 {
+            let event = event(&mut random);
+            let mut found = Vec::new();
+            index.matching(&event, &mut desk, &mut found);
+            found.sort_unstable();
+            let expected: Vec<u32> = filed
+                .iter()
+                .filter(|(_, filter)| filter.holds(&event) == Ok(true))
+                .map(|(number, _)| *number)
+                .collect();
+            if found != expected {
+                let wrong = found
+                    .iter()
+                    .find(|number| !expected.contains(number))
+                    .or_else(|| expected.iter().find(|number| !found.contains(number)));
+                let filter = wrong.and_then(|number| filed.get(number));
+                panic!(
+                    "TOCSIN_SEED={seed}, round {round}: found {found:?} instead of {expected:?} for {event:?}; {filter:?}"
+                );
+            }
+        }
+    }
+    filed.iter().for_each(|(number, filter)| index.remove(*number, filter));
+    assert!(index.is_empty() && index.scanned() == 0 && index.signatures() == 0, "TOCSIN_SEED={seed}");
+    let mut found = Vec::new();
+    index.matching(&event(&mut random), &mut desk, &mut found);
+    assert!(found.is_empty());
+}
+
+#[test]
+fn the_index_agrees_with_each_condition() {
+    let (seed, cases) = cases(3);
+    (0..cases as u64).for_each(|case| agrees(seed.wrapping_add(case), 300));
+}
+
+#[test]
+fn slow_the_index_agrees_with_many_conditions() {
+    let (seed, cases) = cases(4);
+    (0..cases as u64).for_each(|case| agrees(seed.wrapping_add(case), 1_500));
+}
+
+fn fields() -> Fields {
+    let field = |(name, kind): (&str, FieldType)| Field {
+        name: name.parse().expect("a name"),
+        kind,
+        required: false,
+        default: Value::Null,
+        description: None,
+    };
+    use FieldType::*;
+    Fields::new(
+        [("place", String), ("title", String), ("size", Number), ("count", Integer), ("tags", List)].map(field).into(),
+    )
+}
+
+fn cel(text: &str) -> CompiledFilter {
+    compile(&Filter::new(Dialect::Cel, text), &fields()).expect("a filter")
+}
+
+#[test]
+fn it_says_how_a_filter_stands() {
+    let mut index = FilterIndex::new();
+    let mut numbers = 0..;
+    let mut insert = |text: &str| index.insert(numbers.next().expect("a number"), &cel(text));
+    assert_eq!(insert("event.place == 'Kobe'"), Standing::Indexed);
+    assert_eq!(insert("event.size > 5.0"), Standing::Indexed);
+    assert_eq!(insert("event.title.contains('x') || 'a' in event.tags"), Standing::Indexed);
+    assert_eq!(insert("event.title.matches('^road (closed|open)')"), Standing::Indexed);
+    assert_eq!(insert("true"), Standing::Always);
+    assert_eq!(insert("false"), Standing::Never);
+    assert_eq!(insert("event.place != 'Kobe'"), Standing::Scanned(Scanned::NoValue));
+    assert_eq!(insert("event.place > 'Kobe'"), Standing::Scanned(Scanned::NoValue));
+    assert_eq!(insert("event.place == 'Kobe' || event.count != 1"), Standing::Scanned(Scanned::NoValue));
+    assert_eq!(insert("size(event.tags) == 2"), Standing::Scanned(Scanned::Opaque));
+    assert_eq!((index.len(), index.scanned()), (10, 4));
+}
+
+#[test]
+fn it_explains_where_a_filter_is_filed() {
+    let mut index = FilterIndex::new();
+    index.insert(0, &cel("event.place == 'Kobe' && event.size > 5.0"));
+    let filter =
+        cel("event.place == 'Kobe' && event.size > 6.0 && event.title != 'x' || event.title.startsWith('Big')");
+    index.insert(1, &filter);
+    assert_eq!(
+        index.explain(&filter, &fields()).to_string(),
+        "it costs something only for events that have what it asks for\n\
+         - title starts with \"Big\"\n\
+         - place == \"Kobe\" and size > 6, then 1 more test; 2 filters stand in the same place"
+    );
+    assert_eq!(
+        index.explain(&cel("size(event.tags) == 2"), &fields()).to_string(),
+        "it is looked at for every event: only evaluating it tells whether it matches\n\
+         - every event\na candidate is evaluated"
+    );
+}
+
+#[test]
+fn an_event_costs_what_it_finds() {
+    let mut index = FilterIndex::new();
+    for number in 0..3_000 {
+        let text = match number % 3 {
+            0 => format!("event.place == 'p{number}' && event.size > 5.0"),
+            1 => format!("event.title.contains('word{number}')"),
+            _ => format!("event.count > {number} && event.count <= {}", number + 2),
+        };
+        assert_eq!(index.insert(number, &cel(&text)), Standing::Indexed);
+    }
+    let event =
+        [Value::from("p3"), Value::from("a word1 and word2998"), Value::Number(6.0), 51_i64.into(), Value::Null];
+    let (mut desk, mut found) = (Desk::new(), Vec::new());
+    index.matching(&event, &mut desk, &mut found);
+    found.sort_unstable();
+    assert_eq!(found, [1, 3, 50, 2998]);
+    assert!(desk.counts().candidates <= 5, "{:?}", desk.counts());
+    assert!(index.memory_bytes() < 3_000 * 400, "{} bytes", index.memory_bytes());
+}

@@ -1,0 +1,452 @@
+//! Rules for people: try one, applied or not, on events that they write or that happened, and see who would be told
+//! and, for one subscription, why not.
+//!
+//! A test has an index of its own, filled from the records, so that it neither waits for the matcher nor holds it up.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tocsin_matching::{
+    datum::Trouble,
+    oracle::Witness,
+    rule::{RuleNumber, RuleSet},
+    shard::{MatchSink, Run, Shard, Subject, Watch},
+};
+use tocsin_model::{
+    application::{Application, ContentTemplates, NotificationClass, Rule, TemplateEngine},
+    field::{Fields, Row},
+    id::{EventBatchId, EventId, Name, SubscriptionId},
+    problem::{Problem, closest},
+};
+use tocsin_pipeline::Compiled;
+use tocsin_store::records::IndexedSubscription;
+use utoipa::ToSchema;
+
+/// What a rule says of one event and subscription.
+pub use tocsin_matching::trial::{Condition, FilterTrial, Trial, Verdict};
+
+use crate::{
+    Service,
+    applications::RuleExplanation,
+    error::{ServiceError, row_error},
+    keys::{Caller, Scope},
+    subscriptions::{self, FilterDraft},
+};
+
+/// Most events of one test.
+pub const EVENTS_MAX: usize = 1_000;
+/// Most subscriptions that are tried, if the caller asks for as many.
+pub const SUBSCRIPTIONS_MAX: usize = 1_000_000;
+/// How many are tried if the caller does not say.
+const SUBSCRIPTIONS_USUAL: usize = 100_000;
+/// Most matching subscriptions named for each event.
+pub const SHOWN_MAX: usize = 100;
+/// How many are named if the caller does not say.
+const SHOWN_USUAL: usize = 10;
+/// Tests at the same time: each holds an index of its own.
+pub const CONCURRENT_MAX: usize = 2;
+/// Subscriptions read from the records at a time.
+const PAGE: usize = 5_000;
+/// Event batches looked through for the last events of a class.
+const BATCHES_MAX: usize = 10_000;
+
+/// What to test, and on what.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = RuleTest)]
+pub struct TestDraft {
+    /// The name of a rule of the running version, or a rule that need not be applied: `on`, `subscription`, `when`.
+    #[schema(value_type = RuleDraft)]
+    pub rule: Option<serde_json::Value>,
+    /// Events to try it on, each an object of the class's fields; at most 1,000.
+    #[serde(default)]
+    #[schema(value_type = Vec<std::collections::BTreeMap<String, serde_json::Value>>)]
+    pub events: Vec<Box<RawValue>>,
+    /// Instead of `events`: the last so many stored events of the class; at most 1,000.
+    #[serde(default)]
+    pub last: Option<usize>,
+    /// Only this subscription, condition by condition: an id such as `s-15`, or one that need not be stored.
+    #[serde(default)]
+    #[schema(value_type = Option<SubjectDraft>)]
+    pub subscription: Option<serde_json::Value>,
+    /// How many of the stored subscriptions of the class are tried, by number; 1 to 1,000,000, default 100,000.
+    #[serde(default)]
+    pub subscriptions: Option<usize>,
+    /// How many of the matching ones are named for each event; 0 to 100, default 10.
+    #[serde(default)]
+    pub show: Option<usize>,
+}
+
+/// A rule as far as a test needs it.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RuleDraft {
+    /// The event class.
+    #[schema(value_type = String)]
+    on: Name,
+    /// The subscription class.
+    #[schema(value_type = String)]
+    subscription: Name,
+    /// The predicate over `event` and `sub`, in CEL; without one every pair matches.
+    #[serde(default)]
+    when: Option<String>,
+}
+
+/// A subscription that need not be stored.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SubjectDraft {
+    /// The fields of its class.
+    #[serde(default)]
+    #[schema(value_type = Option<std::collections::BTreeMap<String, serde_json::Value>>)]
+    values: Option<serde_json::Value>,
+    /// Its own predicate over the event.
+    #[serde(default)]
+    filter: Option<FilterDraft>,
+}
+
+/// What a test found.
+#[derive(Debug, Clone)]
+pub struct RuleTest {
+    /// How the rule is answered.
+    pub explanation: RuleExplanation,
+    /// How many subscriptions were tried; none if one was asked for.
+    pub tried: Option<usize>,
+    /// Whether these were all of the class.
+    pub all: bool,
+    /// How many of them cannot be matched by this rule's version: their filter or values do not fit.
+    pub unusable: usize,
+    /// What it found for each event, in order.
+    pub events: Vec<TestedEvent>,
+}
+
+/// What a test found for one event.
+#[derive(Debug, Clone, Default)]
+pub struct TestedEvent {
+    /// Its id, if it is stored.
+    pub event: Option<EventId>,
+    /// How many of the tried subscriptions match.
+    pub matches: u64,
+    /// Some of them.
+    pub subscriptions: Vec<SubscriptionId>,
+    /// What it says of the subscription that was asked for.
+    pub trial: Option<Trial>,
+    /// Why it could not be decided, if so, for all subscriptions or for some.
+    pub failures: Vec<String>,
+}
+
+/// An event to try, a row of its class.
+struct Sample {
+    id: Option<EventId>,
+    row: Row,
+}
+
+/// The rule that is tested, alone in a set.
+struct Tested {
+    application: Name,
+    rules: Arc<RuleSet>,
+    rule: RuleNumber,
+    on: Name,
+    class: Name,
+    fields: Fields,
+    time: Duration,
+}
+
+impl Service {
+    /// Tries a rule on events: who would be told, or what it says of one subscription. Nothing is stored, nobody is
+    /// told.
+    ///
+    /// # Errors
+    /// The scope `operations:read` is missing; the application does not run; `Invalid` with everything that is wrong
+    /// with the rule, the events or the subscription; `TooMany` if [`CONCURRENT_MAX`] tests run.
+    pub async fn test_rule(
+        &self,
+        caller: &Caller,
+        application: &Name,
+        draft: TestDraft,
+    ) -> Result<RuleTest, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        let compiled = self.running(application)?;
+        let _permit = self.rule_tests.try_acquire().map_err(|_| ServiceError::TooMany {
+            reason: format!("{CONCURRENT_MAX} tests of rules run already"),
+            retry_after: Duration::from_secs(2),
+        })?;
+        let tested = tested(&compiled, draft.rule.as_ref())?;
+        let samples = self.samples(&tested, &draft).await?;
+        let explanation = tested.rules.explain().into_iter().next();
+        let explanation = explanation.ok_or_else(|| ServiceError::Missing("the rule".to_owned()))?;
+        let Some(subject) = &draft.subscription else {
+            let limit = bounded("subscriptions", draft.subscriptions, SUBSCRIPTIONS_USUAL, 1, SUBSCRIPTIONS_MAX)?;
+            let shown = bounded("show", draft.show, SHOWN_USUAL, 0, SHOWN_MAX)?;
+            let (shard, unusable, all) = self.test_shard(&tested, limit).await?;
+            let tried = Some(shard.len());
+            let find = move || who_matches(shard, &tested, samples, shown);
+            let events = tokio::task::spawn_blocking(find).await;
+            let events = events.map_err(|error| ServiceError::Unavailable(error.into()))?;
+            return Ok(RuleTest { explanation, tried, all, unusable, events });
+        };
+        let witness = self.witness(&compiled, &tested, subject).await?;
+        let events = samples.into_iter().map(|sample| {
+            let trial = tested.rules.try_rule(tested.rule, &sample.row, &witness);
+            TestedEvent {
+                event: sample.id,
+                matches: u64::from(trial.matches),
+                trial: Some(trial),
+                ..TestedEvent::default()
+            }
+        });
+        Ok(RuleTest { explanation, tried: None, all: false, unusable: 0, events: events.collect() })
+    }
+
+    async fn samples(&self, tested: &Tested, draft: &TestDraft) -> Result<Vec<Sample>, ServiceError> {
+        match (draft.events.as_slice(), draft.last) {
+            ([], None) => {
+                let problem = Problem::at("events", "there is no event to try the rule on");
+                Err(ServiceError::Invalid(vec![problem.hint("give `events`, or `last` for the last stored ones")]))
+            }
+            ([], Some(last)) => {
+                let last = bounded("last", Some(last), 1, 1, EVENTS_MAX)?;
+                self.last_events(tested, last).await
+            }
+            (_, Some(_)) => Err(ServiceError::invalid("last", "stands beside `events`; give one of them")),
+            (events, None) if events.len() > EVENTS_MAX => {
+                let message = format!("holds {} events; at most {EVENTS_MAX} are tried", events.len());
+                Err(ServiceError::invalid("events", message))
+            }
+            (events, None) => {
+                let (mut samples, mut problems) = (Vec::new(), Vec::new());
+                for (at, event) in events.iter().enumerate() {
+                    match tested.fields.row_from_json(event.get().as_bytes()).map_err(row_error) {
+                        Ok(row) => samples.push(Sample { id: None, row }),
+                        Err(ServiceError::Invalid(found)) => problems.extend(found.into_iter().map(|problem| {
+                            Problem { path: below(&format!("events[{at}]"), &problem.path), ..problem }
+                        })),
+                        Err(error) => return Err(error),
+                    }
+                }
+                if problems.is_empty() { Ok(samples) } else { Err(ServiceError::Invalid(problems)) }
+            }
+        }
+    }
+
+    /// The newest stored events of the class, oldest first.
+    async fn last_events(&self, tested: &Tested, last: usize) -> Result<Vec<Sample>, ServiceError> {
+        let mut found: Vec<Sample> = Vec::new();
+        let (mut before, mut looked_at) = (None, 0);
+        while found.len() < last && looked_at < BATCHES_MAX {
+            let page = self.journal.event_batches(before, 100).await?;
+            let Some((oldest, _)) = page.last() else { break };
+            before = Some(oldest.id);
+            looked_at += page.len();
+            for (head, _) in page {
+                if head.application != tested.application || head.class != tested.on || found.len() >= last {
+                    continue;
+                }
+                let Some((batch, _)) = self.journal.event_batch(head.id).await? else { continue };
+                // What was packed by a version that cannot be read any more is passed over.
+                let Ok(fields) = self.fields_of(&batch).await else { continue };
+                let Ok(rows) = tested.rules.rows(&batch, &fields) else { continue };
+                let id = |ordinal| EventId { batch: batch.id, ordinal };
+                let newest_first = (0u32..).zip(rows).map(|(ordinal, row)| Sample { id: Some(id(ordinal)), row });
+                let newest_first: Vec<Sample> = newest_first.collect();
+                found.extend(newest_first.into_iter().rev().take(last - found.len()));
+            }
+        }
+        found.reverse();
+        Ok(found)
+    }
+
+    /// An index over the enabled subscriptions of the class, up to `limit`; how many could not be put, and whether these
+    /// were all.
+    async fn test_shard(&self, tested: &Tested, limit: usize) -> Result<(Shard, usize, bool), ServiceError> {
+        let mut shard = Shard::new(tested.rules.clone());
+        let (mut after, mut unusable) = (None, 0);
+        loop {
+            let page = self.records.indexed_subscriptions(&tested.application, after, PAGE).await?;
+            let full = page.len() == PAGE;
+            after = page.last().map(|subscription| subscription.id);
+            for subscription in page.iter().filter(|subscription| subscription.class == tested.class) {
+                if shard.len() + unusable >= limit {
+                    return Ok((shard, unusable, false));
+                }
+                unusable += usize::from(shard.put(subject(subscription)).is_err());
+            }
+            if !full {
+                return Ok((shard, unusable, true));
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn witness(
+        &self,
+        compiled: &Compiled,
+        tested: &Tested,
+        subject: &serde_json::Value,
+    ) -> Result<Witness, ServiceError> {
+        let unreadable = |_| ServiceError::invalid("subscription", "does not fit this version of its class");
+        let read = |id, values: &str, filter: Option<&_>| {
+            Witness::read(&tested.rules, id, &tested.class, values, filter).map_err(unreadable)
+        };
+        if let serde_json::Value::String(id) = subject {
+            let id: SubscriptionId = id
+                .parse()
+                .map_err(|_| ServiceError::invalid("subscription", format!("`{id}` is no id, such as `s-15`")))?;
+            let stored = self.records.subscription(id).await?;
+            let stored = stored.ok_or_else(|| ServiceError::Missing(format!("the subscription {id}")))?;
+            if (&stored.application, &stored.class) != (&tested.application, &tested.class) {
+                let message = format!(
+                    "{id} is of the class `{}` of `{}`, and the rule looks through `{}` of `{}`",
+                    stored.class, stored.application, tested.class, tested.application
+                );
+                return Err(ServiceError::invalid("subscription", message));
+            }
+            return read(id, &stored.values, stored.terms.filter.as_ref());
+        }
+        let draft: SubjectDraft = serde_json::from_value(subject.clone()).map_err(|error| {
+            let problem = Problem::at("subscription", error.to_string());
+            ServiceError::Invalid(vec![problem.hint("give an id such as `s-15`, or `values` and `filter`")])
+        })?;
+        let class = subscriptions::Class::of(compiled, tested.class.as_str())
+            .map_err(|problem| ServiceError::Invalid(vec![problem]))?;
+        let values = draft.values.map_or_else(|| "{}".to_owned(), |values| values.to_string());
+        let (values, filter) = subscriptions::check_subject(&values, draft.filter, &class).map_err(|problems| {
+            let below = |problem: Problem| Problem { path: below("subscription", &problem.path), ..problem };
+            ServiceError::Invalid(problems.into_iter().map(below).collect())
+        })?;
+        read(SubscriptionId(0), &values, filter.as_ref())
+    }
+}
+
+fn subject(subscription: &IndexedSubscription) -> Subject<'_> {
+    Subject {
+        id: subscription.id,
+        class: &subscription.class,
+        values: &subscription.values,
+        channel: subscription.channel.as_ref(),
+        filter: subscription.terms.filter.as_ref(),
+    }
+}
+
+/// The rule that a test is about, compiled alone.
+fn tested(compiled: &Compiled, rule: Option<&serde_json::Value>) -> Result<Tested, ServiceError> {
+    let running = &compiled.application;
+    let mut application = Application { rules: BTreeMap::new(), ..running.clone() };
+    let (name, rule, path) = match rule {
+        Some(serde_json::Value::String(name)) => {
+            let Some((name, rule)) = running.rules.get_key_value(name.as_str()) else {
+                let known: Vec<&str> = running.rules.keys().map(Name::as_str).collect();
+                let hint = match closest(name, known.iter().copied()) {
+                    Some(meant) => format!("did you mean `{meant}`?"),
+                    None => format!("its rules are {}", known.join(", ")),
+                };
+                let problem = Problem::at("rule", format!("`{name}` is not a rule of `{}`", running.name));
+                return Err(ServiceError::Invalid(vec![problem.hint(hint)]));
+            };
+            (name.clone(), Rule { enabled: true, ..rule.clone() }, String::new())
+        }
+        Some(draft) => {
+            let draft: RuleDraft = serde_json::from_value(draft.clone()).map_err(|error| {
+                let problem = Problem::at("rule", error.to_string());
+                ServiceError::Invalid(vec![problem.hint("give a rule's name, or `on`, `subscription` and `when`")])
+            })?;
+            let name: Name = "tested".parse().expect("`tested` is a name");
+            // It makes nothing, so what it would make has no fields.
+            let nothing = NotificationClass {
+                fields: Fields::new(Vec::new()),
+                description: None,
+                batch_size: 1,
+                expires_after: None,
+                content: ContentTemplates { engine: TemplateEngine::Jinja, templates: BTreeMap::new() },
+            };
+            application.notifications.insert(name.clone(), nothing);
+            let rule = Rule { when: draft.when, ..Rule::new(draft.on, draft.subscription, name.clone()) };
+            (name, rule, "rule".to_owned())
+        }
+        None => {
+            let problem = Problem::at("rule", "is missing");
+            return Err(ServiceError::Invalid(vec![
+                problem.hint("give a rule's name, or `on`, `subscription` and `when`"),
+            ]));
+        }
+    };
+    let (on, class, time) = (rule.on.clone(), rule.subscription.clone(), rule.timeout);
+    application.rules.insert(name.clone(), rule);
+    let rules = RuleSet::compile(&application).map_err(|problems| {
+        let prefix = format!("rules.{name}.");
+        let relative = |problem: Problem| Problem {
+            path: below(&path, problem.path.strip_prefix(&prefix).unwrap_or(&problem.path)),
+            ..problem
+        };
+        ServiceError::Invalid(problems.into_iter().map(relative).collect())
+    })?;
+    let rule = rules.number(name.as_str()).ok_or_else(|| ServiceError::Missing(format!("the rule `{name}`")))?;
+    let fields = application.events[&on].fields.clone();
+    Ok(Tested { application: application.name, rules: Arc::new(rules), rule, on, class, fields, time })
+}
+
+/// Matches the samples, and gives what was found for each.
+fn who_matches(mut shard: Shard, tested: &Tested, samples: Vec<Sample>, shown: usize) -> Vec<TestedEvent> {
+    let (ids, rows): (Vec<Option<EventId>>, Vec<Row>) =
+        samples.into_iter().map(|sample| (sample.id, sample.row)).unzip();
+    let events = ids.into_iter().map(|event| TestedEvent { event, ..TestedEvent::default() }).collect();
+    let mut found = Found { events, shown };
+    let began = Instant::now();
+    let clock = move || began.elapsed();
+    let watch = Watch { left_out: &[], clock: Some(&clock) };
+    shard.match_rows(EventBatchId(0), &tested.on, &rows, watch, &mut found);
+    if let Some(late) = found.events.iter().position(|event| !event.failures.is_empty())
+        && began.elapsed() > tested.time
+    {
+        let not_tried = found.events.iter_mut().skip(late + 1);
+        not_tried.for_each(|event| event.failures.push("not tried: the rule's time was over".to_owned()));
+    }
+    found.events
+}
+
+struct Found {
+    events: Vec<TestedEvent>,
+    shown: usize,
+}
+
+impl MatchSink for Found {
+    fn run(&mut self, run: Run<'_>) {
+        let Some(event) = self.events.get_mut(run.event_ordinal as usize) else { return };
+        event.matches += run.slots.len() as u64;
+        let room = self.shown.saturating_sub(event.subscriptions.len());
+        event.subscriptions.extend(run.slots.iter().take(room).map(|slot| run.id(*slot)));
+    }
+
+    fn rule_failed(&mut self, _: RuleNumber, event: EventId, trouble: Trouble) {
+        if let Some(event) = self.events.get_mut(event.ordinal as usize) {
+            event.failures.push(trouble.to_string());
+        }
+    }
+
+    fn subscriptions_failed(&mut self, _: RuleNumber, event: EventId, trouble: Trouble, count: u32) {
+        if let Some(event) = self.events.get_mut(event.ordinal as usize) {
+            event.failures.push(format!("{trouble} (for {count} subscriptions or filters)"));
+        }
+    }
+}
+
+fn bounded(path: &str, asked: Option<usize>, usual: usize, least: usize, most: usize) -> Result<usize, ServiceError> {
+    match asked.unwrap_or(usual) {
+        number if (least..=most).contains(&number) => Ok(number),
+        number => Err(ServiceError::invalid(path, format!("is {number}; it can be {least} to {most}"))),
+    }
+}
+
+fn below(path: &str, rest: &str) -> String {
+    match (path.is_empty(), rest.is_empty()) {
+        (true, _) => rest.to_owned(),
+        (_, true) => path.to_owned(),
+        _ if rest.starts_with('[') => format!("{path}{rest}"),
+        _ => format!("{path}.{rest}"),
+    }
+}

@@ -1,0 +1,414 @@
+//! Shows how rules are answered, and tries one on events.
+
+use std::{io::Read, path::PathBuf};
+
+use clap::Subcommand;
+use serde_json::{Map, Value, json};
+
+use crate::{
+    client::{Client, segment},
+    failure::{Failure, Outcome},
+    terminal::{Terminal, printable, thousands},
+};
+
+/// Arguments of `tocsin rule`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Shows how each rule of an application is answered
+    Explain {
+        /// The application
+        application: String,
+        /// Only this rule
+        rule: Option<String>,
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Tries a rule on events: who would be told, or what it says of one subscription
+    ///
+    /// Nothing is stored and nobody is told. The rule need not be applied: give --on, --of and --when instead of a name.
+    Test(Test),
+}
+
+#[derive(Debug, clap::Args)]
+struct Test {
+    /// The application
+    application: String,
+    /// A rule of its running version
+    #[arg(required_unless_present = "on", conflicts_with_all = ["on", "of", "when"])]
+    rule: Option<String>,
+    /// The event class of a rule that is not applied
+    #[arg(long, value_name = "CLASS", requires = "of")]
+    on: Option<String>,
+    /// The subscription class of a rule that is not applied
+    #[arg(long, value_name = "CLASS", requires = "on")]
+    of: Option<String>,
+    /// The predicate of a rule that is not applied, in CEL
+    #[arg(long, value_name = "EXPRESSION", requires = "on")]
+    when: Option<String>,
+    /// An event, as a JSON object; can be given several times
+    #[arg(long, value_name = "JSON")]
+    event: Vec<String>,
+    /// A file of events, one JSON object in a line; `-` is standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "event")]
+    events: Option<PathBuf>,
+    /// The last so many stored events of the class
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["event", "events"])]
+    last: Option<usize>,
+    /// Only this subscription, condition by condition, such as s-15
+    #[arg(long, value_name = "ID")]
+    subscription: Option<String>,
+    /// The values of a subscription that is not stored, as a JSON object
+    #[arg(long, value_name = "JSON", conflicts_with = "subscription")]
+    values: Option<String>,
+    /// The filter of a subscription that is not stored, with its dialect in front: cel:event.price > 10
+    #[arg(long, value_name = "FILTER", conflicts_with = "subscription")]
+    filter: Option<String>,
+    /// How many of the stored subscriptions are tried [default: 100000]
+    #[arg(long, value_name = "COUNT")]
+    subscriptions: Option<usize>,
+    /// How many of the matching ones are named for each event [default: 10]
+    #[arg(long, value_name = "COUNT")]
+    show: Option<usize>,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    /// Explains or tries.
+    ///
+    /// # Errors
+    /// What was typed is not JSON, or the server does not do it.
+    pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
+        match self.what {
+            What::Explain { application, rule, json } => {
+                let path = format!("/v1/applications/{}/rules", segment(&application));
+                let mut rules = client.list(&path, &[], usize::MAX).await?;
+                if let Some(rule) = &rule {
+                    rules.retain(|found| found["rule"] == **rule);
+                    if rules.is_empty() {
+                        return Err(Failure::failed(format!("`{rule}` is not a rule of `{application}`")));
+                    }
+                }
+                if json {
+                    return Ok(terminal.json(&rules)?);
+                }
+                if rules.is_empty() {
+                    return Ok(terminal.line(format_args!("`{application}` has no rules"))?);
+                }
+                for rule in &rules {
+                    explain(terminal, rule)?;
+                }
+                Ok(())
+            }
+            What::Test(test) => test.run(terminal, client).await,
+        }
+    }
+}
+
+impl Test {
+    async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
+        let path = format!("/v1/applications/{}/rules/test", segment(&self.application));
+        let answer = client.post(&path, &self.body()?).await?;
+        if self.json {
+            return Ok(terminal.json(&answer)?);
+        }
+        explain(terminal, &answer["rule"])?;
+        if let Some(tried) = answer["subscriptions"]["tried"].as_u64() {
+            let all = if answer["subscriptions"]["all"] == true { "all" } else { "the first" };
+            terminal.line(format_args!("tried on {all} {} subscriptions", thousands(tried)))?;
+            match answer["subscriptions"]["unusable"].as_u64() {
+                None | Some(0) => {}
+                Some(count) => terminal
+                    .line(format_args!("{} more do not fit this version: their filter or values", thousands(count)))?,
+            }
+        }
+        let events = answer["events"].as_array().map(Vec::as_slice).unwrap_or_default();
+        if events.is_empty() {
+            return Ok(terminal.line("there is no stored event of this class")?);
+        }
+        for (at, event) in events.iter().enumerate() {
+            tested(terminal, at, event)?;
+        }
+        Ok(())
+    }
+
+    fn body(&self) -> Outcome<Value> {
+        let mut body = Map::new();
+        let rule = match (&self.rule, &self.on) {
+            (Some(name), _) => json!(name),
+            (None, on) => {
+                let mut rule = json!({"on": on, "subscription": self.of});
+                if let Some(when) = &self.when {
+                    rule["when"] = json!(when);
+                }
+                rule
+            }
+        };
+        body.insert("rule".to_owned(), rule);
+        match self.last {
+            Some(last) => body.insert("last".to_owned(), last.into()),
+            None => body.insert("events".to_owned(), self.read_events()?.into()),
+        };
+        if let Some(id) = &self.subscription {
+            body.insert("subscription".to_owned(), json!(id));
+        } else if self.values.is_some() || self.filter.is_some() {
+            let mut subject = Map::new();
+            if let Some(values) = &self.values {
+                subject.insert("values".to_owned(), object("--values", values)?);
+            }
+            if let Some(filter) = &self.filter {
+                subject.insert("filter".to_owned(), json!(filter));
+            }
+            body.insert("subscription".to_owned(), subject.into());
+        }
+        for (name, number) in [("subscriptions", self.subscriptions), ("show", self.show)] {
+            if let Some(number) = number {
+                body.insert(name.to_owned(), number.into());
+            }
+        }
+        Ok(Value::Object(body))
+    }
+
+    fn read_events(&self) -> Outcome<Vec<Value>> {
+        let Some(file) = &self.events else {
+            if self.event.is_empty() {
+                return Err(Failure::usage("say on which events: --event, --events or --last"));
+            }
+            return self.event.iter().map(|text| object("--event", text)).collect();
+        };
+        let mut text = String::new();
+        let read = match file.as_os_str() == "-" {
+            true => std::io::stdin().read_to_string(&mut text).map(|_| ()),
+            false => std::fs::read_to_string(file).map(|read| text = read),
+        };
+        read.map_err(|error| Failure::failed(format!("{} cannot be read", file.display())).because(&error))?;
+        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        lines.map(|(at, line)| object(&format!("line {} of {}", at + 1, file.display()), line)).collect()
+    }
+}
+
+fn object(what: &str, text: &str) -> Outcome<Value> {
+    match serde_json::from_str(text) {
+        Ok(value @ Value::Object(_)) => Ok(value),
+        Ok(_) => Err(Failure::usage(format!("{what} is not a JSON object"))),
+        Err(error) => Err(Failure::usage(format!("{what} is not JSON: {error}"))),
+    }
+}
+
+fn texts(list: &Value) -> Vec<String> {
+    let items = list.as_array().map(Vec::as_slice).unwrap_or_default();
+    items.iter().filter_map(Value::as_str).map(|text| printable(text).into_owned()).collect()
+}
+
+/// How a rule is answered, one line for each way.
+fn explain(terminal: &Terminal, rule: &Value) -> Outcome {
+    terminal.line(format_args!("{}:", printable(rule["rule"].as_str().unwrap_or_default())))?;
+    let branches = rule["branches"].as_array().map(Vec::as_slice).unwrap_or_default();
+    for branch in branches {
+        let (keys, range) = (texts(&branch["keys"]), texts(&branch["range"]));
+        let mut said = Vec::new();
+        let mut say = |what: &str, parts: &[String]| {
+            if !parts.is_empty() {
+                said.push(format!("{what} {}", parts.join(" && ")));
+            }
+        };
+        say("only if", &texts(&branch["event_guards"]));
+        say("of subscriptions with", &texts(&branch["subscription_guards"]));
+        say("looks up", &keys);
+        say("takes the slice", &range);
+        let filters = branch["filters"] == true;
+        match (keys.is_empty() && range.is_empty(), filters) {
+            (true, false) => said.push("looks at every subscription".to_owned()),
+            (_, true) => said.push("takes those whose own filter matches, or that have none".to_owned()),
+            (false, false) => {}
+        }
+        let residual = texts(&branch["residual"]);
+        if !residual.is_empty() {
+            said.push(format!("checks {} for each", residual.join(" && ")));
+        }
+        terminal.line(format_args!("  {}", said.join("; ")))?;
+    }
+    if branches.is_empty() {
+        terminal.line("  never matches")?;
+    }
+    for warning in texts(&rule["warnings"]) {
+        terminal.line(format_args!("  warning: {warning}"))?;
+    }
+    Ok(())
+}
+
+/// What a test found for one event.
+fn tested(terminal: &Terminal, at: usize, event: &Value) -> Outcome {
+    let name = event["event"].as_str().map_or_else(|| format!("event {}", at + 1), str::to_owned);
+    if let Some(trial) = event["trial"].as_object() {
+        let verdict = if trial["matches"] == true { "matches" } else { "does not match" };
+        terminal.line(format_args!("{name}: {verdict}"))?;
+        let filter = trial.get("filter").filter(|filter| !filter.is_null());
+        let own = filter.map(|filter| &filter["conditions"]);
+        for (list, of) in [(Some(&trial["conditions"]), ""), (own, "filter: ")] {
+            for condition in list.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default() {
+                terminal.line(condition_line(condition, of))?;
+            }
+        }
+        if let Some(filter) = filter {
+            let verdict = filter["verdict"].as_str().unwrap_or_default();
+            terminal.line(format_args!("  {verdict:<5}  the filter as a whole"))?;
+        }
+    } else {
+        let ids = texts(&event["subscriptions"]);
+        let matches = event["matches"].as_u64().unwrap_or_default();
+        let more = if (ids.len() as u64) < matches && !ids.is_empty() { ", ..." } else { "" };
+        let named = if ids.is_empty() { String::new() } else { format!(": {}{more}", ids.join(", ")) };
+        let noun = if matches == 1 { "match" } else { "matches" };
+        terminal.line(format_args!("{name}: {} {noun}{named}", thousands(matches)))?;
+    }
+    for failure in texts(&event["failures"]) {
+        terminal.line(format_args!("  failed: {failure}"))?;
+    }
+    Ok(())
+}
+
+fn condition_line(condition: &Value, of: &str) -> String {
+    let text = |name: &str| printable(condition[name].as_str().unwrap_or_default()).into_owned();
+    let values = condition["values"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let values = values.iter().map(|read| {
+        let text = |name: &str| printable(read[name].as_str().unwrap_or_default()).into_owned();
+        format!("{} = {}", text("field"), text("value"))
+    });
+    let values = values.collect::<Vec<String>>().join(", ");
+    let trouble = text("trouble");
+    let why = [values, trouble].into_iter().filter(|part| !part.is_empty()).collect::<Vec<String>>().join("; ");
+    let why = if why.is_empty() { String::new() } else { format!("  ({why})") };
+    format!("  {:<5}  {of}{}{why}", text("verdict"), text("text"))
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::*;
+    use crate::commands::fake_server::FakeServer;
+
+    #[derive(clap::Parser)]
+    struct Wrapped {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    async fn check(args: &[&str], answers: Vec<(u16, Value)>, expected: Expect) {
+        let server = FakeServer::start(answers).await;
+        let (terminal, captured) = Terminal::captured();
+        let args = <Wrapped as clap::Parser>::parse_from([&["rule"], args].concat()).args;
+        let end = args
+            .run(&terminal, &server.client())
+            .await
+            .map_or_else(|failure| format!("failed: {failure}\n"), |()| String::new());
+        expected.assert_eq(&format!("{}{end}{}", captured.text(), server.requests().join("\n")));
+    }
+
+    fn rule() -> Value {
+        json!({"rule": "near", "branches": [{"event_guards": [], "subscription_guards": [], "keys": ["event.s == sub.s"],
+            "range": [], "filters": true, "residual": []}], "warnings": ["w"]})
+    }
+
+    #[tokio::test]
+    async fn rules_are_explained() {
+        check(
+            &["explain", "quakes", "near"],
+            vec![(200, json!({"items": [rule()]}))],
+            expect![[r#"
+            near:
+              looks up event.s == sub.s; takes those whose own filter matches, or that have none
+              warning: w
+            GET /v1/applications/quakes/rules?limit=1000"#]],
+        )
+        .await;
+        check(
+            &["explain", "quakes", "far"],
+            vec![(200, json!({"items": [rule()]}))],
+            expect![[r#"
+            failed: `far` is not a rule of `quakes`
+            GET /v1/applications/quakes/rules?limit=1000"#]],
+        )
+        .await;
+    }
+
+    #[tokio::test]
+    async fn a_test_names_who_would_be_told() {
+        let answer = json!({"rule": rule(), "subscriptions": {"tried": 12000, "all": true, "unusable": 1},
+            "events": [{"event": "e-1-2", "matches": 3, "subscriptions": ["s-1", "s-2"]},
+                {"event": null, "matches": 0, "subscriptions": [], "failures": ["the rule takes too long"]}]});
+        check(
+            &["test", "quakes", "near", "--last", "2", "--show", "2"],
+            vec![(200, answer)],
+            expect![[r#"
+                near:
+                  looks up event.s == sub.s; takes those whose own filter matches, or that have none
+                  warning: w
+                tried on all 12,000 subscriptions
+                1 more do not fit this version: their filter or values
+                e-1-2: 3 matches: s-1, s-2, ...
+                event 2: 0 matches
+                  failed: the rule takes too long
+                POST /v1/applications/quakes/rules/test [application/json] {"rule":"near","last":2,"show":2}"#]],
+        )
+        .await;
+    }
+
+    #[tokio::test]
+    async fn a_test_of_one_says_why_not() {
+        let condition = |text: &str, verdict: &str| json!({"text": text, "verdict": verdict, "values": [{"field": "event.s", "value": "3"}]});
+        let trial = json!({"matches": false, "conditions": [condition("event.s == sub.s", "holds")],
+            "filter": {"verdict": "fails", "conditions": [condition("s > 4", "fails")]}});
+        let answer = json!({"rule": rule(), "subscriptions": null,
+            "events": [{"event": null, "matches": 0, "subscriptions": [], "trial": trial}]});
+        let args = [
+            "test",
+            "quakes",
+            "--on",
+            "quake",
+            "--of",
+            "near",
+            "--when",
+            "event.s == sub.s",
+            "--event",
+            r#"{"s":3}"#,
+            "--filter",
+            "cel:event.s > 4",
+        ];
+        check(&args, vec![(200, answer)], expect![[r#"
+            near:
+              looks up event.s == sub.s; takes those whose own filter matches, or that have none
+              warning: w
+            event 1: does not match
+              holds  event.s == sub.s  (event.s = 3)
+              fails  filter: s > 4  (event.s = 3)
+              fails  the filter as a whole
+            POST /v1/applications/quakes/rules/test [application/json] {"rule":{"on":"quake","subscription":"near","when":"event.s == sub.s"},"events":[{"s":3}],"subscription":{"filter":"cel:event.s > 4"}}"#]])
+        .await;
+        check(
+            &["test", "quakes", "near"],
+            vec![],
+            expect![[r#"
+            failed: say on which events: --event, --events or --last
+        "#]],
+        )
+        .await;
+        check(
+            &["test", "quakes", "near", "--event", "[1]"],
+            vec![],
+            expect![[r#"
+            failed: --event is not a JSON object
+        "#]],
+        )
+        .await;
+    }
+}
