@@ -115,8 +115,6 @@ impl Clockwork {
             clock.fire(&self.flow).await?;
             next = next.min(clock.due.first().map_or(next, |(at, _)| *at));
         }
-        let schedules: usize = self.applications.values().map(|clock| clock.schedules.len()).sum();
-        metrics::gauge!("schedule_followed").set(schedules as f64);
         Ok(next.since(self.flow.clock.now()))
     }
 
