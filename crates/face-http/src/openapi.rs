@@ -28,6 +28,7 @@ use crate::{problems::KINDS, routes};
         (name = "applications", description = "What a deployment does: definitions, versioned"),
         (name = "events", description = "What happened"),
         (name = "subscribers", description = "Whom to tell, and at which devices"),
+        (name = "segments", description = "Some of the subscribers, by a saved filter"),
         (name = "subscriptions", description = "What they care about"),
         (name = "import and export", description = "Many of them, as streams of lines"),
         (name = "operations", description = "What became of it"),
@@ -86,7 +87,7 @@ fn name_failures(path: &str, method: &Method, operation: &mut Operation) {
     if operation.request_body.is_some() || operation.parameters.is_some() {
         slugs.push("invalid");
     }
-    let is_revised = ["/v1/subscribers/", "/v1/subscriptions/", "/v1/applications/{application}"];
+    let is_revised = ["/v1/subscribers/", "/v1/segments/", "/v1/subscriptions/", "/v1/applications/{application}"];
     if *method != Method::GET && *method != Method::POST && is_revised.iter().any(|start| path.starts_with(start)) {
         slugs.push("changed");
     }
@@ -95,7 +96,8 @@ fn name_failures(path: &str, method: &Method, operation: &mut Operation) {
     }
     match (method.as_str(), path) {
         ("PUT", "/v1/applications/{application}") => slugs.push("would-drop-data"),
-        ("POST", "/v1/subscribers") => slugs.push("exists"),
+        ("POST", "/v1/subscribers" | "/v1/segments") => slugs.push("exists"),
+        ("GET", "/v1/segments/{name}/members" | "/v1/segments/{name}/preview") => slugs.push("too-many"),
         ("POST", path) if path.contains("/events") => slugs.push("idempotency-key-reused"),
         ("DELETE", "/v1/keys/{id}") => slugs.push("last-admin-key"),
         _ => {}

@@ -7,6 +7,7 @@ mod operations;
 mod pages;
 mod rules;
 mod schedules;
+mod segments;
 mod subscribers;
 mod subscriptions;
 mod transfer;
@@ -30,6 +31,7 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
         .merge(rules::routes())
         .merge(events::routes())
         .merge(subscribers::routes())
+        .merge(segments::routes())
         .merge(subscriptions::routes())
         .merge(schedules::routes())
         .merge(transfer::routes())

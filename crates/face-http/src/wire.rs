@@ -163,6 +163,8 @@ pub(crate) struct RuleBody {
     rule: String,
     /// Its alternatives; a subscription that several of them find is matched once.
     branches: Vec<BranchBody>,
+    /// How its query in SQL is run, in the store's words, if it has one.
+    query: Vec<String>,
     /// What its author should know.
     warnings: Vec<String>,
 }
@@ -195,7 +197,12 @@ impl From<RuleExplanation> for RuleBody {
             filters: branch.filters,
             residual: branch.residual,
         });
-        RuleBody { rule: rule.rule.to_string(), branches: branches.collect(), warnings: rule.warnings }
+        RuleBody {
+            rule: rule.rule.to_string(),
+            branches: branches.collect(),
+            query: rule.query,
+            warnings: rule.warnings,
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use tocsin_model::{
 
 use crate::{
     datum::Datum,
+    defined::Functions,
     dialect::{Node, NodeKind, Operator, Span, cel},
     evaluate::{Evaluator, Scene, Steps},
     expression::{Constant, Expression, Function, Kind, Macro, MacroParts, Pattern, Type},
@@ -23,6 +24,8 @@ pub struct Scope {
     pub event: Fields,
     /// The fields of `sub`.
     pub subscription: Fields,
+    /// Functions of the application.
+    pub functions: Functions,
     /// Further names, which stand for values of any type. One with dots hides a selection that reads the same.
     pub variables: Vec<Arc<str>>,
 }
@@ -451,10 +454,19 @@ impl Checker<'_> {
 
     fn function(&mut self, method: bool, name: &str, given: Vec<Expression>, span: Span) -> Expression {
         let named: Vec<&Signature> = SIGNATURES.iter().filter(|signature| signature.name == name).collect();
+        if let (true, Some(function)) = (named.is_empty(), self.scope.functions.find(name)) {
+            if given.len() != function.takes() {
+                self.problem(span, format!("`{name}` does not take {} arguments", given.len()));
+                self.hint(format!("write `{}`", function.show()));
+                return self.dynamic(span);
+            }
+            let (kind_of_value, function) = (function.gives().clone(), Arc::clone(function));
+            return Expression { kind: Kind::Defined(function, given), kind_of_value, span };
+        }
         if named.is_empty() {
             self.problem(span, format!("there is no function `{name}`"));
-            let macros = ["has", "all", "exists", "exists_one", "map", "filter"];
-            if let Some(meant) = closest(name, SIGNATURES.iter().map(|signature| signature.name).chain(macros)) {
+            let known = SIGNATURES.iter().map(|signature| signature.name).chain(MACROS);
+            if let Some(meant) = closest(name, known.chain(self.scope.functions.names())) {
                 self.hint(format!("did you mean `{meant}`?"));
             }
             return self.dynamic(span);
@@ -614,6 +626,18 @@ impl Checker<'_> {
         let parts = MacroParts { range, paired, condition, result };
         Expression { kind: Kind::Macro(which, Box::new(parts)), kind_of_value, span }
     }
+}
+
+/// Macros that a slip may have meant.
+const MACROS: [&str; 6] = ["has", "all", "exists", "exists_one", "map", "filter"];
+
+/// Whether the language has a function, macro, type or namespace of this name.
+pub(crate) fn is_built_in(name: &str) -> bool {
+    SIGNATURES.iter().any(|signature| signature.name == name)
+        || macro_named(name).is_some()
+        || TYPE_NAMES.contains(&name)
+        || NAMESPACES.contains(&name)
+        || name == "has"
 }
 
 /// What names a type.

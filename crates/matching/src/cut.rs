@@ -174,7 +174,9 @@ fn capture(run: &Run<'_>, found: Stretch<'_>, rule: &CompiledRule, columns: &mut
     let key_field = rule.key_field();
     let mut at = 0;
     for (field, fill) in &rule.fields {
-        let Fill::Captured(expression) = fill else { continue };
+        if matches!(fill, Fill::Event(_) | Fill::Default) {
+            continue;
+        }
         if columns.len() <= at {
             let room = rule.batch_size.min(ROOM_MAX);
             let column = match field.kind {
@@ -184,9 +186,16 @@ fn capture(run: &Run<'_>, found: Stretch<'_>, rule: &CompiledRule, columns: &mut
             };
             columns.push((field.name.clone(), column));
         }
-        match &mut columns[at].1 {
-            Column::Integers(integers) if is_key(expression, field.kind, key_field) => found.keys.append_to(integers),
-            column => append_column(run, found.slots, expression, field.kind, column),
+        match (fill, &mut columns[at].1) {
+            (Fill::Captured(expression), Column::Integers(integers)) if is_key(expression, field.kind, key_field) => {
+                found.keys.append_to(integers);
+            }
+            (Fill::Captured(expression), column) => append_column(run, found.slots, expression, field.kind, column),
+            (Fill::Queried(place), column) => {
+                let given = run.given.get(*place).cloned().unwrap_or_default();
+                found.slots.iter().for_each(|_| push(column, given.clone()));
+            }
+            (Fill::Event(_) | Fill::Default, _) => {}
         }
         at += 1;
     }

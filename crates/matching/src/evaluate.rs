@@ -68,7 +68,7 @@ pub fn evaluate(expression: &Expression, event: &[Value], subscription: &[Value]
 /// # Errors
 /// Why it has none.
 pub fn evaluate_over<'a>(expression: &'a Expression, variables: Vec<Datum<'a>>) -> Result<Datum<'a>, Trouble> {
-    Evaluator { scene: Scene::default(), variables }.run(expression, &mut Steps::default())
+    Evaluator::over(Scene::default(), variables).run(expression, &mut Steps::default())
 }
 
 pub(crate) struct Evaluator<'a> {
@@ -96,6 +96,11 @@ pub(crate) fn value<'a>(expression: &'a Expression, scene: Scene<'a>) -> Result<
 impl<'a> Evaluator<'a> {
     pub fn new(scene: Scene<'a>) -> Self {
         Evaluator { scene, variables: Vec::new() }
+    }
+
+    /// With values for the outermost variables.
+    pub fn over(scene: Scene<'a>, variables: Vec<Datum<'a>>) -> Self {
+        Evaluator { scene, variables }
     }
 
     pub fn run(&mut self, expression: &'a Expression, steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
@@ -201,6 +206,13 @@ impl<'a> Evaluator<'a> {
                     given.push(self.run(argument, steps)?);
                 }
                 functions::call(*function, &given, steps)
+            }
+            Kind::Defined(function, arguments) => {
+                let mut given = Vec::with_capacity(arguments.len());
+                for argument in arguments {
+                    given.push(self.run(argument, steps)?);
+                }
+                function.call(given, steps)
             }
             Kind::Matches(inner, pattern) => match self.run(inner, steps)? {
                 Datum::Text(text) => {

@@ -5,7 +5,10 @@ use std::{fmt, sync::Arc};
 use regex::Regex;
 use tocsin_model::{field::FieldType, value::Value};
 
-use crate::dialect::{Operator, Span};
+use crate::{
+    defined::Defined,
+    dialect::{Operator, Span},
+};
 
 /// What an expression gives. Any of them may also be null at run time, since fields may be missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -132,6 +135,8 @@ pub enum Kind {
     /// An expression over values that are made first, each a variable for those after it.
     Bind(Vec<Expression>, Box<Expression>),
     Call(Function, Vec<Expression>),
+    /// A function of the application.
+    Defined(Arc<Defined>, Vec<Expression>),
     /// A regular expression that was compiled with the expression around it.
     Matches(Box<Expression>, Pattern),
     Macro(Macro, Box<MacroParts>),
@@ -210,6 +215,7 @@ impl PartialEq for Expression {
             (Conditional(left), Conditional(right)) => left == right,
             (Map(left), Map(right)) => left == right,
             (Call(function, left), Call(other, right)) => function == other && left == right,
+            (Kind::Defined(function, left), Kind::Defined(other, right)) => function == other && left == right,
             (Matches(left, pattern), Matches(right, other)) => pattern == other && left == right,
             (Macro(name, left), Macro(other, right)) => name == other && left == right,
             _ => false,
@@ -242,7 +248,7 @@ impl Expression {
             Kind::Bind(values, body) => values.iter().chain([&**body]).for_each(|part| part.visit(see)),
             Kind::Index(parts) | Kind::Binary(_, parts) => parts.iter().for_each(|part| part.visit(see)),
             Kind::Conditional(parts) => parts.iter().for_each(|part| part.visit(see)),
-            Kind::And(parts) | Kind::Or(parts) | Kind::List(parts) | Kind::Call(_, parts) => {
+            Kind::And(parts) | Kind::Or(parts) | Kind::List(parts) | Kind::Call(_, parts) | Kind::Defined(_, parts) => {
                 parts.iter().for_each(|part| part.visit(see));
             }
             Kind::Map(entries) => entries.iter().for_each(|(key, value)| {

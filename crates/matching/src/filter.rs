@@ -23,7 +23,10 @@ use tocsin_model::{
     value::Value,
 };
 
-use crate::datum::{Datum, Trouble, compare, equal};
+use crate::{
+    datum::{Datum, Trouble, compare, equal},
+    defined::Functions,
+};
 
 use text::{Network, Wildcard, fold};
 
@@ -347,8 +350,17 @@ pub struct CompiledFilter {
     dialect: Dialect,
     condition: Condition,
     exact: bool,
+    matches_empty: bool,
     canonical: Box<[u8]>,
     evaluator: Arc<dyn Evaluate>,
+}
+
+/// Reads and checks a filter that calls no functions of the application; see [`compile_with`].
+///
+/// # Errors
+/// Every problem found, with line and column in the filter's text.
+pub fn compile(filter: &Filter, event: &Fields) -> Result<CompiledFilter, Vec<Problem>> {
+    compile_with(filter, event, &Functions::default())
 }
 
 /// Reads and checks a filter for events of a class. Cost: linear in its text, but for regular expressions, whose size
@@ -356,10 +368,10 @@ pub struct CompiledFilter {
 ///
 /// # Errors
 /// Every problem found, with line and column in the filter's text.
-pub fn compile(filter: &Filter, event: &Fields) -> Result<CompiledFilter, Vec<Problem>> {
+pub fn compile_with(filter: &Filter, event: &Fields, functions: &Functions) -> Result<CompiledFilter, Vec<Problem>> {
     match filter.dialect {
-        Dialect::Cel => cel::compile(&filter.text, event),
-        Dialect::Jmespath => jmespath::compile(&filter.text, event),
+        Dialect::Cel => cel::compile(&filter.text, event, functions),
+        Dialect::Jmespath => jmespath::compile(&filter.text, event, functions),
         Dialect::EventPattern => pattern::compile(&filter.text, event),
     }
 }
@@ -385,7 +397,16 @@ impl CompiledFilter {
             canonical.push(1 + dialect as u8);
             canonical.extend_from_slice(canonical_text.as_bytes());
         }
-        CompiledFilter { dialect, condition, exact, canonical: canonical.into(), evaluator }
+        let canonical = canonical.into();
+        CompiledFilter { dialect, condition, exact, matches_empty: false, canonical, evaluator }
+    }
+
+    /// The same, but it matches an event in which every field is null, whatever its condition says of it.
+    pub fn or_empty(mut self) -> CompiledFilter {
+        self.matches_empty = true;
+        // No canonical form begins so.
+        self.canonical = [&[u8::MAX], &*self.canonical].concat().into();
+        self
     }
 
     /// The dialect it was written in.
@@ -398,7 +419,12 @@ impl CompiledFilter {
         &self.canonical
     }
 
-    /// What must hold for it to match, in normal form.
+    /// Whether it matches an event in which every field is null, whatever its condition says of it.
+    pub fn matches_empty(&self) -> bool {
+        self.matches_empty
+    }
+
+    /// What must hold for it to match, in normal form; but see [`CompiledFilter::matches_empty`].
     pub fn condition(&self) -> &Condition {
         &self.condition
     }

@@ -37,6 +37,7 @@ pub mod check; //       ... or problems with positions and hints
 pub mod cut; // 6. runs become notification batches
 pub mod dialect; // 1. text becomes a syntax tree
 pub mod expression; // 2. the tree becomes typed expressions over places of fields
+pub mod defined; // 2b. functions of the application, which expressions may call
 pub mod index; // 4. the structures that answer
 pub mod notify; // 7. at delivery: the full fields of one notification
 pub mod filter; // 3b. a subscriber's own filter becomes conditions that an index answers
@@ -50,3 +51,6 @@ pub mod trial; // one rule tried on one event and one subscription, condition by
 
 mod functions; // what expressions may call
 mod residual; // what is left to check per candidate, column by column
+
+/// What expressions call `distance_km` and `contains_ci`, for other languages of rules.
+pub use functions::{contains_ci, distance_km};

@@ -53,7 +53,7 @@ impl NotifyFields {
                     let scene = Scene { event, parameters: Parameters::None };
                     value(expression, scene).map_or(Value::Null, |datum| datum.to_value())
                 }
-                Fill::Captured(_) => captured(&field.name).unwrap_or_default(),
+                Fill::Captured(_) | Fill::Queried(_) => captured(&field.name).unwrap_or_default(),
                 Fill::Default => Value::Null,
             };
             let found = field.kind.accept(found).unwrap_or_default();

@@ -55,13 +55,14 @@ impl Witness {
     }
 }
 
-/// The rules by which an event of a class matches a subscription. The event is a row of the rule set's version.
+/// The rules by which an event of a class matches a subscription, but for those with a query. The event is a row of the rule set's version.
 pub fn matches(rules: &RuleSet, class: &Name, event: &[Value], subscription: &Witness) -> Vec<RuleNumber> {
     let Some(plan) = rules.events.get(class) else { return Vec::new() };
     let matches = |number: &&RuleNumber| {
         let rule = rules.rule(**number);
         let scene = Scene { event, parameters: Parameters::Row(&subscription.row) };
-        rules.classes[rule.class].name == subscription.class
+        !rule.queried
+            && rules.classes[rule.class].name == subscription.class
             && subscription.accepts(class, event)
             && rule.predicate.as_ref().is_none_or(|predicate| holds(predicate, scene).unwrap_or(false))
     };

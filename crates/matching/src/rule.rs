@@ -18,6 +18,7 @@ use tocsin_model::{
 
 use crate::{
     check::{Scope, compile, compile_predicate},
+    defined::Functions,
     dialect::Operator,
     expression::{Constant, Expression, Kind, Type},
     filter::{
@@ -46,6 +47,8 @@ pub struct RuleSet {
     pub(crate) branches: usize,
     /// One for each class that takes filters and each event class of its enabled rules.
     pub(crate) filters: Vec<FilterPlan>,
+    /// What expressions of the application may call.
+    pub(crate) functions: Functions,
     /// The highest of the branches' `asks`.
     pub(crate) asks: usize,
 }
@@ -87,6 +90,8 @@ pub(crate) struct CompiledRule {
     pub batch_size: usize,
     pub expires_after: Option<Duration>,
     pub enabled: bool,
+    /// A query finds its matches, elsewhere; it has no branches.
+    pub queried: bool,
     /// How long it may take for one event batch.
     pub timeout: Duration,
     /// Which filter plan holds the filters of its subscriptions, if they may have any.
@@ -122,6 +127,8 @@ pub(crate) enum Fill {
     Event(Expression),
     /// At the match, since the subscription may have changed by the time of delivery.
     Captured(Expression),
+    /// At the match, by the column at this place of the rule's query.
+    Queried(usize),
     /// There is nothing to fill it with.
     Default,
 }
@@ -185,6 +192,8 @@ pub struct RuleExplanation {
     pub rule: Name,
     /// Its alternatives; a subscription that several of them find is matched once.
     pub branches: Vec<BranchExplanation>,
+    /// How its query is run, in the words of the store, if it has one.
+    pub query: Vec<String>,
     /// What its author should know.
     pub warnings: Vec<String>,
 }
@@ -211,6 +220,10 @@ pub struct BranchExplanation {
 impl std::fmt::Display for RuleExplanation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: ", self.rule)?;
+        if !self.query.is_empty() {
+            let steps: Vec<&str> = self.query.iter().map(|line| line.trim_start()).collect();
+            return write!(f, "runs its query for each event batch: {}", steps.join("; "));
+        }
         for (at, branch) in self.branches.iter().enumerate() {
             if at > 0 {
                 f.write_str("; or ")?;
@@ -256,7 +269,28 @@ impl RuleSet {
     /// # Errors
     /// Every problem in every expression, with the path of the rule and the position in the expression.
     pub fn compile(application: &Application) -> Result<RuleSet, Vec<Problem>> {
+        RuleSet::compile_with_queries(application, &|_| None)
+    }
+
+    /// As [`RuleSet::compile`], with the fields of the notification that the query of a rule gives, in the order of
+    /// [`Told::given`](crate::shard::Told::given). For a rule of which nothing is known, every field is taken to be given.
+    ///
+    /// # Errors
+    /// As [`RuleSet::compile`].
+    pub fn compile_with_queries(
+        application: &Application,
+        columns: &dyn Fn(&Name) -> Option<Vec<Name>>,
+    ) -> Result<RuleSet, Vec<Problem>> {
         let mut problems = Vec::new();
+        let functions = Functions::compile(&application.functions).unwrap_or_else(|found| {
+            problems.extend(found);
+            Functions::default()
+        });
+        // Where there are problems with functions, that rules miss them is none.
+        let is_missing = |problem: &Problem| {
+            let defined = |name: &Name| problem.message == format!("there is no function `{name}`");
+            application.functions.keys().any(defined)
+        };
         let classes = application.subscriptions.iter().map(|(name, class)| ClassPlan {
             name: name.clone(),
             fields: class.fields.clone(),
@@ -276,12 +310,13 @@ impl RuleSet {
             events: events.collect(),
             branches: 0,
             filters: Vec::new(),
+            functions,
             asks: 0,
         };
         for (name, rule) in &application.rules {
-            match compile_rule(application, name, rule, &set) {
+            match compile_rule(application, name, rule, &set, columns) {
                 Ok(rule) => set.add(rule),
-                Err(found) => problems.extend(found),
+                Err(found) => problems.extend(found.into_iter().filter(|problem| !is_missing(problem))),
             }
         }
         if problems.is_empty() { Ok(set) } else { Err(problems) }
@@ -397,7 +432,7 @@ impl RuleSet {
                 }
                 _ => problem,
             };
-            match filter::compile(filter, &plan.fields) {
+            match filter::compile_with(filter, &plan.fields, &self.functions) {
                 Ok(compiled) => Ok((&plan.event, compiled)),
                 Err(problems) => Err(problems.into_iter().map(several).collect()),
             }
@@ -468,7 +503,7 @@ impl CompiledRule {
                     .to_owned(),
             );
         }
-        RuleExplanation { rule: self.name.clone(), branches, warnings }
+        RuleExplanation { rule: self.name.clone(), branches, query: Vec::new(), warnings }
     }
 }
 
@@ -482,6 +517,7 @@ fn compile_rule(
     name: &Name,
     rule: &Rule,
     set: &RuleSet,
+    columns: &dyn Fn(&Name) -> Option<Vec<Name>>,
 ) -> Result<CompiledRule, Vec<Problem>> {
     let missing = |what: &str, class: &Name, field: &str| {
         vec![Problem::at(format!("rules.{name}.{field}"), format!("there is no {what} class `{class}`"))]
@@ -491,8 +527,12 @@ fn compile_rule(
     let class = class.ok_or_else(|| missing("subscription", &rule.subscription, "subscription"))?;
     let notification =
         application.notifications.get(&rule.notify).ok_or_else(|| missing("notification", &rule.notify, "notify"))?;
-    let scope =
-        Scope { event: event.fields.clone(), subscription: set.classes[class].fields.clone(), variables: Vec::new() };
+    let scope = Scope {
+        event: event.fields.clone(),
+        subscription: set.classes[class].fields.clone(),
+        functions: set.functions.clone(),
+        variables: Vec::new(),
+    };
     let mut problems = Vec::new();
     let mut at = |path: String, found: Vec<Problem>| {
         problems.extend(found.into_iter().map(|problem| Problem { path: path.clone(), ..problem }));
@@ -510,7 +550,18 @@ fn compile_rule(
         }
     }
     let mut fields = Vec::with_capacity(notification.fields.len());
-    for field in notification.fields.iter() {
+    let queried = rule.sql.is_some();
+    let columns = queried.then(|| columns(name)).flatten();
+    for (place, field) in notification.fields.iter().enumerate() {
+        let column = match &columns {
+            Some(columns) => columns.iter().position(|column| *column == field.name),
+            None if queried && !rule.with.contains_key(&field.name) => Some(place),
+            None => None,
+        };
+        if let Some(column) = column {
+            fields.push((field.clone(), Fill::Queried(column)));
+            continue;
+        }
         let path = format!("rules.{name}.with.{}", field.name);
         match fill(field, rule.with.get(&field.name).map(String::as_str), &scope) {
             Ok(fill) => fields.push((field.clone(), fill)),
@@ -522,7 +573,7 @@ fn compile_rule(
     }
     Ok(CompiledRule {
         name: name.clone(),
-        source: rule.when.clone(),
+        source: rule.sql.as_ref().or(rule.when.as_ref()).cloned(),
         on: rule.on.clone(),
         class,
         notify: rule.notify.clone(),
@@ -532,7 +583,8 @@ fn compile_rule(
         enabled: rule.enabled && rule.schedule.is_none(),
         timeout: rule.timeout,
         filters: None,
-        branches: branches(predicate.as_ref(), &scope),
+        queried,
+        branches: if queried { Vec::new() } else { branches(predicate.as_ref(), &scope) },
         predicate,
         first_branch: 0,
         fields,

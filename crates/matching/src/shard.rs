@@ -31,6 +31,10 @@ use crate::{
     rule::{Branch, CompiledRule, Range, RuleNumber, RuleSet},
 };
 
+mod told; // matches that were found by a query
+
+pub use told::Told;
+
 /// Looks into the index that each change pays for the sweep that takes removed subscriptions out.
 const LOOKS_PER_CHANGE: usize = 128;
 
@@ -95,6 +99,8 @@ pub struct Run<'a> {
     pub(crate) keys: KeySlice<'a>,
     /// The event, as a row of its class in the rule set's version.
     pub event: &'a [Value],
+    /// What the rule's query gave, if it has one; then there is one slot.
+    pub(crate) given: &'a [Value],
     pub(crate) rules: &'a RuleSet,
     pub(crate) table: &'a Table,
     channels: &'a [Name],
@@ -248,7 +254,7 @@ impl Shard {
         }
         let mut taken = Vec::new();
         for book in &rules.classes[class].filters {
-            match self.books[*book].take(filter, &rules.filters[*book].fields) {
+            match self.books[*book].take(filter, &rules.filters[*book].fields, &rules.functions) {
                 Ok(number) => taken.push((*book, number)),
                 Err(problems) => {
                     taken
@@ -685,6 +691,7 @@ impl<'a> Occasion<'a> {
                 slots,
                 keys,
                 event: self.event,
+                given: &[],
                 rules: self.rules,
                 table: self.table,
                 channels: &self.shard.channels,

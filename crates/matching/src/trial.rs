@@ -69,6 +69,12 @@ impl RuleSet {
     pub fn try_rule(&self, rule: RuleNumber, event: &[Value], subscription: &Witness) -> Trial {
         let rule = self.rule(rule);
         let mut conditions = Vec::new();
+        if rule.queried {
+            let trouble = "a query is run over a whole event batch and all subscriptions, not tried on one of each";
+            let text = rule.source.clone().unwrap_or_default();
+            let verdict = Verdict::Error;
+            conditions.push(Condition { text, verdict, trouble: Some(trouble.to_owned()), values: Vec::new() });
+        }
         if let Some(predicate) = &rule.predicate {
             self.conditions(rule, predicate, event, subscription, &mut conditions);
         }

@@ -7,9 +7,15 @@ use fastrand::Rng;
 use serde_json::{Value as Json, json};
 use tocsin_matching::{
     datum::Trouble,
-    filter::{CompiledFilter, compile, jmespath::Query},
+    defined::Functions,
+    filter::{
+        CompiledFilter, compile, compile_with,
+        index::{Desk, FilterIndex},
+        jmespath::Query,
+    },
 };
 use tocsin_model::{
+    application::Function,
     field::{Field, FieldType, Fields, Row},
     filter::{Dialect, Filter},
     problem::Problem,
@@ -212,7 +218,28 @@ fn row(fields: &Fields, event: &Json) -> Row {
 }
 
 fn filter(text: &str, fields: &Fields) -> Result<CompiledFilter, Vec<Problem>> {
-    compile(&Filter::new(Dialect::Jmespath, text), fields)
+    compile_with(&Filter::new(Dialect::Jmespath, text), fields, &functions())
+}
+
+/// Functions of an application.
+fn functions() -> Functions {
+    let function = |name: &str, parameters: &[&str], expression: &str| {
+        let parameters = parameters.iter().map(|name| name.parse().expect("a name")).collect();
+        (name.parse().expect("a name"), Function { description: None, parameters, expression: expression.to_owned() })
+    };
+    let functions = [
+        function("urgent", &["text"], "text.contains_ci('ab') || text.startsWith('x')"),
+        function("either", &["value", "one", "other"], "value == one || value == other"),
+        function("at_most", &["value", "most"], "!(value > most)"),
+        function("in_january", &["time"], "time.getMonth() == 0"),
+        function("absent", &["value"], "value == null"),
+        function("any_short", &["list"], "list.exists(item, size(item) < 2)"),
+        function("maybe", &["value"], "value == 1 ? null : value == 2"),
+        function("doubled", &["value"], "value + value"),
+        function("made", &["value"], "[value, [duration('90s'), b'a', 1u, optional.of(2)], {'k': double('NaN')}]"),
+        function("seven", &[], "7"),
+    ];
+    Functions::compile(&functions.into_iter().collect()).expect("functions")
 }
 
 /// Whether a filter matches an event, by its evaluator; what the index asks must agree.
@@ -266,10 +293,8 @@ fn an_event_without_data_matches_every_filter() {
         let fields = class(false);
         let row = row(&fields, &event);
         let filter = filter(text, &class(required)).expect("a filter");
-        let asked = filter.condition().holds(&row);
-        let holds = filter.holds(&row).expect("few steps");
-        assert!(asked || !holds);
-        holds
+        assert_eq!(filter.matches_empty(), !required);
+        filter.holds(&row).expect("few steps")
     };
     for text in ["place == 'BC'", "contains_ci(title, 'x')", "`false`", "tags[?@ == 'x']"] {
         assert!(holds(false, text, json!({})), "{text}");
@@ -391,6 +416,54 @@ fn what_cannot_work_is_refused_with_its_place() {
 }
 
 #[test]
+fn functions_of_the_application_are_called() {
+    let event = json!({
+        "title": "xy", "magnitude": 2.5, "depth": 4, "at": "2026-01-31T23:30:00Z", "tags": ["abc", "d"],
+        "detail": {"n": 1, "at": "2026-01-31T23:30:00Z"}
+    });
+    for (text, expected) in [
+        ("urgent(title)", true),
+        ("urgent('CAB')", true),
+        ("!urgent('c')", true),
+        ("either(magnitude, `2.5`, `3`)", true),
+        ("either(place, 'a', 'b')", false),
+        ("!either(place, 'a', 'b')", true),
+        ("at_most(depth, `4`) && !at_most(depth, `3.5`)", true),
+        // A field is an instant in CEL, text below a field is not.
+        ("in_january(at)", true),
+        ("in_january(detail.at)", false),
+        ("!in_january(detail.at)", false),
+        // What is missing is null, and null is an error where CEL says so.
+        ("absent(place) && absent(detail.nothing)", true),
+        ("urgent(place)", false),
+        ("!urgent(place)", false),
+        ("title == 'xy' || urgent(place)", true),
+        ("tags[?urgent(@)]", true),
+        ("any_short(tags)", true),
+        // What it gives is a value as any other.
+        ("doubled(depth) == `8` && doubled(title) == 'xyxy'", true),
+        ("doubled('')", false),
+        ("sort_by(tags, &doubled(@))[0] == 'abc'", true),
+        ("seven() > `6`", true),
+        ("to_string(made('x')) == '[\"x\",[90,\"YQ==\",1,2],{\"k\":null}]'", true),
+        ("maybe(detail.n)", false),
+        ("!maybe(detail.n)", true),
+    ] {
+        assert_eq!(matches(text, &event), expected, "{text}");
+    }
+    let check = |text: &str, expected: &str| {
+        let problems = filter(text, &class(true)).expect_err(text);
+        assert_eq!(problems[0].to_string(), expected, "{text}");
+    };
+    check("urgnt(title)", "1:1: there is no function `urgnt`; did you mean `urgent`?");
+    check("title && urgent()", "1:10: `urgent` does not take 0 arguments; write `urgent(text)`");
+    // An index answers what the function asks.
+    let exact = |text: &str| filter(text, &class(true)).expect("a filter").is_exact();
+    assert!(exact("urgent(title) && either(place, 'a', `null`) && at_most(magnitude, `3`)"));
+    assert!(!exact("doubled(title)"));
+}
+
+#[test]
 fn bombs_are_refused_or_stopped() {
     let fields = class(true);
     for (text, expected) in [
@@ -483,7 +556,19 @@ fn random_filter(rng: &mut Rng, depth: usize) -> String {
     let text_fields = ["title", "place"];
     let dynamic = ["detail.x", "detail.y", "detail.x.z", "tags.x"];
     let texts = ["'a'", "'ab'", "''", "'B'"];
-    match rng.usize(0..19) {
+    match rng.usize(0..22) {
+        19 | 20 => {
+            let place = one(rng, &["title", "magnitude", "at", "tags", "felt", "detail.x", "'ab'", "`1`", "`null`"]);
+            match rng.usize(0..7) {
+                0 => format!("urgent({place})"),
+                1 => format!("either({place}, 'a', {})", one(rng, &["'ab'", "`1`", "title", "`null`"])),
+                2 => format!("at_most({place}, {})", one(rng, &["`1`", "depth", "'a'"])),
+                3 => format!("in_january({place})"),
+                4 => format!("absent({place})"),
+                5 => format!("maybe({place})"),
+                _ => format!("any_short({place}) || doubled({place}) == `2`"),
+            }
+        }
         0 => one(rng, &["title", "magnitude", "felt", "at", "tags", "detail", "detail.x", "`0`", "''", "@"]),
         1 => format!("{} {} {}", one(rng, &text_fields), one(rng, &["==", "!="]), one(rng, &texts)),
         2 | 3 => {
@@ -579,6 +664,10 @@ fn conditions_are_necessary_and_sufficient_where_they_say_so() {
             }
             let row = row(&fields, &event);
             let holds = filter.holds(&row).expect("few steps");
+            if filter.matches_empty() && row.iter().all(Value::is_null) {
+                assert!(holds, "seed {seed}: {text} of an event without any value");
+                continue;
+            }
             let asked = filter.condition().holds(&row);
             assert!(asked || !holds, "seed {seed}: {text}\n  of {event}: {:?} is not necessary", filter.condition());
             let exact = filter.is_exact();
@@ -592,6 +681,47 @@ fn conditions_are_necessary_and_sufficient_where_they_say_so() {
     if all.get() > 1000 {
         assert!(exact.get() * 3 > all.get(), "{} of {} are exact", exact.get(), all.get());
     }
+}
+
+#[test]
+fn the_index_finds_what_the_evaluator_does() {
+    with_seeds(60, |seed| {
+        let mut rng = Rng::with_seed(seed);
+        let fields = class(rng.bool());
+        let filters: Vec<(String, CompiledFilter)> = (0..40)
+            .map(|_| {
+                let depth = rng.usize(0..3);
+                let text = random_filter(&mut rng, depth);
+                let filter =
+                    filter(&text, &fields).unwrap_or_else(|problems| panic!("seed {seed}: {text}: {problems:?}"));
+                (text, filter)
+            })
+            .collect();
+        let mut index = FilterIndex::new();
+        for (number, (_, filter)) in filters.iter().enumerate() {
+            index.insert(number as u32, filter);
+        }
+        // Some go again.
+        let gone: Vec<bool> = filters.iter().map(|_| rng.u8(0..4) == 0).collect();
+        for (number, (_, filter)) in filters.iter().enumerate().filter(|(number, _)| gone[*number]) {
+            index.remove(number as u32, filter);
+        }
+        let mut desk = Desk::new();
+        for round in 0..8 {
+            let mut event = if round == 0 { json!({}) } else { random_event(&mut rng) };
+            if fields[0].required {
+                event.as_object_mut().expect("an object").entry("title").or_insert(json!("ab"));
+            }
+            let row = row(&fields, &event);
+            let mut found = Vec::new();
+            index.matching(&row, &mut desk, &mut found);
+            found.sort_unstable();
+            let holds = |number: &u32| !gone[*number as usize] && filters[*number as usize].1.holds(&row) == Ok(true);
+            let expected: Vec<u32> = (0..filters.len() as u32).filter(holds).collect();
+            let text = |numbers: &[u32]| numbers.iter().map(|at| filters[*at as usize].0.clone()).collect::<Vec<_>>();
+            assert_eq!(text(&found), text(&expected), "seed {seed}: {event}");
+        }
+    });
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use tocsin_matching::{
     check::{Scope, compile, compile_predicate},
     datum::Trouble,
+    defined::Functions,
     evaluate::evaluate,
 };
 use tocsin_model::{
@@ -24,6 +25,7 @@ fn fields(list: &[(&str, FieldType)]) -> Fields {
 fn scope() -> Scope {
     use FieldType::*;
     Scope {
+        functions: Functions::default(),
         variables: Vec::new(),
         event: fields(&[
             ("place", String),

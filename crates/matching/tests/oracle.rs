@@ -99,6 +99,7 @@ fn application(rules: &[(String, &str)]) -> Application {
         events: [(name("thing"), EventClass { fields: event_fields(), description: None })].into(),
         subscriptions: classes.into_iter().zip([class(vec![Dialect::Cel]), class(Vec::new())]).collect(),
         notifications: [(name("told"), notification)].into(),
+        functions: BTreeMap::new(),
         rules: rules.collect(),
         ..Application::new(name("app"))
     }

@@ -13,7 +13,7 @@ use tocsin_matching::{
 };
 use tocsin_model::{
     application::{
-        Application, ContentTemplates, EventClass, NotificationClass, Rule, SubscriptionClass, TemplateEngine,
+        Application, ContentTemplates, EventClass, Function, NotificationClass, Rule, SubscriptionClass, TemplateEngine,
     },
     event::{EventBatch, EventPacker},
     field::{Field, FieldType, Fields},
@@ -73,6 +73,7 @@ fn application(when: &str, with: &[(&str, &str)]) -> Application {
             },
         )]
         .into(),
+        functions: BTreeMap::new(),
         rules: [(name("near"), rule)].into(),
         ..Application::new(name("quakes"))
     }
@@ -153,6 +154,37 @@ fn every_problem_of_every_expression_is_reported() {
         1:1: rules.near.with.above: the expression gives a string, and the field is a number; convert it with `double(...)`
         1:1: rules.near.with.most: the expression gives a number, and the field is an integer; convert it with `int(...)`"#]]
     .assert_eq(&text.join("\n"));
+}
+
+#[test]
+fn rules_call_functions_of_the_application() {
+    let function = |parameters: &[&str], expression: &str| Function {
+        description: None,
+        parameters: parameters.iter().map(|text| name(text)).collect(),
+        expression: expression.to_owned(),
+    };
+    let with = [("above", "above(event.magnitude, sub.magnitude)")];
+    let mut application = application("strong(event) && event.place == sub.place", &with);
+    application.functions = [
+        (name("strong"), function(&["magnitude"], "magnitude >= 5.0")),
+        (name("above"), function(&["one", "other"], "double(one - other)")),
+    ]
+    .into();
+    let explain = |application: &Application| RuleSet::compile(application).expect("rules").explain()[0].to_string();
+    let problems = |application: &Application| {
+        let problems = RuleSet::compile(application).expect_err("problems");
+        problems.iter().map(Problem::to_string).collect::<Vec<_>>().join("\n")
+    };
+    expect!["1:8: rules.near.when: `event` stands for the whole, which is not a value; name one of its fields, such as `event.place`"]
+        .assert_eq(&problems(&application));
+    let rule = application.rules.get_mut("near").expect("the rule");
+    rule.when = Some("strong(event.magnitude) && event.place == sub.place".to_owned());
+    expect!["near: only if strong(event.magnitude); looks up event.place == sub.place"]
+        .assert_eq(&explain(&application));
+    let strong = application.functions.get_mut("strong").expect("the function");
+    strong.expression = "magnitude >= five".to_owned();
+    expect!["1:14: functions.strong.expression: `five` is not known here; its parameters are magnitude"]
+        .assert_eq(&problems(&application));
 }
 
 fn batch(fields: &Fields, rows: &[&str]) -> EventBatch {

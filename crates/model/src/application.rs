@@ -26,6 +26,9 @@ pub struct Application {
     pub subscriptions: BTreeMap<Name, SubscriptionClass>,
     /// What can be told.
     pub notifications: BTreeMap<Name, NotificationClass>,
+    /// Functions of its own, for rules and filters.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub functions: BTreeMap<Name, Function>,
     /// Who cares about what.
     pub rules: BTreeMap<Name, Rule>,
     /// How it leaves.
@@ -120,6 +123,17 @@ pub struct TemplateParts {
     pub json: Option<String>,
 }
 
+/// A function that expressions of the application may call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Function {
+    /// What it computes.
+    pub description: Option<String>,
+    /// The names of what it takes, in order.
+    pub parameters: Vec<Name>,
+    /// What it gives, in CEL over its parameters.
+    pub expression: String,
+}
+
 /// Joins an event class to a subscription class.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Rule {
@@ -129,6 +143,8 @@ pub struct Rule {
     pub subscription: Name,
     /// The predicate over `event` and `sub`, in CEL. Without one every pair matches.
     pub when: Option<String>,
+    /// In place of a predicate, a query over the event batch and the subscriptions that gives the matches, in SQL.
+    pub sql: Option<String>,
     /// The notification class that it makes.
     pub notify: Name,
     /// How each of the notification's fields is computed, in CEL. A field without an expression takes the value of the
@@ -350,6 +366,7 @@ impl Rule {
             on,
             subscription,
             when: None,
+            sql: None,
             notify,
             with: BTreeMap::new(),
             description: None,
@@ -370,6 +387,7 @@ impl Application {
             events: BTreeMap::new(),
             subscriptions: BTreeMap::new(),
             notifications: BTreeMap::new(),
+            functions: BTreeMap::new(),
             rules: BTreeMap::new(),
             channels: BTreeMap::new(),
             sources: BTreeMap::new(),

@@ -66,6 +66,7 @@ pub const ATTRIBUTE_NAME_MAX: usize = 256;
 pub struct LdapFilter {
     root: Node,
     canonical: Box<str>,
+    ids: (Bound<String>, Bound<String>),
 }
 
 impl LdapFilter {
@@ -76,7 +77,7 @@ impl LdapFilter {
     pub fn parse(text: &str) -> Result<LdapFilter, Vec<Problem>> {
         let root = normal::normal(parse::parse(text)?);
         let canonical = root.to_string().into();
-        Ok(LdapFilter { root, canonical })
+        Ok(LdapFilter { ids: root.ids(), root, canonical })
     }
 
     /// What it says of a subscriber.
@@ -89,14 +90,42 @@ impl LdapFilter {
         self.evaluate(entry) == Truth::True
     }
 
+    /// What each of the filters that it is a conjunction of says of a subscriber, with its text.
+    pub fn conjuncts(&self, entry: &Entry<'_>) -> Vec<(String, Truth)> {
+        let parts = match &self.root {
+            Node::And(parts) => parts.as_slice(),
+            root => std::slice::from_ref(root),
+        };
+        parts.iter().map(|part| (part.to_string(), part.evaluate(entry))).collect()
+    }
+
     /// Its text in normal form: without what says nothing, and in one order. Reading it gives the same filter.
     pub fn canonical(&self) -> &str {
         &self.canonical
     }
 
+    /// Whether it asks for an attribute of this name, or for what is within it.
+    pub fn asks_for(&self, name: &str) -> bool {
+        self.root.any_attribute(&|attribute| match attribute {
+            None => true,
+            Some(Attribute::Property(_)) => false,
+            Some(Attribute::Named(asked)) => {
+                asked.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name))
+                    && matches!(asked.as_bytes().get(name.len()), None | Some(b'.'))
+            }
+        })
+    }
+
+    /// Whether it asks for the channels of active devices.
+    pub fn asks_for_channels(&self) -> bool {
+        self.root.any_attribute(&|attribute| {
+            attribute.is_none_or(|attribute| *attribute == Attribute::Property(Property::Channel))
+        })
+    }
+
     /// Between which ids every subscriber that meets it lies.
-    pub fn ids(&self) -> (Bound<String>, Bound<String>) {
-        self.root.ids()
+    pub fn ids(&self) -> (Bound<&str>, Bound<&str>) {
+        (self.ids.0.as_ref().map(String::as_str), self.ids.1.as_ref().map(String::as_str))
     }
 }
 
@@ -132,6 +161,17 @@ enum Node {
     Or(Vec<Node>),
     Not(Box<Node>),
     Item(Item),
+}
+
+impl Node {
+    /// Whether one of the attributes is so; `None` stands for all of them.
+    fn any_attribute(&self, is: &dyn Fn(Option<&Attribute>) -> bool) -> bool {
+        match self {
+            Node::And(parts) | Node::Or(parts) => parts.iter().any(|part| part.any_attribute(is)),
+            Node::Not(part) => part.any_attribute(is),
+            Node::Item(item) => is(item.attribute.as_ref()),
+        }
+    }
 }
 
 /// One assertion about one attribute.

@@ -10,6 +10,7 @@ pub mod subscriber; // whom to tell: subscribers and their devices
 pub mod subscription; // what they care about
 pub mod filter; // their own predicates over events
 pub mod ldap; // predicates over subscribers: filters of LDAP
+pub mod segment; // some of the subscribers: a saved filter
 pub mod event; // what happened: packed batches of typed rows
 pub mod notification; // what is to be told: packed batches of columns
 pub mod content; // what a notification says, once it is formatted

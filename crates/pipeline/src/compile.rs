@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use tocsin_formatting::{Formatter, KnownVariables};
 use tocsin_matching::{
+    contains_ci, distance_km,
     notify::NotifyFields,
     rule::{RuleExplanation, RuleSet},
 };
@@ -13,7 +14,9 @@ use tocsin_model::{
     id::Name,
     problem::Problem,
     time::Timestamp,
+    value::Value,
 };
+use tocsin_store::queries::{HostFunction, QuerySet};
 
 /// One version of an application, ready to run.
 pub struct Compiled {
@@ -23,6 +26,8 @@ pub struct Compiled {
     pub version: u32,
     /// Its rules, compiled together.
     pub rules: Arc<RuleSet>,
+    /// Its rules in SQL, checked together.
+    pub queries: Arc<QuerySet>,
     /// The enabled rules that are evaluated by a schedule, each compiled by itself.
     pub scheduled: BTreeMap<Name, Arc<RuleSet>>,
     /// How each rule fills its notification's fields.
@@ -48,13 +53,15 @@ impl Compiled {
                 Err(found) => problems.extend(found),
             }
         }
-        match RuleSet::compile(&application) {
+        let (queries, found) = QuerySet::check(&application, QUERY_FUNCTIONS);
+        problems.extend(found);
+        match RuleSet::compile_with_queries(&application, &|rule| queries.columns(rule)) {
             Ok(rules) if problems.is_empty() => {
                 let rules = Arc::new(rules);
                 let of = |name: &Name| rules.number(name.as_str()).map(|rule| NotifyFields::of(&rules, rule));
                 let notify = application.rules.keys().filter_map(|name| Some((name.clone(), of(name)?))).collect();
                 let scheduled = scheduled(&application)?;
-                Ok(Compiled { application, version, rules, scheduled, notify, formatters })
+                Ok(Compiled { application, version, rules, queries: Arc::new(queries), scheduled, notify, formatters })
             }
             Ok(_) => Err(problems),
             Err(found) => {
@@ -104,10 +111,39 @@ impl Compiled {
             if let Some(rules) = self.scheduled.get(&explanation.rule) {
                 *explanation = rules.explain().swap_remove(0);
             }
+            if let Some((plan, warnings)) = self.queries.plan(&explanation.rule) {
+                explanation.query = plan.to_vec();
+                explanation.warnings.extend_from_slice(warnings);
+            }
         }
         found
     }
 }
+
+/// What queries may call beside the functions of the store, with the meaning that it has in CEL.
+const QUERY_FUNCTIONS: &[HostFunction] = &[
+    HostFunction {
+        name: "contains_ci",
+        arguments: 2,
+        call: |arguments| match arguments {
+            [Value::Text(text), Value::Text(needle)] => Ok(Value::Boolean(contains_ci(text, needle))),
+            _ => Err("takes two texts".to_owned()),
+        },
+    },
+    HostFunction {
+        name: "distance_km",
+        arguments: 4,
+        call: |arguments| {
+            let degrees = |at: usize| match arguments.get(at) {
+                Some(Value::Number(degrees)) => Ok(*degrees),
+                Some(Value::Integer(degrees)) => Ok(*degrees as f64),
+                _ => Err("takes four numbers: latitude, longitude, latitude, longitude".to_owned()),
+            };
+            let distance = distance_km(degrees(0)?, degrees(1)?, degrees(2)?, degrees(3)?);
+            distance.map(Value::Number).map_err(|trouble| trouble.to_string())
+        },
+    },
+];
 
 /// Compiles the scheduled rules, as rules of the events that they are evaluated over.
 fn scheduled(application: &Application) -> Result<BTreeMap<Name, Arc<RuleSet>>, Vec<Problem>> {

@@ -3,10 +3,12 @@
 //! The feed says what changed, not how: a follower looks at the present state, so following twice does no harm and a
 //! shard that is built from a scan may be caught up from before the scan.
 
+use parking_lot::Mutex;
 use tocsin_matching::shard::{Shard, Subject};
 use tocsin_model::id::{ChangeSequence, Name, SubscriptionId};
 use tocsin_store::{
     error::StoreError,
+    queries::QueryTables,
     records::{Changed, IndexedSubscription, Records},
 };
 
@@ -15,19 +17,21 @@ const PAGE: usize = 5_000;
 /// Changes read from the feed at a time.
 const CHANGES: usize = 1_000;
 
-/// A shard and the place in the change feed up to which it is true.
+/// A shard, the tables of queries, and the place in the change feed up to which they are true.
 pub(crate) struct FollowedShard {
     pub shard: Shard,
+    /// The same subscriptions for rules in SQL, if there are any. Nobody else looks at it: the lock is for a task that moves
+    /// from thread to thread.
+    pub queries: Option<Mutex<QueryTables>>,
     pub followed: ChangeSequence,
 }
 
-/// Fills an empty shard with the enabled subscriptions of an application. It is true as of some moment after
-/// `followed`, so catching up from there makes it exact.
+/// Fills an empty shard with the enabled subscriptions of an application. It is true as of some moment after its place
+/// in the feed, so catching up from there makes it exact.
 pub(crate) async fn build(
     records: &dyn Records,
     application: &Name,
-    mut shard: Shard,
-    followed: ChangeSequence,
+    mut empty: FollowedShard,
 ) -> Result<FollowedShard, StoreError> {
     let mut after = None;
     loop {
@@ -35,10 +39,10 @@ pub(crate) async fn build(
         let full = page.len() == PAGE;
         after = page.last().map(|subscription| subscription.id);
         for subscription in page {
-            put(&mut shard, application, &subscription);
+            empty.put(application, &subscription);
         }
         if !full {
-            return Ok(FollowedShard { shard, followed });
+            return Ok(empty);
         }
         tokio::task::yield_now().await;
     }
@@ -61,15 +65,13 @@ pub(crate) async fn catch_up(
         };
         for change in changes {
             match change.what {
-                Changed::Subscriptions(first, last) => {
-                    refresh(records, application, &mut followed.shard, first, last).await?
-                }
+                Changed::Subscriptions(first, last) => refresh(records, application, followed, first, last).await?,
                 Changed::Subscriber(number) => {
                     for id in records.subscriptions_of(number).await? {
-                        refresh(records, application, &mut followed.shard, id, id).await?;
+                        refresh(records, application, followed, id, id).await?;
                     }
                 }
-                Changed::Application(_) | Changed::ApiKey => {}
+                Changed::Application(_) | Changed::ApiKey | Changed::Segment(_) => {}
             }
         }
         followed.followed = last;
@@ -81,7 +83,7 @@ pub(crate) async fn catch_up(
 async fn refresh(
     records: &dyn Records,
     application: &Name,
-    shard: &mut Shard,
+    followed: &mut FollowedShard,
     first: SubscriptionId,
     last: SubscriptionId,
 ) -> Result<(), StoreError> {
@@ -92,31 +94,42 @@ async fn refresh(
         let mut expected = from;
         for subscription in &present {
             for gone in expected..subscription.id.0 {
-                shard.remove(SubscriptionId(gone));
+                followed.remove(SubscriptionId(gone));
             }
-            put(shard, application, subscription);
+            followed.put(application, subscription);
             expected = subscription.id.0 + 1;
         }
         for gone in expected..=to {
-            shard.remove(SubscriptionId(gone));
+            followed.remove(SubscriptionId(gone));
         }
         from = to + 1;
     }
     Ok(())
 }
 
-fn put(shard: &mut Shard, application: &Name, subscription: &IndexedSubscription) {
-    let subject = Subject {
-        id: subscription.id,
-        class: &subscription.class,
-        values: &subscription.values,
-        channel: subscription.channel.as_ref(),
-        filter: subscription.terms.filter.as_ref(),
-    };
-    if let Err(problem) = shard.put(subject) {
-        // It was checked when it was stored; a class that changed since may still make it unusable.
-        shard.remove(subscription.id);
-        metrics::counter!("match_unusable_subscriptions_total").increment(1);
-        tracing::warn!(%application, subscription = %subscription.id, %problem, "a subscription cannot be matched");
+impl FollowedShard {
+    fn put(&mut self, application: &Name, subscription: &IndexedSubscription) {
+        let subject = Subject {
+            id: subscription.id,
+            class: &subscription.class,
+            values: &subscription.values,
+            channel: subscription.channel.as_ref(),
+            filter: subscription.terms.filter.as_ref(),
+        };
+        if let Err(problem) = self.shard.put(subject) {
+            // It was checked when it was stored; a class that changed since may still make it unusable.
+            self.remove(subscription.id);
+            metrics::counter!("match_unusable_subscriptions_total").increment(1);
+            tracing::warn!(%application, subscription = %subscription.id, %problem, "a subscription cannot be matched");
+        } else if let Some(queries) = &mut self.queries {
+            queries.get_mut().put(subscription);
+        }
+    }
+
+    fn remove(&mut self, id: SubscriptionId) {
+        self.shard.remove(id);
+        if let Some(queries) = &mut self.queries {
+            queries.get_mut().remove(id);
+        }
     }
 }

@@ -16,6 +16,7 @@ pub mod versions; // old batches are read by the version that packed them
 
 mod follow_changes; // keeps the match index true to the records
 mod schedules; // clockwork: rules that are evaluated by a schedule
+mod run_queries; // rules in SQL, beside the index
 mod running; // an application's open channels and their workers
 mod upkeep; // clockwork: retention
 
@@ -184,7 +185,7 @@ impl Pipeline {
         for stored in self.flow.records.applications().await? {
             match self.flow.versions.get(&stored.name, stored.version).await? {
                 Some(compiled) => {
-                    let shard = match_events::build_shard(&self.flow, &stored.name, compiled.rules.clone()).await?;
+                    let shard = match_events::build_shard(&self.flow, &compiled).await?;
                     match self.prepare(&compiled) {
                         Ok(prepared) => {
                             self.open(compiled.clone(), prepared).await?;
@@ -244,7 +245,7 @@ impl Pipeline {
     async fn change_to(&self, compiled: Arc<Compiled>, prepared: Prepared) -> Result<(), RunError> {
         let _one_at_a_time = self.changing.lock().await;
         let name = compiled.application.name.clone();
-        let shard = match_events::build_shard(&self.flow, &name, compiled.rules.clone()).await?;
+        let shard = match_events::build_shard(&self.flow, &compiled).await?;
         self.open(compiled.clone(), prepared).await?;
         let (done, installed) = oneshot::channel();
         let install = Command::Install(compiled.clone(), Box::new(shard), done);

@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tocsin_matching::{
     cut::{CutBatch, NotificationCutter, RuleFailure},
     rule::RuleSet,
@@ -26,6 +27,7 @@ use tocsin_model::{
 use tocsin_store::{
     error::StoreError,
     journal::{Arrivals, ClaimedEvents, NewNotificationBatch, Step},
+    queries::QueryTables,
 };
 use tokio::{
     sync::{mpsc, oneshot},
@@ -37,7 +39,9 @@ use crate::{
     Flow,
     compile::Compiled,
     follow_changes::{self, FollowedShard},
-    keep_busy, schedules,
+    keep_busy,
+    run_queries::{self, Queried},
+    schedules,
 };
 
 /// A matcher that dies with its batches claimed loses them after this time.
@@ -181,7 +185,11 @@ impl Matcher {
                 }
             }
             let Matched { compiled, followed } = matched;
-            let (cut, unmatched) = keep_busy(|| match_all(&mut followed.shard, &readable));
+            let (queried, (cut, unmatched)) = keep_busy(|| {
+                let queried = run_queries::run(followed, &readable);
+                let matched = match_all(&mut followed.shard, &readable, &queried);
+                (queried, matched)
+            });
             for (events, _) in &readable {
                 match unmatched.get(&events.batch.id) {
                     Some(reason) => step.failed.push((events.claim, reason.clone())),
@@ -192,6 +200,8 @@ impl Matcher {
                 }
             }
             let (cut, failures) = cut;
+            let told = queried.iter().filter(|(batch, _)| !unmatched.contains_key(*batch));
+            step.firings.extend(told.flat_map(|(batch, firings)| run_queries::failed(compiled, *batch, firings, now)));
             step.batches.extend(cut.into_iter().map(|cut| new_batch(compiled, &compiled.rules, cut, oldest, now)));
             report_failures(compiled, &compiled.rules, &failures);
         }
@@ -252,11 +262,14 @@ impl Matcher {
 
     /// Publishes what the index holds.
     fn report(&self) {
+        let bytes = |followed: &FollowedShard| {
+            followed.shard.memory_bytes() as u64 + followed.queries.as_ref().map_or(0, |queries| queries.lock().bytes())
+        };
         let mut indexes = self.flow.indexes.lock();
         indexes.clear();
         for (name, matched) in &self.applications {
             let shard = &matched.followed.shard;
-            indexes.insert(name.clone(), (matched.compiled.version, shard.len() as u64, shard.memory_bytes() as u64));
+            indexes.insert(name.clone(), (matched.compiled.version, shard.len() as u64, bytes(&matched.followed)));
         }
     }
 }
@@ -266,7 +279,7 @@ async fn catch_up(flow: &Flow, name: &Name, matched: &mut Matched) -> Result<(),
     match follow_changes::catch_up(&*flow.records, name, &mut matched.followed).await {
         Err(StoreError::Missing(what)) => {
             tracing::warn!(application = %name, what, "the index fell behind the change feed and is built anew");
-            matched.followed = build_shard(flow, name, matched.compiled.rules.clone()).await?;
+            matched.followed = build_shard(flow, &matched.compiled).await?;
             follow_changes::catch_up(&*flow.records, name, &mut matched.followed).await
         }
         result => result,
@@ -274,9 +287,13 @@ async fn catch_up(flow: &Flow, name: &Name, matched: &mut Matched) -> Result<(),
 }
 
 /// Builds a shard from the records.
-pub(crate) async fn build_shard(flow: &Flow, name: &Name, rules: Arc<RuleSet>) -> Result<FollowedShard, StoreError> {
-    let before = *flow.records.newest_change().borrow();
-    follow_changes::build(&*flow.records, name, Shard::new(rules), before).await
+pub(crate) async fn build_shard(flow: &Flow, compiled: &Compiled) -> Result<FollowedShard, StoreError> {
+    let empty = FollowedShard {
+        followed: *flow.records.newest_change().borrow(),
+        shard: Shard::new(compiled.rules.clone()),
+        queries: QueryTables::open(compiled.queries.clone())?.map(Mutex::new),
+    };
+    follow_changes::build(&*flow.records, &compiled.application.name, empty).await
 }
 
 /// The fields that a batch was packed with; the inner error says why nobody can know.
@@ -295,7 +312,11 @@ type Cut = (Vec<CutBatch>, Vec<RuleFailure>);
 
 /// Matches batches, and says which of them could not be and why. Nothing of those is cut: what they matched before the
 /// trouble would be told again when they are matched again. So the others are then matched anew.
-fn match_all(shard: &mut Shard, batches: &[(&ClaimedEvents, Fields)]) -> (Cut, BTreeMap<EventBatchId, String>) {
+fn match_all(
+    shard: &mut Shard,
+    batches: &[(&ClaimedEvents, Fields)],
+    queried: &Queried,
+) -> (Cut, BTreeMap<EventBatchId, String>) {
     let mut unmatched = BTreeMap::new();
     'anew: loop {
         let mut cutter = NotificationCutter::new();
@@ -304,7 +325,13 @@ fn match_all(shard: &mut Shard, batches: &[(&ClaimedEvents, Fields)]) -> (Cut, B
             if unmatched.contains_key(&batch.id) {
                 continue;
             }
-            let matched = catch_unwind(AssertUnwindSafe(|| shard.match_batch(batch, fields, &mut cutter)));
+            let matched = catch_unwind(AssertUnwindSafe(|| {
+                shard.match_batch(batch, fields, &mut cutter)?;
+                match queried.get(&batch.id) {
+                    Some(firings) => run_queries::tell(shard, batch, fields, firings, &mut cutter),
+                    None => Ok(()),
+                }
+            }));
             let reason = match matched {
                 Ok(Ok(())) => continue,
                 Ok(Err(damaged)) => damaged.to_string(),
@@ -409,7 +436,7 @@ mod tests {
         let batches = [batch(1, whole.clone()), batch(2, cut_short), batch(3, whole)];
         let batches: Vec<_> = batches.iter().map(|events| (events, fields.clone())).collect();
 
-        let ((cut, failures), unmatched) = match_all(&mut shard, &batches);
+        let ((cut, failures), unmatched) = match_all(&mut shard, &batches, &Queried::new());
         assert_eq!(unmatched.into_keys().collect::<Vec<_>>(), [EventBatchId(2)]);
         assert!(failures.is_empty());
         let told: Vec<u64> =

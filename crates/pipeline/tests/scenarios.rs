@@ -8,7 +8,7 @@ use std::{
 use expect_test::expect;
 use tocsin_model::{id::NotificationId, receipt::Outcome};
 use tocsin_pipeline::PipelineOptions;
-use tocsin_store::journal::Journal;
+use tocsin_store::journal::{FiringFilter, Journal};
 use tocsin_testkit::{Moment, Scenario, check};
 
 const QUAKES: &str = r#"
@@ -452,4 +452,90 @@ async fn told_the_truth(scenario: &Scenario, seen: &str, context: &str) {
         }
         assert!(closed.values().all(|count| *count == 1), "closed twice or never: {context}");
     }
+}
+
+const SHOP: &str = r#"
+application: shop
+events:
+  trade: { fields: { symbol: string, price: number, size: integer } }
+subscriptions:
+  watch: { fields: { symbol: string, least: { type: number, default: 0 } } }
+notifications:
+  summary:
+    fields: { symbol: string, turnover: number, trades: integer, least: number }
+    content: { templates: { base: { subject: "{{ symbol }}: {{ trades }} trades, {{ turnover }} (from {{ least }})" } } }
+rules:
+  turnover:
+    on: trade
+    subscription: watch
+    notify: summary
+    with: { least: sub.least }
+    sql: |
+      SELECT max(e._event) AS _event, w._subscription, sum(e.price * e.size) AS turnover, count(*) AS trades
+      FROM events e JOIN watch w ON w.symbol = e.symbol
+      GROUP BY w._subscription HAVING sum(e.price * e.size) >= w.least
+channels:
+  email: { protocol: smtp, options: { host: localhost, from: t@example.org }, retry: { delays: [1m, 5m, 1h], jitter: 0% } }
+  web: { protocol: http, retry: [] }
+"#;
+
+#[tokio::test(start_paused = true)]
+async fn a_query_tells_of_a_batch_as_a_whole_and_sees_each_change() {
+    check(
+        SHOP,
+        r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscriber bob web=https://bob.example/hook
+           08:00 subscribe alice watch {"symbol": "AB"}
+           08:00 subscribe alice watch {"symbol": "AB", "least": 1000}
+           08:00 subscribe bob watch {"symbol": "CD"}
+           08:30 event trade {"symbol": "AB", "price": 10, "size": 2} {"symbol": "CD", "price": 1, "size": 1} {"symbol": "AB", "price": 5, "size": 1}
+           08:40 disable alice
+           08:41 event trade {"symbol": "AB", "price": 10, "size": 2}
+           08:42 enable alice
+           08:43 event trade {"symbol": "AB", "price": 10, "size": 200}
+           08:44 crash
+           08:45 event trade {"symbol": "CD", "price": 3, "size": 1}
+           09:00 report"#,
+        expect![[r#"
+            08:30:00 email alice@example.org n-1-0: AB: 2 trades, 25.0 (from 0.0) -> delivered
+            08:30:00 web https://bob.example/hook n-2-0: CD: 1 trades, 1.0 (from 0.0) -> delivered
+            08:43:00 email alice@example.org n-3-0: AB: 1 trades, 2000.0 (from 0.0) -> delivered
+            08:43:00 email alice@example.org n-3-1: AB: 1 trades, 2000.0 (from 1000.0) -> delivered
+            08:44:00 crash
+            08:45:00 web https://bob.example/hook n-4-0: CD: 1 trades, 3.0 (from 0.0) -> delivered
+            09:00:00 events 6 notifications 5 open 0 suspended 0"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_query_that_fails_harms_no_other_rule_and_is_listed() {
+    let broken = SHOP.replace("count(*) AS trades", "count(*) AS trades, json(e.symbol) AS symbol").replace(
+        "rules:\n",
+        "rules:\n  plain: { on: trade, subscription: watch, when: event.symbol == sub.symbol, notify: summary }\n",
+    );
+    let mut scenario = Scenario::new(&[&broken]).await;
+    let transcript = scenario
+        .run(
+            r#"08:00 subscriber alice email=alice@example.org
+               08:00 subscribe alice watch {"symbol": "AB"}
+               08:30 event trade {"symbol": "AB", "price": 10, "size": 2}
+               09:00 report"#,
+        )
+        .await;
+    expect![[r#"
+        08:30:00 email alice@example.org n-1-0: AB: trades, (from ) -> delivered
+        09:00:00 events 1 notifications 1 open 0 suspended 0"#]]
+    .assert_eq(&transcript);
+    let firings = scenario.journal().firings(&FiringFilter::default(), 0, 10).await.expect("firings");
+    let told: Vec<String> = firings
+        .iter()
+        .map(|firing| format!("{} {} {} {}", firing.rule, firing.first, firing.status.name(), firing.reason))
+        .collect();
+    expect![[r#"
+        [
+            "turnover eb-1 failed malformed JSON",
+        ]
+    "#]]
+    .assert_debug_eq(&told);
 }

@@ -14,6 +14,7 @@ pub mod rules; // rules tried on events
 pub mod schedules; // when what is due
 pub mod status;
 pub mod subscribers; // whom to tell
+pub mod segments; // some of them, by a saved filter
 pub mod subscriptions; // what they care about
 pub mod trace; // one thing's whole story // how it all does; whether it is ready
 
@@ -72,6 +73,7 @@ pub struct Service {
     applying: tokio::sync::Mutex<()>,
     readiness: status::Probe,
     imports: tokio::sync::Semaphore,
+    surveys: tokio::sync::Semaphore,
     rule_tests: tokio::sync::Semaphore,
 }
 
@@ -97,6 +99,7 @@ impl Service {
             applying: tokio::sync::Mutex::new(()),
             readiness: status::Probe::default(),
             imports: tokio::sync::Semaphore::new(imports::CONCURRENT_MAX),
+            surveys: tokio::sync::Semaphore::new(segments::SURVEYS_MAX),
             rule_tests: tokio::sync::Semaphore::new(rules::CONCURRENT_MAX),
         }))
     }

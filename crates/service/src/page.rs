@@ -46,7 +46,8 @@ pub fn limit(wanted: Option<usize>) -> Result<usize, ServiceError> {
     }
 }
 
-fn cursor(key: &str) -> String {
+/// The cursor behind a key.
+pub(crate) fn cursor(key: &str) -> String {
     URL_SAFE_NO_PAD.encode(key)
 }
 

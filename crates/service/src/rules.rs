@@ -375,6 +375,10 @@ fn tested(compiled: &Compiled, rule: Option<&serde_json::Value>) -> Result<Teste
             ]));
         }
     };
+    if rule.sql.is_some() {
+        let problem = Problem::at(path, "is a query, which is run over whole event batches");
+        return Err(ServiceError::Invalid(vec![problem.hint("try its `SELECT` on a copy of the application")]));
+    }
     let (on, class, time) = (rule.on.clone(), rule.subscription.clone(), rule.timeout);
     application.rules.insert(name.clone(), rule);
     let rules = RuleSet::compile(&application).map_err(|problems| {

@@ -5,6 +5,8 @@
 pub mod journal; // the port of the flow: event batches, notification batches, work items, receipts
 pub mod records; // the port of the system of record: applications, subscribers, subscriptions, keys
 
+pub mod queries; // rules in SQL: typed tables, and the engine that runs queries over them
+
 pub mod memory; // both ports in memory, for tests and trials
 pub mod sqlite; // both ports on SQLite, a file each: the default
 

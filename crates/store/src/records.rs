@@ -1,11 +1,14 @@
-//! The port of the system of record: applications, subscribers, subscriptions, keys, and the feed of their changes.
+//! The port of the system of record: applications, subscribers, segments, subscriptions, keys, and the feed of their
+//! changes.
 
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use tocsin_model::{
     id::{ChangeSequence, Name, SubscriberId, SubscriberNumber, SubscriptionId},
+    ldap::LdapFilter,
     schedule::{MissedPolicy, Schedule},
+    segment::Segment,
     subscriber::{Device, DeviceState, Profile, Subscriber},
     subscription::{Subscription, Terms},
     time::Timestamp,
@@ -106,6 +109,60 @@ pub struct NewSubscriber {
     pub devices: Option<Vec<(Name, Device)>>,
 }
 
+/// A segment that asks to be stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewSegment {
+    /// Its name; an existing one is replaced.
+    pub name: Name,
+    /// See [`Segment`].
+    pub description: Option<String>,
+    /// See [`Segment`]. It was read as a filter before.
+    pub filter: Box<str>,
+}
+
+impl NewSegment {
+    /// What is stored where there was none.
+    pub(crate) fn first(self, now: Timestamp) -> Segment {
+        let NewSegment { name, description, filter } = self;
+        Segment { name, description, filter, created_at: now, updated_at: now, revision: 1 }
+    }
+
+    /// What is stored over an old one.
+    pub(crate) fn over(self, old: &Segment, now: Timestamp) -> Segment {
+        Segment { created_at: old.created_at, revision: old.revision + 1, ..self.first(now) }
+    }
+}
+
+/// How far a survey goes: to the first of these bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SurveyBounds {
+    /// Most subscribers that it looks at; at least one.
+    pub looks: u64,
+    /// Most members that it counts; at least one.
+    pub members: u64,
+    /// How many of the members it gives whole.
+    pub kept: usize,
+}
+
+impl SurveyBounds {
+    pub(crate) fn are_reached(&self, survey: &Survey) -> bool {
+        survey.looked_at >= self.looks || survey.members >= self.members
+    }
+}
+
+/// Some of the subscribers, in the order of their ids, held against a filter.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Survey {
+    /// How many of them meet it.
+    pub members: u64,
+    /// The first of those.
+    pub found: Vec<Subscriber>,
+    /// How many were looked at. Those of whom the filter's conditions on the id tell are passed over.
+    pub looked_at: u64,
+    /// The last one looked at, if a bound was reached; the survey goes on after it.
+    pub reached: Option<SubscriberId>,
+}
+
 /// What is wanted of a list of subscribers or subscriptions; conditions are joined by and.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SubscriberFilter {
@@ -159,6 +216,8 @@ pub enum Changed {
     Subscriptions(SubscriptionId, SubscriptionId),
     /// An API key was made or removed.
     ApiKey,
+    /// A segment was made, changed or removed.
+    Segment(Name),
 }
 
 /// A subscription as the match index wants it: only those that may fire.
@@ -305,6 +364,24 @@ pub trait Records: Send + Sync + 'static {
     /// Removes one device. Gives the subscriber as it is then.
     async fn remove_device(&self, id: &SubscriberId, name: &Name, now: Timestamp) -> Result<Subscriber, StoreError>;
 
+    // Segments
+
+    /// Stores a segment.
+    async fn put_segment(&self, new: NewSegment, expect: Expect, now: Timestamp) -> Result<Segment, StoreError>;
+    /// One segment.
+    async fn segment(&self, name: &Name) -> Result<Option<Segment>, StoreError>;
+    /// Up to `limit` in the order of their names, after `after`.
+    async fn segments(&self, after: Option<&Name>, limit: usize) -> Result<Vec<Segment>, StoreError>;
+    /// Removes a segment.
+    async fn remove_segment(&self, name: &Name, expect: Expect, now: Timestamp) -> Result<(), StoreError>;
+    /// Looks for those who meet a filter, after `after`, up to a bound. Its cost grows with those looked at.
+    async fn survey(
+        &self,
+        filter: &LdapFilter,
+        after: Option<&SubscriberId>,
+        bounds: SurveyBounds,
+    ) -> Result<Survey, StoreError>;
+
     // Subscriptions
 
     /// Stores a new subscription, or replaces the one with its key.
@@ -432,6 +509,10 @@ pub(crate) fn no_subscription(id: SubscriptionId) -> StoreError {
 
 pub(crate) fn no_device(id: &SubscriberId, name: &Name) -> StoreError {
     StoreError::Missing(format!("device `{name}` of subscriber `{id}`"))
+}
+
+pub(crate) fn no_segment(name: &Name) -> StoreError {
+    StoreError::Missing(format!("segment `{name}`"))
 }
 
 pub(crate) fn no_application(name: &Name) -> StoreError {

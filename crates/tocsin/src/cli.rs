@@ -49,6 +49,8 @@ pub enum Command {
     Import(import::Args),
     /// Writes subscribers or subscriptions as NDJSON or CSV
     Export(export::Args),
+    /// Lists, stores and removes segments of the subscribers; counts who belongs to them
+    Segments(segments::Args),
     /// Shows how the server is doing: live in a terminal, plain when piped
     Status(status::Args),
     /// Tells the story of an event, batch, notification or subscriber
@@ -135,6 +137,7 @@ impl Cli {
             Command::Publish(args) => args.run(terminal, &client()?).await,
             Command::Import(args) => args.run(terminal, &client()?).await,
             Command::Export(args) => args.run(terminal, &client()?).await,
+            Command::Segments(args) => args.run(terminal, &client()?).await,
             Command::Status(args) => args.run(terminal, &client()?).await,
             Command::Trace(args) => args.run(terminal, &client()?).await,
             Command::Suspended(args) => args.run(terminal, &client()?).await,

@@ -23,6 +23,8 @@ pub const STEPS: &[Metric] = &[
     counter("match_notification_batches_total", "", "Notification batches made."),
     counter("match_notifications_total", "", "Notifications made."),
     counter("match_rule_failures_total", "", "Pairs of event and subscription that no rule could decide, so no match."),
+    histogram("match_query_duration_seconds", "", "Queries of rules in SQL, each over one event batch."),
+    counter("match_failed_firings_total", "", "Rules that failed for an event batch; see the list of firings."),
     counter("match_unusable_subscriptions_total", "", "Stored subscriptions that do not fit their class any more."),
     counter("schedule_runs_total", "", "Due times of scheduled rules that were accepted to be run."),
     counter("schedule_skipped_runs_total", "", "Runs that were missed and that another run, or none, makes up for."),

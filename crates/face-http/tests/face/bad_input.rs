@@ -191,6 +191,30 @@ async fn every_bad_input_has_its_error() {
     check(("GET", "/v1/subscribers?limt=5"), JSON, "", (400, "malformed"), &["limt"]).await;
     check(("GET", "/v1/subscribers?after=*"), JSON, "", (422, "invalid"), &["cursor"]).await;
 
+    // Segments.
+    let segments = ("POST", "/v1/segments");
+    check(
+        segments,
+        JSON,
+        r#"{"name": "a b", "filter": "(age>18)"}"#,
+        (422, "invalid"),
+        &["\"path\":\"name\"", "\"path\":\"filter\",\"line\":1,\"column\":5", "there is no operator `>`"],
+    )
+    .await;
+    check(segments, JSON, r#"{"name": "preview", "filter": "(a=1)"}"#, (422, "invalid"), &["another name"]).await;
+    check(segments, JSON, r#"{"name": "a"}"#, (422, "invalid"), &["filter", "is required"]).await;
+    check(segments, YAML, "name: a", (415, "unsupported-media-type"), &["application/json"]).await;
+    check(("PUT", "/v1/segments/a"), JSON, r#"{"name": "b", "filter": "(a=1)"}"#, (422, "invalid"), &["`b`"]).await;
+    check(("PUT", "/v1/segments/1"), JSON, "{}", (400, "malformed"), &["a name"]).await;
+    let preview = ("POST", "/v1/segments/preview");
+    check(preview, JSON, r#"{"filter": "(a=1)", "sample": 101}"#, (422, "invalid"), &["from 0 to 100"]).await;
+    check(preview, JSON, r#"{"filter": "(a=1)", "after": "*"}"#, (422, "invalid"), &["cursor"]).await;
+    check(preview, JSON, r#"{"filter": "(a=1", "sample": 1}"#, (422, "invalid"), &["not closed"]).await;
+    let bomb = format!(r#"{{"filter": "{}"}}"#, "(!".repeat(5_000));
+    check(preview, JSON, &bomb, (422, "invalid"), &["more than 100 deep"]).await;
+    check(("GET", "/v1/segments/none/members"), JSON, "", (404, "not-found"), &["none"]).await;
+    check(("DELETE", "/v1/segments/none"), JSON, "", (404, "not-found"), &["none"]).await;
+
     // Operations and keys.
     check(("GET", "/v1/trace/n-7"), JSON, "", (404, "not-found"), &["n-7"]).await;
     check(("GET", "/v1/event-batches/12"), JSON, "", (400, "malformed"), &["eb-12"]).await;

@@ -57,6 +57,50 @@ async fn subscribers_live_and_change_under_their_revision() {
 }
 
 #[tokio::test]
+async fn segments_tell_who_belongs_to_them() {
+    let platform = Platform::start().await;
+    for (id, age) in [("ann", json!(42)), ("bob", json!(17)), ("cay", json!({"years": 42})), ("dan", json!([18, 99]))] {
+        let body = json!({"id": id, "attributes": {"age": age}}).to_string();
+        assert_eq!(platform.post("/v1/subscribers", JSON, &body).await.0, 201);
+    }
+    let body = r#"{"name":"adults","description":"of age","filter":"(& (age>=18) (enabled=TRUE) )"}"#;
+    let (status, made) = platform.post("/v1/segments", JSON, body).await;
+    assert_eq!((status.as_u16(), made["canonical"].as_str()), (201, Some("(&(age>=18)(enabled=TRUE))")), "{made}");
+    assert_eq!(platform.post("/v1/segments", JSON, body).await.0, 409);
+    let (status, same) = platform.put("/v1/segments/adults", JSON, &made.to_string()).await;
+    assert_eq!((status.as_u16(), &same), (200, &made), "what is shown is read");
+    let ids = |list: &serde_json::Value| {
+        let items = list.as_array().expect("items").iter();
+        items.map(|item| item["id"].as_str().expect("an id").to_owned()).collect::<Vec<_>>()
+    };
+    let (_, page) = platform.get("/v1/segments/adults/members?limit=1").await;
+    assert_eq!(ids(&page["items"]), ["ann"], "{page}");
+    let next = page["next"].as_str().expect("a cursor");
+    let (_, page) = platform.get(&format!("/v1/segments/adults/members?limit=3&after={next}")).await;
+    assert_eq!((ids(&page["items"]), &page["next"]), (vec!["dan".to_owned()], &json!(null)), "{page}");
+    let (_, told) = platform.get("/v1/segments/adults/preview?sample=1").await;
+    let counts = json!([told["members"], told["looked_at"], told["subscribers"]]);
+    assert_eq!((ids(&told["sample"]), counts), (vec!["ann".to_owned()], json!([2, 4, 4])), "{told}");
+    let (_, told) = platform.post("/v1/segments/preview", JSON, r#"{"filter":"(!(age>=18))"}"#).await;
+    assert_eq!(ids(&told["sample"]), ["bob"], "of cay it cannot be told: {told}");
+    let (_, why) = platform.get("/v1/segments/adults/members/cay").await;
+    assert_eq!((&why["member"], why["truth"].as_str()), (&json!(false), Some("undefined")), "{why}");
+    assert_eq!(why["parts"][0], json!({"filter": "(age>=18)", "truth": "undefined"}), "{why}");
+
+    let put = |tag: (&'static str, &'static str), filter: &str| {
+        let request = platform.request("PUT", "/v1/segments/adults").header("content-type", JSON);
+        answer(request.header(tag.0, tag.1).body(json!({"filter": filter}).to_string()))
+    };
+    assert_eq!(put(("if-match", "\"7\""), "(age>=21)").await.0, 412);
+    assert_eq!(put(("if-none-match", "*"), "(age>=21)").await.0, 412);
+    assert_eq!(put(("if-match", "\"1\""), "(age>=21)").await.1["revision"], 2);
+    assert_eq!(platform.get("/v1/segments?limit=5").await.1["items"][0]["filter"], "(age>=21)");
+    assert_eq!(answer(platform.request("DELETE", "/v1/segments/adults")).await.0, 204);
+    assert_eq!(platform.get("/v1/segments/adults/members").await.0, 404);
+    platform.stop().await;
+}
+
+#[tokio::test]
 async fn subscriptions_are_found_again_by_their_key() {
     let platform = Platform::with_quakes().await;
     let draft = r#"{"application":"quakes","class":"strong","subscriber":"alice","key":"k","values":{"magnitude":5}}"#;

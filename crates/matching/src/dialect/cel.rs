@@ -81,6 +81,11 @@ const RESERVED: [&str; 17] = [
     "while",
 ];
 
+/// Whether a word cannot be a name.
+pub(crate) fn is_reserved(word: &str) -> bool {
+    RESERVED.contains(&word) || matches!(word, "true" | "false" | "null" | "in" | "and" | "or" | "not")
+}
+
 struct Lexer<'a> {
     source: &'a str,
     chars: Peekable<CharIndices<'a>>,

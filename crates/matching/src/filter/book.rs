@@ -9,10 +9,10 @@ use std::hash::{BuildHasher, RandomState};
 use hashbrown::HashTable;
 use tocsin_model::{field::Fields, filter::Filter, problem::Problem, value::Value};
 
-use crate::index::table::Bits;
+use crate::{defined::Functions, index::table::Bits};
 
 use super::{
-    CompiledFilter, compile,
+    CompiledFilter, compile_with,
     index::{Desk, FilterIndex},
 };
 
@@ -99,7 +99,12 @@ impl FilterBook {
     ///
     /// # Errors
     /// The text is no filter for events of these fields.
-    pub fn take(&mut self, filter: &Filter, event: &Fields) -> Result<FilterNumber, Vec<Problem>> {
+    pub fn take(
+        &mut self,
+        filter: &Filter,
+        event: &Fields,
+        functions: &Functions,
+    ) -> Result<FilterNumber, Vec<Problem>> {
         let print = [0, 1].map(|at| self.hashers[at].hash_one((filter.dialect, &filter.text)));
         if let Some(known) = self.texts.find(print[0], |text| text.print == print) {
             let number = known.filter;
@@ -108,7 +113,7 @@ impl FilterBook {
                 return Ok(number);
             }
         }
-        let compiled = compile(filter, event)?;
+        let compiled = compile_with(filter, event, functions)?;
         let hash = self.hashers[0].hash_one(compiled.canonical());
         let filters = &self.filters;
         let same = |number: &FilterNumber| {

@@ -5,20 +5,26 @@
 
 use std::{fmt::Write, sync::Arc};
 
-use tocsin_model::{field::Fields, filter::Dialect, problem::Problem, value::Value};
+use tocsin_model::{
+    field::{FieldType, Fields},
+    filter::Dialect,
+    problem::Problem,
+    value::Value,
+};
 
 use super::{Case, CompiledFilter, Condition, Evaluate, How, Limit, Path, Range, Reach};
 use crate::{
     check::{Scope, compile_predicate},
     datum::Trouble,
+    defined::{Defined, Functions},
     dialect::Operator,
     evaluate::{Parameters, Scene, holds},
     expression::{Constant, Expression, Function, Kind, Macro, Type},
 };
 
 /// Reads a filter in CEL.
-pub(super) fn compile(text: &str, event: &Fields) -> Result<CompiledFilter, Vec<Problem>> {
-    let scope = Scope { event: event.clone(), ..Scope::default() };
+pub(super) fn compile(text: &str, event: &Fields, functions: &Functions) -> Result<CompiledFilter, Vec<Problem>> {
+    let scope = Scope { event: event.clone(), functions: functions.clone(), ..Scope::default() };
     let expression =
         compile_predicate(text, &scope).map_err(|problems| problems.into_iter().map(alone).collect::<Vec<_>>())?;
     Ok(of_expression(expression, event))
@@ -26,7 +32,7 @@ pub(super) fn compile(text: &str, event: &Fields) -> Result<CompiledFilter, Vec<
 
 /// A filter that is a typed expression over the event's fields alone; of rules too.
 pub fn of_expression(expression: Expression, event: &Fields) -> CompiledFilter {
-    let (condition, exact) = Lowering { event, items: Vec::new() }.lower(&expression, false);
+    let (condition, exact) = Lowering { event, variables: Vec::new() }.lower(&expression, false);
     let mut canonical = String::new();
     if !exact {
         print(&expression, &mut canonical);
@@ -80,8 +86,34 @@ const UNKNOWN: Lowered = (Condition::Unknown, false);
 
 struct Lowering<'a> {
     event: &'a Fields,
-    /// The lists that enclosing macros go over, outermost first; `None` for what is no plain list.
-    items: Vec<Option<Path>>,
+    /// What the variables around stand for, outermost first.
+    variables: Vec<Standing>,
+}
+
+/// What a variable stands for.
+#[derive(Debug, Clone)]
+pub(super) enum Standing {
+    /// A place of the event; the items of a list, where a macro goes over it.
+    Place(Path),
+    /// A value.
+    Value(Value),
+    /// Something else.
+    Other,
+}
+
+/// What must hold for a call of a function of the application to be true; with `negated`, to be false. Exact only where
+/// every argument is sure to have a value.
+pub(super) fn lower_call(function: &Defined, given: Vec<Standing>, event: &Fields, negated: bool) -> (Condition, bool) {
+    if given.iter().any(|given| matches!(given, Standing::Place(path) if path.reach != Reach::One)) {
+        return UNKNOWN;
+    }
+    let sure = given.iter().all(|given| match given {
+        Standing::Place(path) => path.keys.is_empty(),
+        Standing::Value(_) => true,
+        Standing::Other => false,
+    });
+    let (condition, exact) = Lowering { event, variables: given }.lower(function.body(), negated);
+    (condition, exact && sure)
 }
 
 impl Lowering<'_> {
@@ -119,7 +151,7 @@ impl Lowering<'_> {
             Kind::Matches(subject, pattern) => self.text(subject, How::Matches(pattern.0.clone()), negated),
             Kind::Call(function, given) => {
                 let [subject, given] = given.as_slice() else { return UNKNOWN };
-                let Kind::Constant(Constant::Value(Value::Text(part))) = &given.kind else { return UNKNOWN };
+                let Some(Value::Text(part)) = &self.scalar(given) else { return UNKNOWN };
                 if let Kind::Call(Function::LowerAscii | Function::UpperAscii, inner) = &subject.kind
                     && let (false, [inner], true) = (negated, inner.as_slice(), part.is_ascii())
                     && let Some(path) = self.path(inner)
@@ -144,13 +176,13 @@ impl Lowering<'_> {
             Kind::Macro(Macro::Exists, parts) => {
                 let list = self.path(&parts.range).filter(|path| {
                     let is_list = path.keys.is_empty() && matches!(parts.range.kind_of_value, Type::List(_));
-                    is_list && path.reach == Reach::One && !parts.paired && !negated && self.items.is_empty()
+                    is_list && path.reach == Reach::One && !parts.paired && !negated && !self.is_within_items()
                 });
                 let (Some(mut path), Some(condition)) = (list, &parts.condition) else { return UNKNOWN };
                 path.reach = Reach::Items;
-                self.items.push(Some(path));
+                self.variables.push(Standing::Place(path));
                 let (condition, exact) = self.lower(condition, false);
-                self.items.pop();
+                self.variables.pop();
                 // One item must pass every test, and tests of items do not know of each other.
                 let alone = match &condition {
                     Condition::Test(test) => test.path.reach == Reach::Items,
@@ -160,6 +192,14 @@ impl Lowering<'_> {
                     _ => false,
                 };
                 (condition, exact && alone)
+            }
+            Kind::Defined(function, given) => {
+                let standing = |given: &Expression| match (self.path(given), self.scalar(given)) {
+                    (Some(path), _) => Standing::Place(path),
+                    (None, Some(value)) => Standing::Value(value),
+                    (None, None) => Standing::Other,
+                };
+                lower_call(function, given.iter().map(standing).collect(), self.event, negated)
             }
             _ => match self.path(expression) {
                 Some(path) => exact(path, How::equals(!negated)),
@@ -184,7 +224,8 @@ impl Lowering<'_> {
         if !negated {
             return exact(path, how);
         }
-        let is_text = subject.kind_of_value == Type::Text;
+        let is_field_of_text = path.keys.is_empty() && self.event[path.field].kind == FieldType::String;
+        let is_text = subject.kind_of_value == Type::Text || is_field_of_text;
         let there = Condition::test(path.clone(), How::Exists);
         let but = Condition::test(path.clone(), How::But(Box::new(how)));
         // An item that is null and another that passes are two items.
@@ -195,7 +236,7 @@ impl Lowering<'_> {
         if operator == Operator::In {
             return self.within(left, right, negated);
         }
-        let (path, value, operator) = match (self.path(left), scalar(right), self.path(right), scalar(left)) {
+        let (path, value, operator) = match (self.path(left), self.scalar(right), self.path(right), self.scalar(left)) {
             (Some(path), Some(value), ..) => (path, value, operator),
             (_, _, Some(path), Some(value)) => (path, value, turned(operator)),
             _ => return self.lowered(operator, left, right, negated),
@@ -224,7 +265,7 @@ impl Lowering<'_> {
         }
         for (one, other) in [(left, right), (right, left)] {
             if let Kind::Call(Function::LowerAscii | Function::UpperAscii, inner) = &one.kind
-                && let (Some(Value::Text(text)), [inner]) = (scalar(other), inner.as_slice())
+                && let (Some(Value::Text(text)), [inner]) = (self.scalar(other), inner.as_slice())
                 && let (Some(path), true) = (self.path(inner), text.is_ascii())
             {
                 return (Condition::test(path, How::equals_ignore_case(&text)), false);
@@ -246,7 +287,7 @@ impl Lowering<'_> {
             let how = How::In(items.to_vec());
             return exact(path, if negated { How::But(Box::new(how)) } else { how });
         }
-        let (Some(value), Some(path), false) = (scalar(left), self.path(right), negated) else { return UNKNOWN };
+        let (Some(value), Some(path), false) = (self.scalar(left), self.path(right), negated) else { return UNKNOWN };
         if path.reach != Reach::One {
             return UNKNOWN;
         }
@@ -268,7 +309,10 @@ impl Lowering<'_> {
     fn path(&self, expression: &Expression) -> Option<Path> {
         match &expression.kind {
             Kind::Event(at) if *at < self.event.len() => Some(Path::field(*at)),
-            Kind::Variable(at) => self.items.get(*at).cloned().flatten(),
+            Kind::Variable(at) => match self.variables.get(*at) {
+                Some(Standing::Place(path)) => Some(path.clone()),
+                _ => None,
+            },
             Kind::Select(inner, key) => self.below(inner, key),
             Kind::Index(parts) => match &parts[1].kind {
                 Kind::Constant(Constant::Value(Value::Text(key))) => self.below(&parts[0], key),
@@ -276,6 +320,21 @@ impl Lowering<'_> {
             },
             _ => None,
         }
+    }
+
+    /// A constant that a value of an event can equal or be ordered with.
+    fn scalar(&self, expression: &Expression) -> Option<Value> {
+        match &expression.kind {
+            Kind::Variable(at) => match self.variables.get(*at) {
+                Some(Standing::Value(value)) => Some(value.clone()),
+                _ => None,
+            },
+            _ => scalar(expression),
+        }
+    }
+
+    fn is_within_items(&self) -> bool {
+        self.variables.iter().any(|standing| matches!(standing, Standing::Place(path) if path.reach == Reach::Items))
     }
 
     fn below(&self, inner: &Expression, key: &Arc<str>) -> Option<Path> {
@@ -370,6 +429,7 @@ fn print(expression: &Expression, out: &mut String) {
         Kind::Map(entries) => list("map", &mut entries.iter().flat_map(|(key, value)| [key, value]), out),
         Kind::Bind(values, body) => list("bind", &mut values.iter().chain([&**body]), out),
         Kind::Call(function, given) => list(&format!("{function:?}"), &mut given.iter(), out),
+        Kind::Defined(function, given) => list(&format!("{function:?}"), &mut given.iter(), out),
         Kind::Matches(inner, pattern) => {
             list(&format!("matches {:?}", pattern.0.as_str()), &mut [&**inner].into_iter(), out);
         }

@@ -20,7 +20,7 @@ mod symbols; // values as small numbers
 
 use std::sync::Arc;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use tocsin_model::value::Value;
 
 use self::{
@@ -81,6 +81,8 @@ pub struct FilterIndex {
     signatures_by_readings: HashMap<Box<[u32]>, u32>,
     /// What decides the filters whose condition is not exact.
     evaluators: HashMap<u32, Arc<dyn Evaluate>>,
+    /// Those that match an event without any value.
+    of_empty: HashSet<u32>,
     len: usize,
     scanned: usize,
     /// One more than the highest number ever filed.
@@ -153,6 +155,9 @@ impl FilterIndex {
         if !filter.is_exact() {
             flags |= Entry::EVALUATED;
             self.evaluators.insert(number, Arc::clone(filter.evaluator()));
+        }
+        if filter.matches_empty() {
+            self.of_empty.insert(number);
         }
         for conjunction in plan.conjunctions {
             self.insert_conjunction(number, flags, conjunction);
@@ -234,6 +239,7 @@ impl FilterIndex {
             flags |= Entry::EVALUATED;
             self.evaluators.remove(&number);
         }
+        self.of_empty.remove(&number);
         for conjunction in plan.conjunctions {
             if let Err(conjunction) = self.remove_conjunction(number, flags, conjunction) {
                 // It came when there were too many signatures.
@@ -341,6 +347,12 @@ impl FilterIndex {
                 }
             });
         }
+        if !self.of_empty.is_empty() && event.iter().all(Value::is_null) {
+            // Each once, whether its condition holds or not.
+            let found = out.split_off(before);
+            out.extend(found.into_iter().filter(|number| !self.of_empty.contains(number)));
+            out.extend(&self.of_empty);
+        }
         judge.counts.events += 1;
         judge.counts.matched += (out.len() - before) as u64;
     }
@@ -382,6 +394,7 @@ impl FilterIndex {
             + self.signatures.capacity() * size_of::<Signature>()
             + self.signatures.iter().map(Signature::memory_bytes).sum::<usize>()
             + self.evaluators.allocation_size()
+            + self.of_empty.allocation_size()
             + evaluators
     }
 }

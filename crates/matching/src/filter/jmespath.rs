@@ -13,6 +13,7 @@
 //! | `\|\|`, `&&` | what is not asked makes no error |
 //! | `contains_ci(text, part)` | by Unicode's lower case; never where either is empty |
 //! | an instant | the text of RFC 3339 in UTC that the API shows |
+//! | a function of the application | CEL over its arguments, fields as they are; its errors are errors here |
 //! | an event without any value | matches every filter. Only where the class demands no field |
 //! | more than [`STEPS_MAX`](crate::evaluate::STEPS_MAX) steps | no match, and it is reported |
 //!
@@ -31,32 +32,33 @@ use std::{fmt::Write, sync::Arc};
 
 use tocsin_model::{field::Fields, filter::Dialect, problem::Problem, value::Value};
 
-use super::{CompiledFilter, Condition, Evaluate, How, Path};
-use crate::datum::{Datum, Trouble};
+use super::{CompiledFilter, Evaluate};
+use crate::{
+    datum::{Datum, Trouble},
+    defined::Functions,
+};
 
 use evaluate::Run;
 use syntax::{Kind, Node};
 
 /// Reads a filter in JMESPath.
-pub(super) fn compile(text: &str, event: &Fields) -> Result<CompiledFilter, Vec<Problem>> {
-    let mut root = parse::parse(text).map_err(|problem| vec![problem])?;
+pub(super) fn compile(text: &str, event: &Fields, functions: &Functions) -> Result<CompiledFilter, Vec<Problem>> {
+    let mut root = parse::parse(text, functions).map_err(|problem| vec![problem])?;
     check::check(&mut root, text, event)?;
-    let (mut condition, exact) = lower::lower(&root, event);
+    let (condition, exact) = lower::lower(&root, event);
     let demands = event.iter().any(|field| field.required || !field.default.is_null());
-    if !demands {
-        condition = Condition::Any(vec![nothing(event), condition]);
-    }
     let mut canonical = String::new();
     if !exact {
         print(&root, &mut canonical);
     }
     let evaluator = Arc::new(JmespathFilter { root, event: event.clone(), demands });
-    Ok(CompiledFilter::new(Dialect::Jmespath, condition, exact, &canonical, evaluator))
+    let filter = CompiledFilter::new(Dialect::Jmespath, condition, exact, &canonical, evaluator);
+    Ok(if demands { filter } else { filter.or_empty() })
 }
 
-/// That no field has a value.
-fn nothing(event: &Fields) -> Condition {
-    Condition::All((0..event.len()).map(|at| Condition::test(Path::field(at), How::Missing)).collect())
+/// Whether the language has a function of this name.
+pub(crate) fn is_built_in(name: &str) -> bool {
+    functions::Function::named(name).is_some()
 }
 
 #[derive(Debug)]
@@ -104,7 +106,7 @@ impl Query {
     /// # Errors
     /// The first thing that is not JMESPath, with line and column.
     pub fn compile(text: &str) -> Result<Query, Problem> {
-        parse::parse(text).map(Query)
+        parse::parse(text, &Functions::default()).map(Query)
     }
 
     /// What it gives for a value.
@@ -150,6 +152,7 @@ fn print(node: &Node, out: &mut String) {
             list(&format!("map {names:?}"), &parts, out);
         }
         Kind::Call(function, _) => list(function.signature().name, &parts, out),
+        Kind::Defined(function, _) => list(&format!("{function:?}"), &parts, out),
         Kind::Reference(_) => list("&", &parts, out),
     }
 }

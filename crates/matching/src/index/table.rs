@@ -234,6 +234,11 @@ impl Table {
         }
     }
 
+    /// The slot of a subscription, if it is there.
+    pub fn find(&self, id: SubscriptionId) -> Option<u32> {
+        self.by_id.find(self.hasher.hash_one(id.0), |slot| self.ids.get(*slot) == id).copied()
+    }
+
     /// Whether entries of removed subscriptions may still stand in the index.
     pub fn has_dead(&self) -> bool {
         self.dead_count > 0

@@ -6,12 +6,12 @@ use std::{collections::BTreeMap, time::Duration};
 use super::{
     document::{Entry, Kind, Node, join},
     duration::parse_duration,
-    shape::{listed, percent, shown},
+    shape::{Keys, listed, percent, shown},
 };
 use crate::{
     application::{
-        Application, Channel, ContentTemplates, EventClass, Limits, Missed, NotificationClass, Presence, Recurs,
-        Retention, RetrySchedule, Rule, RuleSchedule, Source, SourceKind, SubscriptionClass, TemplateEngine,
+        Application, Channel, ContentTemplates, EventClass, Function, Limits, Missed, NotificationClass, Presence,
+        Recurs, Retention, RetrySchedule, Rule, RuleSchedule, Source, SourceKind, SubscriptionClass, TemplateEngine,
         TemplateParts, Throttle, due_class, due_fields,
     },
     field::{Field, FieldType, Fields},
@@ -49,6 +49,7 @@ pub fn application(root: &Node, problems: &mut Vec<Problem>) -> Option<Applicati
             schedule: presence(node, "schedule"),
         }),
         notifications: builder.section("notifications", |_, path, node, builder| builder.notification(node, path)),
+        functions: builder.section("functions", |_, path, node, builder| builder.function(node, path)),
         rules: BTreeMap::new(),
         channels: builder.section("channels", |_, _, node, _| channel(node)),
         sources: builder.section("sources", |_, path, node, builder| builder.source(node, path)),
@@ -158,15 +159,17 @@ impl<'a> Builder<'a> {
     }
 
     fn parts(&mut self, node: &Node, path: &str) -> TemplateParts {
-        let mut part = |name: &str| {
-            let given = node.get(name)?;
-            if let Some(file) = given.get("file").and_then(Node::text) {
-                let problem = given.problem(&join(path, name), format!("is still in the file `{}`", shown(file)));
-                self.problems.push(problem.hint("apply with the command line tool, which puts the texts of files in"));
-            }
-            given.text().map(str::to_owned)
-        };
+        let mut part = |name: &str| self.text_or_file(node.get(name)?, &join(path, name));
         TemplateParts { subject: part("subject"), text: part("text"), html: part("html"), json: part("json") }
+    }
+
+    /// A text; one that is still in a file is reported.
+    fn text_or_file(&mut self, given: &Node, path: &str) -> Option<String> {
+        if let Some(file) = given.get("file").and_then(Node::text) {
+            let problem = given.problem(path, format!("is still in the file `{}`", shown(file)));
+            self.problems.push(problem.hint("apply with the command line tool, which puts the texts of files in"));
+        }
+        given.text().map(str::to_owned)
     }
 
     /// The model's key for a template; or what is wrong and what would be right.
@@ -200,6 +203,29 @@ impl<'a> Builder<'a> {
             None => "give `base`, a language tag such as `de`, a channel, or both as `de/email`".to_owned(),
         };
         Err(("is neither a language tag nor a channel".to_owned(), hint))
+    }
+
+    fn function(&mut self, node: &Node, path: &str) -> Function {
+        let path = join(path, "parameters");
+        let mut parameters: Vec<Name> = Vec::new();
+        if let Some(Kind::List(items)) = node.get("parameters").map(|parameters| &parameters.kind) {
+            for (at, item) in items.iter().enumerate() {
+                let Some(name) = item.text().and_then(|text| text.parse::<Name>().ok()) else { continue };
+                let path = format!("{path}[{at}]");
+                if parameters.contains(&name) {
+                    let problem = item.problem(&path, format!("`{name}` is given twice"));
+                    self.problems.push(problem.hint("each parameter has a name of its own"));
+                } else if let Some((message, hint)) = Keys::Functions.objection(name.as_str()) {
+                    self.problems.push(item.problem(&path, format!("`{name}` {message}")).hint(hint));
+                }
+                parameters.push(name);
+            }
+        }
+        Function {
+            description: text(node, "description"),
+            parameters,
+            expression: text(node, "expression").unwrap_or_default(),
+        }
     }
 
     fn source(&mut self, node: &Node, path: &str) -> Source {
@@ -268,11 +294,25 @@ impl<'a> Builder<'a> {
             .iter()
             .filter_map(|entry| Some((entry, entry.key.parse().ok()?)))
             .collect();
+        let sql = node.get("sql").and_then(|given| self.text_or_file(given, &join(path, "sql")));
+        if let (Some(entry), Some(_)) = (node.entry("sql"), node.get("when")) {
+            let problem = Problem::at(join(path, "sql"), "is given beside `when`");
+            let problem = problem.hint("keep one: a query says itself what matches");
+            self.problems.push(problem.position(entry.line, entry.column));
+        }
+        if let (Some(entry), true) = (node.entry("sql"), is_scheduled(node)) {
+            let problem = Problem::at(join(path, "sql"), "is given to a rule with a schedule");
+            let problem = problem.hint("a query is run over each event batch; write a scheduled rule with `when`");
+            self.problems.push(problem.position(entry.line, entry.column));
+        }
         if let Some((notify, class)) =
             notify.as_ref().and_then(|name| Some((name, application.notifications.get(name)?)))
         {
             self.unknown_expressions(node, path, &class.fields);
-            if let Some((on, event)) = on.as_ref().and_then(|name| Some((name, application.events.get(name)?))) {
+            // Only who prepares a query knows which fields it gives.
+            if sql.is_none()
+                && let Some((on, event)) = on.as_ref().and_then(|name| Some((name, application.events.get(name)?)))
+            {
                 let given = |field: &Field| with.iter().any(|(_, name)| *name == field.name);
                 for field in class.fields.iter().filter(|field| !given(field)) {
                     if let Some(problem) = missing_expression(node, path, field, notify, on, event) {
@@ -300,6 +340,7 @@ impl<'a> Builder<'a> {
             on: on?,
             subscription: subscription?,
             when: text(node, "when"),
+            sql,
             notify: notify?,
             with: with.into_iter().filter_map(|(entry, name)| Some((name, entry.value.text()?.to_owned()))).collect(),
             description: text(node, "description"),

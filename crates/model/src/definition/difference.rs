@@ -83,6 +83,20 @@ pub fn difference(old: &Application, new: &Application) -> Vec<Difference> {
         &new.notifications,
         Differences::notification,
     );
+    found.section("functions", "function", &old.functions, &new.functions, |found, path, old, new| {
+        found.description(path, &old.description, &new.description);
+        if old.parameters != new.parameters {
+            let listed = |parameters: &[Name]| match parameters {
+                [] => "nothing".to_owned(),
+                names => names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "),
+            };
+            let sentence = format!("it takes {} (was {})", listed(&new.parameters), listed(&old.parameters));
+            found.changed(format!("{path}.parameters"), sentence);
+        }
+        if old.expression != new.expression {
+            found.changed(format!("{path}.expression"), "what it gives is computed otherwise");
+        }
+    });
     found.section("rules", "rule", &old.rules, &new.rules, Differences::rule);
     found.section("channels", "channel", &old.channels, &new.channels, Differences::channel);
     found.section("sources", "source", &old.sources, &new.sources, Differences::source);
@@ -139,6 +153,7 @@ impl Differences {
                     let (drops, after) = match section {
                         "subscriptions" => (true, ", and all its subscriptions with it"),
                         "events" => (true, ", and its events that wait to be matched with it"),
+                        "functions" => (false, "; filters that call it no longer match"),
                         "channels" => (false, "; devices that use it can no longer be reached"),
                         "sources" => (false, "; who uses it can no longer submit events"),
                         _ => (false, ""),
@@ -266,6 +281,9 @@ impl Differences {
         }
         if old.when != new.when {
             self.changed(format!("{path}.when"), "the predicate changes");
+        }
+        if old.sql != new.sql {
+            self.changed(format!("{path}.sql"), "the query changes");
         }
         if old.schedule != new.schedule {
             let sentence = match (&old.schedule, &new.schedule) {

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::problem::Problem;
 
-/// Replaces each `{ file: <path> }` of a template by the text that `load` finds under the path, relative to the
+/// Replaces each `{ file: <path> }` of a template or a query by the text that `load` finds under the path, relative to the
 /// definition. All else stays as it is, to the character, and every line keeps its number.
 ///
 /// # Errors
@@ -48,7 +48,7 @@ pub fn inline_files(text: &str, load: &dyn Fn(&str) -> Result<String, String>) -
     if problems.is_empty() { Ok(splice(text, &texts)) } else { Err(in_order(problems)) }
 }
 
-/// The parts of templates that are mappings with a `file`, in the order of the text, with their paths.
+/// The parts of templates and the queries that are mappings with a `file`, in the order of the text, with their paths.
 fn references(root: &Node) -> Vec<(&Node, String)> {
     let mut found = Vec::new();
     for class in root.get("notifications").map_or(&[][..], Node::entries) {
@@ -63,6 +63,13 @@ fn references(root: &Node) -> Vec<(&Node, String)> {
             }
         }
     }
+    for rule in root.get("rules").map_or(&[][..], Node::entries) {
+        if let Some(sql) = rule.value.get("sql").filter(|sql| sql.get("file").is_some() && sql.entries().len() == 1) {
+            found.push((sql, format!("rules.{}.sql", rule.key)));
+        }
+    }
+    // `rules` may stand before `notifications`, and the text is put together from its beginning.
+    found.sort_by_key(|(node, _)| node.start);
     found
 }
 

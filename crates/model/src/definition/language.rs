@@ -19,6 +19,11 @@ pub static APPLICATION: Shape = Shape::Object(&[
     optional("events", &EVENTS, "Event classes: what can happen."),
     optional("subscriptions", &SUBSCRIPTIONS, "Subscription classes: what subscribers can care about."),
     optional("notifications", &NOTIFICATIONS, "Notification classes: what can be told, and how it reads."),
+    optional(
+        "functions",
+        &FUNCTIONS,
+        "Functions of its own, for rules and filters in every dialect but event patterns.",
+    ),
     optional("rules", &RULES, "Who cares about what: each rule joins an event class to a subscription class."),
     optional("channels", &CHANNELS, "How it leaves: configured instances of a protocol."),
     optional("sources", &SOURCES, "Who may submit events. Without any, the source `api` may submit all classes."),
@@ -97,6 +102,18 @@ static PART: Shape = Shape::Either(&[&Shape::Text, &FILE]);
 static FILE: Shape =
     Shape::Object(&[required("file", &Shape::Text, "A file beside the definition that holds the text.")]);
 
+static FUNCTIONS: Shape = Shape::Entries { keys: Keys::Functions, of: &FUNCTION, most: 200 };
+static FUNCTION: Shape = Shape::Object(&[
+    optional("description", &Shape::Text, "What it computes."),
+    optional("parameters", &PARAMETERS, "The names of what it takes, in order; nothing if not given."),
+    required(
+        "expression",
+        &Shape::Text,
+        "What it gives, in CEL over its parameters. It calls no function of this section.",
+    ),
+]);
+static PARAMETERS: Shape = Shape::List { of: &Shape::Name, most: 16 };
+
 static RULES: Shape = Shape::Entries { keys: Keys::Names, of: &RULE, most: 1_000 };
 static RULE: Shape = Shape::Object(&[
     optional("description", &Shape::Text, "What it means."),
@@ -129,7 +146,17 @@ static RULE: Shape = Shape::Object(&[
         "Runs that are later than this are skipped and counted. Never if not given; 5m with `missed: skip`.",
     ),
     required("subscription", &Shape::Name, "The subscription class that it looks through."),
-    optional("when", &Shape::Text, "The predicate over `event` and `sub`, in CEL. Without one every pair matches."),
+    optional(
+        "when",
+        &Shape::Text,
+        "The predicate over `event` and `sub`, in CEL. Without it and without `sql` every pair matches.",
+    ),
+    optional(
+        "sql",
+        &PART,
+        "In place of `when`: a query in SQL over `events` and the subscription classes, that gives `_event`, \
+         `_subscription` and fields of the notification.",
+    ),
     required("notify", &Shape::Name, "The notification class that it makes."),
     optional(
         "with",

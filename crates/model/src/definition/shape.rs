@@ -58,6 +58,8 @@ pub enum Keys {
     Fields,
     /// A field of a notification, which stands alone in templates.
     NotificationFields,
+    /// A function, which expressions must be able to spell.
+    Functions,
     /// Something that is checked elsewhere.
     Free,
 }
@@ -111,6 +113,7 @@ const RESERVED_NOTIFICATION_FIELDS: [&str; 18] = [
 ];
 
 const NAME_HINT: &str = "a name is a letter, then up to 63 letters, digits, `_` or `-`";
+const FUNCTION_HINT: &str = "the name of a function is a letter, then up to 63 letters, digits or `_`";
 const FIELD_HINT: &str = "the name of a field is a letter, then up to 63 letters, digits or `_`";
 
 /// Checks a node and all below it.
@@ -338,26 +341,27 @@ impl Keys {
     fn pattern(self) -> &'static str {
         match self {
             Keys::Names => "^[A-Za-z][A-Za-z0-9_-]{0,63}$",
-            Keys::Fields | Keys::NotificationFields => "^[A-Za-z][A-Za-z0-9_]{0,63}$",
+            Keys::Fields | Keys::NotificationFields | Keys::Functions => "^[A-Za-z][A-Za-z0-9_]{0,63}$",
             Keys::Free => "",
         }
     }
 
     /// What is wrong with a key, and what would be right.
-    fn objection(self, key: &str) -> Option<(String, String)> {
+    pub fn objection(self, key: &str) -> Option<(String, String)> {
         let is_name = key.parse::<Name>().is_ok();
         let (message, hint) = match self {
             Keys::Free => return None,
             Keys::Names if !is_name => ("is not a name", NAME_HINT),
             Keys::Names if RESERVED_NAMES.contains(&key) => ("is a reserved word", "choose another name"),
             Keys::Fields | Keys::NotificationFields if !is_name => ("is not the name of a field", FIELD_HINT),
-            Keys::Fields | Keys::NotificationFields if key.contains('-') => {
+            Keys::Functions if !is_name => ("is not the name of a function", FUNCTION_HINT),
+            Keys::Fields | Keys::NotificationFields | Keys::Functions if key.contains('-') => {
                 return Some((
                     "would read as a subtraction in expressions".to_owned(),
                     format!("call it `{}`", key.replace('-', "_")),
                 ));
             }
-            Keys::Fields | Keys::NotificationFields if RESERVED_FIELDS.contains(&key) => {
+            Keys::Fields | Keys::NotificationFields | Keys::Functions if RESERVED_FIELDS.contains(&key) => {
                 ("is a reserved word of expressions", "choose another name")
             }
             Keys::NotificationFields if RESERVED_NOTIFICATION_FIELDS.contains(&key) => {

@@ -272,6 +272,7 @@ fn a_definition_becomes_an_application() {
               "on": "quake",
               "subscription": "nearby",
               "when": "event.magnitude >= sub.magnitude",
+              "sql": null,
               "notify": "quake_alert",
               "with": {
                 "distance_km": "distance_km(event.latitude, event.longitude, sub.latitude, sub.longitude)"
@@ -653,6 +654,46 @@ fn notifications_are_filled() {
         "distance_km: number, depth: { type: number, required: true, default: 1 } }",
         expect!["fine"],
     );
+}
+
+#[test]
+fn a_query_takes_the_place_of_a_predicate() {
+    let when = "when: event.magnitude >= sub.magnitude";
+    check_with(
+        when,
+        &format!("{when}\n    sql: SELECT 1"),
+        expect!["37:5: rules.near_me.sql: is given beside `when`; keep one: a query says itself what matches"],
+    );
+    check_with(
+        when,
+        "sql: SELECT 1\n    every: 1h",
+        expect![
+            "36:5: rules.near_me.sql: is given to a rule with a schedule; a query is run over each event batch; write a scheduled rule with `when`"
+        ],
+    );
+    check_with(when, "sql: 5", expect!["36:10: rules.near_me.sql: should be text or a mapping, not an integer"]);
+    check_with(
+        when,
+        "sql: { file: near.sql }",
+        expect![
+            "36:10: rules.near_me.sql: is still in the file `near.sql`; apply with the command line tool, which puts the texts of files in"
+        ],
+    );
+    // Which fields a query gives is not known here.
+    check(
+        &QUAKES
+            .replace(when, "sql: SELECT 1")
+            .replace("distance_km: number }", "distance_km: number, felt: { type: integer, required: true } }"),
+        expect!["fine"],
+    );
+    assert_eq!(differences(when, "sql: SELECT 1").lines().count(), 2);
+    let load = |file: &str| Ok(format!("-- {file}\nSELECT \"x\""));
+    let text = QUAKES.replace(when, "sql: { file: near.sql }");
+    let application = read(&inline_files(&text, &load).expect("files"), &environment).expect("a definition");
+    assert_eq!(application.rules["near_me"].sql.as_deref(), Some("-- near.sql\nSELECT \"x\""));
+    let rules_first = "rules: { r: { sql: { file: a } } }\nnotifications: { n: { content: { templates: { base: { text: { file: b } } } } } }";
+    let inlined = inline_files(rules_first, &|file| Ok(file.to_owned())).expect("files");
+    assert_eq!(inlined, rules_first.replace("{ file: a }", "\"a\"").replace("{ file: b }", "\"b\""));
 }
 
 #[test]
@@ -1105,4 +1146,62 @@ proptest! {
         prop_assert_eq!(parts.text.as_deref(), Some(content.strip_prefix('\u{feff}').unwrap_or(&content)));
         prop_assert_eq!(parts.html.as_deref(), Some("y"));
     }
+}
+
+#[test]
+fn functions_of_its_own() {
+    let text = "application: a
+functions:
+  urgent: { description: Wants a look, parameters: [text], expression: \"text.contains_ci('urgent')\" }
+  seven: { expression: '7' }
+";
+    let application = read(text, &environment).expect("a definition");
+    expect![[r#"
+        {
+          "seven": {
+            "description": null,
+            "parameters": [],
+            "expression": "7"
+          },
+          "urgent": {
+            "description": "Wants a look",
+            "parameters": [
+              "text"
+            ],
+            "expression": "text.contains_ci('urgent')"
+          }
+        }"#]]
+    .assert_eq(&serde_json::to_string_pretty(&application.functions).expect("JSON"));
+    check(
+        "application: a
+functions:
+  a-b: { expression: '1' }
+  null: { expression: '1' }
+  f: { parameters: [x, x, in, 'a-b', '1', 2], expression: 3 }
+  g: { parameters: x, expresion: '1' }
+",
+        expect![[r#"
+            3:3: functions.a-b: would read as a subtraction in expressions; call it `a_b`
+            4:3: functions.null: is a reserved word of expressions; choose another name
+            5:24: functions.f.parameters[1]: `x` is given twice; each parameter has a name of its own
+            5:27: functions.f.parameters[2]: `in` is a reserved word of expressions; choose another name
+            5:31: functions.f.parameters[3]: `a-b` would read as a subtraction in expressions; call it `a_b`
+            5:38: functions.f.parameters[4]: `1` is not a name; a name is a letter, then up to 63 letters, digits, `_` or `-`
+            5:43: functions.f.parameters[5]: should be a name, not an integer; put it in quotes if it is meant to be text
+            5:59: functions.f.expression: should be text, not an integer; put it in quotes if it is meant to be text
+            6:6: functions.g.expression: is missing; give text
+            6:20: functions.g.parameters: should be a list, not text
+            6:23: functions.g.expresion: is not known here; did you mean `expression`?"#]],
+    );
+    let old = read(text, &environment).expect("a definition");
+    let other = text.replace("[text]", "[text, words]").replace("'urgent'", "words").replace("seven", "eight");
+    let new = read(&other, &environment).expect("a definition");
+    let told: Vec<String> =
+        difference(&old, &new).iter().map(|found| format!("{}: {}", found.path, found.sentence)).collect();
+    expect![[r#"
+        functions.eight: the function `eight` is added
+        functions.seven: the function `seven` is removed; filters that call it no longer match
+        functions.urgent.parameters: it takes `text`, `words` (was `text`)
+        functions.urgent.expression: what it gives is computed otherwise"#]]
+    .assert_eq(&told.join("\n"));
 }

@@ -1,6 +1,6 @@
 //! What a filter says of an entry: RFC 4511, 4.5.1.7.
 
-use std::{collections::BTreeMap, ops::Bound};
+use std::{collections::BTreeMap, fmt, ops::Bound};
 
 use super::{Assertion, Attribute, Item, Node, Number, Property, Substrings, Test, prepare, prepare::Form};
 use crate::{
@@ -53,6 +53,17 @@ impl Truth {
     /// What is known.
     pub fn of(is: bool) -> Truth {
         if is { Truth::True } else { Truth::False }
+    }
+}
+
+/// `true`, `false` or `undefined`.
+impl fmt::Display for Truth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Truth::False => "false",
+            Truth::Undefined => "undefined",
+            Truth::True => "true",
+        })
     }
 }
 

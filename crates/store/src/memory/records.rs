@@ -9,6 +9,8 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tocsin_model::{
     id::{ChangeSequence, Name, SubscriberId, SubscriberNumber, SubscriptionId},
+    ldap::{Entry, LdapFilter},
+    segment::Segment,
     subscriber::{Device, Profile, Subscriber},
     subscription::Subscription,
     time::Timestamp,
@@ -19,10 +21,10 @@ use crate::{
     error::StoreError,
     records::{
         ApiKey, ApplicationVersion, Change, Changed, Expect, FEED_KEPT, FEED_TRIMMED_AT_ONCE, FollowedSchedule,
-        IndexedSubscription, NewSubscriber, NewSubscription, REMOVED_AT_ONCE, Recipient, RecordCounts, Records,
-        ScheduledSubscription, SubscriberFilter, SubscriptionChange, SubscriptionFilter, Written, due_schedule,
-        has_attribute, new_installation, no_application, no_changes_after, no_device, no_subscriber, no_subscription,
-        reach, runs, since_change, usable_device,
+        IndexedSubscription, NewSegment, NewSubscriber, NewSubscription, REMOVED_AT_ONCE, Recipient, RecordCounts,
+        Records, ScheduledSubscription, SubscriberFilter, SubscriptionChange, SubscriptionFilter, Survey, SurveyBounds,
+        Written, due_schedule, has_attribute, new_installation, no_application, no_changes_after, no_device,
+        no_segment, no_subscriber, no_subscription, reach, runs, since_change, usable_device,
     },
 };
 
@@ -38,6 +40,7 @@ struct Shelf {
     /// All versions, oldest first, and whether there is a current one.
     applications: BTreeMap<Name, (Vec<ApplicationVersion>, bool)>,
     subscribers: BTreeMap<SubscriberId, Subscriber>,
+    segments: BTreeMap<Name, Segment>,
     subscriptions: BTreeMap<SubscriptionId, Subscription>,
     owned: BTreeMap<SubscriberNumber, BTreeSet<SubscriptionId>>,
     /// By application, class and text, with their numbers and the times when they were made.
@@ -495,6 +498,67 @@ impl Records for MemoryRecords {
         self.change(|shelf| {
             shelf.change_devices(id, now, |devices| devices.remove(name).map(|_| ()).ok_or_else(|| no_device(id, name)))
         })
+    }
+
+    async fn put_segment(&self, new: NewSegment, expect: Expect, now: Timestamp) -> Result<Segment, StoreError> {
+        self.change(|shelf| {
+            let old = shelf.segments.get(&new.name).cloned();
+            expect.check(old.as_ref().map(|old| old.revision), || format!("segment `{}`", new.name))?;
+            let stored = match old {
+                Some(old) if old.description == new.description && old.filter == new.filter => return Ok(old),
+                Some(old) => new.over(&old, now),
+                None => new.first(now),
+            };
+            shelf.segments.insert(stored.name.clone(), stored.clone());
+            shelf.tell(1, Changed::Segment(stored.name.clone()));
+            Ok(stored)
+        })
+    }
+
+    async fn segment(&self, name: &Name) -> Result<Option<Segment>, StoreError> {
+        Ok(self.shelf.lock().segments.get(name).cloned())
+    }
+
+    async fn segments(&self, after: Option<&Name>, limit: usize) -> Result<Vec<Segment>, StoreError> {
+        let shelf = self.shelf.lock();
+        let later = shelf.segments.values().filter(|found| after.is_none_or(|after| found.name > *after));
+        Ok(later.take(limit).cloned().collect())
+    }
+
+    async fn remove_segment(&self, name: &Name, expect: Expect, _now: Timestamp) -> Result<(), StoreError> {
+        self.change(|shelf| {
+            let old = shelf.segments.get(name).map(|old| old.revision);
+            expect.check(old, || format!("segment `{name}`"))?;
+            shelf.segments.remove(name).ok_or_else(|| no_segment(name))?;
+            shelf.tell(1, Changed::Segment(name.clone()));
+            Ok(())
+        })
+    }
+
+    async fn survey(
+        &self,
+        filter: &LdapFilter,
+        after: Option<&SubscriberId>,
+        bounds: SurveyBounds,
+    ) -> Result<Survey, StoreError> {
+        let shelf = self.shelf.lock();
+        let ids = filter.ids();
+        let mut survey = Survey::default();
+        let later = shelf.subscribers.values().filter(|found| after.is_none_or(|after| found.id > *after));
+        for found in later.filter(|found| std::ops::RangeBounds::<str>::contains(&ids, found.id.as_str())) {
+            survey.looked_at += 1;
+            if filter.matches(&Entry::from(found)) {
+                survey.members += 1;
+                if survey.found.len() < bounds.kept {
+                    survey.found.push(found.clone());
+                }
+            }
+            if bounds.are_reached(&survey) {
+                survey.reached = Some(found.id.clone());
+                break;
+            }
+        }
+        Ok(survey)
     }
 
     async fn put_subscription(&self, new: NewSubscription, now: Timestamp) -> Result<Subscription, StoreError> {

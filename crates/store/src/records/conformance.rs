@@ -87,6 +87,7 @@ fn told(changes: Vec<Change>) -> Vec<String> {
         Changed::Subscriber(number) => format!("subscriber {}", number.0),
         Changed::Subscriptions(first, last) => format!("{first} to {last}"),
         Changed::ApiKey => "API key".to_owned(),
+        Changed::Segment(name) => format!("segment {name}"),
     };
     changes.into_iter().map(tell).collect()
 }
@@ -258,6 +259,91 @@ fn subscribers_are_found() {
         assert_eq!(list(attribute("n", "7"), None, 9).await, [""; 0], "a number is no text");
         let both = SubscriberFilter { enabled: Some(true), ..attribute("city", "Wien") };
         assert_eq!(list(both, None, 9).await, [""; 0]);
+    });
+}
+
+fn vienna(filter: &str) -> NewSegment {
+    NewSegment { name: name("vienna"), description: None, filter: filter.into() }
+}
+
+#[test]
+fn a_segment_is_stored_as_expected() {
+    check(async |records| {
+        let before = newest(records);
+        assert!(is_missing(records.put_segment(vienna("(a=1)"), Expect::Present, at(1)).await));
+        let made = records.put_segment(vienna("(a=1)"), Expect::Absent, at(1)).await.expect("made");
+        assert_eq!((made.revision, made.created_at, made.updated_at), (1, at(1), at(1)));
+        assert!(matches!(records.put_segment(vienna("(a=2)"), Expect::Absent, at(2)).await, Err(StoreError::Taken(_))));
+        let stale = records.put_segment(vienna("(a=2)"), Expect::Revision(2), at(2)).await;
+        assert!(matches!(stale, Err(StoreError::Changed(_))));
+        let described = NewSegment { description: Some("of the city".to_owned()), ..vienna("(a=2)") };
+        let changed = records.put_segment(described.clone(), Expect::Revision(1), at(2)).await.expect("changed");
+        assert_eq!((changed.revision, changed.created_at, changed.updated_at), (2, at(1), at(2)));
+        assert_eq!((&*changed.filter, changed.description.as_deref()), ("(a=2)", Some("of the city")));
+        assert_eq!(records.put_segment(described, Expect::Any, at(3)).await.expect("the same"), changed);
+        assert_eq!(records.segment(&name("vienna")).await.expect("read"), Some(changed.clone()));
+        assert_eq!(records.segment(&name("Vienna")).await.expect("read"), None);
+
+        let graz = NewSegment { name: name("graz"), ..vienna("(a=3)") };
+        let graz = records.put_segment(graz, Expect::Any, at(3)).await.expect("made");
+        assert_eq!(records.segments(None, 9).await.expect("read"), [graz.clone(), changed.clone()]);
+        assert_eq!(records.segments(None, 1).await.expect("read"), [graz]);
+        assert_eq!(records.segments(Some(&name("graz")), 9).await.expect("read"), [changed]);
+        assert!(is_missing(records.remove_segment(&name("linz"), Expect::Any, at(4)).await));
+        let stale = records.remove_segment(&name("graz"), Expect::Revision(2), at(4)).await;
+        assert!(matches!(stale, Err(StoreError::Changed(_))));
+        records.remove_segment(&name("graz"), Expect::Revision(1), at(4)).await.expect("removed");
+        assert_eq!(records.segment(&name("graz")).await.expect("read"), None);
+        let told = ["segment vienna", "segment vienna", "segment graz", "segment graz"];
+        assert_eq!(news(records, before).await, told);
+    });
+}
+
+fn filter(text: &str) -> LdapFilter {
+    LdapFilter::parse(text).expect("a filter")
+}
+
+#[test]
+fn a_survey_goes_to_its_bounds() {
+    check(async |records| {
+        let lines: Vec<_> = (10..30)
+            .map(|number| {
+                let mut new = person(&format!("p{number}"), if number % 4 == 0 { &["a=sms"] } else { &["a=mail"] });
+                new.profile.attributes.insert("Number".to_owned(), Value::Integer(number));
+                new.profile.attributes.insert("other".to_owned(), Value::Text("x".into()));
+                new.profile.enabled = number < 28;
+                new
+            })
+            .collect();
+        records.put_subscribers(lines, at(1)).await.expect("stored");
+        let survey = async |text: &str, after: Option<&str>, looks, members, kept| {
+            let bounds = SurveyBounds { looks, members, kept };
+            let survey = records.survey(&filter(text), after.map(who).as_ref(), bounds).await.expect("surveyed");
+            let found: Vec<String> = survey.found.iter().map(|found| found.id.to_string()).collect();
+            (survey.members, found.join(" "), survey.looked_at, survey.reached.map(|id| id.to_string()))
+        };
+        let told = |members, found: &str, looked_at, reached: Option<&str>| {
+            (members, found.to_owned(), looked_at, reached.map(str::to_owned))
+        };
+        const ALL: u64 = u64::MAX;
+        assert_eq!(survey("(number>=25)", None, ALL, ALL, 2).await, told(5, "p25 p26", 20, None));
+        assert_eq!(survey("(number>=25)", None, ALL, 2, 9).await, told(2, "p25 p26", 17, Some("p26")));
+        assert_eq!(survey("(number>=25)", Some("p26"), ALL, ALL, 0).await, told(3, "", 3, None));
+        assert_eq!(survey("(number>=25)", None, 16, ALL, 9).await, told(1, "p25", 16, Some("p25")));
+        assert_eq!(survey("(&(number>=25)(enabled=TRUE))", None, ALL, ALL, 9).await.0, 3);
+        assert_eq!(survey("(channel=sms)", None, ALL, ALL, 0).await.0, 5);
+        assert_eq!(survey("(:caseIgnoreMatch:=SMS)", None, ALL, ALL, 0).await.0, 5);
+        assert_eq!(survey("(created_at=19700101000001Z)", None, ALL, ALL, 0).await.0, 20);
+        assert_eq!(survey("(created_at>=19700101000002Z)", None, ALL, ALL, 0).await.0, 0);
+        // Conditions on the id spare looks.
+        assert_eq!(survey("(id=p1*)", None, ALL, ALL, 0).await, told(10, "", 10, None));
+        assert_eq!(survey("(&(id>=p15)(id<=p18)(number=16))", None, ALL, ALL, 9).await, told(1, "p16", 4, None));
+        assert_eq!(survey("(id=p20)", Some("p15"), ALL, ALL, 9).await, told(1, "p20", 1, None));
+        assert_eq!(survey("(id=p20)", Some("p20"), ALL, ALL, 9).await, told(0, "", 0, None));
+        // Who is found is given whole.
+        let bounds = SurveyBounds { looks: 99, members: 99, kept: 1 };
+        let found = records.survey(&filter("(number=13)"), None, bounds).await.expect("surveyed").found;
+        assert_eq!(found.into_iter().next(), records.subscriber(&who("p13")).await.expect("read"));
     });
 }
 
@@ -671,8 +757,9 @@ fn the_backends_agree() {
         let ids: Vec<_> = (0..1_000).map(SubscriptionId).collect();
         let recipients = records.recipients(&ids).await;
         let indexed = records.indexed_subscriptions(&name("a"), None, usize::MAX).await;
+        let segments = records.segments(None, usize::MAX).await;
         let changes = records.changes(ChangeSequence(newest(records).0.saturating_sub(FEW)), usize::MAX).await;
-        format!("{subscribers:#?}{subscriptions:#?}{recipients:#?}{indexed:#?}{changes:#?}")
+        format!("{subscribers:#?}{subscriptions:#?}{recipients:#?}{indexed:#?}{segments:#?}{changes:#?}")
     };
     assert!(block_on(everything(&*sqlite)) == block_on(everything(&memory)), "the backends differ in the end");
 }
@@ -730,7 +817,7 @@ async fn random_act(records: &dyn Records, luck: &mut fastrand::Rng, step: i64) 
         }
     }
     let now = at(step);
-    match luck.u32(..18) {
+    match luck.u32(..21) {
         0 | 1 => format!("{:?}", records.put_subscriber(make_subscriber(luck), pick_expect(luck), now).await),
         2 => {
             let many = (0..luck.usize(..6)).map(|_| make_subscriber(luck)).collect();
@@ -795,6 +882,19 @@ async fn random_act(records: &dyn Records, luck: &mut fastrand::Rng, step: i64) 
             let application = pick(luck, &["a", "b"]);
             let (first, last) = (pick_subscription(luck), pick_subscription(luck));
             format!("{:?}", records.indexed_between(&application, first, last).await)
+        }
+        17 => {
+            let filter = ["(k0=1)", "(!(k1>=1))", "(|(channel=sms)(locale=*))"][luck.usize(..3)].into();
+            let new = NewSegment { name: pick(luck, &["a", "b"]), description: None, filter };
+            format!("{:?}", records.put_segment(new, pick_expect(luck), now).await)
+        }
+        18 => format!("{:?}", records.remove_segment(&pick(luck, &["a", "b"]), pick_expect(luck), now).await),
+        19 => {
+            let texts = ["(k0>=1)", "(!(k1=2))", "(channel=sms)", "(&(id=p1*)(locale=DE))", "(:integerMatch:=1)"];
+            let filter = filter(texts[luck.usize(..texts.len())]);
+            let after = luck.bool().then(|| pick_id(luck));
+            let bounds = SurveyBounds { looks: luck.u64(1..9), members: luck.u64(1..9), kept: luck.usize(..3) };
+            format!("{:?}", records.survey(&filter, after.as_ref(), bounds).await)
         }
         _ => {
             let ids: Vec<_> = (0..luck.usize(..20)).map(|_| pick_subscription(luck)).collect();

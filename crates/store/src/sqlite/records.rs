@@ -11,6 +11,8 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, Params, Row};
 use tocsin_model::{
     id::{ChangeSequence, Name, SubscriberId, SubscriberNumber, SubscriptionId},
+    ldap::LdapFilter,
+    segment::Segment,
     subscriber::{Device, Subscriber},
     subscription::Subscription,
     time::Timestamp,
@@ -21,9 +23,9 @@ use super::writer::{Database, FreeSpace, Options, store_error};
 use crate::{
     error::StoreError,
     records::{
-        ApiKey, ApplicationVersion, Change, Expect, FEED_KEPT, FollowedSchedule, IndexedSubscription, NewSubscriber,
-        NewSubscription, Recipient, RecordCounts, Records, ScheduledSubscription, SubscriberFilter, SubscriptionChange,
-        SubscriptionFilter, Written, new_installation, no_subscription,
+        ApiKey, ApplicationVersion, Change, Expect, FEED_KEPT, FollowedSchedule, IndexedSubscription, NewSegment,
+        NewSubscriber, NewSubscription, Recipient, RecordCounts, Records, ScheduledSubscription, SubscriberFilter,
+        SubscriptionChange, SubscriptionFilter, Survey, SurveyBounds, Written, new_installation, no_subscription,
     },
 };
 use feed::Books;
@@ -34,6 +36,7 @@ mod feed;
 mod matching;
 mod schedules;
 mod schema;
+mod segments;
 mod subscribers;
 mod subscriptions;
 
@@ -223,6 +226,35 @@ impl Records for SqliteRecords {
     async fn remove_device(&self, id: &SubscriberId, name: &Name, now: Timestamp) -> Result<Subscriber, StoreError> {
         let (id, name) = (id.clone(), name.clone());
         self.change(move |books| subscribers::remove_device(books, &id, &name, now)).await
+    }
+
+    async fn put_segment(&self, new: NewSegment, expect: Expect, now: Timestamp) -> Result<Segment, StoreError> {
+        self.change(move |books| segments::put(books, new, expect, now)).await
+    }
+
+    async fn segment(&self, name: &Name) -> Result<Option<Segment>, StoreError> {
+        let name = name.clone();
+        self.database.read(move |connection| segments::find(connection, &name)).await
+    }
+
+    async fn segments(&self, after: Option<&Name>, limit: usize) -> Result<Vec<Segment>, StoreError> {
+        let after = after.cloned();
+        self.database.read(move |connection| segments::list(connection, after.as_ref(), limit)).await
+    }
+
+    async fn remove_segment(&self, name: &Name, expect: Expect, _now: Timestamp) -> Result<(), StoreError> {
+        let name = name.clone();
+        self.change(move |books| segments::remove(books, &name, expect)).await
+    }
+
+    async fn survey(
+        &self,
+        filter: &LdapFilter,
+        after: Option<&SubscriberId>,
+        bounds: SurveyBounds,
+    ) -> Result<Survey, StoreError> {
+        let (filter, after) = (filter.clone(), after.cloned());
+        self.database.read(move |connection| segments::survey(connection, &filter, after.as_ref(), bounds)).await
     }
 
     async fn put_subscription(&self, new: NewSubscription, now: Timestamp) -> Result<Subscription, StoreError> {

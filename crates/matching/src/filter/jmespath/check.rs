@@ -63,7 +63,7 @@ impl Checker<'_> {
             Kind::Reference(inner) => self.node(inner, false),
             Kind::Not(inner) => self.node(inner, root),
             Kind::Compare(_, parts) => parts.iter_mut().for_each(|part| self.node(part, root)),
-            Kind::Or(parts) | Kind::And(parts) | Kind::Call(_, parts) => {
+            Kind::Or(parts) | Kind::And(parts) | Kind::Call(_, parts) | Kind::Defined(_, parts) => {
                 parts.iter_mut().for_each(|part| self.node(part, root));
             }
             Kind::List(parts) => {

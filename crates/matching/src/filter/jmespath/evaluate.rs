@@ -135,6 +135,18 @@ impl<'a> Run<'a> {
                 Ok(Datum::Map(Map::Made(map.into())))
             }
             Kind::Call(function, given) => self.call(*function, given, here),
+            Kind::Defined(function, given) => {
+                let mut values = Vec::with_capacity(given.len());
+                for part in given {
+                    // A field is handed over as it is: an instant is one in CEL.
+                    values.push(match &part.kind {
+                        Kind::Event(at) => self.event.get(*at).map_or(Datum::Null, Datum::of),
+                        _ => self.value(part, here)?,
+                    });
+                }
+                let found = function.call(values, &mut self.steps)?;
+                as_json(found, &mut self.steps)
+            }
             Kind::Reference(_) => Err(Trouble::Type),
         }
     }
@@ -273,6 +285,38 @@ impl<'a> Run<'a> {
         }
         call_by(function, items.iter().map(plain).collect(), keys, &mut self.steps)
     }
+}
+
+/// What JSON would hold of a value that CEL made, which is handed over as [`Datum::to_value`] keeps it.
+fn as_json<'a>(datum: Datum<'a>, steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
+    steps.take(1)?;
+    Ok(match datum {
+        Datum::Null | Datum::Boolean(_) | Datum::Integer(_) | Datum::Text(_) => datum,
+        Datum::Number(value) if value.is_finite() => datum,
+        Datum::Timestamp(_) => plain(datum),
+        Datum::List(List::Stored(_)) | Datum::Map(Map::Stored(_)) => datum,
+        Datum::List(List::Made(items)) => {
+            let items = items.iter().map(|item| as_json(item.clone(), steps)).collect::<Result<Vec<_>, _>>()?;
+            made(items)
+        }
+        Datum::Map(Map::Made(entries)) => {
+            let mut map = Vec::with_capacity(entries.len());
+            for (key, value) in entries.iter() {
+                let Datum::Text(_) = key else { return Err(Trouble::Type) };
+                map.push((key.clone(), as_json(value.clone(), steps)?));
+            }
+            Datum::Map(Map::Made(map.into()))
+        }
+        other => match other.to_value() {
+            Value::Integer(value) => Datum::Integer(value),
+            Value::Number(value) => Datum::Number(value),
+            Value::Text(text) => Datum::text(&*text),
+            Value::Boolean(value) => Datum::Boolean(value),
+            Value::Null => Datum::Null,
+            // An optional list or object.
+            _ => return Err(Trouble::Type),
+        },
+    })
 }
 
 /// What JSON would hold: an instant is text.

@@ -16,7 +16,14 @@ use super::{
     parse::literal,
     syntax::{Comparison, Kind, Node},
 };
-use crate::filter::{Case, Condition, How, Limit, Path, Range, Reach};
+use crate::{
+    defined::Defined,
+    expression::Type,
+    filter::{
+        Case, Condition, How, Limit, Path, Range, Reach,
+        cel::{Standing, lower_call},
+    },
+};
 
 /// A condition that is necessary, and whether it is sufficient as well.
 type Lowered = (Condition, bool);
@@ -144,6 +151,7 @@ impl Lowering<'_> {
             Kind::Compare(comparison, parts) => self.compare(*comparison, &parts[0], &parts[1]),
             Kind::Call(function, given) => self.call(*function, given, node),
             Kind::Filter(parts) => self.filter(parts, node),
+            Kind::Defined(function, given) => self.defined(function, given),
             _ => match self.path(node) {
                 Some(path) => self.truth(path),
                 None => Sides::unknown(self.value(node)),
@@ -282,6 +290,24 @@ impl Lowering<'_> {
         }
     }
 
+    /// A function of the application. What is true in CEL is true here; what is not may be false or an error.
+    fn defined(&self, function: &Defined, given: &[Node]) -> Sides {
+        let value = (Condition::Always, false);
+        let standing = |part: &Node| match (&part.kind, literal(part)) {
+            // Below a field, what is missing is null here and an error there.
+            (Kind::Event(at), _) => Standing::Place(Path::field(*at)),
+            (_, Some(value)) if scalar(value) => Standing::Value(value.clone()),
+            _ => Standing::Other,
+        };
+        if *function.gives() != Type::Boolean {
+            return Sides::unknown(value);
+        }
+        let (yes, exact) = lower_call(function, given.iter().map(standing).collect(), self.event, false);
+        // Another argument may be an error of its own.
+        let total = given.iter().all(|part| self.value(part) == ALWAYS);
+        Sides { yes: (yes, exact && total), no: UNKNOWN, value }
+    }
+
     /// A test of text that is an error where there is none. `how` is `None` for one that no text, or every text, passes.
     fn text(&self, path: Path, how: Result<How, bool>, value: Lowered) -> Sides {
         match how {
@@ -365,7 +391,13 @@ impl Lowering<'_> {
     /// When a part has a value.
     fn value(&self, node: &Node) -> Lowered {
         let mut fails = false;
-        node.visit(&mut |part| fails |= matches!(part.kind, Kind::Call(function, _) if can_fail(function)));
+        node.visit(&mut |part| {
+            fails |= match part.kind {
+                Kind::Call(function, _) => can_fail(function),
+                Kind::Defined(..) => true,
+                _ => false,
+            }
+        });
         if !fails {
             return ALWAYS;
         }

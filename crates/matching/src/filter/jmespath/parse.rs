@@ -12,19 +12,22 @@ use super::{
     lex::{Token, tokens},
     syntax::{Comparison, Kind, Node, Over, Slice},
 };
-use crate::dialect::{EXPRESSION_BYTES_MAX, EXPRESSION_HEIGHT_MAX, EXPRESSION_NESTING_MAX, Span};
+use crate::{
+    defined::Functions,
+    dialect::{EXPRESSION_BYTES_MAX, EXPRESSION_HEIGHT_MAX, EXPRESSION_NESTING_MAX, Span},
+};
 
 /// Reads an expression. Names, numbers of arguments and slices are checked, types are not. O(length); depth and
 /// length are bounded, so neither time nor stack can run out.
 ///
 /// # Errors
 /// The first thing that is not JMESPath, with its line and column.
-pub(super) fn parse(source: &str) -> Result<Node, Problem> {
+pub(super) fn parse(source: &str, functions: &Functions) -> Result<Node, Problem> {
     if source.len() > EXPRESSION_BYTES_MAX {
         let message = format!("the expression has {} bytes, at most {EXPRESSION_BYTES_MAX} are allowed", source.len());
         return Err(Problem::at("", message));
     }
-    let mut parser = Parser { source, tokens: tokens(source)?, at: 0, nesting: 0 };
+    let mut parser = Parser { source, functions, tokens: tokens(source)?, at: 0, nesting: 0 };
     let node = parser.expression(0)?;
     match parser.peek() {
         Token::End => Ok(node),
@@ -65,6 +68,7 @@ const NOT: u8 = 45;
 
 struct Parser<'a> {
     source: &'a str,
+    functions: &'a Functions,
     tokens: Vec<(Token, Span)>,
     at: usize,
     nesting: usize,
@@ -365,24 +369,9 @@ impl Parser<'_> {
     /// A call, after its name.
     fn call(&mut self, name: &str, start: Span) -> Result<Node, Problem> {
         self.next();
-        let Some(function) = Function::named(name) else {
-            let problem = start.problem(self.source, format!("there is no function `{name}`"));
-            return Err(match closest(name, Function::names()) {
-                Some(meant) => problem.hint(format!("did you mean `{meant}`?")),
-                None => problem.hint(format!("there are {}", Function::names().collect::<Vec<_>>().join(", "))),
-            });
-        };
+        let Some(function) = Function::named(name) else { return self.defined(name, start) };
         let signature = function.signature();
-        let mut given = Vec::new();
-        if !self.skip(")") {
-            loop {
-                given.push(self.argument(signature.parameter(given.len()))?);
-                if !self.skip(",") {
-                    break;
-                }
-            }
-            self.expect(")", "to close the arguments")?;
-        }
+        let given = self.arguments(|at| signature.parameter(at))?;
         let fits = match signature.repeats {
             true => given.len() >= signature.takes.len(),
             false => given.len() == signature.takes.len(),
@@ -392,6 +381,42 @@ impl Parser<'_> {
             return Err(start.problem(self.source, message).hint(format!("write `{}`", signature.show())));
         }
         self.node(Kind::Call(function, given), start)
+    }
+
+    /// A call of a function of the application, after the parenthesis.
+    fn defined(&mut self, name: &str, start: Span) -> Result<Node, Problem> {
+        let Some(function) = self.functions.find(name) else {
+            let problem = start.problem(self.source, format!("there is no function `{name}`"));
+            let mut known: Vec<&str> = Function::names().collect();
+            known.extend(self.functions.names());
+            return Err(match closest(name, known.iter().copied()) {
+                Some(meant) => problem.hint(format!("did you mean `{meant}`?")),
+                None => problem.hint(format!("there are {}", known.join(", "))),
+            });
+        };
+        let function = Arc::clone(function);
+        let given = self.arguments(|_| None)?;
+        if given.len() != function.takes() {
+            let message = format!("`{name}` does not take {} arguments", given.len());
+            return Err(start.problem(self.source, message).hint(format!("write `{}`", function.show())));
+        }
+        self.node(Kind::Defined(function, given), start)
+    }
+
+    /// `a, b)`, after the parenthesis.
+    fn arguments(&mut self, parameter: impl Fn(usize) -> Option<Parameter>) -> Result<Vec<Node>, Problem> {
+        let mut given = Vec::new();
+        if self.skip(")") {
+            return Ok(given);
+        }
+        loop {
+            given.push(self.argument(parameter(given.len()))?);
+            if !self.skip(",") {
+                break;
+            }
+        }
+        self.expect(")", "to close the arguments")?;
+        Ok(given)
     }
 
     fn argument(&mut self, parameter: Option<Parameter>) -> Result<Node, Problem> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tocsin_model::value::Value;
 
 use super::functions::Function;
-use crate::dialect::Span;
+use crate::{defined::Defined, dialect::Span};
 
 /// A node of the tree.
 #[derive(Debug, Clone)]
@@ -45,6 +45,8 @@ pub(super) enum Kind {
     /// `{x: a, y: b}`.
     Map(Vec<(Arc<str>, Node)>),
     Call(Function, Vec<Node>),
+    /// A call of a function of the application.
+    Defined(Arc<Defined>, Vec<Node>),
     /// `&a`, an argument that a function asks of values of its own. Only among the arguments of such functions.
     Reference(Box<Node>),
 }
@@ -120,7 +122,9 @@ impl Node {
             Kind::Not(inner) | Kind::Reference(inner) => vec![inner],
             Kind::Sub(parts) | Kind::Compare(_, parts) | Kind::Project(_, parts) => parts.iter().collect(),
             Kind::Filter(parts) => parts.iter().collect(),
-            Kind::Or(parts) | Kind::And(parts) | Kind::List(parts) | Kind::Call(_, parts) => parts.iter().collect(),
+            Kind::Or(parts) | Kind::And(parts) | Kind::List(parts) | Kind::Call(_, parts) | Kind::Defined(_, parts) => {
+                parts.iter().collect()
+            }
             Kind::Map(entries) => entries.iter().map(|(_, value)| value).collect(),
         }
     }

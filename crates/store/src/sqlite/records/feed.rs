@@ -131,6 +131,13 @@ impl<'a> Books<'a> {
             .map(|_| ())
     }
 
+    /// `before`: its filter as it was, `None` if it is new.
+    pub(super) fn segment_changed(&mut self, name: &Name, before: Option<&str>) -> Result<(), StoreError> {
+        self.change += 1;
+        let sql = "INSERT INTO changes (sequence, kind, name, before) VALUES (?1, 5, ?2, ?3)";
+        execute(self.connection, sql, (signed(self.change), name.as_str(), before)).map(|_| ())
+    }
+
     /// Removes old places. Each commit removes about as many as it adds, so no single one pays for all.
     fn trim(&mut self, feed_kept: u64) -> Result<(), StoreError> {
         let end = self.change.saturating_sub(feed_kept);
@@ -158,6 +165,7 @@ pub(super) fn changes(connection: &Connection, after: ChangeSequence, limit: usi
                 1 => Changed::Subscriber(SubscriberNumber(number_at(row, 3)?)),
                 2 => Changed::Subscriptions(SubscriptionId(number_at(row, 3)?), SubscriptionId(number_at(row, 4)?)),
                 3 => Changed::ApiKey,
+                5 => Changed::Segment(name_at(row, 2)?),
                 kind => return Err(rusqlite::Error::IntegralValueOutOfRange(1, kind)),
             };
             Ok(Change { sequence, what })

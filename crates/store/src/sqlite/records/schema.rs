@@ -112,6 +112,17 @@ ALTER TABLE before_images ADD COLUMN filter TEXT;
 ALTER TABLE before_images ADD COLUMN schedule TEXT;
 "#,
     r#"
+-- Saved filters over subscribers. A change of one is of kind 5 in the feed, with its filter as it was as `before`.
+CREATE TABLE segments (
+    name TEXT PRIMARY KEY,
+    description TEXT,
+    filter TEXT NOT NULL,               -- text of RFC 4515
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    revision INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+"#,
+    r#"
 -- The schedules of a class, each with its zone, and who follows which: the index by which due subscriptions are found.
 CREATE TABLE schedules (
     number INTEGER PRIMARY KEY AUTOINCREMENT,  -- rises, so that a follower finds what is new

@@ -1,0 +1,192 @@
+use std::sync::Arc;
+
+use axum::{
+    extract::{Request, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use serde::Deserialize;
+use tocsin_model::id::{Name, SubscriberId};
+use tocsin_service::{
+    ServiceError, page,
+    segments::{Ask, Document, Draft, Membership, Preview},
+    subscribers::{Document as Subscriber, Put},
+};
+use utoipa::IntoParams;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{Failures, json, located, parts, tagged};
+use crate::{
+    App,
+    problems::Failure,
+    request::{Authorized, Condition, Parameters, Segments, id, json_body, read_json},
+    wire::List,
+};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(list, create))
+        .routes(routes!(preview_filter))
+        .routes(routes!(read, replace, remove))
+        .routes(routes!(preview))
+        .routes(routes!(members))
+        .routes(routes!(membership))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ListParameters {
+    /// How many; 1 to 1,000, default 100.
+    #[serde(default)]
+    limit: Option<usize>,
+    /// The cursor of the page before.
+    #[serde(default)]
+    after: Option<String>,
+}
+
+/// Segments, in the order of their names.
+#[utoipa::path(get, path = "/v1/segments", tag = "segments", params(ListParameters), responses((status = 200, body = List<Document>), Failures))]
+async fn list(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Parameters(asked): Parameters<ListParameters>,
+) -> Result<Response, Failure> {
+    let found = app.service.segments(&caller, asked.after.as_deref(), page::limit(asked.limit)?).await?;
+    Ok(json(StatusCode::OK, &List::from(found)))
+}
+
+/// Makes a segment.
+#[utoipa::path(post, path = "/v1/segments", tag = "segments", request_body(content = Draft, example = json!({"name": "vienna", "filter": "(&(region=Vienna)(age>=18))"})), responses((status = 201, body = Document), Failures))]
+async fn create(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    request: Request,
+) -> Result<Response, Failure> {
+    let (headers, body) = parts(request);
+    let taken = json_body(&app, &headers, body).await?;
+    let (stored, _) = app.service.put_segment(&caller, None, read_json(&taken.bytes)?, Put::Create).await?;
+    Ok(located(tagged(StatusCode::CREATED, stored.revision, &stored), format!("/v1/segments/{}", stored.name)))
+}
+
+/// One segment. Its tag is its revision.
+#[utoipa::path(get, path = "/v1/segments/{name}", tag = "segments", params(("name" = String, Path)), responses((status = 200, body = Document), Failures))]
+async fn read(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(name): Segments<String>,
+) -> Result<Response, Failure> {
+    let found = app.service.segment(&caller, &id::<Name>(&name)?).await?;
+    Ok(tagged(StatusCode::OK, found.revision, &found))
+}
+
+/// Stores a segment, whether there is one or not.
+#[utoipa::path(put, path = "/v1/segments/{name}", tag = "segments", params(("name" = String, Path), ("If-Match" = Option<String>, Header), ("If-None-Match" = Option<String>, Header)), request_body(content = Draft, example = json!({"filter": "(&(region=Vienna)(age>=18))"})), responses((status = 200, body = Document), (status = 201, body = Document), Failures))]
+async fn replace(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(name): Segments<String>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let name = id::<Name>(&name)?;
+    let (headers, body) = parts(request);
+    let condition = Condition::of(&headers)?;
+    let taken = json_body(&app, &headers, body).await?;
+    let draft: Draft = read_json(&taken.bytes)?;
+    let missing = |what| Failure::precondition(format!("{what} does not exist"));
+    let put = match condition {
+        Condition::None => Put::Replace(None),
+        Condition::Exists => {
+            let present = app.service.segment(&caller, &name).await.map_err(|error| match error {
+                ServiceError::Missing(what) => missing(what),
+                error => error.into(),
+            })?;
+            Put::Replace(Some(present.revision))
+        }
+        Condition::Absent => Put::Create,
+        Condition::Revision(revision) => Put::Replace(Some(revision)),
+    };
+    let stored = app.service.put_segment(&caller, Some(&name), draft, put).await;
+    let (stored, is_new) = stored.map_err(|error| match (condition, error) {
+        (Condition::Absent, ServiceError::Taken(what)) => Failure::precondition(format!("{what} exists")),
+        (Condition::Revision(_), ServiceError::Missing(what)) => missing(what),
+        (_, error) => error.into(),
+    })?;
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    Ok(tagged(status, stored.revision, &stored))
+}
+
+/// Removes a segment. Its members stay as they are.
+#[utoipa::path(delete, path = "/v1/segments/{name}", tag = "segments", params(("name" = String, Path), ("If-Match" = Option<String>, Header)), responses((status = 204), Failures))]
+async fn remove(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(name): Segments<String>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let revision = Condition::revision(request.headers())?;
+    app.service.remove_segment(&caller, &id::<Name>(&name)?, revision).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Members of a segment, in the order of their ids. Where they are few, a page may hold less than `limit`, or nothing, and
+/// still have a next one: a request looks at 1,000,000 subscribers at most.
+#[utoipa::path(get, path = "/v1/segments/{name}/members", tag = "segments", params(("name" = String, Path), ListParameters), responses((status = 200, body = List<Subscriber>), Failures))]
+async fn members(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(name): Segments<String>,
+    Parameters(asked): Parameters<ListParameters>,
+) -> Result<Response, Failure> {
+    let (name, limit) = (id::<Name>(&name)?, page::limit(asked.limit)?);
+    let found = app.service.segment_members(&caller, &name, asked.after.as_deref(), limit).await?;
+    Ok(json(StatusCode::OK, &List::from(found)))
+}
+
+/// Whether a subscriber belongs to a segment, and what each part of the filter says of it.
+#[utoipa::path(get, path = "/v1/segments/{name}/members/{subscriber}", tag = "segments", params(("name" = String, Path), ("subscriber" = String, Path)), responses((status = 200, body = Membership), Failures))]
+async fn membership(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments((name, subscriber)): Segments<(String, String)>,
+) -> Result<Response, Failure> {
+    let (name, subscriber) = (id::<Name>(&name)?, id::<SubscriberId>(&subscriber)?);
+    Ok(json(StatusCode::OK, &app.service.segment_membership(&caller, &name, &subscriber).await?))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct PreviewParameters {
+    /// How many members to show; 0 to 100, default 10.
+    #[serde(default)]
+    sample: Option<usize>,
+    /// The cursor of the preview before, to go on counting.
+    #[serde(default)]
+    after: Option<String>,
+}
+
+/// Counts the members of a segment, and shows some.
+#[utoipa::path(get, path = "/v1/segments/{name}/preview", tag = "segments", params(("name" = String, Path), PreviewParameters), responses((status = 200, body = Preview), Failures))]
+async fn preview(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(name): Segments<String>,
+    Parameters(asked): Parameters<PreviewParameters>,
+) -> Result<Response, Failure> {
+    let told = app.service.preview_segment(&caller, &id::<Name>(&name)?, asked.sample, asked.after).await?;
+    Ok(json(StatusCode::OK, &told))
+}
+
+/// Counts who meets a filter that is not saved, and shows some. Stores nothing.
+#[utoipa::path(post, path = "/v1/segments/preview", tag = "segments", request_body(content = Ask, example = json!({"filter": "(&(region=Vienna)(age>=18))", "sample": 3})), responses((status = 200, body = Preview), Failures))]
+async fn preview_filter(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    request: Request,
+) -> Result<Response, Failure> {
+    let (headers, body) = parts(request);
+    let taken = json_body(&app, &headers, body).await?;
+    let asked: Ask = read_json(&taken.bytes)?;
+    Ok(json(StatusCode::OK, &app.service.preview_filter(&caller, asked).await?))
+}

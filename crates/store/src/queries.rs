@@ -1,0 +1,434 @@
+//! Rules in SQL: queries over an event batch and the subscriptions as typed tables.
+//!
+//! A [`QuerySet`] is the checked queries of one version of an application; [`QueryTables`] holds what they look at and
+//! runs them. The tables are a follower of the records like the match index: whoever feeds both the same changes in the
+//! same order lets queries see what the index sees. They live in a database of their own, in memory as far as its cache
+//! goes and in a temporary file beyond, and begin empty. Every backend uses the same engine, so a query means the same
+//! everywhere.
+//!
+//! Queries are written by others. A connection that runs them reads its tables and nothing else, calls functions that
+//! depend on their arguments alone, and stops at a deadline and at bounds of size (`guard`).
+
+mod functions; // what SQLite lacks, or answers differently from day to day
+mod guard; // a connection for what somebody else wrote
+mod plan; // which indexes a query uses, which tables it scans
+mod schema; // the tables
+mod tables; // changes in, batches in, matches out
+mod values; // values of the model in SQL and back
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use rusqlite::{Connection, Error};
+use tocsin_model::{
+    application::{Application, Rule},
+    field::{FieldType, Fields},
+    id::Name,
+    problem::{Problem, closest},
+};
+
+pub use functions::HostFunction;
+pub use tables::{MATCH_BYTES_MAX, MATCHES_MAX, QueryFiring, QueryMatch, QueryTables};
+
+use guard::Guarded;
+use schema::{CHANNEL, CREATED_AT, EVENT, EVENTS, SUBSCRIPTION, TablePlan};
+
+/// How long preparing one query may take.
+const PREPARING_MAX: Duration = Duration::from_secs(2);
+
+/// The queries of one version of an application, checked. Immutable.
+#[derive(Debug)]
+pub struct QuerySet {
+    application: Application,
+    host: &'static [HostFunction],
+    queries: BTreeMap<Name, Query>,
+    tables: BTreeMap<Name, TablePlan>,
+}
+
+/// The query of a rule.
+#[derive(Debug)]
+struct Query {
+    sql: String,
+    on: Name,
+    subscription: Name,
+    enabled: bool,
+    timeout: Duration,
+    /// The place of `_event` among the columns of the result.
+    event: usize,
+    /// The place of `_subscription`.
+    id: usize,
+    /// The fields of the notification that it gives, with their places.
+    columns: Vec<(Name, FieldType, usize)>,
+    /// The fields of the event class that it reads.
+    reads: BTreeSet<usize>,
+    /// How it is run, in SQLite's words.
+    plan: Vec<String>,
+    warnings: Vec<String>,
+}
+
+impl QuerySet {
+    /// Checks the queries of an application by preparing them against empty tables.
+    ///
+    /// The set has those that are right; the problems tell everything about the others, with the path of the rule and the
+    /// position in the query where SQLite knows it.
+    pub fn check(application: &Application, host: &'static [HostFunction]) -> (QuerySet, Vec<Problem>) {
+        let mut set =
+            QuerySet { application: application.clone(), host, queries: BTreeMap::new(), tables: BTreeMap::new() };
+        let mut problems = Vec::new();
+        for (name, rule) in &application.rules {
+            let Some(sql) = &rule.sql else { continue };
+            let path = format!("rules.{name}.sql");
+            match set.add(name, rule, sql) {
+                Ok(()) => {}
+                Err(found) => {
+                    problems.extend(found.into_iter().map(|problem| Problem { path: path.clone(), ..problem }))
+                }
+            }
+        }
+        if let Err(error) = set.explain() {
+            problems.push(Problem::at("rules", format!("the plans of the queries cannot be told: {error}")));
+        }
+        (set, problems)
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.queries.is_empty()
+    }
+
+    /// The fields of its notification that a rule's query gives, in the order of [`QueryMatch::values`]. `None`: the rule
+    /// has no query that is right.
+    pub fn columns(&self, rule: &Name) -> Option<Vec<Name>> {
+        self.queries.get(rule).map(|query| query.columns.iter().map(|(name, ..)| name.clone()).collect())
+    }
+
+    /// How a rule's query is run, in SQLite's words, and what its author should know.
+    pub fn plan(&self, rule: &Name) -> Option<(&[String], &[String])> {
+        self.queries.get(rule).map(|query| (&*query.plan, &*query.warnings))
+    }
+
+    fn add(&mut self, name: &Name, rule: &Rule, sql: &str) -> Result<(), Vec<Problem>> {
+        let one = |problem| vec![problem];
+        let application = &self.application;
+        let missing = |what: &str, name: &Name| one(Problem::at("", format!("there is no {what} class `{name}`")));
+        let event = application.events.get(&rule.on).ok_or_else(|| missing("event", &rule.on))?;
+        if !application.subscriptions.contains_key(&rule.subscription) {
+            return Err(missing("subscription", &rule.subscription));
+        }
+        let notification =
+            application.notifications.get(&rule.notify).ok_or_else(|| missing("notification", &rule.notify))?;
+        if sql.contains('\0') {
+            return Err(one(Problem::at("", "has a character of code 0").hint("take it out")));
+        }
+        spelling(application, &rule.on)?;
+        let sql = sql.trim_end().trim_end_matches(';');
+
+        // First with everything there is, to learn what it reads.
+        let whole = application.subscriptions.iter();
+        let whole = whole.map(|(name, class)| (name.clone(), TablePlan::whole(&class.fields))).collect();
+        let guarded = self.open(&whole, &event.fields).map_err(|error| one(cannot_tell(&error)))?;
+        let names = column_names(&guarded, sql, application, &event.fields).map_err(one)?;
+        let reads = Reads::of(&guarded, sql).map_err(|error| one(cannot_tell(&error)))?;
+        drop(guarded);
+        let (event_at, id_at, columns) = places(&names, &notification.fields, rule)?;
+
+        // Then with every index that might help, to learn which do.
+        let mut tables = BTreeMap::new();
+        for (name, class) in &application.subscriptions {
+            if *name == rule.subscription || reads.tables.contains(name.as_str()) {
+                let fields = reads.fields(name.as_str(), &class.fields, schema::COLUMNS_OF_SUBSCRIPTIONS);
+                let plan = TablePlan { fields: fields.clone(), indexes: BTreeSet::new() };
+                tables.insert(name.clone(), plan.with_candidates(&class.fields, &fields));
+            }
+        }
+        let used = self
+            .open(&tables, &event.fields)
+            .and_then(|guarded| guarded.briefly(PREPARING_MAX, |connection| plan::of(connection, sql)))
+            .map_err(|error| one(cannot_tell(&error)))?;
+        let events_read = reads.fields(EVENTS, &event.fields, schema::COLUMNS_OF_EVENTS);
+        for (name, mut plan) in tables {
+            let fields = &self.application.subscriptions[&name].fields;
+            plan.indexes.retain(|index| used.indexes.contains(&schema::index_name(&name, fields, index)));
+            let kept = self.tables.entry(name).or_default();
+            kept.fields.extend(plan.fields);
+            kept.indexes.extend(plan.indexes);
+        }
+        let query = Query {
+            sql: sql.to_owned(),
+            on: rule.on.clone(),
+            subscription: rule.subscription.clone(),
+            enabled: rule.enabled,
+            timeout: rule.timeout,
+            event: event_at,
+            id: id_at,
+            columns,
+            reads: events_read,
+            plan: Vec::new(),
+            warnings: Vec::new(),
+        };
+        self.queries.insert(name.clone(), query);
+        Ok(())
+    }
+
+    fn open(&self, tables: &BTreeMap<Name, TablePlan>, events: &Fields) -> rusqlite::Result<Guarded> {
+        let guarded = schema::open(&self.application, tables, self.host)?;
+        schema::set_events(&guarded, events)?;
+        Ok(guarded)
+    }
+
+    /// Tells how each query is run on the tables as they will be.
+    fn explain(&mut self) -> rusqlite::Result<()> {
+        if self.queries.is_empty() {
+            return Ok(());
+        }
+        let mut plans = Vec::new();
+        let guarded = schema::open(&self.application, &self.tables, self.host)?;
+        for (name, query) in &self.queries {
+            schema::set_events(&guarded, &self.application.events[&query.on].fields)?;
+            let plan = guarded.briefly(PREPARING_MAX, |connection| plan::of(connection, &query.sql))?;
+            plans.push((name.clone(), plan));
+        }
+        for (name, plan) in plans {
+            let Some(query) = self.queries.get_mut(&name) else { continue };
+            query.plan = plan.lines;
+            query.warnings = plan.scans.iter().filter(|(table, _)| *table != EVENTS).map(scan_warning).collect();
+        }
+        Ok(())
+    }
+}
+
+fn scan_warning((table, nested): (&String, &bool)) -> String {
+    let often =
+        if *nested { "again and again for each event batch, inside another loop" } else { "for each event batch" };
+    format!(
+        "no index answers: the query reads every subscription of `{table}` {often}, about a second for five million rows; \
+         compare a column of `events` with a column of `{table}` by `=` or an order"
+    )
+}
+
+/// What SQL would not tell apart or could not name.
+fn spelling(application: &Application, on: &Name) -> Result<(), Vec<Problem>> {
+    let mut problems = Vec::new();
+    let mut twins = |what: &str, names: &mut dyn Iterator<Item = &Name>| {
+        let mut seen: BTreeMap<String, &Name> = BTreeMap::new();
+        for name in names {
+            if let Some(other) = seen.insert(name.as_str().to_ascii_lowercase(), name) {
+                let message =
+                    format!("{what} `{other}` and `{name}` differ only in case, which SQL does not tell apart");
+                problems.push(Problem::at("", message).hint("rename one of them, or write the rule with `when`"));
+            }
+        }
+    };
+    twins("the subscription classes", &mut application.subscriptions.keys());
+    let classes = application.subscriptions.iter().map(|(name, class)| (name, &class.fields));
+    let event = application.events.get(on).map(|class| (on, &class.fields));
+    for (name, fields) in classes.chain(event) {
+        twins(&format!("the fields of `{name}`,"), &mut fields.iter().map(|field| &field.name));
+    }
+    for name in application.subscriptions.keys() {
+        let lower = name.as_str().to_ascii_lowercase();
+        if lower == EVENTS || lower.starts_with("sqlite_") {
+            let message = format!("the subscription class `{name}` has a name that means something else in SQL");
+            problems.push(Problem::at("", message).hint("rename the class, or write the rule with `when`"));
+        }
+    }
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+/// The names of the result's columns, if the statement is a query and nothing but a query.
+fn column_names(
+    guarded: &Guarded,
+    sql: &str,
+    application: &Application,
+    event: &Fields,
+) -> Result<Vec<String>, Problem> {
+    let look = |connection: &Connection| {
+        let statement = connection.prepare(sql)?;
+        let names = statement.column_names().map(str::to_owned).collect::<Vec<_>>();
+        let is_query = statement.readonly() && statement.is_explain() == 0 && !names.is_empty();
+        Ok((names, is_query, statement.parameter_count()))
+    };
+    let looked: rusqlite::Result<_> = guarded.strictly(PREPARING_MAX, look);
+    match looked {
+        Err(error) => Err(sql_problem(guarded, sql, &error, application, event)),
+        Ok((_, false, _)) => Err(Problem::at("", "is not a query").hint("write a `SELECT`, or `WITH ... SELECT`")),
+        Ok((_, _, parameters)) if parameters > 0 => {
+            let problem = Problem::at("", "has parameters such as `?1` or `:name`, which nobody fills");
+            Err(problem.hint(format!("read what you need from `{EVENTS}` and the tables of the subscription classes")))
+        }
+        Ok((names, ..)) => Ok(names),
+    }
+}
+
+/// The places of `_event` and `_subscription`, and which fields the other columns give.
+type Places = (usize, usize, Vec<(Name, FieldType, usize)>);
+
+fn places(names: &[String], fields: &Fields, rule: &Rule) -> Result<Places, Vec<Problem>> {
+    let mut problems = Vec::new();
+    let (mut event, mut id, mut columns) = (None, None, Vec::<(Name, FieldType, usize)>::new());
+    let twice = |name: &str| {
+        Problem::at("", format!("gives the column `{name}` twice"))
+            .hint("give one of them another name by `AS`, or leave it out")
+    };
+    for (at, name) in names.iter().enumerate() {
+        let known = match name.as_str() {
+            EVENT => Some(&mut event),
+            SUBSCRIPTION => Some(&mut id),
+            _ => None,
+        };
+        if let Some(place) = known {
+            if place.replace(at).is_some() {
+                problems.push(twice(name));
+            }
+            continue;
+        }
+        let Some(field) = fields.position(name).map(|at| &fields[at]) else {
+            let unknown = fields.unknown(name);
+            let problem =
+                Problem::at("", format!("gives the column `{name}`, and `{}` has no such field", rule.notify));
+            let hint = match unknown.hint {
+                Some(hint) if hint.starts_with("did") => hint,
+                _ => "name columns after the notification's fields by `AS`, or leave them out".to_owned(),
+            };
+            problems.push(problem.hint(hint));
+            continue;
+        };
+        if columns.iter().any(|(known, ..)| known == &field.name) {
+            problems.push(twice(name));
+        } else if rule.with.contains_key(&field.name) {
+            let problem = Problem::at("", format!("gives the column `{name}`, which `with` computes as well"));
+            problems.push(problem.hint("keep one of them"));
+        } else {
+            columns.push((field.name.clone(), field.kind, at));
+        }
+    }
+    let mut missing = |column: &str, what: &str, hint: &str| {
+        problems.push(Problem::at("", format!("gives no column `{column}`, {what}")).hint(hint.to_owned()));
+    };
+    if event.is_none() {
+        missing(EVENT, "the place of the event in its batch", "select `events._event`");
+    }
+    if id.is_none() {
+        missing(
+            SUBSCRIPTION,
+            "the subscription that is told",
+            &format!("select `_subscription` of `{}`", rule.subscription),
+        );
+    }
+    match (event, id) {
+        (Some(event), Some(id)) if problems.is_empty() => Ok((event, id, columns)),
+        _ => Err(problems),
+    }
+}
+
+/// What a query reads.
+struct Reads {
+    tables: BTreeSet<String>,
+    /// By table and name, as the query names them.
+    named: BTreeSet<(String, String)>,
+    /// By table and place, as they are read. `USING` names a column for two tables at once.
+    placed: BTreeSet<(String, usize)>,
+    /// Whether its meaning depends on which columns there are beside those that it reads.
+    all: bool,
+}
+
+impl Reads {
+    /// Of the query that was just prepared against whole tables without indexes.
+    fn of(guarded: &Guarded, sql: &str) -> rusqlite::Result<Reads> {
+        let named = guarded.reads();
+        let plan = guarded.briefly(PREPARING_MAX, |connection| plan::of(connection, sql))?;
+        let of_plan = plan.columns.iter().map(|(table, _)| table).chain(plan.scans.keys());
+        let tables = named.iter().map(|(table, _)| table).chain(of_plan).cloned().collect();
+        let all = sql.to_ascii_lowercase().contains("natural");
+        Ok(Reads { tables, named, placed: plan.columns, all })
+    }
+
+    /// The fields of a table that are read, where so many columns stand before theirs.
+    fn fields(&self, table: &str, fields: &Fields, before: usize) -> BTreeSet<usize> {
+        if self.all {
+            return (0..fields.len()).collect();
+        }
+        let named = self.named.iter().filter(|(of, _)| of == table).filter_map(|(_, column)| fields.position(column));
+        let placed =
+            self.placed.iter().filter(|(of, _)| of == table).filter_map(|(_, place)| place.checked_sub(before));
+        named.chain(placed).filter(|at| *at < fields.len()).collect()
+    }
+}
+
+/// What SQLite says of a query, as a problem with its position and what would be right.
+fn sql_problem(guarded: &Guarded, sql: &str, error: &Error, application: &Application, event: &Fields) -> Problem {
+    if let Some(refused) = guarded.refused() {
+        let problem = Problem::at("", format!("{refused}: the query of a rule only reads"));
+        return problem.hint(format!(
+            "it is a `SELECT` from `{EVENTS}` and the subscription classes {}, with functions that give the same for the \
+             same arguments",
+            list(application.subscriptions.keys().map(Name::as_str))
+        ));
+    }
+    match error {
+        Error::MultipleStatement => Problem::at("", "has more than one statement").hint("keep one `SELECT`"),
+        Error::SqlInputError { msg, offset, .. } => {
+            let problem = with_hint(msg, application, event);
+            match usize::try_from(*offset).ok().and_then(|offset| sql.get(..offset)) {
+                Some(before) => {
+                    let line = before.matches('\n').count() + 1;
+                    let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+                    problem.position(line as u32, column as u32)
+                }
+                None => problem,
+            }
+        }
+        Error::SqliteFailure(_, Some(message)) => with_hint(message, application, event),
+        error => cannot_tell(error),
+    }
+}
+
+fn with_hint(message: &str, application: &Application, event: &Fields) -> Problem {
+    let problem = Problem::at("", message);
+    match hint(message, application, event) {
+        Some(hint) => problem.hint(hint),
+        None => problem,
+    }
+}
+
+fn hint(message: &str, application: &Application, event: &Fields) -> Option<String> {
+    if let Some(table) = message.strip_prefix("no such table: ") {
+        let known = || application.subscriptions.keys().map(Name::as_str).chain([EVENTS]);
+        return Some(match closest(table, known()) {
+            Some(meant) => format!("did you mean `{meant}`?"),
+            None => format!("there are {}", list(known())),
+        });
+    }
+    if let Some(column) = message.strip_prefix("no such column: ") {
+        let column = column.split(" - ").next().unwrap_or(column);
+        let column = column.rsplit('.').next().unwrap_or(column);
+        let fields = application.subscriptions.values().map(|class| &class.fields).chain([event]);
+        let names = fields.flat_map(|fields| fields.iter().map(|field| field.name.as_str()));
+        let known = names.chain([EVENT, SUBSCRIPTION, CHANNEL, CREATED_AT]);
+        return closest(column, known).map(|meant| format!("did you mean `{meant}`?"));
+    }
+    None
+}
+
+fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
+    names.join(", ")
+}
+
+fn cannot_tell(error: &Error) -> Problem {
+    Problem::at("", format!("cannot be prepared: {}", reason(error)))
+}
+
+/// SQLite's words without the text of the statement.
+fn reason(error: &Error) -> String {
+    match error {
+        Error::SqlInputError { msg, .. } => msg.clone(),
+        Error::SqliteFailure(_, Some(message)) => message.clone(),
+        error => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,312 @@
+//! Changes in, event batches in, matches out.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use rusqlite::{Connection, Error, ErrorCode, Rows, types::Value as Sql};
+use tocsin_model::{
+    event::EventBatch,
+    field::{Damaged, Fields, unpack_row},
+    id::{Name, SubscriptionId},
+    value::Value,
+};
+
+use super::{
+    Query, QuerySet,
+    guard::Guarded,
+    reason,
+    schema::{self, CHANNEL, CREATED_AT, EVENT, EVENTS, SUBSCRIPTION, quoted},
+    values,
+};
+use crate::{error::StoreError, records::IndexedSubscription};
+
+/// Most matches of one query and one event batch; with more the firing fails.
+pub const MATCHES_MAX: usize = 1_000_000;
+/// Most bytes of text in the matches of one query and one event batch.
+pub const MATCH_BYTES_MAX: usize = 256 << 20;
+
+/// What a rule's query gave for an event batch: all its matches, or why there are none.
+#[derive(Debug, Clone, PartialEq)]
+pub struct QueryFiring {
+    /// The rule.
+    pub rule: Name,
+    /// The matches by event, each event and subscription once; or why the query failed, in words.
+    pub outcome: Result<Vec<QueryMatch>, String>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// One match.
+#[derive(Debug, Clone, PartialEq)]
+pub struct QueryMatch {
+    /// The place of the event in its batch.
+    pub event: u32,
+    /// Whom to tell: an enabled subscription of the rule's class.
+    pub subscription: SubscriptionId,
+    /// The fields of the notification that the query gave, in the order of [`QuerySet::columns`].
+    pub values: Vec<Value>,
+}
+
+/// The tables of an application and its queries. One owner; what was put or removed before a batch is what the batch
+/// sees.
+pub struct QueryTables {
+    set: Arc<QuerySet>,
+    guarded: Guarded,
+    /// Statements that put a subscription, by class.
+    puts: BTreeMap<Name, String>,
+    removes: Vec<String>,
+    /// The class whose table `events` is.
+    events: Option<Name>,
+    /// The tables are not true any more, for this reason.
+    broken: Option<String>,
+}
+
+impl std::fmt::Debug for QueryTables {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("QueryTables").field("puts", &self.puts.keys()).finish_non_exhaustive()
+    }
+}
+
+impl QueryTables {
+    /// Makes the tables, empty. `None` if there are no queries.
+    ///
+    /// # Errors
+    /// SQLite cannot open a database in memory.
+    pub fn open(set: Arc<QuerySet>) -> Result<Option<QueryTables>, StoreError> {
+        if !set.queries.values().any(|query| query.enabled) {
+            return Ok(None);
+        }
+        let guarded = schema::open(&set.application, &set.tables, set.host).map_err(StoreError::unavailable)?;
+        let mut tables =
+            QueryTables { guarded, puts: BTreeMap::new(), removes: Vec::new(), events: None, broken: None, set };
+        for (class, plan) in &tables.set.tables {
+            let fields = &tables.set.application.subscriptions[class].fields;
+            let names: String =
+                plan.fields.iter().map(|at| format!(", {}", quoted(fields[*at].name.as_str()))).collect();
+            let places: String = (0..plan.fields.len()).map(|at| format!(", ?{}", at + 4)).collect();
+            let table = quoted(class.as_str());
+            let put = format!(
+                "INSERT OR REPLACE INTO {table} ({SUBSCRIPTION}, {CHANNEL}, {CREATED_AT}{names}) VALUES (?1, ?2, ?3{places})"
+            );
+            tables.puts.insert(class.clone(), put);
+            tables.removes.push(format!("DELETE FROM {table} WHERE {SUBSCRIPTION} = ?1"));
+        }
+        Ok(Some(tables))
+    }
+
+    /// The queries.
+    pub fn set(&self) -> &Arc<QuerySet> {
+        &self.set
+    }
+
+    /// Puts an enabled subscription, in place of the one of its number if there is one. A few microseconds.
+    ///
+    /// Never fails by itself: tables that could not be changed are broken, and every firing from then on fails and says
+    /// why.
+    pub fn put(&mut self, subscription: &IndexedSubscription) {
+        let Some(sql) = self.puts.get(&subscription.class) else { return };
+        let plan = &self.set.tables[&subscription.class];
+        let fields = &self.set.application.subscriptions[&subscription.class].fields;
+        let Ok(row) = fields.row_from_stored(&subscription.values) else {
+            // The index refuses it as well, and says so.
+            return self.remove(subscription.id);
+        };
+        let head = [
+            Sql::Integer(subscription.id.0.cast_signed()),
+            subscription.channel.as_ref().map_or(Sql::Null, |channel| Sql::Text(channel.to_string())),
+            Sql::Text(values::timestamp_text(subscription.created_at)),
+        ];
+        let parameters = head.into_iter().chain(plan.fields.iter().map(|at| values::to_sql(&row[*at])));
+        let put = self
+            .guarded
+            .connection
+            .prepare_cached(sql)
+            .and_then(|mut statement| statement.execute(rusqlite::params_from_iter(parameters)));
+        self.note(put);
+    }
+
+    /// Removes a subscription, if it is there.
+    pub fn remove(&mut self, id: SubscriptionId) {
+        for sql in &self.removes {
+            let removed = self
+                .guarded
+                .connection
+                .prepare_cached(sql)
+                .and_then(|mut statement| statement.execute([id.0.cast_signed()]));
+            if let Err(error) = removed {
+                self.broken.get_or_insert(reason(&error));
+            }
+        }
+    }
+
+    fn note(&mut self, result: rusqlite::Result<usize>) {
+        if let Err(error) = result {
+            self.broken.get_or_insert(reason(&error));
+        }
+    }
+
+    /// Whether a batch of this event class fires any query.
+    pub fn concerns(&self, class: &Name) -> bool {
+        self.set.queries.values().any(|query| query.enabled && query.on == *class)
+    }
+
+    /// Runs the enabled queries of the batch's class that `wanted` lets through, in the order of the rules' names.
+    /// `fields` are those that the batch was packed with; what the class has lost since is not seen, what it gained is
+    /// null. For `now` a query gets the moment when the batch was accepted.
+    ///
+    /// The same tables and the same batch give the same matches. A query that fails harms none of the others.
+    ///
+    /// # Errors
+    /// The batch is damaged.
+    pub fn run(
+        &mut self,
+        batch: &EventBatch,
+        fields: &Fields,
+        wanted: impl Fn(&Name) -> bool,
+    ) -> Result<Vec<QueryFiring>, Damaged> {
+        let set = self.set.clone();
+        let fires = |(name, query): &(&Name, &Query)| query.enabled && query.on == batch.class && wanted(name);
+        let queries: Vec<(&Name, &Query)> = set.queries.iter().filter(fires).collect();
+        if queries.is_empty() {
+            return Ok(Vec::new());
+        }
+        let loaded = match self.broken.clone() {
+            Some(reason) => Err(format!("the tables of queries are broken: {reason}; apply the application again")),
+            None => {
+                self.load(batch, fields)?.map_err(|error| format!("the events cannot be read in: {}", reason(&error)))
+            }
+        };
+        let fire = |(name, query): (&Name, &Query)| {
+            let started = Instant::now();
+            let outcome = loaded.clone().and_then(|()| self.answer(query, batch.events.count()));
+            QueryFiring { rule: name.clone(), outcome, took: started.elapsed() }
+        };
+        let firings = queries.into_iter().map(fire).collect();
+        let _ = self.guarded.connection.execute(&format!("DELETE FROM {EVENTS}"), []);
+        Ok(firings)
+    }
+
+    /// Makes `events` the batch.
+    fn load(&mut self, batch: &EventBatch, packed: &Fields) -> Result<rusqlite::Result<()>, Damaged> {
+        let rows: Vec<_> =
+            batch.events.rows().map(|row| row.and_then(|row| unpack_row(packed, row))).collect::<Result<_, _>>()?;
+        let class = &self.set.application.events[&batch.class].fields;
+        let fill = || {
+            if self.events.as_ref() != Some(&batch.class) {
+                schema::set_events(&self.guarded, class)?;
+            }
+            self.guarded.set_now(batch.accepted_at);
+            let connection = &self.guarded.connection;
+            connection.execute(&format!("DELETE FROM {EVENTS}"), [])?;
+            let read = self.set.queries.values().filter(|query| query.on == batch.class).flat_map(|query| &query.reads);
+            let read: std::collections::BTreeSet<usize> = read.copied().collect();
+            let from: Vec<(usize, Option<usize>)> =
+                read.iter().map(|at| (*at, packed.position(class[*at].name.as_str()))).collect();
+            let names: String = read.iter().map(|at| format!(", {}", quoted(class[*at].name.as_str()))).collect();
+            let places: String = (0..read.len()).map(|at| format!(", ?{}", at + 2)).collect();
+            let sql = format!("INSERT INTO {EVENTS} ({EVENT}{names}) VALUES (?1{places})");
+            let mut statement = connection.prepare_cached(&sql)?;
+            for (ordinal, row) in rows.iter().enumerate() {
+                let value = |(at, place): &(usize, Option<usize>)| {
+                    let given = place.map(|place| row[place].clone()).unwrap_or_default();
+                    values::to_sql(&class[*at].kind.accept(given).unwrap_or_default())
+                };
+                let parameters = [Sql::Integer(ordinal as i64)].into_iter().chain(from.iter().map(value));
+                statement.execute(rusqlite::params_from_iter(parameters))?;
+            }
+            Ok(())
+        };
+        let filled = fill();
+        self.events = filled.is_ok().then(|| batch.class.clone());
+        Ok(filled)
+    }
+
+    fn answer(&self, query: &Query, events: u32) -> Result<Vec<QueryMatch>, String> {
+        let read = |connection: &Connection| -> Result<Vec<QueryMatch>, String> {
+            let failed = |error: Error| self.failure(query, &error);
+            let mut statement = connection.prepare_cached(&query.sql).map_err(failed)?;
+            let rows = statement.query([]).map_err(failed)?;
+            self.collect(query, rows, events)
+        };
+        let mut matches = self.guarded.strictly(query.timeout, read)?;
+        self.check_subscriptions(query, &matches)?;
+        matches.sort_by_key(|found| found.event);
+        Ok(matches)
+    }
+
+    fn collect(&self, query: &Query, mut rows: Rows<'_>, events: u32) -> Result<Vec<QueryMatch>, String> {
+        let mut matches = Vec::new();
+        let mut seen = HashSet::new();
+        let mut bytes = 0;
+        while let Some(row) = rows.next().map_err(|error| self.failure(query, &error))? {
+            let number = |at: usize, column: &str| match row.get_ref(at) {
+                Ok(rusqlite::types::ValueRef::Integer(number)) => Ok(number),
+                Ok(other) => Err(format!("`{column}` is {}, not an integer", other.data_type())),
+                Err(error) => Err(error.to_string()),
+            };
+            let event = number(query.event, EVENT)?;
+            let event = u32::try_from(event).ok().filter(|event| *event < events);
+            let event = event.ok_or_else(|| format!("`{EVENT}` is none of the {events} events of the batch"))?;
+            let subscription = SubscriptionId(number(query.id, SUBSCRIPTION)?.cast_unsigned());
+            // A rule tells a subscription of an event once; of several rows the first counts.
+            if !seen.insert((event, subscription)) {
+                continue;
+            }
+            if matches.len() == MATCHES_MAX {
+                return Err(format!("gives more than {MATCHES_MAX} matches for one event batch"));
+            }
+            let mut given = Vec::with_capacity(query.columns.len());
+            for (name, kind, at) in &query.columns {
+                let value = row.get_ref(*at).map_err(|error| error.to_string())?;
+                if let rusqlite::types::ValueRef::Text(text) = value {
+                    bytes += text.len();
+                }
+                given.push(values::from_sql(value, *kind).map_err(|why| format!("`{name}` gives {why}"))?);
+            }
+            if bytes > MATCH_BYTES_MAX {
+                return Err(format!("gives more than {MATCH_BYTES_MAX} bytes of text for one event batch"));
+            }
+            matches.push(QueryMatch { event, subscription, values: given });
+        }
+        Ok(matches)
+    }
+
+    /// Queries can make numbers up, or take them from another class.
+    fn check_subscriptions(&self, query: &Query, matches: &[QueryMatch]) -> Result<(), String> {
+        let sql = format!("SELECT 1 FROM {} WHERE {SUBSCRIPTION} = ?1", quoted(query.subscription.as_str()));
+        let failed = |error: Error| reason(&error);
+        let mut statement = self.guarded.connection.prepare_cached(&sql).map_err(failed)?;
+        for found in matches {
+            if !statement.exists([found.subscription.0.cast_signed()]).map_err(failed)? {
+                let (id, class) = (found.subscription, &query.subscription);
+                return Err(format!(
+                    "`{SUBSCRIPTION}` is {}, and `{id}` is no enabled subscription of `{class}`",
+                    id.0
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn failure(&self, query: &Query, error: &Error) -> String {
+        if let Some(refused) = self.guarded.refused() {
+            return refused;
+        }
+        match error.sqlite_error_code() {
+            Some(ErrorCode::OperationInterrupted) => {
+                format!("took longer than its timeout of {} s", query.timeout.as_secs_f64())
+            }
+            Some(ErrorCode::TooBig) => "makes a value that is too long".to_owned(),
+            _ => reason(error),
+        }
+    }
+
+    /// Bytes that the tables take, in memory or in their temporary file.
+    pub fn bytes(&self) -> u64 {
+        let size = |pragma| self.guarded.connection.pragma_query_value(None, pragma, |row| row.get::<_, u64>(0));
+        size("page_count").unwrap_or(0) * size("page_size").unwrap_or(0)
+    }
+}

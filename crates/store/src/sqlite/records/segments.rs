@@ -1,0 +1,178 @@
+//! Segments, and the subscribers that meet a filter.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    ops::{Bound, RangeBounds},
+};
+
+use rusqlite::{Connection, Row};
+use serde::{
+    Deserializer,
+    de::{IgnoredAny, MapAccess, Visitor},
+};
+use tocsin_model::{
+    id::{Name, SubscriberId},
+    ldap::{Entry, LdapFilter},
+    segment::Segment,
+    subscriber::Profile,
+    time::Timestamp,
+    value::Value,
+};
+
+use super::{
+    conversion_failed, execute, feed::Books, name_at, number_at, parsed_at, query_all, query_one, signed, store_error,
+    subscribers,
+};
+use crate::{
+    error::StoreError,
+    records::{Expect, NewSegment, Survey, SurveyBounds, no_segment},
+};
+
+const COLUMNS: &str = "name, description, filter, created_at, updated_at, revision";
+
+fn segment_of(row: &Row<'_>) -> rusqlite::Result<Segment> {
+    Ok(Segment {
+        name: name_at(row, 0)?,
+        description: row.get(1)?,
+        filter: row.get(2)?,
+        created_at: Timestamp(row.get(3)?),
+        updated_at: Timestamp(row.get(4)?),
+        revision: number_at(row, 5)?,
+    })
+}
+
+pub(super) fn find(connection: &Connection, name: &Name) -> Result<Option<Segment>, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM segments WHERE name = ?1");
+    query_one(connection, &sql, [name.as_str()], segment_of)
+}
+
+pub(super) fn list(connection: &Connection, after: Option<&Name>, limit: usize) -> Result<Vec<Segment>, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM segments WHERE name > ?1 ORDER BY name LIMIT ?2");
+    query_all(connection, &sql, (after.map_or("", Name::as_str), signed(limit as u64)), segment_of)
+}
+
+pub(super) fn put(
+    books: &mut Books<'_>,
+    new: NewSegment,
+    expect: Expect,
+    now: Timestamp,
+) -> Result<Segment, StoreError> {
+    let old = find(books.connection, &new.name)?;
+    expect.check(old.as_ref().map(|old| old.revision), || format!("segment `{}`", new.name))?;
+    let before = old.as_ref().map(|old| old.filter.clone());
+    let stored = match old {
+        Some(old) if old.description == new.description && old.filter == new.filter => return Ok(old),
+        Some(old) => new.over(&old, now),
+        None => new.first(now),
+    };
+    execute(
+        books.connection,
+        "INSERT INTO segments (name, description, filter, created_at, updated_at, revision)
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+            ON CONFLICT (name) DO UPDATE SET description = ?2, filter = ?3, updated_at = ?5, revision = ?6",
+        (
+            stored.name.as_str(),
+            &stored.description,
+            &*stored.filter,
+            stored.created_at.0,
+            stored.updated_at.0,
+            signed(stored.revision),
+        ),
+    )?;
+    books.segment_changed(&stored.name, before.as_deref())?;
+    Ok(stored)
+}
+
+pub(super) fn remove(books: &mut Books<'_>, name: &Name, expect: Expect) -> Result<(), StoreError> {
+    let old = find(books.connection, name)?;
+    expect.check(old.as_ref().map(|old| old.revision), || format!("segment `{name}`"))?;
+    let old = old.ok_or_else(|| no_segment(name))?;
+    execute(books.connection, "DELETE FROM segments WHERE name = ?1", [name.as_str()])?;
+    books.segment_changed(name, Some(&old.filter))
+}
+
+/// Holds subscribers against a filter, by the index of ids: from where the filter can be met to where it cannot be any
+/// more. Of their attributes only those are read that the filter asks for.
+pub(super) fn survey(
+    connection: &Connection,
+    filter: &LdapFilter,
+    after: Option<&SubscriberId>,
+    bounds: SurveyBounds,
+) -> Result<Survey, StoreError> {
+    let ids = filter.ids();
+    let low = match ids.0 {
+        Bound::Included(low) | Bound::Excluded(low) => low,
+        Bound::Unbounded => "",
+    };
+    let sql = "SELECT id, number, enabled, locale, time_zone, attributes, created_at FROM subscribers
+        WHERE id > ?1 AND id >= ?2 ORDER BY id";
+    let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
+    let mut rows = statement.query((after.map_or("", SubscriberId::as_str), low)).map_err(store_error)?;
+    let mut survey = Survey::default();
+    loop {
+        let Some(row) = rows.next().map_err(store_error)? else { return Ok(survey) };
+        let id: SubscriberId = parsed_at(row, 0).map_err(store_error)?;
+        if !RangeBounds::<str>::contains(&ids, id.as_str()) {
+            return Ok(survey);
+        }
+        survey.looked_at += 1;
+        let number = number_at(row, 1).map_err(store_error)?;
+        let channels = if filter.asks_for_channels() { active_channels(connection, number)? } else { Vec::new() };
+        let profile = profile_at(row, filter).map_err(store_error)?;
+        let entry = Entry {
+            id: &id,
+            profile: &profile,
+            channels: channels.iter().collect(),
+            created_at: Timestamp(row.get(6).map_err(store_error)?),
+        };
+        if filter.matches(&entry) {
+            survey.members += 1;
+            if survey.found.len() < bounds.kept {
+                survey.found.extend(subscribers::find(connection, &id)?);
+            }
+        }
+        if bounds.are_reached(&survey) {
+            survey.reached = Some(id);
+            return Ok(survey);
+        }
+    }
+}
+
+fn active_channels(connection: &Connection, subscriber: u64) -> Result<Vec<Name>, StoreError> {
+    let sql = "SELECT channel FROM devices WHERE subscriber = ?1 AND state = 0";
+    query_all(connection, sql, [signed(subscriber)], |row| name_at(row, 0))
+}
+
+/// A profile with those attributes that a filter asks for.
+fn profile_at(row: &Row<'_>, filter: &LdapFilter) -> rusqlite::Result<Profile> {
+    let attributes = match row.get_ref(5)?.as_str_or_null()? {
+        None => BTreeMap::new(),
+        Some(json) => serde_json::Deserializer::from_str(json)
+            .deserialize_map(Wanted(filter))
+            .map_err(|error| conversion_failed(5, error))?,
+    };
+    Ok(Profile { enabled: row.get(2)?, locale: row.get(3)?, time_zone: row.get(4)?, attributes })
+}
+
+struct Wanted<'a>(&'a LdapFilter);
+
+impl<'de> Visitor<'de> for Wanted<'_> {
+    type Value = BTreeMap<String, Value>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of attributes")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
+        let mut attributes = BTreeMap::new();
+        while let Some(name) = entries.next_key::<std::borrow::Cow<'de, str>>()? {
+            if self.0.asks_for(&name) {
+                attributes.insert(name.into_owned(), entries.next_value()?);
+            } else {
+                entries.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(attributes)
+    }
+}
