@@ -69,6 +69,13 @@ pub const GAUGES: &[Metric] = &[
         help: "Subscriptions in the match index.",
     },
     Metric { name: "match_index_bytes", kind: Kind::Gauge, labels: "application", help: "Memory of the match index." },
+    Metric { name: "match_index_shards", kind: Kind::Gauge, labels: "application", help: "Shards of the match index." },
+    Metric {
+        name: "match_index_changes_behind",
+        kind: Kind::Gauge,
+        labels: "application",
+        help: "Changes of the records that the match index has not followed yet.",
+    },
     gauge("platform_ready", "1 if every match index is built, 0 otherwise."),
 ];
 
@@ -103,6 +110,8 @@ pub(crate) fn measure(status: &Status) {
         };
         set("match_indexed_subscriptions", application.indexed);
         set("match_index_bytes", application.index_bytes);
+        set("match_index_shards", application.shards);
+        set("match_index_changes_behind", application.changes_behind);
     }
 }
 

@@ -528,6 +528,10 @@ pub(crate) struct ApplicationStatusBody {
     /// Subscriptions in the match index.
     indexed: u64,
     index_bytes: u64,
+    /// Shards of the match index.
+    shards: u64,
+    /// Changes of the records that the match index has not followed yet.
+    changes_behind: u64,
     ready: bool,
 }
 
@@ -601,6 +605,8 @@ impl From<status::Status> for StatusBody {
             version: status.version,
             indexed: status.indexed,
             index_bytes: status.index_bytes,
+            shards: status.shards,
+            changes_behind: status.changes_behind,
             ready: status.ready,
         };
         let (counts, backlog, totals, latencies) = (status.counts, status.backlog, status.totals, status.latencies);

@@ -87,6 +87,7 @@ fn main() {
                 source: name("api"),
                 received_at: Timestamp(0),
                 accepted_at: Timestamp(0),
+                sees: None,
                 events: packer.finish(),
             }
         })

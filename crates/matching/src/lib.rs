@@ -39,6 +39,7 @@ pub mod dialect; // 1. text becomes a syntax tree
 pub mod expression; // 2. the tree becomes typed expressions over places of fields
 pub mod defined; // 2b. functions of the application, which expressions may call
 pub mod index; // 4. the structures that answer
+pub mod join; // 6b. what several shards cut is joined
 pub mod notify; // 7. at delivery: the full fields of one notification
 pub mod filter; // 3b. a subscriber's own filter becomes conditions that an index answers
 pub mod rule; // 3. a rule's predicate becomes branches: guards, keys, ranges, residuals

@@ -493,6 +493,11 @@ fn bombs_are_refused_or_stopped() {
         let filter = filter(&text, &fields).expect("a filter within bounds");
         assert_eq!(filter.holds(&event), Err(Trouble::Cost), "{}", &text[..40]);
     }
+    // A condition is not much larger than its filter, however many values its parts may miss.
+    let many: Vec<String> = (0..400).map(|at| format!("length(detail.k{at}) > `1`")).collect();
+    let many = filter(&many.join(" || "), &fields).expect("a filter");
+    assert!(!many.is_exact() && many.canonical().len() < 64 * 1024);
+    assert!(format!("{:?}", many.condition()).len() < 256 * 1024);
     // What is within bounds is not in danger.
     let event = row(&fields, &json!({"title": "a".repeat(100), "detail": {"a": {"a": {"a": 1}}}}));
     let long = vec!["contains_ci(title, 'x')"; 600].join(" || ");

@@ -304,6 +304,7 @@ fn batch(rows: &[Row]) -> EventBatch {
         source: name("api"),
         received_at: Timestamp(0),
         accepted_at: Timestamp(0),
+        sees: None,
         events: packer.finish(),
     }
 }

@@ -200,6 +200,7 @@ fn batch(fields: &Fields, rows: &[&str]) -> EventBatch {
         source: name("api"),
         received_at: Timestamp(0),
         accepted_at: Timestamp(0),
+        sees: None,
         events: packer.finish(),
     }
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::{
     field::{Damaged, Fields, Row, pack_row, unpack_row},
-    id::{EventBatchId, Name},
+    id::{ChangeSequence, EventBatchId, Name},
     pack::{Reader, write_varint},
     time::Timestamp,
     value::Value,
@@ -117,6 +117,10 @@ pub struct EventBatch {
     pub received_at: Timestamp,
     /// When it was handed to the journal; the answer follows once it is durable.
     pub accepted_at: Timestamp,
+    /// Its place among the changes of the records: it is matched with exactly the subscriptions as they were after this
+    /// change. Never less than that of the batch before. `None` of a batch that was accepted before places were kept: it
+    /// sees what there is when it is matched.
+    pub sees: Option<ChangeSequence>,
     /// The events.
     pub events: PackedEvents,
 }

@@ -1,5 +1,7 @@
 //! What is to be told: notifications of one rule firing through one channel, packed in columns.
 
+use std::ops::Range;
+
 use crate::{
     field::{Damaged, FieldType},
     id::{EventBatchId, EventId, Name, SubscriptionId},
@@ -73,6 +75,26 @@ impl Column {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Appends some values of another column of the same field.
+    pub fn append(&mut self, other: &Column, range: Range<usize>) {
+        match (&mut *self, other) {
+            (Column::Integers(values), Column::Integers(more)) => values.extend_from_slice(&more[range]),
+            (Column::Numbers(values), Column::Numbers(more)) => values.extend_from_slice(&more[range]),
+            (Column::Values(_, values), more) => values.extend(range.filter_map(|ordinal| more.value(ordinal))),
+            (_, more) => {
+                // Only one of them has seen a null.
+                let kind = match (&*self, more) {
+                    (_, Column::Values(kind, _)) => *kind,
+                    (Column::Integers(_), _) => FieldType::Integer,
+                    _ => FieldType::Number,
+                };
+                let values = (0..self.len()).filter_map(|ordinal| self.value(ordinal));
+                let values = values.chain(range.filter_map(|ordinal| more.value(ordinal)));
+                *self = Column::Values(kind, values.collect());
+            }
+        }
     }
 }
 

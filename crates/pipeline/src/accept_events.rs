@@ -3,10 +3,10 @@
 use tocsin_model::{event::PackedEvents, id::Name, time::Timestamp};
 use tocsin_store::{
     error::StoreError,
-    journal::{Accepted, Idempotency, Journal, NewEventBatch},
+    journal::{Accepted, Idempotency, NewEventBatch},
 };
 
-use crate::{Clock, latency::Latencies};
+use crate::Flow;
 
 /// Events of one class that ask to be accepted together, already packed by the running version of their class.
 #[derive(Debug, Clone)]
@@ -42,17 +42,15 @@ pub enum AcceptError {
 }
 
 /// Stores a submission. When it returns, the events are durable or were before.
-pub(crate) async fn accept(
-    journal: &dyn Journal,
-    clock: &dyn Clock,
-    latencies: &Latencies,
-    submission: Submission,
-) -> Result<Accepted, AcceptError> {
+pub(crate) async fn accept(flow: &Flow, submission: Submission) -> Result<Accepted, AcceptError> {
     let Submission { application, version, class, source, received_at, events, idempotency } = submission;
     let count = u64::from(events.count());
-    let accepted_at = clock.now().max(received_at);
-    let batch = NewEventBatch { application, version, class, source, received_at, accepted_at, events, idempotency };
-    let accepted = journal.accept(batch).await.map_err(|error| match error {
+    let accepted_at = flow.clock.now().max(received_at);
+    let stamp = flow.places.stamp();
+    let sees = stamp.place;
+    let batch =
+        NewEventBatch { application, version, class, source, received_at, accepted_at, sees, events, idempotency };
+    let accepted = flow.journal.accept(batch).await.map_err(|error| match error {
         StoreError::Full(room) => AcceptError::Full(room),
         error => AcceptError::Store(error),
     });
@@ -60,7 +58,7 @@ pub(crate) async fn accept(
         Ok(Accepted::New(_)) => {
             metrics::counter!("accept_batches_total").increment(1);
             metrics::counter!("accept_events_total").increment(count);
-            latencies.accept.record(clock.now().since(received_at));
+            flow.latencies.accept.record(flow.clock.now().since(received_at));
         }
         Ok(Accepted::Duplicate(_) | Accepted::KeyReused(_)) => {
             metrics::counter!("accept_duplicates_total").increment(1)

@@ -14,7 +14,9 @@ pub mod latency; // how long things take, by percentile
 pub mod options; // the bounds and delays of the flow
 pub mod versions; // old batches are read by the version that packed them
 
-mod follow_changes; // keeps the match index true to the records
+mod follow_changes; // keeps the match index true to the records, as of a place of their change feed
+mod places; // where submissions stand among the changes
+mod shards; // the match index, split over threads that share nothing
 mod schedules; // clockwork: rules that are evaluated by a schedule
 mod run_queries; // rules in SQL, beside the index
 mod running; // an application's open channels and their workers
@@ -43,7 +45,8 @@ pub use options::PipelineOptions;
 pub use tocsin_delivery::{Clock, Context, SystemClock};
 pub use versions::{Environment, Versions};
 
-use match_events::{Command, Matcher};
+use match_events::{Command, IndexStatus, Matcher};
+use places::Places;
 use running::Running;
 use schedules::Clockwork;
 
@@ -57,8 +60,9 @@ pub(crate) struct Flow {
     versions: Versions,
     context: Context,
     opener: Opener,
-    /// Version, subscriptions and bytes of each application's index, as last reported by the matcher.
-    indexes: Mutex<BTreeMap<Name, (u32, u64, u64)>>,
+    places: Places,
+    /// Each application's index, as last reported by the matcher.
+    indexes: Mutex<BTreeMap<Name, IndexStatus>>,
     luck: Mutex<fastrand::Rng>,
 }
 
@@ -123,6 +127,10 @@ pub struct ApplicationStatus {
     pub indexed: u64,
     /// Bytes that the index takes.
     pub index_bytes: u64,
+    /// Shards of the index.
+    pub shards: u64,
+    /// Changes of the records that the index has not followed yet.
+    pub changes_behind: u64,
     /// Whether events are accepted and matched.
     pub ready: bool,
 }
@@ -152,6 +160,7 @@ impl Pipeline {
             versions: Versions::new(records.clone(), environment),
             clock: context.clock.clone(),
             latencies: Latencies::default(),
+            places: Places::new(&*records),
             indexes: Mutex::default(),
             luck: Mutex::new(fastrand::Rng::with_seed(seed)),
             journal,
@@ -182,15 +191,18 @@ impl Pipeline {
     ) -> Result<(), StoreError> {
         let mut installed = Vec::new();
         let mut matcher = Matcher::new(self.flow.clone(), commands);
+        // Before anything can be changed: what waits was accepted with the subscriptions of its time.
+        let place = match_events::place_wanted(&self.flow).await?;
+        self.flow.records.keep_changes_after(place);
         for stored in self.flow.records.applications().await? {
             match self.flow.versions.get(&stored.name, stored.version).await? {
                 Some(compiled) => {
-                    let shard = match_events::build_shard(&self.flow, &compiled).await?;
+                    let followed = match_events::build(&self.flow, &compiled, place).await?;
                     match self.prepare(&compiled) {
                         Ok(prepared) => {
                             self.open(compiled.clone(), prepared).await?;
                             installed.push(compiled.clone());
-                            matcher.install(compiled, shard);
+                            matcher.install(compiled, followed);
                             self.flow.journal.rematch(&stored.name).await?;
                         }
                         Err(error) => tracing::error!(application = %stored.name, %error, "an application cannot run"),
@@ -245,10 +257,11 @@ impl Pipeline {
     async fn change_to(&self, compiled: Arc<Compiled>, prepared: Prepared) -> Result<(), RunError> {
         let _one_at_a_time = self.changing.lock().await;
         let name = compiled.application.name.clone();
-        let shard = match_events::build_shard(&self.flow, &compiled).await?;
+        let place = match_events::place_wanted(&self.flow).await?;
+        let followed = match_events::build(&self.flow, &compiled, place).await?;
         self.open(compiled.clone(), prepared).await?;
         let (done, installed) = oneshot::channel();
-        let install = Command::Install(compiled.clone(), Box::new(shard), done);
+        let install = Command::Install(compiled.clone(), Box::new(followed), done);
         self.commands.send(install).await.map_err(|_| RunError::Stopped)?;
         installed.await.map_err(|_| RunError::Stopped)?;
         self.clockwork.send(schedules::Command::Install(compiled)).await.map_err(|_| RunError::Stopped)?;
@@ -325,18 +338,22 @@ impl Pipeline {
         if !self.running.lock().contains_key(&submission.application) {
             return Err(AcceptError::NoApplication(submission.application));
         }
-        let flow = &self.flow;
-        accept_events::accept(&*flow.journal, &*flow.clock, &flow.latencies, submission).await
+        accept_events::accept(&self.flow, submission).await
     }
 
     /// How each application is doing, by name.
     pub fn status(&self) -> Vec<(Name, ApplicationStatus)> {
-        let indexes = self.flow.indexes.lock().clone();
+        let (indexes, newest) = (self.flow.indexes.lock().clone(), self.flow.places.newest());
         let running = self.running.lock();
         let status = |name: &Name, running: &Running| match indexes.get(name) {
-            Some((version, indexed, index_bytes)) => {
-                ApplicationStatus { version: *version, indexed: *indexed, index_bytes: *index_bytes, ready: true }
-            }
+            Some(IndexStatus { version, report, place }) => ApplicationStatus {
+                version: *version,
+                indexed: report.subscriptions,
+                index_bytes: report.bytes,
+                shards: report.shards as u64,
+                changes_behind: newest.0.saturating_sub(place.0),
+                ready: true,
+            },
             None => ApplicationStatus { version: running.compiled().version, ..ApplicationStatus::default() },
         };
         running.iter().map(|(name, running)| (name.clone(), status(name, running))).collect()

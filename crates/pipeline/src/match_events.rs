@@ -1,36 +1,29 @@
 //! 2. Event batches meet the index: matches, cut into notification batches.
 //!
 //! One matcher takes the batches in the order of their acceptance, a quantum at a time: whatever waits, within bounds;
-//! nobody waits for a clock. While one quantum is on its way to disk the next is matched, and they are committed in
-//! order.
+//! nobody waits for a clock. The index is brought to the place of each batch among the changes of the records before the
+//! batch is matched, and changes that come after a batch never hold it up. While one quantum is on its way to disk the
+//! next is matched, and they are committed in order.
 
-use std::{
-    collections::BTreeMap,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use parking_lot::Mutex;
 use tocsin_matching::{
-    cut::{CutBatch, NotificationCutter, RuleFailure},
+    cut::{CutBatch, RuleFailure},
     rule::RuleSet,
-    shard::Shard,
 };
 use tocsin_model::{
     event::EventBatch,
-    field::Fields,
-    id::{EventBatchId, Name},
+    field::{Fields, Row},
+    id::{ChangeSequence, EventBatchId, Name},
     notification::NotificationHead,
     time::Timestamp,
 };
 use tocsin_store::{
     error::StoreError,
-    journal::{Arrivals, ClaimedEvents, NewNotificationBatch, Step},
-    queries::QueryTables,
+    journal::{Arrivals, ClaimedEvents, NewFiring, NewNotificationBatch, Step},
 };
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     task::JoinHandle,
 };
 use tokio_util::sync::CancellationToken;
@@ -38,16 +31,17 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Flow,
     compile::Compiled,
-    follow_changes::{self, FollowedShard},
-    keep_busy,
-    run_queries::{self, Queried},
-    schedules,
+    follow_changes::{Followed, Lost},
+    keep_busy, run_queries, schedules,
+    shards::{Cut, IndexReport, UnpackedBatch, shard_count},
 };
 
 /// A matcher that dies with its batches claimed loses them after this time.
 const LEASE: Duration = Duration::from_secs(300);
 /// How long to wait after the store failed.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(500);
+/// How often an index that was lost is built anew for one quantum.
+const REBUILDS_MAX: usize = 3;
 
 /// The channel of notifications whose subscriber had no usable device when they were made.
 pub fn unassigned_channel() -> Name {
@@ -57,7 +51,7 @@ pub fn unassigned_channel() -> Name {
 /// What the matcher is told between two quanta.
 pub(crate) enum Command {
     /// Match with this version and index from now on.
-    Install(Arc<Compiled>, Box<FollowedShard>, oneshot::Sender<()>),
+    Install(Arc<Compiled>, Box<Followed>, oneshot::Sender<()>),
     /// Stop matching this application.
     Remove(Name, oneshot::Sender<()>),
 }
@@ -65,7 +59,19 @@ pub(crate) enum Command {
 /// An application that is being matched.
 struct Matched {
     compiled: Arc<Compiled>,
-    followed: FollowedShard,
+    followed: Followed,
+    report: IndexReport,
+}
+
+/// What the index of an application holds, and where it stands.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct IndexStatus {
+    /// The version by which it matches.
+    pub version: u32,
+    /// What it holds.
+    pub report: IndexReport,
+    /// Every change up to here is in it.
+    pub place: ChangeSequence,
 }
 
 /// A quantum that is being committed.
@@ -80,12 +86,13 @@ pub(crate) struct Matcher {
     applications: BTreeMap<Name, Matched>,
     commands: mpsc::Receiver<Command>,
     arrivals: Arrivals,
+    changes: watch::Receiver<ChangeSequence>,
 }
 
 impl Matcher {
     pub fn new(flow: Arc<Flow>, commands: mpsc::Receiver<Command>) -> Self {
-        let arrivals = flow.journal.arrivals();
-        Matcher { flow, applications: BTreeMap::new(), commands, arrivals }
+        let (arrivals, changes) = (flow.journal.arrivals(), flow.records.newest_change());
+        Matcher { flow, applications: BTreeMap::new(), commands, arrivals, changes }
     }
 
     /// Matches until `stop`; what is claimed then is finished first.
@@ -95,6 +102,9 @@ impl Matcher {
             while let Ok(command) = self.commands.try_recv() {
                 self.obey(command);
             }
+            self.changes.mark_unchanged();
+            // Before the claim: what is claimed later sees at least this.
+            let settled = self.flow.places.settled();
             let claimed = if stop.is_cancelled() { Ok(Vec::new()) } else { self.claim().await };
             match claimed {
                 Ok(claimed) if !claimed.is_empty() => {
@@ -111,10 +121,14 @@ impl Matcher {
                     if stop.is_cancelled() {
                         return;
                     }
+                    if !self.follow(settled).await {
+                        continue;
+                    }
                     tokio::select! {
                         () = stop.cancelled() => {}
                         Some(command) = self.commands.recv() => self.obey(command),
                         Ok(()) = self.arrivals.events.changed() => {}
+                        Ok(()) = self.changes.changed() => {}
                         () = tokio::time::sleep(LEASE) => {}
                     }
                 }
@@ -128,8 +142,10 @@ impl Matcher {
     }
 
     /// Matches an application by this version and index from now on.
-    pub fn install(&mut self, compiled: Arc<Compiled>, followed: FollowedShard) {
-        self.applications.insert(compiled.application.name.clone(), Matched { compiled, followed });
+    pub fn install(&mut self, compiled: Arc<Compiled>, mut followed: Followed) {
+        // If a shard is gone already, matching will find that out.
+        let report = keep_busy(|| followed.settle()).unwrap_or_default();
+        self.applications.insert(compiled.application.name.clone(), Matched { compiled, followed, report });
         self.report();
     }
 
@@ -154,7 +170,25 @@ impl Matcher {
         self.flow.journal.claim_events(options.quantum_batches, options.quantum_bytes, &[], LEASE, now).await
     }
 
-    /// Matches a quantum; each application's index is first brought up to the newest change.
+    /// Takes the next step to a place, with every application's index that is not there yet. Gives whether all are.
+    async fn follow(&mut self, place: ChangeSequence) -> bool {
+        let mut is_there = true;
+        for (name, matched) in &mut self.applications {
+            if matched.followed.place() >= place {
+                continue;
+            }
+            match matched.follow(&self.flow, name, place).await {
+                Ok(arrived) => is_there &= arrived,
+                Err(error) => {
+                    tracing::error!(application = %name, %error, "the index cannot follow the changes");
+                    tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
+                }
+            }
+        }
+        is_there
+    }
+
+    /// Matches a quantum, each batch by the index as of its place.
     async fn match_quantum(&mut self, claimed: &[ClaimedEvents]) -> Result<Step, StoreError> {
         let started = std::time::Instant::now();
         let mut step = Step::default();
@@ -169,41 +203,13 @@ impl Matcher {
             by_application.entry(&events.batch.application).or_default().push(events);
         }
         for (name, batches) in by_application {
-            let Some(matched) = self.applications.get_mut(name) else {
-                let reason = format!("the application `{name}` does not run");
-                step.failed.extend(batches.iter().map(|events| (events.claim, reason.clone())));
-                continue;
-            };
-            catch_up(&self.flow, name, matched).await?;
-            let now = self.flow.clock.now();
-            let mut oldest = now;
-            let mut readable = Vec::with_capacity(batches.len());
-            for events in batches {
-                match event_fields(&self.flow, &events.batch).await? {
-                    Ok(fields) => readable.push((events, fields)),
-                    Err(reason) => step.failed.push((events.claim, reason)),
+            match self.applications.get_mut(name) {
+                Some(matched) => matched.match_batches(&self.flow, name, &batches, &mut step).await?,
+                None => {
+                    let reason = format!("the application `{name}` does not run");
+                    step.failed.extend(batches.iter().map(|events| (events.claim, reason.clone())));
                 }
             }
-            let Matched { compiled, followed } = matched;
-            let (queried, (cut, unmatched)) = keep_busy(|| {
-                let queried = run_queries::run(followed, &readable);
-                let matched = match_all(&mut followed.shard, &readable, &queried);
-                (queried, matched)
-            });
-            for (events, _) in &readable {
-                match unmatched.get(&events.batch.id) {
-                    Some(reason) => step.failed.push((events.claim, reason.clone())),
-                    None => {
-                        oldest = oldest.min(events.batch.accepted_at);
-                        step.matched.push(events.claim);
-                    }
-                }
-            }
-            let (cut, failures) = cut;
-            let told = queried.iter().filter(|(batch, _)| !unmatched.contains_key(*batch));
-            step.firings.extend(told.flat_map(|(batch, firings)| run_queries::failed(compiled, *batch, firings, now)));
-            step.batches.extend(cut.into_iter().map(|cut| new_batch(compiled, &compiled.rules, cut, oldest, now)));
-            report_failures(compiled, &compiled.rules, &failures);
         }
         // Due schedules come after event rules.
         for (events, compiled) in due {
@@ -260,40 +266,211 @@ impl Matcher {
         tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
     }
 
-    /// Publishes what the index holds.
+    /// Publishes what the indexes hold, and asks the records to keep the changes that they have not followed yet.
     fn report(&self) {
-        let bytes = |followed: &FollowedShard| {
-            followed.shard.memory_bytes() as u64 + followed.queries.as_ref().map_or(0, |queries| queries.lock().bytes())
-        };
         let mut indexes = self.flow.indexes.lock();
         indexes.clear();
-        for (name, matched) in &self.applications {
-            let shard = &matched.followed.shard;
-            indexes.insert(name.clone(), (matched.compiled.version, shard.len() as u64, bytes(&matched.followed)));
+        for (name, Matched { compiled, followed, report }) in &self.applications {
+            let status = IndexStatus { version: compiled.version, report: *report, place: followed.place() };
+            indexes.insert(name.clone(), status);
         }
+        let needed = indexes.values().map(|status| status.place).min();
+        drop(indexes);
+        self.flow.records.keep_changes_after(needed.unwrap_or(ChangeSequence(u64::MAX)));
     }
 }
 
-/// Follows the change feed, and builds the index anew where the feed no longer reaches back far enough.
-async fn catch_up(flow: &Flow, name: &Name, matched: &mut Matched) -> Result<(), StoreError> {
-    match follow_changes::catch_up(&*flow.records, name, &mut matched.followed).await {
-        Err(StoreError::Missing(what)) => {
-            tracing::warn!(application = %name, what, "the index fell behind the change feed and is built anew");
-            matched.followed = build_shard(flow, &matched.compiled).await?;
-            follow_changes::catch_up(&*flow.records, name, &mut matched.followed).await
+impl Matched {
+    /// Takes the next step to a place. Gives whether the index is there, and whole again if it was lost.
+    async fn follow(&mut self, flow: &Flow, name: &Name, place: ChangeSequence) -> Result<bool, StoreError> {
+        let arrived = match self.followed.step_to(&*flow.records, place).await {
+            Ok(true) => keep_busy(|| self.followed.settle()).map(|report| self.report = report).map(|()| true),
+            Ok(false) => Ok(false),
+            Err(Lost::Store(error)) => return Err(error),
+            Err(lost) => {
+                self.rebuild(flow, name, place, &lost).await?;
+                return Ok(true);
+            }
+        };
+        match arrived {
+            Ok(arrived) => Ok(arrived),
+            Err(gone) => self.rebuild(flow, name, place, &gone.into()).await.map(|()| true),
         }
-        result => result,
+    }
+
+    /// Matches batches in their order, and adds to the step what they give. Nothing is told of one that cannot be
+    /// matched: what it matched before the trouble would be told again when it is matched again.
+    async fn match_batches(
+        &mut self,
+        flow: &Flow,
+        name: &Name,
+        batches: &[&ClaimedEvents],
+        step: &mut Step,
+    ) -> Result<(), StoreError> {
+        let now = flow.clock.now();
+        let mut failed: BTreeMap<EventBatchId, String> = BTreeMap::new();
+        let mut fields = Vec::with_capacity(batches.len());
+        for events in batches {
+            match event_fields(flow, &events.batch).await? {
+                Ok(found) => fields.push((&events.batch, found)),
+                Err(reason) => {
+                    failed.insert(events.batch.id, reason);
+                }
+            }
+        }
+        let rules = self.compiled.rules.clone();
+        let unpack = |(batch, fields): (&EventBatch, Fields)| match rules.rows(batch, &fields) {
+            Ok(rows) => Some(Readable { batch: batch.clone(), fields, rows: rows.into() }),
+            Err(damaged) => {
+                failed.insert(batch.id, damaged.to_string());
+                None
+            }
+        };
+        let mut readable: Vec<Readable> = keep_busy(|| fields.into_iter().filter_map(unpack).collect());
+        let (cut, firings) = loop {
+            let (cut, firings) = self.cut(flow, name, &readable).await?;
+            self.report = self.followed.with_queries(cut.report);
+            if cut.panicked.is_empty() {
+                break (cut, firings);
+            }
+            for (id, rule) in &cut.panicked {
+                let reason = match rule {
+                    Some(rule) => format!("matching it by the rule `{}` made the matcher panic", rules.name(*rule)),
+                    None => "matching it made the matcher panic".to_owned(),
+                };
+                failed.insert(*id, reason);
+            }
+            // The others are matched anew, as if it had not been there.
+            readable.retain(|readable| !failed.contains_key(&readable.batch.id));
+        };
+        step.firings.extend(firings);
+        let mut oldest = now;
+        for events in batches {
+            match failed.remove(&events.batch.id) {
+                Some(reason) => step.failed.push((events.claim, reason)),
+                None => {
+                    oldest = oldest.min(events.batch.accepted_at);
+                    step.matched.push(events.claim);
+                }
+            }
+        }
+        report_failures(&self.compiled, &self.compiled.rules, &cut.failures);
+        step.batches.extend(keep_busy(|| -> Vec<_> {
+            cut.batches
+                .into_iter()
+                .map(|cut| new_batch(&self.compiled, &self.compiled.rules, cut, oldest, now))
+                .collect()
+        }));
+        Ok(())
+    }
+
+    /// Has the shards match batches, each as of its place, and gives what they made of all, with the queries that failed.
+    /// An index that is lost on the way is built anew, and all are matched by that.
+    async fn cut(
+        &mut self,
+        flow: &Flow,
+        name: &Name,
+        batches: &[Readable],
+    ) -> Result<(Cut, Vec<NewFiring>), StoreError> {
+        let mut rebuilds = 0;
+        loop {
+            match self.try_cut(flow, name, batches).await {
+                Ok(cut) => return Ok(cut),
+                Err(Lost::Store(error)) => {
+                    // What the shards have made so far is of no use to the next quantum.
+                    let _ = keep_busy(|| self.followed.settle());
+                    return Err(error);
+                }
+                Err(lost) if rebuilds < REBUILDS_MAX => {
+                    rebuilds += 1;
+                    let first = batches.first().and_then(|readable| readable.batch.sees);
+                    self.rebuild(flow, name, first.unwrap_or_else(|| flow.places.newest()), &lost).await?;
+                }
+                Err(lost) => return Err(StoreError::unavailable(lost)),
+            }
+        }
+    }
+
+    async fn try_cut(&mut self, flow: &Flow, name: &Name, batches: &[Readable]) -> Result<(Cut, Vec<NewFiring>), Lost> {
+        let mut firings = Vec::new();
+        let mut runs = batches.chunk_by(|one, next| one.batch.sees == next.batch.sees).peekable();
+        while let Some(run) = runs.next() {
+            self.go_to(flow, name, run[0].batch.sees).await?;
+            let now = flow.clock.now();
+            let unpacked: Arc<[UnpackedBatch]> =
+                keep_busy(|| run.iter().map(|readable| self.query(readable, &mut firings, now)).collect());
+            if runs.peek().is_some() {
+                keep_busy(|| self.followed.shards().match_batches(&unpacked))?;
+            } else {
+                return Ok((keep_busy(|| self.followed.shards().match_and_cut(unpacked))?, firings));
+            }
+        }
+        Ok((Cut::default(), firings))
+    }
+
+    /// Runs the queries that a batch fires by the tables as they stand, and gives the batch for the shards. Queries that
+    /// fail are listed.
+    fn query(&mut self, readable: &Readable, failed: &mut Vec<NewFiring>, now: Timestamp) -> UnpackedBatch {
+        let Readable { batch, fields, rows } = readable;
+        let told = self.followed.queries().map_or_else(Vec::new, |queries| run_queries::run(queries, batch, fields));
+        failed.extend(run_queries::failed(&self.compiled, batch.id, &told, now));
+        UnpackedBatch { id: batch.id, class: batch.class.clone(), rows: rows.clone(), left_out: Vec::new(), told }
+    }
+
+    /// Brings the index to a place; where the records do not remember it any more, the index stays where it stands.
+    async fn go_to(&mut self, flow: &Flow, name: &Name, sees: Option<ChangeSequence>) -> Result<(), Lost> {
+        match self.followed.go_to(&*flow.records, sees.unwrap_or_else(|| flow.places.newest())).await {
+            Err(Lost::Place(place)) => {
+                let stands = self.followed.place();
+                metrics::counter!("match_displaced_batches_total").increment(1);
+                tracing::warn!(
+                    application = %name,
+                    sees = place.0,
+                    matched_at = stands.0,
+                    "the records no longer know what event batches should see; they are matched by what is known"
+                );
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    async fn rebuild(
+        &mut self,
+        flow: &Flow,
+        name: &Name,
+        place: ChangeSequence,
+        lost: &Lost,
+    ) -> Result<(), StoreError> {
+        tracing::warn!(application = %name, reason = %lost, "the match index is built anew");
+        metrics::counter!("match_index_rebuilds_total").increment(1);
+        self.followed = build(flow, &self.compiled, place).await?;
+        self.report = keep_busy(|| self.followed.settle()).map_err(StoreError::unavailable)?;
+        Ok(())
     }
 }
 
-/// Builds a shard from the records.
-pub(crate) async fn build_shard(flow: &Flow, compiled: &Compiled) -> Result<FollowedShard, StoreError> {
-    let empty = FollowedShard {
-        followed: *flow.records.newest_change().borrow(),
-        shard: Shard::new(compiled.rules.clone()),
-        queries: QueryTables::open(compiled.queries.clone())?.map(Mutex::new),
-    };
-    follow_changes::build(&*flow.records, &compiled.application.name, empty).await
+/// Builds the index of a version as of a place.
+pub(crate) async fn build(flow: &Flow, compiled: &Compiled, place: ChangeSequence) -> Result<Followed, StoreError> {
+    let built = Followed::build(&*flow.records, compiled, shard_count(flow.options.match_shards), place).await;
+    built.map_err(|lost| match lost {
+        Lost::Store(error) => error,
+        lost => StoreError::unavailable(lost),
+    })
+}
+
+/// The place at which an index is wanted next: that of the oldest batch that waits, else the present.
+pub(crate) async fn place_wanted(flow: &Flow) -> Result<ChangeSequence, StoreError> {
+    let settled = flow.places.settled();
+    Ok(flow.journal.oldest_place().await?.map_or(settled, |oldest| oldest.min(settled)))
+}
+
+/// A batch that could be unpacked.
+struct Readable {
+    batch: EventBatch,
+    /// Those that it was packed with.
+    fields: Fields,
+    rows: Arc<[Row]>,
 }
 
 /// The fields that a batch was packed with; the inner error says why nobody can know.
@@ -305,43 +482,6 @@ pub(crate) async fn event_fields(flow: &Flow, batch: &EventBatch) -> Result<Resu
         Some(class) => Ok(class.fields.clone()),
         None => Err(format!("version {} has no event class `{}`", batch.version, batch.class)),
     })
-}
-
-/// What a quantum gave: notification batches, and rules that could not be decided.
-type Cut = (Vec<CutBatch>, Vec<RuleFailure>);
-
-/// Matches batches, and says which of them could not be and why. Nothing of those is cut: what they matched before the
-/// trouble would be told again when they are matched again. So the others are then matched anew.
-fn match_all(
-    shard: &mut Shard,
-    batches: &[(&ClaimedEvents, Fields)],
-    queried: &Queried,
-) -> (Cut, BTreeMap<EventBatchId, String>) {
-    let mut unmatched = BTreeMap::new();
-    'anew: loop {
-        let mut cutter = NotificationCutter::new();
-        for (events, fields) in batches {
-            let batch = &events.batch;
-            if unmatched.contains_key(&batch.id) {
-                continue;
-            }
-            let matched = catch_unwind(AssertUnwindSafe(|| {
-                shard.match_batch(batch, fields, &mut cutter)?;
-                match queried.get(&batch.id) {
-                    Some(firings) => run_queries::tell(shard, batch, fields, firings, &mut cutter),
-                    None => Ok(()),
-                }
-            }));
-            let reason = match matched {
-                Ok(Ok(())) => continue,
-                Ok(Err(damaged)) => damaged.to_string(),
-                Err(_) => "matching it made the matcher panic".to_owned(),
-            };
-            unmatched.insert(batch.id, reason);
-            continue 'anew;
-        }
-        return (cutter.finish(shard.rules()), unmatched);
-    }
 }
 
 /// A rule that cannot be decided for an event is no match; that it happened must not stay unseen.
@@ -377,70 +517,5 @@ pub(crate) fn new_batch(
         count: cut.notifications.count() as u32,
         packed: cut.notifications.pack().into(),
         suspended,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tocsin_matching::shard::Subject;
-    use tocsin_model::{
-        application::api_source,
-        event::{EventPacker, PackedEvents},
-        id::SubscriptionId,
-        value::Value,
-    };
-    use tocsin_store::journal::Claim;
-
-    const DEFINITION: &str = r#"
-        application: notes
-        events: { note: { fields: { number: integer } } }
-        subscriptions: { any: { fields: {} } }
-        notifications: { told: { fields: { number: integer }, content: { templates: { base: { text: "{{ number }}" } } } } }
-        rules: { always: { on: note, subscription: any, notify: told } }
-        channels: { log: { protocol: file, options: { path: log } } }
-    "#;
-
-    fn batch(id: u64, events: PackedEvents) -> ClaimedEvents {
-        let name = |text: &str| text.parse().expect("a name");
-        ClaimedEvents {
-            claim: Claim { id: EventBatchId(id), token: 1 },
-            batch: EventBatch {
-                id: EventBatchId(id),
-                application: name("notes"),
-                version: 1,
-                class: name("note"),
-                source: api_source(),
-                received_at: Timestamp(0),
-                accepted_at: Timestamp(0),
-                events,
-            },
-        }
-    }
-
-    #[test]
-    fn nothing_of_a_damaged_batch_is_told_and_all_of_the_others() {
-        let compiled = crate::compile_text(DEFINITION, 1, &|_| None).expect("it compiles");
-        let mut shard = Shard::new(compiled.rules.clone());
-        let channel = "log".parse().expect("a name");
-        let class = "any".parse().expect("a name");
-        let subject =
-            Subject { id: SubscriptionId(1), class: &class, values: "{}", channel: Some(&channel), filter: None };
-        shard.put(subject).expect("it can be put");
-        let fields = compiled.application.events["note"].fields.clone();
-        let mut packer = EventPacker::new(fields.clone());
-        packer.push(&[Value::Integer(1)]);
-        packer.push(&[Value::Integer(2)]);
-        let whole = packer.finish();
-        let cut_short = PackedEvents::from_parts(2, whole.bytes().slice(..whole.bytes().len() - 1));
-        let batches = [batch(1, whole.clone()), batch(2, cut_short), batch(3, whole)];
-        let batches: Vec<_> = batches.iter().map(|events| (events, fields.clone())).collect();
-
-        let ((cut, failures), unmatched) = match_all(&mut shard, &batches, &Queried::new());
-        assert_eq!(unmatched.into_keys().collect::<Vec<_>>(), [EventBatchId(2)]);
-        assert!(failures.is_empty());
-        let told: Vec<u64> =
-            cut.iter().flat_map(|cut| cut.notifications.event_of_each().map(|event| event.batch.0)).collect();
-        assert_eq!(told, [1, 1, 3, 3]);
     }
 }

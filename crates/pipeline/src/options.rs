@@ -12,6 +12,9 @@ pub struct PipelineOptions {
     pub quantum_batches: usize,
     /// About how many packed bytes of events a quantum may hold. One batch is always taken, however large.
     pub quantum_bytes: usize,
+    /// Shards of each application's match index, each with a thread of its own; at most 64. 0 is one for each core, up to
+    /// 8.
+    pub match_shards: usize,
     /// Most notifications of a channel that are formatted or on their way at the same time. One work item is always
     /// taken, however large.
     pub in_flight_per_channel: usize,
@@ -34,6 +37,7 @@ impl Default for PipelineOptions {
         PipelineOptions {
             quantum_batches: 256,
             quantum_bytes: 4 << 20,
+            match_shards: 1,
             in_flight_per_channel: 10_000,
             receipts_chunk: 512,
             receipts_delay_ms: 25,

@@ -1,69 +1,39 @@
 //! Rules in SQL: their queries are run over each event batch after the index has answered, and what they find is cut
 //! into the same notification batches. A query that fails is a firing that did not happen; the batch goes on without it.
 
-use std::collections::BTreeMap;
-
 use tocsin_matching::{
     cut::NotificationCutter,
     shard::{Shard, Told},
 };
-use tocsin_model::{
-    event::EventBatch,
-    field::{Damaged, Fields},
-    id::EventBatchId,
-    time::Timestamp,
-};
+use tocsin_model::{event::EventBatch, field::Fields, id::EventBatchId, time::Timestamp};
 use tocsin_store::{
-    journal::{ClaimedEvents, FiringStatus, NewFiring},
-    queries::QueryFiring,
+    journal::{FiringStatus, NewFiring},
+    queries::{QueryFiring, QueryTables},
 };
 
-use crate::{compile::Compiled, follow_changes::FollowedShard};
+use crate::{compile::Compiled, shards::UnpackedBatch};
 
-/// What the queries of each batch gave. Batches without any are not in it.
-pub(crate) type Queried = BTreeMap<EventBatchId, Vec<QueryFiring>>;
-
-/// Runs the queries that these batches fire. They see the subscriptions that the shard sees.
-pub(crate) fn run(followed: &mut FollowedShard, batches: &[(&ClaimedEvents, Fields)]) -> Queried {
-    let Some(queries) = &mut followed.queries else { return Queried::new() };
-    let queries = queries.get_mut();
-    let mut queried = Queried::new();
-    for (events, fields) in batches {
-        let batch = &events.batch;
-        // A damaged batch is set aside when the index comes to it.
-        let Ok(firings) = queries.run(batch, fields, |_| true) else { continue };
-        for firing in &firings {
-            metrics::histogram!("match_query_duration_seconds").record(firing.took);
-        }
-        if !firings.is_empty() {
-            queried.insert(batch.id, firings);
-        }
+/// Runs the queries that a batch fires. They see the subscriptions that the index sees.
+pub(crate) fn run(queries: &mut QueryTables, batch: &EventBatch, fields: &Fields) -> Vec<QueryFiring> {
+    // A damaged batch is set aside before it comes here.
+    let firings = queries.run(batch, fields, |_| true).unwrap_or_default();
+    for firing in &firings {
+        metrics::histogram!("match_query_duration_seconds").record(firing.took);
     }
-    queried
+    firings
 }
 
-/// Gives what the queries of a batch found to the cutter.
-///
-/// # Errors
-/// The batch is damaged.
-pub(crate) fn tell(
-    shard: &Shard,
-    batch: &EventBatch,
-    fields: &Fields,
-    firings: &[QueryFiring],
-    cutter: &mut NotificationCutter,
-) -> Result<(), Damaged> {
-    let rows = shard.rules().rows(batch, fields)?;
-    for firing in firings {
+/// Gives what the queries of a batch found to the cutter, as far as it concerns the subscriptions of this shard.
+pub(crate) fn tell(shard: &Shard, batch: &UnpackedBatch, cutter: &mut NotificationCutter) {
+    for firing in &batch.told {
         let (Ok(matches), Some(rule)) = (&firing.outcome, shard.rules().number(firing.rule.as_str())) else { continue };
         let told = matches.iter().map(|found| Told {
             event_ordinal: found.event,
             subscription: found.subscription,
             given: &found.values,
         });
-        shard.tell(batch.id, rule, &rows, told, cutter);
+        shard.tell(batch.id, rule, &batch.rows, told, cutter);
     }
-    Ok(())
 }
 
 /// The firings of a batch that failed, as the journal lists them.

@@ -381,6 +381,7 @@ impl Clock {
                 source: source(),
                 received_at: now,
                 accepted_at: now,
+                sees,
                 events: packer.finish(),
                 idempotency: None,
             };

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tocsin_model::{
     event::{EventBatch, PackedEvents},
-    id::{EventBatchId, Name, NotificationBatchId, NotificationId, WorkItemId},
+    id::{ChangeSequence, EventBatchId, Name, NotificationBatchId, NotificationId, WorkItemId},
     notification::{NotificationHead, Notifications},
     receipt::{Attempt, Outcome},
     time::Timestamp,
@@ -85,6 +85,9 @@ pub struct NewEventBatch {
     pub received_at: Timestamp,
     /// See [`EventBatch`].
     pub accepted_at: Timestamp,
+    /// The newest change of the records when it was submitted. One that was accepted before and sees more lifts it to its
+    /// own place, so that batches stand among the changes in the order of their numbers.
+    pub sees: ChangeSequence,
     /// See [`EventBatch`].
     pub events: PackedEvents,
     /// Makes a repeated submission the same submission.
@@ -461,6 +464,9 @@ pub trait Journal: Send + Sync + 'static {
         before: Option<EventBatchId>,
         limit: usize,
     ) -> Result<Vec<(EventBatch, EventBatchState)>, StoreError>;
+
+    /// What the oldest event batch that waits to be matched sees; `None` if none waits, or its place is not known.
+    async fn oldest_place(&self) -> Result<Option<ChangeSequence>, StoreError>;
 
     /// Sends failed event batches to be matched again. Gives how many there were.
     async fn rematch(&self, application: &Name) -> Result<u64, StoreError>;

@@ -1,7 +1,7 @@
 //! The port of the system of record: applications, subscribers, segments, subscriptions, keys, and the feed of their
 //! changes.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::RangeInclusive};
 
 use async_trait::async_trait;
 use tocsin_model::{
@@ -19,8 +19,11 @@ use crate::error::StoreError;
 
 /// Places that the change feed keeps at least. Older ones are removed a few at a time by later writes.
 pub const FEED_KEPT: u64 = 1_000_000;
-/// Places that are removed from the feed at a time.
-pub(crate) const FEED_TRIMMED_AT_ONCE: u64 = 1_000;
+/// For whoever still needs them the feed keeps so many times more places ([`Records::keep_changes_after`]).
+pub const FEED_KEPT_LONGER: u64 = 10;
+/// Places that are removed from the feed at a time, at least and at most.
+const FEED_TRIMMED_AT_ONCE: u64 = 1_000;
+const FEED_TRIMMED_AT_ONCE_MAX: u64 = 20_000;
 /// Subscriptions that one step of a removal takes.
 pub(crate) const REMOVED_AT_ONCE: usize = 1_000;
 
@@ -225,6 +228,8 @@ pub enum Changed {
 pub struct IndexedSubscription {
     /// Its number.
     pub id: SubscriptionId,
+    /// Whose it is; a subscription never changes its subscriber.
+    pub subscriber: SubscriberNumber,
     /// Its class.
     pub class: Name,
     /// Its parameters, as JSON.
@@ -422,15 +427,27 @@ pub trait Records: Send + Sync + 'static {
         after: Option<SubscriptionId>,
         limit: usize,
     ) -> Result<Vec<IndexedSubscription>, StoreError>;
-    /// The same for numbers from `first` to `last`, to follow a change.
-    async fn indexed_between(
+    /// The same for the numbers in some ranges, in order, as it was at a place of the change feed that was the newest
+    /// once; a later place is the present. To follow changes, or to undo them.
+    ///
+    /// # Errors
+    /// `Missing` if changes after `at` are not kept any more.
+    async fn indexed_at(
         &self,
         application: &Name,
-        first: SubscriptionId,
-        last: SubscriptionId,
+        ranges: &[RangeInclusive<SubscriptionId>],
+        at: ChangeSequence,
     ) -> Result<Vec<IndexedSubscription>, StoreError>;
-    /// The numbers of all subscriptions of a subscriber, enabled or not.
-    async fn subscriptions_of(&self, subscriber: SubscriberNumber) -> Result<Vec<SubscriptionId>, StoreError>;
+    /// The numbers of all subscriptions that these subscribers have or had at a place of the change feed or later,
+    /// enabled or not, ascending.
+    ///
+    /// # Errors
+    /// `Missing` if changes after `at` are not kept any more.
+    async fn subscriptions_of(
+        &self,
+        subscribers: &[SubscriberNumber],
+        at: ChangeSequence,
+    ) -> Result<Vec<SubscriptionId>, StoreError>;
     /// Whom notifications go to, in the order asked; `None` for a subscription that is gone.
     async fn recipients(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<Option<Recipient>>, StoreError>;
 
@@ -467,8 +484,12 @@ pub trait Records: Send + Sync + 'static {
     /// `Missing` if changes after `after` are not kept any more: the follower reads everything anew, from
     /// [`Records::newest_change`] on.
     async fn changes(&self, after: ChangeSequence, limit: usize) -> Result<Vec<Change>, StoreError>;
-    /// The newest change; the receiver wakes up when there is a newer one.
+    /// The newest change; the receiver wakes up when there is a newer one. It knows of a change before the call that
+    /// made it returns.
     fn newest_change(&self) -> tokio::sync::watch::Receiver<ChangeSequence>;
+    /// Asks the feed to keep all changes after a place, in place of the one asked before, until the process ends. It keeps
+    /// [`FEED_KEPT_LONGER`] times as many places as without being asked, and no more.
+    fn keep_changes_after(&self, place: ChangeSequence);
 
     // API keys
 
@@ -517,6 +538,15 @@ pub(crate) fn no_segment(name: &Name) -> StoreError {
 
 pub(crate) fn no_application(name: &Name) -> StoreError {
     StoreError::Missing(format!("application `{name}`"))
+}
+
+/// Up to where the feed is trimmed, if that is worth the while: at least `kept` places stay, and those after `needed` as
+/// long as that is not too long. A few at a time, so that no single commit pays for all.
+pub(crate) fn trim_to(change: u64, trimmed: u64, kept: u64, needed: u64) -> Option<u64> {
+    let wanted = change.saturating_sub(kept).min(needed);
+    let must = change.saturating_sub(kept.saturating_mul(FEED_KEPT_LONGER));
+    let end = wanted.max(must).min(trimmed + FEED_TRIMMED_AT_ONCE_MAX);
+    (end >= trimmed + FEED_TRIMMED_AT_ONCE).then_some(end)
 }
 
 /// The answer to a follower that was away for too long.

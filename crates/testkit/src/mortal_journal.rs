@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tocsin_model::{
     event::EventBatch,
-    id::{EventBatchId, Name, NotificationBatchId, WorkItemId},
+    id::{ChangeSequence, EventBatchId, Name, NotificationBatchId, WorkItemId},
     notification::NotificationHead,
     receipt::Attempt,
     time::Timestamp,
@@ -200,6 +200,10 @@ impl Journal for MortalJournal {
         limit: usize,
     ) -> Result<Vec<(EventBatch, EventBatchState)>, StoreError> {
         self.live().await.event_batches(before, limit).await
+    }
+
+    async fn oldest_place(&self) -> Result<Option<ChangeSequence>, StoreError> {
+        self.live().await.oldest_place().await
     }
 
     async fn rematch(&self, application: &Name) -> Result<u64, StoreError> {

@@ -138,6 +138,9 @@ pub struct Pipeline {
     pub quantum_batches: u32,
     /// About how many packed bytes of events a quantum may hold. One batch is always taken, however large.
     pub quantum_bytes: Size,
+    /// Shards of each application's match index, each with a thread of its own; at most 64. 0 means one for each core, up
+    /// to 8.
+    pub match_shards: u32,
     /// Most notifications of a channel that are formatted or on their way at the same time.
     pub in_flight_per_channel: u32,
     /// Most dispositions that wait to be recorded; reaching it records them at once.
@@ -157,6 +160,7 @@ impl Default for Pipeline {
         Pipeline {
             quantum_batches: 256,
             quantum_bytes: Size(4 << 20),
+            match_shards: 0,
             in_flight_per_channel: 10_000,
             receipts_chunk: 512,
             receipts_delay: Period::millis(25),

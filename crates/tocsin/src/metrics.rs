@@ -35,6 +35,12 @@ pub const STEPS: &[Metric] = &[
     ),
     histogram("schedule_lag_seconds", "", "How late a run was accepted, from its due time."),
     histogram("schedule_run_duration_seconds", "", "One step of runs, until it is ready to commit."),
+    counter("match_index_rebuilds_total", "", "Match indexes that were lost and built anew."),
+    counter(
+        "match_displaced_batches_total",
+        "",
+        "Times that batches were matched by a later state than they should see.",
+    ),
     counter("format_panics_total", "", "Notifications whose formatting broke; they are suspended."),
     counter("deliver_attempts_total", "channel, outcome", "Attempts, by what the far side made of them."),
     histogram("deliver_duration_seconds", "channel", "One attempt, from handing over to the far side's answer."),

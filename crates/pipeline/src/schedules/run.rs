@@ -202,6 +202,7 @@ fn rest_of(compiled: &Compiled, batch: &EventBatch, left: &[Due], now: Timestamp
         source: batch.source.clone(),
         received_at: batch.received_at,
         accepted_at: now,
+        sees: batch.sees.unwrap_or_default(),
         events: packer.finish(),
         idempotency: None,
     }

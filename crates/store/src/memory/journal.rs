@@ -11,7 +11,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tocsin_model::{
     event::{EventBatch, PackedEvents},
-    id::{EventBatchId, Name, NotificationBatchId, WorkItemId},
+    id::{ChangeSequence, EventBatchId, Name, NotificationBatchId, WorkItemId},
     notification::{NotificationHead, Notifications},
     receipt::Attempt,
     time::Timestamp,
@@ -61,6 +61,7 @@ struct Last {
     suspension: u64,
     firing: u64,
     token: u64,
+    sees: ChangeSequence,
 }
 
 struct Events {
@@ -207,6 +208,7 @@ impl State {
 
     fn add_events(&mut self, new: NewEventBatch) -> EventBatchId {
         self.last.event_batch += 1;
+        self.last.sees = self.last.sees.max(new.sees);
         let id = EventBatchId(self.last.event_batch);
         self.totals.event_batches += 1;
         self.totals.events += u64::from(new.events.count());
@@ -218,6 +220,7 @@ impl State {
             source: new.source,
             received_at: new.received_at,
             accepted_at: new.accepted_at,
+            sees: Some(self.last.sees),
             events: new.events,
         };
         self.event_batches.insert(id.0, Events { batch, state: EventBatchState::Accepted, open: 0, closed_at: None });
@@ -583,6 +586,10 @@ impl Journal for MemoryJournal {
             (EventBatch { events: packed, ..events.batch.clone() }, events.state.clone())
         };
         Ok(state.event_batches.range(..before).rev().take(limit).map(|(_, events)| without_events(events)).collect())
+    }
+
+    async fn oldest_place(&self) -> Result<Option<ChangeSequence>, StoreError> {
+        Ok(self.state.lock().waiting().next().and_then(|(_, batch)| batch.sees))
     }
 
     async fn rematch(&self, application: &Name) -> Result<u64, StoreError> {

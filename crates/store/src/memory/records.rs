@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    ops::RangeInclusive,
     time::Duration,
 };
 
@@ -20,11 +21,11 @@ use tokio::sync::watch;
 use crate::{
     error::StoreError,
     records::{
-        ApiKey, ApplicationVersion, Change, Changed, Expect, FEED_KEPT, FEED_TRIMMED_AT_ONCE, FollowedSchedule,
-        IndexedSubscription, NewSegment, NewSubscriber, NewSubscription, REMOVED_AT_ONCE, Recipient, RecordCounts,
-        Records, ScheduledSubscription, SubscriberFilter, SubscriptionChange, SubscriptionFilter, Survey, SurveyBounds,
-        Written, due_schedule, has_attribute, new_installation, no_application, no_changes_after, no_device,
-        no_segment, no_subscriber, no_subscription, reach, runs, since_change, usable_device,
+        ApiKey, ApplicationVersion, Change, Changed, Expect, FEED_KEPT, FollowedSchedule, IndexedSubscription,
+        NewSegment, NewSubscriber, NewSubscription, REMOVED_AT_ONCE, Recipient, RecordCounts, Records,
+        ScheduledSubscription, SubscriberFilter, SubscriptionChange, SubscriptionFilter, Survey, SurveyBounds, Written,
+        due_schedule, has_attribute, new_installation, no_application, no_changes_after, no_device, no_segment,
+        no_subscriber, no_subscription, reach, runs, since_change, trim_to, usable_device,
     },
 };
 
@@ -50,8 +51,10 @@ struct Shelf {
     /// In the order of their first subscriptions.
     classes: Vec<(Name, Name)>,
     api_keys: BTreeMap<(Timestamp, String), ApiKey>,
-    feed: VecDeque<Change>,
+    feed: VecDeque<(Change, Before)>,
     feed_kept: u64,
+    /// Changes after this place are still needed.
+    feed_needed: u64,
     change: u64,
     trimmed: u64,
     last_subscriber: u64,
@@ -62,6 +65,14 @@ struct Shelf {
 /// What a subscription follows, since when events are its, and by which change it came there.
 type Follower = (ScheduleKey, Timestamp, ChangeSequence);
 type ScheduleKey = (Name, Name, Box<str>);
+
+/// What there was before a change.
+enum Before {
+    Nothing,
+    Subscriptions(Vec<Subscription>),
+    /// The channels of the subscriber's active devices by name, if it was enabled.
+    Reach(Option<BTreeMap<Name, Name>>),
+}
 
 impl MemoryRecords {
     /// Empty records.
@@ -79,7 +90,7 @@ impl MemoryRecords {
     pub fn with_feed_kept(feed_kept: u64) -> Result<Self, StoreError> {
         Ok(MemoryRecords {
             installation: new_installation()?,
-            shelf: Mutex::new(Shelf { feed_kept, ..Shelf::default() }),
+            shelf: Mutex::new(Shelf { feed_kept, feed_needed: u64::MAX, ..Shelf::default() }),
             newest: watch::Sender::new(ChangeSequence(0)),
         })
     }
@@ -100,24 +111,84 @@ impl MemoryRecords {
 }
 
 impl Shelf {
-    fn tell(&mut self, places: u64, what: Changed) {
+    fn tell(&mut self, places: u64, what: Changed, before: Before) {
         self.change += places;
-        self.feed.push_back(Change { sequence: ChangeSequence(self.change), what });
+        self.feed.push_back((Change { sequence: ChangeSequence(self.change), what }, before));
     }
 
     /// Tells of changed or removed subscriptions, ascending, each of which takes up a place.
-    fn tell_changed(&mut self, ids: &[SubscriptionId]) {
-        for run in runs(ids, |id| id.0) {
-            self.tell(run.len() as u64, Changed::Subscriptions(run[0], run[run.len() - 1]));
+    fn tell_changed(&mut self, before: &[Subscription]) {
+        for run in runs(before, |subscription| subscription.id.0) {
+            let what = Changed::Subscriptions(run[0].id, run[run.len() - 1].id);
+            self.tell(run.len() as u64, what, Before::Subscriptions(run.to_vec()));
         }
     }
 
     fn trim(&mut self) {
-        let end = self.change.saturating_sub(self.feed_kept);
-        if end >= self.trimmed + FEED_TRIMMED_AT_ONCE {
-            self.feed.retain(|change| change.sequence.0 > end);
+        if let Some(end) = trim_to(self.change, self.trimmed, self.feed_kept, self.feed_needed) {
+            self.feed.retain(|(change, _)| change.sequence.0 > end);
             self.trimmed = end;
         }
+    }
+
+    fn check_kept(&self, after: ChangeSequence) -> Result<(), StoreError> {
+        if after.0 < self.trimmed { Err(no_changes_after(after)) } else { Ok(()) }
+    }
+
+    /// The changes after a place, oldest first.
+    fn changes_after(&self, at: ChangeSequence) -> impl Iterator<Item = &(Change, Before)> {
+        self.feed.range(self.feed.partition_point(|(change, _)| change.sequence <= at)..)
+    }
+
+    /// The images from after a place, oldest first.
+    fn images(&self, at: ChangeSequence) -> impl Iterator<Item = &Subscription> {
+        self.changes_after(at).flat_map(|(_, before)| match before {
+            Before::Subscriptions(images) => images.as_slice(),
+            _ => &[],
+        })
+    }
+
+    /// A subscription as it was at a place; numbers only grow, so what was made later is beyond `last`.
+    fn subscription_at(&self, id: SubscriptionId, last: SubscriptionId, at: ChangeSequence) -> Option<&Subscription> {
+        let image = self.images(at).find(|image| image.id == id);
+        image.or_else(|| self.subscriptions.get(&id)).filter(|_| id <= last)
+    }
+
+    /// The last number that was given out by a place.
+    fn last_at(&self, at: ChangeSequence) -> SubscriptionId {
+        let made = self.changes_after(at).find_map(|(change, before)| match (&change.what, before) {
+            (Changed::Subscriptions(first, _), Before::Nothing) => Some(first.0 - 1),
+            _ => None,
+        });
+        SubscriptionId(made.unwrap_or(self.last_subscription))
+    }
+
+    /// The channels of its subscriber's active devices by name, if that was enabled then.
+    fn reach_at(&self, of: &Subscription, at: ChangeSequence) -> Option<BTreeMap<Name, Name>> {
+        let number = of.subscriber_number;
+        let changed = self.changes_after(at).find_map(|(change, before)| match before {
+            Before::Reach(reach) if change.what == Changed::Subscriber(number) => Some(reach),
+            _ => None,
+        });
+        let present = || self.subscribers.get(&of.subscriber).filter(|found| found.number == number);
+        changed.cloned().unwrap_or_else(|| present().and_then(|found| reach(&found.profile, &found.devices)))
+    }
+
+    fn indexed_at(&self, found: &Subscription, at: ChangeSequence) -> Option<IndexedSubscription> {
+        let reach = self.reach_at(found, at).filter(|_| found.enabled)?;
+        let channel = match &found.device {
+            Some(device) => reach.get(device),
+            None => reach.values().next(),
+        };
+        Some(IndexedSubscription {
+            id: found.id,
+            subscriber: found.subscriber_number,
+            class: found.class.clone(),
+            values: found.values.clone(),
+            terms: found.terms.clone(),
+            created_at: found.created_at,
+            channel: channel.cloned(),
+        })
     }
 
     fn subscriber_of(&self, subscription: &Subscription) -> &Subscriber {
@@ -156,7 +227,8 @@ impl Shelf {
         if old.profile == profile && old.devices == devices {
             return old;
         }
-        let reach_changed = reach(&old.profile, &old.devices) != reach(&profile, &devices);
+        let before = reach(&old.profile, &old.devices);
+        let reach_changed = before != reach(&profile, &devices);
         let zone_changed = old.profile.time_zone != profile.time_zone;
         let new = Subscriber { profile, devices, updated_at: now, revision: old.revision + 1, ..old };
         self.subscribers.insert(new.id.clone(), new.clone());
@@ -168,7 +240,7 @@ impl Shelf {
         let is_scheduled = |id| self.subscriptions[id].terms.schedule.is_some();
         let rescheduled = zone_changed && self.owned.get(&new.number).into_iter().flatten().any(is_scheduled);
         if reach_changed || rescheduled {
-            self.tell(1, Changed::Subscriber(new.number));
+            self.tell(1, Changed::Subscriber(new.number), Before::Reach(before));
         }
         new
     }
@@ -195,7 +267,7 @@ impl Shelf {
         // Must stay a stable sort: of two lines with one key the later one wins.
         order.sort_by_key(|(_, number, _)| *number);
         let first_new = self.last_subscription + 1;
-        let mut changed = BTreeSet::new();
+        let mut changed = BTreeMap::new();
         for (place, number, line) in order {
             let class = (line.application.clone(), line.class.clone());
             if !self.classes.contains(&class) {
@@ -208,8 +280,9 @@ impl Shelf {
             });
             let id = match same_key {
                 Some(id) => {
-                    if self.change_subscription(id, line.change(), now) {
-                        changed.insert(id);
+                    if let Some(before) = self.change_subscription(id, line.change(), now) {
+                        // Of one that is replaced twice, the first image is the one from before.
+                        changed.entry(id).or_insert(before);
                     }
                     id
                 }
@@ -219,9 +292,9 @@ impl Shelf {
         }
         if self.last_subscription >= first_new {
             let made = Changed::Subscriptions(SubscriptionId(first_new), SubscriptionId(self.last_subscription));
-            self.tell(1, made);
+            self.tell(1, made, Before::Nothing);
         }
-        self.tell_changed(&changed.into_iter().collect::<Vec<_>>());
+        self.tell_changed(&changed.into_values().collect::<Vec<_>>());
         written
     }
 
@@ -270,13 +343,19 @@ impl Shelf {
         }
     }
 
-    /// Gives whether anything differed.
-    fn change_subscription(&mut self, id: SubscriptionId, new: SubscriptionChange, now: Timestamp) -> bool {
-        let Some(found) = self.subscriptions.get_mut(&id) else { return false };
+    /// Gives the subscription from before, if anything differed.
+    fn change_subscription(
+        &mut self,
+        id: SubscriptionId,
+        new: SubscriptionChange,
+        now: Timestamp,
+    ) -> Option<Subscription> {
+        let found = self.subscriptions.get_mut(&id)?;
         let SubscriptionChange { device, enabled, values, terms } = new;
         if found.device == device && found.enabled == enabled && found.values == values && found.terms == terms {
-            return false;
+            return None;
         }
+        let before = found.clone();
         let resumed = enabled && !found.enabled;
         let rescheduled = found.terms.schedule != terms.schedule;
         (found.device, found.enabled, found.values, found.terms) = (device, enabled, values, terms);
@@ -285,44 +364,22 @@ impl Shelf {
         if rescheduled || resumed {
             self.follow_schedule(id, resumed, now);
         }
-        true
+        Some(before)
     }
 
     fn remove_subscriptions(&mut self, ids: &[SubscriptionId]) {
-        for id in ids {
-            if let Some(gone) = self.subscriptions.remove(id) {
-                self.owned.entry(gone.subscriber_number).or_default().remove(id);
-                self.scheduled.remove(id);
-            }
+        let gone: Vec<Subscription> = ids.iter().filter_map(|id| self.subscriptions.remove(id)).collect();
+        for gone in &gone {
+            self.owned.entry(gone.subscriber_number).or_default().remove(&gone.id);
+            self.scheduled.remove(&gone.id);
         }
-        self.tell_changed(ids);
+        self.tell_changed(&gone);
     }
 
     fn expect_subscription(&self, id: SubscriptionId, expect: Expect) -> Result<(), StoreError> {
         let found = self.subscriptions.get(&id).map(|found| found.revision);
         expect.check(found, || format!("subscription `{id}`"))?;
         found.map(|_| ()).ok_or_else(|| no_subscription(id))
-    }
-
-    fn indexed(
-        &self,
-        application: &Name,
-        ids: impl std::ops::RangeBounds<SubscriptionId>,
-        limit: usize,
-    ) -> Vec<IndexedSubscription> {
-        let of_application = self.subscriptions.range(ids).map(|(_, found)| found).filter(|found| {
-            found.application == *application && found.enabled && self.subscriber_of(found).profile.enabled
-        });
-        let indexed = of_application.map(|found| IndexedSubscription {
-            id: found.id,
-            class: found.class.clone(),
-            values: found.values.clone(),
-            terms: found.terms.clone(),
-            created_at: found.created_at,
-            channel: usable_device(&self.subscriber_of(found).devices, found.device.as_ref())
-                .map(|(_, device)| device.channel.clone()),
-        });
-        indexed.take(limit).collect()
     }
 
     fn recipient(&self, id: SubscriptionId) -> Option<Recipient> {
@@ -378,7 +435,7 @@ impl Records for MemoryRecords {
                 applied_at: now,
             });
             *current = true;
-            shelf.tell(1, Changed::Application(name.clone()));
+            shelf.tell(1, Changed::Application(name.clone()), Before::Nothing);
             Ok(version)
         })
     }
@@ -419,7 +476,7 @@ impl Records for MemoryRecords {
             if let Some((_, current)) = shelf.applications.get_mut(name) {
                 *current = false;
             }
-            shelf.tell(1, Changed::Application(name.clone()));
+            shelf.tell(1, Changed::Application(name.clone()), Before::Nothing);
             Ok(())
         })
     }
@@ -470,11 +527,12 @@ impl Records for MemoryRecords {
             let old = shelf.subscribers.get(id).map(|old| (old.number, old.revision));
             expect.check(old.map(|(_, revision)| revision), || format!("subscriber `{id}`"))?;
             let (number, _) = old.ok_or_else(|| no_subscriber(id))?;
+            let before = shelf.subscribers.get(id).and_then(|old| reach(&old.profile, &old.devices));
             let ids: Vec<_> = shelf.owned.get(&number).into_iter().flatten().copied().collect();
             shelf.remove_subscriptions(&ids);
             shelf.owned.remove(&number);
             shelf.subscribers.remove(id);
-            shelf.tell(1, Changed::Subscriber(number));
+            shelf.tell(1, Changed::Subscriber(number), Before::Reach(before));
             Ok(())
         })
     }
@@ -510,7 +568,7 @@ impl Records for MemoryRecords {
                 None => new.first(now),
             };
             shelf.segments.insert(stored.name.clone(), stored.clone());
-            shelf.tell(1, Changed::Segment(stored.name.clone()));
+            shelf.tell(1, Changed::Segment(stored.name.clone()), Before::Nothing);
             Ok(stored)
         })
     }
@@ -530,7 +588,7 @@ impl Records for MemoryRecords {
             let old = shelf.segments.get(name).map(|old| old.revision);
             expect.check(old, || format!("segment `{name}`"))?;
             shelf.segments.remove(name).ok_or_else(|| no_segment(name))?;
-            shelf.tell(1, Changed::Segment(name.clone()));
+            shelf.tell(1, Changed::Segment(name.clone()), Before::Nothing);
             Ok(())
         })
     }
@@ -585,9 +643,8 @@ impl Records for MemoryRecords {
     ) -> Result<Subscription, StoreError> {
         self.change(|shelf| {
             shelf.expect_subscription(id, expect)?;
-            if shelf.change_subscription(id, change, now) {
-                shelf.tell_changed(&[id]);
-            }
+            let before = shelf.change_subscription(id, change, now);
+            shelf.tell_changed(before.as_slice());
             shelf.subscriptions.get(&id).cloned().ok_or_else(|| no_subscription(id))
         })
     }
@@ -621,23 +678,41 @@ impl Records for MemoryRecords {
         after: Option<SubscriptionId>,
         limit: usize,
     ) -> Result<Vec<IndexedSubscription>, StoreError> {
-        Ok(self.shelf.lock().indexed(application, after_subscription(after), limit))
+        let shelf = self.shelf.lock();
+        let now = ChangeSequence(shelf.change);
+        let later = shelf.subscriptions.range(after_subscription(after)).map(|(_, found)| found);
+        let of_application = later.filter(|found| found.application == *application);
+        Ok(of_application.filter_map(|found| shelf.indexed_at(found, now)).take(limit).collect())
     }
 
-    async fn indexed_between(
+    async fn indexed_at(
         &self,
         application: &Name,
-        first: SubscriptionId,
-        last: SubscriptionId,
+        ranges: &[RangeInclusive<SubscriptionId>],
+        at: ChangeSequence,
     ) -> Result<Vec<IndexedSubscription>, StoreError> {
-        if first > last {
-            return Ok(Vec::new());
-        }
-        Ok(self.shelf.lock().indexed(application, first..=last, usize::MAX))
+        let shelf = self.shelf.lock();
+        shelf.check_kept(at)?;
+        let last = shelf.last_at(at);
+        let there_then = |range: &RangeInclusive<SubscriptionId>| {
+            let range = range.start().0..=range.end().min(&last).0;
+            range.filter_map(|id| shelf.subscription_at(SubscriptionId(id), last, at)).collect::<Vec<_>>()
+        };
+        let found = ranges.iter().flat_map(there_then).filter(|found| found.application == *application);
+        Ok(found.filter_map(|found| shelf.indexed_at(found, at)).collect())
     }
 
-    async fn subscriptions_of(&self, subscriber: SubscriberNumber) -> Result<Vec<SubscriptionId>, StoreError> {
-        Ok(self.shelf.lock().owned.get(&subscriber).into_iter().flatten().copied().collect())
+    async fn subscriptions_of(
+        &self,
+        subscribers: &[SubscriberNumber],
+        at: ChangeSequence,
+    ) -> Result<Vec<SubscriptionId>, StoreError> {
+        let shelf = self.shelf.lock();
+        shelf.check_kept(at)?;
+        let present = subscribers.iter().filter_map(|number| shelf.owned.get(number)).flatten().copied();
+        let images = shelf.images(at).filter(|image| subscribers.contains(&image.subscriber_number));
+        let all: BTreeSet<SubscriptionId> = present.chain(images.map(|image| image.id)).collect();
+        Ok(all.into_iter().collect())
     }
 
     async fn recipients(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<Option<Recipient>>, StoreError> {
@@ -674,10 +749,11 @@ impl Records for MemoryRecords {
         limit: usize,
     ) -> Result<Vec<ScheduledSubscription>, StoreError> {
         let shelf = self.shelf.lock();
+        let now = ChangeSequence(shelf.change);
         let key: ScheduleKey = (application.clone(), class.clone(), schedule.into());
         let later = shelf.scheduled.range(after_subscription(after)).filter(|(_, (follows, ..))| *follows == key);
         let member = |(id, (_, since, joined)): (&SubscriptionId, &Follower)| {
-            let subscription = shelf.indexed(application, *id..=*id, 1).pop()?;
+            let subscription = shelf.indexed_at(shelf.subscriptions.get(id)?, now)?;
             Some(ScheduledSubscription { subscription, since: *since, joined: *joined })
         };
         Ok(later.filter_map(member).take(limit).collect())
@@ -701,14 +777,16 @@ impl Records for MemoryRecords {
 
     async fn changes(&self, after: ChangeSequence, limit: usize) -> Result<Vec<Change>, StoreError> {
         let shelf = self.shelf.lock();
-        if after.0 < shelf.trimmed {
-            return Err(no_changes_after(after));
-        }
-        Ok(shelf.feed.iter().filter(|change| change.sequence > after).take(limit).cloned().collect())
+        shelf.check_kept(after)?;
+        Ok(shelf.changes_after(after).map(|(change, _)| change).take(limit).cloned().collect())
     }
 
     fn newest_change(&self) -> watch::Receiver<ChangeSequence> {
         self.newest.subscribe()
+    }
+
+    fn keep_changes_after(&self, place: ChangeSequence) {
+        self.shelf.lock().feed_needed = place.0;
     }
 
     async fn put_api_key(&self, key: ApiKey) -> Result<(), StoreError> {
@@ -717,7 +795,7 @@ impl Records for MemoryRecords {
                 return Err(StoreError::Taken(format!("API key `{}`", key.id)));
             }
             shelf.api_keys.insert((key.created_at, key.id.clone()), key);
-            shelf.tell(1, Changed::ApiKey);
+            shelf.tell(1, Changed::ApiKey, Before::Nothing);
             Ok(())
         })
     }
@@ -733,7 +811,7 @@ impl Records for MemoryRecords {
             if shelf.api_keys.len() == before {
                 return Err(StoreError::Missing(format!("API key `{id}`")));
             }
-            shelf.tell(1, Changed::ApiKey);
+            shelf.tell(1, Changed::ApiKey, Before::Nothing);
             Ok(())
         })
     }

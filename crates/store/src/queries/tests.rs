@@ -7,7 +7,7 @@ use tocsin_model::{
     application::{Application, api_source},
     definition,
     event::{EventBatch, EventPacker},
-    id::{EventBatchId, SubscriptionId},
+    id::{EventBatchId, SubscriberNumber, SubscriptionId},
     subscription::Terms,
     time::Timestamp,
     value::Value,
@@ -74,6 +74,7 @@ fn tables(sql: &str) -> QueryTables {
 fn subscription(id: u64, class: &str, values: &str) -> IndexedSubscription {
     IndexedSubscription {
         id: SubscriptionId(id),
+        subscriber: SubscriberNumber(1),
         class: name(class),
         values: values.into(),
         terms: Terms::default(),
@@ -96,6 +97,7 @@ fn batch(application: &Application, class: &str, events: &[&str]) -> (EventBatch
         source: api_source(),
         received_at: Timestamp(ACCEPTED),
         accepted_at: Timestamp(ACCEPTED),
+        sees: None,
         events: packer.finish(),
     };
     (batch, fields)

@@ -96,6 +96,11 @@ async fn news(records: &dyn Records, after: ChangeSequence) -> Vec<String> {
     told(records.changes(after, 1_000).await.expect("the feed"))
 }
 
+async fn owned(records: &dyn Records, subscriber: u64) -> Vec<u64> {
+    let found = records.subscriptions_of(&[SubscriberNumber(subscriber)], newest(records)).await;
+    found.expect("read").into_iter().map(|id| id.0).collect()
+}
+
 fn newest(records: &dyn Records) -> ChangeSequence {
     *records.newest_change().borrow()
 }
@@ -151,7 +156,7 @@ fn a_large_application_goes_in_steps() {
         assert_eq!(records.counts().subscriptions, many as u64);
         records.remove_application(&name("quakes"), at(2)).await.expect("removed");
         assert_eq!(records.counts().subscriptions, 0);
-        assert!(records.subscriptions_of(SubscriberNumber(1)).await.expect("read").is_empty());
+        assert!(owned(records, 1).await.is_empty());
     });
 }
 
@@ -476,12 +481,13 @@ fn removing_a_subscriber_takes_its_subscriptions() {
         for subscriber in ["ann", "ann", "bob", "ann"] {
             records.put_subscription(interest(subscriber, None), at(1)).await.expect("stored");
         }
-        let ids = records.subscriptions_of(SubscriberNumber(1)).await.expect("read");
-        assert_eq!(ids, [SubscriptionId(1), SubscriptionId(2), SubscriptionId(4)]);
+        assert_eq!(owned(records, 1).await, [1, 2, 4]);
         let before = newest(records);
         records.remove_subscriber(&who("ann"), Expect::Any, at(2)).await.expect("removed");
         assert_eq!(news(records, before).await, ["s-1 to s-2", "s-4 to s-4", "subscriber 1"]);
-        assert!(records.subscriptions_of(SubscriberNumber(1)).await.expect("read").is_empty());
+        assert!(owned(records, 1).await.is_empty());
+        let then = records.subscriptions_of(&[SubscriberNumber(2), SubscriberNumber(1)], before).await.expect("read");
+        assert_eq!(then, [1, 2, 3, 4].map(SubscriptionId));
         assert_eq!(records.counts(), RecordCounts { subscribers: 1, devices: 0, subscriptions: 1 });
         let left = records.indexed_subscriptions(&name("quakes"), None, 9).await.expect("read");
         assert_eq!(left.iter().map(|found| found.id.0).collect::<Vec<_>>(), [3]);
@@ -599,13 +605,16 @@ fn the_channel_is_that_of_the_device_that_is_told() {
         let page = records.indexed_subscriptions(&name("quakes"), Some(SubscriptionId(2)), 2).await.expect("read");
         assert_eq!(show(page), ["3 near -", "4 near -"]);
         let between = async |first, last| {
-            let found = records.indexed_between(&name("quakes"), SubscriptionId(first), SubscriptionId(last)).await;
-            show(found.expect("read"))
+            let range = SubscriptionId(first)..=SubscriptionId(last);
+            show(records.indexed_at(&name("quakes"), &[range], newest(records)).await.expect("read"))
         };
         assert_eq!(between(4, 9).await, ["4 near -", "6 near -", "8 near -", "9 far mail"]);
         assert_eq!(between(2, 2).await, ["2 near sms"]);
         assert_eq!(between(0, u64::MAX).await.len(), 7);
         assert_eq!(between(5, 4).await, [""; 0]);
+        let ranges = [SubscriptionId(1)..=SubscriptionId(2), SubscriptionId(6)..=SubscriptionId(7)];
+        let some = records.indexed_at(&name("quakes"), &ranges, newest(records)).await.expect("read");
+        assert_eq!(show(some), ["1 near mail", "2 near sms", "6 near -"]);
         assert!(records.indexed_subscriptions(&name("none"), None, 9).await.expect("read").is_empty());
 
         let wanted: Vec<_> = [9, 2, 77, 3, 7, 2].map(SubscriptionId).to_vec();
@@ -739,6 +748,7 @@ fn the_backends_agree() {
     let folder = tempfile::tempdir().expect("a folder");
     let memory = MemoryRecords::with_feed_kept(FEW).expect("random numbers");
     let mut sqlite = Arc::new(open(folder.path()));
+    let mut history: BTreeMap<ChangeSequence, Vec<IndexedSubscription>> = BTreeMap::new();
     for step in 0..600 {
         let saved = luck.clone();
         let expected = block_on(random_act(&memory, &mut luck, step));
@@ -746,6 +756,15 @@ fn the_backends_agree() {
         assert_eq!(found, expected, "step {step}");
         assert_eq!(sqlite.counts(), memory.counts(), "step {step}");
         assert_eq!(newest(&*sqlite), newest(&memory), "step {step}");
+        // The past is what the present was once.
+        let now = block_on(memory.indexed_subscriptions(&name("a"), None, usize::MAX)).expect("read");
+        history.insert(newest(&memory), now);
+        let (at, expected) = luck.choice(&history).expect("there is a past");
+        let everything = [SubscriptionId(0)..=SubscriptionId(u64::MAX)];
+        let found = block_on(sqlite.indexed_at(&name("a"), &everything, *at)).expect("read");
+        assert!(found == *expected, "step {step} as of {at:?}: {found:#?} instead of {expected:#?}");
+        let found = block_on(memory.indexed_at(&name("a"), &everything, *at)).expect("read");
+        assert!(found == *expected, "step {step} as of {at:?} in memory: {found:#?} instead of {expected:#?}");
         if step % 200 == 199 {
             drop(sqlite);
             sqlite = Arc::new(open(folder.path()));
@@ -880,8 +899,12 @@ async fn random_act(records: &dyn Records, luck: &mut fastrand::Rng, step: i64) 
         }
         16 => {
             let application = pick(luck, &["a", "b"]);
-            let (first, last) = (pick_subscription(luck), pick_subscription(luck));
-            format!("{:?}", records.indexed_between(&application, first, last).await)
+            let ranges: Vec<_> =
+                (0..luck.usize(..4)).map(|_| pick_subscription(luck)..=pick_subscription(luck)).collect();
+            let at = ChangeSequence(luck.u64(..=newest(records).0));
+            let subscribers: Vec<_> = (0..luck.usize(..3)).map(|_| SubscriberNumber(luck.u64(1..15))).collect();
+            let owned = records.subscriptions_of(&subscribers, at).await;
+            format!("{:?} {owned:?}", records.indexed_at(&application, &ranges, at).await)
         }
         17 => {
             let filter = ["(k0=1)", "(!(k1>=1))", "(|(channel=sms)(locale=*))"][luck.usize(..3)].into();

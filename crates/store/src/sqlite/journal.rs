@@ -25,7 +25,7 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 use tocsin_model::{
     event::EventBatch,
-    id::{EventBatchId, Name, NotificationBatchId, WorkItemId},
+    id::{ChangeSequence, EventBatchId, Name, NotificationBatchId, WorkItemId},
     notification::NotificationHead,
     receipt::Attempt,
     time::Timestamp,
@@ -274,6 +274,10 @@ impl Journal for SqliteJournal {
         limit: usize,
     ) -> Result<Vec<(EventBatch, EventBatchState)>, StoreError> {
         self.read(move |connection, shared| reading::event_batches(connection, &shared.names, before, limit)).await
+    }
+
+    async fn oldest_place(&self) -> Result<Option<ChangeSequence>, StoreError> {
+        self.read(|connection, _| reading::oldest_place(connection)).await
     }
 
     async fn rematch(&self, application: &Name) -> Result<u64, StoreError> {

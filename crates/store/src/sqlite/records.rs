@@ -4,7 +4,16 @@
 //! numbers that were given out, the counts and the end of the change feed. What became true is published after the
 //! commit. Reads go to the readers.
 
-use std::{path::Path, str::FromStr, sync::Arc, time::Duration};
+use std::{
+    ops::RangeInclusive,
+    path::Path,
+    str::FromStr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -71,6 +80,8 @@ pub struct SqliteRecords {
 struct Published {
     counts: Mutex<RecordCounts>,
     newest: watch::Sender<ChangeSequence>,
+    /// Changes after this place are still needed.
+    feed_needed: AtomicU64,
 }
 
 impl SqliteRecords {
@@ -105,7 +116,11 @@ impl SqliteRecords {
             database,
             feed_kept: options.feed_kept,
             installation,
-            published: Arc::new(Published { counts: Mutex::new(counts), newest: watch::Sender::new(change) }),
+            published: Arc::new(Published {
+                counts: Mutex::new(counts),
+                newest: watch::Sender::new(change),
+                feed_needed: AtomicU64::new(u64::MAX),
+            }),
         })
     }
 
@@ -120,7 +135,7 @@ impl SqliteRecords {
             .write(move |connection, after| {
                 let mut books = Books::open(connection)?;
                 let result = job(&mut books)?;
-                books.close(feed_kept)?;
+                books.close(feed_kept, published.feed_needed.load(Ordering::Relaxed))?;
                 let (change, counts) = (ChangeSequence(books.change), books.counts);
                 after.run(move || {
                     *published.counts.lock() = counts;
@@ -310,24 +325,26 @@ impl Records for SqliteRecords {
     ) -> Result<Vec<IndexedSubscription>, StoreError> {
         let application = application.clone();
         let after = after.map_or(0, |after| after.0);
-        self.database.read(move |connection| matching::indexed(connection, &application, after, u64::MAX, limit)).await
+        self.database.read(move |connection| matching::indexed(connection, &application, after, limit)).await
     }
 
-    async fn indexed_between(
+    async fn indexed_at(
         &self,
         application: &Name,
-        first: SubscriptionId,
-        last: SubscriptionId,
+        ranges: &[RangeInclusive<SubscriptionId>],
+        at: ChangeSequence,
     ) -> Result<Vec<IndexedSubscription>, StoreError> {
-        let application = application.clone();
-        let after = first.0.saturating_sub(1);
-        self.database
-            .read(move |connection| matching::indexed(connection, &application, after, last.0, usize::MAX))
-            .await
+        let (application, ranges) = (application.clone(), ranges.to_vec());
+        self.database.read(move |connection| matching::indexed_at(connection, &application, &ranges, at)).await
     }
 
-    async fn subscriptions_of(&self, subscriber: SubscriberNumber) -> Result<Vec<SubscriptionId>, StoreError> {
-        self.database.read(move |connection| subscriptions::all_of_subscriber(connection, subscriber)).await
+    async fn subscriptions_of(
+        &self,
+        subscribers: &[SubscriberNumber],
+        at: ChangeSequence,
+    ) -> Result<Vec<SubscriptionId>, StoreError> {
+        let subscribers = subscribers.to_vec();
+        self.database.read(move |connection| subscriptions::all_of_subscribers(connection, &subscribers, at)).await
     }
 
     async fn recipients(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<Option<Recipient>>, StoreError> {
@@ -375,6 +392,10 @@ impl Records for SqliteRecords {
 
     fn newest_change(&self) -> watch::Receiver<ChangeSequence> {
         self.published.newest.subscribe()
+    }
+
+    fn keep_changes_after(&self, place: ChangeSequence) {
+        self.published.feed_needed.store(place.0, Ordering::Relaxed);
     }
 
     async fn put_api_key(&self, key: ApiKey) -> Result<(), StoreError> {

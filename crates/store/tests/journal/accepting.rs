@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use tocsin_model::id::EventBatchId;
+use tocsin_model::id::{ChangeSequence, EventBatchId};
 use tocsin_store::{
     error::StoreError,
-    journal::{Accepted, EventBatchState, JournalOptions, Step},
+    journal::{Accepted, EventBatchState, JournalOptions, NewEventBatch, Step},
 };
 
 use crate::support::*;
@@ -29,6 +29,35 @@ fn what_is_accepted_is_there_as_it_was() {
         for nowhere in [EventBatchId(3), EventBatchId(u64::MAX)] {
             assert!(journal.event_batch(nowhere).await.expect("read").is_none());
         }
+    });
+}
+
+#[test]
+fn batches_stand_among_the_changes_in_the_order_of_their_numbers() {
+    on_each(async |journal| {
+        assert_eq!(journal.oldest_place().await.expect("read"), None);
+        for place in [5, 5, 9, 7, 9, 12] {
+            let new = NewEventBatch { sees: ChangeSequence(place), ..events(1, at(0)) };
+            journal.accept(new).await.expect("accepted");
+        }
+        // What was submitted earlier and accepted later sees what the one before it sees.
+        let expected = [5, 5, 9, 9, 9, 12].map(|place| Some(ChangeSequence(place)));
+        let listed = journal.event_batches(None, 10).await.expect("read");
+        assert_eq!(listed.iter().rev().map(|(batch, _)| batch.sees).collect::<Vec<_>>(), expected);
+        for (expected, id) in expected.iter().zip(1..) {
+            let (batch, _) = journal.event_batch(EventBatchId(id)).await.expect("read").expect("there");
+            assert_eq!(batch.sees, *expected);
+        }
+        let claimed = claim_events(&*journal, 3, at(1)).await;
+        assert_eq!(claimed.iter().map(|claimed| claimed.batch.sees).collect::<Vec<_>>(), expected[..3]);
+        assert_eq!(journal.oldest_place().await.expect("read"), expected[0]);
+        let matched = claimed[..2].iter().map(|claimed| claimed.claim).collect();
+        journal.commit(Step { matched, ..Step::default() }).await.expect("stored");
+        assert_eq!(journal.oldest_place().await.expect("read"), expected[2]);
+        // Their places are forgotten with the batches, and those of the others stay.
+        journal.prune(at(100), at(100), 10).await.expect("pruned");
+        let listed = journal.event_batches(None, 10).await.expect("read");
+        assert_eq!(listed.iter().rev().map(|(batch, _)| batch.sees).collect::<Vec<_>>(), expected[2..]);
     });
 }
 

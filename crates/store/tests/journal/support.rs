@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tempfile::TempDir;
 use tocsin_model::{
     event::PackedEvents,
-    id::{EventBatchId, EventId, Name, NotificationBatchId, SubscriptionId},
+    id::{ChangeSequence, EventBatchId, EventId, Name, NotificationBatchId, SubscriptionId},
     notification::{EventRun, NotificationHead, Notifications},
     receipt::{Attempt, Outcome},
     time::Timestamp,
@@ -108,6 +108,7 @@ pub fn events(count: u32, now: Timestamp) -> NewEventBatch {
         source: name("api"),
         received_at: now,
         accepted_at: now,
+        sees: ChangeSequence(0),
         events: PackedEvents::from_parts(count, body.into()),
         idempotency: None,
     }

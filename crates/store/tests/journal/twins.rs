@@ -91,6 +91,8 @@ impl Twins {
         if self.random.u8(..5) == 0 {
             new.application = name("quakes");
         }
+        // Mostly forward, and sometimes overtaken by one that was submitted later.
+        new.sees = ChangeSequence(self.random.u64(..20) + new.accepted_at.0.unsigned_abs() / 1_000_000);
         let answers = (self.memory.accept(new.clone()).await, self.sqlite().accept(new).await);
         assert_eq!(answers.0.expect("accepted"), answers.1.expect("accepted"));
     }
@@ -374,7 +376,9 @@ impl Twins {
 
     async fn compare_everything(&self) {
         let (memory, sqlite) = (&self.memory, self.sqlite());
+        assert_eq!(memory.oldest_place().await.expect("read"), sqlite.oldest_place().await.expect("read"));
         let batches = memory.event_batches(None, usize::MAX).await.expect("read");
+        assert!(batches.is_sorted_by_key(|(batch, _)| std::cmp::Reverse(batch.sees)));
         assert_eq!(batches, sqlite.event_batches(None, usize::MAX).await.expect("read"));
         for (EventBatch { id, .. }, _) in batches {
             assert_eq!(memory.event_batch(id).await.expect("read"), sqlite.event_batch(id).await.expect("read"));

@@ -100,6 +100,7 @@ pub fn event_batches(compiled: &Compiled) -> Outcome<Vec<EventBatch>> {
             source: name("api"),
             received_at: Timestamp::from_millis(0),
             accepted_at: Timestamp::from_millis(0),
+            sees: None,
             events: packer.finish(),
         }
     };

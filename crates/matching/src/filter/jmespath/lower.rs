@@ -31,6 +31,10 @@ type Lowered = (Condition, bool);
 /// Most tests of one condition that says when a part has a value. Beyond, it is not said.
 const VALUE_TESTS_MAX: usize = 32;
 
+/// Most tests that say, of the parts of one `&&` or `||`, that earlier ones have values. Beyond, it is not said, so that
+/// no condition is much larger than its filter.
+const EARLIER_TESTS_MAX: usize = 64;
+
 /// What must hold for an expression to be true.
 pub(super) fn lower(node: &Node, event: &Fields) -> Lowered {
     Lowering { event }.sides(node).yes
@@ -90,15 +94,21 @@ fn all(parts: Vec<Sides>) -> Sides {
     let (mut yes, mut yes_exact) = (Vec::with_capacity(parts.len()), true);
     // That the earlier ones have values; and whether that is all it takes.
     let (mut earlier, mut earlier_exact): (Vec<Condition>, bool) = (Vec::new(), true);
+    let mut said = 0;
     for Sides { yes: part_yes, no: part_no, value } in parts {
         let mut needed: Vec<Condition> = earlier.iter().filter(|asked| !implies(&part_no.0, asked)).cloned().collect();
+        said += needed.iter().map(tests).sum::<usize>();
+        if said > EARLIER_TESTS_MAX {
+            needed = Vec::new();
+            (earlier, earlier_exact) = (Vec::new(), false);
+        }
         needed.push(part_no.0);
         no.0.push(if needed.len() == 1 { needed.remove(0) } else { Condition::All(needed) });
         no.1 &= part_no.1 && earlier_exact;
         yes.push(part_yes.0);
         yes_exact &= part_yes.1;
         earlier_exact &= value.1;
-        if value.0 != Condition::Always && !earlier.contains(&value.0) {
+        if value.0 != Condition::Always && said <= EARLIER_TESTS_MAX && !earlier.contains(&value.0) {
             earlier.push(value.0);
             if earlier.iter().map(tests).sum::<usize>() > VALUE_TESTS_MAX {
                 (earlier, earlier_exact) = (Vec::new(), false);

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension};
-use tocsin_model::{id::EventBatchId, time::Timestamp};
+use tocsin_model::{
+    id::{ChangeSequence, EventBatchId},
+    time::Timestamp,
+};
 use tokio::sync::oneshot;
 
 use super::{
@@ -26,6 +29,7 @@ pub struct NewRow {
     source: i64,
     received_at: Timestamp,
     accepted_at: Timestamp,
+    sees: ChangeSequence,
     events: u32,
     body: Body,
     idempotency: Option<Idempotency>,
@@ -58,6 +62,7 @@ pub async fn row(database: &Database, shared: &Shared, new: NewEventBatch) -> Re
         source,
         received_at: new.received_at,
         accepted_at: new.accepted_at,
+        sees: new.sees,
         events,
         body: super::off_the_runtime(new.events.bytes().len(), move || pack_body(new.events.bytes().clone())).await?,
         idempotency: new.idempotency,
@@ -140,6 +145,7 @@ pub fn store_all(
 ) -> Result<Vec<Accepted>, StoreError> {
     let mut new = Vec::with_capacity(rows.len());
     let mut accepted = Vec::with_capacity(rows.len());
+    let mut place = last_place(connection)?;
     for row in rows {
         let before = match &row.idempotency {
             Some(idempotency) => find_before(connection, idempotency, row.accepted_at)?,
@@ -149,7 +155,7 @@ pub fn store_all(
             Some(before) => before,
             None => {
                 let id = Last::next(&shared.counters.last.event_batch);
-                insert(connection, row, id)?;
+                insert(connection, row, id, &mut place)?;
                 new.push(row);
                 Accepted::New(EventBatchId(id))
             }
@@ -168,7 +174,7 @@ fn store_as(
     row: NewRow,
     id: u64,
 ) -> Result<Accepted, StoreError> {
-    insert(connection, &row, id)?;
+    insert(connection, &row, id, &mut last_place(connection)?)?;
     count(connection, after, shared, &[&row])?;
     Ok(Accepted::New(EventBatchId(id)))
 }
@@ -196,7 +202,29 @@ fn count(connection: &Connection, after: &mut AfterCommit, shared: &Shared, new:
     Ok(())
 }
 
-fn insert(connection: &Connection, row: &NewRow, id: u64) -> Result<(), StoreError> {
+/// What the newest batch sees.
+fn last_place(connection: &Connection) -> Result<Option<ChangeSequence>, StoreError> {
+    connection
+        .prepare_cached("SELECT sees FROM places ORDER BY first DESC LIMIT 1")
+        .and_then(|mut statement| statement.query_row((), |row| row.get(0)).optional())
+        .map(|place| place.map(ChangeSequence))
+        .map_err(store_error)
+}
+
+/// `place` is what the batch before sees, and becomes what this one sees.
+fn insert(
+    connection: &Connection,
+    row: &NewRow,
+    id: u64,
+    place: &mut Option<ChangeSequence>,
+) -> Result<(), StoreError> {
+    if place.is_none_or(|place| place < row.sees) {
+        connection
+            .prepare_cached("INSERT INTO places (first, sees) VALUES (?1, ?2)")
+            .and_then(|mut statement| statement.execute((id, row.sees.0)))
+            .map_err(store_error)?;
+        *place = Some(row.sees);
+    }
     if let Some(Idempotency { key, content, until }) = &row.idempotency {
         // A key that is there is one that is over.
         connection

@@ -41,6 +41,10 @@ pub fn prune_events(connection: &Connection, before: Timestamp, limit: usize) ->
         execute(connection, "DELETE FROM event_batches WHERE id = ?1", [*id])?;
         execute(connection, "DELETE FROM event_matched WHERE id = ?1", [*id])?;
     }
+    // The last place stays: it is that of the batches to come.
+    let sql = "DELETE FROM places
+        WHERE first < (SELECT max(first) FROM places WHERE first <= (SELECT coalesce(min(id), ?1) FROM event_batches))";
+    execute(connection, sql, [i64::MAX as u64])?;
     Ok(closed.len())
 }
 

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Params, Row};
 use tocsin_model::{
     event::{EventBatch, PackedEvents},
-    id::{EventBatchId, Name, NotificationBatchId},
+    id::{ChangeSequence, EventBatchId, Name, NotificationBatchId},
     notification::{NotificationHead, Notifications},
     receipt::{Attempt, unpack_attempts},
     time::Timestamp,
@@ -54,7 +54,8 @@ pub fn open_channels(connection: &Connection, application: i64) -> Result<Vec<Na
 
 // The body comes last, so that a reader of the other columns never touches it.
 const EVENTS: &str = "SELECT b.id, b.application, b.version, b.class, b.source, b.received_at, b.accepted_at, b.events,
-        m.matched_at, f.reason, b.bytes, b.body
+        m.matched_at, f.reason, (SELECT p.sees FROM places p WHERE p.first <= b.id ORDER BY p.first DESC LIMIT 1),
+        b.bytes, b.body
     FROM event_batches b LEFT JOIN event_matched m ON m.id = b.id LEFT JOIN event_failed f ON f.id = b.id";
 
 /// An event batch and its state.
@@ -67,8 +68,8 @@ pub fn find_event_batch(
         return Ok(None);
     }
     find(connection, &format!("{EVENTS} WHERE b.id = ?1"), [id.0], |row| {
-        let body = row.get_ref(11).and_then(|body| Ok(body.as_blob()?)).map_err(store_error)?;
-        read_event_batch(row, names, unpack_body(body, row.get(10).map_err(store_error)?)?)
+        let body = row.get_ref(12).and_then(|body| Ok(body.as_blob()?)).map_err(store_error)?;
+        read_event_batch(row, names, unpack_body(body, row.get(11).map_err(store_error)?)?)
     })
 }
 
@@ -81,6 +82,13 @@ pub fn event_batches(
 ) -> Result<Vec<(EventBatch, EventBatchState)>, StoreError> {
     let sql = format!("{EVENTS} WHERE b.id < ?1 ORDER BY b.id DESC LIMIT ?2");
     collect(connection, &sql, range(before.map(|id| id.0), limit), |row| read_event_batch(row, names, Bytes::new()))
+}
+
+/// What the oldest batch that waits sees.
+pub fn oldest_place(connection: &Connection) -> Result<Option<ChangeSequence>, StoreError> {
+    let sql = "SELECT p.sees FROM places p WHERE p.first <= (SELECT min(id) FROM event_waiting)
+        ORDER BY p.first DESC LIMIT 1";
+    find(connection, sql, (), |row| row.get(0).map(ChangeSequence).map_err(store_error))
 }
 
 /// What comes before a number, and how many at most, as SQLite wants it.
@@ -104,6 +112,7 @@ fn read_event_batch(row: &Row<'_>, names: &Names, body: Bytes) -> Result<(EventB
         source: names.name(number(4)?)?,
         received_at: Timestamp(number(5)?),
         accepted_at: Timestamp(number(6)?),
+        sees: row.get::<_, Option<u64>>(10).map_err(store_error)?.map(ChangeSequence),
         events: PackedEvents::from_parts(row.get(7).map_err(store_error)?, body),
     };
     Ok((batch, state))

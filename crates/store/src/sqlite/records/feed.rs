@@ -1,16 +1,19 @@
 //! The books (numbers given out, counts) and the change feed, written with each change in one commit.
 
-use rusqlite::Connection;
+use std::collections::BTreeMap;
+
+use rusqlite::{Connection, types::ValueRef};
 use tocsin_model::{
     filter::Filter,
     id::{ChangeSequence, Name, SubscriberNumber, SubscriptionId},
     subscription::Terms,
+    time::Timestamp,
 };
 
-use super::{execute, name_at, number_at, query_all, query_one, signed};
+use super::{execute, json_at, name_at, number_at, query_all, query_one, signed};
 use crate::{
     error::StoreError,
-    records::{Change, Changed, FEED_TRIMMED_AT_ONCE, RecordCounts, no_changes_after},
+    records::{Change, Changed, RecordCounts, no_changes_after, trim_to},
 };
 
 /// The books during one write. What is changed here becomes true with [`Books::close`] and its commit.
@@ -19,7 +22,7 @@ pub(super) struct Books<'a> {
     pub(super) subscriber: u64,
     pub(super) subscription: u64,
     pub(super) change: u64,
-    trimmed: u64,
+    pub(super) trimmed: u64,
     pub(super) counts: RecordCounts,
 }
 
@@ -27,10 +30,12 @@ pub(super) struct Books<'a> {
 pub(super) struct BeforeImage {
     pub(super) subscription: u64,
     pub(super) class: i64,
-    pub(super) matched: bool,
+    pub(super) subscriber: u64,
+    pub(super) device: Option<Name>,
+    pub(super) enabled: bool,
     pub(super) parameters: Box<str>,
-    pub(super) channel: Option<String>,
     pub(super) terms: Terms,
+    pub(super) created_at: Timestamp,
 }
 
 impl<'a> Books<'a> {
@@ -57,8 +62,9 @@ impl<'a> Books<'a> {
         .ok_or_else(|| StoreError::Damaged("the books are empty".to_owned()))
     }
 
-    pub(super) fn close(&mut self, feed_kept: u64) -> Result<(), StoreError> {
-        self.trim(feed_kept)?;
+    /// The feed keeps at least `feed_kept` places, and those after `feed_needed` longer.
+    pub(super) fn close(&mut self, feed_kept: u64, feed_needed: u64) -> Result<(), StoreError> {
+        self.trim(feed_kept, feed_needed)?;
         let numbers = [
             self.subscriber,
             self.subscription,
@@ -91,38 +97,41 @@ impl<'a> Books<'a> {
     }
 
     pub(super) fn subscriptions_made(&mut self, first: u64, last: u64) -> Result<(), StoreError> {
-        self.subscriptions_told(first, last, 1)
+        self.subscriptions_told(4, first, last, 1)
     }
 
     /// The images of one run of numbers without gaps, not empty. It takes up a place for each of them, so that the
     /// bound of the feed is one of the images too.
     pub(super) fn subscriptions_changed(&mut self, images: &[BeforeImage]) -> Result<(), StoreError> {
         let (Some(first), Some(last)) = (images.first(), images.last()) else { return Ok(()) };
-        self.subscriptions_told(first.subscription, last.subscription, images.len() as u64)?;
+        self.subscriptions_told(2, first.subscription, last.subscription, images.len() as u64)?;
         for image in images {
             execute(
                 self.connection,
-                "INSERT INTO before_images (sequence, subscription, class, matched, parameters, channel, filter, schedule)
-                    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+                "INSERT INTO before_images
+                    (sequence, subscription, class, subscriber, device, enabled, parameters, filter, schedule, created_at)
+                    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
                 (
                     signed(self.change),
                     signed(image.subscription),
                     image.class,
-                    image.matched,
+                    signed(image.subscriber),
+                    image.device.as_ref().map(Name::as_str),
+                    image.enabled,
                     &*image.parameters,
-                    image.channel.as_deref(),
                     image.terms.filter.as_ref().map(Filter::to_string),
                     image.terms.schedule.as_deref(),
+                    image.created_at.0,
                 ),
             )?;
         }
         Ok(())
     }
 
-    fn subscriptions_told(&mut self, first: u64, last: u64, places: u64) -> Result<(), StoreError> {
+    fn subscriptions_told(&mut self, kind: u64, first: u64, last: u64, places: u64) -> Result<(), StoreError> {
         self.change += places;
-        let sql = "INSERT INTO changes (sequence, kind, first, last) VALUES (?1, 2, ?2, ?3)";
-        execute(self.connection, sql, [self.change, first, last].map(signed)).map(|_| ())
+        let sql = "INSERT INTO changes (sequence, kind, first, last) VALUES (?1, ?2, ?3, ?4)";
+        execute(self.connection, sql, [self.change, kind, first, last].map(signed)).map(|_| ())
     }
 
     pub(super) fn api_keys_changed(&mut self) -> Result<(), StoreError> {
@@ -139,9 +148,8 @@ impl<'a> Books<'a> {
     }
 
     /// Removes old places. Each commit removes about as many as it adds, so no single one pays for all.
-    fn trim(&mut self, feed_kept: u64) -> Result<(), StoreError> {
-        let end = self.change.saturating_sub(feed_kept);
-        if end >= self.trimmed + FEED_TRIMMED_AT_ONCE {
+    fn trim(&mut self, feed_kept: u64, feed_needed: u64) -> Result<(), StoreError> {
+        if let Some(end) = trim_to(self.change, self.trimmed, feed_kept, feed_needed) {
             execute(self.connection, "DELETE FROM changes WHERE sequence <= ?1", [signed(end)])?;
             execute(self.connection, "DELETE FROM before_images WHERE sequence <= ?1", [signed(end)])?;
             self.trimmed = end;
@@ -163,7 +171,7 @@ pub(super) fn changes(connection: &Connection, after: ChangeSequence, limit: usi
             let what = match row.get(1)? {
                 0 => Changed::Application(name_at(row, 2)?),
                 1 => Changed::Subscriber(SubscriberNumber(number_at(row, 3)?)),
-                2 => Changed::Subscriptions(SubscriptionId(number_at(row, 3)?), SubscriptionId(number_at(row, 4)?)),
+                2 | 4 => Changed::Subscriptions(SubscriptionId(number_at(row, 3)?), SubscriptionId(number_at(row, 4)?)),
                 3 => Changed::ApiKey,
                 5 => Changed::Segment(name_at(row, 2)?),
                 kind => return Err(rusqlite::Error::IntegralValueOutOfRange(1, kind)),
@@ -171,4 +179,40 @@ pub(super) fn changes(connection: &Connection, after: ChangeSequence, limit: usi
             Ok(Change { sequence, what })
         },
     )
+}
+
+/// A place of the feed in the past, with what was given out by then.
+pub(super) struct Past {
+    pub(super) at: u64,
+    /// The last number of a subscription.
+    pub(super) subscription: u64,
+}
+
+/// The past as of a place; `None` is the present.
+pub(super) fn past(connection: &Connection, at: ChangeSequence) -> Result<Option<Past>, StoreError> {
+    let books = Books::open(connection)?;
+    if at.0 < books.trimmed {
+        return Err(no_changes_after(at));
+    }
+    if at.0 >= books.change {
+        return Ok(None);
+    }
+    // Numbers only grow, so the first that was given out later tells the last of then.
+    let sql = "SELECT first FROM changes WHERE kind = 4 AND sequence > ?1 ORDER BY sequence LIMIT 1";
+    let next = query_one(connection, sql, [signed(at.0)], |row| number_at(row, 0))?;
+    Ok(Some(Past { at: at.0, subscription: next.map_or(books.subscription, |next| next - 1) }))
+}
+
+/// The channels of a subscriber's active devices by name as they were at a place in the past, `None` if it was disabled;
+/// the outer `None` if they have not changed since.
+pub(super) fn reach_before(
+    connection: &Connection,
+    subscriber: u64,
+    past: &Past,
+) -> Result<Option<Option<BTreeMap<Name, Name>>>, StoreError> {
+    let sql = "SELECT before FROM changes WHERE kind = 1 AND first = ?1 AND sequence > ?2 ORDER BY sequence LIMIT 1";
+    query_one(connection, sql, [signed(subscriber), signed(past.at)], |row| match row.get_ref(0)? {
+        ValueRef::Null => Ok(None),
+        _ => json_at(row, 0).map(Some),
+    })
 }

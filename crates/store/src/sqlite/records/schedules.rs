@@ -10,7 +10,7 @@ use tocsin_model::{
 use super::{
     applications, execute,
     feed::Books,
-    matching::{INDEXED_COLUMNS, IndexedRows},
+    matching::{COLUMNS, Reaches, stored_of},
     name_at, number_at, query_all, query_one, signed, store_error,
 };
 use crate::{
@@ -138,23 +138,26 @@ pub(super) fn members(
     };
     // CROSS JOIN keeps the order of the join, and with it that of the numbers.
     let sql = format!(
-        "SELECT {INDEXED_COLUMNS}, since, joined FROM scheduled CROSS JOIN subscriptions ON id = subscription
-            WHERE scheduled.schedule = (SELECT number FROM schedules WHERE class = ?1 AND text = ?2)
-                AND subscription > ?3 AND enabled ORDER BY subscription"
+        "SELECT {COLUMNS}, since, joined FROM
+            (SELECT subscription, since, joined FROM scheduled
+                WHERE schedule = (SELECT number FROM schedules WHERE class = ?1 AND text = ?2) AND subscription > ?3
+                ORDER BY subscription)
+            CROSS JOIN subscriptions ON id = subscription WHERE enabled ORDER BY subscription"
     );
     let mut statement = connection.prepare_cached(&sql).map_err(store_error)?;
     let after = after.map_or(0, |after| signed(after.0));
-    let rows = statement.query((number, schedule, after)).map_err(store_error)?;
-    let mut rows = IndexedRows::new(connection, rows, [(number, class.clone())].into())?;
+    let mut rows = statement.query((number, schedule, after)).map_err(store_error)?;
+    let names = [(number, class.clone())].into();
+    let mut reaches = Reaches::new(connection, None)?;
     let mut page = Vec::new();
     while page.len() < limit
-        && let Some(subscription) = rows.next(|subscription, row| {
-            let since = Timestamp(row.get(8).map_err(store_error)?);
-            let joined = ChangeSequence(number_at(row, 9).map_err(store_error)?);
-            Ok(ScheduledSubscription { subscription, since, joined })
-        })?
+        && let Some(row) = rows.next().map_err(store_error)?
     {
-        page.push(subscription);
+        let stored = stored_of(row).map_err(store_error)?;
+        let since = Timestamp(row.get(9).map_err(store_error)?);
+        let joined = ChangeSequence(number_at(row, 10).map_err(store_error)?);
+        let found = stored.indexed(&names, &mut reaches)?;
+        page.extend(found.map(|subscription| ScheduledSubscription { subscription, since, joined }));
     }
     Ok(page)
 }

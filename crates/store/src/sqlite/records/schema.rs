@@ -123,6 +123,30 @@ CREATE TABLE segments (
 ) STRICT, WITHOUT ROWID;
 "#,
     r#"
+-- Images from which the whole state as of an earlier change can be told. Those before this step could not tell all, so the
+-- feed begins anew. In `changes` there is one more kind: 4 subscriptions that were made, `first` to `last`.
+DROP TABLE before_images;
+CREATE TABLE before_images (
+    sequence INTEGER NOT NULL,
+    subscription INTEGER NOT NULL,
+    class INTEGER NOT NULL,
+    subscriber INTEGER NOT NULL,
+    device TEXT,
+    enabled INTEGER NOT NULL,
+    parameters TEXT NOT NULL,
+    filter TEXT,
+    schedule TEXT,
+    created_at INTEGER NOT NULL,
+    PRIMARY KEY (subscription, sequence)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX before_images_by_sequence ON before_images (sequence);
+CREATE INDEX before_images_by_subscriber ON before_images (subscriber);
+DELETE FROM changes;
+UPDATE books SET trimmed = change;
+CREATE INDEX changes_of_subscribers ON changes (first) WHERE kind = 1;
+CREATE INDEX changes_that_made ON changes (sequence) WHERE kind = 4;
+"#,
+    r#"
 -- The schedules of a class, each with its zone, and who follows which: the index by which due subscriptions are found.
 CREATE TABLE schedules (
     number INTEGER PRIMARY KEY AUTOINCREMENT,  -- rises, so that a follower finds what is new

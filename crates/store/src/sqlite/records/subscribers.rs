@@ -15,9 +15,7 @@ use super::{
 };
 use crate::{
     error::StoreError,
-    records::{
-        Expect, NewSubscriber, SubscriberFilter, Written, has_attribute, no_device, no_subscriber, reach, usable_device,
-    },
+    records::{Expect, NewSubscriber, SubscriberFilter, Written, has_attribute, no_device, no_subscriber, reach},
 };
 
 const COLUMNS: &str =
@@ -94,19 +92,6 @@ pub(super) fn find(connection: &Connection, id: &SubscriberId) -> Result<Option<
 /// The number of a subscriber.
 pub(super) fn number(connection: &Connection, id: &SubscriberId) -> Result<Option<u64>, StoreError> {
     query_one(connection, "SELECT number FROM subscribers WHERE id = ?1", [id.as_str()], |row| number_at(row, 0))
-}
-
-/// The channel of the device that is told, and whether its subscriber is enabled.
-pub(super) fn channel_and_enabled(
-    connection: &Connection,
-    subscriber: u64,
-    device: Option<&Name>,
-) -> Result<(Option<String>, bool), StoreError> {
-    let sql = "SELECT enabled FROM subscribers WHERE number = ?1";
-    let enabled = query_one(connection, sql, [signed(subscriber)], |row| row.get(0))?.unwrap_or(false);
-    let devices = devices(connection, subscriber)?;
-    let channel = usable_device(&devices, device).map(|(_, device)| device.channel.as_str().to_owned());
-    Ok((channel, enabled))
 }
 
 pub(super) fn put(

@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use rusqlite::{Connection, Row, types::ValueRef};
 use tocsin_model::{
     filter::Filter,
-    id::{Name, SubscriberNumber, SubscriptionId},
+    id::{ChangeSequence, Name, SubscriberNumber, SubscriptionId},
     subscription::{Subscription, Terms},
     time::Timestamp,
 };
 
 use super::{
     applications, execute,
-    feed::{BeforeImage, Books},
+    feed::{self, BeforeImage, Books},
     name_at, number_at, parsed_at, query_all, query_one,
     schedules::{self, Follower},
     signed, store_error, subscribers,
@@ -78,9 +78,11 @@ struct Found {
     parameters: Box<str>,
     revision: u64,
     terms: Terms,
+    created_at: Timestamp,
 }
 
-const FOUND_COLUMNS: &str = "id, class, subscriber, device, enabled, parameters, revision, filter, schedule";
+const FOUND_COLUMNS: &str =
+    "id, class, subscriber, device, enabled, parameters, revision, filter, schedule, created_at";
 
 fn found_of(row: &Row<'_>) -> rusqlite::Result<Found> {
     Ok(Found {
@@ -92,21 +94,22 @@ fn found_of(row: &Row<'_>) -> rusqlite::Result<Found> {
         parameters: row.get(5)?,
         revision: number_at(row, 6)?,
         terms: terms_at(row, 7)?,
+        created_at: Timestamp(row.get(9)?),
     })
 }
 
 impl Found {
-    fn image(self, connection: &Connection) -> Result<BeforeImage, StoreError> {
-        let (channel, subscriber_enabled) =
-            subscribers::channel_and_enabled(connection, self.subscriber, self.device.as_ref())?;
-        Ok(BeforeImage {
+    fn image(self) -> BeforeImage {
+        BeforeImage {
             subscription: self.id,
             class: self.class,
-            matched: self.enabled && subscriber_enabled,
+            subscriber: self.subscriber,
+            device: self.device,
+            enabled: self.enabled,
             parameters: self.parameters,
-            channel,
             terms: self.terms,
-        })
+            created_at: self.created_at,
+        }
     }
 }
 
@@ -250,7 +253,7 @@ fn change(
         let follower = Follower { subscription: id, class, subscriber, schedule: new.terms.schedule.as_deref() };
         schedules::follow(books, &follower, resumed, now)?;
     }
-    old.image(books.connection).map(Some)
+    Ok(Some(old.image()))
 }
 
 /// Tells the feed of changed or removed ones, ascending, a run at a time.
@@ -292,7 +295,7 @@ fn remove_rows(books: &mut Books<'_>, rows: Vec<Found>) -> Result<(), StoreError
         if row.terms.schedule.is_some() {
             schedules::leave(books, row.id)?;
         }
-        images.push(row.image(books.connection)?);
+        images.push(row.image());
     }
     tell_changed(books, &images)
 }
@@ -319,12 +322,26 @@ pub(super) fn remove_some_of_application(
     Ok(removed)
 }
 
-pub(super) fn all_of_subscriber(
+/// All that some subscribers have, or had at a place of the feed or later.
+pub(super) fn all_of_subscribers(
     connection: &Connection,
-    subscriber: SubscriberNumber,
+    subscribers: &[SubscriberNumber],
+    at: ChangeSequence,
 ) -> Result<Vec<SubscriptionId>, StoreError> {
-    let sql = "SELECT id FROM subscriptions WHERE subscriber = ?1 ORDER BY id";
-    query_all(connection, sql, [signed(subscriber.0)], |row| number_at(row, 0).map(SubscriptionId))
+    let past = feed::past(connection, at)?;
+    let id = |row: &Row<'_>| number_at(row, 0).map(SubscriptionId);
+    let mut all = Vec::new();
+    for SubscriberNumber(number) in subscribers {
+        let sql = "SELECT id FROM subscriptions WHERE subscriber = ?1";
+        all.extend(query_all(connection, sql, [signed(*number)], id)?);
+        if let Some(past) = &past {
+            let sql = "SELECT subscription FROM before_images WHERE subscriber = ?1 AND sequence > ?2";
+            all.extend(query_all(connection, sql, [signed(*number), signed(past.at)], id)?);
+        }
+    }
+    all.sort_unstable();
+    all.dedup();
+    Ok(all)
 }
 
 /// The rows of some classes in the order of their numbers: a merge of one index scan for each class.

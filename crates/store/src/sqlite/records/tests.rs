@@ -6,7 +6,6 @@ use tocsin_model::{
 };
 
 use super::*;
-use crate::records::SubscriptionChange;
 
 const NOW: Timestamp = Timestamp(1);
 
@@ -42,10 +41,6 @@ fn interest(values: &str) -> NewSubscription {
         values: values.into(),
         terms: Terms::default(),
     }
-}
-
-fn change(device: Option<Name>, enabled: bool, values: &str) -> SubscriptionChange {
-    SubscriptionChange { device, enabled, values: values.into(), terms: Terms::default() }
 }
 
 #[test]
@@ -135,51 +130,5 @@ fn below_the_reserve_only_intake_is_refused() {
         assert!(matches!(records.put_subscribers(vec![ann()], NOW).await, Err(StoreError::Full(_))));
         records.put_application(&name("quakes"), "q", "ann", NOW).await.expect("stored");
         records.remove_subscriber(&ann().id, Expect::Any, NOW).await.expect("removed");
-    });
-}
-
-#[test]
-fn the_feed_keeps_what_was_there_before() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let records = open(folder.path());
-    block_on(async {
-        records.put_subscriber(ann(), Expect::Any, NOW).await.expect("stored");
-        let id = records.put_subscription(interest("1"), NOW).await.expect("stored").id;
-        records
-            .update_subscription(id, change(Some(name("home")), true, "2"), Expect::Any, NOW)
-            .await
-            .expect("changed");
-        let off = NewSubscriber {
-            profile: Profile { enabled: false, ..Profile::default() },
-            devices: Some(Vec::new()),
-            ..ann()
-        };
-        records.put_subscriber(off, Expect::Any, NOW).await.expect("changed");
-        records.remove_subscription(id, Expect::Any, NOW).await.expect("removed");
-        let kept = records.database.read(|connection| {
-            let images = query_all(
-                connection,
-                "SELECT sequence, subscription, matched, parameters, channel, c.application || ' ' || c.name
-                    FROM before_images i JOIN classes c ON c.number = i.class ORDER BY sequence",
-                (),
-                |row| {
-                    let channel = row.get::<_, Option<String>>(4)?.unwrap_or("-".to_owned());
-                    let matched: bool = row.get(2)?;
-                    let (sequence, id): (i64, i64) = (row.get(0)?, row.get(1)?);
-                    let (values, class): (String, String) = (row.get(3)?, row.get(5)?);
-                    Ok(format!("before {sequence} s-{id} of {class} was {values} to {channel}, matched: {matched}"))
-                },
-            )?;
-            let reach =
-                query_one(connection, "SELECT before FROM changes WHERE kind = 1", (), |row| row.get::<_, String>(0))?;
-            Ok((images, reach))
-        });
-        let (images, reach) = kept.await.expect("read");
-        let expected = [
-            "before 2 s-1 of quakes near was 1 to mail, matched: true",
-            "before 4 s-1 of quakes near was 2 to -, matched: false",
-        ];
-        assert_eq!(images, expected);
-        assert_eq!(reach.as_deref(), Some(r#"{"work":"mail"}"#));
     });
 }

@@ -4,7 +4,12 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use tocsin_matching::cut::NotificationCutter;
-use tocsin_model::{event::EventBatch, id::Name, notification::NotificationHead, time::Timestamp};
+use tocsin_model::{
+    event::EventBatch,
+    id::{ChangeSequence, Name},
+    notification::NotificationHead,
+    time::Timestamp,
+};
 use tocsin_store::{
     error::StoreError,
     journal::{Claim, Journal, JournalOptions, NewEventBatch, NewNotificationBatch, Step},
@@ -115,6 +120,7 @@ pub async fn accept_and_claim(
         source: batch.source.clone(),
         received_at: now(),
         accepted_at: now(),
+        sees: ChangeSequence(0),
         events: batch.events.clone(),
         idempotency: None,
     };

@@ -1,0 +1,384 @@
+//! The match index of an application, split over owner threads that share nothing.
+//!
+//! All subscriptions of a subscriber are on one shard. Each owner takes its turns in the order in which they were given:
+//! first the changes of a turn, then its event batches. So what was changed before a batch is what the batch sees, on
+//! every shard, without a lock and however the threads run.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        mpsc::{Receiver, Sender, SyncSender, channel, sync_channel},
+    },
+    thread,
+};
+
+use tocsin_matching::{
+    cut::{CutBatch, NotificationCutter, RuleFailure},
+    join::join,
+    rule::{RuleNumber, RuleSet},
+    shard::{Shard, Subject, Watch},
+};
+use tocsin_model::{
+    field::Row,
+    id::{EventBatchId, Name, SubscriberNumber, SubscriptionId},
+    problem::Problem,
+};
+use tocsin_store::{queries::QueryFiring, records::IndexedSubscription};
+
+use crate::run_queries;
+
+/// Most shards of an application.
+pub(crate) const SHARDS_MAX: usize = 64;
+/// Most shards that are taken without being asked for.
+const SHARDS_UNASKED_MAX: usize = 8;
+/// Changes of a shard that are held until they are given to its owner together.
+const CHANGES_HELD_MAX: usize = 1_000;
+/// Turns that may wait for an owner; whoever gives one more waits for it.
+const TURNS_WAITING_MAX: usize = 8;
+
+/// How many shards these are: as asked, or one for each core.
+pub(crate) fn shard_count(asked: usize) -> usize {
+    match asked {
+        0 => thread::available_parallelism().map_or(1, usize::from).min(SHARDS_UNASKED_MAX),
+        asked => asked.min(SHARDS_MAX),
+    }
+}
+
+/// An event batch that is ready to be matched, unpacked once for all shards.
+#[derive(Debug, Clone)]
+pub(crate) struct UnpackedBatch {
+    /// Its number.
+    pub id: EventBatchId,
+    /// Its class.
+    pub class: Name,
+    /// Its events, as rows of the rule set's version.
+    pub rows: Arc<[Row]>,
+    /// Rules that do not fire for it.
+    pub left_out: Vec<RuleNumber>,
+    /// What the queries of rules in SQL found.
+    pub told: Vec<QueryFiring>,
+}
+
+/// What the shards made of the batches since the last cut.
+#[derive(Debug, Default)]
+pub(crate) struct Cut {
+    /// The notifications, in the same order whatever the threads did.
+    pub batches: Vec<CutBatch>,
+    /// Rules that could not be decided.
+    pub failures: Vec<RuleFailure>,
+    /// Batches that made a shard panic, and the rule that was at work. What they matched before it is in `batches`, so
+    /// nothing of these may be used; the index is still whole.
+    pub panicked: Vec<(EventBatchId, Option<RuleNumber>)>,
+    /// What the index holds.
+    pub report: IndexReport,
+}
+
+/// What the index of an application holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct IndexReport {
+    /// Shards.
+    pub shards: usize,
+    /// Subscriptions.
+    pub subscriptions: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// An owner is gone, and its part of the index with it: it must be built anew.
+#[derive(Debug, thiserror::Error)]
+#[error("a shard of the match index is gone")]
+pub(crate) struct Gone;
+
+/// The shards of an application. Its owners end when it is dropped.
+pub(crate) struct Shards {
+    rules: Arc<RuleSet>,
+    owners: Vec<Owner>,
+}
+
+/// The near end of an owner.
+struct Owner {
+    turns: SyncSender<Turn>,
+    held: Vec<Change>,
+}
+
+/// One change of a shard.
+enum Change {
+    Put(IndexedSubscription),
+    Remove(SubscriptionId),
+}
+
+/// What an owner does in one go.
+struct Turn {
+    changes: Vec<Change>,
+    batches: Arc<[UnpackedBatch]>,
+    /// Whether, and where, it gives what it has made since the last cut.
+    cut: Option<Sender<Cut>>,
+}
+
+impl Shards {
+    /// Empty shards of these rules, each with its owner.
+    ///
+    /// # Errors
+    /// The system has no more threads.
+    pub fn start(application: &Name, rules: &Arc<RuleSet>, count: usize) -> std::io::Result<Shards> {
+        let owners = (0..count.max(1)).map(|number| {
+            let (turns, to_take) = sync_channel(TURNS_WAITING_MAX);
+            let keeper = Keeper::new(application.clone(), rules.clone());
+            thread::Builder::new().name(format!("match-{number}")).spawn(move || keeper.run(&to_take))?;
+            Ok(Owner { turns, held: Vec::new() })
+        });
+        Ok(Shards { rules: rules.clone(), owners: owners.collect::<std::io::Result<_>>()? })
+    }
+
+    /// Puts a subscription on its shard, in place of the one of the same number. Those that cannot be matched are logged
+    /// and left out. Blocks while the owner has too much to do.
+    pub fn put(&mut self, subscription: IndexedSubscription) -> Result<(), Gone> {
+        let shard = place(subscription.subscriber, self.owners.len());
+        self.owners[shard].hold(Change::Put(subscription))
+    }
+
+    /// Removes a subscription, wherever it is.
+    pub fn remove(&mut self, id: SubscriptionId) -> Result<(), Gone> {
+        self.owners.iter_mut().try_for_each(|owner| owner.hold(Change::Remove(id)))
+    }
+
+    /// Has batches matched by the index as the changes so far have made it. What they give comes with the next cut.
+    pub fn match_batches(&mut self, batches: &Arc<[UnpackedBatch]>) -> Result<(), Gone> {
+        self.owners.iter_mut().try_for_each(|owner| owner.turn(batches.clone(), None))
+    }
+
+    /// The same, and waits for what all batches since the last cut have given. Blocks.
+    pub fn match_and_cut(&mut self, batches: Arc<[UnpackedBatch]>) -> Result<Cut, Gone> {
+        let mut answers = Vec::with_capacity(self.owners.len());
+        for owner in &mut self.owners {
+            let (answer, answered) = channel();
+            owner.turn(batches.clone(), Some(answer))?;
+            answers.push(answered);
+        }
+        let shares = answers.into_iter().map(|answered| answered.recv().map_err(|_| Gone));
+        Ok(self.join(shares.collect::<Result<_, Gone>>()?))
+    }
+
+    fn join(&self, shares: Vec<Cut>) -> Cut {
+        let mut whole = Cut::default();
+        let mut cut = Vec::with_capacity(shares.len());
+        for share in shares {
+            cut.push(share.batches);
+            for failure in share.failures {
+                note(&mut whole.failures, failure);
+            }
+            whole.panicked.extend(share.panicked);
+            whole.report.shards += 1;
+            whole.report.subscriptions += share.report.subscriptions;
+            whole.report.bytes += share.report.bytes;
+        }
+        whole.batches = join(&self.rules, cut);
+        whole
+    }
+}
+
+/// The shard of a subscriber. The same on every machine and in every version.
+fn place(subscriber: SubscriberNumber, shards: usize) -> usize {
+    // Fibonacci hashing: neighbours, who were often imported together, go to different shards.
+    let hash = subscriber.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+    (hash as usize * shards) >> 32
+}
+
+/// A rule that fails for an event as a whole does so on every shard: that is one failure. Those of some subscriptions
+/// add up.
+fn note(failures: &mut Vec<RuleFailure>, new: RuleFailure) {
+    let same = |known: &&mut RuleFailure| {
+        (known.rule, known.event.batch, known.whole, known.trouble)
+            == (new.rule, new.event.batch, new.whole, new.trouble)
+    };
+    match failures.iter_mut().find(same) {
+        Some(known) => {
+            known.event = known.event.min(new.event);
+            known.count = if new.whole { known.count.max(new.count) } else { known.count + new.count };
+        }
+        None => failures.push(new),
+    }
+}
+
+impl Owner {
+    fn hold(&mut self, change: Change) -> Result<(), Gone> {
+        self.held.push(change);
+        if self.held.len() < CHANGES_HELD_MAX { Ok(()) } else { self.turn(Arc::default(), None) }
+    }
+
+    /// Gives the changes that are held, and then these batches.
+    fn turn(&mut self, batches: Arc<[UnpackedBatch]>, cut: Option<Sender<Cut>>) -> Result<(), Gone> {
+        let changes = std::mem::take(&mut self.held);
+        self.turns.send(Turn { changes, batches, cut }).map_err(|_| Gone)
+    }
+}
+
+/// The far end of an owner: the thread that alone touches a shard.
+struct Keeper {
+    application: Name,
+    shard: Shard,
+    cutter: NotificationCutter,
+    panicked: Vec<(EventBatchId, Option<RuleNumber>)>,
+}
+
+impl Keeper {
+    fn new(application: Name, rules: Arc<RuleSet>) -> Keeper {
+        Keeper { application, shard: Shard::new(rules), cutter: NotificationCutter::new(), panicked: Vec::new() }
+    }
+
+    /// Takes turns until nobody can give one any more.
+    fn run(mut self, turns: &Receiver<Turn>) {
+        while let Ok(Turn { changes, batches, cut }) = turns.recv() {
+            for change in changes {
+                self.change(change);
+            }
+            for batch in batches.iter() {
+                self.match_batch(batch);
+            }
+            if let Some(cut) = cut {
+                // Whoever asked may have stopped waiting.
+                let _ = cut.send(self.cut());
+            }
+        }
+    }
+
+    fn change(&mut self, change: Change) {
+        let subscription = match change {
+            Change::Put(subscription) => subscription,
+            Change::Remove(id) => return self.shard.remove(id),
+        };
+        let id = subscription.id;
+        let put = catch_unwind(AssertUnwindSafe(|| put(&mut self.shard, &subscription)));
+        let put = put.unwrap_or_else(|_| {
+            self.shard.remove(id);
+            Err(Problem::at("", "it made the index panic"))
+        });
+        if let Err(problem) = put {
+            metrics::counter!("match_unusable_subscriptions_total").increment(1);
+            tracing::warn!(application = %self.application, subscription = %id, %problem, "a subscription cannot be matched");
+        }
+    }
+
+    fn match_batch(&mut self, batch: &UnpackedBatch) {
+        let watch = Watch { left_out: &batch.left_out, ..Watch::default() };
+        let matched = catch_unwind(AssertUnwindSafe(|| {
+            self.shard.match_rows(batch.id, &batch.class, &batch.rows, watch, &mut self.cutter);
+            run_queries::tell(&self.shard, batch, &mut self.cutter);
+        }));
+        if matched.is_err() {
+            self.panicked.push((batch.id, self.shard.culprit()));
+        }
+    }
+
+    fn cut(&mut self) -> Cut {
+        let (batches, failures) = self.cutter.finish(self.shard.rules());
+        let report =
+            IndexReport { shards: 1, subscriptions: self.shard.len() as u64, bytes: self.shard.memory_bytes() as u64 };
+        Cut { batches, failures, panicked: std::mem::take(&mut self.panicked), report }
+    }
+}
+
+fn put(shard: &mut Shard, subscription: &IndexedSubscription) -> Result<(), Problem> {
+    let subject = Subject {
+        id: subscription.id,
+        class: &subscription.class,
+        values: &subscription.values,
+        channel: subscription.channel.as_ref(),
+        filter: subscription.terms.filter.as_ref(),
+    };
+    // It was checked when it was stored; a class that changed since may still make it unusable.
+    shard.put(subject).inspect_err(|_| shard.remove(subscription.id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tocsin_model::{id::EventId, subscription::Terms, time::Timestamp, value::Value};
+
+    const DEFINITION: &str = r#"
+        application: notes
+        events: { note: { fields: { number: integer } } }
+        subscriptions: { above: { fields: { number: integer } } }
+        notifications: { told: { fields: { number: integer }, content: { templates: { base: { text: "{{ number }}" } } } } }
+        rules: { higher: { on: note, subscription: above, notify: told, when: event.number > sub.number } }
+        channels: { log: { protocol: file, options: { path: log } } }
+    "#;
+
+    fn name(text: &str) -> Name {
+        text.parse().expect("a name")
+    }
+
+    fn above(id: u64, number: i64) -> IndexedSubscription {
+        IndexedSubscription {
+            id: SubscriptionId(id),
+            subscriber: SubscriberNumber(id),
+            class: name("above"),
+            values: format!(r#"{{"number":{number}}}"#).into(),
+            terms: Terms::default(),
+            created_at: Timestamp(0),
+            channel: Some(name("log")),
+        }
+    }
+
+    fn note(id: u64, number: i64) -> Arc<[UnpackedBatch]> {
+        let rows = [vec![Value::Integer(number)]].into();
+        let (left_out, told) = (Vec::new(), Vec::new());
+        [UnpackedBatch { id: EventBatchId(id), class: name("note"), rows, left_out, told }].into()
+    }
+
+    fn told(cut: &Cut) -> Vec<(EventId, u64)> {
+        let each = cut.batches.iter().flat_map(|cut| {
+            let events = cut.notifications.event_of_each();
+            events.zip(cut.notifications.subscriptions.iter().map(|id| id.0)).collect::<Vec<_>>()
+        });
+        let mut told: Vec<(EventId, u64)> = each.collect();
+        told.sort_unstable();
+        told
+    }
+
+    #[test]
+    fn a_batch_sees_the_changes_before_it_and_none_after_it_on_every_shard() {
+        let compiled = crate::compile_text(DEFINITION, 1, &|_| None).expect("it compiles");
+        for count in [1, 2, 4] {
+            let mut shards = Shards::start(&name("notes"), &compiled.rules, count).expect("threads");
+            (1..=100).for_each(|id| shards.put(above(id, 0)).expect("its owner lives"));
+            shards.match_batches(&note(1, 5)).expect("its owner lives");
+            (1..=50).for_each(|id| shards.remove(SubscriptionId(id)).expect("its owner lives"));
+            shards.match_batches(&note(2, 5)).expect("its owner lives");
+            (51..=100).for_each(|id| shards.put(above(id, 9)).expect("its owner lives"));
+            shards.match_batches(&note(3, 5)).expect("its owner lives");
+            (1..=10).for_each(|id| shards.put(above(id, 1)).expect("its owner lives"));
+            let cut = shards.match_and_cut(note(4, 5)).expect("its owner lives");
+            let of = |batch: u64| EventId { batch: EventBatchId(batch), ordinal: 0 };
+            let expected = (1..=100).map(|id| (of(1), id));
+            let expected = expected.chain((51..=100).map(|id| (of(2), id))).chain((1..=10).map(|id| (of(4), id)));
+            assert_eq!(told(&cut), expected.collect::<Vec<_>>(), "{count} shards");
+            assert_eq!((cut.report.shards, cut.report.subscriptions), (count, 60));
+            assert_eq!(cut.batches.len(), 1, "what the shards cut is joined");
+            assert!(shards.match_and_cut(Vec::new().into()).expect("its owner lives").batches.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_matched_is_left_out() {
+        let compiled = crate::compile_text(DEFINITION, 1, &|_| None).expect("it compiles");
+        let mut shards = Shards::start(&name("notes"), &compiled.rules, 2).expect("threads");
+        shards.put(above(1, 0)).expect("its owner lives");
+        shards.put(above(2, 0)).expect("its owner lives");
+        shards.put(IndexedSubscription { class: name("gone"), ..above(1, 0) }).expect("its owner lives");
+        assert_eq!(told(&shards.match_and_cut(note(1, 5)).expect("its owner lives")).len(), 1);
+    }
+
+    #[test]
+    fn subscribers_are_spread_evenly_and_always_alike() {
+        for shards in [1, 2, 3, 8, SHARDS_MAX] {
+            let mut counts = vec![0_usize; shards];
+            (1..=64_000).for_each(|number| counts[place(SubscriberNumber(number), shards)] += 1);
+            let even = 64_000 / shards;
+            assert!(counts.iter().all(|count| count.abs_diff(even) < even / 10), "{counts:?}");
+        }
+        let places: Vec<usize> = (1..=10).map(|number| place(SubscriberNumber(number), 8)).collect();
+        assert_eq!(places, [4, 1, 6, 3, 0, 5, 2, 7, 4, 1]);
+    }
+}
