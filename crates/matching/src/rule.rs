@@ -400,6 +400,12 @@ impl RuleSet {
         self.rule(rule).expires_after
     }
 
+    /// The enabled rules that events of a class fire, queries too, by name.
+    pub fn rules_on(&self, class: &Name) -> Vec<RuleNumber> {
+        let fires = |(_, rule): &(u32, &CompiledRule)| rule.enabled && rule.on == *class;
+        (0..).zip(&self.rules).filter(fires).map(|(number, _)| RuleNumber(number)).collect()
+    }
+
     pub(crate) fn rule(&self, rule: RuleNumber) -> &CompiledRule {
         &self.rules[rule.0 as usize]
     }

@@ -77,6 +77,15 @@ impl Column {
         self.len() == 0
     }
 
+    /// Takes all values out.
+    pub fn clear(&mut self) {
+        match self {
+            Column::Integers(values) => values.clear(),
+            Column::Numbers(values) => values.clear(),
+            Column::Values(_, values) => values.clear(),
+        }
+    }
+
     /// Appends some values of another column of the same field.
     pub fn append(&mut self, other: &Column, range: Range<usize>) {
         match (&mut *self, other) {

@@ -14,6 +14,7 @@ pub mod latency; // how long things take, by percentile
 pub mod options; // the bounds and delays of the flow
 pub mod versions; // old batches are read by the version that packed them
 
+mod guard; // which rules fire, and what becomes of firings that do not happen
 mod follow_changes; // keeps the match index true to the records, as of a place of their change feed
 mod places; // where submissions stand among the changes
 mod shards; // the match index, split over threads that share nothing
@@ -26,10 +27,15 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tocsin_delivery::OpenChannel;
-use tocsin_model::{application::Channel, definition, id::Name, problem::Problem};
+use tocsin_model::{
+    application::Channel,
+    definition,
+    id::{EventBatchId, Name},
+    problem::Problem,
+};
 use tocsin_store::{
     error::StoreError,
-    journal::{Accepted, Journal},
+    journal::{Accepted, Firing, Journal, RuleStop},
     records::Records,
 };
 use tokio::{
@@ -63,6 +69,8 @@ pub(crate) struct Flow {
     places: Places,
     /// Each application's index, as last reported by the matcher.
     indexes: Mutex<BTreeMap<Name, IndexStatus>>,
+    /// Rules that do not fire.
+    stops: Mutex<guard::Stops>,
     luck: Mutex<fastrand::Rng>,
 }
 
@@ -70,6 +78,14 @@ impl Flow {
     /// From 0 to 1.
     fn luck(&self) -> f64 {
         self.luck.lock().f64()
+    }
+
+    /// From the next quantum on a rule does not fire. The journal knows it already.
+    fn stop(&self, stop: RuleStop) {
+        tracing::warn!(application = %stop.application, rule = %stop.rule, by = stop.by, reason = stop.reason, "a rule is stopped");
+        let mut stops = self.stops.lock();
+        stops.entry((stop.application.clone(), stop.rule.clone())).or_insert(stop);
+        metrics::gauge!("match_stopped_rules").set(stops.len() as f64);
     }
 }
 
@@ -111,6 +127,25 @@ pub enum RunError {
     Stopped,
 }
 
+/// Why a rule was not fired again.
+#[derive(Debug, thiserror::Error)]
+pub enum RefireError {
+    /// Its application does not run.
+    #[error("the application `{0}` does not run")]
+    NotRunning(Name),
+    /// It failed again. What is not fired stays listed.
+    #[error("it failed again for {batch}: {reason}")]
+    Failed {
+        /// The event batch.
+        batch: EventBatchId,
+        /// Why.
+        reason: String,
+    },
+    /// The store failed, or the server shuts down.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
 fn problems(problems: &[Problem]) -> String {
     match problems {
         [one] => one.to_string(),
@@ -129,6 +164,10 @@ pub struct ApplicationStatus {
     pub index_bytes: u64,
     /// Shards of the index.
     pub shards: u64,
+    /// Distinct filters; one that subscriptions of several shards have counts on each.
+    pub filters: u64,
+    /// Those of them that are looked at for every event.
+    pub scanned_filters: u64,
     /// Changes of the records that the index has not followed yet.
     pub changes_behind: u64,
     /// Whether events are accepted and matched.
@@ -162,6 +201,7 @@ impl Pipeline {
             latencies: Latencies::default(),
             places: Places::new(&*records),
             indexes: Mutex::default(),
+            stops: Mutex::default(),
             luck: Mutex::new(fastrand::Rng::with_seed(seed)),
             journal,
             records,
@@ -190,6 +230,9 @@ impl Pipeline {
         clockwork: mpsc::Receiver<schedules::Command>,
     ) -> Result<(), StoreError> {
         let mut installed = Vec::new();
+        for stop in self.flow.journal.rule_stops().await? {
+            self.flow.stop(stop);
+        }
         let mut matcher = Matcher::new(self.flow.clone(), commands);
         // Before anything can be changed: what waits was accepted with the subscriptions of its time.
         let place = match_events::place_wanted(&self.flow).await?;
@@ -351,12 +394,55 @@ impl Pipeline {
                 indexed: report.subscriptions,
                 index_bytes: report.bytes,
                 shards: report.shards as u64,
+                filters: report.filters,
+                scanned_filters: report.scanned_filters,
                 changes_behind: newest.0.saturating_sub(place.0),
                 ready: true,
             },
             None => ApplicationStatus { version: running.compiled().version, ..ApplicationStatus::default() },
         };
         running.iter().map(|(name, running)| (name.clone(), status(name, running))).collect()
+    }
+
+    /// The stopped rules of all applications, by application and rule.
+    pub fn stopped_rules(&self) -> Vec<RuleStop> {
+        self.flow.stops.lock().values().cloned().collect()
+    }
+
+    /// Stops a rule: from the next quantum on it does not fire, and what it misses is listed. One that is stopped already
+    /// keeps its first stop.
+    ///
+    /// # Errors
+    /// The store failed; the rule goes on.
+    pub async fn stop_rule(&self, stop: RuleStop) -> Result<(), StoreError> {
+        self.flow.journal.stop_rule(stop.clone()).await?;
+        self.flow.stop(stop);
+        Ok(())
+    }
+
+    /// Lets a stopped rule fire again. Gives whether it was stopped. What it missed stays listed.
+    ///
+    /// # Errors
+    /// The store failed; the rule stays stopped.
+    pub async fn resume_rule(&self, application: &Name, rule: &Name) -> Result<bool, StoreError> {
+        let was_stopped = self.flow.journal.resume_rule(application, rule).await?;
+        let mut stops = self.flow.stops.lock();
+        let was_known = stops.remove(&(application.clone(), rule.clone())).is_some();
+        metrics::gauge!("match_stopped_rules").set(stops.len() as f64);
+        Ok(was_stopped || was_known)
+    }
+
+    /// Fires a rule for the batches of a listed firing, by the subscriptions as they are now. Gives how many batches
+    /// these were; they leave the list one by one as they are fired.
+    ///
+    /// # Errors
+    /// The application does not run, the rule failed again, or the store failed; what is not fired stays listed.
+    pub async fn refire(&self, firing: Firing) -> Result<u64, RefireError> {
+        let (done, fired) = oneshot::channel();
+        let command = Command::Refire(Box::new(firing), done);
+        let stopped = || RefireError::Store(StoreError::unavailable("the server is shutting down"));
+        self.commands.send(command).await.map_err(|_| stopped())?;
+        fired.await.unwrap_or_else(|_| Err(stopped()))
     }
 
     /// How long things have taken since the start.

@@ -5,11 +5,15 @@
 //! batch is matched, and changes that come after a batch never hold it up. While one quantum is on its way to disk the
 //! next is matched, and they are committed in order.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use tocsin_matching::{
     cut::{CutBatch, RuleFailure},
-    rule::RuleSet,
+    rule::{RuleNumber, RuleSet},
 };
 use tocsin_model::{
     event::EventBatch,
@@ -20,7 +24,7 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    journal::{Arrivals, ClaimedEvents, NewFiring, NewNotificationBatch, Step},
+    journal::{Arrivals, ClaimedEvents, Firing, FiringStatus, NewNotificationBatch, Refired, Step},
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -29,9 +33,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Flow,
+    Flow, RefireError,
     compile::Compiled,
     follow_changes::{Followed, Lost},
+    guard::{Guard, LeftOut, cap},
     keep_busy, run_queries, schedules,
     shards::{Cut, IndexReport, UnpackedBatch, shard_count},
 };
@@ -54,6 +59,8 @@ pub(crate) enum Command {
     Install(Arc<Compiled>, Box<Followed>, oneshot::Sender<()>),
     /// Stop matching this application.
     Remove(Name, oneshot::Sender<()>),
+    /// Fire a rule for batches for which it did not fire.
+    Refire(Box<Firing>, oneshot::Sender<Result<u64, RefireError>>),
 }
 
 /// An application that is being matched.
@@ -61,6 +68,7 @@ struct Matched {
     compiled: Arc<Compiled>,
     followed: Followed,
     report: IndexReport,
+    guard: Guard,
 }
 
 /// What the index of an application holds, and where it stands.
@@ -100,12 +108,13 @@ impl Matcher {
         let mut committing: Option<Committing> = None;
         loop {
             while let Ok(command) = self.commands.try_recv() {
-                self.obey(command);
+                self.obey(command).await;
             }
             self.changes.mark_unchanged();
             // Before the claim: what is claimed later sees at least this.
             let settled = self.flow.places.settled();
-            let claimed = if stop.is_cancelled() { Ok(Vec::new()) } else { self.claim().await };
+            let (throttled, wait) = self.throttled();
+            let claimed = if stop.is_cancelled() { Ok(Vec::new()) } else { self.claim(&throttled).await };
             match claimed {
                 Ok(claimed) if !claimed.is_empty() => {
                     let matched = self.match_quantum(&claimed).await;
@@ -126,10 +135,10 @@ impl Matcher {
                     }
                     tokio::select! {
                         () = stop.cancelled() => {}
-                        Some(command) = self.commands.recv() => self.obey(command),
+                        Some(command) = self.commands.recv() => self.obey(command).await,
                         Ok(()) = self.arrivals.events.changed() => {}
                         Ok(()) = self.changes.changed() => {}
-                        () = tokio::time::sleep(LEASE) => {}
+                        () = tokio::time::sleep(wait) => {}
                     }
                 }
                 Err(error) => {
@@ -145,11 +154,14 @@ impl Matcher {
     pub fn install(&mut self, compiled: Arc<Compiled>, mut followed: Followed) {
         // If a shard is gone already, matching will find that out.
         let report = keep_busy(|| followed.settle()).unwrap_or_default();
-        self.applications.insert(compiled.application.name.clone(), Matched { compiled, followed, report });
+        let name = compiled.application.name.clone();
+        // What its rules did under the version before still counts.
+        let guard = self.applications.remove(&name).map(|before| before.guard).unwrap_or_default();
+        self.applications.insert(name, Matched { compiled, followed, report, guard });
         self.report();
     }
 
-    fn obey(&mut self, command: Command) {
+    async fn obey(&mut self, command: Command) {
         match command {
             Command::Install(compiled, followed, done) => {
                 self.install(compiled, *followed);
@@ -159,15 +171,41 @@ impl Matcher {
                 self.applications.remove(&name);
                 let _ = done.send(());
             }
+            Command::Refire(firing, done) => {
+                let _ = done.send(self.refire(&firing).await);
+            }
         }
         self.report();
     }
 
-    async fn claim(&mut self) -> Result<Vec<ClaimedEvents>, StoreError> {
+    /// The applications that make too much and wait, and how long to wait for the next that may go on.
+    fn throttled(&mut self) -> (Vec<Name>, Duration) {
+        let now = self.flow.clock.now();
+        let (mut throttled, mut soonest) = (Vec::new(), LEASE);
+        for (name, matched) in &mut self.applications {
+            if let Some(wait) = matched.guard.wait(matched.compiled.application.limits.throttle, now) {
+                throttled.push(name.clone());
+                soonest = soonest.min(wait);
+            }
+        }
+        metrics::gauge!("match_throttled_applications").set(throttled.len() as f64);
+        (throttled, soonest)
+    }
+
+    /// Fires a rule for the batches of a listed firing, some at a time, by the subscriptions as they are now. Gives how
+    /// many batches these were; those for which it fails again stay on the list.
+    async fn refire(&mut self, firing: &Firing) -> Result<u64, RefireError> {
+        let Some(matched) = self.applications.get_mut(&firing.application) else {
+            return Err(RefireError::NotRunning(firing.application.clone()));
+        };
+        matched.refire(&self.flow, firing).await
+    }
+
+    async fn claim(&mut self, except: &[Name]) -> Result<Vec<ClaimedEvents>, StoreError> {
         self.arrivals.events.mark_unchanged();
         let options = &self.flow.options;
         let now = self.flow.clock.now();
-        self.flow.journal.claim_events(options.quantum_batches, options.quantum_bytes, &[], LEASE, now).await
+        self.flow.journal.claim_events(options.quantum_batches, options.quantum_bytes, except, LEASE, now).await
     }
 
     /// Takes the next step to a place, with every application's index that is not there yet. Gives whether all are.
@@ -225,6 +263,10 @@ impl Matcher {
         metrics::counter!("match_notification_batches_total").increment(step.batches.len() as u64);
         metrics::counter!("match_notifications_total").increment(notifications);
         metrics::counter!("match_failed_batches_total").increment(step.failed.len() as u64);
+        for status in [FiringStatus::Failed, FiringStatus::Skipped] {
+            let count = step.firings.iter().filter(|firing| firing.status == status).count();
+            metrics::counter!("match_firings_missed_total", "status" => status.name()).increment(count as u64);
+        }
         for (claim, reason) in &step.failed {
             tracing::error!(batch = %claim.id, reason, "an event batch cannot be matched and is set aside");
         }
@@ -235,7 +277,11 @@ impl Matcher {
         let flow = self.flow.clone();
         let accepted: Vec<Timestamp> = claimed.iter().map(|events| events.batch.accepted_at).collect();
         let commit = tokio::spawn(async move {
+            let stops = step.stops.clone();
             flow.journal.commit(step).await?;
+            for stop in stops {
+                flow.stop(stop);
+            }
             let now = flow.clock.now();
             for accepted_at in accepted {
                 flow.latencies.matching.record(now.since(accepted_at));
@@ -270,7 +316,7 @@ impl Matcher {
     fn report(&self) {
         let mut indexes = self.flow.indexes.lock();
         indexes.clear();
-        for (name, Matched { compiled, followed, report }) in &self.applications {
+        for (name, Matched { compiled, followed, report, .. }) in &self.applications {
             let status = IndexStatus { version: compiled.version, report: *report, place: followed.place() };
             indexes.insert(name.clone(), status);
         }
@@ -318,50 +364,125 @@ impl Matched {
                 }
             }
         }
-        let rules = self.compiled.rules.clone();
+        let compiled = self.compiled.clone();
+        let rules = compiled.rules.clone();
+        let stops = flow.stops.lock().clone();
+        let mut left_out = LeftOut::default();
+        let guard = &mut self.guard;
         let unpack = |(batch, fields): (&EventBatch, Fields)| match rules.rows(batch, &fields) {
-            Ok(rows) => Some(Readable { batch: batch.clone(), fields, rows: rows.into() }),
+            Ok(rows) => {
+                guard.before(&compiled, &stops, batch, now, &mut left_out);
+                let left_out = left_out.of(batch.id);
+                Some(Readable { batch: batch.clone(), fields, rows: rows.into(), left_out })
+            }
             Err(damaged) => {
                 failed.insert(batch.id, damaged.to_string());
                 None
             }
         };
         let mut readable: Vec<Readable> = keep_busy(|| fields.into_iter().filter_map(unpack).collect());
-        let (cut, firings) = loop {
-            let (cut, firings) = self.cut(flow, name, &readable).await?;
+        let cut = loop {
+            let (cut, queries) = self.cut(flow, name, &readable).await?;
             self.report = self.followed.with_queries(cut.report);
-            if cut.panicked.is_empty() {
-                break (cut, firings);
+            // Nothing was told by them, so nothing is to be taken back.
+            for (batch, rule, reason) in queries {
+                left_out.fail(&compiled, batch, rule, reason, now);
             }
+            let mut is_done = true;
             for (id, rule) in &cut.panicked {
-                let reason = match rule {
-                    Some(rule) => format!("matching it by the rule `{}` made the matcher panic", rules.name(*rule)),
-                    None => "matching it made the matcher panic".to_owned(),
-                };
-                failed.insert(*id, reason);
+                is_done = false;
+                let reason = "it made the matcher panic".to_owned();
+                let is_isolated = rule.is_some_and(|rule| left_out.fail(&compiled, *id, rule, reason, now));
+                if !is_isolated {
+                    failed.insert(*id, "matching it made the matcher panic".to_owned());
+                }
             }
-            // The others are matched anew, as if it had not been there.
+            for failure in cut.failures.iter().filter(|failure| failure.whole) {
+                let reason = format!("{} (event {})", failure.trouble, failure.event);
+                is_done &= !left_out.fail(&compiled, failure.event.batch, failure.rule, reason, now);
+            }
+            if is_done {
+                break cut;
+            }
+            // The others are matched anew, as if those had not been there: all of a firing is told, or nothing.
             readable.retain(|readable| !failed.contains_key(&readable.batch.id));
+            for readable in &mut readable {
+                readable.left_out = left_out.of(readable.batch.id);
+            }
         };
-        step.firings.extend(firings);
         let mut oldest = now;
         for events in batches {
             match failed.remove(&events.batch.id) {
                 Some(reason) => step.failed.push((events.claim, reason)),
                 None => {
                     oldest = oldest.min(events.batch.accepted_at);
+                    self.guard.after(&compiled, &events.batch, &left_out, now, &mut step.stops);
                     step.matched.push(events.claim);
                 }
             }
         }
-        report_failures(&self.compiled, &self.compiled.rules, &cut.failures);
-        step.batches.extend(keep_busy(|| -> Vec<_> {
-            cut.batches
-                .into_iter()
-                .map(|cut| new_batch(&self.compiled, &self.compiled.rules, cut, oldest, now))
-                .collect()
-        }));
+        // Of a batch that is set aside nothing else is listed: all its rules fire when it is matched again.
+        let matched: BTreeSet<EventBatchId> = step.matched.iter().map(|claim| claim.id).collect();
+        step.firings.extend(left_out.firings.into_iter().filter(|firing| matched.contains(&firing.batch)));
+        report_failures(&compiled, &compiled.rules, &cut.failures);
+        let limits = &compiled.application.limits;
+        let notifications: u64 = cut.batches.iter().map(|cut| cut.notifications.count() as u64).sum();
+        self.guard.spend(limits.throttle, notifications, now);
+        step.batches.extend(keep_busy(|| new_batches(&compiled, &compiled.rules, cut.batches, oldest, now)));
         Ok(())
+    }
+
+    /// See [`Matcher::refire`].
+    async fn refire(&mut self, flow: &Flow, firing: &Firing) -> Result<u64, RefireError> {
+        let compiled = self.compiled.clone();
+        let rules = &compiled.rules;
+        let now = flow.clock.now();
+        let number = rules.number(firing.rule.as_str());
+        let on = number.map(|number| rules.event_class(number).clone());
+        let others = |number: RuleNumber| -> Vec<RuleNumber> {
+            let on = rules.rules_on(rules.event_class(number));
+            on.into_iter().filter(|other| *other != number).collect()
+        };
+        let mut done = 0;
+        for id in firing.first.0..=firing.last.0 {
+            let refired = Refired { id: firing.id, batch: EventBatchId(id) };
+            let mut step = Step { refired: vec![refired], ..Step::default() };
+            let is_last = id == firing.last.0;
+            let found = flow.journal.event_batch(EventBatchId(id)).await?;
+            // What retention has removed, or a rule that is gone, cannot be fired any more.
+            let batch = found.map(|(batch, _)| batch);
+            let batch =
+                batch.filter(|batch| batch.application == firing.application && Some(&batch.class) == on.as_ref());
+            match (batch, number) {
+                (Some(batch), Some(number)) => {
+                    let Ok(fields) = event_fields(flow, &batch).await? else { continue };
+                    let Ok(rows) = rules.rows(&batch, &fields) else { continue };
+                    let mut batch = batch;
+                    // By the subscriptions as they are now.
+                    batch.sees = Some(self.followed.place());
+                    let readable =
+                        Readable { batch: batch.clone(), fields, rows: rows.into(), left_out: others(number) };
+                    let (cut, queries) = self.cut(flow, &firing.application, &[readable]).await?;
+                    if let Some((batch, _, reason)) = queries.into_iter().next() {
+                        return Err(RefireError::Failed { batch, reason });
+                    }
+                    if let Some(failure) = cut.failures.iter().find(|failure| failure.whole) {
+                        let reason = format!("{} (event {})", failure.trouble, failure.event);
+                        return Err(RefireError::Failed { batch: batch.id, reason });
+                    }
+                    if !cut.panicked.is_empty() {
+                        let reason = "it made the matcher panic".to_owned();
+                        return Err(RefireError::Failed { batch: batch.id, reason });
+                    }
+                    step.batches = new_batches(&compiled, &compiled.rules, cut.batches, batch.accepted_at, now);
+                    done += 1;
+                }
+                _ if !is_last => continue,
+                _ => {}
+            }
+            flow.journal.commit(step).await?;
+        }
+        Ok(done)
     }
 
     /// Has the shards match batches, each as of its place, and gives what they made of all, with the queries that failed.
@@ -371,7 +492,7 @@ impl Matched {
         flow: &Flow,
         name: &Name,
         batches: &[Readable],
-    ) -> Result<(Cut, Vec<NewFiring>), StoreError> {
+    ) -> Result<(Cut, Vec<FailedQuery>), StoreError> {
         let mut rebuilds = 0;
         loop {
             match self.try_cut(flow, name, batches).await {
@@ -391,30 +512,40 @@ impl Matched {
         }
     }
 
-    async fn try_cut(&mut self, flow: &Flow, name: &Name, batches: &[Readable]) -> Result<(Cut, Vec<NewFiring>), Lost> {
-        let mut firings = Vec::new();
+    async fn try_cut(
+        &mut self,
+        flow: &Flow,
+        name: &Name,
+        batches: &[Readable],
+    ) -> Result<(Cut, Vec<FailedQuery>), Lost> {
+        let mut failed = Vec::new();
         let mut runs = batches.chunk_by(|one, next| one.batch.sees == next.batch.sees).peekable();
         while let Some(run) = runs.next() {
             self.go_to(flow, name, run[0].batch.sees).await?;
-            let now = flow.clock.now();
             let unpacked: Arc<[UnpackedBatch]> =
-                keep_busy(|| run.iter().map(|readable| self.query(readable, &mut firings, now)).collect());
+                keep_busy(|| run.iter().map(|readable| self.query(readable, &mut failed)).collect());
             if runs.peek().is_some() {
                 keep_busy(|| self.followed.shards().match_batches(&unpacked))?;
             } else {
-                return Ok((keep_busy(|| self.followed.shards().match_and_cut(unpacked))?, firings));
+                return Ok((keep_busy(|| self.followed.shards().match_and_cut(unpacked))?, failed));
             }
         }
-        Ok((Cut::default(), firings))
+        Ok((Cut::default(), failed))
     }
 
-    /// Runs the queries that a batch fires by the tables as they stand, and gives the batch for the shards. Queries that
-    /// fail are listed.
-    fn query(&mut self, readable: &Readable, failed: &mut Vec<NewFiring>, now: Timestamp) -> UnpackedBatch {
-        let Readable { batch, fields, rows } = readable;
-        let told = self.followed.queries().map_or_else(Vec::new, |queries| run_queries::run(queries, batch, fields));
-        failed.extend(run_queries::failed(&self.compiled, batch.id, &told, now));
-        UnpackedBatch { id: batch.id, class: batch.class.clone(), rows: rows.clone(), left_out: Vec::new(), told }
+    /// Runs the queries that a batch fires by the tables as they stand, and gives the batch for the shards.
+    fn query(&mut self, readable: &Readable, failed: &mut Vec<FailedQuery>) -> UnpackedBatch {
+        let Readable { batch, fields, rows, left_out } = readable;
+        let rules = &self.compiled.rules;
+        let fires = |rule: &Name| rules.number(rule.as_str()).is_none_or(|number| !left_out.contains(&number));
+        let told =
+            self.followed.queries().map_or_else(Vec::new, |queries| run_queries::run(queries, batch, fields, &fires));
+        for firing in &told {
+            if let (Err(reason), Some(number)) = (&firing.outcome, rules.number(firing.rule.as_str())) {
+                failed.push((batch.id, number, reason.clone()));
+            }
+        }
+        UnpackedBatch { id: batch.id, class: batch.class.clone(), rows: rows.clone(), left_out: left_out.clone(), told }
     }
 
     /// Brings the index to a place; where the records do not remember it any more, the index stays where it stands.
@@ -471,7 +602,12 @@ struct Readable {
     /// Those that it was packed with.
     fields: Fields,
     rows: Arc<[Row]>,
+    /// Rules that do not fire for it.
+    left_out: Vec<RuleNumber>,
 }
+
+/// A query that failed for a batch, and why.
+type FailedQuery = (EventBatchId, RuleNumber, String);
 
 /// The fields that a batch was packed with; the inner error says why nobody can know.
 pub(crate) async fn event_fields(flow: &Flow, batch: &EventBatch) -> Result<Result<Fields, String>, StoreError> {
@@ -493,15 +629,28 @@ pub(crate) fn report_failures(compiled: &Compiled, rules: &RuleSet, failures: &[
     }
 }
 
-/// A cut batch with its head. The rules are those by which it was cut.
-pub(crate) fn new_batch(
+/// Cut batches with their heads. The rules are those by which they were cut.
+pub(crate) fn new_batches(
+    compiled: &Compiled,
+    rules: &RuleSet,
+    cut: Vec<CutBatch>,
+    accepted_at: Timestamp,
+    now: Timestamp,
+) -> Vec<NewNotificationBatch> {
+    let capped = cap(cut, compiled.application.limits.notifications_per_event);
+    capped.into_iter().map(|(cut, beyond)| new_batch(compiled, rules, cut, beyond, accepted_at, now)).collect()
+}
+
+fn new_batch(
     compiled: &Compiled,
     rules: &RuleSet,
     cut: CutBatch,
+    beyond: Option<String>,
     accepted_at: Timestamp,
     now: Timestamp,
 ) -> NewNotificationBatch {
-    let suspended = cut.channel.is_none().then(|| "the subscriber has no active device".to_owned());
+    let without_device = || cut.channel.is_none().then(|| "the subscriber has no active device".to_owned());
+    let suspended = beyond.or_else(without_device);
     NewNotificationBatch {
         head: NotificationHead {
             application: compiled.application.name.clone(),

@@ -5,18 +5,20 @@ use tocsin_matching::{
     cut::NotificationCutter,
     shard::{Shard, Told},
 };
-use tocsin_model::{event::EventBatch, field::Fields, id::EventBatchId, time::Timestamp};
-use tocsin_store::{
-    journal::{FiringStatus, NewFiring},
-    queries::{QueryFiring, QueryTables},
-};
+use tocsin_model::{event::EventBatch, field::Fields, id::Name};
+use tocsin_store::queries::{QueryFiring, QueryTables};
 
-use crate::{compile::Compiled, shards::UnpackedBatch};
+use crate::shards::UnpackedBatch;
 
 /// Runs the queries that a batch fires. They see the subscriptions that the index sees.
-pub(crate) fn run(queries: &mut QueryTables, batch: &EventBatch, fields: &Fields) -> Vec<QueryFiring> {
+pub(crate) fn run(
+    queries: &mut QueryTables,
+    batch: &EventBatch,
+    fields: &Fields,
+    fires: &dyn Fn(&Name) -> bool,
+) -> Vec<QueryFiring> {
     // A damaged batch is set aside before it comes here.
-    let firings = queries.run(batch, fields, |_| true).unwrap_or_default();
+    let firings = queries.run(batch, fields, fires).unwrap_or_default();
     for firing in &firings {
         metrics::histogram!("match_query_duration_seconds").record(firing.took);
     }
@@ -34,30 +36,4 @@ pub(crate) fn tell(shard: &Shard, batch: &UnpackedBatch, cutter: &mut Notificati
         });
         shard.tell(batch.id, rule, &batch.rows, told, cutter);
     }
-}
-
-/// The firings of a batch that failed, as the journal lists them.
-pub(crate) fn failed(
-    compiled: &Compiled,
-    batch: EventBatchId,
-    firings: &[QueryFiring],
-    now: Timestamp,
-) -> Vec<NewFiring> {
-    let failed = firings.iter().filter_map(|firing| Some((firing, firing.outcome.as_ref().err()?)));
-    failed
-        .map(|(firing, reason)| {
-            let application = compiled.application.name.clone();
-            metrics::counter!("match_failed_firings_total").increment(1);
-            tracing::warn!(%application, rule = %firing.rule, %batch, reason, "a query failed");
-            NewFiring {
-                application,
-                rule: firing.rule.clone(),
-                batch,
-                status: FiringStatus::Failed,
-                reason: reason.clone(),
-                run: None,
-                at: now,
-            }
-        })
-        .collect()
 }

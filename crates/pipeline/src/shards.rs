@@ -11,6 +11,7 @@ use std::{
         mpsc::{Receiver, Sender, SyncSender, channel, sync_channel},
     },
     thread,
+    time::Instant,
 };
 
 use tocsin_matching::{
@@ -83,6 +84,10 @@ pub(crate) struct IndexReport {
     pub subscriptions: u64,
     /// Bytes.
     pub bytes: u64,
+    /// Distinct filters; one that subscriptions of several shards have counts on each.
+    pub filters: u64,
+    /// Those of them that are looked at for every event.
+    pub scanned_filters: u64,
 }
 
 /// An owner is gone, and its part of the index with it: it must be built anew.
@@ -172,6 +177,8 @@ impl Shards {
             whole.report.shards += 1;
             whole.report.subscriptions += share.report.subscriptions;
             whole.report.bytes += share.report.bytes;
+            whole.report.filters += share.report.filters;
+            whole.report.scanned_filters += share.report.scanned_filters;
         }
         whole.batches = join(&self.rules, cut);
         whole
@@ -261,7 +268,9 @@ impl Keeper {
     }
 
     fn match_batch(&mut self, batch: &UnpackedBatch) {
-        let watch = Watch { left_out: &batch.left_out, ..Watch::default() };
+        let began = Instant::now();
+        let clock = || began.elapsed();
+        let watch = Watch { left_out: &batch.left_out, clock: Some(&clock) };
         let matched = catch_unwind(AssertUnwindSafe(|| {
             self.shard.match_rows(batch.id, &batch.class, &batch.rows, watch, &mut self.cutter);
             run_queries::tell(&self.shard, batch, &mut self.cutter);
@@ -273,8 +282,13 @@ impl Keeper {
 
     fn cut(&mut self) -> Cut {
         let (batches, failures) = self.cutter.finish(self.shard.rules());
-        let report =
-            IndexReport { shards: 1, subscriptions: self.shard.len() as u64, bytes: self.shard.memory_bytes() as u64 };
+        let report = IndexReport {
+            shards: 1,
+            subscriptions: self.shard.len() as u64,
+            bytes: self.shard.memory_bytes() as u64,
+            filters: self.shard.distinct_filters() as u64,
+            scanned_filters: self.shard.scanned_filters() as u64,
+        };
         Cut { batches, failures, panicked: std::mem::take(&mut self.panicked), report }
     }
 }

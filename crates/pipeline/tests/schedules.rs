@@ -192,11 +192,12 @@ async fn a_stopped_rule_waits() {
             r#"01:00 subscriber alice email=alice@example.org
                01:00 subscribe alice limit {{}} at {DAILY}
                06:00 event quote {{"price": 6}}
-               07:00 stop-rule due
+               07:00 stop due
                09:00 event quote {{"price": 9}}
-               10:00 resume-rule due"#
+               10:00 let due"#
         ),
         expect![[r#"
+            10:00:00 due was stopped: true
             10:00:00 email alice@example.org n-1-0: 6.0 crossed 0.0 -> delivered
             10:00:00 email alice@example.org n-1-1: 9.0 crossed 0.0 -> delivered"#]],
     )

@@ -12,9 +12,10 @@
 //! 08:30 event quake {"magnitude": 6.1}            (several events on one line are one batch)
 //! 08:31 crash                                     (the process dies and starts again)
 //! 08:31 down 90                                   (it dies and starts again after so many minutes)
-//! 08:32 stop-rule morning | resume-rule morning
 //! 08:32 drain                                     (SIGTERM, and a new start)
 //! 08:40 resume | end                              (all suspensions)
+//! 08:50 stop RULE | let RULE                      (the rule does not fire; it fires again)
+//! 08:50 firings | refire | dismiss                (what did not fire: listed, fired again, struck off)
 //! 09:00 disable alice | enable alice | unsubscribe alice
 //! 09:00 apply                                     (the second definition, if the scenario has one)
 //! 10:00 report                                    (backlog and totals, as a line of the transcript)
@@ -33,7 +34,7 @@ use tocsin_model::{
 };
 use tocsin_pipeline::{Parts, Pipeline, PipelineOptions, Submission, compile_text};
 use tocsin_store::{
-    journal::{Idempotency, Journal, JournalOptions, Resolution, RuleStop, SuspensionFilter},
+    journal::{FiringFilter, Idempotency, Journal, JournalOptions, Resolution, RuleStop, SuspensionFilter},
     memory::{journal::MemoryJournal, records::MemoryRecords},
     records::{Expect, NewSubscriber, NewSubscription, Records, SubscriptionChange, SubscriptionFilter},
 };
@@ -209,17 +210,24 @@ impl Scenario {
             ["event", class, ..] => self.event(class, what.splitn(3, ' ').nth(2).unwrap_or("{}")).await,
             ["crash"] => self.crash().await,
             ["down", minutes] => self.down(duration(minutes) * 60).await,
-            ["stop-rule", rule] => self.stop_rule(rule).await,
-            ["resume-rule", rule] => {
-                let application = self.application().await;
-                self.journal.resume_rule(&application, &name(rule)).await.expect("it is resumed");
-            }
             ["drain"] => {
                 let drained = self.pipeline().drain(Duration::from_secs(30)).await;
                 self.ends.lock().note(format!("{} drained: {drained}", self.now()));
                 self.start().await;
             }
             ["apply"] => self.apply().await,
+            ["stop", rule] => self.stop_rule(rule).await,
+            ["let", rule] => {
+                let application = self.application().await;
+                let was = self.pipeline().resume_rule(&application, &name(rule)).await.expect("it can be let");
+                self.ends.lock().note(format!("{} {rule} was stopped: {was}", self.now()));
+            }
+            ["firings"] => self.list_firings().await,
+            ["refire"] => self.refire().await,
+            ["dismiss"] => {
+                let touched = self.journal.dismiss_firings(&FiringFilter::default()).await.expect("they can be");
+                self.ends.lock().note(format!("{} dismissed {touched}", self.now()));
+            }
             ["resume"] => self.resolve(Resolution::Resume).await,
             ["end"] => self.resolve(Resolution::End).await,
             ["report"] => self.report(),
@@ -295,13 +303,6 @@ impl Scenario {
         }
     }
 
-    async fn stop_rule(&self, rule: &str) {
-        let application = self.application().await;
-        let (by, reason, since) = ("ann".to_owned(), "a test".to_owned(), self.clock.now());
-        let stop = RuleStop { application, rule: name(rule), by, reason, since };
-        self.journal.stop_rule(stop).await.expect("it is stopped");
-    }
-
     async fn damage(&self, what: &str) {
         if let Ok(batch) = what.parse() {
             return self.journal.damage(batch);
@@ -369,6 +370,43 @@ impl Scenario {
         let touched =
             self.journal.resolve(&SuspensionFilter::default(), resolution, now).await.expect("it can be resolved");
         self.ends.lock().note(format!("{} {resolution:?} {touched}", self.now()));
+    }
+
+    async fn stop_rule(&self, rule: &str) {
+        let stop = RuleStop {
+            application: self.application().await,
+            rule: name(rule),
+            by: "op".to_owned(),
+            reason: "op says so".to_owned(),
+            since: self.clock.now(),
+        };
+        self.pipeline().stop_rule(stop).await.expect("it can be stopped");
+    }
+
+    async fn list_firings(&self) {
+        for firing in self.journal.firings(&FiringFilter::default(), 0, 100).await.expect("they can be listed") {
+            self.ends.lock().note(format!(
+                "{} {} {} {}..{} ({}): {}",
+                self.now(),
+                firing.rule,
+                firing.status.name(),
+                firing.first,
+                firing.last,
+                firing.batches,
+                firing.reason
+            ));
+        }
+        for stop in self.pipeline().stopped_rules() {
+            self.ends.lock().note(format!("{} {} stopped by {}: {}", self.now(), stop.rule, stop.by, stop.reason));
+        }
+    }
+
+    async fn refire(&self) {
+        for firing in self.journal.firings(&FiringFilter::default(), 0, 100).await.expect("they can be listed") {
+            let (rule, fired) = (firing.rule.clone(), self.pipeline().refire(firing).await);
+            let said = fired.map_or_else(|error| error.to_string(), |batches| format!("fired for {batches} batches"));
+            self.ends.lock().note(format!("{} {rule} {said}", self.now()));
+        }
     }
 
     fn report(&self) {

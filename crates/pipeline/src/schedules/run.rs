@@ -36,7 +36,7 @@ use crate::{
     Flow,
     compile::Compiled,
     keep_busy,
-    match_events::{event_fields, new_batch},
+    match_events::{event_fields, new_batches},
 };
 
 /// Subscriptions read at a time.
@@ -376,10 +376,8 @@ impl Part<'_> {
         let (cut, failures) = table.cutter.finish(&rules);
         crate::match_events::report_failures(self.compiled, &rules, &failures);
         let now = self.flow.clock.now();
-        for cut in cut {
-            self.notifications += cut.notifications.count();
-            self.made.push(new_batch(self.compiled, &rules, cut, self.batch.accepted_at, now));
-        }
+        self.notifications += cut.iter().map(|cut| cut.notifications.count()).sum::<usize>();
+        self.made.extend(new_batches(self.compiled, &rules, cut, self.batch.accepted_at, now));
     }
 }
 

@@ -1,0 +1,163 @@
+//! Stories of rules that fail, are stopped or come too late, and of applications that make too much: what is not told is
+//! listed, and told when somebody says so.
+
+use expect_test::expect;
+use tocsin_testkit::check;
+
+/// `long` takes too many steps for any list of 60 items, and tells of shorter ones.
+const NOTES: &str = r#"
+application: notes
+events:
+  note: { fields: { number: integer, items: list } }
+subscriptions:
+  above: { fields: { number: { type: integer, default: 0 } } }
+notifications:
+  told: { fields: { number: integer, who: string }, content: { templates: { base: { subject: "{{ who }} {{ number }}" } } } }
+rules:
+  long: { on: note, subscription: above, notify: told, with: { who: "'long'" }, stop_after: 2, when: "event.items.all(a, event.items.all(b, event.items.all(c, a + b + c > 0))) && event.number > sub.number" }
+  plain: { on: note, subscription: above, notify: told, with: { who: "'plain'" }, when: event.number > sub.number }
+channels:
+  log: { protocol: file, options: { path: log } }
+"#;
+
+fn items(count: usize) -> String {
+    format!("[{}]", vec!["1"; count].join(","))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rule_that_fails_leaves_the_others_alone_and_is_stopped() {
+    let script = r#"08:00 subscriber alice log=alice
+           08:00 subscribe alice above
+           08:01 event note {"number": 1, "items": [1]} {"number": 2, "items": MANY}
+           08:02 event note {"number": 3, "items": [1]}
+           08:03 event note {"number": 4, "items": MANY}
+           08:04 event note {"number": 5, "items": MANY}
+           08:05 event note {"number": 6, "items": [1]}
+           08:06 firings
+           08:07 let long
+           08:08 event note {"number": 7, "items": [1]}
+           08:09 refire
+           08:10 firings
+           08:11 dismiss
+           08:12 firings
+           08:13 report"#;
+    check(
+        NOTES,
+        &script.replace("MANY", &items(60)),
+        expect![[r#"
+        08:01:00 log alice n-1-0: plain 1 -> delivered
+        08:01:00 log alice n-1-1: plain 2 -> delivered
+        08:02:00 log alice n-2-0: long 3 -> delivered
+        08:02:00 log alice n-3-0: plain 3 -> delivered
+        08:03:00 log alice n-4-0: plain 4 -> delivered
+        08:04:00 log alice n-5-0: plain 5 -> delivered
+        08:05:00 log alice n-6-0: plain 6 -> delivered
+        08:06:00 long failed eb-1..eb-1 (1): the expression takes too many steps (event e-1-1)
+        08:06:00 long failed eb-3..eb-3 (1): the expression takes too many steps (event e-3-0)
+        08:06:00 long failed eb-4..eb-4 (1): the expression takes too many steps (event e-4-0)
+        08:06:00 long skipped eb-5..eb-5 (1): it is stopped: it failed 2 times in a row
+        08:06:00 long stopped by tocsin: it failed 2 times in a row
+        08:07:00 long was stopped: true
+        08:08:00 log alice n-7-0: long 7 -> delivered
+        08:08:00 log alice n-8-0: plain 7 -> delivered
+        08:09:00 long it failed again for eb-1: the expression takes too many steps (event e-1-1)
+        08:09:00 long it failed again for eb-3: the expression takes too many steps (event e-3-0)
+        08:09:00 long it failed again for eb-4: the expression takes too many steps (event e-4-0)
+        08:09:00 log alice n-9-0: long 6 -> delivered
+        08:09:00 long fired for 1 batches
+        08:10:00 long failed eb-1..eb-1 (1): the expression takes too many steps (event e-1-1)
+        08:10:00 long failed eb-3..eb-3 (1): the expression takes too many steps (event e-3-0)
+        08:10:00 long failed eb-4..eb-4 (1): the expression takes too many steps (event e-4-0)
+        08:11:00 dismissed 3
+        08:13:00 events 7 notifications 10 open 0 suspended 0"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_stopped_rule_misses_is_one_entry_and_can_be_fired() {
+    let script = r#"08:00 subscriber alice log=alice
+           08:00 subscribe alice above
+           08:01 stop plain
+           08:02 event note {"number": 1, "items": [0]}
+           08:03 event note {"number": 2, "items": [0]}
+           08:04 crash
+           08:05 event note {"number": 3, "items": [0]}
+           08:06 firings
+           08:07 refire
+           08:08 firings
+           08:09 let plain
+           08:10 event note {"number": 4, "items": [0]}
+           08:11 let plain"#;
+    check(
+        NOTES,
+        script,
+        expect![[r#"
+        08:04:00 crash
+        08:06:00 plain skipped eb-1..eb-2 (2): it is stopped: op says so
+        08:06:00 plain skipped eb-3..eb-3 (1): it is stopped: op says so
+        08:06:00 plain stopped by op: op says so
+        08:07:00 log alice n-1-0: plain 1 -> delivered
+        08:07:00 log alice n-2-0: plain 2 -> delivered
+        08:07:00 plain fired for 2 batches
+        08:07:00 log alice n-3-0: plain 3 -> delivered
+        08:07:00 plain fired for 1 batches
+        08:08:00 plain stopped by op: op says so
+        08:09:00 plain was stopped: true
+        08:10:00 log alice n-4-0: plain 4 -> delivered
+        08:11:00 plain was stopped: false"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn old_events_are_skipped_and_listed() {
+    let limits = "limits: { throttle: { notifications: 1, per: 1h }, skip_older_than: 10m }\nrules:";
+    let script = r#"08:00 subscriber alice log=alice
+           08:00 subscribe alice above
+           08:01 event note {"number": 1, "items": [0]} {"number": 2, "items": [0]}
+           08:02 event note {"number": 3, "items": [0]}
+           08:03 event note {"number": 4, "items": [0]}
+           09:20 firings
+           09:21 event note {"number": 5, "items": [0]}"#;
+    check(
+        &NOTES.replace("rules:", limits),
+        script,
+        expect![[r#"
+        08:01:00 log alice n-1-0: plain 1 -> delivered
+        08:01:00 log alice n-1-1: plain 2 -> delivered
+        09:20:00 long skipped eb-2..eb-3 (2): the events waited longer than 600s
+        09:20:00 plain skipped eb-2..eb-3 (2): the events waited longer than 600s
+        09:21:00 log alice n-2-0: plain 5 -> delivered"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_application_that_makes_too_much_waits_and_loses_nothing() {
+    let limits = "limits: { throttle: { notifications: 2, per: 10m }, notifications_per_event: 3 }\nrules:";
+    let script = r#"08:00 subscriber alice log=alice
+           08:00 subscriber bob log=bob
+           08:00 subscribe alice above
+           08:00 subscribe bob above
+           08:01 event note {"number": 1, "items": [0]}
+           08:02 event note {"number": 2, "items": [1]}
+           08:03 event note {"number": 3, "items": [0]}
+           08:04 report
+           09:00 report"#;
+    check(
+        &NOTES.replace("rules:", limits),
+        script,
+        expect![[r#"
+        08:01:00 log alice n-1-0: plain 1 -> delivered
+        08:01:00 log bob n-1-1: plain 1 -> delivered
+        08:02:00 log alice n-2-0: long 2 -> delivered
+        08:02:00 log bob n-2-1: long 2 -> delivered
+        08:02:00 log alice n-3-0: plain 2 -> delivered
+        08:04:00 events 3 notifications 6 open 0 suspended 1
+        08:21:00 log alice n-5-0: plain 3 -> delivered
+        08:21:00 log bob n-5-1: plain 3 -> delivered
+        09:00:00 events 3 notifications 8 open 0 suspended 1"#]],
+    )
+    .await;
+}
