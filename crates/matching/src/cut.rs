@@ -152,7 +152,11 @@ impl MatchSink for NotificationCutter {
         }
         for (channel, (slots, keys)) in by_channel.iter_mut().enumerate() {
             if !slots.is_empty() {
-                self.append(&run, channel as u16, Stretch { slots, keys: KeySlice::Wide(keys) });
+                self.append(
+                    &run,
+                    channel as u16,
+                    Stretch { slots, keys: if keys.is_empty() { KeySlice::None } else { KeySlice::Plain(keys) } },
+                );
                 slots.clear();
                 keys.clear();
             }

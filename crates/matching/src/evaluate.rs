@@ -89,7 +89,12 @@ pub(crate) fn holds(expression: &Expression, scene: Scene<'_>) -> Result<bool, T
 }
 
 /// The value of an expression.
+#[inline]
 pub(crate) fn value<'a>(expression: &'a Expression, scene: Scene<'a>) -> Result<Datum<'a>, Trouble> {
+    // Fields alone are asked for most often, and for every event.
+    if let Kind::Event(at) = expression.kind {
+        return Ok(scene.event.get(at).map_or(Datum::Null, Datum::of));
+    }
     Evaluator::new(scene).run(expression, &mut Steps::default())
 }
 

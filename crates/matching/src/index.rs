@@ -3,7 +3,7 @@
 //! owner.
 
 pub mod chunks; // entries of one group: all, sorted by one key, or as ranges with a low and a high end
-pub mod column; // sorted keys, in four bytes each where they fit
+pub mod columns; // sorted keys and their slots, in eight bytes an entry where they fit
 pub mod groups; // groups by the values that equality tests ask for
 pub mod ids; // ids of subscriptions by slot
 pub mod key; // ordered values as integers that keep their order

@@ -147,7 +147,12 @@ pub(crate) struct Until<'a> {
 }
 
 impl Until<'_> {
-    fn is_over(self) -> bool {
+    /// How long it is until then.
+    pub fn left(self) -> Duration {
+        self.at.saturating_sub((self.clock)())
+    }
+
+    pub fn is_over(self) -> bool {
         (self.clock)() > self.at
     }
 }

@@ -19,16 +19,16 @@ use tocsin_model::{
 use crate::{
     datum::{Datum, Trouble, write_key},
     evaluate::{Parameters, Scene, holds, value},
-    filter::book::{FilterBook, FilterNumber, Matching},
+    filter::book::{FilterBook, FilterNumber},
     index::{
-        chunks::{Entry, KeySlice, Query, Stretch},
+        chunks::{Entry, KeySlice},
         groups::{Broom, Groups},
-        key::Bound,
-        numbers::{KeyBook, KeyNumber},
-        table::{Bits, Table},
+        numbers::KeyBook,
+        table::Table,
     },
+    occasion::{Desk, Occasion, WINDOW},
     residual::Until,
-    rule::{Branch, CompiledRule, Range, RuleNumber, RuleSet},
+    rule::{Branch, Range, RuleNumber, RuleSet},
 };
 
 mod told; // matches that were found by a query
@@ -103,7 +103,7 @@ pub struct Run<'a> {
     pub(crate) given: &'a [Value],
     pub(crate) rules: &'a RuleSet,
     pub(crate) table: &'a Table,
-    channels: &'a [Name],
+    pub(crate) channels: &'a [Name],
 }
 
 impl<'a> Run<'a> {
@@ -140,11 +140,11 @@ pub struct Shard {
     tables: Vec<Table>,
     sweeps: Vec<Option<Sweep>>,
     /// One for each branch of each enabled rule.
-    indexes: Vec<Groups>,
+    pub(crate) indexes: Vec<Groups>,
     /// The keys of the branches that ask events for the same, by [`Branch::asks`].
-    keys: Vec<KeyBook>,
+    pub(crate) keys: Vec<KeyBook>,
     /// One for each filter plan of the rule set.
-    books: Vec<FilterBook>,
+    pub(crate) books: Vec<FilterBook>,
     channels: Vec<Name>,
     desk: Desk,
     /// The rule that is being matched.
@@ -156,22 +156,6 @@ pub struct Shard {
 struct Sweep {
     branch: usize,
     broom: Broom,
-}
-
-/// Memory that is used again and again.
-#[derive(Default)]
-struct Desk {
-    key: Vec<u8>,
-    /// Which question `number` answers for the event at hand; 0 for none.
-    asked: usize,
-    number: Option<KeyNumber>,
-    slots: Vec<u32>,
-    union: Vec<u32>,
-    seen: Bits,
-    /// For each book, whether `matching` is of the event at hand, and what it found there.
-    matched: Vec<(bool, Matching)>,
-    /// How long each rule has taken for the batch; none of those that are out of it.
-    spent: Vec<Option<Duration>>,
 }
 
 impl fmt::Debug for Shard {
@@ -327,7 +311,7 @@ impl Shard {
         table.end_sweep();
     }
 
-    /// Gives every match of a batch to the sink: event by event, rules by name within each. `event_fields` are the
+    /// Gives every match of a batch to the sink, as [`Shard::match_rows`] does. `event_fields` are the
     /// fields with which the batch was packed; see [`RuleSet::rows`].
     ///
     /// # Errors
@@ -343,8 +327,9 @@ impl Shard {
         Ok(())
     }
 
-    /// Gives every match of a batch's events, as [`RuleSet::rows`] gives them, to the sink: event by event, rules by
-    /// name within each. Deterministic but for the order of subscriptions within a rule and event.
+    /// Gives every match of a batch's events, as [`RuleSet::rows`] gives them, to the sink, in windows of at most 64
+    /// events: rules by name within each, event by event within a rule. So each rule gives its matches in the order of the
+    /// events. Deterministic but for the order of subscriptions within a rule and event.
     pub fn match_rows(
         &mut self,
         batch: EventBatchId,
@@ -355,41 +340,36 @@ impl Shard {
     ) {
         let rules = Arc::clone(&self.rules);
         let Some(plan) = rules.events.get(class).filter(|plan| !plan.rules.is_empty()) else { return };
+        // What each rule may still take for the batch; nothing of those that are out of it.
+        let allowed = |rule: &RuleNumber| (!watch.left_out.contains(rule)).then(|| rules.rule(*rule).timeout);
+        let mut left: Vec<Option<Duration>> = plan.rules.iter().map(allowed).collect();
+        let with_filters = plan.rules.iter().any(|rule| rules.rule(*rule).filters.is_some());
+        let width = if with_filters { 1 } else { WINDOW };
         let mut desk = std::mem::take(&mut self.desk);
-        desk.spent.clear();
-        let is_in = |rule: usize| !watch.left_out.contains(&RuleNumber(rule as u32));
-        desk.spent.extend((0..rules.rules.len()).map(|rule| is_in(rule).then_some(Duration::ZERO)));
-        desk.matched.resize_with(self.books.len(), Default::default);
-        for (ordinal, event) in events.iter().enumerate() {
-            desk.asked = 0;
-            desk.matched.iter_mut().for_each(|(is_known, _)| *is_known = false);
-            for number in &plan.rules {
-                let Some(spent) = desk.spent[number.0 as usize] else { continue };
+        for (window, events) in events.chunks(width).enumerate() {
+            desk.begin(self.keys.len(), self.books.len(), events.len());
+            for (number, left) in plan.rules.iter().zip(&mut left) {
+                let Some(time) = *left else { continue };
                 self.at_work = Some(*number);
                 let rule = rules.rule(*number);
-                let id = EventId { batch, ordinal: ordinal as u32 };
-                let began = watch.clock.map(|clock| clock());
-                let until = watch
-                    .clock
-                    .zip(began)
-                    .map(|(clock, began)| Until { clock, at: began + rule.timeout.saturating_sub(spent) });
+                let until = watch.clock.map(|clock| Until { clock, at: clock() + time });
                 let occasion = Occasion {
                     shard: self,
                     rules: &rules,
                     number: *number,
                     rule,
                     table: &self.tables[rule.class],
-                    id,
-                    event,
+                    batch,
+                    first: window * width,
+                    events,
+                    channels: &self.channels,
                     until,
                 };
-                occasion.answer(&mut desk, out);
-                if let (Some(clock), Some(began)) = (watch.clock, began) {
-                    let spent = spent + clock().saturating_sub(began);
-                    let is_late = spent > rule.timeout;
-                    desk.spent[number.0 as usize] = (!is_late).then_some(spent);
-                    if is_late {
-                        out.rule_failed(*number, id, Trouble::Time);
+                match occasion.answer(&mut desk, out) {
+                    Ok(()) => *left = Some(until.map_or(time, Until::left)),
+                    Err(event) => {
+                        *left = None;
+                        out.rule_failed(*number, event, Trouble::Time);
                     }
                 }
             }
@@ -485,218 +465,6 @@ fn file(
     for key in filed {
         let number = book.number(&key);
         index.insert(book, number, entry);
-    }
-}
-
-/// One rule meets one event.
-struct Occasion<'a> {
-    shard: &'a Shard,
-    rules: &'a RuleSet,
-    number: RuleNumber,
-    rule: &'a CompiledRule,
-    table: &'a Table,
-    id: EventId,
-    event: &'a [Value],
-    /// When the rule's time for the batch is over, by this clock.
-    until: Option<Until<'a>>,
-}
-
-impl<'a> Occasion<'a> {
-    fn answer(&self, desk: &mut Desk, out: &mut impl MatchSink) {
-        let single = self.rule.branches.len() == 1;
-        desk.union.clear();
-        for (at, branch) in self.rule.branches.iter().enumerate() {
-            let index = &self.shard.indexes[self.rule.first_branch + at];
-            match self.answer_branch(branch, index, single, desk, out) {
-                // Whoever counts the time says so, once.
-                Ok(()) | Err(Trouble::Time) => {}
-                Err(trouble) => out.rule_failed(self.number, self.id, trouble),
-            }
-        }
-        if !single {
-            for slot in &desk.union {
-                desk.seen.clear(*slot);
-            }
-            self.give(&desk.union, KeySlice::default(), out);
-        }
-    }
-
-    fn answer_branch(
-        &self,
-        branch: &Branch,
-        index: &Groups,
-        single: bool,
-        desk: &mut Desk,
-        out: &mut impl MatchSink,
-    ) -> Result<(), Trouble> {
-        let scene = Scene { event: self.event, parameters: Parameters::None };
-        for guard in &branch.event_guards {
-            if !holds(guard, scene)? {
-                return Ok(());
-            }
-        }
-        if let (Some(book), false) = (self.rule.filters, branch.is_indexed()) {
-            return self.answer_by_filter(branch, index, book, single, desk, out);
-        }
-        let Some(query) = self.query(branch, scene)? else { return Ok(()) };
-        if desk.asked != branch.asks {
-            desk.asked = 0;
-            if !self.write_keys(branch, scene, &mut desk.key)? {
-                return Ok(());
-            }
-            desk.number = self.shard.keys[branch.asks].find(&desk.key);
-            desk.asked = branch.asks;
-        }
-        let Some(group) = desk.number.and_then(|number| index.find(number)) else { return Ok(()) };
-        if single && branch.residual.is_empty() && self.rule.filters.is_none() {
-            group.answer(query, &mut |stretch| self.give_living(stretch, out));
-            return Ok(());
-        }
-        let slots = &mut desk.slots;
-        slots.clear();
-        if self.table.has_dead() {
-            let live = |slot: &u32| !self.table.is_dead(*slot);
-            group.answer(query, &mut |found| slots.extend(found.slots.iter().copied().filter(live)));
-        } else {
-            group.answer(query, &mut |found| slots.extend_from_slice(found.slots));
-        }
-        if let (Some(book), false) = (self.rule.filters, slots.is_empty()) {
-            let matching = self.matching(book, &mut desk.matched, out);
-            let book = &self.shard.books[book];
-            desk.slots.retain(|slot| book.of(*slot).is_none_or(|filter| matching.has(filter)));
-        }
-        self.check(branch, single, desk, out)
-    }
-
-    /// Answers a branch that no index answers, from the subscriptions' own filters.
-    fn answer_by_filter(
-        &self,
-        branch: &Branch,
-        index: &Groups,
-        book: usize,
-        single: bool,
-        desk: &mut Desk,
-        out: &mut impl MatchSink,
-    ) -> Result<(), Trouble> {
-        let Desk { slots, matched, .. } = desk;
-        slots.clear();
-        let matching = self.matching(book, matched, out);
-        let whole = branch.residual.is_empty() && single;
-        let keys = &self.shard.keys[branch.asks];
-        let mut take = |key: &[u8]| {
-            let Some(group) = keys.find(key).and_then(|number| index.find(number)) else { return };
-            if whole {
-                group.answer(Query::All, &mut |found| self.give_living(found, out));
-            } else {
-                let live = |slot: &u32| !self.table.is_dead(*slot);
-                group.answer(Query::All, &mut |found| slots.extend(found.slots.iter().copied().filter(live)));
-            }
-        };
-        take(&[]);
-        matching.numbers.iter().for_each(|number| take(&number.to_le_bytes()));
-        if whole { Ok(()) } else { self.check(branch, single, desk, out) }
-    }
-
-    /// Which filters of a book match the event; found once for all rules.
-    fn matching<'b>(&self, book: usize, matched: &'b mut [(bool, Matching)], out: &mut impl MatchSink) -> &'b Matching {
-        let (is_known, matching) = &mut matched[book];
-        if !*is_known {
-            *is_known = true;
-            self.shard.books[book].matching(self.event, matching);
-            if matching.undecided() > 0 {
-                out.subscriptions_failed(self.number, self.id, Trouble::Cost, matching.undecided());
-            }
-        }
-        matching
-    }
-
-    /// Checks the residual for the candidates in `desk.slots`, and gives or collects those that are left.
-    fn check(&self, branch: &Branch, single: bool, desk: &mut Desk, out: &mut impl MatchSink) -> Result<(), Trouble> {
-        let Desk { slots, union, seen, .. } = desk;
-        let scene = Scene { event: self.event, parameters: Parameters::None };
-        for check in &branch.residual {
-            if slots.is_empty() {
-                return Ok(());
-            }
-            let stopped = check.retain(slots, scene, self.table, self.until)?;
-            if stopped > 0 {
-                out.subscriptions_failed(self.number, self.id, Trouble::Cost, stopped);
-            }
-        }
-        if single {
-            self.give(slots, KeySlice::default(), out);
-        } else {
-            union.extend(slots.iter().copied().filter(|slot| seen.set(*slot)));
-        }
-        Ok(())
-    }
-
-    /// What to ask of a group; `None` where the event's value has no order, so that nothing can match.
-    fn query(&self, branch: &'a Branch, scene: Scene<'a>) -> Result<Option<Query>, Trouble> {
-        let at = |ordered: &'a crate::rule::Ordered| match value(&ordered.event, scene) {
-            Ok(datum) => Ok(Some(datum)),
-            Err(Trouble::Cost) => Err(Trouble::Cost),
-            Err(_) => Ok(None),
-        };
-        Ok(match &branch.range {
-            Range::None => Some(Query::All),
-            Range::One(only) => at(only)?.and_then(|datum| only.measure.bound(only.operator, &datum)).map(Query::Keys),
-            Range::Two(ends) => at(&ends[0])?.and_then(|datum| {
-                let low = ends[0].measure.bound(ends[0].operator, &datum)?;
-                let high = ends[1].measure.bound(ends[1].operator, &datum)?;
-                match (low, high) {
-                    (Bound::UpTo(low), Bound::From(high)) => Some(Query::Around(low, high)),
-                    _ => None,
-                }
-            }),
-        })
-    }
-
-    /// Writes the event's key. False where a part has no value, so that nothing can match.
-    fn write_keys(&self, branch: &Branch, scene: Scene<'_>, key: &mut Vec<u8>) -> Result<bool, Trouble> {
-        key.clear();
-        for part in &branch.keys {
-            match value(&part.event, scene).and_then(|datum| write_key(&datum, key)) {
-                Ok(()) => {}
-                Err(Trouble::Cost) => return Err(Trouble::Cost),
-                Err(_) => return Ok(false),
-            }
-        }
-        Ok(true)
-    }
-
-    /// Gives what the index found, without copying it; in parts around removed subscriptions, which are few.
-    #[inline]
-    fn give_living(&self, found: Stretch<'_>, out: &mut impl MatchSink) {
-        if !self.table.has_dead() {
-            return self.give(found.slots, found.keys, out);
-        }
-        let mut from = 0;
-        for (at, slot) in found.slots.iter().enumerate() {
-            if self.table.is_dead(*slot) {
-                self.give(&found.slots[from..at], found.keys.slice(from, at), out);
-                from = at + 1;
-            }
-        }
-        self.give(&found.slots[from..], found.keys.slice(from, found.slots.len()), out);
-    }
-
-    #[inline]
-    fn give(&self, slots: &[u32], keys: KeySlice<'_>, out: &mut impl MatchSink) {
-        if !slots.is_empty() {
-            out.run(Run {
-                rule: self.number,
-                batch: self.id.batch,
-                event_ordinal: self.id.ordinal,
-                slots,
-                keys,
-                event: self.event,
-                given: &[],
-                rules: self.rules,
-                table: self.table,
-                channels: &self.shard.channels,
-            });
-        }
     }
 }
 

@@ -18,6 +18,7 @@ mod wire; // a bare HTTP client that leaves the processor to the server
 
 mod fanout; // one event that concerns many, for the deliveries
 mod market; // the stock market, in this process and in a server
+mod bed; // an index in this process that is asked again and again
 
 pub use context::{Context, Settings};
 pub use figures::{Bench, choose};

@@ -2,7 +2,10 @@
 //! `CHUNK_ENTRIES_MAX` entries, sorted by key within and across chunks, so that an insertion moves little and an
 //! answer is a few contiguous slices.
 
-use super::{column::KeyColumn, key::Bound};
+use super::{
+    columns::{Columns, Sight},
+    key::Bound,
+};
 
 /// Most entries of a chunk; a full one is split in half.
 pub const CHUNK_ENTRIES_MAX: usize = 2048;
@@ -43,7 +46,7 @@ pub enum Query {
     Around(i64, i64),
 }
 
-pub use super::column::KeySlice;
+pub use super::columns::KeySlice;
 
 /// Some entries of a group that lie side by side.
 #[derive(Debug, Clone, Copy)]
@@ -68,17 +71,16 @@ impl<'a> Stretch<'a> {
 pub enum Chunks {
     /// Exactly one entry.
     One(Entry),
-    /// Those of one chunk.
-    Few(Box<Chunk>),
+    /// Those of one chunk. It stands here, since that is one way through memory less for each event.
+    Few(Chunk),
     /// Any number.
     Many(Vec<Chunk>),
 }
 
-/// Entries in columns.
+/// Some entries, side by side.
 #[derive(Debug, Default)]
 pub struct Chunk {
-    keys: KeyColumn,
-    slots: Vec<u32>,
+    columns: Columns,
     highs: Option<Box<Highs>>,
 }
 
@@ -98,11 +100,11 @@ impl Chunks {
                 let mut chunk = Chunk::default();
                 chunk.insert(arrangement, *first);
                 chunk.insert(arrangement, entry);
-                *self = Chunks::Few(Box::new(chunk));
+                *self = Chunks::Few(chunk);
             }
-            Chunks::Few(chunk) if chunk.slots.len() < CHUNK_ENTRIES_MAX => chunk.insert(arrangement, entry),
+            Chunks::Few(chunk) if chunk.columns.len() < CHUNK_ENTRIES_MAX => chunk.insert(arrangement, entry),
             Chunks::Few(chunk) => {
-                let mut chunks = vec![std::mem::take(&mut **chunk)];
+                let mut chunks = vec![std::mem::take(chunk)];
                 insert_into(&mut chunks, arrangement, entry);
                 *self = Chunks::Many(chunks);
             }
@@ -111,10 +113,26 @@ impl Chunks {
     }
 
     /// Hands over the entries that answer, in contiguous stretches.
-    #[inline]
     pub fn answer<'a>(&'a self, query: Query, give: &mut impl FnMut(Stretch<'a>)) {
+        if let Some(search) = self.search(query) {
+            search.answer(query, give);
+        }
+    }
+
+    /// Reads what a search reads first, so that it is near by then; what comes out means nothing.
+    #[inline]
+    pub fn touch(&self) -> bool {
+        matches!(self, Chunks::One(_))
+    }
+
+    /// Finds out where to look. `None`: nothing answers.
+    #[inline]
+    pub fn search(&self, query: Query) -> Option<Search<'_>> {
         match self {
-            Chunks::Few(chunk) => chunk.answer(query, give),
+            Chunks::Few(chunk) => {
+                let (answers, sight) = chunk.look(query);
+                answers.then_some(Search { group: self, edge: 0, sight })
+            }
             Chunks::One(entry) => {
                 let found = match query {
                     Query::All => true,
@@ -122,22 +140,18 @@ impl Chunks {
                     Query::Keys(Bound::From(bound)) => entry.key >= bound,
                     Query::Around(low, high) => entry.key <= low && entry.high >= high,
                 };
-                if found {
-                    let keys = KeySlice::Wide(std::slice::from_ref(&entry.key));
-                    give(Stretch { slots: std::slice::from_ref(&entry.slot), keys });
-                }
+                found.then_some(Search { group: self, edge: 0, sight: Sight::default() })
             }
             Chunks::Many(chunks) => {
-                let answering = match query {
-                    Query::All => 0..chunks.len(),
+                let edge = match query {
+                    Query::All => 0,
                     Query::Keys(Bound::UpTo(bound)) | Query::Around(bound, _) => {
-                        0..chunks.partition_point(|chunk| chunk.keys.first().is_some_and(|first| first <= bound))
+                        chunks.partition_point(|chunk| chunk.columns.first() <= bound).checked_sub(1)?
                     }
-                    Query::Keys(Bound::From(bound)) => {
-                        chunks.partition_point(|chunk| chunk.keys.last().is_none_or(|last| last < bound))..chunks.len()
-                    }
+                    Query::Keys(Bound::From(bound)) => chunks.partition_point(|chunk| chunk.columns.last() < bound),
                 };
-                chunks[answering].iter().for_each(|chunk| chunk.answer(query, give));
+                let (_, sight) = chunks.get(edge)?.look(query);
+                Some(Search { group: self, edge: edge as u32, sight })
             }
         }
     }
@@ -153,18 +167,18 @@ impl Chunks {
                 (1, None)
             }
             Chunks::Few(chunk) => {
-                let looked_at = chunk.slots.len();
+                let looked_at = chunk.columns.len();
                 chunk.retain(wanted);
-                if chunk.slots.is_empty() {
+                if chunk.columns.is_empty() {
                     *self = Chunks::Many(Vec::new());
                 }
                 (looked_at, None)
             }
             Chunks::Many(chunks) => {
                 let Some(chunk) = chunks.get_mut(at) else { return (1, None) };
-                let looked_at = chunk.slots.len();
+                let looked_at = chunk.columns.len();
                 chunk.retain(wanted);
-                let next = if chunk.slots.is_empty() {
+                let next = if chunk.columns.is_empty() {
                     chunks.remove(at);
                     at
                 } else {
@@ -184,9 +198,60 @@ impl Chunks {
     pub fn memory_bytes(&self) -> usize {
         match self {
             Chunks::One(_) => 0,
-            Chunks::Few(chunk) => size_of::<Chunk>() + chunk.memory_bytes(),
+            Chunks::Few(chunk) => chunk.memory_bytes(),
             Chunks::Many(chunks) => {
                 chunks.capacity() * size_of::<Chunk>() + chunks.iter().map(Chunk::memory_bytes).sum::<usize>()
+            }
+        }
+    }
+}
+
+/// Where the entries are that answer.
+///
+/// An answer takes two steps through memory that is far away: to the group, and to a place in its columns. Whoever has
+/// many questions takes the first step for all of them before the second, so that the ways overlap: see [`Chunks::touch`]
+/// and [`Search::touch`].
+#[derive(Debug, Clone, Copy)]
+pub struct Search<'a> {
+    group: &'a Chunks,
+    /// The chunk of which not all entries may answer, and where the bound is among its keys.
+    edge: u32,
+    sight: Sight,
+}
+
+impl<'a> Search<'a> {
+    /// Reads what the answer will read, so that it is near by then; what comes out means nothing.
+    #[inline]
+    pub fn touch(&self) -> u32 {
+        match self.group {
+            Chunks::One(_) => 0,
+            Chunks::Few(chunk) => chunk.columns.touch(self.sight),
+            Chunks::Many(chunks) => chunks.get(self.edge as usize).map_or(0, |chunk| chunk.columns.touch(self.sight)),
+        }
+    }
+
+    /// Hands over the entries that answer, in contiguous stretches.
+    #[inline]
+    pub fn answer(self, query: Query, give: &mut impl FnMut(Stretch<'a>)) {
+        match self.group {
+            Chunks::Few(chunk) => chunk.answer(query, self.sight, give),
+            Chunks::One(entry) => {
+                let keys = KeySlice::Plain(std::slice::from_ref(&entry.key));
+                give(Stretch { slots: std::slice::from_ref(&entry.slot), keys });
+            }
+            Chunks::Many(chunks) => {
+                let edge = self.edge as usize;
+                let answering = match query {
+                    Query::All => 0..chunks.len(),
+                    Query::Keys(Bound::UpTo(_)) | Query::Around(..) => 0..edge + 1,
+                    Query::Keys(Bound::From(_)) => edge..chunks.len(),
+                };
+                for (chunk, at) in chunks[answering.clone()].iter().zip(answering) {
+                    match query {
+                        Query::Keys(_) if at != edge => give(chunk.whole()),
+                        _ => chunk.answer(query, self.sight, give),
+                    }
+                }
             }
         }
     }
@@ -196,18 +261,18 @@ fn insert_into(chunks: &mut Vec<Chunk>, arrangement: Arrangement, entry: Entry) 
     // After equal keys, so that the order of filing is kept among them.
     let after = match arrangement {
         Arrangement::Plain => chunks.len(),
-        _ => chunks.partition_point(|chunk| chunk.keys.first().is_some_and(|first| first <= entry.key)),
+        _ => chunks.partition_point(|chunk| chunk.columns.first() <= entry.key),
     };
     let mut at = after.saturating_sub(1);
     if chunks.is_empty() {
         chunks.push(Chunk::default());
     }
-    if chunks[at].slots.len() >= CHUNK_ENTRIES_MAX {
+    if chunks[at].columns.len() >= CHUNK_ENTRIES_MAX {
         let upper = match arrangement {
             Arrangement::Plain => Chunk::default(),
             _ => chunks[at].split(),
         };
-        let goes_up = upper.keys.first().is_none_or(|first| first <= entry.key);
+        let goes_up = upper.columns.is_empty() || upper.columns.first() <= entry.key;
         chunks.insert(at + 1, upper);
         at += usize::from(goes_up);
     }
@@ -216,23 +281,14 @@ fn insert_into(chunks: &mut Vec<Chunk>, arrangement: Arrangement, entry: Entry) 
 
 impl Chunk {
     fn insert(&mut self, arrangement: Arrangement, entry: Entry) {
-        let at = match arrangement {
-            Arrangement::Plain => self.slots.len(),
-            _ => self.keys.up_to(entry.key),
-        };
-        // Doubling would waste a third of the memory on average; an eighth at a time costs little more.
-        let more = self.slots.len() / 8 + 2;
-        if self.slots.len() == self.slots.capacity() {
-            self.slots.reserve_exact(more);
+        if arrangement == Arrangement::Plain {
+            return self.columns.push(entry.slot);
         }
-        self.slots.insert(at, entry.slot);
-        if arrangement != Arrangement::Plain {
-            self.keys.insert(at, entry.key, more);
-        }
+        let at = self.columns.insert(entry.key, entry.slot);
         if arrangement == Arrangement::Ranges {
             let highs = self.highs.get_or_insert_default();
             if highs.each.len() == highs.each.capacity() {
-                highs.each.reserve_exact(more);
+                highs.each.reserve_exact(highs.each.len() / 8 + 2);
             }
             highs.each.insert(at, entry.high);
             highs.top_from(at / BLOCK);
@@ -241,52 +297,57 @@ impl Chunk {
 
     /// Keeps the lower half.
     fn split(&mut self) -> Chunk {
-        let half = self.slots.len() / 2;
+        let half = self.columns.len() / 2;
         let highs = self.highs.as_mut().map(|highs| {
             let mut upper = Highs { each: highs.each.split_off(half), tops: Vec::new() };
             upper.top_from(0);
             highs.top_from(0);
+            highs.each.shrink_to_fit();
             Box::new(upper)
         });
-        let upper = Chunk { keys: self.keys.split_off(half), slots: self.slots.split_off(half), highs };
-        self.shrink();
-        upper
+        Chunk { columns: self.columns.split_off(half), highs }
     }
 
-    fn shrink(&mut self) {
-        self.keys.shrink();
-        self.slots.shrink_to_fit();
-        if let Some(highs) = &mut self.highs {
-            highs.each.shrink_to_fit();
-        }
+    /// Whether any entry may answer, and where the bound is among the keys.
+    #[inline]
+    fn look(&self, query: Query) -> (bool, Sight) {
+        let (answers, bound) = match query {
+            Query::All => return (true, Sight::default()),
+            Query::Around(bound, _) | Query::Keys(Bound::UpTo(bound)) => (self.columns.first() <= bound, bound),
+            // Those below the bound are those up to the key before it.
+            Query::Keys(Bound::From(bound)) => (self.columns.last() >= bound, bound.saturating_sub(1)),
+        };
+        (answers, self.columns.sight(bound))
+    }
+
+    fn whole(&self) -> Stretch<'_> {
+        Stretch { slots: self.columns.slots(), keys: self.columns.keys() }
     }
 
     #[inline]
-    fn answer<'a>(&'a self, query: Query, give: &mut impl FnMut(Stretch<'a>)) {
-        match query {
-            Query::All => give(Stretch { slots: &self.slots, keys: self.keys.as_slice() }),
-            Query::Keys(Bound::UpTo(bound)) => {
-                let end = self.keys.up_to(bound);
-                if end > 0 {
-                    give(Stretch { slots: &self.slots[..end], keys: self.keys.slice(0, end) });
-                }
-            }
-            Query::Keys(Bound::From(bound)) => {
-                let (start, end) = (bound.checked_sub(1).map_or(0, |below| self.keys.up_to(below)), self.slots.len());
-                if start < end {
-                    give(Stretch { slots: &self.slots[start..], keys: self.keys.slice(start, end) });
-                }
-            }
-            Query::Around(low, high) => self.around(low, high, give),
+    fn stretch(&self, from: usize, to: usize) -> Stretch<'_> {
+        Stretch { slots: &self.columns.slots()[from..to], keys: self.columns.keys().slice(from, to) }
+    }
+
+    #[inline]
+    fn answer<'a>(&'a self, query: Query, sight: Sight, give: &mut impl FnMut(Stretch<'a>)) {
+        let (start, end) = match query {
+            Query::All | Query::Keys(Bound::From(i64::MIN)) => (0, self.columns.len()),
+            Query::Keys(Bound::UpTo(bound)) => (0, self.columns.up_to_near(bound, sight)),
+            Query::Keys(Bound::From(bound)) => (self.columns.up_to_near(bound - 1, sight), self.columns.len()),
+            Query::Around(low, high) => return self.around(low, high, give),
+        };
+        if start < end {
+            give(self.stretch(start, end));
         }
     }
 
     fn around<'a>(&'a self, low: i64, high: i64, give: &mut impl FnMut(Stretch<'a>)) {
         let Some(highs) = &self.highs else { return };
-        let end = self.keys.up_to(low);
+        let end = self.columns.up_to(low);
         let mut hand_over = |from: usize, to: usize| {
             if from < to {
-                give(Stretch { slots: &self.slots[from..to], keys: self.keys.slice(from, to) });
+                give(self.stretch(from, to));
             }
         };
         for (block, top) in highs.tops.iter().enumerate() {
@@ -310,27 +371,17 @@ impl Chunk {
     }
 
     fn retain(&mut self, wanted: &impl Fn(u32) -> bool) {
-        if self.slots.iter().all(|slot| wanted(*slot)) {
+        let wanted: Vec<bool> = self.columns.slots().iter().map(|slot| wanted(*slot)).collect();
+        if wanted.iter().all(|wanted| *wanted) {
             return;
         }
-        let mut kept = 0;
-        for at in 0..self.slots.len() {
-            if wanted(self.slots[at]) {
-                self.slots[kept] = self.slots[at];
-                self.keys.copy_within(at, kept);
-                if let Some(highs) = &mut self.highs {
-                    highs.each[kept] = highs.each[at];
-                }
-                kept += 1;
-            }
-        }
-        self.slots.truncate(kept);
-        self.keys.truncate(kept);
+        self.columns.retain(|at| wanted[at]);
         if let Some(highs) = &mut self.highs {
-            highs.each.truncate(kept);
+            let mut wanted = wanted.iter();
+            highs.each.retain(|_| wanted.next().is_some_and(|wanted| *wanted));
+            highs.each.shrink_to_fit();
             highs.top_from(0);
         }
-        self.shrink();
     }
 
     fn memory_bytes(&self) -> usize {
@@ -338,7 +389,7 @@ impl Chunk {
             .highs
             .as_ref()
             .map_or(0, |highs| size_of::<Highs>() + (highs.each.capacity() + highs.tops.capacity()) * 8);
-        self.keys.memory_bytes() + self.slots.capacity() * 4 + highs
+        self.columns.memory_bytes() + highs
     }
 }
 

@@ -17,7 +17,9 @@ pub struct Groups {
 
 const NONE: u32 = u32::MAX;
 
+/// A cache line, so that one step through memory gets it.
 #[derive(Debug)]
+#[repr(align(64))]
 struct Group {
     number: KeyNumber,
     chunks: Chunks,

@@ -65,6 +65,12 @@ impl Measure {
         place.bound(operator)
     }
 
+    /// [`Measure::bound`] for a value that is itself a key.
+    #[inline]
+    pub fn bound_at(operator: Operator, key: i64) -> Option<Bound> {
+        Place::At(key).bound(operator)
+    }
+
     /// The keys `k` for which `k operator value` holds, as one bound, both ends included. `None`: there are none.
     pub fn bound(self, operator: Operator, value: &Datum<'_>) -> Option<Bound> {
         // Where the value lies among the keys: at one of them, or between it and the next.
@@ -103,6 +109,7 @@ enum Place {
 }
 
 impl Place {
+    #[inline]
     fn bound(self, operator: Operator) -> Option<Bound> {
         match (operator, self) {
             (Operator::LessOrEqual, Place::At(key)) => Some(Bound::UpTo(key)),

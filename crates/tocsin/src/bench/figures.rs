@@ -12,10 +12,12 @@ mod format_jinja;
 mod idle_memory;
 mod import_subscribers;
 mod import_subscriptions;
+mod match_changes;
 mod match_commit;
 mod match_generate;
 mod match_memory;
 mod match_stock;
+mod match_unmatched;
 mod restart;
 mod start_ready;
 
@@ -43,7 +45,7 @@ pub struct Bench {
 }
 
 /// Every figure, in the order in which they are measured.
-pub const ALL: [Bench; 20] = [
+pub const ALL: [Bench; 25] = [
     binary_size::BENCH,
     start_ready::BENCH,
     idle_memory::BENCH,
@@ -55,6 +57,10 @@ pub const ALL: [Bench; 20] = [
     match_memory::BENCH,
     match_memory::TEN_MILLION,
     match_stock::BENCH,
+    match_stock::TEN_MILLION,
+    match_stock::FORTY_MILLION,
+    match_unmatched::BENCH,
+    match_changes::BENCH,
     match_generate::BENCH,
     match_commit::BENCH,
     format_jinja::BENCH,
@@ -65,6 +71,7 @@ pub const ALL: [Bench; 20] = [
     case_stock_paced::BENCH,
     restart::BENCH,
     restart::SINGLE,
+    restart::TEN_MILLION,
 ];
 
 /// The figures of these names, or those of a whole run if none is named, in the order in which they are measured.
@@ -112,8 +119,9 @@ mod tests {
     #[test]
     fn what_is_large_is_measured_on_request_only() {
         let whole = choose(&[]).expect("all");
-        assert!(whole.iter().all(|bench| bench.name != "match.memory.10m"));
-        assert_eq!(whole.len(), ALL.len() - 1);
+        let left_out: Vec<&str> = ALL.iter().filter(|bench| !bench.by_default).map(|bench| bench.name).collect();
+        assert_eq!(left_out, ["match.memory.10m", "match.stock.10m", "match.stock.40m", "restart.10m"]);
+        assert_eq!(whole.len(), ALL.len() - left_out.len());
     }
 
     #[test]

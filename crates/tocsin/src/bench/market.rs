@@ -37,28 +37,53 @@ pub fn compiled() -> Outcome<Compiled> {
     })
 }
 
-/// The orders of so many subscribers in an index of one owner, and the seconds that took.
+/// Files orders in an index.
+#[derive(Debug)]
+pub struct Filing {
+    class: Name,
+    channel: Name,
+}
+
+impl Filing {
+    /// Into the example's class, told by its channel.
+    pub fn new() -> Self {
+        Filing { class: name("order"), channel: name("web") }
+    }
+
+    /// Puts an order under an id.
+    ///
+    /// # Errors
+    /// The index does not take it.
+    pub fn put(&self, shard: &mut Shard, id: u64, order: &Order) -> Outcome {
+        let Order { symbol, kind, trigger, .. } = order;
+        let values = format!(r#"{{"symbol":"S{symbol:04}","kind":"{}","trigger":{trigger}}}"#, kind.name());
+        let subject = Subject {
+            id: SubscriptionId(id),
+            class: &self.class,
+            values: &values,
+            channel: Some(&self.channel),
+            filter: None,
+        };
+        let put = shard.put(subject);
+        put.map_err(|problem| Failure::failed("an order does not fit the index").detail(problem.to_string()))
+    }
+}
+
+/// The orders of so many subscribers in an index of one owner, and the seconds that took. Copies beyond the first wait
+/// for a little more or less, as in the peers.
 ///
 /// # Errors
 /// An order is not one.
-pub fn shard(compiled: &Compiled, subscribers: u32) -> Outcome<(Shard, f64)> {
-    let (order, channel) = (name("order"), name("web"));
-    let market = Market::new(SEED);
+pub fn shard(compiled: &Compiled, subscribers: u32, copies: u32) -> Outcome<(Shard, f64)> {
+    let (market, filing) = (Market::new(SEED), Filing::new());
     let mut shard = Shard::new(compiled.rules.clone());
-    let started = Instant::now();
-    for (number, found) in market.orders(subscribers, ORDERS_EACH).enumerate() {
-        let Order { symbol, kind, trigger, .. } = found;
-        let values = format!(r#"{{"symbol":"S{symbol:04}","kind":"{}","trigger":{trigger}}}"#, kind.name());
-        let subject = Subject {
-            id: SubscriptionId(number as u64 + 1),
-            class: &order,
-            values: &values,
-            channel: Some(&channel),
-            filter: None,
-        };
-        shard
-            .put(subject)
-            .map_err(|problem| Failure::failed("an order does not fit the index").detail(problem.to_string()))?;
+    let (started, mut id) = (Instant::now(), 0);
+    for copy in 0..i64::from(copies) {
+        let shift = copy % 7 - if copy > 0 { 3 } else { 0 };
+        for order in market.orders(subscribers, ORDERS_EACH) {
+            id += 1;
+            filing.put(&mut shard, id, &Order { trigger: order.trigger + shift, ..order })?;
+        }
     }
     Ok((shard, started.elapsed().as_secs_f64()))
 }
@@ -187,7 +212,7 @@ mod tests {
     #[test]
     fn the_index_finds_what_trying_one_by_one_finds() {
         let compiled = compiled().expect("the example is in order");
-        let (mut shard, _) = shard(&compiled, 2_000).expect("orders fit");
+        let (mut shard, _) = shard(&compiled, 2_000, 1).expect("orders fit");
         let fields = quote_fields(&compiled).expect("quotes have fields");
         let found: Vec<u64> = event_batches(&compiled)
             .expect("batches")

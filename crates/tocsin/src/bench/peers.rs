@@ -258,13 +258,14 @@ impl StockLimit {
         Ok(StockLimit { program, data })
     }
 
-    /// One round over ten batches on one thread, ids out. Gives matches/s, and how many matches ten batches have.
+    /// One round over ten batches on one thread, so many copies of the subscriptions, ids out. Gives matches/s, and how many matches ten batches have.
     ///
     /// # Errors
     /// It fails.
-    pub async fn round(&self) -> Outcome<(f64, u64)> {
+    pub async fn round(&self, copies: u32) -> Outcome<(f64, u64)> {
         let mut command = tokio::process::Command::new(&self.program);
-        command.arg("--data").arg(&self.data).args(["--copies", "1", "--rounds", "1"]);
+        command.arg("--data").arg(&self.data).args(["--rounds", "1"]);
+        command.args(["--copies", &copies.to_string()]);
         let text = run(&mut command, "the bare prototype", PATIENCE).await?;
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let found = lines

@@ -62,7 +62,7 @@ async fn run(context: &Context) -> Outcome<Figure> {
 /// Each event batch with the notification batches that it makes.
 fn make(subscribers: u32) -> Outcome<Vec<(EventBatch, Vec<NewNotificationBatch>)>> {
     let compiled = market::compiled()?;
-    let (mut shard, _) = market::shard(&compiled, subscribers)?;
+    let (mut shard, _) = market::shard(&compiled, subscribers, 1)?;
     let fields = market::quote_fields(&compiled)?;
     let mut cutter = NotificationCutter::new();
     let mut made = Vec::new();

@@ -30,7 +30,7 @@ async fn run(context: &Context) -> Outcome<Figure> {
     let turns: Vec<usize> = context.turns().collect();
     busy(move || {
         let compiled = market::compiled()?;
-        let (mut shard, _) = market::shard(&compiled, subscribers)?;
+        let (mut shard, _) = market::shard(&compiled, subscribers, 1)?;
         let (fields, batches) = (market::quote_fields(&compiled)?, market::event_batches(&compiled)?);
         let mut cutter = NotificationCutter::new();
         // Gives notifications and packed bytes of a pass.

@@ -32,7 +32,7 @@ async fn run(subscribers: u32) -> Outcome<Figure> {
     busy(move || {
         let compiled = market::compiled()?;
         let before = memory(std::process::id(), "VmRSS:");
-        let (shard, built) = market::shard(&compiled, subscribers)?;
+        let (shard, built) = market::shard(&compiled, subscribers, 1)?;
         let resident = memory(std::process::id(), "VmRSS:").saturating_sub(before);
         let each = |bytes: u64| bytes as f64 / shard.len() as f64;
         Ok(Figure::new("bytes", [each(shard.memory_bytes() as u64)].into_iter().collect())

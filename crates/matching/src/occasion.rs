@@ -1,0 +1,399 @@
+//! A rule meets some consecutive events: what it asks the index for each of them, and what is left of the answers.
+//!
+//! Events come in windows, so that what a rule reads of the index for one event does not wait for what it reads for the
+//! event before, and what several rules ask the events is asked once.
+
+use std::hint::black_box;
+
+use tocsin_model::{
+    field::Row,
+    id::{EventBatchId, EventId, Name},
+    value::Value,
+};
+
+use crate::{
+    datum::{Trouble, write_key},
+    evaluate::{Parameters, Scene, holds, value},
+    expression::Kind,
+    filter::book::Matching,
+    index::{
+        chunks::{Chunks, KeySlice, Query, Search, Stretch},
+        groups::Groups,
+        key::{Bound, Measure},
+        numbers::KeyNumber,
+        table::{Bits, Table},
+    },
+    residual::Until,
+    rule::{Branch, CompiledRule, Ordered, Range, RuleNumber, RuleSet},
+    shard::{MatchSink, Run, Shard},
+};
+
+/// Most events of a window.
+pub(crate) const WINDOW: usize = 64;
+
+/// Memory that is used again and again.
+#[derive(Default)]
+pub(crate) struct Desk {
+    pub key: Vec<u8>,
+    /// What the events of the window answered, by [`Branch::asks`].
+    answers: Vec<Vec<Answer>>,
+    slots: Vec<u32>,
+    union: Vec<u32>,
+    seen: Bits,
+    /// For each book, whether `matching` is of the event at hand, and what it found there.
+    matched: Vec<(bool, Matching)>,
+}
+
+/// An event's key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    NotAsked,
+    /// It has none, or one that no subscription has: nothing can match.
+    Nobody,
+    /// It took too many steps.
+    Costly,
+    Key(KeyNumber),
+}
+
+impl Desk {
+    /// Makes room for a window of so many events. Filters are matched event by event, so that where there are books,
+    /// the window is of one.
+    pub fn begin(&mut self, questions: usize, books: usize, events: usize) {
+        self.answers.resize_with(questions, Vec::new);
+        for answers in &mut self.answers {
+            answers.clear();
+            answers.resize(events, Answer::NotAsked);
+        }
+        self.matched.resize_with(books, Default::default);
+        self.matched.iter_mut().for_each(|(is_known, _)| *is_known = false);
+    }
+}
+
+/// One rule meets the events of a window.
+pub(crate) struct Occasion<'a> {
+    pub shard: &'a Shard,
+    pub rules: &'a RuleSet,
+    pub number: RuleNumber,
+    pub rule: &'a CompiledRule,
+    pub table: &'a Table,
+    pub batch: EventBatchId,
+    /// The place in the batch of the window's first event.
+    pub first: usize,
+    pub events: &'a [Row],
+    pub channels: &'a [Name],
+    /// When the rule's time for the batch is over, by this clock.
+    pub until: Option<Until<'a>>,
+}
+
+impl<'a> Occasion<'a> {
+    /// Answers every event of the window, in order.
+    ///
+    /// # Errors
+    /// The event at which the rule's time was over; the others after it were not answered.
+    pub fn answer(&self, desk: &mut Desk, out: &mut impl MatchSink) -> Result<(), EventId> {
+        match self.rule.branches.as_slice() {
+            [only] if only.residual.is_empty() && self.rule.filters.is_none() => {
+                self.answer_straight(only, desk, out);
+                if self.is_late() {
+                    self.events.len().checked_sub(1).map_or(Ok(()), |last| Err(self.id(last)))
+                } else {
+                    Ok(())
+                }
+            }
+            _ => {
+                for at in 0..self.events.len() {
+                    self.answer_one(at, desk, out);
+                    if self.is_late() {
+                        return Err(self.id(at));
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn is_late(&self) -> bool {
+        self.until.is_some_and(Until::is_over)
+    }
+
+    fn id(&self, at: usize) -> EventId {
+        EventId { batch: self.batch, ordinal: (self.first + at) as u32 }
+    }
+
+    fn scene(&self, at: usize) -> Scene<'a> {
+        Scene { event: &self.events[at], parameters: Parameters::None }
+    }
+
+    /// Whatever the index finds matches: it is handed over as it lies there.
+    fn answer_straight(&self, branch: &'a Branch, desk: &mut Desk, out: &mut impl MatchSink) {
+        let index = &self.shard.indexes[self.rule.first_branch];
+        let mut probes: [Option<(usize, &Chunks, Query)>; WINDOW] = [None; WINDOW];
+        let mut count = 0;
+        for at in 0..self.events.len() {
+            match self.probe(branch, index, at, desk) {
+                Ok(Some((group, query))) => {
+                    probes[count] = Some((at, group, query));
+                    count += 1;
+                }
+                Ok(None) => {}
+                Err(trouble) => out.rule_failed(self.number, self.id(at), trouble),
+            }
+        }
+        // Step by step for all of them: see `Search`.
+        black_box(probes[..count].iter().flatten().fold(false, |sum, (_, group, _)| sum ^ group.touch()));
+        let mut searches: [Option<(usize, Search<'_>, Query)>; WINDOW] = [None; WINDOW];
+        let mut found = 0;
+        for (at, group, query) in probes[..count].iter().flatten() {
+            let search = group.search(*query);
+            searches[found] = search.map(|search| (*at, search, *query));
+            // No branch here: whether an event meets anybody cannot be foreseen.
+            found += usize::from(search.is_some());
+        }
+        let searches = searches[..found].iter().flatten();
+        black_box(searches.clone().fold(0, |sum, (_, search, _)| sum ^ search.touch()));
+        for (at, search, query) in searches {
+            search.answer(*query, &mut |found| self.give_living(*at, found, out));
+        }
+    }
+
+    fn answer_one(&self, at: usize, desk: &mut Desk, out: &mut impl MatchSink) {
+        let single = self.rule.branches.len() == 1;
+        desk.union.clear();
+        for (branch, number) in self.rule.branches.iter().zip(self.rule.first_branch..) {
+            match self.answer_branch(branch, &self.shard.indexes[number], single, at, desk, out) {
+                // Whoever counts the time says so, once.
+                Ok(()) | Err(Trouble::Time) => {}
+                Err(trouble) => out.rule_failed(self.number, self.id(at), trouble),
+            }
+        }
+        if !single {
+            for slot in &desk.union {
+                desk.seen.clear(*slot);
+            }
+            self.give(at, &desk.union, KeySlice::default(), out);
+        }
+    }
+
+    fn answer_branch(
+        &self,
+        branch: &'a Branch,
+        index: &Groups,
+        single: bool,
+        at: usize,
+        desk: &mut Desk,
+        out: &mut impl MatchSink,
+    ) -> Result<(), Trouble> {
+        if let (Some(book), false) = (self.rule.filters, branch.is_indexed()) {
+            if self.concerns(branch, at)? {
+                self.answer_by_filter(branch, index, book, single, at, desk, out)?;
+            }
+            return Ok(());
+        }
+        let Some((group, query)) = self.probe(branch, index, at, desk)? else { return Ok(()) };
+        let slots = &mut desk.slots;
+        slots.clear();
+        group.answer(query, &mut |found| self.take_living(found, slots));
+        if let (Some(book), false) = (self.rule.filters, slots.is_empty()) {
+            let matching = self.matching(book, at, &mut desk.matched, out);
+            let book = &self.shard.books[book];
+            desk.slots.retain(|slot| book.of(*slot).is_none_or(|filter| matching.has(filter)));
+        }
+        self.check(branch, single, at, desk, out)
+    }
+
+    /// Answers a branch that no index answers, from the subscriptions' own filters.
+    #[allow(clippy::too_many_arguments)]
+    fn answer_by_filter(
+        &self,
+        branch: &Branch,
+        index: &Groups,
+        book: usize,
+        single: bool,
+        at: usize,
+        desk: &mut Desk,
+        out: &mut impl MatchSink,
+    ) -> Result<(), Trouble> {
+        let Desk { slots, matched, .. } = desk;
+        slots.clear();
+        let matching = self.matching(book, at, matched, out);
+        let whole = branch.residual.is_empty() && single;
+        let keys = &self.shard.keys[branch.asks];
+        let mut take = |key: &[u8]| {
+            let Some(group) = keys.find(key).and_then(|number| index.find(number)) else { return };
+            group.answer(Query::All, &mut |found| {
+                if whole { self.give_living(at, found, out) } else { self.take_living(found, slots) }
+            });
+        };
+        take(&[]);
+        matching.numbers.iter().for_each(|number| take(&number.to_le_bytes()));
+        if whole { Ok(()) } else { self.check(branch, single, at, desk, out) }
+    }
+
+    /// Which filters of a book match the event; found once for all rules.
+    fn matching<'b>(
+        &self,
+        book: usize,
+        at: usize,
+        matched: &'b mut [(bool, Matching)],
+        out: &mut impl MatchSink,
+    ) -> &'b Matching {
+        let (is_known, matching) = &mut matched[book];
+        if !*is_known {
+            *is_known = true;
+            self.shard.books[book].matching(&self.events[at], matching);
+            if matching.undecided() > 0 {
+                out.subscriptions_failed(self.number, self.id(at), Trouble::Cost, matching.undecided());
+            }
+        }
+        matching
+    }
+
+    /// Checks the residual for the candidates in `desk.slots`, and gives or collects those that are left.
+    fn check(
+        &self,
+        branch: &Branch,
+        single: bool,
+        at: usize,
+        desk: &mut Desk,
+        out: &mut impl MatchSink,
+    ) -> Result<(), Trouble> {
+        let Desk { slots, union, seen, .. } = desk;
+        for check in &branch.residual {
+            if slots.is_empty() {
+                return Ok(());
+            }
+            let stopped = check.retain(slots, self.scene(at), self.table, self.until)?;
+            if stopped > 0 {
+                out.subscriptions_failed(self.number, self.id(at), Trouble::Cost, stopped);
+            }
+        }
+        if single {
+            self.give(at, slots, KeySlice::default(), out);
+        } else {
+            union.extend(slots.iter().copied().filter(|slot| seen.set(*slot)));
+        }
+        Ok(())
+    }
+
+    /// Whether the event passes the branch's guards.
+    #[inline]
+    fn concerns(&self, branch: &Branch, at: usize) -> Result<bool, Trouble> {
+        for guard in &branch.event_guards {
+            if !holds(guard, self.scene(at))? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Where to look for an event's candidates, if there can be any.
+    #[inline]
+    fn probe<'i>(
+        &self,
+        branch: &'a Branch,
+        index: &'i Groups,
+        at: usize,
+        desk: &mut Desk,
+    ) -> Result<Option<(&'i Chunks, Query)>, Trouble> {
+        if !self.concerns(branch, at)? {
+            return Ok(None);
+        }
+        let Some(query) = self.query(branch, at)? else { return Ok(None) };
+        let mut answer = desk.answers[branch.asks][at];
+        if answer == Answer::NotAsked {
+            answer = self.ask(branch, at, &mut desk.key);
+            desk.answers[branch.asks][at] = answer;
+        }
+        match answer {
+            Answer::Key(number) => Ok(index.find(number).map(|group| (group, query))),
+            Answer::Costly => Err(Trouble::Cost),
+            Answer::Nobody | Answer::NotAsked => Ok(None),
+        }
+    }
+
+    /// What to ask of a group; `None` where the event's value has no order, so that nothing can match.
+    #[inline]
+    fn query(&self, branch: &'a Branch, at: usize) -> Result<Option<Query>, Trouble> {
+        let scene = self.scene(at);
+        let of_event = |ordered: &'a Ordered| match value(&ordered.event, scene) {
+            Ok(datum) => Ok(Some(datum)),
+            Err(Trouble::Cost) => Err(Trouble::Cost),
+            Err(_) => Ok(None),
+        };
+        Ok(match &branch.range {
+            Range::None => Some(Query::All),
+            Range::One(only) => {
+                // By far the most usual.
+                if let (Kind::Event(field), Measure::Integer) = (&only.event.kind, only.measure)
+                    && let Some(Value::Integer(value)) = scene.event.get(*field)
+                {
+                    return Ok(Measure::bound_at(only.operator, *value).map(Query::Keys));
+                }
+                of_event(only)?.and_then(|datum| only.measure.bound(only.operator, &datum)).map(Query::Keys)
+            }
+            Range::Two(ends) => of_event(&ends[0])?.and_then(|datum| {
+                let low = ends[0].measure.bound(ends[0].operator, &datum)?;
+                let high = ends[1].measure.bound(ends[1].operator, &datum)?;
+                match (low, high) {
+                    (Bound::UpTo(low), Bound::From(high)) => Some(Query::Around(low, high)),
+                    _ => None,
+                }
+            }),
+        })
+    }
+
+    /// Looks the event's key up.
+    fn ask(&self, branch: &Branch, at: usize, key: &mut Vec<u8>) -> Answer {
+        key.clear();
+        for part in &branch.keys {
+            match value(&part.event, self.scene(at)).and_then(|datum| write_key(&datum, key)) {
+                Ok(()) => {}
+                Err(Trouble::Cost) => return Answer::Costly,
+                Err(_) => return Answer::Nobody,
+            }
+        }
+        self.shard.keys[branch.asks].find(key).map_or(Answer::Nobody, Answer::Key)
+    }
+
+    fn take_living(&self, found: Stretch<'_>, slots: &mut Vec<u32>) {
+        if self.table.has_dead() {
+            slots.extend(found.slots.iter().copied().filter(|slot| !self.table.is_dead(*slot)));
+        } else {
+            slots.extend_from_slice(found.slots);
+        }
+    }
+
+    /// Gives what the index found, without copying it; in parts around removed subscriptions, which are few.
+    #[inline]
+    fn give_living(&self, at: usize, found: Stretch<'_>, out: &mut impl MatchSink) {
+        if !self.table.has_dead() {
+            return self.give(at, found.slots, found.keys, out);
+        }
+        let mut from = 0;
+        for (place, slot) in found.slots.iter().enumerate() {
+            if self.table.is_dead(*slot) {
+                self.give(at, &found.slots[from..place], found.keys.slice(from, place), out);
+                from = place + 1;
+            }
+        }
+        self.give(at, &found.slots[from..], found.keys.slice(from, found.slots.len()), out);
+    }
+
+    #[inline]
+    fn give(&self, at: usize, slots: &[u32], keys: KeySlice<'_>, out: &mut impl MatchSink) {
+        if !slots.is_empty() {
+            out.run(Run {
+                rule: self.number,
+                batch: self.batch,
+                event_ordinal: (self.first + at) as u32,
+                slots,
+                keys,
+                event: &self.events[at],
+                given: &[],
+                rules: self.rules,
+                table: self.table,
+                channels: self.channels,
+            });
+        }
+    }
+}
