@@ -385,6 +385,11 @@ impl RuleSet {
         &self.rule(rule).name
     }
 
+    /// The fields of a subscription class.
+    pub fn class_fields(&self, class: &Name) -> Option<&Fields> {
+        self.classes.iter().find(|plan| plan.name == *class).map(|plan| &plan.fields)
+    }
+
     /// The notification class that a rule makes.
     pub fn notification_class(&self, rule: RuleNumber) -> &Name {
         &self.rule(rule).notify
