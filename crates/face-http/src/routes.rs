@@ -7,6 +7,7 @@ mod keys;
 mod operations;
 mod pages;
 mod rules;
+mod schedules;
 mod segments;
 mod subscribers;
 mod subscriptions;
@@ -34,6 +35,7 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
         .merge(subscribers::routes())
         .merge(segments::routes())
         .merge(subscriptions::routes())
+        .merge(schedules::routes())
         .merge(transfer::routes())
         .merge(operations::routes())
         .merge(keys::routes())

@@ -233,9 +233,17 @@ pub fn due_fields() -> Fields {
         field("due_at", FieldType::Timestamp, "When it was due."),
         field("last_run", FieldType::Timestamp, "When it was due before."),
         field("skipped", FieldType::Integer, "How many runs before this one were missed and are not made up for."),
-        field("after", FieldType::Integer, "The event batch after which the events of this run begin."),
-        field("before", FieldType::Integer, "The event batch before which they end; null for this one."),
+        field("after", FieldType::Integer, "The event batch of the last run: what came after it is for this one."),
+        field("from", FieldType::Integer, "The event batch after which a part of a run goes on; null where it begins."),
+        field("before", FieldType::Integer, "The event batch before which its events end; null for this one."),
+        field("seen", FieldType::Integer, "The last change of the records that the last run saw."),
+        field("sees", FieldType::Integer, "The last change of the records that this run sees."),
         field("subscriptions_after", FieldType::Integer, "The subscription after which this part of a run begins."),
+        field(
+            "subscriptions_through",
+            FieldType::Integer,
+            "The last subscription of this part; null if it has no end.",
+        ),
     ])
 }
 

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use tocsin_model::{
     id::{ChangeSequence, Name, SubscriberId, SubscriberNumber, SubscriptionId},
     ldap::{Entry, LdapFilter},
+    schedule::{MissedPolicy, Schedule},
     segment::Segment,
     subscriber::{Device, DeviceState, Profile, Subscriber},
     subscription::{Subscription, Terms},
@@ -211,7 +212,8 @@ pub enum Changed {
     Application(Name),
     /// A subscriber or one of its devices changed in a way that may matter to its subscriptions, or is gone.
     ///
-    /// What matters is whether it is enabled, and which of its devices are active on which channels.
+    /// What matters is whether it is enabled, which of its devices are active on which channels, and for subscriptions with
+    /// schedules its time zone.
     Subscriber(SubscriberNumber),
     /// Subscriptions with numbers from the first to the last were made, changed or removed.
     Subscriptions(SubscriptionId, SubscriptionId),
@@ -242,6 +244,31 @@ pub struct IndexedSubscription {
     /// The channel of the device that is told: the subscription's own device, else the subscriber's first active one by
     /// name. `None` if there is none that is active.
     pub channel: Option<Name>,
+}
+
+/// A schedule that subscriptions of a class follow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FollowedSchedule {
+    /// Its number. Later ones have higher numbers, and none is used twice.
+    pub number: u64,
+    /// The class.
+    pub class: Name,
+    /// The canonical text of a [`Schedule`], with a zone: that of the subscriber where the subscription names none.
+    pub schedule: Box<str>,
+    /// When the first of them came to it.
+    pub made_at: Timestamp,
+}
+
+/// A subscription that follows a schedule.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ScheduledSubscription {
+    /// The subscription.
+    pub subscription: IndexedSubscription,
+    /// Since when it follows it. Events that were accepted before are not its: it did not exist, was disabled, or was told
+    /// of them when its schedule before was due.
+    pub since: Timestamp,
+    /// The change by which it came to this schedule.
+    pub joined: ChangeSequence,
 }
 
 /// Whom a notification goes to: everything that formatting and sending need to know.
@@ -439,6 +466,31 @@ pub trait Records: Send + Sync + 'static {
     /// Whom notifications go to, in the order asked; `None` for a subscription that is gone.
     async fn recipients(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<Option<Recipient>>, StoreError>;
 
+    // Schedules
+
+    /// The schedules that subscriptions of an application follow, in the order of their numbers, after the number `after`,
+    /// up to `limit`. Some may have no follower left.
+    async fn schedules(
+        &self,
+        application: &Name,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<FollowedSchedule>, StoreError>;
+    /// The enabled subscriptions of a class that follow a schedule, with numbers after `after`, up to `limit`. A short
+    /// answer means the end.
+    async fn scheduled_subscriptions(
+        &self,
+        application: &Name,
+        class: &Name,
+        schedule: &str,
+        after: Option<SubscriptionId>,
+        limit: usize,
+    ) -> Result<Vec<ScheduledSubscription>, StoreError>;
+    /// The schedule that a subscription follows, with its zone, and since when.
+    async fn schedule_of(&self, id: SubscriptionId) -> Result<Option<(Box<str>, Timestamp)>, StoreError>;
+    /// Forgets a schedule if nobody follows it, enabled or not. Gives whether it is gone: the feed tells when it is back.
+    async fn forget_schedule(&self, application: &Name, class: &Name, schedule: &str) -> Result<bool, StoreError>;
+
     // The change feed
 
     /// Changes after `after`, oldest first, up to `limit`. The feed keeps at least the last [`FEED_KEPT`] places.
@@ -567,6 +619,20 @@ pub(crate) fn read_filter(segment: &Name, text: &str) -> Option<LdapFilter> {
     LdapFilter::parse(text)
         .inspect_err(|problems| tracing::error!(%segment, ?problems, "the filter of a segment cannot be read"))
         .ok()
+}
+
+/// The schedule that decides when a subscription is due: its own, in the zone of its subscriber where it names none, or
+/// in UTC where neither does. `None`: it cannot be read, and nothing is ever due.
+pub(crate) fn due_schedule(text: &str, zone: Option<&str>) -> Option<Box<str>> {
+    let schedule = Schedule::parse_floating(text).ok()?;
+    let schedule = schedule.in_zone(zone.unwrap_or("UTC")).or_else(|| schedule.in_zone("UTC"))?;
+    Some(schedule.to_string().into())
+}
+
+/// From when events are a subscription's that followed another schedule until now: from when that was last due.
+pub(crate) fn since_change(before: &str, since: Timestamp, now: Timestamp) -> Timestamp {
+    let Ok(before) = Schedule::parse(before) else { return since };
+    before.due(Some(since), now, MissedPolicy::Once).runs.last().map_or(since, |run| run.at)
 }
 
 /// The device that is told: the one that is named, else the first by name, and only if it is active.

@@ -16,6 +16,7 @@ pub mod mailbox;
 pub mod publish;
 pub mod reference;
 pub mod rule;
+pub mod schedules;
 pub mod segments;
 pub mod serve;
 pub mod status;

@@ -21,11 +21,11 @@ use tokio::sync::watch;
 use crate::{
     error::StoreError,
     records::{
-        ApiKey, ApplicationVersion, Change, Changed, Expect, FEED_KEPT, IndexedSubscription, NewSegment, NewSubscriber,
-        NewSubscription, ProfileImage, REMOVED_AT_ONCE, Recipient, RecordCounts, Records, SubscriberFilter,
-        SubscriptionChange, SubscriptionFilter, Survey, SurveyBounds, Written, has_attribute, new_installation,
-        no_application, no_changes_after, no_device, no_segment, no_subscriber, no_subscription, reach, read_filter,
-        runs, trim_to, usable_device,
+        ApiKey, ApplicationVersion, Change, Changed, Expect, FEED_KEPT, FollowedSchedule, IndexedSubscription,
+        NewSegment, NewSubscriber, NewSubscription, ProfileImage, REMOVED_AT_ONCE, Recipient, RecordCounts, Records,
+        ScheduledSubscription, SubscriberFilter, SubscriptionChange, SubscriptionFilter, Survey, SurveyBounds, Written,
+        due_schedule, has_attribute, new_installation, no_application, no_changes_after, no_device, no_segment,
+        no_subscriber, no_subscription, reach, read_filter, runs, since_change, trim_to, usable_device,
     },
 };
 
@@ -44,6 +44,10 @@ struct Shelf {
     segments: BTreeMap<Name, Segment>,
     subscriptions: BTreeMap<SubscriptionId, Subscription>,
     owned: BTreeMap<SubscriberNumber, BTreeSet<SubscriptionId>>,
+    /// By application, class and text, with their numbers and the times when they were made.
+    schedules: BTreeMap<ScheduleKey, (u64, Timestamp)>,
+    last_schedule: u64,
+    scheduled: BTreeMap<SubscriptionId, Follower>,
     /// In the order of their first subscriptions.
     classes: Vec<(Name, Name)>,
     api_keys: BTreeMap<(Timestamp, String), ApiKey>,
@@ -57,6 +61,10 @@ struct Shelf {
     last_subscription: u64,
     damaged: BTreeSet<SubscriptionId>,
 }
+
+/// What a subscription follows, since when events are its, and by which change it came there.
+type Follower = (ScheduleKey, Timestamp, ChangeSequence);
+type ScheduleKey = (Name, Name, Box<str>);
 
 /// What there was before a change.
 enum Before {
@@ -261,9 +269,17 @@ impl Shelf {
         if (Profile { enabled: profile.enabled, ..old.profile.clone() }) != profile {
             self.tell_profile(&old);
         }
+        let zone_changed = old.profile.time_zone != profile.time_zone;
         let new = Subscriber { profile, devices, updated_at: now, revision: old.revision + 1, ..old };
         self.subscribers.insert(new.id.clone(), new.clone());
-        if reach_changed {
+        if zone_changed {
+            for id in self.owned.get(&new.number).cloned().unwrap_or_default() {
+                self.follow_schedule(id, false, now);
+            }
+        }
+        let is_scheduled = |id| self.subscriptions[id].terms.schedule.is_some();
+        let rescheduled = zone_changed && self.owned.get(&new.number).into_iter().flatten().any(is_scheduled);
+        if reach_changed || rescheduled {
             self.tell(1, Changed::Subscriber(new.number), Before::Reach(before));
         }
         new
@@ -342,7 +358,29 @@ impl Shelf {
         };
         self.subscriptions.insert(id, made);
         self.owned.entry(number).or_default().insert(id);
+        self.follow_schedule(id, false, now);
         id
+    }
+
+    /// Makes a subscription follow its schedule, or none any more.
+    fn follow_schedule(&mut self, id: SubscriptionId, resumed: bool, now: Timestamp) {
+        let Some(found) = self.subscriptions.get(&id) else { return };
+        let zone = self.subscriber_of(found).profile.time_zone.as_deref();
+        let Some(text) = found.terms.schedule.as_deref().and_then(|text| due_schedule(text, zone)) else {
+            self.scheduled.remove(&id);
+            return;
+        };
+        let key = (found.application.clone(), found.class.clone(), text);
+        let since = match self.scheduled.get(&id) {
+            Some((before, ..)) if *before == key && !resumed => return,
+            Some(((_, _, before), since, _)) if !resumed => since_change(before, *since, now),
+            _ => now,
+        };
+        self.scheduled.insert(id, (key.clone(), since, ChangeSequence(self.change + 1)));
+        if !self.schedules.contains_key(&key) {
+            self.last_schedule += 1;
+            self.schedules.insert(key, (self.last_schedule, now));
+        }
     }
 
     /// Gives the subscription from before, if anything differed.
@@ -358,9 +396,14 @@ impl Shelf {
             return None;
         }
         let before = found.clone();
+        let resumed = enabled && !found.enabled;
+        let rescheduled = found.terms.schedule != terms.schedule;
         (found.device, found.enabled, found.values, found.terms) = (device, enabled, values, terms);
         found.updated_at = now;
         found.revision += 1;
+        if rescheduled || resumed {
+            self.follow_schedule(id, resumed, now);
+        }
         Some(before)
     }
 
@@ -368,6 +411,7 @@ impl Shelf {
         let gone: Vec<Subscription> = ids.iter().filter_map(|id| self.subscriptions.remove(id)).collect();
         for gone in &gone {
             self.owned.entry(gone.subscriber_number).or_default().remove(&gone.id);
+            self.scheduled.remove(&gone.id);
         }
         self.tell_changed(&gone);
     }
@@ -733,6 +777,58 @@ impl Records for MemoryRecords {
             return Err(StoreError::Damaged(format!("subscription {id}")));
         }
         Ok(subscriptions.iter().map(|id| shelf.recipient(*id)).collect())
+    }
+
+    async fn schedules(
+        &self,
+        application: &Name,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<FollowedSchedule>, StoreError> {
+        let shelf = self.shelf.lock();
+        let of_application = shelf.schedules.iter().filter(|((of, ..), _)| of == application);
+        let followed = |((_, class, schedule), (number, made_at)): (&ScheduleKey, &(u64, Timestamp))| {
+            FollowedSchedule { number: *number, class: class.clone(), schedule: schedule.clone(), made_at: *made_at }
+        };
+        let mut later: Vec<_> = of_application.map(followed).filter(|followed| followed.number > after).collect();
+        later.sort_unstable_by_key(|followed| followed.number);
+        later.truncate(limit);
+        Ok(later)
+    }
+
+    async fn scheduled_subscriptions(
+        &self,
+        application: &Name,
+        class: &Name,
+        schedule: &str,
+        after: Option<SubscriptionId>,
+        limit: usize,
+    ) -> Result<Vec<ScheduledSubscription>, StoreError> {
+        let shelf = self.shelf.lock();
+        let now = ChangeSequence(shelf.change);
+        let key: ScheduleKey = (application.clone(), class.clone(), schedule.into());
+        let later = shelf.scheduled.range(after_subscription(after)).filter(|(_, (follows, ..))| *follows == key);
+        let member = |(id, (_, since, joined)): (&SubscriptionId, &Follower)| {
+            let subscription = shelf.indexed_at(shelf.subscriptions.get(id)?, now)?;
+            Some(ScheduledSubscription { subscription, since: *since, joined: *joined })
+        };
+        Ok(later.filter_map(member).take(limit).collect())
+    }
+
+    async fn schedule_of(&self, id: SubscriptionId) -> Result<Option<(Box<str>, Timestamp)>, StoreError> {
+        let shelf = self.shelf.lock();
+        Ok(shelf.scheduled.get(&id).map(|((_, _, schedule), since, _)| (schedule.clone(), *since)))
+    }
+
+    async fn forget_schedule(&self, application: &Name, class: &Name, schedule: &str) -> Result<bool, StoreError> {
+        self.change(|shelf| {
+            let key: ScheduleKey = (application.clone(), class.clone(), schedule.into());
+            let followed = shelf.scheduled.values().any(|(follows, ..)| *follows == key);
+            if !followed {
+                shelf.schedules.remove(&key);
+            }
+            Ok(!followed)
+        })
     }
 
     async fn changes(&self, after: ChangeSequence, limit: usize) -> Result<Vec<Change>, StoreError> {

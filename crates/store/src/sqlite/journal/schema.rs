@@ -182,4 +182,8 @@ CREATE TABLE schedule_runs (
 -- from the batch before; batches before the first row have no place.
 CREATE TABLE places (first INTEGER PRIMARY KEY, sees INTEGER NOT NULL) STRICT;
 ",
+    "
+-- The last change of the records that the last run of a schedule saw.
+ALTER TABLE schedule_runs ADD COLUMN seen INTEGER NOT NULL DEFAULT 0;
+",
 ];

@@ -100,10 +100,11 @@ pub(super) fn indexed_at(
     Ok(found)
 }
 
-const COLUMNS: &str = "id, class, subscriber, device, parameters, filter, schedule, created_at, enabled";
+/// What [`stored_of`] reads.
+pub(super) const COLUMNS: &str = "id, class, subscriber, device, parameters, filter, schedule, created_at, enabled";
 
 /// A row or an image, as far as the index wants it.
-struct Stored {
+pub(super) struct Stored {
     id: u64,
     class: i64,
     subscriber: u64,
@@ -114,7 +115,7 @@ struct Stored {
     enabled: bool,
 }
 
-fn stored_of(row: &Row<'_>) -> rusqlite::Result<Stored> {
+pub(super) fn stored_of(row: &Row<'_>) -> rusqlite::Result<Stored> {
     Ok(Stored {
         id: number_at(row, 0)?,
         class: row.get(1)?,
@@ -129,7 +130,7 @@ fn stored_of(row: &Row<'_>) -> rusqlite::Result<Stored> {
 
 impl Stored {
     /// `None` if its class is not among these, or its subscriber is disabled.
-    fn indexed(
+    pub(super) fn indexed(
         self,
         classes: &HashMap<i64, Name>,
         reaches: &mut Reaches<'_>,

@@ -10,8 +10,8 @@ use tocsin_model::{
 };
 
 use super::{
-    execute, feed::Books, json, json_at, name_at, number_at, parsed_at, query_all, query_one, signed, store_error,
-    subscriptions,
+    execute, feed::Books, json, json_at, name_at, number_at, parsed_at, query_all, query_one, schedules, signed,
+    store_error, subscriptions,
 };
 use crate::{
     error::StoreError,
@@ -167,6 +167,7 @@ fn replace(
     }
     let before = reach(&old.profile, &old.devices);
     let reach_changed = before != reach(&profile, &devices);
+    let zone_changed = old.profile.time_zone != profile.time_zone;
     for name in old.devices.keys().filter(|name| !devices.contains_key(*name)) {
         let sql = "DELETE FROM devices WHERE subscriber = ?1 AND name = ?2";
         execute(books.connection, sql, (signed(old.number.0), name.as_str()))?;
@@ -198,7 +199,8 @@ fn replace(
             signed(new.revision),
         ),
     )?;
-    if reach_changed {
+    let rescheduled = zone_changed && schedules::change_zone(books, new.number.0, now)?;
+    if reach_changed || rescheduled {
         books.subscriber_changed(new.number.0, before.map(|before| json(&before)).as_deref())?;
     }
     Ok(new)
