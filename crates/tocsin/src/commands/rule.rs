@@ -56,7 +56,7 @@ enum What {
     /// Tries a rule on events: who would be told, or what it says of one subscription
     ///
     /// Nothing is stored and nobody is told. The rule need not be applied: give --on, --of and --when instead of a name.
-    Test(Test),
+    Test(Box<Test>),
 }
 
 #[derive(Debug, clap::Args)]
