@@ -43,6 +43,8 @@ kinds! {
         "The body paused for too long. Send it again, without a pause.";
     TAKEN "exists" CONFLICT "It exists already"
         "Something of this name exists. Change it, or choose another name.";
+    IN_USE "in-use" CONFLICT "Something else needs it"
+        "`detail` says what. Change that first, then try again.";
     WOULD_DROP "would-drop-data" CONFLICT "Applying this would drop data"
         "Each of `drops` is stored and would be lost from sight. Keep it in the definition, or allow it by its name: `?allow_drop=a.b,c.d`.";
     LAST_ADMIN "last-admin-key" CONFLICT "It is the last admin key"
@@ -192,6 +194,7 @@ impl From<ServiceError> for Failure {
             ServiceError::Invalid(problems) => Failure::new(INVALID, detail).problems(problems),
             ServiceError::Missing(_) => Failure::new(NOT_FOUND, detail),
             ServiceError::Taken(_) => Failure::new(TAKEN, detail),
+            ServiceError::InUse { .. } => Failure::new(IN_USE, detail),
             ServiceError::Changed(_) => Failure::new(CHANGED, detail),
             ServiceError::WouldDrop(drops) => {
                 let paths: Vec<&String> = drops.iter().filter_map(|found| found.drops.as_ref()).collect();

@@ -2,10 +2,12 @@
 
 mod applications;
 mod events;
+mod firings;
 mod keys;
 mod operations;
 mod pages;
 mod rules;
+mod schedules;
 mod segments;
 mod subscribers;
 mod subscriptions;
@@ -28,10 +30,12 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::with_openapi(crate::openapi::base())
         .merge(applications::routes())
         .merge(rules::routes())
+        .merge(firings::routes())
         .merge(events::routes())
         .merge(subscribers::routes())
         .merge(segments::routes())
         .merge(subscriptions::routes())
+        .merge(schedules::routes())
         .merge(transfer::routes())
         .merge(operations::routes())
         .merge(keys::routes())

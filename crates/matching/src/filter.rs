@@ -8,6 +8,7 @@ pub mod cel; // CEL as conditions
 pub mod jmespath; // JMESPath: read, evaluated, as conditions
 pub(crate) mod book; // the distinct filters of a class, and who has which
 pub mod index; // which of them an event meets
+mod kept; // what stays of a filter in memory once it is filed
 pub mod normal; // the normal form, its encoding, its disjunctions
 mod pattern; // event patterns as conditions
 pub mod show; // conditions in words

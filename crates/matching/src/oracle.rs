@@ -11,7 +11,7 @@ use tocsin_model::{
 use crate::{
     evaluate::{Parameters, Scene, holds},
     filter::CompiledFilter,
-    rule::{RuleNumber, RuleSet},
+    rule::{Memberships, RuleNumber, RuleSet},
 };
 
 /// A subscription as the oracle sees it.
@@ -25,6 +25,8 @@ pub struct Witness {
     pub row: Row,
     /// Its own filter, for each event class to which it is put.
     pub filter: Vec<(Name, CompiledFilter)>,
+    /// The audiences to which its subscriber belongs; none when it is read.
+    pub memberships: Memberships,
 }
 
 impl Witness {
@@ -45,7 +47,8 @@ impl Witness {
             let compiled = rules.compile_filter(class, filter).map_err(|_| Damaged)?;
             filters.extend(compiled.into_iter().map(|(event, compiled)| (event.clone(), compiled)));
         }
-        Ok(Witness { id, class: class.clone(), row: plan.fields.row_from_stored(values)?, filter: filters })
+        let row = plan.fields.row_from_stored(values)?;
+        Ok(Witness { id, class: class.clone(), row, filter: filters, memberships: Memberships::default() })
     }
 
     /// Whether its filter, if it has one, matches an event of a class.
@@ -63,6 +66,7 @@ pub fn matches(rules: &RuleSet, class: &Name, event: &[Value], subscription: &Wi
         let scene = Scene { event, parameters: Parameters::Row(&subscription.row) };
         !rule.queried
             && rules.classes[rule.class].name == subscription.class
+            && subscription.memberships.meet(rule.audience)
             && subscription.accepts(class, event)
             && rule.predicate.as_ref().is_none_or(|predicate| holds(predicate, scene).unwrap_or(false))
     };

@@ -48,6 +48,8 @@ pub struct RuleSet {
     pub(crate) branches: usize,
     /// One for each class that takes filters and each event class of its enabled rules.
     pub(crate) filters: Vec<FilterPlan>,
+    /// The segments that the rules ask for.
+    pub(crate) audiences: Vec<Name>,
     /// What expressions of the application may call.
     pub(crate) functions: Functions,
     /// The highest of the branches' `asks`.
@@ -91,6 +93,8 @@ pub(crate) struct CompiledRule {
     pub batch_size: usize,
     pub expires_after: Option<Duration>,
     pub enabled: bool,
+    /// Its place among the rule set's audiences, if only those are told who belong to a segment.
+    pub audience: Option<usize>,
     /// A query finds its matches, elsewhere; it has no branches.
     pub queried: bool,
     /// How long it may take for one event batch.
@@ -271,6 +275,23 @@ impl std::fmt::Display for BranchExplanation {
     }
 }
 
+/// Most segments that the rules of an application ask for.
+pub const AUDIENCES_MAX: usize = 64;
+
+/// To which of a rule set's audiences a subscriber belongs: a bit for each, the first the lowest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Memberships(pub u64);
+
+impl Memberships {
+    /// All audiences: of somebody who is told whatever the audience.
+    pub const ALL: Memberships = Memberships(u64::MAX);
+
+    /// Whether it is among those that a rule tells.
+    pub(crate) fn meet(self, audience: Option<usize>) -> bool {
+        audience.is_none_or(|audience| self.0 >> audience & 1 == 1)
+    }
+}
+
 impl RuleSet {
     /// Compiles the rules of an application.
     ///
@@ -318,16 +339,40 @@ impl RuleSet {
             events: events.collect(),
             branches: 0,
             filters: Vec::new(),
+            audiences: Vec::new(),
             functions,
             asks: 0,
         };
         for (name, rule) in &application.rules {
-            match compile_rule(application, name, rule, &set, columns) {
+            let audience = rule.audience.as_ref().map(|segment| set.audience_number(segment)).transpose();
+            let compiled = match audience {
+                Ok(audience) => {
+                    compile_rule(application, name, rule, &set, columns).map(|rule| CompiledRule { audience, ..rule })
+                }
+                Err(problem) => Err(vec![Problem { path: format!("rules.{name}.audience"), ..problem }]),
+            };
+            match compiled {
                 Ok(rule) => set.add(rule),
                 Err(found) => problems.extend(found.into_iter().filter(|problem| !is_missing(problem))),
             }
         }
         if problems.is_empty() { Ok(set) } else { Err(problems) }
+    }
+
+    /// The place of a segment among the audiences.
+    fn audience_number(&mut self, segment: &Name) -> Result<usize, Problem> {
+        if let Some(known) = self.audiences.iter().position(|known| known == segment) {
+            return Ok(known);
+        }
+        if self.audiences.len() == AUDIENCES_MAX {
+            let problem = Problem::at(
+                "",
+                format!("is one segment too many: the rules of an application ask for {AUDIENCES_MAX} at most"),
+            );
+            return Err(problem.hint("join segments by `|` in one filter"));
+        }
+        self.audiences.push(segment.clone());
+        Ok(self.audiences.len() - 1)
     }
 
     fn add(&mut self, mut rule: CompiledRule) {
@@ -390,6 +435,11 @@ impl RuleSet {
         self.rules.iter().any(|rule| rule.enabled && rule.state.is_some())
     }
 
+    /// The segments that the rules ask for as audiences; at most [`AUDIENCES_MAX`].
+    pub fn audiences(&self) -> &[Name] {
+        &self.audiences
+    }
+
     /// The number of a rule.
     pub fn number(&self, name: &str) -> Option<RuleNumber> {
         self.rules.iter().position(|rule| rule.name.as_str() == name).map(|at| RuleNumber(at as u32))
@@ -398,6 +448,11 @@ impl RuleSet {
     /// The name of a rule.
     pub fn name(&self, rule: RuleNumber) -> &Name {
         &self.rule(rule).name
+    }
+
+    /// The fields of a subscription class.
+    pub fn class_fields(&self, class: &Name) -> Option<&Fields> {
+        self.classes.iter().find(|plan| plan.name == *class).map(|plan| &plan.fields)
     }
 
     /// The notification class that a rule makes.
@@ -475,7 +530,7 @@ impl RuleSet {
 
     /// How each rule is answered, with warnings where a rule would scan.
     pub fn explain(&self) -> Vec<RuleExplanation> {
-        self.rules.iter().map(CompiledRule::explain).collect()
+        self.rules.iter().map(|rule| rule.explain(&self.audiences)).collect()
     }
 }
 
@@ -484,7 +539,7 @@ impl CompiledRule {
         self.branches.iter().any(|branch| !branch.is_indexed() && !branch.residual.is_empty())
     }
 
-    fn explain(&self) -> RuleExplanation {
+    fn explain(&self, audiences: &[Name]) -> RuleExplanation {
         let source = self.source.as_deref().unwrap_or_default();
         let text = |expression: &Expression| expression.span.text(source).to_owned();
         let texts = |expressions: &[Expression]| expressions.iter().map(text).collect::<Vec<String>>();
@@ -493,7 +548,10 @@ impl CompiledRule {
             .iter()
             .map(|branch| BranchExplanation {
                 event_guards: texts(&branch.event_guards),
-                subscription_guards: texts(&branch.subscription_guards),
+                subscription_guards: {
+                    let audience = self.audience.map(|audience| format!("a subscriber of `{}`", audiences[audience]));
+                    audience.into_iter().chain(texts(&branch.subscription_guards)).collect()
+                },
                 keys: branch
                     .keys
                     .iter()
@@ -619,6 +677,7 @@ fn compile_rule(
         expires_after: notification.expires_after,
         // At events a scheduled rule does not fire; where it is due it is compiled without its schedule.
         enabled: rule.enabled && rule.schedule.is_none(),
+        audience: None,
         timeout: rule.timeout,
         filters: None,
         queried,

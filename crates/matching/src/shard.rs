@@ -37,7 +37,7 @@ use crate::{
     },
     occasion::{Desk, Occasion, WINDOW},
     residual::Until,
-    rule::{Branch, Range, RuleNumber, RuleSet},
+    rule::{Branch, Memberships, Range, RuleNumber, RuleSet},
     state::{Suppression, book::StateBook, remembered::Remembered},
 };
 
@@ -215,7 +215,7 @@ impl Shard {
         &self.rules
     }
 
-    /// Puts a subscription, in place of the one of the same id if there is one. About a microsecond for each rule of
+    /// Puts a subscription of a subscriber who belongs to no audience, in place of the one of the same id if there is one. About a microsecond for each rule of
     /// its class.
     ///
     /// # Errors
@@ -223,10 +223,18 @@ impl Shard {
     /// of the class's rules, or the shard is full (2^32 subscriptions of a class, 65,535 channels). The subscription of
     /// this id, if there was one, is then gone.
     pub fn put(&mut self, subject: Subject<'_>) -> Result<(), Problem> {
+        self.put_member(subject, Memberships::default())
+    }
+
+    /// Puts a subscription of a subscriber who belongs to audiences; rules with others are not for it.
+    ///
+    /// # Errors
+    /// As [`Shard::put`].
+    pub fn put_member(&mut self, subject: Subject<'_>, memberships: Memberships) -> Result<(), Problem> {
         let class = self.rules.classes.iter().find(|class| class.name == *subject.class);
         let row = class.map(|class| stored_row(&class.fields, subject.values)).transpose();
         let result = match row.map(Option::unwrap_or_default) {
-            Ok(row) => self.put_row(subject, row),
+            Ok(row) => self.put_row(subject, row, memberships),
             Err(_) => Err(Problem::at("", "the stored parameters are not a JSON object")),
         };
         if result.is_err() {
@@ -235,8 +243,8 @@ impl Shard {
         result
     }
 
-    /// Like `put`, with the parameters as a row of the class.
-    pub(crate) fn put_row(&mut self, subject: Subject<'_>, row: Row) -> Result<(), Problem> {
+    /// Like `put_member`, with the parameters as a row of the class.
+    pub(crate) fn put_row(&mut self, subject: Subject<'_>, row: Row, memberships: Memberships) -> Result<(), Problem> {
         // What is remembered for it stays.
         self.take_out(subject.id);
         let rules = Arc::clone(&self.rules);
@@ -255,6 +263,9 @@ impl Shard {
         let scene = Scene { event: &[], parameters: Parameters::Row(&row) };
         for rule in &rules.classes[class].rules {
             let rule = rules.rule(*rule);
+            if !memberships.meet(rule.audience) {
+                continue;
+            }
             let filter = rule.filters.and_then(|book| self.books[book].of(slot));
             for (at, branch) in rule.branches.iter().enumerate() {
                 let index = &mut self.indexes[rule.first_branch + at];

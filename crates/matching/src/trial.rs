@@ -21,7 +21,8 @@ const SHOWN_MAX: usize = 120;
 pub struct Trial {
     /// Whether it matches: whether every condition holds.
     pub matches: bool,
-    /// The conditions that the predicate joins by `&&`, in the order in which they are written. None: it always holds.
+    /// The audience, if the rule has one; then the conditions that the predicate joins by `&&`, in the order in which they
+    /// are written. None: it always holds.
     pub conditions: Vec<Condition>,
     /// What the subscription's own filter says, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,13 +68,38 @@ pub enum Verdict {
 impl RuleSet {
     /// Tries a rule, enabled or not. The event is a row of the rule set's version.
     pub fn try_rule(&self, rule: RuleNumber, event: &[Value], subscription: &Witness) -> Trial {
+        let unknown = "a query is run over a whole event batch and all subscriptions, not tried on one of each";
+        self.try_queried(rule, event, subscription, Err(unknown.to_owned()))
+    }
+
+    /// As [`RuleSet::try_rule`], for a rule whose query was run: whether it gave this event and subscription, or why it
+    /// failed.
+    pub fn try_queried(
+        &self,
+        rule: RuleNumber,
+        event: &[Value],
+        subscription: &Witness,
+        given: Result<bool, String>,
+    ) -> Trial {
         let rule = self.rule(rule);
         let mut conditions = Vec::new();
+        if let Some(audience) = rule.audience {
+            let belongs = subscription.memberships.meet(rule.audience);
+            conditions.push(Condition {
+                text: format!("audience: {}", self.audiences[audience]),
+                verdict: if belongs { Verdict::Holds } else { Verdict::Fails },
+                trouble: None,
+                values: Vec::new(),
+            });
+        }
         if rule.queried {
-            let trouble = "a query is run over a whole event batch and all subscriptions, not tried on one of each";
+            let (verdict, trouble) = match given {
+                Ok(true) => (Verdict::Holds, None),
+                Ok(false) => (Verdict::Fails, None),
+                Err(reason) => (Verdict::Error, Some(reason)),
+            };
             let text = rule.source.clone().unwrap_or_default();
-            let verdict = Verdict::Error;
-            conditions.push(Condition { text, verdict, trouble: Some(trouble.to_owned()), values: Vec::new() });
+            conditions.push(Condition { text, verdict, trouble, values: Vec::new() });
         }
         if let Some(predicate) = &rule.predicate {
             self.conditions(rule, predicate, event, subscription, &mut conditions);

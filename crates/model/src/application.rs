@@ -141,6 +141,8 @@ pub struct Rule {
     pub on: Name,
     /// The subscription class that it looks through.
     pub subscription: Name,
+    /// The segment to which a subscriber must belong to be told; `None`: anybody is told.
+    pub audience: Option<Name>,
     /// The predicate over `event` and `sub`, in CEL. Without one every pair matches.
     pub when: Option<String>,
     /// In place of a predicate, a query over the event batch and the subscriptions that gives the matches, in SQL.
@@ -259,9 +261,17 @@ pub fn due_fields() -> Fields {
         field("due_at", FieldType::Timestamp, "When it was due."),
         field("last_run", FieldType::Timestamp, "When it was due before."),
         field("skipped", FieldType::Integer, "How many runs before this one were missed and are not made up for."),
-        field("after", FieldType::Integer, "The event batch after which the events of this run begin."),
-        field("before", FieldType::Integer, "The event batch before which they end; null for this one."),
+        field("after", FieldType::Integer, "The event batch of the last run: what came after it is for this one."),
+        field("from", FieldType::Integer, "The event batch after which a part of a run goes on; null where it begins."),
+        field("before", FieldType::Integer, "The event batch before which its events end; null for this one."),
+        field("seen", FieldType::Integer, "The last change of the records that the last run saw."),
+        field("sees", FieldType::Integer, "The last change of the records that this run sees."),
         field("subscriptions_after", FieldType::Integer, "The subscription after which this part of a run begins."),
+        field(
+            "subscriptions_through",
+            FieldType::Integer,
+            "The last subscription of this part; null if it has no end.",
+        ),
     ])
 }
 
@@ -385,6 +395,7 @@ impl Rule {
         Rule {
             on,
             subscription,
+            audience: None,
             when: None,
             sql: None,
             notify,

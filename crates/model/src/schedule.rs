@@ -179,6 +179,16 @@ impl Schedule {
         Some(Schedule { zone, floating: false, ..self.clone() })
     }
 
+    /// What becomes of times that do not exist.
+    pub fn gap_policy(&self) -> GapPolicy {
+        self.gap
+    }
+
+    /// What becomes of times that exist twice.
+    pub fn fold_policy(&self) -> FoldPolicy {
+        self.fold
+    }
+
     /// Whether its zone is left open.
     pub fn is_floating(&self) -> bool {
         self.floating

@@ -53,7 +53,7 @@ impl Compiled {
                 Err(found) => problems.extend(found),
             }
         }
-        let (queries, found) = QuerySet::check(&application, QUERY_FUNCTIONS);
+        let (queries, found) = check_queries(&application);
         problems.extend(found);
         match RuleSet::compile_with_queries(&application, &|rule| queries.columns(rule)) {
             Ok(rules) if problems.is_empty() => {
@@ -118,6 +118,11 @@ impl Compiled {
         }
         found
     }
+}
+
+/// Checks the rules in SQL of an application; see [`QuerySet::check`].
+pub fn check_queries(application: &Application) -> (QuerySet, Vec<Problem>) {
+    QuerySet::check(application, QUERY_FUNCTIONS)
 }
 
 /// What queries may call beside the functions of the store, with the meaning that it has in CEL.

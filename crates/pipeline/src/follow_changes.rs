@@ -7,6 +7,7 @@
 use std::ops::RangeInclusive;
 
 use parking_lot::Mutex;
+use tocsin_matching::rule::Memberships;
 use tocsin_model::id::{ChangeSequence, Name, SubscriberNumber, SubscriptionId};
 use tocsin_store::{
     error::StoreError,
@@ -32,6 +33,8 @@ const CHANGES: usize = 1_000;
 pub(crate) struct Followed {
     application: Name,
     shards: Shards,
+    /// No subscription in the shards has a higher number.
+    last_put: u64,
     /// The same subscriptions for rules in SQL, if there are any. Nobody else looks at it: the lock is for a task that moves
     /// from thread to thread.
     queries: Option<Mutex<QueryTables>>,
@@ -79,11 +82,14 @@ impl Followed {
         let queries = QueryTables::open(compiled.queries.clone()).map_err(Lost::Store)?.map(Mutex::new);
         // A scan of many reads sees the records at different times; going to a place makes it exact.
         let before = newest(records);
-        let mut followed = Followed { application: application.clone(), shards, queries, place: before, reach: before };
+        let mut followed =
+            Followed { application: application.clone(), shards, queries, last_put: 0, place: before, reach: before };
         let mut page = scan(records, application, None).await?;
         while let Some(last) = page.last().map(|subscription| subscription.id) {
             let is_last = (page.len() as u64) < PAGE;
-            let put = || page.into_iter().try_for_each(|subscription| followed.put(subscription));
+            let memberships =
+                memberships(records, followed.shards.audiences(), &page, ChangeSequence(u64::MAX)).await?;
+            let put = || page.into_iter().zip(memberships).try_for_each(|(one, belongs)| followed.put(one, belongs));
             if is_last {
                 keep_busy(put)?;
                 break;
@@ -129,11 +135,12 @@ impl Followed {
         IndexReport { bytes: report.bytes + queries, ..report }
     }
 
-    fn put(&mut self, subscription: IndexedSubscription) -> Result<(), Gone> {
+    fn put(&mut self, subscription: IndexedSubscription, memberships: Memberships) -> Result<(), Gone> {
+        self.last_put = self.last_put.max(subscription.id.0);
         if let Some(queries) = self.queries() {
             queries.put(&subscription);
         }
-        self.shards.put(subscription)
+        self.shards.put(subscription, memberships)
     }
 
     fn remove(&mut self, id: SubscriptionId) -> Result<(), Gone> {
@@ -212,7 +219,13 @@ impl Followed {
             match &change.what {
                 Changed::Subscriptions(first, last) => ranges.push(first.0..=last.0),
                 Changed::Subscriber(number) => subscribers.push(*number),
-                Changed::Application(_) | Changed::ApiKey | Changed::Segment(_) => {}
+                // Whoever is told whatever the audience does not care who belongs to it.
+                Changed::Profile(number) if !self.shards.audiences().is_empty() => subscribers.push(*number),
+                // Who belongs to an audience can only be found out one by one.
+                Changed::Segment(name) if self.shards.audiences().contains(name) => {
+                    ranges.extend((self.last_put > 0).then_some(1..=self.last_put));
+                }
+                Changed::Application(_) | Changed::ApiKey | Changed::Profile(_) | Changed::Segment(_) => {}
             }
         }
         if !subscribers.is_empty() {
@@ -223,7 +236,8 @@ impl Followed {
         }
         for page in pages(ranges) {
             let present = records.indexed_at(&self.application, &page, at).await.map_err(as_of)?;
-            keep_busy(|| self.agree(&page, present))?;
+            let memberships = memberships(records, self.shards.audiences(), &present, at).await?;
+            keep_busy(|| self.agree(&page, present.into_iter().zip(memberships)))?;
         }
         Ok(())
     }
@@ -232,12 +246,12 @@ impl Followed {
     fn agree(
         &mut self,
         page: &[RangeInclusive<SubscriptionId>],
-        present: Vec<IndexedSubscription>,
+        present: impl Iterator<Item = (IndexedSubscription, Memberships)>,
     ) -> Result<(), Gone> {
-        let mut present = present.into_iter().peekable();
+        let mut present = present.peekable();
         for number in page.iter().flat_map(|range| range.start().0..=range.end().0) {
-            match present.next_if(|subscription| subscription.id.0 == number) {
-                Some(subscription) => self.put(subscription)?,
+            match present.next_if(|(subscription, _)| subscription.id.0 == number) {
+                Some((subscription, memberships)) => self.put(subscription, memberships)?,
                 None => self.remove(SubscriptionId(number))?,
             }
         }
@@ -255,6 +269,24 @@ async fn scan(
     after: Option<SubscriptionId>,
 ) -> Result<Vec<IndexedSubscription>, Lost> {
     records.indexed_subscriptions(application, after, PAGE as usize).await.map_err(Lost::Store)
+}
+
+/// To which audiences the subscribers of these subscriptions belonged at a place.
+async fn memberships(
+    records: &dyn Records,
+    audiences: &[Name],
+    subscriptions: &[IndexedSubscription],
+    at: ChangeSequence,
+) -> Result<Vec<Memberships>, Lost> {
+    if audiences.is_empty() {
+        return Ok(vec![Memberships::default(); subscriptions.len()]);
+    }
+    let subscribers: Vec<SubscriberNumber> = subscriptions.iter().map(|found| found.subscriber).collect();
+    let found = records.memberships(audiences, &subscribers, at).await.map_err(|error| match error {
+        StoreError::Missing(_) => Lost::Index("fell behind the change feed"),
+        error => Lost::Store(error),
+    })?;
+    Ok(found.into_iter().map(Memberships).collect())
 }
 
 /// Joins ranges that overlap or touch, and deals them out in order, each page with so many numbers at most.

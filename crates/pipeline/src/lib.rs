@@ -18,6 +18,7 @@ mod guard; // which rules fire, and what becomes of firings that do not happen
 mod follow_changes; // keeps the match index true to the records, as of a place of their change feed
 mod places; // where submissions stand among the changes
 mod shards; // the match index, split over threads that share nothing
+mod schedules; // clockwork: rules that are evaluated by a schedule
 mod run_queries; // rules in SQL, beside the index
 mod running; // an application's open channels and their workers
 mod upkeep; // clockwork: retention
@@ -53,6 +54,7 @@ pub use versions::{Environment, Versions};
 use match_events::{Command, IndexStatus, Matcher};
 use places::Places;
 use running::Running;
+use schedules::Clockwork;
 
 /// What all steps share.
 pub(crate) struct Flow {
@@ -179,6 +181,7 @@ pub struct Pipeline {
     /// One application is changed at a time, so that an older version never overtakes a newer.
     changing: tokio::sync::Mutex<()>,
     commands: mpsc::Sender<Command>,
+    clockwork: mpsc::Sender<schedules::Command>,
     stop: CancellationToken,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -207,19 +210,26 @@ impl Pipeline {
             opener,
         });
         let (commands, receiver) = mpsc::channel(16);
+        let (clockwork, clockwork_receiver) = mpsc::channel(16);
         let pipeline = Arc::new(Pipeline {
             flow: flow.clone(),
             running: Mutex::default(),
             changing: tokio::sync::Mutex::default(),
             commands,
+            clockwork,
             stop: CancellationToken::new(),
             tasks: Mutex::default(),
         });
-        pipeline.run_all(receiver).await?;
+        pipeline.run_all(receiver, clockwork_receiver).await?;
         Ok(pipeline)
     }
 
-    async fn run_all(self: &Arc<Self>, commands: mpsc::Receiver<Command>) -> Result<(), StoreError> {
+    async fn run_all(
+        self: &Arc<Self>,
+        commands: mpsc::Receiver<Command>,
+        clockwork: mpsc::Receiver<schedules::Command>,
+    ) -> Result<(), StoreError> {
+        let mut installed = Vec::new();
         for stop in self.flow.journal.rule_stops().await? {
             self.flow.stop(stop);
         }
@@ -234,6 +244,7 @@ impl Pipeline {
                     match self.prepare(&compiled) {
                         Ok(prepared) => {
                             self.open(compiled.clone(), prepared).await?;
+                            installed.push(compiled.clone());
                             matcher.install(compiled, followed);
                             self.flow.journal.rematch(&stored.name).await?;
                         }
@@ -247,7 +258,11 @@ impl Pipeline {
         let pipeline = Arc::downgrade(self);
         let retention = move || pipeline.upgrade().map_or(Duration::MAX, |pipeline| pipeline.retention());
         let upkeep = tokio::spawn(upkeep::run(self.flow.clone(), retention, self.stop.clone()));
-        self.tasks.lock().extend([matching, upkeep]);
+        let clockwork = tokio::spawn(Clockwork::new(self.flow.clone(), clockwork).run(self.stop.clone()));
+        self.tasks.lock().extend([matching, upkeep, clockwork]);
+        for compiled in installed {
+            let _ = self.clockwork.send(schedules::Command::Install(compiled)).await;
+        }
         Ok(())
     }
 
@@ -289,9 +304,10 @@ impl Pipeline {
         let followed = match_events::build(&self.flow, &compiled, place).await?;
         self.open(compiled.clone(), prepared).await?;
         let (done, installed) = oneshot::channel();
-        let install = Command::Install(compiled, Box::new(followed), done);
+        let install = Command::Install(compiled.clone(), Box::new(followed), done);
         self.commands.send(install).await.map_err(|_| RunError::Stopped)?;
         installed.await.map_err(|_| RunError::Stopped)?;
+        self.clockwork.send(schedules::Command::Install(compiled)).await.map_err(|_| RunError::Stopped)?;
         // What the version before could not match, or nobody could, may find its match now.
         self.flow.journal.rematch(&name).await?;
         Ok(())
@@ -326,6 +342,7 @@ impl Pipeline {
     pub async fn stop(&self, name: &Name) {
         let _one_at_a_time = self.changing.lock().await;
         let running = self.running.lock().remove(name);
+        let _ = self.clockwork.send(schedules::Command::Remove(name.clone())).await;
         let (done, removed) = oneshot::channel();
         if self.commands.send(Command::Remove(name.clone(), done)).await.is_ok() {
             let _ = removed.await;

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tocsin_matching::{
     cut::{CutBatch, RuleFailure},
-    rule::RuleNumber,
+    rule::{RuleNumber, RuleSet},
     state::{Suppression, remembered::Remembered},
 };
 use tocsin_model::{
@@ -41,7 +41,7 @@ use crate::{
     compile::Compiled,
     follow_changes::{Followed, Lost},
     guard::{Guard, LeftOut, cap},
-    keep_busy, run_queries,
+    keep_busy, run_queries, schedules,
     shards::{Cut, IndexReport, Memory, UnpackedBatch, shard_count},
 };
 
@@ -254,7 +254,13 @@ impl Matcher {
         let started = std::time::Instant::now();
         let mut step = Step::default();
         let mut by_application: BTreeMap<&Name, Vec<&ClaimedEvents>> = BTreeMap::new();
+        let mut due = Vec::new();
         for events in claimed {
+            let matched = self.applications.get(&events.batch.application);
+            if let Some(matched) = matched.filter(|matched| schedules::is_due(&matched.compiled, &events.batch)) {
+                due.push((events, matched.compiled.clone()));
+                continue;
+            }
             by_application.entry(&events.batch.application).or_default().push(events);
         }
         for (name, batches) in by_application {
@@ -272,6 +278,13 @@ impl Matcher {
                     let reason = format!("the application `{name}` does not run");
                     step.failed.extend(batches.iter().map(|events| (events.claim, reason.clone())));
                 }
+            }
+        }
+        // Due schedules come after event rules.
+        for (events, compiled) in due {
+            match schedules::run_due(&self.flow, &compiled, &events.batch, &mut step).await? {
+                Ok(()) => step.matched.push(events.claim),
+                Err(reason) => step.failed.push((events.claim, reason)),
             }
         }
         let notifications: u64 = step.batches.iter().map(|batch| u64::from(batch.count)).sum();
@@ -464,13 +477,13 @@ impl Matched {
         // Of a batch that is set aside nothing else is listed: all its rules fire when it is matched again.
         let matched: BTreeSet<EventBatchId> = step.matched.iter().map(|claim| claim.id).collect();
         step.firings.extend(left_out.firings.into_iter().filter(|firing| matched.contains(&firing.batch)));
-        report_failures(&compiled, &cut.failures);
+        report_failures(&compiled, &compiled.rules, &cut.failures);
         report_suppressed(&cut.suppressed);
         step.states.extend(cut.states.into_iter().map(|page| (name.clone(), page)));
         let limits = &compiled.application.limits;
         let notifications: u64 = cut.batches.iter().map(|cut| cut.notifications.count() as u64).sum();
         self.guard.spend(limits.throttle, notifications, now);
-        step.batches.extend(keep_busy(|| new_batches(&compiled, cut.batches, oldest, now)));
+        step.batches.extend(keep_busy(|| new_batches(&compiled, &compiled.rules, cut.batches, oldest, now)));
         Ok(())
     }
 
@@ -524,7 +537,7 @@ impl Matched {
                         let reason = "it made the matcher panic".to_owned();
                         return Err(RefireError::Failed { batch: batch.id, reason });
                     }
-                    step.batches = new_batches(&compiled, cut.batches, batch.accepted_at, now);
+                    step.batches = new_batches(&compiled, &compiled.rules, cut.batches, batch.accepted_at, now);
                     report_suppressed(&cut.suppressed);
                     step.states = cut.states.into_iter().map(|page| (firing.application.clone(), page)).collect();
                     done += 1;
@@ -720,7 +733,7 @@ struct Readable {
 type FailedQuery = (EventBatchId, RuleNumber, String);
 
 /// The fields that a batch was packed with; the inner error says why nobody can know.
-async fn event_fields(flow: &Flow, batch: &EventBatch) -> Result<Result<Fields, String>, StoreError> {
+pub(crate) async fn event_fields(flow: &Flow, batch: &EventBatch) -> Result<Result<Fields, String>, StoreError> {
     let Some(compiled) = flow.versions.get(&batch.application, batch.version).await? else {
         return Ok(Err(format!("version {} of the application `{}` is gone", batch.version, batch.application)));
     };
@@ -750,32 +763,34 @@ pub(crate) async fn forget(flow: &Flow, name: &Name) -> Result<(), StoreError> {
 }
 
 /// A rule that cannot be decided for an event is no match; that it happened must not stay unseen.
-fn report_failures(compiled: &Compiled, failures: &[RuleFailure]) {
+pub(crate) fn report_failures(compiled: &Compiled, rules: &RuleSet, failures: &[RuleFailure]) {
     for failure in failures {
-        let (application, rule) = (&compiled.application.name, compiled.rules.name(failure.rule));
+        let (application, rule) = (&compiled.application.name, rules.name(failure.rule));
         metrics::counter!("match_rule_failures_total").increment(failure.count);
         tracing::warn!(%application, %rule, count = failure.count, trouble = %failure.trouble, "a rule could not be decided");
     }
 }
 
-fn new_batches(
+/// Cut batches with their heads. The rules are those by which they were cut.
+pub(crate) fn new_batches(
     compiled: &Compiled,
+    rules: &RuleSet,
     cut: Vec<CutBatch>,
     accepted_at: Timestamp,
     now: Timestamp,
 ) -> Vec<NewNotificationBatch> {
     let capped = cap(cut, compiled.application.limits.notifications_per_event);
-    capped.into_iter().map(|(cut, beyond)| new_batch(compiled, cut, beyond, accepted_at, now)).collect()
+    capped.into_iter().map(|(cut, beyond)| new_batch(compiled, rules, cut, beyond, accepted_at, now)).collect()
 }
 
 fn new_batch(
     compiled: &Compiled,
+    rules: &RuleSet,
     cut: CutBatch,
     beyond: Option<String>,
     accepted_at: Timestamp,
     now: Timestamp,
 ) -> NewNotificationBatch {
-    let rules = &compiled.rules;
     let without_device = || cut.channel.is_none().then(|| "the subscriber has no active device".to_owned());
     let suspended = beyond.or_else(without_device);
     NewNotificationBatch {

@@ -22,6 +22,10 @@ pub struct PipelineOptions {
     pub receipts_chunk: usize,
     /// How long a disposition may wait to be recorded, in milliseconds. A crash sends again what was not recorded.
     pub receipts_delay_ms: u64,
+    /// Most subscriptions of a due rule that are in its index at the same time. A run of more is done in parts.
+    pub run_subscriptions: usize,
+    /// After so many notifications the rest of a run of a due rule waits for the next quantum.
+    pub run_notifications: usize,
     /// How often finished batches past their retention are looked for, in seconds.
     pub upkeep_seconds: u64,
     /// Batches that one step of retention removes, so that it never holds up the flow.
@@ -37,6 +41,8 @@ impl Default for PipelineOptions {
             in_flight_per_channel: 10_000,
             receipts_chunk: 512,
             receipts_delay_ms: 25,
+            run_subscriptions: 50_000,
+            run_notifications: 500_000,
             upkeep_seconds: 60,
             prune_batches: 200,
         }

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use tocsin_matching::{
     cut::{CutBatch, NotificationCutter, RuleFailure},
     join::join,
-    rule::{RuleNumber, RuleSet},
+    rule::{Memberships, RuleNumber, RuleSet},
     shard::{Shard, Subject, Watch},
     state::{Suppression, remembered::Remembered},
 };
@@ -136,7 +136,7 @@ struct Owner {
 
 /// One change of a shard.
 enum Change {
-    Put(IndexedSubscription),
+    Put(IndexedSubscription, Memberships),
     Remove(SubscriptionId),
 }
 
@@ -166,11 +166,16 @@ impl Shards {
         Ok(Shards { rules: rules.clone(), owners: owners.collect::<std::io::Result<_>>()? })
     }
 
+    /// The segments that its rules ask for as audiences.
+    pub fn audiences(&self) -> &[Name] {
+        self.rules.audiences()
+    }
+
     /// Puts a subscription on its shard, in place of the one of the same number. Those that cannot be matched are logged
     /// and left out. Blocks while the owner has too much to do.
-    pub fn put(&mut self, subscription: IndexedSubscription) -> Result<(), Gone> {
+    pub fn put(&mut self, subscription: IndexedSubscription, memberships: Memberships) -> Result<(), Gone> {
         let shard = place(subscription.subscriber, self.owners.len());
-        self.owners[shard].hold(Change::Put(subscription))
+        self.owners[shard].hold(Change::Put(subscription, memberships))
     }
 
     /// Removes a subscription, wherever it is.
@@ -309,12 +314,12 @@ impl Keeper {
     }
 
     fn change(&mut self, change: Change) {
-        let subscription = match change {
-            Change::Put(subscription) => subscription,
+        let (subscription, memberships) = match change {
+            Change::Put(subscription, memberships) => (subscription, memberships),
             Change::Remove(id) => return self.shard.remove(id),
         };
         let id = subscription.id;
-        let put = catch_unwind(AssertUnwindSafe(|| put(&mut self.shard, &subscription)));
+        let put = catch_unwind(AssertUnwindSafe(|| put(&mut self.shard, &subscription, memberships)));
         let put = put.unwrap_or_else(|_| {
             self.shard.remove(id);
             Err(Problem::at("", "it made the index panic"))
@@ -356,7 +361,7 @@ impl Keeper {
     }
 }
 
-fn put(shard: &mut Shard, subscription: &IndexedSubscription) -> Result<(), Problem> {
+fn put(shard: &mut Shard, subscription: &IndexedSubscription, memberships: Memberships) -> Result<(), Problem> {
     let subject = Subject {
         id: subscription.id,
         class: &subscription.class,
@@ -365,7 +370,7 @@ fn put(shard: &mut Shard, subscription: &IndexedSubscription) -> Result<(), Prob
         filter: subscription.terms.filter.as_ref(),
     };
     // It was checked when it was stored; a class that changed since may still make it unusable.
-    shard.put(subject).inspect_err(|_| shard.remove(subscription.id))
+    shard.put_member(subject, memberships).inspect_err(|_| shard.remove(subscription.id))
 }
 
 #[cfg(test)]
@@ -420,13 +425,13 @@ mod tests {
         let compiled = crate::compile_text(DEFINITION, 1, &|_| None).expect("it compiles");
         for count in [1, 2, 4] {
             let mut shards = Shards::start(&name("notes"), &compiled.rules, count).expect("threads");
-            (1..=100).for_each(|id| shards.put(above(id, 0)).expect("its owner lives"));
+            (1..=100).for_each(|id| shards.put(above(id, 0), Memberships::default()).expect("its owner lives"));
             shards.match_batches(&note(1, 5)).expect("its owner lives");
             (1..=50).for_each(|id| shards.remove(SubscriptionId(id)).expect("its owner lives"));
             shards.match_batches(&note(2, 5)).expect("its owner lives");
-            (51..=100).for_each(|id| shards.put(above(id, 9)).expect("its owner lives"));
+            (51..=100).for_each(|id| shards.put(above(id, 9), Memberships::default()).expect("its owner lives"));
             shards.match_batches(&note(3, 5)).expect("its owner lives");
-            (1..=10).for_each(|id| shards.put(above(id, 1)).expect("its owner lives"));
+            (1..=10).for_each(|id| shards.put(above(id, 1), Memberships::default()).expect("its owner lives"));
             let cut = shards.match_and_cut(note(4, 5)).expect("its owner lives");
             let of = |batch: u64| EventId { batch: EventBatchId(batch), ordinal: 0 };
             let expected = (1..=100).map(|id| (of(1), id));
@@ -442,9 +447,11 @@ mod tests {
     fn what_cannot_be_matched_is_left_out() {
         let compiled = crate::compile_text(DEFINITION, 1, &|_| None).expect("it compiles");
         let mut shards = Shards::start(&name("notes"), &compiled.rules, 2).expect("threads");
-        shards.put(above(1, 0)).expect("its owner lives");
-        shards.put(above(2, 0)).expect("its owner lives");
-        shards.put(IndexedSubscription { class: name("gone"), ..above(1, 0) }).expect("its owner lives");
+        shards.put(above(1, 0), Memberships::default()).expect("its owner lives");
+        shards.put(above(2, 0), Memberships::default()).expect("its owner lives");
+        shards
+            .put(IndexedSubscription { class: name("gone"), ..above(1, 0) }, Memberships::default())
+            .expect("its owner lives");
         assert_eq!(told(&shards.match_and_cut(note(1, 5)).expect("its owner lives")).len(), 1);
     }
 

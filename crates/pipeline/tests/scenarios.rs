@@ -54,6 +54,37 @@ async fn those_who_care_are_told_in_their_language() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_audience_is_who_belongs_to_it_when_the_event_comes() {
+    let definition = QUAKES.replace("notify: alert,", "notify: alert, audience: vip,");
+    check(
+        &definition,
+        r#"08:00 subscriber alice email=alice@example.org @tier=gold
+           08:00 subscriber bob email=bob@example.org @tier=silver
+           08:00 subscribe alice nearby
+           08:00 subscribe bob nearby
+           08:05 event quake {"magnitude": 6, "place": "Bern"}
+           08:10 segment vip (tier=gold)
+           08:10 event quake {"magnitude": 6, "place": "Kobe"}
+           08:20 subscriber bob email=bob@example.org @tier=Gold
+           08:20 event quake {"magnitude": 6, "place": "Lima"}
+           08:30 segment vip (&(tier=gold)(locale=de*))
+           08:30 event quake {"magnitude": 6, "place": "Rome"}
+           08:40 subscriber alice email=alice@example.org @tier=gold locale=de-AT
+           08:40 crash
+           08:40 event quake {"magnitude": 6, "place": "Oslo"}
+           08:50 subscriber alice email=alice@example.org locale=de-AT
+           08:50 event quake {"magnitude": 6, "place": "Cork"}"#,
+        expect![[r#"
+            08:10:00 email alice@example.org n-1-0: Kobe 6.0 (from 5.0) -> delivered
+            08:20:00 email alice@example.org n-2-0: Lima 6.0 (from 5.0) -> delivered
+            08:20:00 email bob@example.org n-2-1: Lima 6.0 (from 5.0) -> delivered
+            08:40:00 crash
+            08:40:00 email alice@example.org n-3-0: Beben Oslo 6.0 -> delivered"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn each_retry_counts_from_the_attempt_before_and_the_last_suspends() {
     check(
         QUAKES,
@@ -508,6 +539,77 @@ async fn a_query_tells_of_a_batch_as_a_whole_and_sees_each_change() {
     .await;
 }
 
+/// A predicate and a query that say the same must tell the same, whatever changes between the batches.
+#[tokio::test(start_paused = true)]
+async fn a_query_and_a_predicate_agree_on_every_shard() {
+    const RULES: &str = r#"
+  by_predicate:
+    on: trade
+    subscription: watch
+    notify: told
+    when: event.symbol == sub.symbol && event.price >= sub.least
+    with: { by: "'predicate'" }
+  by_query:
+    on: trade
+    subscription: watch
+    notify: told
+    sql: |
+      SELECT _event, _subscription, 'query' AS by
+      FROM events e JOIN watch w ON w.symbol = e.symbol AND w.least <= e.price
+"#;
+    const TOLD: &str = r#"
+  told:
+    fields: { by: string, symbol: string, price: number }
+    content: { templates: { base: { subject: "{{ by }} {{ symbol }} {{ price }}" } } }
+"#;
+    let definition = SHOP
+        .replace("\nrules:\n", &format!("\nrules:{RULES}"))
+        .replace("\nnotifications:\n", &format!("\nnotifications:{TOLD}"))
+        .replace("    notify: summary\n", "    notify: summary\n    enabled: false\n");
+    let seed = std::env::var("TOCSIN_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
+    println!("TOCSIN_SEED={seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut script: Vec<String> =
+        (0..6).map(|who| format!("08:00 subscriber p{who} email=p{who}@example.org")).collect();
+    for minute in 0..120 {
+        let time = format!("{:02}:{:02}", 9 + minute / 60, minute % 60);
+        let who = random.u8(..6);
+        let symbols = ["AB", "CD", "EF"];
+        let symbol = symbols[random.usize(..3)];
+        let act = match random.u8(..12) {
+            0..=3 => format!(r#"subscribe p{who} watch {{"symbol": "{symbol}", "least": {}}}"#, random.u8(..9)),
+            4 => format!("unsubscribe p{who}"),
+            5 => format!("disable p{who}"),
+            6 => format!("enable p{who}"),
+            7 if random.u8(..4) == 0 => "crash".to_owned(),
+            _ => {
+                let events = (0..=random.u8(..3)).map(|_| {
+                    let symbol = symbols[random.usize(..3)];
+                    format!(r#"{{"symbol": "{symbol}", "price": {}}}"#, random.u8(..9))
+                });
+                format!("event trade {}", events.collect::<Vec<_>>().join(" "))
+            }
+        };
+        script.push(format!("{time} {act}"));
+    }
+    let options = PipelineOptions { match_shards: 4, ..PipelineOptions::default() };
+    let transcript = Scenario::with(&[&definition], options).await.run(&script.join("\n")).await;
+    let told_by = |by: &str| {
+        let lines = transcript.lines().filter(|line| line.contains(&format!(": {by} ")));
+        let mut told: Vec<String> = lines
+            .map(|line| {
+                let words: Vec<&str> = line.split_whitespace().filter(|word| !word.starts_with("n-")).collect();
+                words.join(" ").replace(by, "")
+            })
+            .collect();
+        told.sort();
+        told
+    };
+    assert_eq!(told_by("predicate"), told_by("query"), "{transcript}");
+    assert!(!told_by("query").is_empty(), "{transcript}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_query_that_fails_harms_no_other_rule_and_is_listed() {
     let broken = SHOP.replace("count(*) AS trades", "count(*) AS trades, json(e.symbol) AS symbol").replace(
@@ -538,4 +640,30 @@ async fn a_query_that_fails_harms_no_other_rule_and_is_listed() {
         ]
     "#]]
     .assert_debug_eq(&told);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_example_of_meters_adds_up_and_spares_who_is_away() {
+    let query = serde_json::to_string(include_str!("../../../examples/meters/over-budget.sql")).expect("JSON");
+    let definition = include_str!("../../../examples/meters/application.yaml");
+    let definition = definition.replace("{file: over-budget.sql}", &query);
+    check(
+        &definition,
+        r#"08:00 subscriber ann email=ann@example.org
+           08:00 subscriber ben email=ben@example.org
+           08:00 subscribe ann budget {"building": "north", "kwh": 10}
+           08:00 subscribe ben budget {"building": "north", "kwh": 20}
+           09:00 event reading {"building": "north", "meter": "n1", "kwh": 5} {"building": "north", "meter": "n2", "kwh": 7.5} {"building": "south", "meter": "s1", "kwh": 99}
+           10:00 event reading {"building": "north", "meter": "n1", "kwh": 15} {"building": "north", "meter": "n2", "kwh": 8}
+           10:30 subscribe ann away {"building": "north"}
+           11:00 event reading {"building": "north", "meter": "n1", "kwh": 30}
+           12:00 report"#,
+        expect![[r#"
+            09:00:00 email ann@example.org n-1-0: north used 12.5 kWh of 10.0 -> delivered
+            10:00:00 email ann@example.org n-2-0: north used 23.0 kWh of 10.0 -> delivered
+            10:00:00 email ben@example.org n-2-1: north used 23.0 kWh of 20.0 -> delivered
+            11:00:00 email ben@example.org n-3-0: north used 30.0 kWh of 20.0 -> delivered
+            12:00:00 events 6 notifications 4 open 0 suspended 0"#]],
+    )
+    .await;
 }

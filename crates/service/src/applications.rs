@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use tocsin_model::{
+    application::Application,
     definition::{self, Difference},
     id::Name,
     problem::Problem,
@@ -140,7 +141,12 @@ impl Service {
     pub async fn check_application(&self, caller: &Caller, text: String) -> Result<Checked, ServiceError> {
         caller.needs(Scope::ApplicationsRead)?;
         Ok(match self.compile(text, 0).await {
-            Ok(compiled) => Checked { problems: Vec::new(), warnings: compiled.warnings(), rules: compiled.explain() },
+            Ok(compiled) => match self.missing_audiences(&compiled.application).await? {
+                problems if problems.is_empty() => {
+                    Checked { problems, warnings: compiled.warnings(), rules: compiled.explain() }
+                }
+                problems => Checked { problems, ..Checked::default() },
+            },
             Err(problems) => Checked { problems, ..Checked::default() },
         })
     }
@@ -174,6 +180,10 @@ impl Service {
         if compiled.application.name != *name {
             let message = format!("is `{}`, but `{name}` is to be applied", compiled.application.name);
             return Err(ServiceError::invalid("application", message));
+        }
+        let problems = self.missing_audiences(&compiled.application).await?;
+        if !problems.is_empty() {
+            return Err(ServiceError::Invalid(problems));
         }
         let warnings = compiled.warnings();
         let unchanged = current.as_ref().is_some_and(|current| current.text == text);
@@ -259,6 +269,20 @@ impl Service {
 
     pub(crate) fn running(&self, name: &Name) -> Result<Arc<Compiled>, ServiceError> {
         self.pipeline.application(name).ok_or_else(|| ServiceError::no_application(name))
+    }
+
+    /// Audiences that are no segments.
+    async fn missing_audiences(&self, application: &Application) -> Result<Vec<Problem>, ServiceError> {
+        let mut problems = Vec::new();
+        for (rule, segment) in application.rules.iter().filter_map(|(name, rule)| Some((name, rule.audience.as_ref()?)))
+        {
+            if self.records.segment(segment).await?.is_none() {
+                let message = format!("names the segment `{segment}`, which does not exist");
+                let hint = format!("store it first: tocsin segments put {segment} FILTER");
+                problems.push(Problem::at(format!("rules.{rule}.audience"), message).hint(hint));
+            }
+        }
+        Ok(problems)
     }
 
     async fn current(&self, name: &Name) -> Result<Option<ApplicationVersion>, ServiceError> {

@@ -33,6 +33,14 @@ pub enum ServiceError {
     /// Something of this name exists already.
     #[error("{0} already exists")]
     Taken(String),
+    /// Something else needs it: change that first.
+    #[error("{what} is used by {by}")]
+    InUse {
+        /// What.
+        what: String,
+        /// By what.
+        by: String,
+    },
     /// It has changed since the revision that the caller saw: read it again.
     #[error("{0} has changed in the meantime")]
     Changed(String),

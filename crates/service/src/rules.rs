@@ -9,23 +9,29 @@ use std::{
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tocsin_matching::{
     datum::Trouble,
     oracle::Witness,
-    rule::{RuleNumber, RuleSet},
-    shard::{MatchSink, Run, Shard, Subject, Watch},
+    rule::{Memberships, RuleNumber, RuleSet},
+    shard::{MatchSink, Run, Shard, Subject, Told, Watch},
 };
 use tocsin_model::{
-    application::{Application, ContentTemplates, NotificationClass, Rule, RuleState, TemplateEngine},
+    application::{Application, ContentTemplates, NotificationClass, Rule, RuleState, TemplateEngine, api_source},
+    event::{EventBatch, EventPacker},
     field::{Fields, Row},
-    id::{EventBatchId, EventId, Name, SubscriptionId},
+    id::{ChangeSequence, EventBatchId, EventId, Name, SubscriberNumber, SubscriptionId},
     problem::{Problem, closest},
+    subscription::Terms,
     time::Timestamp,
 };
-use tocsin_pipeline::Compiled;
-use tocsin_store::records::IndexedSubscription;
+use tocsin_pipeline::{Compiled, compile::check_queries};
+use tocsin_store::{
+    queries::{QueryMatch, QuerySet, QueryTables},
+    records::IndexedSubscription,
+};
 use utoipa::ToSchema;
 
 /// What a rule says of one event and subscription.
@@ -151,6 +157,8 @@ struct Sample {
 struct Tested {
     application: Name,
     rules: Arc<RuleSet>,
+    /// Its query, if it has one.
+    queries: Arc<QuerySet>,
     rule: RuleNumber,
     on: Name,
     class: Name,
@@ -180,18 +188,31 @@ impl Service {
         let tested = tested(&compiled, draft.rule.as_ref())?;
         let samples = self.samples(&tested, &draft).await?;
         let explanation = tested.rules.explain().into_iter().next();
-        let explanation = explanation.ok_or_else(|| ServiceError::Missing("the rule".to_owned()))?;
+        let mut explanation = explanation.ok_or_else(|| ServiceError::Missing("the rule".to_owned()))?;
+        if let Some((plan, warnings)) = tested.queries.plan(&explanation.rule) {
+            explanation.query = plan.to_vec();
+            explanation.warnings.extend_from_slice(warnings);
+        }
         let Some(subject) = &draft.subscription else {
             let limit = bounded("subscriptions", draft.subscriptions, SUBSCRIPTIONS_USUAL, 1, SUBSCRIPTIONS_MAX)?;
             let shown = bounded("show", draft.show, SHOWN_USUAL, 0, SHOWN_MAX)?;
-            let (shard, unusable, all) = self.test_shard(&tested, limit).await?;
-            let tried = Some(shard.len());
-            let find = move || who_matches(shard, &tested, samples, shown);
+            let (index, unusable, all) = self.test_index(&tested, limit).await?;
+            let tried = Some(index.shard.len());
+            let now = self.clock.now();
+            let find = move || who_matches(index, &tested, samples, shown, now);
             let events = tokio::task::spawn_blocking(find).await;
             let events = events.map_err(|error| ServiceError::Unavailable(error.into()))?;
             return Ok(RuleTest { explanation, tried, all, unusable, events });
         };
         let witness = self.witness(&compiled, &tested, subject).await?;
+        if !tested.queries.is_empty() {
+            let (index, unusable, all) = self.test_index(&tested, SUBSCRIPTIONS_USUAL).await?;
+            let now = self.clock.now();
+            let find = move || try_query(index, &tested, samples, &witness, now);
+            let events = tokio::task::spawn_blocking(find).await;
+            let events = events.map_err(|error| ServiceError::Unavailable(error.into()))?;
+            return Ok(RuleTest { explanation, tried: None, all, unusable, events });
+        }
         let events = samples.into_iter().map(|sample| {
             let trial = tested.rules.try_rule(tested.rule, &sample.row, &witness);
             TestedEvent {
@@ -264,21 +285,31 @@ impl Service {
 
     /// An index over the enabled subscriptions of the class, up to `limit`; how many could not be put, and whether these
     /// were all.
-    async fn test_shard(&self, tested: &Tested, limit: usize) -> Result<(Shard, usize, bool), ServiceError> {
+    async fn test_index(&self, tested: &Tested, limit: usize) -> Result<(TestIndex, usize, bool), ServiceError> {
         let mut shard = Shard::new(tested.rules.clone());
+        let mut tables = QueryTables::open(tested.queries.clone())?.map(Mutex::new);
         let (mut after, mut unusable) = (None, 0);
         loop {
             let page = self.records.indexed_subscriptions(&tested.application, after, PAGE).await?;
             let full = page.len() == PAGE;
             after = page.last().map(|subscription| subscription.id);
-            for subscription in page.iter().filter(|subscription| subscription.class == tested.class) {
-                if shard.len() + unusable >= limit {
-                    return Ok((shard, unusable, false));
+            let subscribers: Vec<_> = page.iter().map(|subscription| subscription.subscriber).collect();
+            let memberships = self.memberships(tested, &subscribers).await?;
+            for (subscription, memberships) in page.iter().zip(memberships) {
+                if subscription.class == tested.class && shard.len() + unusable >= limit {
+                    return Ok((TestIndex { shard, tables }, unusable, false));
                 }
-                unusable += usize::from(shard.put(subject(subscription)).is_err());
+                // A query may look at other classes as well.
+                if let Some(tables) = &mut tables {
+                    tables.get_mut().put(subscription);
+                }
+                if subscription.class != tested.class {
+                    continue;
+                }
+                unusable += usize::from(shard.put_member(subject(subscription), memberships).is_err());
             }
             if !full {
-                return Ok((shard, unusable, true));
+                return Ok((TestIndex { shard, tables }, unusable, true));
             }
             tokio::task::yield_now().await;
         }
@@ -307,7 +338,9 @@ impl Service {
                 );
                 return Err(ServiceError::invalid("subscription", message));
             }
-            return read(id, &stored.values, stored.terms.filter.as_ref());
+            let witness = read(id, &stored.values, stored.terms.filter.as_ref())?;
+            let memberships = self.memberships(tested, &[stored.subscriber_number]).await?;
+            return Ok(Witness { memberships: memberships.first().copied().unwrap_or_default(), ..witness });
         }
         let draft: SubjectDraft = serde_json::from_value(subject.clone()).map_err(|error| {
             let problem = Problem::at("subscription", error.to_string());
@@ -320,7 +353,22 @@ impl Service {
             let below = |problem: Problem| Problem { path: below("subscription", &problem.path), ..problem };
             ServiceError::Invalid(problems.into_iter().map(below).collect())
         })?;
-        read(SubscriptionId(0), &values, filter.as_ref())
+        // It is nobody's, so nobody's attributes can speak against it.
+        Ok(Witness { memberships: Memberships::ALL, ..read(SubscriptionId(0), &values, filter.as_ref())? })
+    }
+
+    /// To which audiences of the tested rule subscribers belong.
+    async fn memberships(
+        &self,
+        tested: &Tested,
+        subscribers: &[SubscriberNumber],
+    ) -> Result<Vec<Memberships>, ServiceError> {
+        let audiences = tested.rules.audiences();
+        if audiences.is_empty() {
+            return Ok(vec![Memberships::default(); subscribers.len()]);
+        }
+        let now = ChangeSequence(u64::MAX);
+        Ok(self.records.memberships(audiences, subscribers, now).await?.into_iter().map(Memberships).collect())
     }
 }
 
@@ -376,15 +424,12 @@ fn tested(compiled: &Compiled, rule: Option<&serde_json::Value>) -> Result<Teste
             ]));
         }
     };
-    if rule.sql.is_some() {
-        let problem = Problem::at(path, "is a query, which is run over whole event batches");
-        return Err(ServiceError::Invalid(vec![problem.hint("try its `SELECT` on a copy of the application")]));
-    }
     let (on, class, time) = (rule.on.clone(), rule.subscription.clone(), rule.timeout);
     // Who matches is asked, not who was told of it before.
     rule.state = RuleState::default();
     application.rules.insert(name.clone(), rule);
-    let rules = RuleSet::compile(&application).map_err(|problems| {
+    let (queries, _) = check_queries(&application);
+    let rules = RuleSet::compile_with_queries(&application, &|rule| queries.columns(rule)).map_err(|problems| {
         let prefix = format!("rules.{name}.");
         let relative = |problem: Problem| Problem {
             path: below(&path, problem.path.strip_prefix(&prefix).unwrap_or(&problem.path)),
@@ -394,11 +439,83 @@ fn tested(compiled: &Compiled, rule: Option<&serde_json::Value>) -> Result<Teste
     })?;
     let rule = rules.number(name.as_str()).ok_or_else(|| ServiceError::Missing(format!("the rule `{name}`")))?;
     let fields = application.events[&on].fields.clone();
-    Ok(Tested { application: application.name, rules: Arc::new(rules), rule, on, class, fields, time })
+    let (rules, queries) = (Arc::new(rules), Arc::new(queries));
+    Ok(Tested { application: application.name, rules, queries, rule, on, class, fields, time })
+}
+
+/// The subscriptions on which a rule is tried.
+struct TestIndex {
+    shard: Shard,
+    /// The same for its query. The lock is for a task that moves from thread to thread.
+    tables: Option<Mutex<QueryTables>>,
+}
+
+impl TestIndex {
+    /// Runs the rule's query over the events as one batch, accepted now. No matches if there is no query.
+    fn query(&mut self, tested: &Tested, rows: &[Row], now: Timestamp) -> Result<Vec<QueryMatch>, String> {
+        let Some(tables) = &mut self.tables else { return Ok(Vec::new()) };
+        let mut packer = EventPacker::new(tested.fields.clone());
+        rows.iter().for_each(|row| packer.push(row));
+        let batch = EventBatch {
+            id: EventBatchId(0),
+            application: tested.application.clone(),
+            version: 0,
+            class: tested.on.clone(),
+            source: api_source(),
+            received_at: now,
+            accepted_at: now,
+            sees: None,
+            events: packer.finish(),
+        };
+        let firings = tables.get_mut().run(&batch, &tested.fields, |_| true);
+        let firings = firings.map_err(|damaged| damaged.to_string())?;
+        firings.into_iter().next().map_or_else(|| Ok(Vec::new()), |firing| firing.outcome)
+    }
+}
+
+/// Runs a query over the samples, and tells of each whether it gives this subscription.
+fn try_query(
+    mut index: TestIndex,
+    tested: &Tested,
+    samples: Vec<Sample>,
+    witness: &Witness,
+    now: Timestamp,
+) -> Vec<TestedEvent> {
+    let fields = tested.rules.class_fields(&tested.class);
+    if let (Some(tables), Some(fields)) = (&mut index.tables, fields) {
+        // One that is not stored, or disabled, is tried as if it were.
+        tables.get_mut().put(&IndexedSubscription {
+            id: witness.id,
+            subscriber: SubscriberNumber(0),
+            class: witness.class.clone(),
+            values: fields.to_json(&witness.row).into(),
+            terms: Terms::default(),
+            created_at: now,
+            channel: None,
+        });
+    }
+    let (ids, rows): (Vec<Option<EventId>>, Vec<Row>) =
+        samples.into_iter().map(|sample| (sample.id, sample.row)).unzip();
+    let found = index.query(tested, &rows, now);
+    let event = |(ordinal, (id, row)): (u32, (Option<EventId>, &Row))| {
+        let given = found
+            .as_ref()
+            .map_err(String::clone)
+            .map(|found| found.iter().any(|found| found.event == ordinal && found.subscription == witness.id));
+        let trial = tested.rules.try_queried(tested.rule, row, witness, given);
+        TestedEvent { event: id, matches: u64::from(trial.matches), trial: Some(trial), ..TestedEvent::default() }
+    };
+    (0..).zip(ids.into_iter().zip(&rows)).map(event).collect()
 }
 
 /// Matches the samples, and gives what was found for each.
-fn who_matches(mut shard: Shard, tested: &Tested, samples: Vec<Sample>, shown: usize) -> Vec<TestedEvent> {
+fn who_matches(
+    mut index: TestIndex,
+    tested: &Tested,
+    samples: Vec<Sample>,
+    shown: usize,
+    now: Timestamp,
+) -> Vec<TestedEvent> {
     let (ids, rows): (Vec<Option<EventId>>, Vec<Row>) =
         samples.into_iter().map(|sample| (sample.id, sample.row)).unzip();
     let events = ids.into_iter().map(|event| TestedEvent { event, ..TestedEvent::default() }).collect();
@@ -406,7 +523,21 @@ fn who_matches(mut shard: Shard, tested: &Tested, samples: Vec<Sample>, shown: u
     let began = Instant::now();
     let clock = move || began.elapsed();
     let watch = Watch { clock: Some(&clock), ..Watch::default() };
-    shard.match_rows((EventBatchId(0), Timestamp(0)), &tested.on, &rows, watch, &mut found);
+    index.shard.match_rows((EventBatchId(0), Timestamp(0)), &tested.on, &rows, watch, &mut found);
+    match index.query(tested, &rows, now) {
+        Ok(matches) => {
+            let told = matches.iter().map(|found| Told {
+                event_ordinal: found.event,
+                subscription: found.subscription,
+                given: &found.values,
+            });
+            index.shard.tell((EventBatchId(0), Timestamp(0)), tested.rule, &rows, told, &mut found);
+        }
+        Err(reason) => {
+            found.events.iter_mut().for_each(|event| event.failures.push(reason.clone()));
+            return found.events;
+        }
+    }
     if let Some(late) = found.events.iter().position(|event| !event.failures.is_empty())
         && began.elapsed() > tested.time
     {

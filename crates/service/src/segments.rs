@@ -254,10 +254,10 @@ impl Service {
         Ok((stored.into(), present.is_none()))
     }
 
-    /// Removes a segment.
+    /// Removes a segment that is nobody's audience.
     ///
     /// # Errors
-    /// There is none, or it has another revision than expected.
+    /// There is none, it has another revision than expected, or a rule of an application that runs tells it.
     pub async fn remove_segment(
         &self,
         caller: &Caller,
@@ -265,6 +265,16 @@ impl Service {
         revision: Option<u64>,
     ) -> Result<(), ServiceError> {
         caller.needs(Scope::SubscribersWrite)?;
+        // No application comes to use it meanwhile.
+        let _one_at_a_time = self.applying.lock().await;
+        for version in self.records.applications().await? {
+            let Some(running) = self.pipeline.application(&version.name) else { continue };
+            let rules = &running.application.rules;
+            if let Some((rule, _)) = rules.iter().find(|(_, rule)| rule.audience.as_ref() == Some(name)) {
+                let what = format!("the segment `{name}`");
+                return Err(ServiceError::InUse { what, by: format!("the rule `{rule}` of `{}`", version.name) });
+            }
+        }
         let expect = revision.map_or(Expect::Present, Expect::Revision);
         Ok(self.records.remove_segment(name, expect, self.clock.now()).await?)
     }

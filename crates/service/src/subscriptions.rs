@@ -11,7 +11,6 @@ use tocsin_model::{
     filter::{Dialect, Filter},
     id::{Name, SubscriberId, SubscriptionId},
     problem::Problem,
-    schedule::Schedule,
     subscription::{Subscription, Terms},
     time::Timestamp,
 };
@@ -344,13 +343,7 @@ fn check_schedule(draft: Option<ScheduleDraft>, class: &Class) -> Result<Option<
         }
         (Some(draft), _) => draft,
     };
-    let schedule = match draft {
-        ScheduleDraft::Text(text) => Schedule::parse_floating(&text),
-        ScheduleDraft::Fields(ScheduleFields { start, time_zone: Some(zone), rule }) => {
-            Schedule::new(&start, &zone, rule.as_deref())
-        }
-        ScheduleDraft::Fields(fields) => Schedule::floating(&fields.start, fields.rule.as_deref()),
-    };
+    let schedule = draft.read();
     let below = |problem: Problem| {
         let path = if problem.path.is_empty() { "schedule".to_owned() } else { format!("schedule.{}", problem.path) };
         Problem { path, ..problem }
@@ -556,7 +549,7 @@ impl Service {
         Class::of(&compiled, class).map_err(|problem| ServiceError::Invalid(vec![problem]))
     }
 
-    async fn find_subscription(&self, id: SubscriptionId) -> Result<Subscription, ServiceError> {
+    pub(crate) async fn find_subscription(&self, id: SubscriptionId) -> Result<Subscription, ServiceError> {
         self.records.subscription(id).await?.ok_or_else(|| ServiceError::Missing(format!("the subscription `{id}`")))
     }
 }

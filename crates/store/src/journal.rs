@@ -306,6 +306,9 @@ impl Step {
     }
 }
 
+/// How much earlier [`Journal::place_at`] looks, since clocks may go back a little.
+pub(crate) const CLOCK_LEEWAY: Duration = Duration::from_secs(1);
+
 /// What an operator's word adds to the attempts at a suspended notification: it closes it.
 pub(crate) fn ended(suspension: &Suspension, ordinal: u32, now: Timestamp) -> Attempt {
     Attempt {
@@ -507,6 +510,10 @@ pub trait Journal: Send + Sync + 'static {
         bytes: usize,
     ) -> Result<EventPage, StoreError>;
 
+    /// A place in the log before which nothing was accepted at this time or later, and not long before it. It relies on
+    /// clocks that do not go back by more than a second.
+    async fn place_at(&self, time: Timestamp) -> Result<EventBatchId, StoreError>;
+
     /// Stores how far schedules have come. With `due`, that event batch is accepted in the same commit, and the next runs
     /// of these schedules begin after it: their `after` is set to it. Gives its number.
     ///
@@ -525,6 +532,10 @@ pub trait Journal: Send + Sync + 'static {
         after: Option<&ScheduleKey>,
         limit: usize,
     ) -> Result<Vec<ScheduleRun>, StoreError>;
+
+    /// How far one schedule has come, if it is known.
+    async fn schedule_run(&self, application: &Name, schedule: &ScheduleKey)
+    -> Result<Option<ScheduleRun>, StoreError>;
 
     /// Forgets how far a schedule has come, because nobody follows it any more.
     async fn forget_schedule(&self, application: &Name, schedule: &ScheduleKey) -> Result<(), StoreError>;

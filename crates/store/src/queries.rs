@@ -33,7 +33,7 @@ pub use functions::HostFunction;
 pub use tables::{MATCH_BYTES_MAX, MATCHES_MAX, QueryFiring, QueryMatch, QueryTables};
 
 use guard::Guarded;
-use schema::{CHANNEL, CREATED_AT, EVENT, EVENTS, SUBSCRIPTION, TablePlan};
+use schema::{CHANNEL, CREATED_AT, EVENT, EVENTS, SUBSCRIBER, SUBSCRIPTION, TablePlan};
 
 /// How long preparing one query may take.
 const PREPARING_MAX: Duration = Duration::from_secs(2);
@@ -406,7 +406,7 @@ fn hint(message: &str, application: &Application, event: &Fields) -> Option<Stri
         let column = column.rsplit('.').next().unwrap_or(column);
         let fields = application.subscriptions.values().map(|class| &class.fields).chain([event]);
         let names = fields.flat_map(|fields| fields.iter().map(|field| field.name.as_str()));
-        let known = names.chain([EVENT, SUBSCRIPTION, CHANNEL, CREATED_AT]);
+        let known = names.chain([EVENT, SUBSCRIPTION, SUBSCRIBER, CHANNEL, CREATED_AT]);
         return closest(column, known).map(|meant| format!("did you mean `{meant}`?"));
     }
     None

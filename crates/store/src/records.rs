@@ -6,7 +6,8 @@ use std::{collections::BTreeMap, ops::RangeInclusive};
 use async_trait::async_trait;
 use tocsin_model::{
     id::{ChangeSequence, Name, SubscriberId, SubscriberNumber, SubscriptionId},
-    ldap::LdapFilter,
+    ldap::{Entry, LdapFilter},
+    schedule::{MissedPolicy, Schedule},
     segment::Segment,
     subscriber::{Device, DeviceState, Profile, Subscriber},
     subscription::{Subscription, Terms},
@@ -211,7 +212,8 @@ pub enum Changed {
     Application(Name),
     /// A subscriber or one of its devices changed in a way that may matter to its subscriptions, or is gone.
     ///
-    /// What matters is whether it is enabled, and which of its devices are active on which channels.
+    /// What matters is whether it is enabled, which of its devices are active on which channels, and for subscriptions with
+    /// schedules its time zone.
     Subscriber(SubscriberNumber),
     /// Subscriptions with numbers from the first to the last were made, changed or removed.
     Subscriptions(SubscriptionId, SubscriptionId),
@@ -219,6 +221,9 @@ pub enum Changed {
     ApiKey,
     /// A segment was made, changed or removed.
     Segment(Name),
+    /// What segments ask of a subscriber changed, beside what [`Changed::Subscriber`] tells; or it is gone. Told while there
+    /// are segments.
+    Profile(SubscriberNumber),
 }
 
 /// A subscription as the match index wants it: only those that may fire.
@@ -239,6 +244,31 @@ pub struct IndexedSubscription {
     /// The channel of the device that is told: the subscription's own device, else the subscriber's first active one by
     /// name. `None` if there is none that is active.
     pub channel: Option<Name>,
+}
+
+/// A schedule that subscriptions of a class follow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FollowedSchedule {
+    /// Its number. Later ones have higher numbers, and none is used twice.
+    pub number: u64,
+    /// The class.
+    pub class: Name,
+    /// The canonical text of a [`Schedule`], with a zone: that of the subscriber where the subscription names none.
+    pub schedule: Box<str>,
+    /// When the first of them came to it.
+    pub made_at: Timestamp,
+}
+
+/// A subscription that follows a schedule.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ScheduledSubscription {
+    /// The subscription.
+    pub subscription: IndexedSubscription,
+    /// Since when it follows it. Events that were accepted before are not its: it did not exist, was disabled, or was told
+    /// of them when its schedule before was due.
+    pub since: Timestamp,
+    /// The change by which it came to this schedule.
+    pub joined: ChangeSequence,
 }
 
 /// Whom a notification goes to: everything that formatting and sending need to know.
@@ -352,6 +382,18 @@ pub trait Records: Send + Sync + 'static {
     async fn segments(&self, after: Option<&Name>, limit: usize) -> Result<Vec<Segment>, StoreError>;
     /// Removes a segment.
     async fn remove_segment(&self, name: &Name, expect: Expect, now: Timestamp) -> Result<(), StoreError>;
+    /// To which of up to 64 segments subscribers belonged at a place of the change feed that was the newest once; a later
+    /// place is the present. For each subscriber a bit for each segment, the first the lowest. Nobody belongs to a segment
+    /// that was not there.
+    ///
+    /// # Errors
+    /// `Missing` if changes after `at` are not kept any more.
+    async fn memberships(
+        &self,
+        segments: &[Name],
+        subscribers: &[SubscriberNumber],
+        at: ChangeSequence,
+    ) -> Result<Vec<u64>, StoreError>;
     /// Looks for those who meet a filter, after `after`, up to a bound. Its cost grows with those looked at.
     async fn survey(
         &self,
@@ -423,6 +465,31 @@ pub trait Records: Send + Sync + 'static {
     ) -> Result<Vec<SubscriptionId>, StoreError>;
     /// Whom notifications go to, in the order asked; `None` for a subscription that is gone.
     async fn recipients(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<Option<Recipient>>, StoreError>;
+
+    // Schedules
+
+    /// The schedules that subscriptions of an application follow, in the order of their numbers, after the number `after`,
+    /// up to `limit`. Some may have no follower left.
+    async fn schedules(
+        &self,
+        application: &Name,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<FollowedSchedule>, StoreError>;
+    /// The enabled subscriptions of a class that follow a schedule, with numbers after `after`, up to `limit`. A short
+    /// answer means the end.
+    async fn scheduled_subscriptions(
+        &self,
+        application: &Name,
+        class: &Name,
+        schedule: &str,
+        after: Option<SubscriptionId>,
+        limit: usize,
+    ) -> Result<Vec<ScheduledSubscription>, StoreError>;
+    /// The schedule that a subscription follows, with its zone, and since when.
+    async fn schedule_of(&self, id: SubscriptionId) -> Result<Option<(Box<str>, Timestamp)>, StoreError>;
+    /// Forgets a schedule if nobody follows it, enabled or not. Gives whether it is gone: the feed tells when it is back.
+    async fn forget_schedule(&self, application: &Name, class: &Name, schedule: &str) -> Result<bool, StoreError>;
 
     // The change feed
 
@@ -516,6 +583,56 @@ pub(crate) fn reach(profile: &Profile, devices: &BTreeMap<Name, Device>) -> Opti
         let active = devices.iter().filter(|(_, device)| device.state == DeviceState::Active);
         active.map(|(name, device)| (name.clone(), device.channel.clone())).collect()
     })
+}
+
+/// A subscriber as segments saw it, beside its channels, before a change.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+pub(crate) struct ProfileImage {
+    pub id: SubscriberId,
+    pub created_at: Timestamp,
+    pub profile: Profile,
+}
+
+impl ProfileImage {
+    pub fn of(subscriber: &Subscriber) -> ProfileImage {
+        ProfileImage {
+            id: subscriber.id.clone(),
+            created_at: subscriber.created_at,
+            profile: subscriber.profile.clone(),
+        }
+    }
+
+    /// A bit for each filter that it meets, with the channels by which it could be told; `None` if it was disabled.
+    pub fn memberships(&self, filters: &[Option<LdapFilter>], reach: Option<Vec<&Name>>) -> u64 {
+        let profile = Profile { enabled: reach.is_some(), ..self.profile.clone() };
+        let channels = reach.unwrap_or_default();
+        let entry = Entry { id: &self.id, profile: &profile, channels, created_at: self.created_at };
+        let bit = |(at, filter): (usize, &Option<LdapFilter>)| {
+            u64::from(filter.as_ref().is_some_and(|filter| filter.matches(&entry))) << at
+        };
+        filters.iter().take(64).enumerate().map(bit).sum()
+    }
+}
+
+/// Reads the filter of a segment. It was read before it was stored; if it cannot be read any more, nobody meets it.
+pub(crate) fn read_filter(segment: &Name, text: &str) -> Option<LdapFilter> {
+    LdapFilter::parse(text)
+        .inspect_err(|problems| tracing::error!(%segment, ?problems, "the filter of a segment cannot be read"))
+        .ok()
+}
+
+/// The schedule that decides when a subscription is due: its own, in the zone of its subscriber where it names none, or
+/// in UTC where neither does. `None`: it cannot be read, and nothing is ever due.
+pub(crate) fn due_schedule(text: &str, zone: Option<&str>) -> Option<Box<str>> {
+    let schedule = Schedule::parse_floating(text).ok()?;
+    let schedule = schedule.in_zone(zone.unwrap_or("UTC")).or_else(|| schedule.in_zone("UTC"))?;
+    Some(schedule.to_string().into())
+}
+
+/// From when events are a subscription's that followed another schedule until now: from when that was last due.
+pub(crate) fn since_change(before: &str, since: Timestamp, now: Timestamp) -> Timestamp {
+    let Ok(before) = Schedule::parse(before) else { return since };
+    before.due(Some(since), now, MissedPolicy::Once).runs.last().map_or(since, |run| run.at)
 }
 
 /// The device that is told: the one that is named, else the first by name, and only if it is active.

@@ -251,6 +251,10 @@ impl Journal for MortalJournal {
         self.live().await.events_between(application, class, after, before, bytes).await
     }
 
+    async fn place_at(&self, time: Timestamp) -> Result<EventBatchId, StoreError> {
+        self.live().await.place_at(time).await
+    }
+
     async fn record_runs(
         &self,
         due: Option<NewEventBatch>,
@@ -266,6 +270,14 @@ impl Journal for MortalJournal {
         limit: usize,
     ) -> Result<Vec<ScheduleRun>, StoreError> {
         self.live().await.schedule_runs(application, after, limit).await
+    }
+
+    async fn schedule_run(
+        &self,
+        application: &Name,
+        schedule: &ScheduleKey,
+    ) -> Result<Option<ScheduleRun>, StoreError> {
+        self.live().await.schedule_run(application, schedule).await
     }
 
     async fn forget_schedule(&self, application: &Name, schedule: &ScheduleKey) -> Result<(), StoreError> {

@@ -1,14 +1,18 @@
 //! Scripts and their transcripts.
 //!
 //! ```text
-//! 08:00 subscriber alice email=alice@example.org [locale=de]
+//! 08:00 subscriber alice email=alice@example.org [locale=de] [zone=Europe/Vienna] [@region=Vienna]
+//! 08:00 segment local (region=Vienna)
 //! 08:00 subscribe alice nearby {"magnitude": 5}
+//! 08:00 subscribe alice nearby {"magnitude": 5} at DTSTART:20260301T080000|RRULE:FREQ=DAILY
+//! 08:00 reschedule alice DTSTART:20260301T090000|RRULE:FREQ=DAILY
 //! 08:00 bob@example.org defers 90 | refuses | delivers | ponders 30 | waits
 //! 08:10 email is down | email is up               (the channel as a whole)
 //! 08:20 damage alice                              (the records of her subscriptions cannot be read any more)
 //! 08:20 damage nb-1                               (nor can this notification batch)
 //! 08:30 event quake {"magnitude": 6.1}            (several events on one line are one batch)
 //! 08:31 crash                                     (the process dies and starts again)
+//! 08:31 down 90                                   (it dies and starts again after so many minutes)
 //! 08:32 drain                                     (SIGTERM, and a new start)
 //! 08:40 resume | end                              (all suspensions)
 //! 08:50 stop RULE | let RULE                      (the rule does not fire; it fires again)
@@ -33,7 +37,7 @@ use tocsin_pipeline::{Parts, Pipeline, PipelineOptions, Submission, compile_text
 use tocsin_store::{
     journal::{FiringFilter, Idempotency, Journal, JournalOptions, Resolution, RuleStop, SuspensionFilter},
     memory::{journal::MemoryJournal, records::MemoryRecords},
-    records::{Expect, NewSubscriber, NewSubscription, Records, SubscriptionFilter},
+    records::{Expect, NewSegment, NewSubscriber, NewSubscription, Records, SubscriptionChange, SubscriptionFilter},
 };
 
 use crate::{
@@ -192,15 +196,22 @@ impl Scenario {
         let words: Vec<&str> = what.split_whitespace().collect();
         match words[..] {
             ["subscriber", id, ref settings @ ..] => self.put_subscriber(id, settings).await,
+            ["segment", name, filter] => self.put_segment(name, filter).await,
             ["subscribe", id, class, ..] => {
-                let values = what.splitn(4, ' ').nth(3).unwrap_or("{}");
-                self.subscribe(id, class, values).await;
+                let (values, schedule) = match what.split_once(" at ") {
+                    Some((values, schedule)) => (values, Some(schedule)),
+                    None => (what, None),
+                };
+                let values = values.splitn(4, ' ').nth(3).unwrap_or("{}");
+                self.subscribe(id, class, values, schedule).await;
             }
+            ["reschedule", id, schedule] => self.reschedule(id, schedule).await,
             ["unsubscribe", id] => self.unsubscribe(id).await,
             ["disable", id] => self.put_enabled(id, false).await,
             ["enable", id] => self.put_enabled(id, true).await,
             ["event", class, ..] => self.event(class, what.splitn(3, ' ').nth(2).unwrap_or("{}")).await,
             ["crash"] => self.crash().await,
+            ["down", minutes] => self.down(duration(minutes) * 60).await,
             ["drain"] => {
                 let drained = self.pipeline().drain(Duration::from_secs(30)).await;
                 self.ends.lock().note(format!("{} drained: {drained}", self.now()));
@@ -246,6 +257,10 @@ impl Scenario {
             let (key, value) = setting.split_once('=').expect("a setting is key=value");
             match key {
                 "locale" => profile.locale = Some(value.to_owned()),
+                key if key.starts_with('@') => {
+                    profile.attributes.insert(key[1..].to_owned(), Value::from(value));
+                }
+                "zone" => profile.time_zone = Some(value.to_owned()),
                 channel => {
                     let device =
                         Device { channel: name(channel), address: value.to_owned(), state: DeviceState::Active };
@@ -257,13 +272,18 @@ impl Scenario {
         self.records.put_subscriber(new, Expect::Any, self.clock.now()).await.expect("it can be stored");
     }
 
+    async fn put_segment(&self, segment: &str, filter: &str) {
+        let new = NewSegment { name: name(segment), description: None, filter: filter.into() };
+        self.records.put_segment(new, Expect::Any, self.clock.now()).await.expect("it can be stored");
+    }
+
     async fn put_enabled(&self, id: &str, enabled: bool) {
         let found = self.records.subscriber(&subscriber(id)).await.expect("records answer").expect("a subscriber");
         let new = NewSubscriber { id: found.id, profile: Profile { enabled, ..found.profile }, devices: None };
         self.records.put_subscriber(new, Expect::Any, self.clock.now()).await.expect("it can be stored");
     }
 
-    async fn subscribe(&self, id: &str, class: &str, values: &str) {
+    async fn subscribe(&self, id: &str, class: &str, values: &str, schedule: Option<&str>) {
         let application = self.application().await;
         let compiled = self.pipeline().application(&application).expect("it runs");
         let fields = &compiled.application.subscriptions[class].fields;
@@ -276,9 +296,21 @@ impl Scenario {
             device: None,
             enabled: true,
             values: fields.to_json(&row).into(),
-            terms: Terms::default(),
+            terms: Terms { schedule: schedule.map(lines), ..Terms::default() },
         };
         self.records.put_subscription(new, self.clock.now()).await.expect("it can be stored");
+    }
+
+    /// Gives all subscriptions of a subscriber another schedule.
+    async fn reschedule(&self, id: &str, schedule: &str) {
+        let filter = SubscriptionFilter { subscriber: Some(subscriber(id)), ..SubscriptionFilter::default() };
+        for found in self.records.subscriptions(&filter, None, 1000).await.expect("records answer") {
+            let terms = Terms { schedule: Some(lines(schedule)), ..found.terms };
+            let change =
+                SubscriptionChange { device: found.device, enabled: found.enabled, values: found.values, terms };
+            let changed = self.records.update_subscription(found.id, change, Expect::Any, self.clock.now()).await;
+            changed.expect("it can be changed");
+        }
     }
 
     async fn damage(&self, what: &str) {
@@ -329,11 +361,17 @@ impl Scenario {
     /// The process dies: its tasks end where they are, its claims are void, and what was on its way to a far end has
     /// nobody to come back to.
     async fn crash(&mut self) {
+        self.down(Duration::ZERO).await;
+    }
+
+    /// The same, but nobody starts it again for a while.
+    async fn down(&mut self, outage: Duration) {
         let pipeline = self.pipeline.take().expect("it runs");
         pipeline.abandon().await;
         self.journal.forget_claims();
         self.process.revive();
         self.ends.lock().note(format!("{} crash", self.now()));
+        tokio::time::sleep(outage).await;
         self.start().await;
     }
 
@@ -407,6 +445,11 @@ fn name(text: &str) -> Name {
 
 fn subscriber(text: &str) -> SubscriberId {
     text.parse().expect("a subscriber id")
+}
+
+/// Lines that were written as one, with `|` between them.
+fn lines(schedule: &str) -> Box<str> {
+    schedule.replace('|', "\n").into()
 }
 
 fn duration(seconds: &str) -> Duration {

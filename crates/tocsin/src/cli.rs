@@ -57,6 +57,10 @@ pub enum Command {
     Trace(trace::Args),
     /// Lists, resumes or ends notifications that wait for an operator
     Suspended(suspended::Args),
+    /// Lists rules that did not fire, and fires them again
+    Firings(firings::Args),
+    /// Shows when schedules are due, and how far they have come
+    Schedules(schedules::Args),
     /// Lists, makes and revokes API keys
     Keys(keys::Args),
     /// Examines the machine, the data folder and the server
@@ -139,6 +143,8 @@ impl Cli {
             Command::Status(args) => args.run(terminal, &client()?).await,
             Command::Trace(args) => args.run(terminal, &client()?).await,
             Command::Suspended(args) => args.run(terminal, &client()?).await,
+            Command::Firings(args) => args.run(terminal, &client()?).await,
+            Command::Schedules(args) => args.run(terminal, client).await,
             Command::Keys(args) => args.run(terminal, &client()?).await,
             Command::Doctor(args) => args.run(terminal, &configuration, &connection).await,
             Command::Config(args) => args.run(terminal, &configuration),

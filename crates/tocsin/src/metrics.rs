@@ -29,8 +29,23 @@ pub const STEPS: &[Metric] = &[
         "Matches that were not told: cooldown, unarmed or unchanged, by what their rule remembers.",
     ),
     histogram("match_query_duration_seconds", "", "Queries of rules in SQL, each over one event batch."),
-    counter("match_failed_firings_total", "", "Rules that failed for an event batch; see the list of firings."),
+    counter(
+        "match_firings_missed_total",
+        "status",
+        "Rules that did not fire for an event batch: `failed`, `skipped`; see `tocsin firings`.",
+    ),
+    gauge("match_stopped_rules", "", "Rules that are stopped."),
+    gauge("match_throttled_applications", "", "Applications that make more notifications than they may and wait."),
     counter("match_unusable_subscriptions_total", "", "Stored subscriptions that do not fit their class any more."),
+    counter("schedule_runs_total", "", "Due times of scheduled rules that were accepted to be run."),
+    counter("schedule_skipped_runs_total", "", "Runs that were missed and that another run, or none, makes up for."),
+    counter(
+        "schedule_unreadable_batches_total",
+        "",
+        "Event batches that could not be read and were left out of a run.",
+    ),
+    histogram("schedule_lag_seconds", "", "How late a run was accepted, from its due time."),
+    histogram("schedule_run_duration_seconds", "", "One step of runs, until it is ready to commit."),
     counter("match_index_rebuilds_total", "", "Match indexes that were lost and built anew."),
     counter(
         "match_displaced_batches_total",
@@ -58,6 +73,10 @@ pub const STEPS: &[Metric] = &[
 
 const fn counter(name: &'static str, labels: &'static str, help: &'static str) -> Metric {
     Metric { name, kind: Kind::Counter, labels, help }
+}
+
+const fn gauge(name: &'static str, labels: &'static str, help: &'static str) -> Metric {
+    Metric { name, kind: Kind::Gauge, labels, help }
 }
 
 const fn histogram(name: &'static str, labels: &'static str, help: &'static str) -> Metric {

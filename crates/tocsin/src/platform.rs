@@ -244,6 +244,7 @@ fn pipeline_options(configuration: &Configuration) -> PipelineOptions {
         receipts_delay_ms: u64::try_from(options.receipts_delay.0.as_millis()).unwrap_or(u64::MAX),
         upkeep_seconds: options.upkeep_interval.0.as_secs().max(1),
         prune_batches: options.prune_batches.max(1) as usize,
+        ..PipelineOptions::default()
     }
 }
 

@@ -101,6 +101,48 @@ async fn segments_tell_who_belongs_to_them() {
 }
 
 #[tokio::test]
+async fn an_audience_is_a_segment_and_stays_one() {
+    let platform = Platform::with_quakes().await;
+    let definition = QUAKES.replace("    notify: shaken", "    notify: shaken\n    audience: vip");
+    let apply = async || platform.put("/v1/applications/quakes", "application/yaml", &definition).await;
+    let (status, refused) = apply().await;
+    let problem = &refused["problems"][0];
+    assert_eq!((status.as_u16(), problem["path"].as_str()), (422, Some("rules.strong_enough.audience")), "{refused}");
+    let (_, checked) = platform.post("/v1/applications/check", "application/yaml", &definition).await;
+    assert_eq!(checked["problems"][0]["path"], "rules.strong_enough.audience", "{checked}");
+    let (status, _) = platform.put("/v1/segments/vip", JSON, r#"{"filter":"(tier=gold)"}"#).await;
+    assert_eq!(status, 201);
+    let (status, applied) = apply().await;
+    assert_eq!(
+        (status.as_u16(), applied["differences"][0]["path"].as_str()),
+        (200, Some("rules.strong_enough.audience")),
+        "{applied}"
+    );
+    let (_, rules) = platform.get("/v1/applications/quakes/rules").await;
+    assert!(rules.to_string().contains("a subscriber of `vip`"), "{rules}");
+    let (status, refused) = answer(platform.request("DELETE", "/v1/segments/vip")).await;
+    assert_eq!((status.as_u16(), refused["type"].as_str()), (409, Some("/problems/in-use")), "{refused}");
+
+    // A test of the rule says who is kept out by it.
+    let draft = r#"{"application":"quakes","class":"strong","subscriber":"alice","values":{"magnitude":5}}"#;
+    let (_, made) = platform.post("/v1/subscriptions", JSON, draft).await;
+    let test =
+        json!({"rule": "strong_enough", "subscription": made["id"], "events": [{"place": "Kobe", "magnitude": 6}]});
+    let run = async || platform.post("/v1/applications/quakes/rules/test", JSON, &test.to_string()).await.1;
+    let told = run().await;
+    let trial = &told["events"][0]["trial"];
+    assert_eq!(
+        (&trial["matches"], &trial["conditions"][0]["text"]),
+        (&json!(false), &json!("audience: vip")),
+        "{told}"
+    );
+    let gold = platform.request("PATCH", "/v1/subscribers/alice").header("content-type", JSON);
+    assert_eq!(answer(gold.body(r#"{"attributes":{"tier":"gold"}}"#)).await.0, 200);
+    assert_eq!(run().await["events"][0]["trial"]["matches"], true);
+    platform.stop().await;
+}
+
+#[tokio::test]
 async fn subscriptions_are_found_again_by_their_key() {
     let platform = Platform::with_quakes().await;
     let draft = r#"{"application":"quakes","class":"strong","subscriber":"alice","key":"k","values":{"magnitude":5}}"#;

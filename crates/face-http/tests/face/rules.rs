@@ -106,3 +106,32 @@ async fn what_cannot_be_tried_is_said_with_its_place() {
     }
     platform.stop().await;
 }
+
+#[tokio::test]
+async fn a_rule_in_sql_is_tried_over_all_events_at_once() {
+    let platform = platform().await;
+    let sql =
+        "SELECT max(_event) AS _event, _subscription FROM events JOIN strong ON strong.magnitude < events.magnitude
+        GROUP BY _subscription HAVING count(*) > 1";
+    let swarm = json!({"on": "quake", "subscription": "strong", "notify": "shaken", "sql": sql});
+    let definition = QUAKES.replace("  strong:\n", "  strong:\n    filter: cel\n");
+    let definition = definition.replace("\nrules:\n", &format!("\nrules:\n  swarm: {swarm}\n"));
+    let (status, body) = platform.put("/v1/applications/quakes", "application/yaml", &definition).await;
+    assert_eq!(status, 200, "{body}");
+    let events = json!([
+        {"place": "Lima", "magnitude": 6}, {"place": "Kobe", "magnitude": 8}, {"place": "Nome", "magnitude": 1}
+    ]);
+    let (status, found) = platform.post(TEST, JSON, &json!({"rule": "swarm", "events": events}).to_string()).await;
+    assert_eq!(status, 200, "{found}");
+    // Who waits for more than 5 saw two; the filter of one of them holds for Kobe.
+    let matches: Vec<_> = (0..3).map(|at| found["events"][at]["matches"].clone()).collect();
+    assert_eq!(matches, [json!(0), json!(2), json!(0)], "{found}");
+    assert!(found["rule"]["query"].as_array().is_some_and(|plan| !plan.is_empty()), "{found}");
+    let subject = json!({"values": {"magnitude": 5}, "filter": "event.place == 'Lima'"});
+    let asked = json!({"rule": "swarm", "events": events, "subscription": subject});
+    let (_, found) = platform.post(TEST, JSON, &asked.to_string()).await;
+    let trial = &found["events"][1];
+    assert_eq!(trial["matches"], 0, "{found}");
+    assert!(trial.to_string().contains("\"holds\"") && trial.to_string().contains("\"fails\""), "{found}");
+    platform.stop().await;
+}

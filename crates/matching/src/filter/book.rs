@@ -14,6 +14,7 @@ use crate::{defined::Functions, index::table::Bits};
 use super::{
     CompiledFilter, compile_with,
     index::{Desk, FilterIndex},
+    kept::Kept,
 };
 
 /// The number of a distinct filter in its book. Numbers are used again.
@@ -43,7 +44,7 @@ struct Text {
 
 #[derive(Debug)]
 struct Distinct {
-    compiled: CompiledFilter,
+    kept: Kept,
     hash: u64,
     /// Subscriptions that have it.
     uses: u32,
@@ -117,9 +118,7 @@ impl FilterBook {
         let hash = self.hashers[0].hash_one(compiled.canonical());
         let filters = &self.filters;
         let same = |number: &FilterNumber| {
-            filters[*number as usize]
-                .as_ref()
-                .is_some_and(|distinct| distinct.compiled.canonical() == compiled.canonical())
+            filters[*number as usize].as_ref().is_some_and(|distinct| distinct.kept.canonical() == compiled.canonical())
         };
         let number = match self.by_meaning.find(hash, same) {
             Some(number) => *number,
@@ -136,19 +135,12 @@ impl FilterBook {
     }
 
     fn add(&mut self, compiled: CompiledFilter, hash: u64) -> FilterNumber {
-        let distinct = Some(Distinct { compiled, hash, uses: 0, prints: Vec::new() });
-        let number = match self.free.pop() {
-            Some(number) => {
-                self.filters[number as usize] = distinct;
-                number
-            }
-            None => {
-                self.filters.push(distinct);
-                (self.filters.len() - 1) as FilterNumber
-            }
-        };
-        if let Some(distinct) = &self.filters[number as usize] {
-            self.index.insert(number, &distinct.compiled);
+        let number = self.free.pop().unwrap_or(self.filters.len() as FilterNumber);
+        let (kept, _) = Kept::file(compiled, number, &mut self.index);
+        let distinct = Some(Distinct { kept, hash, uses: 0, prints: Vec::new() });
+        match self.filters.get_mut(number as usize) {
+            Some(place) => *place = distinct,
+            None => self.filters.push(distinct),
         }
         let filters = &self.filters;
         let hash_of = |number: &FilterNumber| filters[*number as usize].as_ref().map_or(0, |distinct| distinct.hash);
@@ -164,7 +156,7 @@ impl FilterBook {
             return;
         }
         if let Some(gone) = self.filters[number as usize].take() {
-            self.index.remove(number, &gone.compiled);
+            gone.kept.take_out(number, &mut self.index);
             for print in gone.prints {
                 if let Ok(found) = self.texts.find_entry(print[0], |text| text.print == print) {
                     found.remove();
@@ -225,7 +217,7 @@ impl FilterBook {
 
     /// Bytes held.
     pub fn memory_bytes(&self) -> usize {
-        let inner = |distinct: &Distinct| distinct.compiled.canonical().len() + distinct.prints.capacity() * 16;
+        let inner = |distinct: &Distinct| distinct.kept.memory_bytes() + distinct.prints.capacity() * 16;
         self.of_slot.capacity() * 4
             + self.texts.allocation_size()
             + self.by_meaning.allocation_size()

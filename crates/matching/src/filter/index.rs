@@ -26,9 +26,9 @@ use tocsin_model::value::Value;
 use self::{
     checks::{Checks, Memory, Rest, View},
     plan::{Conjunction, KEYS_MAX, Plan},
-    ranges::Spot,
+    ranges::{Column, Spot},
     readings::{Found, Readings},
-    signatures::{Entry, GroupKey, Met, Signature, SortedEntry},
+    signatures::{Entry, Group, GroupKey, Lookup, Signature, SortedEntry},
     symbols::NONE,
 };
 use super::{CompiledFilter, Condition, Evaluate};
@@ -38,6 +38,9 @@ pub use explain::{Explanation, Place};
 /// Most signatures with several readings. Beyond, a conjunction is filed by its best key alone, so that an event costs
 /// at most so many lookups and one for each value.
 pub const SIGNATURES_MAX: usize = 512;
+
+/// Lookups that are under way at once.
+const LOOKUPS: usize = 16;
 
 /// How a filter is filed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +58,7 @@ pub enum Standing {
 impl Standing {
     /// How a filter would be filed in any index.
     pub fn of(filter: &CompiledFilter) -> Standing {
-        standing(&Plan::of(filter.condition(), !filter.is_exact()), filter)
+        standing(&Plan::of(filter.condition(), !filter.is_exact()), filter.condition(), filter.is_exact())
     }
 }
 
@@ -94,6 +97,8 @@ pub struct FilterIndex {
 pub struct Desk {
     generation: u32,
     found: Vec<Found>,
+    /// Conjunctions whose keys were found.
+    candidates: Vec<Entry>,
     judge: Judge,
 }
 
@@ -150,7 +155,7 @@ impl FilterIndex {
     /// taken apart into.
     pub fn insert(&mut self, number: u32, filter: &CompiledFilter) -> Standing {
         let plan = Plan::of(filter.condition(), !filter.is_exact());
-        let standing = standing(&plan, filter);
+        let standing = standing(&plan, filter.condition(), filter.is_exact());
         let mut flags = if plan.repeats { Entry::REPEATS } else { 0 };
         if !filter.is_exact() {
             flags |= Entry::EVALUATED;
@@ -232,10 +237,15 @@ impl FilterIndex {
 
     /// Takes out a filter that was filed under this number. It must be the same or compiled from the same text.
     pub fn remove(&mut self, number: u32, filter: &CompiledFilter) {
-        let plan = Plan::of(filter.condition(), !filter.is_exact());
-        let standing = standing(&plan, filter);
+        self.remove_condition(number, filter.condition(), filter.is_exact());
+    }
+
+    /// Takes out a filter of which only the condition is known, and whether it is exact.
+    pub(crate) fn remove_condition(&mut self, number: u32, condition: &Condition, is_exact: bool) {
+        let plan = Plan::of(condition, !is_exact);
+        let standing = standing(&plan, condition, is_exact);
         let mut flags = if plan.repeats { Entry::REPEATS } else { 0 };
-        if !filter.is_exact() {
+        if !is_exact {
             flags |= Entry::EVALUATED;
             self.evaluators.remove(&number);
         }
@@ -320,32 +330,35 @@ impl FilterIndex {
     /// once, in no particular order. [`Desk::stopped`] then holds those that could not be decided.
     pub fn matching(&self, event: &[Value], desk: &mut Desk, out: &mut Vec<u32>) {
         desk.begin(self);
-        let Desk { generation, found, judge } = desk;
+        let Desk { generation, found, candidates, judge } = desk;
         self.readings.read(event, found);
         let view = View { event, found, readings: &self.readings, generation: *generation };
         let before = out.len();
-        for signature in &self.signatures {
-            signature.meet(found, &mut |met| match met {
-                Met::Entries(entries) => {
-                    judge.counts.candidates += entries.len() as u64;
-                    entries.iter().for_each(|entry| self.judge(*entry, view, judge, out));
+        candidates.clear();
+        // Lookups first, candidates after them, judgements last: the memory that one step waits for is that of others
+        // as well, so that they wait together.
+        for signatures in self.signatures.chunks(LOOKUPS) {
+            let mut lookups = [const { Lookup::Nothing }; LOOKUPS];
+            for (lookup, signature) in lookups.iter_mut().zip(signatures) {
+                *lookup = signature.look_up(found);
+            }
+            let mut meet = |group: &Group| {
+                candidates.extend_from_slice(group.listed());
+                for (lane, column) in group.columns() {
+                    self.answer(*lane, column, event, candidates, &mut judge.counts, out);
                 }
-                Met::Column(lane, column) => {
-                    let path = self.readings.path(lane);
-                    path.any(event, &mut |value| {
-                        let Some(spot) = Spot::of(value) else { return false };
-                        column.answer(spot, &mut |entries, is_plain| {
-                            judge.counts.candidates += entries.len() as u64;
-                            if is_plain {
-                                out.extend(entries.iter().map(|entry| entry.number()));
-                            } else {
-                                entries.iter().for_each(|entry| self.judge(*entry, view, judge, out));
-                            }
-                        });
-                        false
-                    });
+            };
+            for lookup in lookups {
+                match lookup {
+                    Lookup::Nothing => {}
+                    Lookup::One(group) => meet(group),
+                    Lookup::Many(signature) => signature.meet_many(found, &mut meet),
                 }
-            });
+            }
+        }
+        judge.counts.candidates += candidates.len() as u64;
+        for entry in &*candidates {
+            self.judge(*entry, view, judge, out);
         }
         if !self.of_empty.is_empty() && event.iter().all(Value::is_null) {
             // Each once, whether its condition holds or not.
@@ -355,6 +368,30 @@ impl FilterIndex {
         }
         judge.counts.events += 1;
         judge.counts.matched += (out.len() - before) as u64;
+    }
+
+    /// Takes what lies in ranges around the values of a place: certain matches, and further candidates.
+    fn answer(
+        &self,
+        lane: u32,
+        column: &Column<Entry>,
+        event: &[Value],
+        candidates: &mut Vec<Entry>,
+        counts: &mut Counts,
+        out: &mut Vec<u32>,
+    ) {
+        self.readings.path(lane).any(event, &mut |value| {
+            let Some(spot) = Spot::of(value) else { return false };
+            column.answer(spot, &mut |entries, is_plain| {
+                if is_plain {
+                    counts.candidates += entries.len() as u64;
+                    out.extend(entries.iter().map(|entry| entry.number()));
+                } else {
+                    candidates.extend_from_slice(entries);
+                }
+            });
+            false
+        });
     }
 
     #[inline]
@@ -446,13 +483,13 @@ fn combinations(lists: &[Vec<u32>]) -> impl Iterator<Item = GroupKey> {
     })
 }
 
-fn standing(plan: &Plan<'_>, filter: &CompiledFilter) -> Standing {
+fn standing(plan: &Plan<'_>, condition: &Condition, is_exact: bool) -> Standing {
     let is_scanned =
         |conjunction: &Conjunction<'_>| conjunction.keys.is_empty() && conjunction.intervals().next().is_none();
     match plan.conjunctions.iter().find(|conjunction| is_scanned(conjunction)) {
         None if plan.conjunctions.is_empty() => Standing::Never,
         None => Standing::Indexed,
-        Some(_) if *filter.condition() == Condition::Always && filter.is_exact() => Standing::Always,
+        Some(_) if is_exact && *condition == Condition::Always => Standing::Always,
         Some(conjunction) => Standing::Scanned(match conjunction.rests.first() {
             None => Scanned::Opaque,
             Some(Rest::Test(_)) => Scanned::NoValue,

@@ -13,7 +13,7 @@ use super::compile::Rearm;
 use crate::{
     datum::Trouble,
     index::table::Table,
-    rule::RuleNumber,
+    rule::{Memberships, RuleNumber},
     shard::{MatchSink, Run, Shard, Subject, Watch},
 };
 
@@ -51,7 +51,7 @@ impl Waiting {
         }
         // A shard that is full (2^32 subscriptions of a class) had no room for the subscription itself either.
         let subject = Subject { id: number, class: &rearm.class, values: "", channel: None, filter: None };
-        let _ = self.shard.put_row(subject, row);
+        let _ = self.shard.put_row(subject, row, Memberships::default());
     }
 
     /// It waits no more.

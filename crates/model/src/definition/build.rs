@@ -300,6 +300,16 @@ impl<'a> Builder<'a> {
             let problem = problem.hint("keep one: a query says itself what matches");
             self.problems.push(problem.position(entry.line, entry.column));
         }
+        if let (Some(_), Some(given)) = (&sql, node.entry("audience")) {
+            let problem = Problem::at(join(path, "audience"), "is given beside `sql`");
+            let problem = problem.hint("a query says itself whom it tells; leave one of them out");
+            self.problems.push(problem.position(given.line, given.column));
+        }
+        if let (Some(given), true) = (node.entry("audience"), is_scheduled(node)) {
+            let problem = Problem::at(join(path, "audience"), "is given to a rule with a schedule");
+            let problem = problem.hint("an audience is asked when an event is matched; leave one of them out");
+            self.problems.push(problem.position(given.line, given.column));
+        }
         if let (Some(entry), true) = (node.entry("sql"), is_scheduled(node)) {
             let problem = Problem::at(join(path, "sql"), "is given to a rule with a schedule");
             let problem = problem.hint("a query is run over each event batch; write a scheduled rule with `when`");
@@ -339,6 +349,7 @@ impl<'a> Builder<'a> {
         Some(Rule {
             on: on?,
             subscription: subscription?,
+            audience: name(node, "audience"),
             when: text(node, "when"),
             sql,
             notify: notify?,

@@ -279,6 +279,14 @@ impl Differences {
         for (key, old, new) in names.into_iter().filter(|(_, old, new)| old != new) {
             self.changed(format!("{path}.{key}"), format!("`{key}` is `{new}` (was `{old}`)"));
         }
+        if old.audience != new.audience {
+            let shown = |audience: &Option<Name>| match audience {
+                Some(segment) => format!("the segment `{segment}`"),
+                None => "anybody".to_owned(),
+            };
+            let sentence = format!("it tells {} (was {})", shown(&new.audience), shown(&old.audience));
+            self.changed(format!("{path}.audience"), sentence);
+        }
         if old.when != new.when {
             self.changed(format!("{path}.when"), "the predicate changes");
         }

@@ -147,6 +147,11 @@ static RULE: Shape = Shape::Object(&[
     ),
     required("subscription", &Shape::Name, "The subscription class that it looks through."),
     optional(
+        "audience",
+        &Shape::Name,
+        "A segment: only subscribers who belong to it are told. Anybody is, if not given.",
+    ),
+    optional(
         "when",
         &Shape::Text,
         "The predicate over `event` and `sub`, in CEL. Without it and without `sql` every pair matches.",

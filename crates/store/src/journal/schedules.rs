@@ -2,7 +2,7 @@
 
 use tocsin_model::{
     event::EventBatch,
-    id::{EventBatchId, Name},
+    id::{ChangeSequence, EventBatchId, Name},
     time::Timestamp,
 };
 
@@ -19,6 +19,8 @@ pub struct ScheduleRun {
     pub due_at: Timestamp,
     /// The event batch after which the events of the next run begin: that of the last due time.
     pub after: EventBatchId,
+    /// The last change of the records that the last run saw. Who came later is new to the next one.
+    pub seen: ChangeSequence,
     /// Runs that were missed and not made up for, since the schedule is known.
     pub skipped: u64,
     /// When the last of those was due.

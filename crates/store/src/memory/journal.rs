@@ -23,10 +23,10 @@ use tokio::sync::watch;
 use crate::{
     error::StoreError,
     journal::{
-        Accepted, Arrivals, Backlog, Claim, ClaimedEvents, EventBatchState, EventPage, Firing, FiringFilter,
-        Idempotency, Journal, JournalOptions, NewEventBatch, NewFiring, NewNotificationBatch, ReceiptChunk, Refired,
-        Resolution, Retry, RuleStop, ScheduleKey, ScheduleRun, Step, StoredNotificationBatch, StoredSuspension,
-        Suspension, SuspensionFilter, Totals, WorkItem, ended,
+        Accepted, Arrivals, Backlog, CLOCK_LEEWAY, Claim, ClaimedEvents, EventBatchState, EventPage, Firing,
+        FiringFilter, Idempotency, Journal, JournalOptions, NewEventBatch, NewFiring, NewNotificationBatch,
+        ReceiptChunk, Refired, Resolution, Retry, RuleStop, ScheduleKey, ScheduleRun, Step, StoredNotificationBatch,
+        StoredSuspension, Suspension, SuspensionFilter, Totals, WorkItem, ended,
     },
 };
 
@@ -691,6 +691,13 @@ impl Journal for MemoryJournal {
         Ok(page)
     }
 
+    async fn place_at(&self, time: Timestamp) -> Result<EventBatchId, StoreError> {
+        let (state, time) = (self.state.lock(), time - CLOCK_LEEWAY);
+        let batches: Vec<&EventBatch> = state.event_batches.values().map(|events| &events.batch).collect();
+        let early = batches.partition_point(|batch| batch.accepted_at < time);
+        Ok(early.checked_sub(1).map_or(EventBatchId(0), |last| batches[last].id))
+    }
+
     async fn record_runs(
         &self,
         due: Option<NewEventBatch>,
@@ -724,6 +731,14 @@ impl Journal for MemoryJournal {
         let of_application = state.runs.iter().filter(|((of, _), _)| of == application);
         let later = of_application.filter(|((_, key), _)| after.is_none_or(|after| key > after));
         Ok(later.map(|(_, run)| run.clone()).take(limit).collect())
+    }
+
+    async fn schedule_run(
+        &self,
+        application: &Name,
+        schedule: &ScheduleKey,
+    ) -> Result<Option<ScheduleRun>, StoreError> {
+        Ok(self.state.lock().runs.get(&(application.clone(), schedule.clone())).cloned())
     }
 
     async fn forget_schedule(&self, application: &Name, schedule: &ScheduleKey) -> Result<(), StoreError> {

@@ -21,10 +21,11 @@ use tokio::sync::watch;
 use crate::{
     error::StoreError,
     records::{
-        ApiKey, ApplicationVersion, Change, Changed, Expect, FEED_KEPT, IndexedSubscription, NewSegment, NewSubscriber,
-        NewSubscription, REMOVED_AT_ONCE, Recipient, RecordCounts, Records, SubscriberFilter, SubscriptionChange,
-        SubscriptionFilter, Survey, SurveyBounds, Written, has_attribute, new_installation, no_application,
-        no_changes_after, no_device, no_segment, no_subscriber, no_subscription, reach, runs, trim_to, usable_device,
+        ApiKey, ApplicationVersion, Change, Changed, Expect, FEED_KEPT, FollowedSchedule, IndexedSubscription,
+        NewSegment, NewSubscriber, NewSubscription, ProfileImage, REMOVED_AT_ONCE, Recipient, RecordCounts, Records,
+        ScheduledSubscription, SubscriberFilter, SubscriptionChange, SubscriptionFilter, Survey, SurveyBounds, Written,
+        due_schedule, has_attribute, new_installation, no_application, no_changes_after, no_device, no_segment,
+        no_subscriber, no_subscription, reach, read_filter, runs, since_change, trim_to, usable_device,
     },
 };
 
@@ -43,6 +44,10 @@ struct Shelf {
     segments: BTreeMap<Name, Segment>,
     subscriptions: BTreeMap<SubscriptionId, Subscription>,
     owned: BTreeMap<SubscriberNumber, BTreeSet<SubscriptionId>>,
+    /// By application, class and text, with their numbers and the times when they were made.
+    schedules: BTreeMap<ScheduleKey, (u64, Timestamp)>,
+    last_schedule: u64,
+    scheduled: BTreeMap<SubscriptionId, Follower>,
     /// In the order of their first subscriptions.
     classes: Vec<(Name, Name)>,
     api_keys: BTreeMap<(Timestamp, String), ApiKey>,
@@ -57,12 +62,19 @@ struct Shelf {
     damaged: BTreeSet<SubscriptionId>,
 }
 
+/// What a subscription follows, since when events are its, and by which change it came there.
+type Follower = (ScheduleKey, Timestamp, ChangeSequence);
+type ScheduleKey = (Name, Name, Box<str>);
+
 /// What there was before a change.
 enum Before {
     Nothing,
     Subscriptions(Vec<Subscription>),
     /// The channels of the subscriber's active devices by name, if it was enabled.
     Reach(Option<BTreeMap<Name, Name>>),
+    Profile(ProfileImage),
+    /// The filter of the segment, if there was one.
+    Filter(Option<Box<str>>),
 }
 
 impl MemoryRecords {
@@ -105,6 +117,34 @@ impl Shelf {
     fn tell(&mut self, places: u64, what: Changed, before: Before) {
         self.change += places;
         self.feed.push_back((Change { sequence: ChangeSequence(self.change), what }, before));
+    }
+
+    /// Tells of a subscriber, while there are segments.
+    fn tell_profile(&mut self, before: &Subscriber) {
+        if !self.segments.is_empty() {
+            self.tell(1, Changed::Profile(before.number), Before::Profile(ProfileImage::of(before)));
+        }
+    }
+
+    /// The filter of a segment as it was at a place.
+    fn filter_at(&self, segment: &Name, at: ChangeSequence) -> Option<LdapFilter> {
+        let changed = self.changes_after(at).find_map(|(change, before)| match (&change.what, before) {
+            (Changed::Segment(name), Before::Filter(filter)) if name == segment => Some(filter.clone()),
+            _ => None,
+        });
+        let text = changed.unwrap_or_else(|| self.segments.get(segment).map(|found| found.filter.clone()))?;
+        read_filter(segment, &text)
+    }
+
+    fn memberships_at(&self, number: SubscriberNumber, filters: &[Option<LdapFilter>], at: ChangeSequence) -> u64 {
+        let changed = self.changes_after(at).find_map(|(change, before)| match before {
+            Before::Profile(image) if change.what == Changed::Profile(number) => Some(image.clone()),
+            _ => None,
+        });
+        let present = self.subscribers.values().find(|found| found.number == number);
+        let Some(image) = changed.or_else(|| present.map(ProfileImage::of)) else { return 0 };
+        let reach = self.reach_of(number, present, at);
+        image.memberships(filters, reach.as_ref().map(|reach| reach.values().collect()))
     }
 
     /// Tells of changed or removed subscriptions, ascending, each of which takes up a place.
@@ -154,19 +194,24 @@ impl Shelf {
         SubscriptionId(made.unwrap_or(self.last_subscription))
     }
 
-    /// The channels of its subscriber's active devices by name, if that was enabled then.
-    fn reach_at(&self, of: &Subscription, at: ChangeSequence) -> Option<BTreeMap<Name, Name>> {
-        let number = of.subscriber_number;
+    /// The channels of a subscriber's active devices by name, if it was enabled then.
+    fn reach_of(
+        &self,
+        number: SubscriberNumber,
+        present: Option<&Subscriber>,
+        at: ChangeSequence,
+    ) -> Option<BTreeMap<Name, Name>> {
         let changed = self.changes_after(at).find_map(|(change, before)| match before {
             Before::Reach(reach) if change.what == Changed::Subscriber(number) => Some(reach),
             _ => None,
         });
-        let present = || self.subscribers.get(&of.subscriber).filter(|found| found.number == number);
-        changed.cloned().unwrap_or_else(|| present().and_then(|found| reach(&found.profile, &found.devices)))
+        changed.cloned().unwrap_or_else(|| present.and_then(|found| reach(&found.profile, &found.devices)))
     }
 
     fn indexed_at(&self, found: &Subscription, at: ChangeSequence) -> Option<IndexedSubscription> {
-        let reach = self.reach_at(found, at).filter(|_| found.enabled)?;
+        let number = found.subscriber_number;
+        let present = self.subscribers.get(&found.subscriber).filter(|found| found.number == number);
+        let reach = self.reach_of(number, present, at).filter(|_| found.enabled)?;
         let channel = match &found.device {
             Some(device) => reach.get(device),
             None => reach.values().next(),
@@ -220,9 +265,21 @@ impl Shelf {
         }
         let before = reach(&old.profile, &old.devices);
         let reach_changed = before != reach(&profile, &devices);
+        // Whether it is enabled is a matter of its reach.
+        if (Profile { enabled: profile.enabled, ..old.profile.clone() }) != profile {
+            self.tell_profile(&old);
+        }
+        let zone_changed = old.profile.time_zone != profile.time_zone;
         let new = Subscriber { profile, devices, updated_at: now, revision: old.revision + 1, ..old };
         self.subscribers.insert(new.id.clone(), new.clone());
-        if reach_changed {
+        if zone_changed {
+            for id in self.owned.get(&new.number).cloned().unwrap_or_default() {
+                self.follow_schedule(id, false, now);
+            }
+        }
+        let is_scheduled = |id| self.subscriptions[id].terms.schedule.is_some();
+        let rescheduled = zone_changed && self.owned.get(&new.number).into_iter().flatten().any(is_scheduled);
+        if reach_changed || rescheduled {
             self.tell(1, Changed::Subscriber(new.number), Before::Reach(before));
         }
         new
@@ -301,7 +358,29 @@ impl Shelf {
         };
         self.subscriptions.insert(id, made);
         self.owned.entry(number).or_default().insert(id);
+        self.follow_schedule(id, false, now);
         id
+    }
+
+    /// Makes a subscription follow its schedule, or none any more.
+    fn follow_schedule(&mut self, id: SubscriptionId, resumed: bool, now: Timestamp) {
+        let Some(found) = self.subscriptions.get(&id) else { return };
+        let zone = self.subscriber_of(found).profile.time_zone.as_deref();
+        let Some(text) = found.terms.schedule.as_deref().and_then(|text| due_schedule(text, zone)) else {
+            self.scheduled.remove(&id);
+            return;
+        };
+        let key = (found.application.clone(), found.class.clone(), text);
+        let since = match self.scheduled.get(&id) {
+            Some((before, ..)) if *before == key && !resumed => return,
+            Some(((_, _, before), since, _)) if !resumed => since_change(before, *since, now),
+            _ => now,
+        };
+        self.scheduled.insert(id, (key.clone(), since, ChangeSequence(self.change + 1)));
+        if !self.schedules.contains_key(&key) {
+            self.last_schedule += 1;
+            self.schedules.insert(key, (self.last_schedule, now));
+        }
     }
 
     /// Gives the subscription from before, if anything differed.
@@ -317,9 +396,14 @@ impl Shelf {
             return None;
         }
         let before = found.clone();
+        let resumed = enabled && !found.enabled;
+        let rescheduled = found.terms.schedule != terms.schedule;
         (found.device, found.enabled, found.values, found.terms) = (device, enabled, values, terms);
         found.updated_at = now;
         found.revision += 1;
+        if rescheduled || resumed {
+            self.follow_schedule(id, resumed, now);
+        }
         Some(before)
     }
 
@@ -327,6 +411,7 @@ impl Shelf {
         let gone: Vec<Subscription> = ids.iter().filter_map(|id| self.subscriptions.remove(id)).collect();
         for gone in &gone {
             self.owned.entry(gone.subscriber_number).or_default().remove(&gone.id);
+            self.scheduled.remove(&gone.id);
         }
         self.tell_changed(&gone);
     }
@@ -485,6 +570,9 @@ impl Records for MemoryRecords {
             let before = shelf.subscribers.get(id).and_then(|old| reach(&old.profile, &old.devices));
             let ids: Vec<_> = shelf.owned.get(&number).into_iter().flatten().copied().collect();
             shelf.remove_subscriptions(&ids);
+            if let Some(old) = shelf.subscribers.get(id).cloned() {
+                shelf.tell_profile(&old);
+            }
             shelf.owned.remove(&number);
             shelf.subscribers.remove(id);
             shelf.tell(1, Changed::Subscriber(number), Before::Reach(before));
@@ -517,13 +605,14 @@ impl Records for MemoryRecords {
         self.change(|shelf| {
             let old = shelf.segments.get(&new.name).cloned();
             expect.check(old.as_ref().map(|old| old.revision), || format!("segment `{}`", new.name))?;
+            let before = old.as_ref().map(|old| old.filter.clone());
             let stored = match old {
                 Some(old) if old.description == new.description && old.filter == new.filter => return Ok(old),
                 Some(old) => new.over(&old, now),
                 None => new.first(now),
             };
             shelf.segments.insert(stored.name.clone(), stored.clone());
-            shelf.tell(1, Changed::Segment(stored.name.clone()), Before::Nothing);
+            shelf.tell(1, Changed::Segment(stored.name.clone()), Before::Filter(before));
             Ok(stored)
         })
     }
@@ -542,10 +631,22 @@ impl Records for MemoryRecords {
         self.change(|shelf| {
             let old = shelf.segments.get(name).map(|old| old.revision);
             expect.check(old, || format!("segment `{name}`"))?;
-            shelf.segments.remove(name).ok_or_else(|| no_segment(name))?;
-            shelf.tell(1, Changed::Segment(name.clone()), Before::Nothing);
+            let old = shelf.segments.remove(name).ok_or_else(|| no_segment(name))?;
+            shelf.tell(1, Changed::Segment(name.clone()), Before::Filter(Some(old.filter)));
             Ok(())
         })
+    }
+
+    async fn memberships(
+        &self,
+        segments: &[Name],
+        subscribers: &[SubscriberNumber],
+        at: ChangeSequence,
+    ) -> Result<Vec<u64>, StoreError> {
+        let shelf = self.shelf.lock();
+        shelf.check_kept(at)?;
+        let filters: Vec<_> = segments.iter().map(|segment| shelf.filter_at(segment, at)).collect();
+        Ok(subscribers.iter().map(|number| shelf.memberships_at(*number, &filters, at)).collect())
     }
 
     async fn survey(
@@ -676,6 +777,58 @@ impl Records for MemoryRecords {
             return Err(StoreError::Damaged(format!("subscription {id}")));
         }
         Ok(subscriptions.iter().map(|id| shelf.recipient(*id)).collect())
+    }
+
+    async fn schedules(
+        &self,
+        application: &Name,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<FollowedSchedule>, StoreError> {
+        let shelf = self.shelf.lock();
+        let of_application = shelf.schedules.iter().filter(|((of, ..), _)| of == application);
+        let followed = |((_, class, schedule), (number, made_at)): (&ScheduleKey, &(u64, Timestamp))| {
+            FollowedSchedule { number: *number, class: class.clone(), schedule: schedule.clone(), made_at: *made_at }
+        };
+        let mut later: Vec<_> = of_application.map(followed).filter(|followed| followed.number > after).collect();
+        later.sort_unstable_by_key(|followed| followed.number);
+        later.truncate(limit);
+        Ok(later)
+    }
+
+    async fn scheduled_subscriptions(
+        &self,
+        application: &Name,
+        class: &Name,
+        schedule: &str,
+        after: Option<SubscriptionId>,
+        limit: usize,
+    ) -> Result<Vec<ScheduledSubscription>, StoreError> {
+        let shelf = self.shelf.lock();
+        let now = ChangeSequence(shelf.change);
+        let key: ScheduleKey = (application.clone(), class.clone(), schedule.into());
+        let later = shelf.scheduled.range(after_subscription(after)).filter(|(_, (follows, ..))| *follows == key);
+        let member = |(id, (_, since, joined)): (&SubscriptionId, &Follower)| {
+            let subscription = shelf.indexed_at(shelf.subscriptions.get(id)?, now)?;
+            Some(ScheduledSubscription { subscription, since: *since, joined: *joined })
+        };
+        Ok(later.filter_map(member).take(limit).collect())
+    }
+
+    async fn schedule_of(&self, id: SubscriptionId) -> Result<Option<(Box<str>, Timestamp)>, StoreError> {
+        let shelf = self.shelf.lock();
+        Ok(shelf.scheduled.get(&id).map(|((_, _, schedule), since, _)| (schedule.clone(), *since)))
+    }
+
+    async fn forget_schedule(&self, application: &Name, class: &Name, schedule: &str) -> Result<bool, StoreError> {
+        self.change(|shelf| {
+            let key: ScheduleKey = (application.clone(), class.clone(), schedule.into());
+            let followed = shelf.scheduled.values().any(|(follows, ..)| *follows == key);
+            if !followed {
+                shelf.schedules.remove(&key);
+            }
+            Ok(!followed)
+        })
     }
 
     async fn changes(&self, after: ChangeSequence, limit: usize) -> Result<Vec<Change>, StoreError> {

@@ -35,11 +35,13 @@ const OF_TIME: [&str; 7] = ["date", "datetime", "julianday", "strftime", "time",
 const OF_THE_PRESENT: [(&str, &str); 3] =
     [("current_date", "date"), ("current_time", "time"), ("current_timestamp", "datetime")];
 
+/// A function by its name in SQL.
+type Named<F> = (&'static str, F);
 type OfNumber = fn(f64) -> f64;
-type OfTwoNumbers = fn(f64, f64) -> f64;
+type OfNumbers = fn(f64, f64) -> f64;
 
 /// Mathematics, with null where there is no answer. SQLite may or may not have been built with these.
-const OF_NUMBERS: [(&str, OfNumber); 8] = [
+const OF_NUMBERS: [Named<OfNumber>; 8] = [
     ("ceil", f64::ceil),
     ("exp", f64::exp),
     ("floor", f64::floor),
@@ -49,7 +51,7 @@ const OF_NUMBERS: [(&str, OfNumber); 8] = [
     ("sqrt", f64::sqrt),
     ("trunc", f64::trunc),
 ];
-const OF_TWO_NUMBERS: [(&str, OfTwoNumbers); 2] = [("mod", |number, by| number % by), ("pow", f64::powf)];
+const OF_TWO_NUMBERS: [Named<OfNumbers>; 2] = [("mod", |number, by| number % by), ("pow", f64::powf)];
 
 pub(super) fn register(
     connection: &Connection,

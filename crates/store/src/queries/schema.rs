@@ -16,6 +16,8 @@ pub(super) const EVENTS: &str = "events";
 pub(super) const EVENT: &str = "_event";
 /// The number of a subscription.
 pub(super) const SUBSCRIPTION: &str = "_subscription";
+/// The number of the subscriber, the same for all subscriptions of one.
+pub(super) const SUBSCRIBER: &str = "_subscriber";
 /// The channel by which a subscription is told now; null if there is none.
 pub(super) const CHANNEL: &str = "_channel";
 /// When a subscription was made.
@@ -23,7 +25,7 @@ pub(super) const CREATED_AT: &str = "_created_at";
 
 /// Columns of a table before those of the fields.
 pub(super) const COLUMNS_OF_EVENTS: usize = 1;
-pub(super) const COLUMNS_OF_SUBSCRIPTIONS: usize = 3;
+pub(super) const COLUMNS_OF_SUBSCRIPTIONS: usize = 4;
 
 /// What the planner is told of sizes. Plans must not change with what is in the tables, or what was said of a rule when
 /// it was applied would not hold later.
@@ -94,7 +96,8 @@ pub(super) fn open(
     connection.execute_batch("ANALYZE")?;
     for (class, plan) in plans {
         let Some(fields) = application.subscriptions.get(class).map(|class| &class.fields) else { continue };
-        let mut columns = format!("{SUBSCRIPTION} INTEGER PRIMARY KEY, {CHANNEL} TEXT, {CREATED_AT} TEXT");
+        let mut columns =
+            format!("{SUBSCRIPTION} INTEGER PRIMARY KEY, {SUBSCRIBER} INTEGER, {CHANNEL} TEXT, {CREATED_AT} TEXT");
         for at in &plan.fields {
             let field = &fields[*at];
             columns.push_str(&format!(", {} {}", quoted(field.name.as_str()), column_type(field.kind)));

@@ -18,7 +18,7 @@ use super::{
     Query, QuerySet,
     guard::Guarded,
     reason,
-    schema::{self, CHANNEL, CREATED_AT, EVENT, EVENTS, SUBSCRIPTION, quoted},
+    schema::{self, CHANNEL, CREATED_AT, EVENT, EVENTS, SUBSCRIBER, SUBSCRIPTION, quoted},
     values,
 };
 use crate::{error::StoreError, records::IndexedSubscription};
@@ -86,10 +86,11 @@ impl QueryTables {
             let fields = &tables.set.application.subscriptions[class].fields;
             let names: String =
                 plan.fields.iter().map(|at| format!(", {}", quoted(fields[*at].name.as_str()))).collect();
-            let places: String = (0..plan.fields.len()).map(|at| format!(", ?{}", at + 4)).collect();
+            let places: String = (0..plan.fields.len()).map(|at| format!(", ?{}", at + 5)).collect();
             let table = quoted(class.as_str());
             let put = format!(
-                "INSERT OR REPLACE INTO {table} ({SUBSCRIPTION}, {CHANNEL}, {CREATED_AT}{names}) VALUES (?1, ?2, ?3{places})"
+                "INSERT OR REPLACE INTO {table} ({SUBSCRIPTION}, {SUBSCRIBER}, {CHANNEL}, {CREATED_AT}{names})
+                    VALUES (?1, ?2, ?3, ?4{places})"
             );
             tables.puts.insert(class.clone(), put);
             tables.removes.push(format!("DELETE FROM {table} WHERE {SUBSCRIPTION} = ?1"));
@@ -116,6 +117,7 @@ impl QueryTables {
         };
         let head = [
             Sql::Integer(subscription.id.0.cast_signed()),
+            Sql::Integer(subscription.subscriber.0.cast_signed()),
             subscription.channel.as_ref().map_or(Sql::Null, |channel| Sql::Text(channel.to_string())),
             Sql::Text(values::timestamp_text(subscription.created_at)),
         ];

@@ -74,7 +74,7 @@ fn tables(sql: &str) -> QueryTables {
 fn subscription(id: u64, class: &str, values: &str) -> IndexedSubscription {
     IndexedSubscription {
         id: SubscriptionId(id),
-        subscriber: SubscriberNumber(1),
+        subscriber: SubscriberNumber(id % 2),
         class: name(class),
         values: values.into(),
         terms: Terms::default(),
@@ -269,6 +269,48 @@ fn changes_are_seen_by_the_next_batch() {
     assert_eq!(told(&mut tables), [(2, 1), (2, 3)]);
     tables.put(&subscription(1, "watch", "not an object"));
     assert_eq!(told(&mut tables), [(2, 3)]);
+}
+
+#[test]
+fn what_is_known_beside_the_parameters() {
+    check(
+        "SELECT 0 AS _event, min(_subscription) AS _subscription, _channel AS symbol, _created_at AS since, count(*) AS count
+         FROM watch GROUP BY _subscriber",
+        expect![[r#"
+            0 s-2 "email" "1970-01-01T00:00:00Z" 1
+            0 s-1 "email" "1970-01-01T00:00:00Z" 2"#]],
+    );
+}
+
+#[test]
+fn batches_of_several_classes_take_turns() {
+    let text = r#"
+application: shop
+events:
+  trade: { fields: { symbol: string, price: number } }
+  news: { fields: { symbol: string, text: string } }
+subscriptions: { watch: { fields: { symbol: string } } }
+notifications: { told: { fields: { text: string }, content: { templates: { base: { text: x } } } } }
+rules:
+  price: { on: trade, subscription: watch, notify: told, sql: "SELECT _event, _subscription, format('%.1f', price) AS text FROM events JOIN watch USING (symbol)" }
+  text: { on: news, subscription: watch, notify: told, sql: "SELECT _event, _subscription, text FROM events JOIN watch USING (symbol)" }
+  off: { on: news, subscription: watch, notify: told, enabled: false, sql: "SELECT _event, _subscription, text FROM events, watch" }
+"#;
+    let application = definition::read(text, &|_| None).unwrap_or_else(|problems| panic!("{problems:?}"));
+    let (set, problems) = QuerySet::check(&application, &[]);
+    assert_eq!(problems, []);
+    let mut tables = QueryTables::open(Arc::new(set)).expect("a database").expect("queries");
+    tables.put(&subscription(1, "watch", r#"{"symbol": "AB"}"#));
+    let mut told = |class: &str, event: &str| {
+        let (batch, fields) = batch(&application, class, &[event]);
+        let firings = tables.run(&batch, &fields, |_| true).expect("a whole batch");
+        let first = |firing: &QueryFiring| firing.outcome.as_ref().expect("matches")[0].values[0].clone();
+        firings.iter().map(first).collect::<Vec<_>>()
+    };
+    for _ in 0..2 {
+        assert_eq!(told("trade", r#"{"symbol": "AB", "price": 2}"#), [Value::from("2.0")]);
+        assert_eq!(told("news", r#"{"symbol": "AB", "text": "up"}"#), [Value::from("up")]);
+    }
 }
 
 #[test]

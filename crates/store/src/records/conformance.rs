@@ -88,6 +88,7 @@ fn told(changes: Vec<Change>) -> Vec<String> {
         Changed::Subscriptions(first, last) => format!("{first} to {last}"),
         Changed::ApiKey => "API key".to_owned(),
         Changed::Segment(name) => format!("segment {name}"),
+        Changed::Profile(number) => format!("profile {}", number.0),
     };
     changes.into_iter().map(tell).collect()
 }
@@ -301,6 +302,57 @@ fn a_segment_is_stored_as_expected() {
         assert_eq!(records.segment(&name("graz")).await.expect("read"), None);
         let told = ["segment vienna", "segment vienna", "segment graz", "segment graz"];
         assert_eq!(news(records, before).await, told);
+    });
+}
+
+#[test]
+fn memberships_are_told_as_of_any_place() {
+    check(async |records| {
+        let put = async |id: &str, attributes: &[(&str, i64)], devices: &[&str], enabled| {
+            let mut new = person(id, devices);
+            new.profile.enabled = enabled;
+            new.profile.attributes =
+                attributes.iter().map(|(name, value)| (name.to_string(), Value::Integer(*value))).collect();
+            records.put_subscriber(new, Expect::Any, at(1)).await.expect("stored");
+        };
+        let segments = [name("vienna"), name("none"), name("texted")];
+        let both = [SubscriberNumber(1), SubscriberNumber(2), SubscriberNumber(3), SubscriberNumber(1)];
+        let then = async |place: u64| {
+            let found = records.memberships(&segments, &both, ChangeSequence(place)).await.expect("told");
+            found.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+        };
+        let mut told: Vec<(u64, String)> = Vec::new();
+        let mut now = async |expected: &str| {
+            assert_eq!(then(u64::MAX).await, expected);
+            told.push((newest(records).0, expected.to_owned()));
+        };
+        put("ann", &[("a", 1)], &["d=sms"], true).await;
+        put("bob", &[("a", 2)], &["d=mail"], true).await;
+        now("0 0 0 0").await;
+        records.put_segment(vienna("(a=1)"), Expect::Any, at(2)).await.expect("stored");
+        now("1 0 0 1").await;
+        let texted = NewSegment { name: name("texted"), ..vienna("(channel=sms)") };
+        records.put_segment(texted, Expect::Any, at(2)).await.expect("stored");
+        now("5 0 0 5").await;
+        put("bob", &[("a", 1)], &["d=mail"], true).await;
+        now("5 1 0 5").await;
+        put("bob", &[("a", 1)], &["d=sms"], true).await;
+        now("5 5 0 5").await;
+        put("ann", &[("a", 3)], &["d=mail"], true).await;
+        now("0 5 0 0").await;
+        records.put_segment(vienna("(&(a>=1)(enabled=TRUE))"), Expect::Any, at(3)).await.expect("stored");
+        now("1 5 0 1").await;
+        put("ann", &[("a", 3)], &["d=mail"], false).await;
+        now("0 5 0 0").await;
+        records.remove_subscriber(&who("bob"), Expect::Any, at(4)).await.expect("removed");
+        now("0 0 0 0").await;
+        put("ann", &[], &["d=sms"], true).await;
+        now("4 0 0 4").await;
+        records.remove_segment(&name("texted"), Expect::Any, at(5)).await.expect("removed");
+        now("0 0 0 0").await;
+        for (place, expected) in told.iter().rev() {
+            assert_eq!(then(*place).await, *expected, "at {place}");
+        }
     });
 }
 
@@ -836,7 +888,7 @@ async fn random_act(records: &dyn Records, luck: &mut fastrand::Rng, step: i64) 
         }
     }
     let now = at(step);
-    match luck.u32(..21) {
+    match luck.u32(..22) {
         0 | 1 => format!("{:?}", records.put_subscriber(make_subscriber(luck), pick_expect(luck), now).await),
         2 => {
             let many = (0..luck.usize(..6)).map(|_| make_subscriber(luck)).collect();
@@ -919,9 +971,120 @@ async fn random_act(records: &dyn Records, luck: &mut fastrand::Rng, step: i64) 
             let bounds = SurveyBounds { looks: luck.u64(1..9), members: luck.u64(1..9), kept: luck.usize(..3) };
             format!("{:?}", records.survey(&filter, after.as_ref(), bounds).await)
         }
+        20 => {
+            let at = ChangeSequence(newest(records).0.saturating_sub(luck.u64(..100)));
+            let subscribers: Vec<_> = (0..60).map(SubscriberNumber).collect();
+            format!("{:?}", records.memberships(&[name("a"), name("b")], &subscribers, at).await)
+        }
         _ => {
             let ids: Vec<_> = (0..luck.usize(..20)).map(|_| pick_subscription(luck)).collect();
             format!("{:?}", records.recipients(&ids).await)
         }
     }
+}
+
+/// A subscription with a schedule.
+fn scheduled(subscriber: &str, key: &str, schedule: Option<&str>) -> NewSubscription {
+    let terms = Terms { schedule: schedule.map(Box::from), ..Terms::default() };
+    NewSubscription { terms, ..interest(subscriber, Some(key)) }
+}
+
+const FLOATING: &str = "DTSTART:20270104T080000\nRRULE:FREQ=DAILY";
+const VIENNA: &str = "DTSTART;TZID=Europe/Vienna:20270104T080000\nRRULE:FREQ=DAILY";
+const WEEKLY: &str = "DTSTART:20270104T080000Z\nRRULE:FREQ=WEEKLY";
+
+async fn members(records: &dyn Records, schedule: &str) -> Vec<(u64, String)> {
+    let found =
+        records.scheduled_subscriptions(&name("quakes"), &name("near"), schedule, None, 99).await.expect("read");
+    found.into_iter().map(|found| (found.subscription.id.0, found.since.to_string())).collect()
+}
+
+fn at_time(text: &str) -> Timestamp {
+    text.parse().expect("a time")
+}
+
+#[test]
+fn subscriptions_with_the_same_due_times_are_together() {
+    check(async |records| {
+        let in_zone = |id: &str, zone: Option<&str>| {
+            let profile = Profile { time_zone: zone.map(str::to_owned), ..Profile::default() };
+            NewSubscriber { profile, ..person(id, &["post=mail"]) }
+        };
+        let morning = at_time("2027-01-05T06:30:00Z");
+        for (id, zone) in [("ann", Some("Europe/Vienna")), ("bob", None), ("eve", None)] {
+            records.put_subscriber(in_zone(id, zone), Expect::Any, at(1)).await.expect("stored");
+        }
+        let lines = vec![
+            scheduled("ann", "1", Some(FLOATING)),
+            scheduled("bob", "1", Some(VIENNA)),
+            scheduled("bob", "2", Some(FLOATING)),
+            scheduled("eve", "1", None),
+            scheduled("eve", "2", Some(WEEKLY)),
+        ];
+        let ids: Vec<u64> = records
+            .put_subscriptions(lines, morning)
+            .await
+            .expect("stored")
+            .into_iter()
+            .map(|written| written.expect("stored").0)
+            .collect();
+        let since = morning.to_string();
+        assert_eq!(members(records, VIENNA).await, [(ids[0], since.clone()), (ids[1], since.clone())]);
+        let utc = "DTSTART:20270104T080000Z\nRRULE:FREQ=DAILY";
+        assert_eq!(members(records, utc).await, [(ids[2], since.clone())]);
+        let all = records.schedules(&name("quakes"), 0, 99).await.expect("read");
+        assert_eq!(all.iter().map(|found| &*found.schedule).collect::<Vec<_>>(), [VIENNA, utc, WEEKLY]);
+        assert!(all.iter().all(|found| found.class == name("near") && found.made_at == morning));
+        let later = records.schedules(&name("quakes"), all[0].number, 1).await.expect("read");
+        assert_eq!(later, all[1..2]);
+        let (application, class, first) = (name("quakes"), name("near"), Some(SubscriptionId(ids[0])));
+        let page = records.scheduled_subscriptions(&application, &class, VIENNA, first, 9).await.expect("read");
+        assert_eq!(page.iter().map(|found| found.subscription.id.0).collect::<Vec<_>>(), [ids[1]]);
+        assert_eq!(page[0].subscription.channel, Some(name("mail")));
+        assert!(page[0].joined > ChangeSequence(0) && page[0].joined <= newest(records));
+        let of = records.schedule_of(SubscriptionId(ids[0])).await.expect("read");
+        assert_eq!(of, Some((VIENNA.into(), morning)));
+        assert_eq!(records.schedule_of(SubscriptionId(ids[3])).await.expect("read"), None);
+
+        // Whoever moves takes along what the last run has told: at 07:00 UTC it is 08:00 in Vienna.
+        let noon = at_time("2027-01-05T12:00:00Z");
+        records.put_subscription(scheduled("bob", "1", Some(WEEKLY)), noon).await.expect("stored");
+        assert_eq!(members(records, VIENNA).await, [(ids[0], since.clone())]);
+        assert_eq!(
+            members(records, WEEKLY).await,
+            [(ids[1], "2027-01-05T07:00:00Z".to_owned()), (ids[4], since.clone())]
+        );
+        let before = newest(records);
+        records.put_subscriber(in_zone("ann", Some("Asia/Tokyo")), Expect::Any, noon).await.expect("stored");
+        assert_eq!(news(records, before).await, ["subscriber 1"], "it matters to her schedule");
+        let tokyo = VIENNA.replace("Europe/Vienna", "Asia/Tokyo");
+        let moved = records.scheduled_subscriptions(&application, &class, &tokyo, None, 9).await.expect("read");
+        assert!(moved[0].joined > before);
+        assert_eq!(members(records, &tokyo).await, [(ids[0], "2027-01-05T07:00:00Z".to_owned())]);
+
+        // Who is disabled is not due, and begins anew later.
+        let disabled =
+            SubscriptionChange { terms: scheduled("x", "x", Some(FLOATING)).terms, ..change(None, false, "{}") };
+        let enabled = SubscriptionChange { enabled: true, ..disabled.clone() };
+        let third = SubscriptionId(ids[2]);
+        records.update_subscription(third, disabled, Expect::Any, noon).await.expect("stored");
+        assert!(members(records, utc).await.is_empty());
+        assert!(
+            !records.forget_schedule(&name("quakes"), &name("near"), utc).await.expect("asked"),
+            "it may come back"
+        );
+        let evening = at_time("2027-01-05T20:00:00Z");
+        records.update_subscription(third, enabled, Expect::Any, evening).await.expect("stored");
+        assert_eq!(members(records, utc).await, [(ids[2], evening.to_string())]);
+
+        records.remove_subscriber(&who("bob"), Expect::Any, evening).await.expect("removed");
+        assert!(members(records, utc).await.is_empty());
+        let newest = records.schedules(&name("quakes"), 0, 99).await.expect("read").pop().expect("some").number;
+        assert!(records.forget_schedule(&name("quakes"), &name("near"), utc).await.expect("asked"));
+        records.put_subscription(scheduled("eve", "1", Some(utc)), evening).await.expect("stored");
+        let back = records.schedules(&name("quakes"), newest, 99).await.expect("read");
+        assert_eq!(back.iter().map(|found| &*found.schedule).collect::<Vec<_>>(), [utc], "it is new again");
+        records.put_subscription(scheduled("eve", "1", None), evening).await.expect("stored");
+        assert!(members(records, utc).await.is_empty());
+    });
 }

@@ -39,9 +39,9 @@ use super::writer::{Database, FreeSpace, Options, store_error};
 use crate::{
     error::StoreError,
     journal::{
-        Accepted, Arrivals, Backlog, Claim, ClaimedEvents, EventBatchState, EventPage, Firing, FiringFilter, Journal,
-        JournalOptions, NewEventBatch, Resolution, RuleStop, ScheduleKey, ScheduleRun, Step, StoredNotificationBatch,
-        StoredSuspension, SuspensionFilter, Totals, WorkItem,
+        Accepted, Arrivals, Backlog, CLOCK_LEEWAY, Claim, ClaimedEvents, EventBatchState, EventPage, Firing,
+        FiringFilter, Journal, JournalOptions, NewEventBatch, Resolution, RuleStop, ScheduleKey, ScheduleRun, Step,
+        StoredNotificationBatch, StoredSuspension, SuspensionFilter, Totals, WorkItem,
     },
 };
 
@@ -352,6 +352,11 @@ impl Journal for SqliteJournal {
         .await
     }
 
+    async fn place_at(&self, time: Timestamp) -> Result<EventBatchId, StoreError> {
+        let time = time - CLOCK_LEEWAY;
+        self.read(move |connection, _| schedules::place_at(connection, time)).await
+    }
+
     async fn record_runs(
         &self,
         due: Option<NewEventBatch>,
@@ -384,6 +389,15 @@ impl Journal for SqliteJournal {
     ) -> Result<Vec<ScheduleRun>, StoreError> {
         let (application, after) = (application.clone(), after.cloned());
         self.read(move |connection, _| schedules::list(connection, &application, after.as_ref(), limit)).await
+    }
+
+    async fn schedule_run(
+        &self,
+        application: &Name,
+        schedule: &ScheduleKey,
+    ) -> Result<Option<ScheduleRun>, StoreError> {
+        let (application, schedule) = (application.clone(), schedule.clone());
+        self.read(move |connection, _| schedules::find(connection, &application, &schedule)).await
     }
 
     async fn forget_schedule(&self, application: &Name, schedule: &ScheduleKey) -> Result<(), StoreError> {

@@ -32,9 +32,9 @@ use super::writer::{Database, FreeSpace, Options, store_error};
 use crate::{
     error::StoreError,
     records::{
-        ApiKey, ApplicationVersion, Change, Expect, FEED_KEPT, IndexedSubscription, NewSegment, NewSubscriber,
-        NewSubscription, Recipient, RecordCounts, Records, SubscriberFilter, SubscriptionChange, SubscriptionFilter,
-        Survey, SurveyBounds, Written, new_installation, no_subscription,
+        ApiKey, ApplicationVersion, Change, Expect, FEED_KEPT, FollowedSchedule, IndexedSubscription, NewSegment,
+        NewSubscriber, NewSubscription, Recipient, RecordCounts, Records, ScheduledSubscription, SubscriberFilter,
+        SubscriptionChange, SubscriptionFilter, Survey, SurveyBounds, Written, new_installation, no_subscription,
     },
 };
 use feed::Books;
@@ -43,6 +43,7 @@ mod api_keys;
 mod applications;
 mod feed;
 mod matching;
+mod schedules;
 mod schema;
 mod segments;
 mod subscribers;
@@ -261,6 +262,16 @@ impl Records for SqliteRecords {
         self.change(move |books| segments::remove(books, &name, expect)).await
     }
 
+    async fn memberships(
+        &self,
+        segments: &[Name],
+        subscribers: &[SubscriberNumber],
+        at: ChangeSequence,
+    ) -> Result<Vec<u64>, StoreError> {
+        let (segments, subscribers) = (segments.to_vec(), subscribers.to_vec());
+        self.database.read(move |connection| segments::memberships(connection, &segments, &subscribers, at)).await
+    }
+
     async fn survey(
         &self,
         filter: &LdapFilter,
@@ -349,6 +360,40 @@ impl Records for SqliteRecords {
     async fn recipients(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<Option<Recipient>>, StoreError> {
         let subscriptions = subscriptions.to_vec();
         self.database.read(move |connection| matching::recipients(connection, &subscriptions)).await
+    }
+
+    async fn schedules(
+        &self,
+        application: &Name,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<FollowedSchedule>, StoreError> {
+        let application = application.clone();
+        self.database.read(move |connection| schedules::list(connection, &application, after, limit)).await
+    }
+
+    async fn scheduled_subscriptions(
+        &self,
+        application: &Name,
+        class: &Name,
+        schedule: &str,
+        after: Option<SubscriptionId>,
+        limit: usize,
+    ) -> Result<Vec<ScheduledSubscription>, StoreError> {
+        let (application, class, schedule) = (application.clone(), class.clone(), schedule.to_owned());
+        let job = move |connection: &Connection| {
+            schedules::members(connection, &application, &class, &schedule, after, limit)
+        };
+        self.database.read(job).await
+    }
+
+    async fn schedule_of(&self, id: SubscriptionId) -> Result<Option<(Box<str>, Timestamp)>, StoreError> {
+        self.database.read(move |connection| schedules::of(connection, id)).await
+    }
+
+    async fn forget_schedule(&self, application: &Name, class: &Name, schedule: &str) -> Result<bool, StoreError> {
+        let (application, class, schedule) = (application.clone(), class.clone(), schedule.to_owned());
+        self.change(move |books| schedules::forget(books, &application, &class, &schedule)).await
     }
 
     async fn changes(&self, after: ChangeSequence, limit: usize) -> Result<Vec<Change>, StoreError> {

@@ -1,6 +1,6 @@
 //! How far schedules have come, and the events of their runs.
 
-use tocsin_model::id::EventBatchId;
+use tocsin_model::id::{ChangeSequence, EventBatchId};
 use tocsin_store::{
     error::StoreError,
     journal::{JournalOptions, NewEventBatch, ScheduleKey, ScheduleRun, Step},
@@ -15,6 +15,7 @@ fn run_of(rule: &str, schedule: &str, due: i64, after: u64) -> ScheduleRun {
         schedule: schedule.into(),
         due_at: at(due),
         after: EventBatchId(after),
+        seen: ChangeSequence(3),
         skipped: 0,
         skipped_at: None,
     }
@@ -41,7 +42,9 @@ fn a_due_time_and_how_far_its_schedules_have_come_are_one_commit() {
 
         let claimed = claim_events(&*journal, 9, at(6)).await;
         assert_eq!(claimed.iter().map(|claimed| claimed.claim.id).collect::<Vec<_>>(), [first, tick]);
+        assert!(journal.schedule_run(&app(), &key).await.expect("read").is_some_and(|run| run.after == tick));
         journal.forget_schedule(&app(), &key).await.expect("forgotten");
+        assert_eq!(journal.schedule_run(&app(), &key).await.expect("read"), None);
         assert_eq!(journal.schedule_runs(&app(), None, 9).await.expect("read").len(), 1);
     });
 }
@@ -96,6 +99,8 @@ fn events_are_read_again_between_two_places() {
         assert_eq!(between(5, 99, 1).await, (vec![7], None));
         assert_eq!(between(7, 7, 1).await, (vec![], None));
         assert_eq!(between(9, 3, 1).await, (vec![], None));
+        let place = async |second: i64| journal.place_at(at(second)).await.expect("read").0;
+        assert_eq!([place(-9).await, place(1).await, place(2).await, place(4).await, place(99).await], [0, 0, 2, 6, 8]);
         let none = journal.events_between(&app(), &name("news"), EventBatchId(0), EventBatchId(99), 9).await;
         assert!(none.expect("read").batches.is_empty());
     });

@@ -297,7 +297,16 @@ impl Twins {
             let (rule, schedule) = schedule(random);
             let (after, skipped) = (EventBatchId(random.u64(..9)), random.u64(..3));
             let skipped_at = (skipped > 0).then_some(self.now);
-            ScheduleRun { application: app(), rule, schedule, due_at: self.now, after, skipped, skipped_at }
+            ScheduleRun {
+                application: app(),
+                rule,
+                schedule,
+                due_at: self.now,
+                after,
+                seen: ChangeSequence(random.u64(..9)),
+                skipped,
+                skipped_at,
+            }
         };
         let runs: Vec<ScheduleRun> = (0..self.random.u8(1..4)).map(|_| run(&mut self.random)).collect();
         let due = self.random.bool().then(|| events(self.random.u32(1..4), self.now));
@@ -415,6 +424,10 @@ impl Twins {
         assert_eq!(memory.rule_stops().await.expect("read"), sqlite.rule_stops().await.expect("read"));
         let runs = memory.schedule_runs(&app(), None, usize::MAX).await.expect("read");
         assert_eq!(runs, sqlite.schedule_runs(&app(), None, usize::MAX).await.expect("read"));
+        for seconds in [0, 100, 1_000, 1_000_000] {
+            let place = memory.place_at(at(seconds)).await.expect("read");
+            assert_eq!(place, sqlite.place_at(at(seconds)).await.expect("read"));
+        }
         for bytes in [1, 2_000, usize::MAX] {
             let (class, last) = (name("trade"), EventBatchId(u64::MAX));
             let page = memory.events_between(&app(), &class, EventBatchId(3), last, bytes).await.expect("read");

@@ -16,6 +16,7 @@ mod match_changes;
 mod match_commit;
 mod match_generate;
 mod match_memory;
+mod match_pattern;
 mod match_stock;
 mod match_unmatched;
 mod restart;
@@ -45,7 +46,7 @@ pub struct Bench {
 }
 
 /// Every figure, in the order in which they are measured.
-pub const ALL: [Bench; 25] = [
+pub const ALL: [Bench; 28] = [
     binary_size::BENCH,
     start_ready::BENCH,
     idle_memory::BENCH,
@@ -62,6 +63,9 @@ pub const ALL: [Bench; 25] = [
     match_unmatched::BENCH,
     match_changes::BENCH,
     match_generate::BENCH,
+    match_pattern::TEN_THOUSAND,
+    match_pattern::HUNDRED_THOUSAND,
+    match_pattern::MILLION,
     match_commit::BENCH,
     format_jinja::BENCH,
     deliver_smtp::BENCH,
@@ -120,7 +124,10 @@ mod tests {
     fn what_is_large_is_measured_on_request_only() {
         let whole = choose(&[]).expect("all");
         let left_out: Vec<&str> = ALL.iter().filter(|bench| !bench.by_default).map(|bench| bench.name).collect();
-        assert_eq!(left_out, ["match.memory.10m", "match.stock.10m", "match.stock.40m", "restart.10m"]);
+        assert_eq!(
+            left_out,
+            ["match.memory.10m", "match.stock.10m", "match.stock.40m", "match.pattern.1m", "restart.10m"]
+        );
         assert_eq!(whole.len(), ALL.len() - left_out.len());
     }
 

@@ -230,31 +230,8 @@ impl StockLimit {
     }
 
     async fn try_prepare(context: &Context, subscribers: u32) -> Outcome<Self> {
-        let target = context.peers_folder.join("target");
-        let (program, generate) = (target.join("release/stock"), target.join("release/generate"));
-        if !program.is_file() || !generate.is_file() {
-            let manifest = context.peers_source.join("Cargo.toml");
-            if !manifest.is_file() {
-                return Err(Failure::failed(format!(
-                    "its sources are not in {}; name them with --peers",
-                    context.peers_source.display()
-                )));
-            }
-            let cargo = context.program("cargo").ok_or_else(|| Failure::failed("cargo is needed to build it"))?;
-            context.tell("   building the bare prototype");
-            let mut command = tokio::process::Command::new(cargo);
-            command.args(["build", "--quiet", "--release", "--locked", "-p", "limit", "--manifest-path"]);
-            command.arg(manifest).arg("--target-dir").arg(&target);
-            run(&mut command, "cargo", PATIENCE).await?;
-        }
-        // The folders are those of bench/peers/matching/run.py, which writes the same data.
-        let data = context.peers_folder.join("data").join(if context.quick { "quick" } else { "full" }).join("stock");
-        if !data.join(".done").exists() {
-            let mut command = tokio::process::Command::new(generate);
-            command.arg("stock").arg(&data).args([&subscribers.to_string(), "5", "10"]);
-            run(&mut command, "the generator of the prototype's data", PATIENCE).await?;
-            fs::write(data.join(".done"), "").map_err(|error| Failure::file("write to", &data, &error))?;
-        }
+        let program = limit_program(context, "stock").await?;
+        let data = generated(context, "stock", &[subscribers, 5, 10]).await?;
         Ok(StockLimit { program, data })
     }
 
@@ -275,6 +252,91 @@ impl StockLimit {
             Failure::failed("the bare prototype printed something unknown").detail(text.trim().to_owned())
         })
     }
+}
+
+/// A program of the bare prototypes, built where it is missing.
+async fn limit_program(context: &Context, name: &str) -> Outcome<PathBuf> {
+    let target = context.peers_folder.join("target");
+    let program = target.join("release").join(name);
+    if !program.is_file() {
+        let manifest = context.peers_source.join("Cargo.toml");
+        if !manifest.is_file() {
+            return Err(Failure::failed(format!(
+                "its sources are not in {}; name them with --peers",
+                context.peers_source.display()
+            )));
+        }
+        let cargo = context.program("cargo").ok_or_else(|| Failure::failed("cargo is needed to build it"))?;
+        context.tell("   building the bare prototypes");
+        let mut command = tokio::process::Command::new(cargo);
+        command.args(["build", "--quiet", "--release", "--locked", "-p", "limit", "--manifest-path"]);
+        command.arg(manifest).arg("--target-dir").arg(&target);
+        run(&mut command, "cargo", PATIENCE).await?;
+    }
+    Ok(program)
+}
+
+/// The folder of a workload's data, which is generated where it is missing, as `bench/peers/matching/run.py` does.
+///
+/// # Errors
+/// It cannot be generated.
+pub async fn generated(context: &Context, workload: &str, scale: &[u32]) -> Outcome<PathBuf> {
+    let data = context.peers_folder.join("data").join(if context.quick { "quick" } else { "full" }).join(workload);
+    if !data.join(".done").exists() {
+        let mut command = tokio::process::Command::new(limit_program(context, "generate").await?);
+        command.arg(workload).arg(&data).args(scale.iter().map(u32::to_string));
+        run(&mut command, "the generator of the workload", PATIENCE).await?;
+        fs::write(data.join(".done"), "").map_err(|error| Failure::file("write to", &data, &error))?;
+    }
+    Ok(data)
+}
+
+/// What event-ruler did.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ruled {
+    /// Events per second: the slowest, the median and the fastest of its rounds.
+    pub per_second: [f64; 3],
+    /// Patterns that it loaded in time.
+    pub patterns: u64,
+    /// Bytes of heap for each.
+    pub bytes_each: f64,
+    /// Events that it went through in a round, and what they matched.
+    pub events: u64,
+    /// Matches of these.
+    pub matches: u64,
+}
+
+/// event-ruler on so many patterns of a file, events flattened before its clock starts. `None` if it is not set up.
+///
+/// # Errors
+/// It fails.
+pub async fn event_ruler(context: &Context, patterns: &Path, events: &Path, n: usize) -> Outcome<Option<Ruled>> {
+    let jars = context.peers_folder.join("maven/event-ruler");
+    if !jars.join("Patterns.class").is_file() {
+        context.tell("   event-ruler is missing: `bench/peers/matching/setup.sh` sets it up");
+        return Ok(None);
+    }
+    let Some(java) = context.program("java") else { return Ok(None) };
+    let mut command = tokio::process::Command::new(java);
+    command.args(["-Xmx10g", "-XX:+UseParallelGC", "-XX:+ExitOnOutOfMemoryError", "-cp"]);
+    command.arg(format!("{0}/*:{0}", jars.display())).arg("Patterns").arg(patterns).arg(events);
+    command.args([&n.to_string(), "240", "flat"]);
+    let text = run(&mut command, "event-ruler", PATIENCE).await?;
+    let printed = text.lines().find_map(|line| serde_json::from_str::<Value>(line).ok());
+    let ruled = printed.as_ref().and_then(|line| {
+        let number = |key: &str| line[key].as_f64();
+        let patterns = line["n"].as_u64()?;
+        Some(Ruled {
+            per_second: [number("low")?, number("median")?, number("high")?],
+            patterns,
+            bytes_each: number("mb")? * f64::from(1 << 20) / patterns.max(1) as f64,
+            events: line["events"].as_u64()?,
+            matches: line["matches"].as_u64()?,
+        })
+    });
+    ruled
+        .map(Some)
+        .ok_or_else(|| Failure::failed("event-ruler printed something unknown").detail(text.trim().to_owned()))
 }
 
 #[cfg(test)]

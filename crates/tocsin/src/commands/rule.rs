@@ -30,10 +30,33 @@ enum What {
         #[arg(long)]
         json: bool,
     },
+    /// Lists the rules that are stopped
+    Stopped {
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Stops a rule; what it misses is listed by `tocsin firings list`
+    Stop {
+        /// The application
+        application: String,
+        /// The rule
+        rule: String,
+        /// Why, in words
+        #[arg(long, default_value = "")]
+        reason: String,
+    },
+    /// Lets a stopped rule go on; what it missed stays listed
+    Resume {
+        /// The application
+        application: String,
+        /// The rule
+        rule: String,
+    },
     /// Tries a rule on events: who would be told, or what it says of one subscription
     ///
     /// Nothing is stored and nobody is told. The rule need not be applied: give --on, --of and --when instead of a name.
-    Test(Test),
+    Test(Box<Test>),
 }
 
 #[derive(Debug, clap::Args)]
@@ -107,6 +130,36 @@ impl Args {
                     explain(terminal, rule)?;
                 }
                 Ok(())
+            }
+            What::Stopped { json } => {
+                let items = client.list("/v1/stopped-rules", &[], usize::MAX).await?;
+                if json {
+                    return Ok(terminal.json(&items)?);
+                }
+                if items.is_empty() {
+                    return Ok(terminal.line("no rule is stopped")?);
+                }
+                let text = |item: &Value, name: &str| printable(item[name].as_str().unwrap_or_default()).into_owned();
+                let row =
+                    |item: &Value| ["application", "rule", "by", "since", "reason"].map(|name| text(item, name)).into();
+                let rows: Vec<Vec<String>> = items.iter().map(row).collect();
+                Ok(terminal.table(&["application", "rule", "by", "since", "reason"], &rows)?)
+            }
+            What::Stop { application, rule, reason } => {
+                let path = format!("/v1/applications/{}/rules/{}/stop", segment(&application), segment(&rule));
+                let request = client.request(reqwest::Method::POST, &path).json(&json!({"reason": reason}));
+                client.exchange(request).await?;
+                Ok(terminal.line(format_args!("`{rule}` is stopped; `tocsin rule resume` lets it go on"))?)
+            }
+            What::Resume { application, rule } => {
+                let path = format!("/v1/applications/{}/rules/{}/resume", segment(&application), segment(&rule));
+                let answer = client.post(&path, &json!({})).await?;
+                let said = if answer["was_stopped"] == true {
+                    "goes on; `tocsin firings refire` fires what it missed"
+                } else {
+                    "was not stopped"
+                };
+                Ok(terminal.line(format_args!("`{rule}` {said}"))?)
             }
             What::Test(test) => test.run(terminal, client).await,
         }

@@ -23,10 +23,10 @@ use crate::filter::{
 enum Check {
     /// A value lies in a range.
     Within { lane: u32, interval: Interval },
-    /// A value is one of these; with `but`, a value is none of these.
-    Among { reading: u32, lane: u32, symbols: Box<[u32]>, but: bool },
-    /// A value is there and not null, or none is, as `How::Exists` and `How::Missing` mean it.
-    There { lane: u32, exists: bool },
+    /// A value is one of these; with `but`, a value is none of these. `is_one`: there is one at most.
+    Among { reading: u32, lane: u32, symbols: Box<[u32]>, but: bool, is_one: bool },
+    /// Something is there, or nothing is, as a reading found out.
+    So { reading: u32 },
     /// Any other test.
     Test(Box<Test>),
     /// A whole condition.
@@ -200,7 +200,7 @@ impl Checks {
     /// The cheapest first.
     fn sort(&self, checks: &mut [u32]) {
         let weight = |check: &u32| match &self.checks[*check as usize].what {
-            Some(Check::Within { .. } | Check::Among { .. } | Check::There { .. }) | None => 0,
+            Some(Check::Within { .. } | Check::Among { .. } | Check::So { .. }) | None => 0,
             Some(Check::Test(_)) => 1,
             Some(Check::Tree(_)) => 2,
         };
@@ -215,10 +215,19 @@ impl Checks {
                     let reading = readings.acquire(&test.path, Ask::Equal);
                     let lane = readings.acquire_lane(&test.path);
                     let symbols = values.iter().map(|value| readings.acquire_value(value));
-                    Check::Among { reading, lane, symbols: sorted(symbols.collect()), but }
+                    Check::Among {
+                        reading,
+                        lane,
+                        symbols: sorted(symbols.collect()),
+                        but,
+                        is_one: test.path.reach == Reach::One,
+                    }
                 }
-                None => simple(test, &mut |test| Some(readings.acquire_lane(&test.path)))
-                    .unwrap_or_else(|| Check::Test(Box::new((*test).clone()))),
+                None => match (presence(test), interval(test)) {
+                    (Some(ask), _) => Check::So { reading: readings.acquire(&test.path, ask) },
+                    (_, Some(interval)) => Check::Within { lane: readings.acquire_lane(&test.path), interval },
+                    _ => Check::Test(Box::new((*test).clone())),
+                },
             },
         };
         let hash = self.hash_check(&check);
@@ -242,21 +251,19 @@ impl Checks {
                     let reading = readings.find(&test.path, Ask::Equal)?;
                     let lane = readings.find_lane(&test.path)?;
                     let symbols = values.iter().map(|value| readings.symbol_of(value));
-                    Check::Among { reading, lane, symbols: sorted(symbols.collect()), but }
-                }
-                None => {
-                    let mut is_known = true;
-                    let simple = simple(test, &mut |test| {
-                        let lane = readings.find_lane(&test.path);
-                        is_known &= lane.is_some();
-                        lane
-                    });
-                    match simple {
-                        Some(check) => check,
-                        None if is_known => Check::Test(Box::new((*test).clone())),
-                        None => return None,
+                    Check::Among {
+                        reading,
+                        lane,
+                        symbols: sorted(symbols.collect()),
+                        but,
+                        is_one: test.path.reach == Reach::One,
                     }
                 }
+                None => match (presence(test), interval(test)) {
+                    (Some(ask), _) => Check::So { reading: readings.find(&test.path, ask)? },
+                    (_, Some(interval)) => Check::Within { lane: readings.find_lane(&test.path)?, interval },
+                    _ => Check::Test(Box::new((*test).clone())),
+                },
             },
         };
         self.find_same(self.hash_check(&check), &check)
@@ -288,7 +295,7 @@ impl Checks {
         match check {
             Check::Within { lane, interval } => (0, lane, interval).hash(&mut hasher),
             Check::Among { reading, symbols, but, .. } => (1, reading, symbols, but).hash(&mut hasher),
-            Check::There { lane, exists } => (2, lane, exists).hash(&mut hasher),
+            Check::So { reading } => (2, reading).hash(&mut hasher),
             Check::Test(test) => {
                 let mut bytes = Vec::new();
                 write_test(test, &mut bytes);
@@ -327,20 +334,15 @@ impl Checks {
             Check::Among { reading, symbols, but: false, .. } => {
                 view.found[*reading as usize].symbols().iter().any(|symbol| has(symbols, *symbol))
             }
-            Check::Among { reading, lane, symbols, but: true } => {
-                let path = view.readings.path(*lane);
-                match (path.reach, view.found[*reading as usize].sole()) {
-                    (Reach::One, Some(symbol)) => !has(symbols, symbol),
-                    // What has no symbol is none of them.
-                    (Reach::One, None) => path.any(view.event, &mut |_| true),
-                    _ => path.any(view.event, &mut |value| !has(symbols, view.readings.symbol_of(value))),
-                }
-            }
-            Check::There { lane, exists } => {
-                let path = view.readings.path(*lane);
-                let any = path.any(view.event, &mut |value| path.reach != Reach::One || !value.is_null());
-                any == *exists
-            }
+            Check::Among { reading, symbols, lane, is_one, .. } => match view.found[*reading as usize].sole() {
+                Some(symbol) if *is_one => !has(symbols, symbol),
+                // What has no symbol is none of them, if it is there.
+                _ => view
+                    .readings
+                    .path(*lane)
+                    .any(view.event, &mut |value| !has(symbols, view.readings.symbol_of(value))),
+            },
+            Check::So { reading } => !view.found[*reading as usize].is_empty(),
             Check::Test(test) => remembered(at, view, memory, || test.holds(view.event)),
             Check::Tree(condition) => remembered(at, view, memory, || condition.holds(view.event)),
         }
@@ -382,14 +384,19 @@ fn among(test: &Test) -> Option<(&[Value], bool)> {
     }
 }
 
-/// The check of a range or of existence, given what knows places.
-fn simple(test: &Test, lane: &mut dyn FnMut(&Test) -> Option<u32>) -> Option<Check> {
+/// How a test asks whether something is there.
+fn presence(test: &Test) -> Option<Ask> {
     match &test.how {
-        How::Range(range) => {
-            let interval = Interval::of(range)?;
-            Some(Check::Within { lane: lane(test)?, interval })
-        }
-        How::Exists | How::Missing => Some(Check::There { lane: lane(test)?, exists: matches!(test.how, How::Exists) }),
+        How::Exists => Some(Ask::Exists),
+        How::Missing => Some(Ask::Missing),
+        _ => None,
+    }
+}
+
+/// The range of a test, as keys.
+fn interval(test: &Test) -> Option<Interval> {
+    match &test.how {
+        How::Range(range) => Interval::of(range),
         _ => None,
     }
 }
@@ -407,7 +414,8 @@ fn has(symbols: &[u32], symbol: u32) -> bool {
 /// Gives back what a check uses.
 fn give_back(check: Check, readings: &mut Readings) {
     match check {
-        Check::Within { lane, .. } | Check::There { lane, .. } => readings.release_lane(lane),
+        Check::Within { lane, .. } => readings.release_lane(lane),
+        Check::So { reading } => readings.release(reading),
         Check::Among { reading, lane, symbols, .. } => {
             symbols.iter().for_each(|symbol| readings.release_value(*symbol));
             readings.release(reading);

@@ -58,7 +58,7 @@ impl FilterIndex {
     /// How a filter stands in this index, or would, among the fields of its class.
     pub fn explain(&self, filter: &CompiledFilter, fields: &Fields) -> Explanation {
         let plan = Plan::of(filter.condition(), !filter.is_exact());
-        let standing = standing(&plan, filter);
+        let standing = standing(&plan, filter.condition(), filter.is_exact());
         let places = plan.conjunctions.iter().map(|conjunction| self.place(conjunction, fields)).collect();
         Explanation { standing, places, is_evaluated: !filter.is_exact() }
     }

@@ -70,6 +70,8 @@ struct Lane {
     uses: u32,
     /// Whether some reading lower-cases.
     folds: bool,
+    /// Whether some reading asks whether something is there.
+    tells: bool,
 }
 
 #[derive(Debug)]
@@ -153,7 +155,7 @@ impl Readings {
             self.lanes[*lane as usize].uses += 1;
             return *lane;
         }
-        let new = Lane { path: path.clone(), readings: Vec::new(), uses: 1, folds: false };
+        let new = Lane { path: path.clone(), readings: Vec::new(), uses: 1, folds: false, tells: false };
         let lane = place(&mut self.lanes, &mut self.lanes_free, new);
         self.lanes_by_path.insert(path.clone(), lane);
         lane
@@ -197,7 +199,7 @@ impl Readings {
         let new = Reading { lane, ask, uses: 1, needles };
         let reading = place(&mut self.readings, &mut self.readings_free, new);
         self.lanes[lane as usize].readings.push(reading);
-        self.note_folding(lane);
+        self.note_readings(lane);
         reading
     }
 
@@ -212,18 +214,22 @@ impl Readings {
         let lane = found.lane;
         self.readings_free.push(reading);
         self.lanes[lane as usize].readings.retain(|other| *other != reading);
-        self.note_folding(lane);
+        self.note_readings(lane);
         self.release_lane(lane);
     }
 
-    fn note_folding(&mut self, lane: u32) {
+    fn note_readings(&mut self, lane: u32) {
         let folds = |reading: &u32| {
             matches!(
                 self.readings[*reading as usize].ask,
                 Ask::Folded | Ask::Prefix(_, Case::Folded) | Ask::Suffix(_, Case::Folded) | Ask::Needle(Case::Folded)
             )
         };
-        self.lanes[lane as usize].folds = self.lanes[lane as usize].readings.iter().any(folds);
+        let tells = |reading: &u32| matches!(self.readings[*reading as usize].ask, Ask::Exists | Ask::Missing);
+        let readings = &self.lanes[lane as usize].readings;
+        let (folds, tells) = (readings.iter().any(folds), readings.iter().any(tells));
+        let lane = &mut self.lanes[lane as usize];
+        (lane.folds, lane.tells) = (folds, tells);
     }
 
     /// The symbol of what a filter asks a reading for, kept until it is released as often as it was acquired.
@@ -282,7 +288,7 @@ impl Readings {
                 if let Some(value) = value {
                     self.read_value(lane, value, found);
                 }
-                for reading in &lane.readings {
+                for reading in lane.readings.iter().filter(|_| lane.tells) {
                     match self.readings[*reading as usize].ask {
                         Ask::Exists if value.is_some_and(|value| !value.is_null()) => found[*reading as usize].add(SO),
                         Ask::Missing if value.is_none_or(Value::is_null) => found[*reading as usize].add(SO),

@@ -69,8 +69,9 @@ pub struct Signature {
     groups: HashTable<Group>,
 }
 
+/// The entries of one set of symbols.
 #[derive(Debug)]
-struct Group {
+pub struct Group {
     key: GroupKey,
     entries: Entries,
 }
@@ -90,12 +91,14 @@ struct Sorted {
     columns: Vec<(u32, Column<Entry>)>,
 }
 
-/// What a group hands over for an event.
-pub enum Met<'a> {
-    /// Entries to look at.
-    Entries(&'a [Entry]),
-    /// Ranges of a place of the event.
-    Column(u32, &'a Column<Entry>),
+/// What an event finds in a signature.
+pub enum Lookup<'a> {
+    /// No group.
+    Nothing,
+    /// The one group of its symbols.
+    One(&'a Group),
+    /// It has several symbols of one reading; [`Signature::meet_many`] finds the groups.
+    Many(&'a Signature),
 }
 
 /// What stands for an entry in a sorted group: a place of the event, a range, and the entry without it.
@@ -203,42 +206,37 @@ impl Signature {
         true
     }
 
-    /// Meets an event: hands over what its symbols find.
-    pub fn meet<'a>(&'a self, found: &[Found], meet: &mut impl FnMut(Met<'a>)) {
+    /// Looks up what an event's symbols find.
+    #[inline]
+    pub fn look_up<'a>(&'a self, found: &[Found]) -> Lookup<'a> {
         let mut key = [NONE; KEYS_MAX];
         let mut is_sole = true;
         for (place, reading) in key.iter_mut().zip(&self.readings) {
             let found = &found[*reading as usize];
             match found.sole() {
                 Some(symbol) => *place = symbol,
-                None if found.is_empty() => return,
+                None if found.is_empty() => return Lookup::Nothing,
                 None => is_sole = false,
             }
         }
-        if is_sole {
-            self.meet_group(&key, meet);
-        } else {
-            self.meet_many(found, meet);
+        if !is_sole {
+            return Lookup::Many(self);
         }
+        self.find(&key).map_or(Lookup::Nothing, Lookup::One)
     }
 
     #[inline]
-    fn meet_group<'a>(&'a self, key: &GroupKey, meet: &mut impl FnMut(Met<'a>)) {
-        if let Some(group) = self.groups.find(hash(key), |group| group.key == *key) {
-            group.meet(meet);
-        }
+    fn find(&self, key: &GroupKey) -> Option<&Group> {
+        self.groups.find(hash(key), |group| group.key == *key)
     }
 
     /// Where some reading found several symbols: every combination, or every group, whichever are fewer.
-    fn meet_many<'a>(&'a self, found: &[Found], meet: &mut impl FnMut(Met<'a>)) {
+    pub fn meet_many<'a>(&'a self, found: &[Found], meet: &mut impl FnMut(&'a Group)) {
         let lists: Vec<&Found> = self.readings.iter().map(|reading| &found[*reading as usize]).collect();
         let combinations = lists.iter().fold(1_usize, |product, list| product.saturating_mul(list.symbols().len()));
         if combinations > self.groups.len() {
-            for group in &self.groups {
-                if group.key.iter().zip(&lists).all(|(symbol, list)| list.has(*symbol)) {
-                    group.meet(meet);
-                }
-            }
+            let fits = |group: &&Group| group.key.iter().zip(&lists).all(|(symbol, list)| list.has(*symbol));
+            self.groups.iter().filter(fits).for_each(meet);
             return;
         }
         for mut combination in 0..combinations {
@@ -248,7 +246,7 @@ impl Signature {
                 *place = symbols[combination % symbols.len()];
                 combination /= symbols.len();
             }
-            self.meet_group(&key, meet);
+            self.find(&key).into_iter().for_each(&mut *meet);
         }
     }
 
@@ -270,15 +268,22 @@ impl Signature {
 }
 
 impl Group {
+    /// The entries to look at one by one.
     #[inline]
-    fn meet<'a>(&'a self, meet: &mut impl FnMut(Met<'a>)) {
+    pub fn listed(&self) -> &[Entry] {
         match &self.entries {
-            Entries::One(entry) => meet(Met::Entries(std::slice::from_ref(entry))),
-            Entries::List(list) => meet(Met::Entries(list)),
-            Entries::Sorted(sorted) => {
-                meet(Met::Entries(&sorted.list));
-                sorted.columns.iter().for_each(|(lane, column)| meet(Met::Column(*lane, column)));
-            }
+            Entries::One(entry) => std::slice::from_ref(entry),
+            Entries::List(list) => list,
+            Entries::Sorted(sorted) => &sorted.list,
+        }
+    }
+
+    /// The ranges: the place of the event that each column asks, and the column.
+    #[inline]
+    pub fn columns(&self) -> &[(u32, Column<Entry>)] {
+        match &self.entries {
+            Entries::Sorted(sorted) => &sorted.columns,
+            _ => &[],
         }
     }
 }

@@ -1,8 +1,8 @@
 //! How far schedules have come. Few rows, of long texts, so names stand as text too.
 
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, OptionalExtension, Row};
 use tocsin_model::{
-    id::{EventBatchId, Name},
+    id::{ChangeSequence, EventBatchId, Name},
     time::Timestamp,
 };
 
@@ -18,15 +18,16 @@ use crate::{
 
 /// Stores how far schedules have come; `due` is the event batch of their due time, where the next runs begin.
 pub fn store(connection: &Connection, runs: &[ScheduleRun], due: Option<EventBatchId>) -> Result<(), StoreError> {
-    let sql = "INSERT INTO schedule_runs (application, rule, schedule, due_at, after, skipped, skipped_at)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
-         ON CONFLICT DO UPDATE SET due_at = ?4, after = ?5, skipped = ?6, skipped_at = ?7";
+    let sql = "INSERT INTO schedule_runs (application, rule, schedule, due_at, after, skipped, skipped_at, seen)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+         ON CONFLICT DO UPDATE SET due_at = ?4, after = ?5, skipped = ?6, skipped_at = ?7, seen = ?8";
     let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
     for run in runs {
         let after = due.unwrap_or(run.after);
         let skipped_at = run.skipped_at.map(|at| at.0);
         let (application, rule) = (run.application.as_str(), run.rule.as_str());
-        let row = (application, rule, &run.schedule, run.due_at.0, after.0, run.skipped as i64, skipped_at);
+        let (skipped, seen) = (run.skipped as i64, run.seen.0 as i64);
+        let row = (application, rule, &run.schedule, run.due_at.0, after.0, skipped, skipped_at, seen);
         statement.execute(row).map_err(store_error)?;
     }
     Ok(())
@@ -39,11 +40,22 @@ pub fn list(
     after: Option<&ScheduleKey>,
     limit: usize,
 ) -> Result<Vec<ScheduleRun>, StoreError> {
-    let sql = "SELECT application, rule, schedule, due_at, after, skipped, skipped_at FROM schedule_runs
+    let sql = "SELECT application, rule, schedule, due_at, after, skipped, skipped_at, seen FROM schedule_runs
         WHERE application = ?1 AND (rule, schedule) > (?2, ?3) ORDER BY rule, schedule LIMIT ?4";
     let (rule, schedule) = after.map_or(("", ""), |(rule, schedule)| (rule.as_str(), &**schedule));
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     collect(connection, sql, (application.as_str(), rule, schedule, limit), read)
+}
+
+/// One of them.
+pub fn find(
+    connection: &Connection,
+    application: &Name,
+    (rule, schedule): &ScheduleKey,
+) -> Result<Option<ScheduleRun>, StoreError> {
+    let sql = "SELECT application, rule, schedule, due_at, after, skipped, skipped_at, seen FROM schedule_runs
+        WHERE application = ?1 AND rule = ?2 AND schedule = ?3";
+    Ok(collect(connection, sql, (application.as_str(), rule.as_str(), schedule), read)?.pop())
 }
 
 /// Forgets one.
@@ -87,9 +99,31 @@ pub fn events_between(
     Ok(page)
 }
 
+/// The last event batch before those that were accepted at a time or later. Halves the numbers, in whose order batches
+/// were accepted, so that it costs the same however many there are.
+pub fn place_at(connection: &Connection, time: Timestamp) -> Result<EventBatchId, StoreError> {
+    let sql = "SELECT id, accepted_at FROM event_batches WHERE id >= ?1 ORDER BY id LIMIT 1";
+    let mut next = connection.prepare_cached(sql).map_err(store_error)?;
+    let mut next_from = |id: u64| -> Result<Option<(u64, i64)>, StoreError> {
+        next.query_row([id], |row| row.try_into()).optional().map_err(store_error)
+    };
+    // All up to `early` were accepted before; those from `late` on were not, or there are none.
+    let last: Option<u64> =
+        connection.query_row("SELECT max(id) FROM event_batches", (), |row| row.get(0)).map_err(store_error)?;
+    let (mut early, mut late) = (0, last.unwrap_or(0) + 1);
+    while late - early > 1 {
+        let middle = early + (late - early) / 2;
+        match next_from(middle)? {
+            Some((id, accepted_at)) if accepted_at < time.0 && id < late => early = id,
+            _ => late = middle,
+        }
+    }
+    Ok(EventBatchId(early))
+}
+
 fn read(row: &Row<'_>) -> Result<ScheduleRun, StoreError> {
-    type Columns = (String, String, Box<str>, i64, u64, u64, Option<i64>);
-    let (application, rule, schedule, due_at, after, skipped, skipped_at): Columns =
+    type Columns = (String, String, Box<str>, i64, u64, u64, Option<i64>, u64);
+    let (application, rule, schedule, due_at, after, skipped, skipped_at, seen): Columns =
         row.try_into().map_err(store_error)?;
     let name = |text: String| text.parse().map_err(|_| StoreError::Damaged(format!("the name `{text}`")));
     Ok(ScheduleRun {
@@ -98,6 +132,7 @@ fn read(row: &Row<'_>) -> Result<ScheduleRun, StoreError> {
         schedule,
         due_at: Timestamp(due_at),
         after: EventBatchId(after),
+        seen: ChangeSequence(seen),
         skipped,
         skipped_at: skipped_at.map(Timestamp),
     })

@@ -183,6 +183,10 @@ CREATE TABLE schedule_runs (
 CREATE TABLE places (first INTEGER PRIMARY KEY, sees INTEGER NOT NULL) STRICT;
 ",
     "
+-- The last change of the records that the last run of a schedule saw.
+ALTER TABLE schedule_runs ADD COLUMN seen INTEGER NOT NULL DEFAULT 0;
+",
+    "
 -- What matching remembers, in pages that only matching can read. The number is 64 bits without a sign.
 CREATE TABLE states (
     id INTEGER PRIMARY KEY,

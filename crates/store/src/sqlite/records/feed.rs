@@ -6,14 +6,15 @@ use rusqlite::{Connection, types::ValueRef};
 use tocsin_model::{
     filter::Filter,
     id::{ChangeSequence, Name, SubscriberNumber, SubscriptionId},
+    subscriber::Subscriber,
     subscription::Terms,
     time::Timestamp,
 };
 
-use super::{execute, json_at, name_at, number_at, query_all, query_one, signed};
+use super::{execute, json, json_at, name_at, number_at, query_all, query_one, signed};
 use crate::{
     error::StoreError,
-    records::{Change, Changed, RecordCounts, no_changes_after, trim_to},
+    records::{Change, Changed, ProfileImage, RecordCounts, no_changes_after, trim_to},
 };
 
 /// The books during one write. What is changed here becomes true with [`Books::close`] and its commit.
@@ -147,6 +148,18 @@ impl<'a> Books<'a> {
         execute(self.connection, sql, (signed(self.change), name.as_str(), before)).map(|_| ())
     }
 
+    /// Tells of a subscriber with its image from before, while there are segments.
+    pub(super) fn profile_changed(&mut self, before: &Subscriber) -> Result<(), StoreError> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM segments)";
+        if query_one(self.connection, sql, (), |row| row.get(0))? != Some(true) {
+            return Ok(());
+        }
+        self.change += 1;
+        let sql = "INSERT INTO changes (sequence, kind, first, before) VALUES (?1, 6, ?2, ?3)";
+        let image = json(&ProfileImage::of(before));
+        execute(self.connection, sql, (signed(self.change), signed(before.number.0), image)).map(|_| ())
+    }
+
     /// Removes old places. Each commit removes about as many as it adds, so no single one pays for all.
     fn trim(&mut self, feed_kept: u64, feed_needed: u64) -> Result<(), StoreError> {
         if let Some(end) = trim_to(self.change, self.trimmed, feed_kept, feed_needed) {
@@ -174,6 +187,7 @@ pub(super) fn changes(connection: &Connection, after: ChangeSequence, limit: usi
                 2 | 4 => Changed::Subscriptions(SubscriptionId(number_at(row, 3)?), SubscriptionId(number_at(row, 4)?)),
                 3 => Changed::ApiKey,
                 5 => Changed::Segment(name_at(row, 2)?),
+                6 => Changed::Profile(SubscriberNumber(number_at(row, 3)?)),
                 kind => return Err(rusqlite::Error::IntegralValueOutOfRange(1, kind)),
             };
             Ok(Change { sequence, what })
@@ -215,4 +229,25 @@ pub(super) fn reach_before(
         ValueRef::Null => Ok(None),
         _ => json_at(row, 0).map(Some),
     })
+}
+
+/// A subscriber as segments saw it at a place in the past; `None` if that has not changed since.
+pub(super) fn profile_before(
+    connection: &Connection,
+    subscriber: u64,
+    past: &Past,
+) -> Result<Option<ProfileImage>, StoreError> {
+    let sql = "SELECT before FROM changes WHERE kind = 6 AND first = ?1 AND sequence > ?2 ORDER BY sequence LIMIT 1";
+    query_one(connection, sql, [signed(subscriber), signed(past.at)], |row| json_at(row, 0))
+}
+
+/// The filter of a segment as it was at a place in the past, `None` if there was none; the outer `None` if it has not
+/// changed since.
+pub(super) fn filter_before(
+    connection: &Connection,
+    segment: &Name,
+    past: &Past,
+) -> Result<Option<Option<String>>, StoreError> {
+    let sql = "SELECT before FROM changes WHERE kind = 5 AND name = ?1 AND sequence > ?2 ORDER BY sequence LIMIT 1";
+    query_one(connection, sql, (segment.as_str(), signed(past.at)), |row| row.get(0))
 }

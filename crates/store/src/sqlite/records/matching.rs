@@ -100,10 +100,11 @@ pub(super) fn indexed_at(
     Ok(found)
 }
 
-const COLUMNS: &str = "id, class, subscriber, device, parameters, filter, schedule, created_at, enabled";
+/// What [`stored_of`] reads.
+pub(super) const COLUMNS: &str = "id, class, subscriber, device, parameters, filter, schedule, created_at, enabled";
 
 /// A row or an image, as far as the index wants it.
-struct Stored {
+pub(super) struct Stored {
     id: u64,
     class: i64,
     subscriber: u64,
@@ -114,7 +115,7 @@ struct Stored {
     enabled: bool,
 }
 
-fn stored_of(row: &Row<'_>) -> rusqlite::Result<Stored> {
+pub(super) fn stored_of(row: &Row<'_>) -> rusqlite::Result<Stored> {
     Ok(Stored {
         id: number_at(row, 0)?,
         class: row.get(1)?,
@@ -129,7 +130,7 @@ fn stored_of(row: &Row<'_>) -> rusqlite::Result<Stored> {
 
 impl Stored {
     /// `None` if its class is not among these, or its subscriber is disabled.
-    fn indexed(
+    pub(super) fn indexed(
         self,
         classes: &HashMap<i64, Name>,
         reaches: &mut Reaches<'_>,
@@ -157,7 +158,7 @@ type Reach = Option<Vec<(Name, Name)>>;
 
 /// Looks up the active devices of subscribers, and remembers the last: a subscriber's subscriptions are mostly
 /// neighbours, since they were imported together.
-struct Reaches<'c> {
+pub(super) struct Reaches<'c> {
     connection: &'c Connection,
     past: Option<&'c Past>,
     statement: rusqlite::CachedStatement<'c>,
@@ -167,14 +168,14 @@ struct Reaches<'c> {
 }
 
 impl<'c> Reaches<'c> {
-    fn new(connection: &'c Connection, past: Option<&'c Past>) -> Result<Self, StoreError> {
+    pub(super) fn new(connection: &'c Connection, past: Option<&'c Past>) -> Result<Self, StoreError> {
         let sql = "SELECT u.enabled, d.name, d.channel FROM subscribers u
             LEFT JOIN devices d ON d.subscriber = u.number AND d.state = 0 WHERE u.number = ?1 ORDER BY d.name";
         let statement = connection.prepare_cached(sql).map_err(store_error)?;
         Ok(Reaches { connection, past, statement, channels: HashMap::new(), last: None })
     }
 
-    fn of(&mut self, subscriber: u64) -> Result<Option<&[(Name, Name)]>, StoreError> {
+    pub(super) fn of(&mut self, subscriber: u64) -> Result<Option<&[(Name, Name)]>, StoreError> {
         if self.last.as_ref().is_none_or(|(known, _)| *known != subscriber) {
             let before =
                 self.past.map(|past| feed::reach_before(self.connection, subscriber, past)).transpose()?.flatten();

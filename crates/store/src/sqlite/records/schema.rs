@@ -146,4 +146,26 @@ UPDATE books SET trimmed = change;
 CREATE INDEX changes_of_subscribers ON changes (first) WHERE kind = 1;
 CREATE INDEX changes_that_made ON changes (sequence) WHERE kind = 4;
 "#,
+    r#"
+-- The schedules of a class, each with its zone, and who follows which: the index by which due subscriptions are found.
+CREATE TABLE schedules (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,  -- rises, so that a follower finds what is new
+    class INTEGER NOT NULL,
+    text TEXT NOT NULL,
+    made_at INTEGER NOT NULL,
+    UNIQUE (class, text)
+) STRICT;
+CREATE TABLE scheduled (
+    subscription INTEGER PRIMARY KEY,
+    schedule INTEGER NOT NULL,
+    since INTEGER NOT NULL,             -- events accepted before are not its
+    joined INTEGER NOT NULL             -- the change by which it came to this schedule
+) STRICT;
+CREATE INDEX scheduled_by_schedule ON scheduled (schedule);
+"#,
+    r#"
+-- While there are segments, changes of what they ask of a subscriber are told: kind 6, with the subscriber as it was.
+CREATE INDEX changes_of_segments ON changes (name) WHERE kind = 5;
+CREATE INDEX changes_of_profiles ON changes (first) WHERE kind = 6;
+"#,
 ];

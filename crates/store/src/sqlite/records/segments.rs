@@ -12,7 +12,7 @@ use serde::{
     de::{IgnoredAny, MapAccess, Visitor},
 };
 use tocsin_model::{
-    id::{Name, SubscriberId},
+    id::{ChangeSequence, Name, SubscriberId, SubscriberNumber},
     ldap::{Entry, LdapFilter},
     segment::Segment,
     subscriber::Profile,
@@ -21,12 +21,14 @@ use tocsin_model::{
 };
 
 use super::{
-    conversion_failed, execute, feed::Books, name_at, number_at, parsed_at, query_all, query_one, signed, store_error,
-    subscribers,
+    conversion_failed, execute,
+    feed::{self, Books},
+    matching::Reaches,
+    name_at, number_at, parsed_at, query_all, query_one, signed, store_error, subscribers,
 };
 use crate::{
     error::StoreError,
-    records::{Expect, NewSegment, Survey, SurveyBounds, no_segment},
+    records::{Expect, NewSegment, ProfileImage, Survey, SurveyBounds, no_segment, read_filter},
 };
 
 const COLUMNS: &str = "name, description, filter, created_at, updated_at, revision";
@@ -90,6 +92,55 @@ pub(super) fn remove(books: &mut Books<'_>, name: &Name, expect: Expect) -> Resu
     let old = old.ok_or_else(|| no_segment(name))?;
     execute(books.connection, "DELETE FROM segments WHERE name = ?1", [name.as_str()])?;
     books.segment_changed(name, Some(&old.filter))
+}
+
+/// To which segments subscribers belonged at a place of the feed.
+pub(super) fn memberships(
+    connection: &Connection,
+    segments: &[Name],
+    subscribers: &[SubscriberNumber],
+    at: ChangeSequence,
+) -> Result<Vec<u64>, StoreError> {
+    let past = feed::past(connection, at)?;
+    let mut filters = Vec::with_capacity(segments.len());
+    for segment in segments {
+        let before = past.as_ref().map(|past| feed::filter_before(connection, segment, past)).transpose()?.flatten();
+        let text = match before {
+            Some(before) => before,
+            None => find(connection, segment)?.map(|found| found.filter.into()),
+        };
+        filters.push(text.and_then(|text| read_filter(segment, &text)));
+    }
+    let mut reaches = Reaches::new(connection, past.as_ref())?;
+    let mut last = None;
+    let mut found = Vec::with_capacity(subscribers.len());
+    for number in subscribers {
+        if let Some((_, bits)) = last.filter(|(known, _)| known == number) {
+            found.push(bits);
+            continue;
+        }
+        let before = past.as_ref().map(|past| feed::profile_before(connection, number.0, past)).transpose()?.flatten();
+        let image = match before {
+            Some(before) => Some(before),
+            None => present(connection, number.0)?,
+        };
+        let reach = reaches.of(number.0)?.map(|reach| reach.iter().map(|(_, channel)| channel).collect());
+        let bits = image.map_or(0, |image| image.memberships(&filters, reach));
+        last = Some((*number, bits));
+        found.push(bits);
+    }
+    Ok(found)
+}
+
+fn present(connection: &Connection, subscriber: u64) -> Result<Option<ProfileImage>, StoreError> {
+    let sql = "SELECT id, created_at, enabled, locale, time_zone, attributes FROM subscribers WHERE number = ?1";
+    query_one(connection, sql, [signed(subscriber)], |row| {
+        Ok(ProfileImage {
+            id: parsed_at(row, 0)?,
+            created_at: Timestamp(row.get(1)?),
+            profile: subscribers::profile_at(row, 2)?,
+        })
+    })
 }
 
 /// Holds subscribers against a filter, by the index of ids: from where the filter can be met to where it cannot be any

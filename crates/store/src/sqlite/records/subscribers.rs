@@ -10,8 +10,8 @@ use tocsin_model::{
 };
 
 use super::{
-    execute, feed::Books, json, json_at, name_at, number_at, parsed_at, query_all, query_one, signed, store_error,
-    subscriptions,
+    execute, feed::Books, json, json_at, name_at, number_at, parsed_at, query_all, query_one, schedules, signed,
+    store_error, subscriptions,
 };
 use crate::{
     error::StoreError,
@@ -167,6 +167,7 @@ fn replace(
     }
     let before = reach(&old.profile, &old.devices);
     let reach_changed = before != reach(&profile, &devices);
+    let zone_changed = old.profile.time_zone != profile.time_zone;
     for name in old.devices.keys().filter(|name| !devices.contains_key(*name)) {
         let sql = "DELETE FROM devices WHERE subscriber = ?1 AND name = ?2";
         execute(books.connection, sql, (signed(old.number.0), name.as_str()))?;
@@ -178,6 +179,10 @@ fn replace(
             Some(_) => update_row(books, old.number, name, device)?,
             None => put_row(books, old.number, name, device)?,
         }
+    }
+    // Whether it is enabled is a matter of its reach.
+    if (Profile { enabled: profile.enabled, ..old.profile.clone() }) != profile {
+        books.profile_changed(&old)?;
     }
     let new = Subscriber { profile, devices, updated_at: now, revision: old.revision + 1, ..old };
     execute(
@@ -194,7 +199,8 @@ fn replace(
             signed(new.revision),
         ),
     )?;
-    if reach_changed {
+    let rescheduled = zone_changed && schedules::change_zone(books, new.number.0, now)?;
+    if reach_changed || rescheduled {
         books.subscriber_changed(new.number.0, before.map(|before| json(&before)).as_deref())?;
     }
     Ok(new)
@@ -277,6 +283,7 @@ pub(super) fn remove(books: &mut Books<'_>, id: &SubscriberId, expect: Expect) -
     execute(books.connection, "DELETE FROM subscribers WHERE number = ?1", [number])?;
     books.counts.devices -= old.devices.len() as u64;
     books.counts.subscribers -= 1;
+    books.profile_changed(&old)?;
     let before = reach(&old.profile, &old.devices).map(|before| json(&before));
     books.subscriber_changed(old.number.0, before.as_deref())
 }

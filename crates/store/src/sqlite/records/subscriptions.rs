@@ -13,7 +13,9 @@ use tocsin_model::{
 use super::{
     applications, execute,
     feed::{self, BeforeImage, Books},
-    name_at, number_at, parsed_at, query_all, query_one, signed, store_error, subscribers,
+    name_at, number_at, parsed_at, query_all, query_one,
+    schedules::{self, Follower},
+    signed, store_error, subscribers,
 };
 use crate::{
     error::StoreError,
@@ -207,6 +209,10 @@ fn insert(
     }
     books.subscription = id;
     books.counts.subscriptions += 1;
+    if let Some(schedule) = new.terms.schedule.as_deref() {
+        let follower = Follower { subscription: id, class, subscriber, schedule: Some(schedule) };
+        schedules::follow(books, &follower, false, now)?;
+    }
     Ok(Some(id))
 }
 
@@ -241,6 +247,12 @@ fn change(
             new.terms.schedule.as_deref(),
         ),
     )?;
+    let resumed = new.enabled && !old.enabled;
+    if old.terms.schedule != new.terms.schedule || (resumed && new.terms.schedule.is_some()) {
+        let Found { id, class, subscriber, .. } = old;
+        let follower = Follower { subscription: id, class, subscriber, schedule: new.terms.schedule.as_deref() };
+        schedules::follow(books, &follower, resumed, now)?;
+    }
     Ok(Some(old.image()))
 }
 
@@ -280,6 +292,9 @@ fn remove_rows(books: &mut Books<'_>, rows: Vec<Found>) -> Result<(), StoreError
     for row in rows {
         execute(books.connection, "DELETE FROM subscriptions WHERE id = ?1", [signed(row.id)])?;
         books.counts.subscriptions -= 1;
+        if row.terms.schedule.is_some() {
+            schedules::leave(books, row.id)?;
+        }
         images.push(row.image());
     }
     tell_changed(books, &images)

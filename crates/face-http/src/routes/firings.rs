@@ -1,0 +1,260 @@
+use std::sync::Arc;
+
+use axum::{
+    extract::{Request, State},
+    http::StatusCode,
+    response::Response,
+};
+use serde::{Deserialize, Serialize};
+use tocsin_model::{id::Name, time::Timestamp};
+use tocsin_service::page;
+use tocsin_store::journal::{Firing, FiringFilter, FiringStatus, RuleStop};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{Failures, json, parts};
+use crate::{
+    App,
+    problems::Failure,
+    request::{Authorized, Parameters, Segments, id, json_body, read_json},
+    wire::List,
+};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(firings))
+        .routes(routes!(refire))
+        .routes(routes!(dismiss))
+        .routes(routes!(stopped))
+        .routes(routes!(stop))
+        .routes(routes!(resume_rule))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct FiringParameters {
+    /// How many; 1 to 1,000, default 100.
+    #[serde(default)]
+    limit: Option<usize>,
+    /// The `next` of the page before.
+    #[serde(default)]
+    after: Option<u64>,
+    /// Only those of this application.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    application: Option<Name>,
+    /// Only those of this rule.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    rule: Option<Name>,
+    /// Only `failed` or only `skipped` ones.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    status: Option<FiringStatus>,
+}
+
+/// Rules that did not fire for event batches, oldest first.
+#[utoipa::path(get, path = "/v1/firings", tag = "operations", params(FiringParameters), responses((status = 200, body = List<FiringBody>), Failures))]
+async fn firings(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Parameters(asked): Parameters<FiringParameters>,
+) -> Result<Response, Failure> {
+    let limit = page::limit(asked.limit)?;
+    let FiringParameters { application, rule, status, after, .. } = asked;
+    let filter = FiringFilter { id: None, application, rule, status };
+    let found = app.service.firings(&caller, &filter, after, limit).await?;
+    Ok(json(StatusCode::OK, &List::from(found.map(FiringBody::from))))
+}
+
+/// Fires rules for the event batches that they missed, by the subscriptions as they are now.
+#[utoipa::path(post, path = "/v1/firings/refire", tag = "operations", request_body = FiringFilterBody, responses((status = 200, body = RefiredBody), Failures))]
+async fn refire(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    request: Request,
+) -> Result<Response, Failure> {
+    let (filter, all) = asked(&app, request).await?;
+    let refired = app.service.refire(&caller, &filter, all).await?;
+    let failed = refired.failed.into_iter().map(|(id, reason)| FailedAgainBody { id, reason }).collect();
+    Ok(json(StatusCode::OK, &RefiredBody { batches: refired.batches, failed }))
+}
+
+/// Strikes firings off the list without firing them.
+#[utoipa::path(post, path = "/v1/firings/dismiss", tag = "operations", request_body = FiringFilterBody, responses((status = 200, body = DismissedBody), Failures))]
+async fn dismiss(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    request: Request,
+) -> Result<Response, Failure> {
+    let (filter, all) = asked(&app, request).await?;
+    let batches = app.service.dismiss_firings(&caller, &filter, all).await?;
+    Ok(json(StatusCode::OK, &DismissedBody { batches }))
+}
+
+async fn asked(app: &App, request: Request) -> Result<(FiringFilter, bool), Failure> {
+    let (headers, body) = parts(request);
+    let taken = json_body(app, &headers, body).await?;
+    let FiringFilterBody { id, application, rule, status, all } = read_json(&taken.bytes)?;
+    Ok((FiringFilter { id, application, rule, status }, all))
+}
+
+/// The rules that are stopped, by application and name.
+#[utoipa::path(get, path = "/v1/stopped-rules", tag = "operations", responses((status = 200, body = List<RuleStopBody>), Failures))]
+async fn stopped(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
+    let items = app.service.stopped_rules(&caller)?.into_iter().map(RuleStopBody::from).collect();
+    Ok(json(StatusCode::OK, &List { items, next: None }))
+}
+
+/// Stops a rule until it is let go on. What it misses is listed.
+#[utoipa::path(post, path = "/v1/applications/{application}/rules/{rule}/stop", tag = "operations", params(("application" = String, Path), ("rule" = String, Path)), request_body = StopBody, responses((status = 204), Failures))]
+async fn stop(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments((application, rule)): Segments<(String, String)>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let (headers, body) = parts(request);
+    let taken = json_body(&app, &headers, body).await?;
+    let asked: StopBody = read_json(&taken.bytes)?;
+    let (application, rule) = (id::<Name>(&application)?, id::<Name>(&rule)?);
+    app.service.stop_rule(&caller, &application, &rule, &asked.reason).await?;
+    Ok(axum::response::IntoResponse::into_response(StatusCode::NO_CONTENT))
+}
+
+/// Lets a stopped rule go on. What it missed stays listed.
+#[utoipa::path(post, path = "/v1/applications/{application}/rules/{rule}/resume", tag = "operations", params(("application" = String, Path), ("rule" = String, Path)), responses((status = 200, body = ResumedRuleBody), Failures))]
+async fn resume_rule(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments((application, rule)): Segments<(String, String)>,
+) -> Result<Response, Failure> {
+    let (application, rule) = (id::<Name>(&application)?, id::<Name>(&rule)?);
+    let was_stopped = app.service.resume_rule(&caller, &application, &rule).await?;
+    Ok(json(StatusCode::OK, &ResumedRuleBody { was_stopped }))
+}
+
+/// A rule that did not fire for an event batch, or for a run of them.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Firing)]
+struct FiringBody {
+    id: u64,
+    application: String,
+    rule: String,
+    /// `failed` or `skipped`.
+    status: &'static str,
+    reason: String,
+    /// The first event batch.
+    first: String,
+    /// The last; those between them that are of the application and the rule's event class belong to it.
+    last: String,
+    /// How many.
+    batches: u64,
+    #[schema(value_type = String, format = DateTime)]
+    since: Timestamp,
+}
+
+impl From<Firing> for FiringBody {
+    fn from(firing: Firing) -> Self {
+        FiringBody {
+            id: firing.id,
+            application: firing.application.to_string(),
+            rule: firing.rule.to_string(),
+            status: firing.status.name(),
+            reason: firing.reason,
+            first: firing.first.to_string(),
+            last: firing.last.to_string(),
+            batches: firing.batches,
+            since: firing.since,
+        }
+    }
+}
+
+/// Which firings: all that meet every given condition. Without any condition `all` must be true.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = FiringFilter)]
+struct FiringFilterBody {
+    #[serde(default)]
+    id: Option<u64>,
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    application: Option<Name>,
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    rule: Option<Name>,
+    /// `failed` or `skipped`.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    status: Option<FiringStatus>,
+    #[serde(default)]
+    all: bool,
+}
+
+/// What was fired.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Refired)]
+struct RefiredBody {
+    /// Event batches for which rules have fired now.
+    batches: u64,
+    /// Firings that failed again. They stay listed.
+    failed: Vec<FailedAgainBody>,
+}
+
+/// A firing that failed again.
+#[derive(Serialize, ToSchema)]
+#[schema(as = FailedAgain)]
+struct FailedAgainBody {
+    id: u64,
+    reason: String,
+}
+
+/// How many event batches were struck off.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Dismissed)]
+struct DismissedBody {
+    batches: u64,
+}
+
+/// A rule that is stopped.
+#[derive(Serialize, ToSchema)]
+#[schema(as = StoppedRule)]
+struct RuleStopBody {
+    application: String,
+    rule: String,
+    /// Whose key stopped it, or `tocsin` itself.
+    by: String,
+    reason: String,
+    #[schema(value_type = String, format = DateTime)]
+    since: Timestamp,
+}
+
+impl From<RuleStop> for RuleStopBody {
+    fn from(stop: RuleStop) -> Self {
+        RuleStopBody {
+            application: stop.application.to_string(),
+            rule: stop.rule.to_string(),
+            by: stop.by,
+            reason: stop.reason,
+            since: stop.since,
+        }
+    }
+}
+
+/// Why a rule is stopped.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = StopRule)]
+struct StopBody {
+    /// In words; at most 500 characters.
+    #[serde(default)]
+    reason: String,
+}
+
+/// Whether a rule was stopped.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ResumedRule)]
+struct ResumedRuleBody {
+    was_stopped: bool,
+}

@@ -1,0 +1,86 @@
+use std::sync::Arc;
+
+use axum::{
+    extract::{Request, State},
+    http::StatusCode,
+    response::Response,
+};
+use serde::Deserialize;
+use tocsin_model::id::{Name, SubscriptionId};
+use tocsin_service::{
+    page,
+    schedules::{Preview, PreviewDraft, ScheduleStatus, SubscriptionSchedule},
+};
+use utoipa::IntoParams;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{Failures, json, parts};
+use crate::{
+    App,
+    problems::Failure,
+    request::{Authorized, Parameters, Segments, id, json_body, read_json},
+    wire::List,
+};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(preview)).routes(routes!(of_subscription)).routes(routes!(list))
+}
+
+/// When a schedule would be due, and which policies decide it. Stores nothing.
+#[utoipa::path(post, path = "/v1/schedules/preview", tag = "subscriptions", request_body = PreviewDraft, responses((status = 200, body = Preview), Failures))]
+async fn preview(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    request: Request,
+) -> Result<Response, Failure> {
+    let (headers, body) = parts(request);
+    let taken = json_body(&app, &headers, body).await?;
+    let draft: PreviewDraft = read_json(&taken.bytes)?;
+    Ok(json(StatusCode::OK, &app.service.preview_schedule(&caller, &draft)?))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct PreviewParameters {
+    /// How many runs; 1 to 100, default 10.
+    #[serde(default)]
+    count: Option<usize>,
+}
+
+/// When a subscription is due, and how far the rules that follow its schedule have come.
+#[utoipa::path(get, path = "/v1/subscriptions/{id}/schedule", tag = "subscriptions", params(("id" = String, Path), PreviewParameters), responses((status = 200, body = SubscriptionSchedule), Failures))]
+async fn of_subscription(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(number): Segments<String>,
+    Parameters(asked): Parameters<PreviewParameters>,
+) -> Result<Response, Failure> {
+    let found = app.service.schedule_of(&caller, id::<SubscriptionId>(&number)?, asked.count).await?;
+    Ok(json(StatusCode::OK, &found))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ListParameters {
+    /// How many; 1 to 1,000, default 100.
+    #[serde(default)]
+    limit: Option<usize>,
+    /// The cursor of the page before.
+    #[serde(default)]
+    after: Option<String>,
+}
+
+/// How far the schedules of an application have come, by rule and schedule.
+#[utoipa::path(get, path = "/v1/applications/{application}/schedules", tag = "operations", params(("application" = String, Path), ListParameters), responses((status = 200, body = List<ScheduleStatus>), Failures))]
+async fn list(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(name): Segments<String>,
+    Parameters(asked): Parameters<ListParameters>,
+) -> Result<Response, Failure> {
+    let limit = page::limit(asked.limit)?;
+    let found = app.service.schedules(&caller, &id::<Name>(&name)?, asked.after.as_deref(), limit).await?;
+    Ok(json(StatusCode::OK, &List::from(found)))
+}

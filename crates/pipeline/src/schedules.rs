@@ -1,0 +1,421 @@
+//! Clockwork: rules that are evaluated by a schedule. What becomes due is an event like any other.
+//!
+//! One task knows the schedules in use and when each is due next; subscriptions with the same schedule share it, so
+//! millions of them cost no more than their different schedules. When some are due, an event batch of the class `due` is
+//! accepted, and in the same commit how far they have come. It takes its place in the log, and the matcher runs it there:
+//! over the events before it and after the due time before, behind the event rules, once, whatever crashes.
+
+mod run; // a due time is run: who is due, over which events
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use tocsin_model::{
+    application::{Recurs, RuleSchedule, due_class, due_fields},
+    event::EventPacker,
+    id::{ChangeSequence, EventBatchId, Name},
+    schedule::Schedule,
+    time::Timestamp,
+};
+use tocsin_store::{
+    error::StoreError,
+    journal::{NewEventBatch, ScheduleKey, ScheduleRun},
+};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::{Flow, compile::Compiled};
+
+pub(crate) use run::{is_due, run_due};
+
+/// Due times of one event batch at most.
+const DUE_AT_ONCE: usize = 1_000;
+/// Schedules and runs read at a time.
+const PAGE: usize = 1_000;
+/// How long to wait after the store failed or was full, and before a stopped rule is looked at again.
+const PAUSE: Duration = Duration::from_secs(5);
+/// Clocks are set, and machines sleep: no wait for a due time is longer.
+const SLEEP_MAX: Duration = Duration::from_secs(60);
+
+/// The source of events of the class `due`.
+pub(crate) fn source() -> Name {
+    "schedule".parse().expect("`schedule` is a name")
+}
+
+/// What the clockwork is told.
+pub(crate) enum Command {
+    /// The rules of this version run from now on.
+    Install(Arc<Compiled>),
+    /// An application does not run any more.
+    Remove(Name),
+}
+
+/// Knows what is due when.
+pub(crate) struct Clockwork {
+    flow: Arc<Flow>,
+    commands: mpsc::Receiver<Command>,
+    changes: watch::Receiver<ChangeSequence>,
+    applications: BTreeMap<Name, Clock>,
+}
+
+/// The schedules of an application.
+struct Clock {
+    compiled: Arc<Compiled>,
+    schedules: BTreeMap<ScheduleKey, Followed>,
+    /// When each of them is due next.
+    due: BTreeSet<(Timestamp, ScheduleKey)>,
+    /// The number of the last of the records' schedules that is known.
+    known: u64,
+}
+
+/// A schedule in use, and how far it has come.
+struct Followed {
+    schedule: Schedule,
+    run: ScheduleRun,
+}
+
+impl Clockwork {
+    pub fn new(flow: Arc<Flow>, commands: mpsc::Receiver<Command>) -> Self {
+        let changes = flow.records.newest_change();
+        Clockwork { flow, commands, changes, applications: BTreeMap::new() }
+    }
+
+    /// Runs until `stop`.
+    pub async fn run(mut self, stop: CancellationToken) {
+        loop {
+            let pause = match self.turn().await {
+                Ok(next) => next,
+                Err(error) => {
+                    tracing::error!(%error, "schedules cannot be followed and are tried again");
+                    PAUSE
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                command = self.commands.recv() => match command {
+                    Some(command) => self.obey(command).await,
+                    None => return,
+                },
+                Ok(()) = self.changes.changed(), if self.follows_subscriptions() => {}
+                () = tokio::time::sleep(pause.min(SLEEP_MAX)) => {}
+            }
+        }
+    }
+
+    /// Takes in new schedules and lets fire what is due. Gives how long nothing will be.
+    async fn turn(&mut self) -> Result<Duration, StoreError> {
+        self.changes.mark_unchanged();
+        let mut next = Timestamp(i64::MAX);
+        let now = self.flow.clock.now();
+        for clock in self.applications.values_mut() {
+            clock.take_in(&self.flow, now).await?;
+            clock.fire(&self.flow).await?;
+            next = next.min(clock.due.first().map_or(next, |(at, _)| *at));
+        }
+        Ok(next.since(self.flow.clock.now()))
+    }
+
+    async fn obey(&mut self, command: Command) {
+        match command {
+            Command::Remove(name) => {
+                self.applications.remove(&name);
+            }
+            Command::Install(compiled) => {
+                let name = compiled.application.name.clone();
+                loop {
+                    match Clock::start(&self.flow, compiled.clone()).await {
+                        Ok(clock) => break drop(self.applications.insert(name, clock)),
+                        Err(error) => tracing::error!(application = %name, %error, "its schedules cannot be read yet"),
+                    }
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn follows_subscriptions(&self) -> bool {
+        self.applications.values().any(Clock::follows_subscriptions)
+    }
+}
+
+impl Clock {
+    /// Reads how far the schedules of an application have come, and forgets those that no rule has any more.
+    async fn start(flow: &Flow, compiled: Arc<Compiled>) -> Result<Clock, StoreError> {
+        let mut clock = Clock { compiled, schedules: BTreeMap::new(), due: BTreeSet::new(), known: 0 };
+        let now = flow.clock.now();
+        let mut left: BTreeMap<ScheduleKey, ScheduleRun> = BTreeMap::new();
+        let mut after = None;
+        loop {
+            let page = flow.journal.schedule_runs(clock.application(), after.as_ref(), PAGE).await?;
+            let full = page.len() == PAGE;
+            after = page.last().map(|run| (run.rule.clone(), run.schedule.clone()));
+            left.extend(page.into_iter().map(|run| ((run.rule.clone(), run.schedule.clone()), run)));
+            if !full {
+                break;
+            }
+        }
+        // A rule that has another schedule of its own now goes on from where the one before has come to.
+        let fixed: Vec<(Name, Schedule)> = clock
+            .rules()
+            .filter_map(|(name, rule)| match &rule.recurs {
+                Recurs::Fixed(schedule) => Some((name.clone(), schedule.clone())),
+                Recurs::Subscription => None,
+            })
+            .collect();
+        let mut new = Vec::new();
+        for (rule, schedule) in fixed {
+            let key: ScheduleKey = (rule.clone(), schedule.to_string().into());
+            let before = left.remove(&key).or_else(|| {
+                let (old, run) =
+                    left.iter().find(|((of, _), _)| *of == rule).map(|(key, run)| (key.clone(), run.clone()))?;
+                left.remove(&old);
+                let run = ScheduleRun { schedule: key.1.clone(), due_at: now, ..run };
+                new.push((Some(old), run.clone()));
+                Some(run)
+            });
+            let run = match before {
+                Some(run) => run,
+                None => {
+                    let run = clock.begin(&key, now, flow.journal.place_at(now).await?);
+                    new.push((None, run.clone()));
+                    run
+                }
+            };
+            clock.follow(key, schedule, run);
+        }
+        flow.journal.record_runs(None, new.iter().map(|(_, run)| run.clone()).collect()).await?;
+        for old in new.into_iter().filter_map(|(old, _)| old) {
+            flow.journal.forget_schedule(clock.application(), &old).await?;
+        }
+        clock.take_in_known(flow, now, &mut left).await?;
+        for gone in left.keys() {
+            flow.journal.forget_schedule(clock.application(), gone).await?;
+        }
+        Ok(clock)
+    }
+
+    fn application(&self) -> &Name {
+        &self.compiled.application.name
+    }
+
+    /// The enabled rules with schedules.
+    fn rules(&self) -> impl Iterator<Item = (&Name, &RuleSchedule)> {
+        let rules = &self.compiled.application.rules;
+        self.compiled.scheduled.keys().filter_map(|name| Some((name, rules[name].schedule.as_ref()?)))
+    }
+
+    fn follows_subscriptions(&self) -> bool {
+        self.rules().any(|(_, rule)| rule.recurs == Recurs::Subscription)
+    }
+
+    fn begin(&self, (rule, schedule): &ScheduleKey, due_at: Timestamp, after: EventBatchId) -> ScheduleRun {
+        ScheduleRun {
+            application: self.application().clone(),
+            rule: rule.clone(),
+            schedule: schedule.clone(),
+            due_at,
+            after,
+            seen: ChangeSequence(0),
+            skipped: 0,
+            skipped_at: None,
+        }
+    }
+
+    fn follow(&mut self, key: ScheduleKey, schedule: Schedule, run: ScheduleRun) {
+        if let Some(next) = schedule.next_after(run.due_at) {
+            self.due.insert((next.at, key.clone()));
+        }
+        self.schedules.insert(key, Followed { schedule, run });
+    }
+
+    /// Takes in the schedules that subscriptions came to follow since the last time.
+    async fn take_in(&mut self, flow: &Flow, now: Timestamp) -> Result<(), StoreError> {
+        if self.follows_subscriptions() { self.take_in_known(flow, now, &mut BTreeMap::new()).await } else { Ok(()) }
+    }
+
+    /// The same, going on with the runs that are known of them.
+    async fn take_in_known(
+        &mut self,
+        flow: &Flow,
+        now: Timestamp,
+        runs: &mut BTreeMap<ScheduleKey, ScheduleRun>,
+    ) -> Result<(), StoreError> {
+        loop {
+            let page = flow.records.schedules(self.application(), self.known, PAGE).await?;
+            let (full, last) = (page.len() == PAGE, page.last().map(|followed| followed.number));
+            let (mut found, mut new) = (Vec::new(), Vec::new());
+            for followed in page {
+                let Ok(schedule) = Schedule::parse(&followed.schedule) else { continue };
+                let rules = self.rules().filter(|(name, rule)| {
+                    rule.recurs == Recurs::Subscription
+                        && self.compiled.application.rules[*name].subscription == followed.class
+                });
+                let rules: Vec<Name> = rules.map(|(name, _)| name.clone()).collect();
+                for rule in rules {
+                    let key: ScheduleKey = (rule, followed.schedule.clone());
+                    let run = match runs.remove(&key) {
+                        Some(run) => run,
+                        None => {
+                            let begins_at = followed.made_at.min(now);
+                            let run = self.begin(&key, begins_at, EventBatchId(0));
+                            new.push(run.clone());
+                            run
+                        }
+                    };
+                    found.push((key, schedule.clone(), run));
+                }
+            }
+            if !new.is_empty() {
+                flow.journal.record_runs(None, new).await?;
+            }
+            for (key, schedule, run) in found {
+                self.follow(key, schedule, run);
+            }
+            self.known = last.unwrap_or(self.known);
+            if !full {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Accepts events for all that is due, in the order of the due times.
+    async fn fire(&mut self, flow: &Flow) -> Result<(), StoreError> {
+        let now = flow.clock.now();
+        if self.due.first().is_none_or(|(at, _)| *at > now) {
+            return Ok(());
+        }
+        let stops = flow.journal.rule_stops().await?;
+        loop {
+            // One rule at a time, so that a run that fails is set aside without others.
+            let Some((_, (rule, _))) = self.due.first().filter(|(at, _)| *at <= now) else { return Ok(()) };
+            let rule = rule.clone();
+            let due = self.due.iter().take_while(|(at, _)| *at <= now).filter(|(_, (of, _))| *of == rule);
+            let due: Vec<(Timestamp, ScheduleKey)> = due.take(DUE_AT_ONCE).cloned().collect();
+            if stops.iter().any(|stop| (&stop.application, &stop.rule) == (self.application(), &rule)) {
+                // Its runs are missed runs once it is resumed.
+                for (at, key) in due {
+                    self.due.remove(&(at, key.clone()));
+                    self.due.insert((now + PAUSE, key));
+                }
+                continue;
+            }
+            self.fire_some(flow, &rule, due, now).await?;
+        }
+    }
+
+    async fn fire_some(
+        &mut self,
+        flow: &Flow,
+        rule: &Name,
+        due: Vec<(Timestamp, ScheduleKey)>,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        let definition = &self.compiled.application.rules[rule];
+        let Some(scheduled) = definition.schedule.clone() else { return Ok(()) };
+        let class = definition.subscription.clone();
+        let mut rounds: Vec<Vec<(ScheduleKey, run::Due)>> = Vec::new();
+        let (mut moved, mut nexts) = (Vec::new(), Vec::new());
+        for (at, key) in due {
+            let Some(followed) = self.schedules.get(&key) else {
+                self.due.remove(&(at, key));
+                continue;
+            };
+            if scheduled.recurs == Recurs::Subscription
+                && !has_followers(flow, self.application(), &class, &key.1).await?
+            {
+                if flow.records.forget_schedule(self.application(), &class, &key.1).await? {
+                    flow.journal.forget_schedule(self.application(), &key).await?;
+                    self.schedules.remove(&key);
+                    self.due.remove(&(at, key));
+                    continue;
+                }
+                moved.push(ScheduleRun { due_at: now, ..followed.run.clone() });
+                nexts.push((at, key, followed.schedule.next_after(now).map(|next| next.at)));
+                continue;
+            }
+            let mut found = followed.schedule.due(Some(followed.run.due_at), now, scheduled.policy());
+            let in_time = found.runs.len();
+            if let Some(age) = scheduled.skip_older_than {
+                found.runs.retain(|run| now.since(run.at) <= age);
+            }
+            let skipped = found.skipped + (in_time - found.runs.len()) as u64;
+            let mut last_run = followed.run.due_at;
+            let mut told = skipped;
+            for (round, run) in found.runs.iter().enumerate() {
+                if rounds.len() <= round {
+                    rounds.push(Vec::new());
+                }
+                let due = run::Due::new(&key, run.at, last_run, std::mem::take(&mut told));
+                rounds[round].push((key.clone(), due));
+                last_run = run.at;
+                metrics::histogram!("schedule_lag_seconds").record(now.since(run.at));
+            }
+            if skipped > 0 {
+                let (application, rule) = (self.application(), &key.0);
+                tracing::warn!(%application, %rule, skipped, "runs of a schedule were missed and are not made up for");
+                metrics::counter!("schedule_skipped_runs_total").increment(skipped);
+                let run = &followed.run;
+                let run = ScheduleRun { skipped: run.skipped + skipped, skipped_at: Some(now), ..run.clone() };
+                moved.push(if found.runs.is_empty() { ScheduleRun { due_at: now, ..run } } else { run });
+            }
+            nexts.push((at, key, found.next));
+        }
+        self.record(flow, None, moved).await?;
+        // Whoever came up to now is told.
+        let sees = *flow.records.newest_change().borrow();
+        for round in rounds {
+            let mut packer = EventPacker::new(due_fields());
+            let mut runs = Vec::with_capacity(round.len());
+            for (key, due) in &round {
+                let run = &self.schedules[key].run;
+                packer.push(&due.behind(run, sees).row());
+                runs.push(ScheduleRun { due_at: due.due_at, seen: sees, ..run.clone() });
+            }
+            let batch = NewEventBatch {
+                application: self.application().clone(),
+                version: self.compiled.version,
+                class: due_class(),
+                source: source(),
+                received_at: now,
+                accepted_at: now,
+                sees,
+                events: packer.finish(),
+                idempotency: None,
+            };
+            metrics::counter!("schedule_runs_total").increment(round.len() as u64);
+            self.record(flow, Some(batch), runs).await?;
+        }
+        for (at, key, next) in nexts {
+            self.due.remove(&(at, key.clone()));
+            self.due.extend(next.map(|next| (next, key)));
+        }
+        Ok(())
+    }
+
+    /// Stores how far schedules have come, and remembers it. What fails leaves no trace: it is due as before.
+    async fn record(
+        &mut self,
+        flow: &Flow,
+        due: Option<NewEventBatch>,
+        runs: Vec<ScheduleRun>,
+    ) -> Result<(), StoreError> {
+        if runs.is_empty() {
+            return Ok(());
+        }
+        let batch = flow.journal.record_runs(due, runs.clone()).await?;
+        for run in runs {
+            if let Some(followed) = self.schedules.get_mut(&(run.rule.clone(), run.schedule.clone())) {
+                followed.run = ScheduleRun { after: batch.unwrap_or(run.after), ..run };
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether any enabled subscription follows a schedule.
+async fn has_followers(flow: &Flow, application: &Name, class: &Name, schedule: &str) -> Result<bool, StoreError> {
+    Ok(!flow.records.scheduled_subscriptions(application, class, schedule, None, 1).await?.is_empty())
+}

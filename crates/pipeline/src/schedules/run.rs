@@ -1,0 +1,504 @@
+//! A due time is run where its event stands in the log: its rule meets the events between it and the due time before,
+//! and of the subscriptions those that are due.
+//!
+//! These are put into an index of their own, which is dropped afterwards: so a run costs what its subscriptions, events
+//! and matches cost, and no more, however many others there are. A long run is done in parts, each one commit; between
+//! them other events are matched.
+
+use std::{
+    collections::VecDeque,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tocsin_matching::{
+    cut::NotificationCutter,
+    datum::Trouble,
+    rule::{RuleNumber, RuleSet},
+    shard::{MatchSink, Run, Shard, Subject, Watch},
+};
+use tocsin_model::{
+    application::{Recurs, due_class, due_fields},
+    event::{EventBatch, EventPacker},
+    field::Row,
+    id::{ChangeSequence, EventBatchId, EventId, Name, SubscriptionId},
+    time::Timestamp,
+    value::Value,
+};
+use tocsin_store::{
+    error::StoreError,
+    journal::{NewEventBatch, ScheduleKey, ScheduleRun, Step},
+    records::{IndexedSubscription, ScheduledSubscription},
+};
+
+use crate::{
+    Flow,
+    compile::Compiled,
+    keep_busy,
+    match_events::{event_fields, new_batches},
+};
+
+/// Subscriptions read at a time.
+const PAGE: usize = 5_000;
+/// After all events.
+const NEVER: Timestamp = Timestamp(i64::MAX);
+/// Packed bytes of events read at a time.
+const EVENT_BYTES: usize = 4 << 20;
+/// After so many read bytes of events a step is full, and the rest is for the next one.
+const BYTES_AT_ONCE: usize = 64 << 20;
+
+/// A schedule that is due, or a part of its run: an event of the class `due`.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Due {
+    pub rule: Name,
+    pub schedule: Box<str>,
+    pub due_at: Timestamp,
+    pub last_run: Timestamp,
+    pub skipped: u64,
+    /// The batch of the last run: its events come after it, but for those who are new.
+    pub after: EventBatchId,
+    /// After which batch this part goes on; `None`: it begins.
+    pub from: Option<EventBatchId>,
+    /// The batch before which its events end; `None`: its own.
+    pub before: Option<EventBatchId>,
+    /// The last changes of the records that the last run saw, and that this one sees. Who came between them is new.
+    pub seen: ChangeSequence,
+    pub sees: ChangeSequence,
+    /// Its subscriptions come after this one.
+    pub subscriptions_after: SubscriptionId,
+    /// And up to this one, if not to the last.
+    pub subscriptions_through: Option<SubscriptionId>,
+}
+
+impl Due {
+    pub fn new((rule, schedule): &ScheduleKey, due_at: Timestamp, last_run: Timestamp, skipped: u64) -> Due {
+        Due {
+            rule: rule.clone(),
+            schedule: schedule.clone(),
+            due_at,
+            last_run,
+            skipped,
+            after: EventBatchId(0),
+            from: None,
+            before: None,
+            seen: ChangeSequence(0),
+            sees: ChangeSequence(0),
+            subscriptions_after: SubscriptionId(0),
+            subscriptions_through: None,
+        }
+    }
+
+    /// The same as the run after this one.
+    pub fn behind(&self, last: &ScheduleRun, sees: ChangeSequence) -> Due {
+        Due { after: last.after, seen: last.seen, sees, ..self.clone() }
+    }
+
+    /// As a row of `due_fields`.
+    pub fn row(&self) -> Row {
+        let number = |number: u64| Value::Integer(number as i64);
+        vec![
+            Value::from(self.rule.as_str()),
+            Value::from(&*self.schedule),
+            Value::Timestamp(self.due_at),
+            Value::Timestamp(self.last_run),
+            number(self.skipped),
+            number(self.after.0),
+            self.from.map_or(Value::Null, |from| number(from.0)),
+            self.before.map_or(Value::Null, |before| number(before.0)),
+            number(self.seen.0),
+            number(self.sees.0),
+            number(self.subscriptions_after.0),
+            self.subscriptions_through.map_or(Value::Null, |through| number(through.0)),
+        ]
+    }
+
+    fn read(row: &Row) -> Option<Due> {
+        let text = |at: usize| match &row[at] {
+            Value::Text(text) => Some(text.as_ref()),
+            _ => None,
+        };
+        let number = |at: usize| match &row[at] {
+            Value::Integer(number) => u64::try_from(*number).ok(),
+            _ => None,
+        };
+        let time = |at: usize| match &row[at] {
+            Value::Timestamp(time) => Some(*time),
+            _ => None,
+        };
+        Some(Due {
+            rule: text(0)?.parse().ok()?,
+            schedule: text(1)?.into(),
+            due_at: time(2)?,
+            last_run: time(3)?,
+            skipped: number(4)?,
+            after: EventBatchId(number(5)?),
+            from: number(6).map(EventBatchId),
+            before: number(7).map(EventBatchId),
+            seen: ChangeSequence(number(8)?),
+            sees: ChangeSequence(number(9)?),
+            subscriptions_after: SubscriptionId(number(10)?),
+            subscriptions_through: number(11).map(SubscriptionId),
+        })
+    }
+}
+
+/// Whether an event batch is one of due times.
+pub(crate) fn is_due(compiled: &Compiled, batch: &EventBatch) -> bool {
+    batch.class == due_class()
+        && batch.source == super::source()
+        && compiled.application.events.contains_key(&batch.class)
+}
+
+/// Runs what is due by a batch, and adds to the step what that makes and what is left. The inner error says why it could
+/// not be run; nothing was added then.
+pub(crate) async fn run_due(
+    flow: &Flow,
+    compiled: &Arc<Compiled>,
+    batch: &EventBatch,
+    step: &mut Step,
+) -> Result<Result<(), String>, StoreError> {
+    let started = Instant::now();
+    let fields = match event_fields(flow, batch).await? {
+        Ok(fields) => fields,
+        Err(reason) => return Ok(Err(reason)),
+    };
+    let rows = match compiled.rules.rows(batch, &fields) {
+        Ok(rows) => rows,
+        Err(damaged) => return Ok(Err(damaged.to_string())),
+    };
+    let mut part = Part { flow, compiled, batch, made: Vec::new(), notifications: 0, bytes: 0 };
+    let mut queue: VecDeque<(usize, Row)> = rows.into_iter().enumerate().collect();
+    let mut left = Vec::new();
+    while let Some((ordinal, row)) = queue.pop_front() {
+        let Some(due) = Due::read(&row) else { return Ok(Err("the event of a due time cannot be read".to_owned())) };
+        if part.is_full() {
+            left.push(due);
+            continue;
+        }
+        match part.run(ordinal, &row, due).await? {
+            Ok(rest) => rest.into_iter().rev().for_each(|due| queue.push_front((ordinal, due.row()))),
+            Err(reason) => return Ok(Err(reason)),
+        }
+    }
+    step.batches.append(&mut part.made);
+    if !left.is_empty() {
+        step.continued.push(rest_of(compiled, batch, &left, flow.clock.now()));
+    }
+    metrics::histogram!("schedule_run_duration_seconds").record(started.elapsed());
+    Ok(Ok(()))
+}
+
+/// The rest of a run, as a batch that takes its place behind what has arrived meanwhile.
+fn rest_of(compiled: &Compiled, batch: &EventBatch, left: &[Due], now: Timestamp) -> NewEventBatch {
+    let mut packer = EventPacker::new(due_fields());
+    for due in left {
+        packer.push(&Due { before: due.before.or(Some(batch.id)), ..due.clone() }.row());
+    }
+    NewEventBatch {
+        application: batch.application.clone(),
+        version: compiled.version,
+        class: batch.class.clone(),
+        source: batch.source.clone(),
+        received_at: batch.received_at,
+        accepted_at: now,
+        sees: batch.sees.unwrap_or_default(),
+        events: packer.finish(),
+        idempotency: None,
+    }
+}
+
+/// One step of runs.
+struct Part<'a> {
+    flow: &'a Flow,
+    compiled: &'a Arc<Compiled>,
+    batch: &'a EventBatch,
+    made: Vec<tocsin_store::journal::NewNotificationBatch>,
+    notifications: usize,
+    bytes: usize,
+}
+
+/// A subscription of a run.
+struct Member {
+    subscription: IndexedSubscription,
+    /// Since when events are its.
+    since: Timestamp,
+    /// Whether this is its first run, so that events before the last one may be its as well.
+    is_new: bool,
+}
+
+impl Part<'_> {
+    fn is_full(&self) -> bool {
+        self.notifications >= self.flow.options.run_notifications || self.bytes >= BYTES_AT_ONCE
+    }
+
+    /// Runs some of the subscriptions of one due time. Gives what is left of it.
+    async fn run(&mut self, ordinal: usize, row: &Row, due: Due) -> Result<Result<Vec<Due>, String>, StoreError> {
+        let Some(rules) = self.compiled.scheduled.get(&due.rule).cloned() else { return Ok(Ok(Vec::new())) };
+        let (members, last, more) = self.members(&due).await?;
+        let Some(last) = last else { return Ok(Ok(Vec::new())) };
+        let mut rest = Vec::new();
+        if self.compiled.application.rules[&due.rule].on == due_class() {
+            let of_now = members.iter().filter(|member| member.since <= due.due_at).map(|member| &member.subscription);
+            let mut table = Table::new(rules, self.compiled, false);
+            of_now.for_each(|subscription| table.put(subscription));
+            if let Err(reason) = table.tell(self.batch.id, ordinal as u32, row) {
+                return Ok(Err(reason));
+            }
+            self.take(table);
+        } else {
+            match self.run_events(rules, members, &due).await? {
+                Ok(None) => {}
+                // The rest of the events for these subscriptions, then the others.
+                Ok(Some(from)) => {
+                    rest.push(Due { from: Some(from), subscriptions_through: Some(last), ..due.clone() });
+                }
+                Err(reason) => return Ok(Err(reason)),
+            }
+        }
+        if more {
+            rest.push(Due { from: None, subscriptions_after: last, ..due });
+        }
+        Ok(Ok(rest))
+    }
+
+    /// Some of the subscriptions of a run, the last that was looked at, and whether there are more.
+    async fn members(&self, due: &Due) -> Result<(Vec<Member>, Option<SubscriptionId>, bool), StoreError> {
+        let rule = &self.compiled.application.rules[&due.rule];
+        let own = rule.schedule.as_ref().is_some_and(|schedule| schedule.recurs == Recurs::Subscription);
+        let (application, class) = (&self.batch.application, &rule.subscription);
+        let records = &self.flow.records;
+        let most = self.flow.options.run_subscriptions.max(1);
+        let (page_size, mut members) = (most.min(PAGE), Vec::new());
+        let through = due.subscriptions_through.unwrap_or(SubscriptionId(u64::MAX));
+        let (mut after, mut last) = (due.subscriptions_after, None);
+        loop {
+            let page: Vec<Member> = if own {
+                let page = records.scheduled_subscriptions(application, class, &due.schedule, Some(after), page_size);
+                // Who came after the due time was accepted is for the next run.
+                let (seen, sees) = (due.seen, due.sees);
+                let member = |ScheduledSubscription { subscription, since, joined }| {
+                    let since = if joined > sees { NEVER } else { since };
+                    Member { subscription, since, is_new: joined > seen }
+                };
+                page.await?.into_iter().map(member).collect()
+            } else {
+                let page = records.indexed_subscriptions(application, Some(after), page_size).await?;
+                let member = |found: IndexedSubscription| {
+                    let since = if found.created_at > self.batch.received_at { NEVER } else { found.created_at };
+                    Member { subscription: found, since, is_new: false }
+                };
+                page.into_iter().map(member).collect()
+            };
+            let full = page.len() == page_size;
+            if let Some(end) = page.last().map(|member| member.subscription.id) {
+                (after, last) = (end, Some(end.min(through)));
+            }
+            let of_run = |member: &Member| {
+                let found = &member.subscription;
+                found.class == *class && found.id <= through && member.since < NEVER
+            };
+            members.extend(page.into_iter().filter(of_run));
+            let over = !full || after >= through;
+            if over || members.len() >= most {
+                return Ok((members, last, !over));
+            }
+        }
+    }
+
+    /// Matches the events of a run. Gives the batch after which they have to go on, if this step is full.
+    async fn run_events(
+        &mut self,
+        rules: Arc<RuleSet>,
+        members: Vec<Member>,
+        due: &Due,
+    ) -> Result<Result<Option<EventBatchId>, String>, StoreError> {
+        let on = self.compiled.application.rules[&due.rule].on.clone();
+        let before = due.before.unwrap_or(self.batch.id);
+        let (mut new, mut known): (Vec<Member>, Vec<Member>) = members.into_iter().partition(|member| member.is_new);
+        // Each joins when the events have come to its time; the next to join is the last.
+        let latest_first = |member: &Member| std::cmp::Reverse((member.since, member.subscription.id));
+        new.sort_by_key(latest_first);
+        known.sort_by_key(latest_first);
+        let begin = match new.last() {
+            Some(first) => {
+                let place = self.flow.journal.place_at(first.since).await?;
+                if known.is_empty() { place } else { place.min(due.after) }
+            }
+            None => due.after,
+        };
+        let mut after = due.from.unwrap_or(begin);
+        let mut table = Table::new(rules, self.compiled, true);
+        loop {
+            let page =
+                self.flow.journal.events_between(&self.batch.application, &on, after, before, EVENT_BYTES).await?;
+            for id in &page.damaged {
+                tracing::error!(batch = %id, rule = %due.rule, "an event batch cannot be read and is left out of a run");
+                metrics::counter!("schedule_unreadable_batches_total").increment(1);
+            }
+            for batch in page.batches {
+                let is_theirs = |member: &mut Member| member.since <= batch.accepted_at;
+                while let Some(member) = new.pop_if(is_theirs) {
+                    table.put(&member.subscription);
+                }
+                while batch.id > due.after
+                    && let Some(member) = known.pop_if(is_theirs)
+                {
+                    table.put(&member.subscription);
+                }
+                self.bytes += batch.events.bytes().len();
+                let fields = match event_fields(self.flow, &batch).await? {
+                    Ok(fields) => fields,
+                    Err(reason) => {
+                        tracing::error!(batch = %batch.id, rule = %due.rule, reason, "an event batch is left out of a run");
+                        continue;
+                    }
+                };
+                if let Err(reason) = keep_busy(|| table.meet(&batch, &fields)) {
+                    return Ok(Err(reason));
+                }
+            }
+            let Some(next) = page.next else { break };
+            after = next;
+            if self.bytes >= BYTES_AT_ONCE || self.notifications + table.told >= self.flow.options.run_notifications {
+                self.take(table);
+                return Ok(Ok(Some(after)));
+            }
+            tokio::task::yield_now().await;
+        }
+        self.take(table);
+        Ok(Ok(None))
+    }
+
+    /// Cuts what a table has told into notification batches.
+    fn take(&mut self, mut table: Table<'_>) {
+        let rules = table.shard.rules().clone();
+        let (cut, failures) = table.cutter.finish(&rules);
+        crate::match_events::report_failures(self.compiled, &rules, &failures);
+        let now = self.flow.clock.now();
+        self.notifications += cut.iter().map(|cut| cut.notifications.count()).sum::<usize>();
+        self.made.extend(new_batches(self.compiled, &rules, cut, self.batch.accepted_at, now));
+    }
+}
+
+/// The subscriptions of a run, and what they were told.
+struct Table<'a> {
+    shard: Shard,
+    compiled: &'a Compiled,
+    cutter: NotificationCutter,
+    /// Whether own filters count: they are over events.
+    takes_filters: bool,
+    told: usize,
+    out_of_time: bool,
+}
+
+impl<'a> Table<'a> {
+    fn new(rules: Arc<RuleSet>, compiled: &'a Compiled, takes_filters: bool) -> Self {
+        let cutter = NotificationCutter::new();
+        Table { shard: Shard::new(rules), compiled, cutter, takes_filters, told: 0, out_of_time: false }
+    }
+
+    fn put(&mut self, subscription: &IndexedSubscription) {
+        let takes_filters = self.takes_filters;
+        let subject = Subject {
+            id: subscription.id,
+            class: &subscription.class,
+            values: &subscription.values,
+            channel: subscription.channel.as_ref(),
+            filter: subscription.terms.filter.as_ref().filter(|_| takes_filters),
+        };
+        if let Err(problem) = self.shard.put(subject) {
+            let application = &self.compiled.application.name;
+            metrics::counter!("match_unusable_subscriptions_total").increment(1);
+            tracing::warn!(%application, subscription = %subscription.id, %problem, "a subscription cannot be matched");
+        }
+    }
+
+    /// Tells of a due time itself.
+    fn tell(&mut self, batch: EventBatchId, ordinal: u32, row: &Row) -> Result<(), String> {
+        self.watched(|shard, sink, watch| {
+            // A scheduled rule remembers nothing, so it does not matter when.
+            let batch = (batch, Timestamp(0));
+            shard.match_rows(batch, &due_class(), std::slice::from_ref(row), watch, &mut At { ordinal, sink });
+            Ok(())
+        })
+    }
+
+    /// Meets an event batch.
+    fn meet(&mut self, batch: &EventBatch, fields: &tocsin_model::field::Fields) -> Result<(), String> {
+        self.watched(|shard, sink, watch| {
+            // A batch that is damaged inside was set aside when it was matched, and says so.
+            let rows = match shard.rules().rows(batch, fields) {
+                Ok(rows) => rows,
+                Err(damaged) => {
+                    tracing::error!(batch = %batch.id, %damaged, "an event batch is left out of a run");
+                    return Ok(());
+                }
+            };
+            shard.match_rows((batch.id, batch.accepted_at), &batch.class, &rows, watch, sink);
+            Ok(())
+        })
+    }
+
+    fn watched(
+        &mut self,
+        work: impl FnOnce(&mut Shard, &mut Counting<'_>, Watch<'_>) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let started = Instant::now();
+        let clock = move || -> Duration { started.elapsed() };
+        let mut sink = Counting { cutter: &mut self.cutter, told: 0, out_of_time: false };
+        let watch = Watch { clock: Some(&clock), ..Watch::default() };
+        let done = catch_unwind(AssertUnwindSafe(|| work(&mut self.shard, &mut sink, watch)));
+        self.told += sink.told;
+        self.out_of_time |= sink.out_of_time;
+        match done {
+            Err(_) => Err("matching it made the matcher panic".to_owned()),
+            Ok(_) if self.out_of_time => Err("the rule took longer for an event batch than its timeout".to_owned()),
+            Ok(done) => done,
+        }
+    }
+}
+
+/// Counts what goes on to the cutter.
+struct Counting<'a> {
+    cutter: &'a mut NotificationCutter,
+    told: usize,
+    out_of_time: bool,
+}
+
+impl MatchSink for Counting<'_> {
+    fn run(&mut self, run: Run<'_>) {
+        self.told += run.slots.len();
+        self.cutter.run(run);
+    }
+
+    fn rule_failed(&mut self, rule: RuleNumber, event: EventId, trouble: Trouble) {
+        self.out_of_time |= trouble == Trouble::Time;
+        self.cutter.rule_failed(rule, event, trouble);
+    }
+
+    fn subscriptions_failed(&mut self, rule: RuleNumber, event: EventId, trouble: Trouble, count: u32) {
+        self.cutter.subscriptions_failed(rule, event, trouble, count);
+    }
+}
+
+/// Gives the events of a match the place that they have in their batch.
+struct At<'a, S> {
+    ordinal: u32,
+    sink: &'a mut S,
+}
+
+impl<S: MatchSink> MatchSink for At<'_, S> {
+    fn run(&mut self, mut run: Run<'_>) {
+        run.event_ordinal = self.ordinal;
+        self.sink.run(run);
+    }
+
+    fn rule_failed(&mut self, rule: RuleNumber, event: EventId, trouble: Trouble) {
+        self.sink.rule_failed(rule, EventId { ordinal: self.ordinal, ..event }, trouble);
+    }
+
+    fn subscriptions_failed(&mut self, rule: RuleNumber, event: EventId, trouble: Trouble, count: u32) {
+        self.sink.subscriptions_failed(rule, EventId { ordinal: self.ordinal, ..event }, trouble, count);
+    }
+}

@@ -1,0 +1,291 @@
+//! Changes in the middle of a stream of events take effect exactly at their place in it, on any number of shards and
+//! through crashes: what was told is compared with what a look at every subscription gave at the moment of each event.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tocsin_model::{
+    application::api_source,
+    event::{EventPacker, PackedEvents},
+    id::{ChangeSequence, EventBatchId, EventId, Name, SubscriberId, SubscriptionId},
+    subscriber::{Device, DeviceState, Profile},
+    subscription::Terms,
+    value::Value,
+};
+use tocsin_pipeline::{PipelineOptions, compile_text};
+use tocsin_store::{
+    journal::{EventBatchState, Journal, NewEventBatch},
+    records::{Expect, NewSubscriber, NewSubscription, Records, SubscriptionChange},
+};
+use tocsin_testkit::{Moment, Scenario};
+
+const QUAKES: &str = r#"
+application: quakes
+events:
+  quake: { fields: { magnitude: integer } }
+subscriptions:
+  nearby: { fields: { magnitude: integer } }
+notifications:
+  alert:
+    fields: { magnitude: integer, wanted: integer }
+    content: { templates: { base: { subject: "{{ magnitude }} (from {{ wanted }})" } } }
+rules:
+  strong: { on: quake, subscription: nearby, when: event.magnitude >= sub.magnitude, notify: alert, with: { wanted: sub.magnitude } }
+channels:
+  email: { protocol: smtp, options: { host: localhost, from: t@example.org } }
+  web: { protocol: http }
+"#;
+
+fn name(text: &str) -> Name {
+    text.parse().expect("a name")
+}
+
+fn options(match_shards: usize) -> PipelineOptions {
+    PipelineOptions { match_shards, ..PipelineOptions::default() }
+}
+
+/// Whom each event tells, and through which channel.
+type Told = BTreeMap<(EventId, SubscriptionId), Name>;
+
+/// A stream of random changes, events, crashes and pauses, and what it should tell.
+struct Stream {
+    scenario: Scenario,
+    luck: fastrand::Rng,
+    seconds: u64,
+    batches: u64,
+    expected: Told,
+}
+
+impl Stream {
+    async fn new(seed: u64, shards: usize) -> Stream {
+        let scenario = Scenario::with(&[QUAKES], options(shards)).await;
+        Stream { scenario, luck: fastrand::Rng::with_seed(seed), seconds: 0, batches: 0, expected: Told::new() }
+    }
+
+    async fn act(&mut self) {
+        match self.luck.u32(..100) {
+            0..20 => self.put_subscriber().await,
+            20..24 => self.remove_subscriber().await,
+            24..50 => self.subscribe().await,
+            50..60 => self.update().await,
+            60..66 => self.unsubscribe().await,
+            66..88 => self.events().await,
+            88..90 => self.script("crash").await,
+            90..91 => self.script("drain").await,
+            91..93 => {
+                let moment = if self.luck.bool() { Moment::Before } else { Moment::After };
+                self.scenario.die_at(self.luck.u64(1..6), moment);
+            }
+            _ => {
+                // Until now nobody else had a turn: what was accepted waits among the changes.
+                self.seconds += 1;
+                self.script("report").await;
+            }
+        }
+    }
+
+    async fn script(&mut self, act: &str) {
+        let (hours, seconds) = (self.seconds / 3600, self.seconds % 3600);
+        let line = format!("{hours:02}:{:02}:{:02} {act}", seconds / 60, seconds % 60);
+        self.scenario.run_and_wait(&line, Duration::ZERO).await;
+    }
+
+    fn someone(&mut self) -> SubscriberId {
+        format!("p{}", self.luck.u32(..8)).parse().expect("an id")
+    }
+
+    /// A number of a subscription, there or not.
+    fn some_subscription(&mut self) -> SubscriptionId {
+        SubscriptionId(self.luck.u64(1..40))
+    }
+
+    async fn put_subscriber(&mut self) {
+        let device = |channel: &str, state| Device { channel: name(channel), address: "someone".to_owned(), state };
+        let state = if self.luck.u32(..3) > 0 { DeviceState::Active } else { DeviceState::Bounced };
+        let devices = [(name("a"), device("email", state)), (name("b"), device("web", DeviceState::Active))];
+        let count = self.luck.usize(..3);
+        let new = NewSubscriber {
+            id: self.someone(),
+            profile: Profile { enabled: self.luck.u32(..4) > 0, ..Profile::default() },
+            devices: Some(devices.into_iter().take(count).collect()),
+        };
+        self.scenario.records().put_subscriber(new, Expect::Any, Default::default()).await.expect("stored");
+    }
+
+    async fn remove_subscriber(&mut self) {
+        // There may be none.
+        let someone = self.someone();
+        let _ = self.scenario.records().remove_subscriber(&someone, Expect::Any, Default::default()).await;
+    }
+
+    fn values(&mut self) -> Box<str> {
+        format!(r#"{{"magnitude":{}}}"#, self.luck.u32(..10)).into()
+    }
+
+    async fn subscribe(&mut self) {
+        let new = (0..self.luck.usize(1..4)).map(|_| NewSubscription {
+            application: name("quakes"),
+            class: name("nearby"),
+            subscriber: self.someone(),
+            key: (self.luck.u32(..3) == 0).then(|| format!("k{}", self.luck.u32(..2))),
+            device: (self.luck.u32(..3) == 0).then(|| name(if self.luck.bool() { "a" } else { "b" })),
+            enabled: self.luck.u32(..5) > 0,
+            values: self.values(),
+            terms: Terms::default(),
+        });
+        let new = new.collect();
+        self.scenario.records().put_subscriptions(new, Default::default()).await.expect("stored");
+    }
+
+    async fn update(&mut self) {
+        let change = SubscriptionChange {
+            device: None,
+            enabled: self.luck.u32(..3) > 0,
+            values: self.values(),
+            terms: Terms::default(),
+        };
+        let id = self.some_subscription();
+        let _ = self.scenario.records().update_subscription(id, change, Expect::Any, Default::default()).await;
+    }
+
+    async fn unsubscribe(&mut self) {
+        let id = self.some_subscription();
+        let _ = self.scenario.records().remove_subscription(id, Expect::Any, Default::default()).await;
+    }
+
+    /// Submits a batch, and notes whom it should tell.
+    async fn events(&mut self) {
+        self.batches += 1;
+        let magnitudes: Vec<i64> = (0..self.luck.usize(1..4)).map(|_| self.luck.i64(0..10)).collect();
+        let there = self.scenario.records().indexed_subscriptions(&name("quakes"), None, usize::MAX).await;
+        for subscription in there.expect("the records answer") {
+            let values: BTreeMap<String, i64> = serde_json::from_str(&subscription.values).expect("parameters");
+            for (ordinal, magnitude) in magnitudes.iter().enumerate() {
+                if *magnitude >= values["magnitude"] {
+                    let event = EventId { batch: EventBatchId(self.batches), ordinal: ordinal as u32 };
+                    let channel = subscription.channel.clone().unwrap_or_else(|| name("unassigned"));
+                    self.expected.insert((event, subscription.id), channel);
+                }
+            }
+        }
+        let events: String = magnitudes.iter().map(|magnitude| format!(r#" {{"magnitude": {magnitude}}}"#)).collect();
+        self.script(&format!("event quake{events}")).await;
+    }
+
+    async fn check(mut self, context: &str) {
+        self.seconds += 600;
+        self.script("report").await;
+        let told = told(&self.scenario, context).await;
+        assert_eq!(self.scenario.journal().backlog().event_batches, 0, "{context}");
+        for (at, channel) in &self.expected {
+            assert_eq!(told.get(at), Some(channel), "{at:?} should be told: {context}");
+        }
+        for at in told.keys() {
+            assert!(self.expected.contains_key(at), "{at:?} should not be told: {context}");
+        }
+    }
+}
+
+/// All notifications that were made; none may have been made twice.
+async fn told(scenario: &Scenario, context: &str) -> Told {
+    let journal = scenario.journal();
+    let mut told = Told::new();
+    for (id, head, _) in journal.notification_batches(None, usize::MAX).await.expect("the journal answers") {
+        let batch = journal.notification_batch(id).await.expect("the journal answers").expect("it is there");
+        for (event, subscription) in batch.notifications.event_of_each().zip(&batch.notifications.subscriptions) {
+            let before = told.insert((event, *subscription), head.channel.clone());
+            assert!(before.is_none(), "{event} told {subscription} twice: {context}");
+        }
+    }
+    told
+}
+
+async fn streams(seeds: usize, acts: usize) {
+    let given = std::env::var("TOCSIN_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seeds: Vec<u64> = given.map_or_else(|| (0..seeds).map(|_| fastrand::u64(..)).collect(), |seed| vec![seed]);
+    for seed in seeds {
+        println!("TOCSIN_SEED={seed}");
+        for shards in [1, 2, 4] {
+            let mut stream = Stream::new(seed, shards).await;
+            for _ in 0..acts {
+                stream.act().await;
+            }
+            assert!(!stream.expected.is_empty(), "nothing was to be told: TOCSIN_SEED={seed}");
+            stream.check(&format!("TOCSIN_SEED={seed}, {shards} shards")).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_take_effect_exactly_at_their_place_among_the_events() {
+    streams(2, 200).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_changes_take_effect_exactly_at_their_place_in_many_streams() {
+    streams(12, 400).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_that_wait_are_matched_with_the_subscriptions_of_their_time() {
+    let mut scenario = Scenario::with(&[QUAKES], options(4)).await;
+    // The process dies before the commit of what it matched; all that is told now is told by the next life.
+    scenario
+        .run_and_wait(
+            r#"08:00 subscriber ann email=ann@example.org
+               08:00 subscriber bob email=bob@example.org
+               08:00 subscribe ann nearby {"magnitude": 5}
+               08:01 event quake {"magnitude": 6}"#,
+            Duration::from_secs(60),
+        )
+        .await;
+    scenario.die_at(3, Moment::Before);
+    scenario
+        .run_and_wait(
+            r#"08:05 event quake {"magnitude": 7}
+               08:05 subscribe bob nearby {"magnitude": 5}
+               08:05 unsubscribe ann
+               08:05 event quake {"magnitude": 8}
+               08:05 crash
+               08:05 disable bob
+               08:05 event quake {"magnitude": 9}"#,
+            Duration::from_secs(600),
+        )
+        .await;
+    let told: Vec<(u64, u64)> =
+        told(&scenario, "").await.into_keys().map(|(event, id)| (event.batch.0, id.0)).collect();
+    assert_eq!(told, [(1, 1), (2, 1), (3, 2)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_of_a_damaged_batch_is_told_and_all_of_the_others() {
+    let mut scenario = Scenario::with(&[QUAKES], options(2)).await;
+    let setup = r#"08:00 subscriber ann email=ann@example.org
+                   08:00 subscribe ann nearby {"magnitude": 5}"#;
+    scenario.run_and_wait(setup, Duration::from_secs(60)).await;
+    let compiled = compile_text(QUAKES, 1, &|_| None).expect("it compiles");
+    let mut packer = EventPacker::new(compiled.application.events["quake"].fields.clone());
+    packer.push(&[Value::Integer(6)]);
+    packer.push(&[Value::Integer(7)]);
+    let whole = packer.finish();
+    let cut_short = PackedEvents::from_parts(2, whole.bytes().slice(..whole.bytes().len() - 1));
+    for events in [whole.clone(), cut_short, whole] {
+        let new = NewEventBatch {
+            application: name("quakes"),
+            version: 1,
+            class: name("quake"),
+            source: api_source(),
+            received_at: Default::default(),
+            accepted_at: Default::default(),
+            sees: ChangeSequence(u64::MAX),
+            events,
+            idempotency: None,
+        };
+        scenario.journal().accept(new).await.expect("accepted");
+    }
+    scenario.run_and_wait("09:00 report", Duration::ZERO).await;
+    let told: Vec<(u64, u32)> =
+        told(&scenario, "").await.into_keys().map(|(event, _)| (event.batch.0, event.ordinal)).collect();
+    assert_eq!(told, [(1, 0), (1, 1), (3, 0), (3, 1)]);
+    let (_, state) = scenario.journal().event_batch(EventBatchId(2)).await.expect("read").expect("there");
+    assert!(matches!(state, EventBatchState::Failed(_)), "{state:?}");
+}

@@ -1,0 +1,306 @@
+//! Rules that are evaluated by a schedule, told as scripts on a simulated clock that begins at midnight of 2026-03-01 UTC.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use expect_test::expect;
+use tocsin_model::id::NotificationId;
+use tocsin_pipeline::PipelineOptions;
+use tocsin_store::journal::Journal;
+use tocsin_testkit::{Moment, Scenario, check};
+
+/// What crossed my limit, when I want to know; what crossed it, at once; and a word at each hour of another kind.
+const STOCK: &str = r#"
+application: stock
+events: { quote: { fields: { price: number } } }
+subscriptions:
+  limit: { fields: { price: { type: number, default: 0 } }, schedule: optional, filter: cel }
+  hourly: {}
+notifications:
+  crossed: { fields: { price: number, limit: number }, content: { templates: { base: { subject: "{{ price }} crossed {{ limit }}" } } } }
+  hello: { fields: { due_at: timestamp, skipped: integer }, content: { templates: { base: { subject: "it is {{ due_at }}, skipped {{ skipped }}" } } } }
+rules:
+  due: { on: quote, subscription: limit, when: event.price >= sub.price, notify: crossed, with: { limit: sub.price }, schedule: subscription }
+  hours: { subscription: hourly, notify: hello, every: 1h, missed: once }
+channels:
+  email: { protocol: smtp, options: { host: localhost, from: t@example.org }, retry: [] }
+"#;
+
+const DAILY: &str = "DTSTART:20260301T080000|RRULE:FREQ=DAILY";
+
+/// Runs a script for so many days.
+async fn run(definition: &str, script: &str, days: u64) -> String {
+    let mut scenario = Scenario::new(&[definition]).await;
+    scenario.run_and_wait(script, Duration::from_secs(days * 86_400)).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_happened_since_the_last_run_is_told_when_it_is_due() {
+    check(
+        STOCK,
+        &format!(
+            r#"01:00 subscriber alice email=alice@example.org
+               01:00 subscriber bob email=bob@example.org
+               01:00 subscribe alice limit {{"price": 5}} at {DAILY}
+               01:00 subscribe bob limit {{"price": 7}} at {DAILY}
+               06:00 event quote {{"price": 6}} {{"price": 8}}
+               07:00 event quote {{"price": 3}}
+               07:30 crash
+               09:00 event quote {{"price": 9}}
+               10:00 report"#
+        ),
+        expect![[r#"
+            07:30:00 crash
+            08:00:00 email alice@example.org n-1-0: 6.0 crossed 5.0 -> delivered
+            08:00:00 email alice@example.org n-1-1: 8.0 crossed 5.0 -> delivered
+            08:00:00 email bob@example.org n-1-2: 8.0 crossed 7.0 -> delivered
+            10:00:00 events 14 notifications 3 open 0 suspended 0
+            +1d 08:00:00 email alice@example.org n-2-0: 9.0 crossed 5.0 -> delivered
+            +1d 08:00:00 email bob@example.org n-2-1: 9.0 crossed 7.0 -> delivered"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_comes_or_moves_between_runs_is_told_once_of_what_is_theirs() {
+    check(
+        STOCK,
+        &format!(
+            r#"01:00 subscriber alice email=alice@example.org
+               01:00 subscriber bob email=bob@example.org
+               01:00 subscriber carol email=carol@example.org
+               01:00 subscribe alice limit {{"price": 1}} at {DAILY}
+               01:00 subscribe carol limit {{"price": 1}} at {DAILY}
+               06:00 event quote {{"price": 6}}
+               07:00 subscribe bob limit {{"price": 1}} at {DAILY}
+               07:10 event quote {{"price": 7}}
+               09:00 event quote {{"price": 9}}
+               09:30 reschedule alice DTSTART:20260301T100000|RRULE:FREQ=WEEKLY
+               09:30 disable carol
+               11:00 event quote {{"price": 11}}
+               +1d09:00 enable carol"#
+        ),
+        expect![[r#"
+            08:00:00 email alice@example.org n-1-0: 6.0 crossed 1.0 -> delivered
+            08:00:00 email carol@example.org n-1-1: 6.0 crossed 1.0 -> delivered
+            08:00:00 email alice@example.org n-1-2: 7.0 crossed 1.0 -> delivered
+            08:00:00 email carol@example.org n-1-3: 7.0 crossed 1.0 -> delivered
+            08:00:00 email bob@example.org n-1-4: 7.0 crossed 1.0 -> delivered
+            10:00:00 email alice@example.org n-2-0: 9.0 crossed 1.0 -> delivered
+            +1d 08:00:00 email bob@example.org n-3-0: 9.0 crossed 1.0 -> delivered
+            +1d 08:00:00 email bob@example.org n-3-1: 11.0 crossed 1.0 -> delivered
+            +7d 10:00:00 email alice@example.org n-4-0: 11.0 crossed 1.0 -> delivered"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn schedules_go_by_the_clock_of_the_subscriber() {
+    // Vienna puts its clocks forward on 29 March at 02:00, Sydney puts them back on 5 April at 03:00.
+    let definition = STOCK
+        .replace("every: 1h, missed: once", "schedule: subscription")
+        .replace("hourly: {}", "hourly: { schedule: required }");
+    let seen = run(
+        &definition,
+        "+27d00:00 subscriber alice email=alice@example.org zone=Europe/Vienna
+         +27d00:00 subscriber bob email=bob@example.org zone=Australia/Sydney
+         +27d00:00 subscriber carol email=carol@example.org
+         +27d00:00 subscribe alice hourly {} at DTSTART:20260327T023000|RRULE:FREQ=DAILY;UNTIL=20260331T000000
+         +27d00:00 subscribe bob hourly {} at DTSTART:20260403T023000|RRULE:FREQ=DAILY;UNTIL=20260407T000000
+         +27d00:00 subscribe carol hourly {} at DTSTART;TZID=Australia/Sydney:20260405T023000|X-TOCSIN-FOLD:BOTH|RRULE:FREQ=DAILY;COUNT=1",
+        12,
+    )
+    .await;
+    expect![[r#"
+        +27d 01:30:00 email alice@example.org n-1-0: it is 2026-03-28T01:30:00Z, skipped 0 -> delivered
+        +28d 01:30:00 email alice@example.org n-2-0: it is 2026-03-29T01:30:00Z, skipped 0 -> delivered
+        +29d 00:30:00 email alice@example.org n-3-0: it is 2026-03-30T00:30:00Z, skipped 0 -> delivered
+        +32d 15:30:00 email bob@example.org n-4-0: it is 2026-04-02T15:30:00Z, skipped 0 -> delivered
+        +33d 15:30:00 email bob@example.org n-5-0: it is 2026-04-03T15:30:00Z, skipped 0 -> delivered
+        +34d 15:30:00 email bob@example.org n-6-0: it is 2026-04-04T15:30:00Z, skipped 0 -> delivered
+        +34d 15:30:00 email carol@example.org n-7-0: it is 2026-04-04T15:30:00Z, skipped 0 -> delivered
+        +34d 16:30:00 email carol@example.org n-8-0: it is 2026-04-04T16:30:00Z, skipped 0 -> delivered
+        +35d 16:30:00 email bob@example.org n-9-0: it is 2026-04-05T16:30:00Z, skipped 0 -> delivered"#]]
+    .assert_eq(&seen);
+}
+
+/// Three hours are missed.
+async fn missed(policy: &str) -> String {
+    let definition = STOCK.replace("missed: once", policy);
+    let script = "01:30 subscriber alice email=alice@example.org
+         01:30 subscribe alice hourly
+         02:30 down 220
+         07:30 unsubscribe alice";
+    run(&definition, script, 0).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn missed_runs_are_made_up_for_as_the_rule_says() {
+    expect![[r#"
+        02:00:00 email alice@example.org n-1-0: it is 2026-03-01T02:00:00Z, skipped 0 -> delivered
+        02:30:00 crash
+        06:10:00 email alice@example.org n-2-0: it is 2026-03-01T06:00:00Z, skipped 3 -> delivered
+        07:00:00 email alice@example.org n-3-0: it is 2026-03-01T07:00:00Z, skipped 0 -> delivered"#]]
+    .assert_eq(&missed("missed: once").await);
+    expect![[r#"
+        02:00:00 email alice@example.org n-1-0: it is 2026-03-01T02:00:00Z, skipped 0 -> delivered
+        02:30:00 crash
+        06:10:00 email alice@example.org n-2-0: it is 2026-03-01T03:00:00Z, skipped 0 -> delivered
+        06:10:00 email alice@example.org n-3-0: it is 2026-03-01T04:00:00Z, skipped 0 -> delivered
+        06:10:00 email alice@example.org n-4-0: it is 2026-03-01T05:00:00Z, skipped 0 -> delivered
+        06:10:00 email alice@example.org n-5-0: it is 2026-03-01T06:00:00Z, skipped 0 -> delivered
+        07:00:00 email alice@example.org n-6-0: it is 2026-03-01T07:00:00Z, skipped 0 -> delivered"#]]
+    .assert_eq(&missed("missed: all").await);
+    expect![[r#"
+        02:00:00 email alice@example.org n-1-0: it is 2026-03-01T02:00:00Z, skipped 0 -> delivered
+        02:30:00 crash
+        07:00:00 email alice@example.org n-2-0: it is 2026-03-01T07:00:00Z, skipped 0 -> delivered"#]]
+    .assert_eq(&missed("missed: skip").await);
+    expect![[r#"
+        02:00:00 email alice@example.org n-1-0: it is 2026-03-01T02:00:00Z, skipped 0 -> delivered
+        02:30:00 crash
+        06:10:00 email alice@example.org n-2-0: it is 2026-03-01T05:00:00Z, skipped 2 -> delivered
+        06:10:00 email alice@example.org n-3-0: it is 2026-03-01T06:00:00Z, skipped 0 -> delivered
+        07:00:00 email alice@example.org n-4-0: it is 2026-03-01T07:00:00Z, skipped 0 -> delivered"#]]
+    .assert_eq(&missed("missed: all, skip_older_than: 2h").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missed_run_loses_no_events() {
+    let definition = STOCK.replace("schedule: subscription", "schedule: subscription, missed: skip");
+    let script = format!(
+        r#"01:00 subscriber alice email=alice@example.org
+           01:00 subscribe alice limit {{}} at {DAILY}
+           06:00 event quote {{"price": 6}}
+           07:30 down 60
+           09:00 event quote {{"price": 9}}"#
+    );
+    expect![[r#"
+        07:30:00 crash
+        +1d 08:00:00 email alice@example.org n-1-0: 6.0 crossed 0.0 -> delivered
+        +1d 08:00:00 email alice@example.org n-1-1: 9.0 crossed 0.0 -> delivered"#]]
+    .assert_eq(&run(&definition, &script, 2).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopped_rule_waits() {
+    check(
+        STOCK,
+        &format!(
+            r#"01:00 subscriber alice email=alice@example.org
+               01:00 subscribe alice limit {{}} at {DAILY}
+               06:00 event quote {{"price": 6}}
+               07:00 stop due
+               09:00 event quote {{"price": 9}}
+               10:00 let due"#
+        ),
+        expect![[r#"
+            10:00:00 due was stopped: true
+            10:00:00 email alice@example.org n-1-0: 6.0 crossed 0.0 -> delivered
+            10:00:00 email alice@example.org n-1-1: 9.0 crossed 0.0 -> delivered"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_update_goes_on_from_the_last_run() {
+    let fixed = |at: &str| {
+        STOCK.replace(
+            "schedule: subscription",
+            &format!("schedule: {{ start: 2026-03-01T{at}, time_zone: UTC, rule: FREQ=DAILY }}"),
+        )
+    };
+    let without = STOCK
+        .replace(", schedule: subscription", "")
+        .replace("with: { limit: sub.price }", "with: { limit: sub.price + 100 }");
+    let mut scenario = Scenario::new(&[&fixed("08:00"), &fixed("12:00"), &without]).await;
+    let seen = scenario
+        .run(
+            r#"01:00 subscriber alice email=alice@example.org
+               01:00 subscribe alice limit
+               06:00 event quote {"price": 6}
+               09:00 event quote {"price": 9}
+               09:30 apply
+               11:00 event quote {"price": 11}
+               13:00 event quote {"price": 13}
+               14:00 apply
+               15:00 event quote {"price": 15}"#,
+        )
+        .await;
+    expect![[r#"
+        08:00:00 email alice@example.org n-1-0: 6.0 crossed 0.0 -> delivered
+        12:00:00 email alice@example.org n-2-0: 9.0 crossed 0.0 -> delivered
+        12:00:00 email alice@example.org n-2-1: 11.0 crossed 0.0 -> delivered
+        15:00:00 email alice@example.org n-3-0: 15.0 crossed 100.0 -> delivered"#]]
+    .assert_eq(&seen);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_run_is_done_in_parts() {
+    let options = PipelineOptions { run_subscriptions: 10, run_notifications: 15, ..PipelineOptions::default() };
+    let mut scenario = Scenario::with(&[STOCK], options).await;
+    let mut script = String::new();
+    for number in 0..33 {
+        script.push_str(&format!("01:00 subscriber s{number:02} email=s{number:02}@example.org\n"));
+        script.push_str(&format!("01:00 subscribe s{number:02} limit {{}} at {DAILY}\n"));
+    }
+    for price in 1..=4 {
+        script.push_str(&format!("06:00 event quote {{\"price\": {price}}}\n"));
+    }
+    script.push_str("09:00 event quote {\"price\": 9}\n09:30 report");
+    let seen = scenario.run_and_wait(&script, Duration::from_secs(3_600)).await;
+    let told: Vec<&str> = seen.lines().filter(|line| line.ends_with("delivered")).collect();
+    let different: BTreeSet<(String, String)> = told.iter().map(|line| words(line)).collect();
+    assert_eq!((told.len(), different.len()), (33 * 4, 33 * 4), "{seen}");
+    assert!(scenario.journal().totals().event_batches > 8, "the rest of a run is a batch of its own");
+}
+
+/// Who is told, and of what.
+fn words(line: &str) -> (String, String) {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let address = words.iter().position(|word| word.contains('@')).expect("an address");
+    (words[address].to_owned(), words[address + 2].to_owned())
+}
+
+/// What a crash at any write may do to this story: repeat a delivery under the same id, and nothing else.
+const STORY: &str = r#"
+    01:00 subscriber alice email=alice@example.org
+    01:00 subscriber bob email=bob@example.org
+    01:00 subscribe alice limit {} at DTSTART:20260301T020000|RRULE:FREQ=HOURLY
+    01:00 subscribe bob limit {} at DTSTART:20260301T020000|RRULE:FREQ=HOURLY;INTERVAL=2
+    01:10 event quote {"price": 1} {"price": 2}
+    01:20 event quote {"price": 3}
+    02:10 event quote {"price": 4}
+    03:10 event quote {"price": 5}"#;
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_at_any_write_runs_what_is_due_once() {
+    let hours = STOCK.lines().find(|line| line.starts_with("  hours:")).expect("the rule of the hours");
+    let definition = STOCK.replace(hours, "");
+    for moment in [Moment::Before, Moment::After] {
+        let mut writes = 0;
+        loop {
+            let options = PipelineOptions { run_notifications: 2, ..PipelineOptions::default() };
+            let mut scenario = Scenario::with(&[&definition], options).await;
+            scenario.die_at(writes + 1, moment);
+            let seen = scenario.run_and_wait(STORY, Duration::from_secs(3 * 3_600)).await;
+            if !scenario.has_died() {
+                break;
+            }
+            writes += 1;
+            let context = format!("{moment:?} write {writes}\n{seen}");
+            let mut ids: BTreeMap<(String, String), BTreeSet<NotificationId>> = BTreeMap::new();
+            for line in seen.lines().filter(|line| line.ends_with("-> delivered")) {
+                let id = line.split_whitespace().find_map(|word| word.strip_suffix(':')?.parse().ok()).expect("an id");
+                ids.entry(words(line)).or_default().insert(id);
+            }
+            assert_eq!(ids.len(), 10, "told of too few or too many: {context}");
+            assert!(ids.values().all(|ids| ids.len() == 1), "told under several ids: {context}");
+            let backlog = scenario.journal().backlog();
+            assert_eq!((backlog.event_batches, backlog.failed_batches, backlog.work_items), (0, 0, 0), "{context}");
+        }
+        assert!(writes >= 10, "the story has many writes, but the process died at {writes} only");
+    }
+}

@@ -1,0 +1,158 @@
+//! Rules that did not fire, and those that are stopped: seen, fired again, struck off, stopped and let go on.
+
+use tocsin_model::{id::Name, problem::Problem};
+use tocsin_pipeline::RefireError;
+use tocsin_store::journal::{Firing, FiringFilter, RuleStop};
+
+use crate::{
+    Service,
+    error::ServiceError,
+    keys::{Caller, Scope},
+    page::Page,
+};
+
+/// Most listed firings that one call fires again.
+pub const REFIRED_MAX: usize = 1_000;
+/// Longest reason of a stop, in characters.
+pub const REASON_MAX: usize = 500;
+
+/// What a call to fire again has done.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RefiredFirings {
+    /// Event batches for which rules have fired now.
+    pub batches: u64,
+    /// Listed firings that failed again, by number and with the reason. They stay listed.
+    pub failed: Vec<(u64, String)>,
+}
+
+impl Service {
+    /// Firings that did not happen, from after the number `after`, oldest first.
+    ///
+    /// # Errors
+    /// The scope `operations:read` is missing, or the journal does not answer.
+    pub async fn firings(
+        &self,
+        caller: &Caller,
+        filter: &FiringFilter,
+        after: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<Firing>, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        let found = self.journal.firings(filter, after.unwrap_or(0), limit).await?;
+        let next = if found.len() == limit { found.last().map(|last| last.id.to_string()) } else { None };
+        Ok(Page { items: found, next })
+    }
+
+    /// Fires rules for the batches that they missed, by the subscriptions as they are now; an empty filter needs `all`.
+    /// At most [`REFIRED_MAX`] listed firings at once.
+    ///
+    /// # Errors
+    /// The scope `operations:write` is missing; the filter is empty without `all`; the application does not run.
+    pub async fn refire(
+        &self,
+        caller: &Caller,
+        filter: &FiringFilter,
+        all: bool,
+    ) -> Result<RefiredFirings, ServiceError> {
+        caller.needs(Scope::OperationsWrite)?;
+        named(filter, all)?;
+        let mut refired = RefiredFirings::default();
+        for firing in self.journal.firings(filter, 0, REFIRED_MAX).await? {
+            let id = firing.id;
+            match self.pipeline.refire(firing).await {
+                Ok(batches) => refired.batches += batches,
+                Err(RefireError::Failed { batch, reason }) => refired.failed.push((id, format!("{batch}: {reason}"))),
+                Err(RefireError::NotRunning(name)) => return Err(ServiceError::no_application(&name)),
+                Err(RefireError::Store(error)) => return Err(error.into()),
+            }
+        }
+        tracing::info!(batches = refired.batches, failed = refired.failed.len(), by = caller.key(), "fired again");
+        Ok(refired)
+    }
+
+    /// Strikes firings off the list without firing them; an empty filter needs `all`. Gives how many event batches these
+    /// were.
+    ///
+    /// # Errors
+    /// The scope `operations:write` is missing; the filter is empty without `all`.
+    pub async fn dismiss_firings(
+        &self,
+        caller: &Caller,
+        filter: &FiringFilter,
+        all: bool,
+    ) -> Result<u64, ServiceError> {
+        caller.needs(Scope::OperationsWrite)?;
+        named(filter, all)?;
+        let batches = self.journal.dismiss_firings(filter).await?;
+        tracing::info!(batches, by = caller.key(), "dismissed firings");
+        Ok(batches)
+    }
+
+    /// The stopped rules, by application and name.
+    ///
+    /// # Errors
+    /// The scope `operations:read` is missing.
+    pub fn stopped_rules(&self, caller: &Caller) -> Result<Vec<RuleStop>, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        Ok(self.pipeline.stopped_rules())
+    }
+
+    /// Stops a rule until it is let go on. What it misses is listed, so nothing is lost.
+    ///
+    /// # Errors
+    /// The scope `operations:write` is missing; there is no such rule; the reason is too long.
+    pub async fn stop_rule(
+        &self,
+        caller: &Caller,
+        application: &Name,
+        rule: &Name,
+        reason: &str,
+    ) -> Result<(), ServiceError> {
+        caller.needs(Scope::OperationsWrite)?;
+        self.has_rule(application, rule)?;
+        let reason = reason.trim();
+        if reason.chars().count() > REASON_MAX {
+            return Err(ServiceError::invalid("reason", format!("has more than {REASON_MAX} characters")));
+        }
+        let reason = if reason.is_empty() { "no reason was given" } else { reason };
+        let stop = RuleStop {
+            application: application.clone(),
+            rule: rule.clone(),
+            by: caller.key().to_owned(),
+            reason: reason.to_owned(),
+            since: self.clock.now(),
+        };
+        Ok(self.pipeline.stop_rule(stop).await?)
+    }
+
+    /// Lets a stopped rule go on. Gives whether it was stopped. What it missed stays listed.
+    ///
+    /// # Errors
+    /// The scope `operations:write` is missing, or the journal does not answer.
+    pub async fn resume_rule(&self, caller: &Caller, application: &Name, rule: &Name) -> Result<bool, ServiceError> {
+        caller.needs(Scope::OperationsWrite)?;
+        let was_stopped = self.pipeline.resume_rule(application, rule).await?;
+        // A rule that is gone may still be on the list of the stopped.
+        if !was_stopped {
+            self.has_rule(application, rule)?;
+        }
+        tracing::info!(%application, %rule, was_stopped, by = caller.key(), "a rule goes on");
+        Ok(was_stopped)
+    }
+
+    fn has_rule(&self, application: &Name, rule: &Name) -> Result<(), ServiceError> {
+        let running = self.running(application)?;
+        if running.application.rules.contains_key(rule) {
+            return Ok(());
+        }
+        Err(ServiceError::Missing(format!("the rule `{rule}` of `{application}`")))
+    }
+}
+
+fn named(filter: &FiringFilter, all: bool) -> Result<(), ServiceError> {
+    if all || *filter != FiringFilter::default() {
+        return Ok(());
+    }
+    let problem = Problem::at("", "names no firing");
+    Err(ServiceError::Invalid(vec![problem.hint(r#"give a filter, or {"all": true} to mean every one"#)]))
+}

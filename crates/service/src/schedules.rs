@@ -1,0 +1,280 @@
+//! Schedules: what one means, when it is due next, and how far those of an application have come.
+
+use serde::{Deserialize, Serialize};
+use tocsin_model::{
+    application::{GRACE, Missed, Recurs, RuleSchedule},
+    definition::write_duration,
+    id::{Name, SubscriptionId},
+    problem::Problem,
+    schedule::{FoldPolicy, GapPolicy, Reading, Schedule},
+    time::Timestamp,
+};
+use tocsin_store::journal::{RuleStop, ScheduleKey, ScheduleRun};
+use utoipa::ToSchema;
+
+use crate::{
+    Service,
+    error::ServiceError,
+    keys::{Caller, Scope},
+    page::{Page, key_of},
+    subscriptions::ScheduleDraft,
+};
+
+/// Runs that a preview shows at most.
+pub const RUNS_MAX: usize = 100;
+
+/// A schedule of which somebody wants to know what it means.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PreviewDraft {
+    /// The schedule.
+    pub schedule: ScheduleDraft,
+    /// The zone of whoever it is for, where it names none; `UTC` if not given.
+    #[serde(default)]
+    pub time_zone: Option<String>,
+    /// From when; now if not given.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub from: Option<Timestamp>,
+    /// How many runs; 1 to 100, 10 if not given.
+    #[serde(default)]
+    pub count: Option<usize>,
+}
+
+/// What a schedule means.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct Preview {
+    /// Its canonical text.
+    pub schedule: String,
+    /// Its zone.
+    pub time_zone: String,
+    /// What becomes of times that do not exist or exist twice in that zone.
+    pub policies: Vec<String>,
+    /// The next runs. Fewer than asked for: the schedule is over after them.
+    pub runs: Vec<PreviewRun>,
+}
+
+/// One time at which a schedule is due.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct PreviewRun {
+    /// When.
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+    /// What the clocks of its zone show then.
+    pub local: String,
+    /// Which policy decided it, if one did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// How far a schedule of a rule has come.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct ScheduleStatus {
+    /// The rule.
+    #[schema(value_type = String)]
+    pub rule: Name,
+    /// The schedule, with its zone.
+    pub schedule: String,
+    /// What becomes of missed runs.
+    pub missed: String,
+    /// Up to when its due times are dealt with.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub last_run: Option<Timestamp>,
+    /// When it is due next; null if never again.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub next_run: Option<Timestamp>,
+    /// Runs that were missed and not made up for.
+    pub skipped: u64,
+    /// When runs were last skipped.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub skipped_at: Option<Timestamp>,
+    /// Whether the rule is stopped, so that it waits.
+    pub stopped: bool,
+}
+
+/// When a subscription is due.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct SubscriptionSchedule {
+    /// Its schedule, in the zone that counts for it, and its next runs.
+    pub preview: Preview,
+    /// Events that were accepted before are not its.
+    #[schema(value_type = String, format = DateTime)]
+    pub since: Timestamp,
+    /// The rules that follow it.
+    pub rules: Vec<ScheduleStatus>,
+}
+
+impl ScheduleDraft {
+    /// The schedule that it describes; the zone may be open.
+    pub(crate) fn read(&self) -> Result<Schedule, Vec<Problem>> {
+        match self {
+            ScheduleDraft::Text(text) => Schedule::parse_floating(text),
+            ScheduleDraft::Fields(fields) => match &fields.time_zone {
+                Some(zone) => Schedule::new(&fields.start, zone, fields.rule.as_deref()),
+                None => Schedule::floating(&fields.start, fields.rule.as_deref()),
+            },
+        }
+    }
+}
+
+/// The next runs of a schedule, and which policies decide them.
+pub fn preview(schedule: &Schedule, from: Timestamp, count: usize) -> Preview {
+    let runs = schedule.preview(from, count).into_iter().map(|run| PreviewRun {
+        at: run.at,
+        local: run.local.to_string(),
+        note: match run.reading {
+            Reading::Plain => None,
+            Reading::Shifted => {
+                Some("this time does not exist on that day: it is later by the length of the gap".to_owned())
+            }
+            Reading::Repeated => Some("the second time that clocks show it".to_owned()),
+        },
+    });
+    let gap = match schedule.gap_policy() {
+        GapPolicy::ShiftForward => "a time that does not exist is later by the length of the gap: 02:30 becomes 03:30",
+        GapPolicy::Skip => "a time that does not exist is left out",
+    };
+    let fold = match schedule.fold_policy() {
+        FoldPolicy::First => "a time that exists twice counts the first time",
+        FoldPolicy::Both => "a time that exists twice counts both times",
+    };
+    Preview {
+        schedule: schedule.to_string(),
+        time_zone: schedule.zone().to_owned(),
+        policies: vec![gap.to_owned(), fold.to_owned()],
+        runs: runs.collect(),
+    }
+}
+
+/// What becomes of missed runs, in words.
+fn missed(schedule: &RuleSchedule) -> String {
+    let age = schedule.skip_older_than;
+    match (schedule.missed, age) {
+        (Missed::Skip, age) => {
+            format!("skip: one that is later than {} is not made up for", write_duration(age.unwrap_or(GRACE)))
+        }
+        (Missed::Once, None) => "once: one run makes up for all".to_owned(),
+        (Missed::Once, Some(age)) => {
+            format!("once: one run makes up for all, unless it is later than {}", write_duration(age))
+        }
+        (Missed::All, None) => "all: each is made up for, at most 1000".to_owned(),
+        (Missed::All, Some(age)) => format!("all: each that is not later than {} is made up for", write_duration(age)),
+    }
+}
+
+fn count(wanted: Option<usize>) -> Result<usize, ServiceError> {
+    match wanted {
+        None => Ok(10),
+        Some(count @ 1..=RUNS_MAX) => Ok(count),
+        Some(_) => Err(ServiceError::invalid("count", format!("should be from 1 to {RUNS_MAX}"))),
+    }
+}
+
+impl Service {
+    /// When a schedule would be due. Stores nothing.
+    ///
+    /// # Errors
+    /// `Invalid` with everything that is wrong with it.
+    pub fn preview_schedule(&self, _caller: &Caller, draft: &PreviewDraft) -> Result<Preview, ServiceError> {
+        let count = count(draft.count)?;
+        let below = |problem: Problem| {
+            let path = if problem.path.is_empty() { "schedule".into() } else { format!("schedule.{}", problem.path) };
+            Problem { path, ..problem }
+        };
+        let schedule = draft.schedule.read();
+        let schedule = schedule.map_err(|problems| ServiceError::Invalid(problems.into_iter().map(below).collect()))?;
+        let zone = draft.time_zone.as_deref().unwrap_or("UTC");
+        let schedule = schedule.in_zone(zone).ok_or_else(|| {
+            let problem = Problem::at("time_zone", format!("`{zone}` is not a time zone"));
+            ServiceError::Invalid(vec![problem.hint("give an IANA name, such as `Europe/Vienna`")])
+        })?;
+        Ok(preview(&schedule, draft.from.unwrap_or_else(|| self.clock.now()), count))
+    }
+
+    /// When a subscription is due, and how far the rules that follow its schedule have come.
+    ///
+    /// # Errors
+    /// There is no subscription of this id, or it has no schedule.
+    pub async fn schedule_of(
+        &self,
+        caller: &Caller,
+        id: SubscriptionId,
+        runs: Option<usize>,
+    ) -> Result<SubscriptionSchedule, ServiceError> {
+        caller.needs(Scope::SubscribersRead)?;
+        let subscription = self.find_subscription(id).await?;
+        let count = count(runs)?;
+        let none = || ServiceError::Missing(format!("a schedule of the subscription `{id}`"));
+        let (text, since) = self.records.schedule_of(id).await?.ok_or_else(none)?;
+        let schedule = Schedule::parse(&text).map_err(ServiceError::Invalid)?;
+        let compiled = self.pipeline.application(&subscription.application);
+        let stops = self.journal.rule_stops().await?;
+        let mut rules = Vec::new();
+        for (name, rule) in compiled.iter().flat_map(|compiled| &compiled.application.rules) {
+            let Some(scheduled) = rule.schedule.as_ref().filter(|_| rule.enabled) else { continue };
+            if scheduled.recurs != Recurs::Subscription || rule.subscription != subscription.class {
+                continue;
+            }
+            // The page begins just before it, whatever other schedules there are.
+            let key: ScheduleKey = (name.clone(), text.clone());
+            let run = self.journal.schedule_run(&subscription.application, &key).await?;
+            rules.push(status(name, scheduled, &schedule, run.as_ref(), &stops, &subscription.application, since));
+        }
+        Ok(SubscriptionSchedule { preview: preview(&schedule, self.clock.now(), count), since, rules })
+    }
+
+    /// How far the schedules of an application have come, by rule and schedule.
+    ///
+    /// # Errors
+    /// The scope `operations:read` is missing, or there is no such application.
+    pub async fn schedules(
+        &self,
+        caller: &Caller,
+        application: &Name,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Page<ScheduleStatus>, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        let compiled =
+            self.pipeline.application(application).ok_or_else(|| ServiceError::no_application(application))?;
+        let wrong = || ServiceError::invalid("after", "is not a cursor that a page of this list gave");
+        let after: Option<String> = key_of(after)?;
+        let after: Option<ScheduleKey> = match after.as_deref().map(|key| key.split_once(' ').ok_or_else(wrong)) {
+            Some(key) => {
+                key.map(|(rule, schedule)| Ok::<_, ServiceError>((rule.parse()?, schedule.into())))?.map(Some)?
+            }
+            None => None,
+        };
+        let stops = self.journal.rule_stops().await?;
+        let runs = self.journal.schedule_runs(application, after.as_ref(), limit + 1).await?;
+        let page = Page::cut(runs, limit, |run| format!("{} {}", run.rule, run.schedule));
+        let next = page.next;
+        let of = |run: ScheduleRun| {
+            let rule = compiled.application.rules.get(&run.rule)?.schedule.as_ref()?;
+            let schedule = Schedule::parse(&run.schedule).ok()?;
+            Some(status(&run.rule, rule, &schedule, Some(&run), &stops, application, run.due_at))
+        };
+        Ok(Page { items: page.items.into_iter().filter_map(of).collect(), next })
+    }
+}
+
+fn status(
+    name: &Name,
+    rule: &RuleSchedule,
+    schedule: &Schedule,
+    run: Option<&ScheduleRun>,
+    stops: &[RuleStop],
+    application: &Name,
+    since: Timestamp,
+) -> ScheduleStatus {
+    ScheduleStatus {
+        rule: name.clone(),
+        schedule: schedule.to_string(),
+        missed: missed(rule),
+        last_run: run.map(|run| run.due_at),
+        next_run: schedule.next_after(run.map_or(since, |run| run.due_at)).map(|next| next.at),
+        skipped: run.map_or(0, |run| run.skipped),
+        skipped_at: run.and_then(|run| run.skipped_at),
+        stopped: stops.iter().any(|stop| (&stop.application, &stop.rule) == (application, name)),
+    }
+}

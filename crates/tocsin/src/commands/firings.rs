@@ -1,0 +1,248 @@
+//! Lists rules that did not fire for events, fires them again, or strikes them off the list.
+
+use clap::{Subcommand, ValueEnum};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    client::Client,
+    failure::{Failure, Outcome},
+    terminal::{Terminal, printable, thousands},
+};
+
+/// Arguments of `tocsin firings`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Lists what did not fire, with the reasons
+    List {
+        #[command(flatten)]
+        filter: Filter,
+        /// Most lines
+        #[arg(long, default_value_t = 1000)]
+        limit: usize,
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Fires the rules for the event batches that they missed
+    Refire {
+        #[command(flatten)]
+        filter: Filter,
+        /// All that is listed
+        #[arg(long)]
+        all: bool,
+    },
+    /// Strikes them off the list: nobody will be told
+    Dismiss {
+        #[command(flatten)]
+        filter: Filter,
+        /// All that is listed
+        #[arg(long)]
+        all: bool,
+        /// Does not ask
+        #[arg(long, short)]
+        yes: bool,
+    },
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Status {
+    Failed,
+    Skipped,
+}
+
+#[derive(Debug, clap::Args)]
+struct Filter {
+    /// Only this one, by its number
+    #[arg(long)]
+    id: Option<u64>,
+    /// Only of this application
+    #[arg(long)]
+    application: Option<String>,
+    /// Only of this rule
+    #[arg(long)]
+    rule: Option<String>,
+    /// Only those that failed, or only those that were skipped
+    #[arg(long)]
+    status: Option<Status>,
+}
+
+impl Filter {
+    fn query(&self) -> Vec<(&str, &str)> {
+        let status = self.status.map(|status| match status {
+            Status::Failed => "failed",
+            Status::Skipped => "skipped",
+        });
+        let named = [("application", self.application.as_deref()), ("rule", self.rule.as_deref()), ("status", status)];
+        named.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    }
+
+    fn body(&self, all: bool) -> Outcome<Value> {
+        let mut body: Map<String, Value> =
+            self.query().into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect();
+        if let Some(id) = self.id {
+            body.insert("id".into(), id.into());
+        }
+        match (body.is_empty(), all) {
+            (true, false) => Err(Failure::usage("say which: --id, --application, --rule, --status or --all")),
+            (false, true) => Err(Failure::usage("--all goes alone")),
+            (true, true) => Ok(json!({"all": true})),
+            (false, false) => Ok(Value::Object(body)),
+        }
+    }
+
+    async fn list(&self, client: &Client, limit: usize) -> Outcome<Vec<Value>> {
+        let mut items = client.list("/v1/firings", &self.query(), limit).await?;
+        items.retain(|item| self.id.is_none_or(|id| item["id"].as_u64() == Some(id)));
+        Ok(items)
+    }
+}
+
+impl Args {
+    /// Lists, fires again or strikes off.
+    ///
+    /// # Errors
+    /// The server does not do it, a rule failed again, or the person at the terminal said no.
+    pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
+        match self.what {
+            What::List { filter, limit, json } => {
+                let items = filter.list(client, limit).await?;
+                if json {
+                    return Ok(terminal.json(&items)?);
+                }
+                if items.is_empty() {
+                    return Ok(terminal.line("every rule has fired")?);
+                }
+                let rows: Vec<Vec<String>> = items.iter().map(row).collect();
+                let head = ["id", "status", "application", "rule", "batches", "from", "to", "since", "reason"];
+                terminal.table(&head, &rows)?;
+                if items.len() == limit {
+                    terminal.line(format_args!("there may be more than {limit}; --limit shows more"))?;
+                }
+                Ok(())
+            }
+            What::Refire { filter, all } => {
+                let answer = client.post("/v1/firings/refire", &filter.body(all)?).await?;
+                let batches = answer["batches"].as_u64().unwrap_or_default();
+                terminal.line(format_args!("fired for {} event batches", thousands(batches)))?;
+                let failed = answer["failed"].as_array().map(Vec::as_slice).unwrap_or_default();
+                for again in failed {
+                    let reason = printable(again["reason"].as_str().unwrap_or_default());
+                    terminal.line(format_args!("{} failed again: {reason}", again["id"]))?;
+                }
+                match failed.len() {
+                    0 => Ok(()),
+                    count => Err(Failure::failed(format!("{count} failed again and stay listed"))),
+                }
+            }
+            What::Dismiss { filter, all, yes } => {
+                let body = filter.body(all)?;
+                if !yes {
+                    let items = filter.list(client, usize::MAX).await?;
+                    let batches: u64 = items.iter().filter_map(|item| item["batches"].as_u64()).sum();
+                    let question = format!("strike {} event batches off, untold?", thousands(batches));
+                    if !terminal.confirm(&question)? {
+                        return Err(Failure::failed("nothing was changed; --yes does not ask"));
+                    }
+                }
+                let answer = client.post("/v1/firings/dismiss", &body).await?;
+                let batches = answer["batches"].as_u64().unwrap_or_default();
+                Ok(terminal.line(format_args!("{} event batches struck off", thousands(batches)))?)
+            }
+        }
+    }
+}
+
+fn row(item: &Value) -> Vec<String> {
+    let text = |name: &str| match &item[name] {
+        Value::String(text) => printable(text).into_owned(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    };
+    ["id", "status", "application", "rule", "batches", "first", "last", "since", "reason"].map(text).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::*;
+    use crate::commands::fake_server::FakeServer;
+
+    #[derive(clap::Parser)]
+    struct Wrapped {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    async fn check(args: &[&str], answers: Vec<(u16, Value)>, expected: Expect) {
+        let server = FakeServer::start(answers).await;
+        let (terminal, captured) = Terminal::captured();
+        let args = <Wrapped as clap::Parser>::parse_from([&["firings"], args].concat()).args;
+        let end = args
+            .run(&terminal, &server.client())
+            .await
+            .map_or_else(|failure| format!("failed: {failure}\n"), |()| String::new());
+        expected.assert_eq(&format!("{}{end}{}", captured.text(), server.requests().join("\n")));
+    }
+
+    #[tokio::test]
+    async fn what_did_not_fire_is_listed() {
+        let item = json!({"id": 3, "application": "stock", "rule": "limit", "status": "skipped", "reason": "it is stopped: x",
+            "first": "eb-1", "last": "eb-9", "batches": 5, "since": "2026-11-22T08:00:00Z"});
+        let args = ["list", "--status", "skipped"];
+        check(
+            &args,
+            vec![(200, json!({"items": [item]}))],
+            expect![[r#"
+            id  status   application  rule   batches  from  to    since                 reason
+            3   skipped  stock        limit  5        eb-1  eb-9  2026-11-22T08:00:00Z  it is stopped: x
+            GET /v1/firings?status=skipped&limit=1000"#]],
+        )
+        .await;
+        check(
+            &["list"],
+            vec![(200, json!({"items": []}))],
+            expect![[r#"
+            every rule has fired
+            GET /v1/firings?limit=1000"#]],
+        )
+        .await;
+    }
+
+    #[tokio::test]
+    async fn what_fails_again_is_said() {
+        let answer = json!({"batches": 4, "failed": [{"id": 7, "reason": "eb-2: too long"}]});
+        check(
+            &["refire", "--rule", "limit"],
+            vec![(200, answer)],
+            expect![[r#"
+            fired for 4 event batches
+            7 failed again: eb-2: too long
+            failed: 1 failed again and stay listed
+            POST /v1/firings/refire [application/json] {"rule":"limit"}"#]],
+        )
+        .await;
+        check(
+            &["refire"],
+            vec![],
+            expect![[r#"
+            failed: say which: --id, --application, --rule, --status or --all
+        "#]],
+        )
+        .await;
+        check(
+            &["dismiss", "--all", "--yes"],
+            vec![(200, json!({"batches": 4}))],
+            expect![[r#"
+            4 event batches struck off
+            POST /v1/firings/dismiss [application/json] {"all":true}"#]],
+        )
+        .await;
+    }
+}
