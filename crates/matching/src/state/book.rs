@@ -548,7 +548,8 @@ impl<S: MatchSink> MatchSink for Gate<'_, S> {
             book.suppressed.iter_mut().zip(suppressed).for_each(|(all, more)| *all += more);
         }
         if !told.is_empty() {
-            self.out.run(run.of(&self.told, KeySlice::Wide(&self.keys)));
+            let keys = if run.keys.is_empty() { KeySlice::None } else { KeySlice::Wide(&self.keys) };
+            self.out.run(run.of(&self.told, keys));
         }
     }
 

@@ -271,6 +271,7 @@ fn a_definition_becomes_an_application() {
             "near_me": {
               "on": "quake",
               "subscription": "nearby",
+              "audience": null,
               "when": "event.magnitude >= sub.magnitude",
               "sql": null,
               "notify": "quake_alert",
