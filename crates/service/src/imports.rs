@@ -115,7 +115,10 @@ impl Service {
                 .pipeline
                 .status()
                 .iter()
-                .filter_map(|(name, _)| Some(KnownApplication::of(&self.pipeline.application(name)?)))
+                .filter_map(|(name, _)| {
+                    let used = subscriptions::Used::of(&self.pipeline, name);
+                    Some(KnownApplication::of(&self.pipeline.application(name)?, used))
+                })
                 .collect(),
         };
         self.import(format, chunks, Arc::new(lines)).await
@@ -457,10 +460,10 @@ struct KnownApplication {
 }
 
 impl KnownApplication {
-    fn of(compiled: &Arc<Compiled>) -> KnownApplication {
+    fn of(compiled: &Arc<Compiled>, used: Option<subscriptions::Used>) -> KnownApplication {
         let classes = compiled.application.subscriptions.keys();
-        let classes = classes.filter_map(|class| subscriptions::Class::of(compiled, class.as_str()).ok()).collect();
-        KnownApplication { compiled: compiled.clone(), classes }
+        let classes = classes.filter_map(|class| subscriptions::Class::of(compiled, class.as_str()).ok());
+        KnownApplication { compiled: compiled.clone(), classes: classes.map(|class| class.within(used)).collect() }
     }
 }
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tocsin_matching::rule::RuleSet;
+use tocsin_matching::{filter::index::Scanned, rule::RuleSet};
 use tocsin_model::{
-    application::Presence,
+    application::{Limits, Presence},
     field::Fields,
     filter::{Dialect, Filter},
     id::{Name, SubscriberId, SubscriptionId},
@@ -14,7 +14,7 @@ use tocsin_model::{
     subscription::{Subscription, Terms},
     time::Timestamp,
 };
-use tocsin_pipeline::Compiled;
+use tocsin_pipeline::{Compiled, Pipeline};
 use tocsin_store::{
     error::StoreError,
     records::{Expect, NewSubscription, SubscriptionChange, SubscriptionFilter},
@@ -201,9 +201,64 @@ pub(crate) struct Class {
     schedule: Presence,
     /// Those of all rules, since a filter is put to the events of each.
     rules: Vec<Arc<RuleSet>>,
+    limits: Limits,
+    /// What the application has, where its limits are to be kept.
+    used: Option<Used>,
+}
+
+/// What of its limits an application has used, as its index says.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Used {
+    subscriptions: u64,
+    filters: u64,
+    scanned_filters: u64,
+}
+
+impl Used {
+    /// That of the running version of an application.
+    pub(crate) fn of(pipeline: &Pipeline, application: &Name) -> Option<Used> {
+        let status = pipeline.status().into_iter().find(|(name, _)| name == application)?.1;
+        Some(Used { subscriptions: status.indexed, filters: status.filters, scanned_filters: status.scanned_filters })
+    }
 }
 
 impl Class {
+    /// The class with what its application has: a subscription beyond the limits is refused.
+    pub(crate) fn within(self, used: Option<Used>) -> Class {
+        Class { used, ..self }
+    }
+
+    /// One more subscription, if there is room.
+    fn check_room(&self) -> Result<(), Problem> {
+        let most = self.limits.subscriptions;
+        if self.used.is_none_or(|used| used.subscriptions < most) {
+            return Ok(());
+        }
+        let problem = Problem::at("", format!("`{}` has {most} subscriptions, the most that it may", self.application));
+        Err(problem.hint("raise `limits.subscriptions` in its definition, or remove some"))
+    }
+
+    /// A filter, if there is room for one more; `scanned` says why no index answers it.
+    fn check_filter_room(&self, scanned: Option<Scanned>) -> Result<(), Problem> {
+        let Some(used) = self.used else { return Ok(()) };
+        let (distinct, unindexed) = (self.limits.distinct_filters, self.limits.unindexed_filters);
+        if used.filters >= distinct {
+            let message = format!("`{}` has {distinct} distinct filters, the most that it may", self.application);
+            return Err(Problem::at("filter", message).hint("raise `limits.distinct_filters` in its definition"));
+        }
+        match scanned {
+            Some(why) if used.scanned_filters >= unindexed => {
+                let message = format!(
+                    "no index answers it: {why}; and `{}` has {unindexed} such filters, the most that it may",
+                    self.application
+                );
+                let hint = "ask for a value that the event must have, or raise `limits.unindexed_filters`";
+                Err(Problem::at("filter", message).hint(hint))
+            }
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn of(compiled: &Compiled, class: &str) -> Result<Class, Problem> {
         let application = &compiled.application;
         match application.subscriptions.get_key_value(class) {
@@ -213,6 +268,8 @@ impl Class {
                 fields: class.fields.clone(),
                 filter: class.filter.clone(),
                 schedule: class.schedule,
+                limits: application.limits,
+                used: None,
                 rules: std::iter::once(&compiled.rules).chain(compiled.scheduled.values()).cloned().collect(),
             }),
             None => {
@@ -322,8 +379,13 @@ fn check_filter(draft: FilterDraft, class: &Class) -> Result<Filter, Vec<Problem
         return Err(vec![Problem::at("filter", message).hint(format!("it takes {}", allowed()))]);
     }
     let below = |problem: Problem| Problem { path: "filter".to_owned(), ..problem };
-    let checked = class.rules.iter().try_for_each(|rules| rules.check_filter(&class.name, &filter).map(|_| ()));
-    checked.map_err(|problems| problems.into_iter().map(below).collect::<Vec<_>>())?;
+    let mut scanned = None;
+    for rules in &class.rules {
+        let checked = rules.check_filter(&class.name, &filter);
+        let checked = checked.map_err(|problems| problems.into_iter().map(below).collect::<Vec<_>>())?;
+        scanned = scanned.or(checked);
+    }
+    class.check_filter_room(scanned).map_err(|problem| vec![problem])?;
     Ok(filter)
 }
 
@@ -419,6 +481,9 @@ impl Service {
                 self.records.subscriptions(&same, None, 1).await?.is_empty()
             }
         };
+        if is_new {
+            class.check_room().map_err(|problem| ServiceError::Invalid(vec![problem]))?;
+        }
         let stored = self.records.put_subscription(new, self.clock.now()).await.map_err(|error| match error {
             StoreError::Missing(what) => ServiceError::invalid("subscriber", format!("{what} does not exist")),
             error => error.into(),
@@ -546,7 +611,9 @@ impl Service {
         let Some(compiled) = compiled else {
             return Err(ServiceError::invalid("application", format!("`{application}` does not run here")));
         };
-        Class::of(&compiled, class).map_err(|problem| ServiceError::Invalid(vec![problem]))
+        let used = Used::of(&self.pipeline, &compiled.application.name);
+        let class = Class::of(&compiled, class).map_err(|problem| ServiceError::Invalid(vec![problem]))?;
+        Ok(class.within(used))
     }
 
     pub(crate) async fn find_subscription(&self, id: SubscriptionId) -> Result<Subscription, ServiceError> {

@@ -366,8 +366,10 @@ impl Scenario {
 
     /// The same, but nobody starts it again for a while.
     async fn down(&mut self, outage: Duration) {
-        let pipeline = self.pipeline.take().expect("it runs");
-        pipeline.abandon().await;
+        // A process may also die while it starts: then nothing runs yet.
+        if let Some(pipeline) = self.pipeline.take() {
+            pipeline.abandon().await;
+        }
         self.journal.forget_claims();
         self.process.revive();
         self.ends.lock().note(format!("{} crash", self.now()));

@@ -135,3 +135,26 @@ async fn a_rule_in_sql_is_tried_over_all_events_at_once() {
     assert!(trial.to_string().contains("\"holds\"") && trial.to_string().contains("\"fails\""), "{found}");
     platform.stop().await;
 }
+
+#[tokio::test]
+async fn a_filter_that_no_index_answers_is_refused_beyond_the_limit() {
+    let platform = platform().await;
+    let none_left = QUAKES
+        .replace("  strong:\n", "  strong:\n    filter: cel\n")
+        .replace("rules:\n", "limits: {unindexed_filters: 0, subscriptions: 4}\nrules:\n");
+    let (status, body) = platform.put("/v1/applications/quakes", "application/yaml", &none_left).await;
+    assert_eq!(status, 200, "{body}");
+    let draft = |filter: &str| {
+        let values = json!({"magnitude": 5});
+        json!({"application": "quakes", "class": "strong", "subscriber": "alice", "values": values, "filter": filter})
+            .to_string()
+    };
+    let (status, problem) = platform.post("/v1/subscriptions", JSON, &draft("event.magnitude * 2.0 > 9.0")).await;
+    assert_eq!(status, 422, "{problem}");
+    let first = &problem["problems"][0];
+    assert_eq!(first["path"], "filter", "{problem}");
+    assert!(first["message"].as_str().is_some_and(|message| message.contains("only evaluating it tells")), "{problem}");
+    let (status, body) = platform.post("/v1/subscriptions", JSON, &draft("event.place == 'Lima'")).await;
+    assert_eq!(status, 201, "{body}");
+    platform.stop().await;
+}
