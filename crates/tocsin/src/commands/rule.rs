@@ -289,8 +289,15 @@ fn explain(terminal: &Terminal, rule: &Value) -> Outcome {
         }
         terminal.line(format_args!("  {}", said.join("; ")))?;
     }
-    if branches.is_empty() {
+    let query = texts(&rule["query"]);
+    for step in &query {
+        terminal.line(format_args!("  query: {step}"))?;
+    }
+    if branches.is_empty() && query.is_empty() {
         terminal.line("  never matches")?;
+    }
+    for memory in texts(&rule["remembers"]) {
+        terminal.line(format_args!("  remembers {memory}"))?;
     }
     for warning in texts(&rule["warnings"]) {
         terminal.line(format_args!("  warning: {warning}"))?;
