@@ -96,7 +96,7 @@ fn application(rules: &[(String, &str)]) -> Application {
         (name(&format!("r{at}")), rule)
     });
     Application {
-        events: [(name("thing"), EventClass { fields: event_fields(), description: None })].into(),
+        events: [(name("thing"), EventClass { fields: event_fields(), ..EventClass::default() })].into(),
         subscriptions: classes.into_iter().zip([class(vec![Dialect::Cel]), class(Vec::new())]).collect(),
         notifications: [(name("told"), notification)].into(),
         functions: BTreeMap::new(),
@@ -306,6 +306,7 @@ fn batch(rows: &[Row]) -> EventBatch {
         accepted_at: Timestamp(0),
         sees: None,
         events: packer.finish(),
+        chronicled: Default::default(),
     }
 }
 

@@ -60,7 +60,7 @@ fn application(when: &str, with: &[(&str, &str)]) -> Application {
         ("radius", Number, false),
     ]);
     Application {
-        events: [(name("quake"), EventClass { fields: event, description: None })].into(),
+        events: [(name("quake"), EventClass { fields: event, ..EventClass::default() })].into(),
         subscriptions: [(name("nearby"), SubscriptionClass { fields: subscription, ..Default::default() })].into(),
         notifications: [(
             name("shaking"),
@@ -202,6 +202,7 @@ fn batch(fields: &Fields, rows: &[&str]) -> EventBatch {
         accepted_at: Timestamp(0),
         sees: None,
         events: packer.finish(),
+        chronicled: Default::default(),
     }
 }
 

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use serde::Serialize;
 
 use crate::{
+    chronicle::Chronicle,
     field::{Field, FieldType, Fields},
     filter::Dialect,
     id::Name,
@@ -42,12 +43,15 @@ pub struct Application {
 }
 
 /// A kind of event.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct EventClass {
     /// Its fields.
     pub fields: Fields,
     /// What it means.
     pub description: Option<String>,
+    /// What is kept of its events, key by key.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub chronicles: BTreeMap<Name, Chronicle>,
 }
 
 /// A kind of interest.

@@ -571,13 +571,14 @@ async fn read_events(
     ordinals.sort_unstable();
     ordinals.dedup();
     let mut wanted = ordinals.into_iter().peekable();
+    let reader = notify.reader(batch, &packed.fields)?;
     for (ordinal, bytes) in batch.events.rows().enumerate() {
         if wanted.peek() != Some(&(ordinal as u32)) {
             continue;
         }
         wanted.next();
         let row = tocsin_model::field::unpack_row(&packed.fields, bytes?)?;
-        let row = notify.event_row(row, &packed.fields);
+        let row = reader.row(ordinal as u32, row)?;
         let scope = EventScope::new(&class.fields, &row);
         let id = EventId { batch: batch.id, ordinal: ordinal as u32 };
         events.insert(id, LoadedEvent { row, scope, accepted_at: batch.accepted_at });

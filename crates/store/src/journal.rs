@@ -291,6 +291,9 @@ pub struct Step {
     /// What matching remembers from now on, with the application whose it is: each page in place of the one before, and
     /// an empty one for none.
     pub states: Vec<(Name, StatePage)>,
+    /// What rules read of chronicles for event batches that are matched now: kept with them, in
+    /// [`EventBatch::chronicled`].
+    pub chronicled: Vec<(EventBatchId, Bytes)>,
     /// Event batches that go on with what this step has begun, such as the rest of a long run of a schedule. They are
     /// accepted with it, whatever waits already; their idempotency does not count.
     pub continued: Vec<NewEventBatch>,

@@ -28,6 +28,13 @@ pub const STEPS: &[Metric] = &[
         "reason",
         "Matches that were not told: cooldown, unarmed or unchanged, by what their rule remembers.",
     ),
+    gauge("match_chronicle_keys", "", "Keys of all chronicles."),
+    counter("match_chronicle_evictions_total", "", "Keys that chronicles forgot for others, at their bound."),
+    counter(
+        "match_chronicle_not_taken_total",
+        "reason",
+        "Events that a chronicle did not take although it should: `failed`, `late` or `long`.",
+    ),
     histogram("match_query_duration_seconds", "", "Queries of rules in SQL, each over one event batch."),
     counter(
         "match_firings_missed_total",

@@ -67,10 +67,16 @@ pub fn find_event_batch(
     if id.0 > NUMBER_MAX {
         return Ok(None);
     }
-    find(connection, &format!("{EVENTS} WHERE b.id = ?1"), [id.0], |row| {
+    let found = find(connection, &format!("{EVENTS} WHERE b.id = ?1"), [id.0], |row| {
         let body = row.get_ref(12).and_then(|body| Ok(body.as_blob()?)).map_err(store_error)?;
         read_event_batch(row, names, unpack_body(body, row.get(11).map_err(store_error)?)?)
-    })
+    })?;
+    let Some((batch, state)) = found else { return Ok(None) };
+    let chronicled = find(connection, "SELECT bytes, body FROM event_chronicles WHERE id = ?1", [id.0], |row| {
+        let body = row.get_ref(1).and_then(|body| Ok(body.as_blob()?)).map_err(store_error)?;
+        unpack_body(body, row.get(0).map_err(store_error)?)
+    })?;
+    Ok(Some((EventBatch { chronicled: chronicled.unwrap_or_default(), ..batch }, state)))
 }
 
 /// The newest event batches before one, newest first, without their bodies.
@@ -114,6 +120,7 @@ fn read_event_batch(row: &Row<'_>, names: &Names, body: Bytes) -> Result<(EventB
         accepted_at: Timestamp(number(6)?),
         sees: row.get::<_, Option<u64>>(10).map_err(store_error)?.map(ChangeSequence),
         events: PackedEvents::from_parts(row.get(7).map_err(store_error)?, body),
+        chronicled: Bytes::new(),
     };
     Ok((batch, state))
 }
