@@ -108,7 +108,7 @@ impl Pending {
 
     /// Whether its time is over.
     pub fn expired(&self) -> bool {
-        self.outgoing.expires_at.is_some_and(|at| at <= self.shared.clock.now())
+        self.outgoing.message.expires_at.is_some_and(|at| at <= self.shared.clock.now())
     }
 
     /// Gives the answer to whoever sent the message; waits while they are not ready for it.
@@ -148,7 +148,7 @@ impl Pending {
             }
             None => self.shared.returned.increment(1),
         }
-        let Outgoing { ticket, id, formatted_at, .. } = self.outgoing;
+        let (ticket, id, formatted_at) = (self.outgoing.ticket, self.outgoing.id, self.outgoing.message.formatted_at);
         Answer { ticket, id, formatted_at, sent_at, answered_at, disposition }
     }
 
@@ -288,27 +288,13 @@ impl Queue {
     fn try_take(self: &Arc<Self>) -> Result<(Turn, Pending), Option<Instant>> {
         let now = Instant::now();
         let mut state = self.waiting.lock();
-        let taken = match &mut state.line {
-            Line::Single(waiting, meter) => {
-                match (waiting.is_empty(), meter.as_ref().and_then(|meter| meter.wait(now))) {
-                    (true, _) => Err(None),
-                    (false, Some(at)) => Err(Some(at)),
-                    (false, None) => {
-                        if let Some(meter) = meter {
-                            meter.count(now);
-                        }
-                        waiting.pop_front().map(|pending| (only_lane(""), pending)).ok_or(None)
-                    }
-                }
-            }
-            Line::Shared(lanes) => match lanes.take(now) {
-                Take::Item(lane, pending) => Ok((lane, pending)),
-                Take::Wait(at) => Err(at),
-            },
+        let Line::Shared(lanes) = &mut state.line else { return Err(None) };
+        let (lane, pending) = match lanes.take(now) {
+            Take::Item(lane, pending) => (lane, pending),
+            Take::Wait(at) => return Err(at),
         };
-        let (lane, pending) = taken?;
+        let more = lanes.has_turns();
         self.note_room(&mut state, 1);
-        let more = matches!(&state.line, Line::Shared(lanes) if lanes.has_turns());
         drop(state);
         if more {
             self.arrived.notify_one();
@@ -316,19 +302,32 @@ impl Queue {
         Ok((Turn { queue: self.clone(), lane, began: now, over: false }, pending))
     }
 
-    /// The next message of a queue with a single lane, if one may go now.
-    pub fn try_pop(self: &Arc<Self>) -> Option<Pending> {
-        let (mut turn, pending) = self.try_take().ok()?;
-        turn.over = true;
-        Some(pending)
+    /// Takes from a single lane as many as `count` says, from its front.
+    fn try_take_many(&self, count: impl FnOnce(&VecDeque<Pending>) -> usize) -> Result<Vec<Pending>, Option<Instant>> {
+        let now = Instant::now();
+        let mut state = self.waiting.lock();
+        let Line::Single(waiting, meter) = &mut state.line else { return Err(None) };
+        if waiting.is_empty() {
+            return Err(None);
+        }
+        if let Some(at) = meter.as_ref().and_then(|meter| meter.wait(now)) {
+            return Err(Some(at));
+        }
+        let count = count(waiting).min(waiting.len());
+        let taken: Vec<Pending> = waiting.drain(..count).collect();
+        if let Some(meter) = meter {
+            taken.iter().for_each(|_| meter.count(now));
+        }
+        self.note_room(&mut state, count);
+        Ok(taken)
     }
 
-    /// The next message; `None` when the queue is closed.
-    pub async fn take(self: &Arc<Self>) -> Option<(Turn, Pending)> {
+    /// Waits until something can be taken; `None` when the queue is closed.
+    async fn wait_for<T>(&self, take: impl Fn() -> Result<T, Option<Instant>>) -> Option<T> {
         loop {
             let mut arrived = std::pin::pin!(self.arrived.notified());
             arrived.as_mut().enable();
-            let at = match self.try_take() {
+            let at = match take() {
                 Ok(taken) => return Some(taken),
                 Err(at) => at,
             };
@@ -342,23 +341,25 @@ impl Queue {
         }
     }
 
-    /// The next message of a queue with a single lane; `None` when the queue is closed.
-    pub async fn pop(self: &Arc<Self>) -> Option<Pending> {
-        let (mut turn, pending) = self.take().await?;
-        turn.over = true;
-        Some(pending)
+    /// The next message of a queue with lanes; `None` when the queue is closed.
+    pub async fn take(self: &Arc<Self>) -> Option<(Turn, Pending)> {
+        self.wait_for(|| self.try_take()).await
     }
 
     /// Up to `limit` messages, at least one; `None` when the queue is closed. For a queue with a single lane.
-    pub async fn pop_many(self: &Arc<Self>, limit: usize) -> Option<Vec<Pending>> {
-        let mut taken = vec![self.pop().await?];
-        let mut state = self.waiting.lock();
-        if let Line::Single(waiting, None) = &mut state.line {
-            let count = waiting.len().min(limit.saturating_sub(1));
-            taken.extend(waiting.drain(..count));
-            self.note_room(&mut state, count);
-        }
-        Some(taken)
+    pub async fn pop_many(&self, limit: usize) -> Option<Vec<Pending>> {
+        self.wait_for(|| self.try_take_many(|_| limit)).await
+    }
+
+    /// The next multicast, of one recipient at least, up to `limit`; `None` when the queue is closed. For a queue with a
+    /// single lane.
+    pub async fn pop_multicast(&self, limit: usize) -> Option<Vec<Pending>> {
+        self.wait_for(|| self.try_take_many(|waiting| same_message(waiting.iter(), limit))).await
+    }
+
+    /// As `pop_multicast`; empty if nothing may go now.
+    pub fn try_pop_multicast(&self, limit: usize) -> Vec<Pending> {
+        self.try_take_many(|waiting| same_message(waiting.iter(), limit)).unwrap_or_default()
     }
 
     /// Says what came of a message, and takes the next if one may go now.
@@ -485,6 +486,13 @@ fn tell(channel: &Name, destination: &str, event: Event) {
 pub(crate) fn only_lane(_: &str) -> Arc<str> {
     static LANE: std::sync::OnceLock<Arc<str>> = std::sync::OnceLock::new();
     LANE.get_or_init(|| Arc::from("")).clone()
+}
+
+/// How many of the first hold the same message, `limit` at most.
+pub(crate) fn same_message<'a>(mut waiting: impl Iterator<Item = &'a Pending>, limit: usize) -> usize {
+    let Some(first) = waiting.next() else { return 0 };
+    let same = |next: &&Pending| Arc::ptr_eq(&next.outgoing.message, &first.outgoing.message);
+    1 + waiting.take(limit.saturating_sub(1)).take_while(same).count()
 }
 
 /// What a protocol adds to the queue and its sessions.
@@ -644,12 +652,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_multicast_is_taken_together_up_to_a_limit() {
+        let (queue, shared) = (Queue::single(2), Shared::new(&"c".parse().expect("a name"), context().clock));
+        let (answers, _answered) = mpsc::channel(100);
+        let (one, other) = (outgoing(0, "a"), outgoing(1, "b"));
+        let all = [&one, &one, &one, &other, &one].map(Clone::clone);
+        let all = all.map(|outgoing| (only_lane(""), Pending::new(outgoing, &shared, &answers, Instant::now())));
+        queue.push_all(all.into()).await;
+        let taken: Vec<usize> =
+            std::iter::from_fn(|| Some(queue.try_pop_multicast(2).len()).filter(|n| *n > 0)).collect();
+        assert_eq!(taken, [2, 1, 1, 1]);
+    }
+
+    #[tokio::test]
     async fn what_is_left_at_the_end_is_answered() {
         let queue = single();
         let mut answered = queue_of(&queue, "abc").await;
         queue.close();
         let _late = queue_of(&queue, "d").await;
-        assert!(queue.pop().await.is_none());
+        assert!(queue.pop_many(1).await.is_none());
         for _ in 0..3 {
             let answer = answered.recv().await.expect("an answer");
             assert_eq!(show(&answer.disposition), "deferred Untried the channel was closed before it was sent");
@@ -673,14 +694,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_rate_is_kept_by_all_sessions_together() {
-        for queue in [Queue::single(4), Queue::shared(4, Flow::default())] {
+        for (queue, shared) in [(Queue::single(4), false), (Queue::shared(4, Flow::default()), true)] {
             queue.keep_to(Some(Rate { messages: 2, per: Duration::from_secs(1) }));
             let _answers = queue_of(&queue, "aabbccddee").await;
             let (before, mut times) = (Instant::now(), Vec::new());
-            for _ in 0..10 {
-                let (turn, pending) = queue.take().await.expect("an open queue");
+            while times.len() < 10 {
+                match shared {
+                    true => drop(queue.take().await),
+                    false => drop(queue.pop_many(1).await),
+                }
                 times.push(before.elapsed().as_millis());
-                drop((turn, pending));
             }
             assert_eq!(times, (0..10).map(|number| number * 500).collect::<Vec<u128>>());
         }
@@ -693,7 +716,7 @@ mod tests {
         let session = move || {
             let queue = sessions.clone();
             async move {
-                while let Some(pending) = queue.pop().await {
+                while let Some(pending) = queue.pop_many(1).await.and_then(|mut taken| taken.pop()) {
                     assert!(pending.outgoing.address != "poison", "swallowed poison");
                     pending.answer(Disposition::Delivered { reply: "fine".into() }).await;
                 }
@@ -724,7 +747,7 @@ mod tests {
         let _answers = queue_of(&queue, &"a".repeat(QUEUE_LENGTH)).await;
         let waiting = tokio::time::timeout(Duration::from_secs(1), queue_of(&queue, "b"));
         assert!(waiting.await.is_err(), "there is no room");
-        drop(queue.try_pop());
+        drop(queue.try_pop_multicast(1));
         let room = tokio::time::timeout(Duration::from_secs(1), queue_of(&queue, "b"));
         assert!(room.await.is_ok(), "there is room for one");
     }
