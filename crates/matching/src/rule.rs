@@ -24,6 +24,7 @@ use crate::{
     },
     defined::Functions,
     dialect::Operator,
+    events::Events,
     expression::{Constant, Expression, Kind, Type},
     filter::{
         self, CompiledFilter,
@@ -582,6 +583,17 @@ impl RuleSet {
     /// Whether events of any class have chronicles.
     pub fn has_chronicles(&self) -> bool {
         self.events.values().any(|plan| !plan.chronicles.is_empty())
+    }
+
+    /// The same events, for matching: rows are only made of them where somebody asks for rows.
+    ///
+    /// # Errors
+    /// The batch is damaged.
+    pub fn events(&self, batch: &EventBatch, event_fields: &Fields) -> Result<Events<'static>, Damaged> {
+        match self.events.get(&batch.class) {
+            Some(plan) => Events::of_batch(batch, event_fields, &plan.fields),
+            None => Ok(Events::none()),
+        }
     }
 
     /// How each rule is answered, with warnings where a rule would scan.
