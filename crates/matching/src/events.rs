@@ -236,6 +236,7 @@ mod tests {
             accepted_at: Timestamp(0),
             sees: None,
             events,
+            chronicled: Default::default(),
         }
     }
 
