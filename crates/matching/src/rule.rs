@@ -591,7 +591,9 @@ impl RuleSet {
     /// The batch is damaged.
     pub fn events(&self, batch: &EventBatch, event_fields: &Fields) -> Result<Events<'static>, Damaged> {
         match self.events.get(&batch.class) {
-            Some(plan) => Events::of_batch(batch, event_fields, &plan.fields),
+            Some(plan) if plan.columns.is_empty() => Events::of_batch(batch, event_fields, &plan.fields),
+            // What rules read of chronicles does not lie in the batch.
+            Some(_) => Ok(Events::of_made(self.rows(batch, event_fields)?)),
             None => Ok(Events::none()),
         }
     }
