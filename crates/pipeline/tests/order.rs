@@ -38,7 +38,16 @@ async fn who_has_to_wait_for_a_retry_goes_after_it_and_others_go_on() {
            09:00 event status {"order": "A", "state": "new"} {"order": "A", "state": "paid"}
            09:01 alice@example.org delivers
            09:02 event status {"order": "A", "state": "sent"} {"order": "B", "state": "new"}"#,
-        expect![[r#""#]],
+        expect![[r#"
+            09:00:00 email alice@example.org n-1-0: A new -> deferred
+            09:00:00 email bob@example.org n-1-1: A new -> delivered
+            09:00:00 email bob@example.org n-1-3: A paid -> delivered
+            09:02:00 email bob@example.org n-2-1: A sent -> delivered
+            09:02:00 email alice@example.org n-2-2: B new -> delivered
+            09:02:00 email bob@example.org n-2-3: B new -> delivered
+            09:10:00 email alice@example.org n-1-0: A new -> delivered
+            09:10:00 email alice@example.org n-1-2: A paid -> delivered
+            09:10:00 email alice@example.org n-2-0: A sent -> delivered"#]],
     )
     .await;
 }
@@ -56,7 +65,14 @@ async fn a_restart_keeps_the_order() {
            09:03 event status {"order": "A", "state": "paid"} {"order": "B", "state": "new"}
            09:04 drain
            09:05 event status {"order": "A", "state": "sent"}"#,
-        expect![[r#""#]],
+        expect![[r#"
+            09:00:00 email alice@example.org n-1-0: A new -> deferred
+            09:02:00 crash
+            09:03:00 email alice@example.org n-2-1: B new -> delivered
+            09:04:00 drained: true
+            09:10:00 email alice@example.org n-1-0: A new -> delivered
+            09:10:00 email alice@example.org n-2-0: A paid -> delivered
+            09:10:00 email alice@example.org n-3-0: A sent -> delivered"#]],
     )
     .await;
 }
@@ -73,7 +89,14 @@ async fn what_is_suspended_or_refused_holds_nobody_up() {
            09:30 alice@example.org delivers
            09:40 event status {"order": "A", "state": "sent"}
            10:00 resume"#,
-        expect![[r#""#]],
+        expect![[r#"
+            09:00:00 email alice@example.org n-1-0: A new -> deferred
+            09:10:00 email alice@example.org n-1-0: A new -> deferred
+            09:10:00 email alice@example.org n-1-1: A paid -> deferred
+            09:20:00 email alice@example.org n-1-1: A paid -> refused
+            09:40:00 email alice@example.org n-2-0: A sent -> delivered
+            10:00:00 Resume 1
+            10:00:00 email alice@example.org n-1-0: A new -> delivered"#]],
     )
     .await;
 }
