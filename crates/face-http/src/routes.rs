@@ -1,6 +1,7 @@
 //! The routes: one file for each area, each route with its documentation.
 
 mod applications;
+mod chronicles;
 mod events;
 mod firings;
 mod keys;
@@ -36,6 +37,7 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
         .merge(segments::routes())
         .merge(subscriptions::routes())
         .merge(schedules::routes())
+        .merge(chronicles::routes())
         .merge(transfer::routes())
         .merge(operations::routes())
         .merge(keys::routes())

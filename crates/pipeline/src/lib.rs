@@ -14,6 +14,7 @@ pub mod latency; // how long things take, by percentile
 pub mod options; // the bounds and delays of the flow
 pub mod versions; // old batches are read by the version that packed them
 
+mod lanes; // who goes before whom, where events are ordered
 mod guard; // which rules fire, and what becomes of firings that do not happen
 mod follow_changes; // keeps the match index true to the records, as of a place of their change feed
 mod places; // where submissions stand among the changes

@@ -556,6 +556,15 @@ pub trait Journal: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError>;
 
+    /// The notification batches of an application after `after` that have open work items, up to `limit` of them by
+    /// number.
+    async fn open_batches(
+        &self,
+        application: &Name,
+        after: NotificationBatchId,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead)>, StoreError>;
+
     /// All attempts at the notifications of a batch, in the order they were recorded.
     async fn attempts(&self, batch: NotificationBatchId) -> Result<Vec<Attempt>, StoreError>;
 

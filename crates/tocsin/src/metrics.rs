@@ -90,6 +90,11 @@ pub const STEPS: &[Metric] = &[
         "Notifications that were not sent: expired, or suspended before an attempt.",
     ),
     counter("deliver_leases_lost_total", "", "Work items that were taken from a worker that was too slow."),
+    counter(
+        "deliver_put_off_total",
+        "",
+        "Notifications of ordered events that were put off until the one before them is tried again.",
+    ),
     counter("deliver_panics_total", "", "Work items whose worker broke; another takes them."),
     histogram("upkeep_duration_seconds", "", "One round of removing what is past its retention."),
     counter("upkeep_removed_batches_total", "", "Batches removed because their retention was over."),

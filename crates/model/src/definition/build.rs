@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     application::{
-        Application, Channel, ContentTemplates, EventClass, Flow, Function, Limits, Missed, NotificationClass,
+        Application, Channel, ContentTemplates, EventClass, Flow, Function, Limits, Missed, NotificationClass, Ordered,
         Presence, Rate, Recurs, Retention, RetrySchedule, Rule, RuleSchedule, RuleState, Source, SourceKind,
         SubscriptionClass, TemplateEngine, TemplateParts, TemplateText, Throttle, due_class, due_fields,
     },
@@ -44,7 +44,9 @@ pub fn application(root: &Node, problems: &mut Vec<Problem>) -> Option<Applicati
         events: builder.section("events", |_, path, node, builder| {
             let fields = builder.fields(node, path);
             let chronicles = builder.chronicles(node, path, &fields);
-            EventClass { fields, description: text(node, "description"), chronicles }
+            let ordered = node.get("ordered");
+            let ordered = ordered.map(|given| Ordered { by: builder.key(given, &join(path, "ordered"), &fields) });
+            EventClass { fields, description: text(node, "description"), chronicles, ordered }
         }),
         subscriptions: builder.section("subscriptions", |_, path, node, builder| SubscriptionClass {
             fields: builder.fields(node, path),

@@ -7,8 +7,8 @@ use serde::Serialize;
 use super::duration::write_duration;
 use crate::{
     application::{
-        Application, Channel, ContentTemplates, EventClass, Flow, Limits, NotificationClass, Rate, RetrySchedule, Rule,
-        RuleState, Source, Throttle, due_class,
+        Application, Channel, ContentTemplates, EventClass, Flow, Limits, NotificationClass, Ordered, Rate,
+        RetrySchedule, Rule, RuleState, Source, Throttle, due_class,
     },
     chronicle::Chronicle,
     field::{Field, FieldType, Fields},
@@ -60,6 +60,17 @@ pub fn difference(old: &Application, new: &Application) -> Vec<Difference> {
         found.description(path, &old.description, &new.description);
         found.fields(path, &old.fields, &new.fields, FieldsOf::Events);
         found.chronicles(path, old, new);
+        if old.ordered != new.ordered {
+            let shown = |ordered: &Option<Ordered>| match ordered {
+                None => "in any order".to_owned(),
+                Some(Ordered { by }) if by.is_empty() => "in their order".to_owned(),
+                Some(Ordered { by }) => {
+                    format!("in their order by {}", by.iter().map(Name::as_str).collect::<Vec<_>>().join(", "))
+                }
+            };
+            let sentence = format!("its events are told {} (was {})", shown(&new.ordered), shown(&old.ordered));
+            found.changed(format!("{path}.ordered"), sentence);
+        }
     });
     found.section(
         "subscriptions",

@@ -46,7 +46,18 @@ static EVENT: Shape = Shape::Object(&[
         &CHRONICLES,
         "What is kept of its events, key by key: last value, high and low, counts and sums. Rules see them as `chronicle`.",
     ),
+    optional(
+        "ordered",
+        &ORDERED,
+        "Ordered mode: what a subscription is told of events of one key leaves in their order, also over retries. In any \
+         order if not given.",
+    ),
 ]);
+static ORDERED: Shape = Shape::Object(&[optional(
+    "by",
+    &KEY,
+    "The fields of the event that make the key; all events of the class have one order if not given.",
+)]);
 static CHRONICLES: Shape = Shape::Entries { keys: Keys::Chronicles, of: &CHRONICLE, most: CHRONICLES_MAX };
 static CHRONICLE: Shape = Shape::Object(&[
     optional("description", &Shape::Text, "What it means."),

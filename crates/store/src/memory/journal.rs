@@ -777,6 +777,23 @@ impl Journal for MemoryJournal {
         Ok(state.notification_batches.range(..before).rev().take(limit).map(head).collect())
     }
 
+    async fn open_batches(
+        &self,
+        application: &Name,
+        after: NotificationBatchId,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead)>, StoreError> {
+        let state = self.state.lock();
+        let open: BTreeSet<NotificationBatchId> = state
+            .work
+            .values()
+            .filter(|item| item.application == *application && item.batch > after)
+            .map(|item| item.batch)
+            .collect();
+        let head = |id: NotificationBatchId| Some((id, state.notification_batches.get(&id.0)?.head.clone()));
+        Ok(open.into_iter().filter_map(head).take(limit).collect())
+    }
+
     async fn attempts(&self, batch: NotificationBatchId) -> Result<Vec<Attempt>, StoreError> {
         let state = self.state.lock();
         Ok(state.notification_batches.get(&batch.0).map(|batch| batch.attempts.clone()).unwrap_or_default())

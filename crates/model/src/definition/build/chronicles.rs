@@ -42,7 +42,8 @@ impl Builder<'_> {
         }
     }
 
-    fn key(&mut self, node: &Node, path: &str, fields: &Fields) -> Vec<Name> {
+    /// The fields that `by` names.
+    pub(super) fn key(&mut self, node: &Node, path: &str, fields: &Fields) -> Vec<Name> {
         let path = join(path, "by");
         let given: Vec<(&Node, String)> = match node.get("by").map(|by| (&by.kind, by)) {
             None => Vec::new(),

@@ -98,6 +98,22 @@ fn what_is_wrong_with_a_chronicle_is_told() {
 }
 
 #[test]
+fn events_may_be_ordered_by_a_key() {
+    let with = |ordered: &str| TICKS.replace("    chronicles:\n      CHRONICLE", &format!("    ordered: {ordered}"));
+    let by = |text: &str| match read(&with(text), &|_| None) {
+        Ok(application) => format!("{:?}", application.events.values().next().and_then(|class| class.ordered.clone())),
+        Err(problems) => problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
+    };
+    expect![[r#""#]].assert_eq(&by("{ by: symbol }"));
+    expect![[r#""#]].assert_eq(&by("{ by: [symbol, price] }"));
+    expect![[r#""#]].assert_eq(&by("{}"));
+    expect![[r#""#]].assert_eq(&by("{ by: symbl }"));
+    expect![[r#""#]].assert_eq(&by("{ by: tags }"));
+    let read = |text: &str| read(&with(text), &|_| None).expect("a definition");
+    expect![[r#""#]].assert_eq(&difference(&read("{ by: symbol }"), &read("{}"))[0].sentence);
+}
+
+#[test]
 fn an_apply_says_which_chronicles_begin_anew() {
     let read = |text: &str| read(text, &|_| None).expect("a definition");
     let check = |old: &str, new: &str, expected: Expect| {

@@ -161,6 +161,27 @@ pub fn notification_batches(
     })
 }
 
+/// The notification batches of an application after one that have open work items, by number, without their bodies.
+pub fn open_batches(
+    connection: &Connection,
+    names: &Names,
+    application: i64,
+    after: NotificationBatchId,
+    limit: usize,
+) -> Result<Vec<(NotificationBatchId, NotificationHead)>, StoreError> {
+    let (after, limit) = (i64::try_from(after.0).unwrap_or(i64::MAX), i64::try_from(limit).unwrap_or(i64::MAX));
+    // By the index over batches, so that what is closed is never looked at.
+    let sql = format!(
+        "{NOTIFICATIONS} WHERE id IN (
+             SELECT DISTINCT batch FROM work INDEXED BY work_of_batch WHERE batch > ?1 AND application = ?2
+             ORDER BY batch LIMIT ?3
+         ) ORDER BY id"
+    );
+    collect(connection, &sql, (after, application, limit), |row| {
+        Ok((NotificationBatchId(row.get(0).map_err(store_error)?), read_head(row, names)?))
+    })
+}
+
 fn read_head(row: &Row<'_>, names: &Names) -> Result<NotificationHead, StoreError> {
     let number = |at: usize| row.get::<_, i64>(at).map_err(store_error);
     Ok(NotificationHead {
