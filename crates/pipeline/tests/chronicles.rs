@@ -206,3 +206,30 @@ async fn a_crash_at_any_write_changes_nothing_in_what_is_told() {
         assert!(writes >= 10, "the story has many writes, but the process died at {writes} only");
     }
 }
+
+/// The example, as its README tells it.
+#[tokio::test(start_paused = true)]
+async fn the_example_tells_of_highs_and_jumps() {
+    let definition = include_str!("../../../examples/ticker/application.yaml").replace("${SMTP_PORT:-2525}", "2525");
+    let trades: Vec<&str> = include_str!("../../../examples/ticker/samples/trades.ndjson").lines().collect();
+    let script = format!(
+        r#"15:00 subscriber ann email=ann@example.org
+           15:00 subscriber ben email=ben@example.org
+           15:00 subscriber cid email=cid@example.org
+           15:00 subscribe ann watch {{"symbol": "TOC"}}
+           15:00 subscribe ben watch {{"symbol": "TOC", "volume": 100}}
+           15:00 subscribe cid jump {{"symbol": "TOC", "percent": 10}}
+           15:30 event trade {}"#,
+        trades.join(" ")
+    );
+    check(
+        &definition,
+        &script,
+        expect![[r#"
+            15:30:00 email cid@example.org n-1-0: TOC jumped from 10.50 to 12.00 -> delivered
+            15:30:00 email ann@example.org n-2-0: TOC 10.50: a new high of the day (was 10.00) -> delivered
+            15:30:00 email ann@example.org n-2-1: TOC 12.00: a new high of the day (was 10.50) -> delivered
+            15:30:00 email ben@example.org n-2-2: TOC 12.00: a new high of the day (was 10.50) -> delivered"#]],
+    )
+    .await;
+}
