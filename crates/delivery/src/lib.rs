@@ -16,6 +16,7 @@ pub mod file; // records appended to a file
 pub mod http; // requests with Standard Webhooks signatures
 pub mod smtp; // mails over persistent, pipelined sessions
 
+pub mod signet; // signs what leaves so that it is known when it comes back
 pub mod networks; // which addresses we talk to
 pub mod options; // options as the definition gives them become typed options, or every problem in them
 
@@ -27,3 +28,4 @@ mod testing; // what the tests of all protocols share
 
 pub use channel::{Answer, Clock, Context, Facts, Message, OpenChannel, Outgoing, SystemClock, Ticket};
 pub use protocol::{ProtocolDescription, check, open, protocols};
+pub use signet::{Returned, Signet};

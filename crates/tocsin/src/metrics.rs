@@ -73,6 +73,7 @@ pub const STEPS: &[Metric] = &[
     ),
     counter("deliver_leases_lost_total", "", "Work items that were taken from a worker that was too slow."),
     counter("deliver_panics_total", "", "Work items whose worker broke; another takes them."),
+    counter("unsubscribe_total", "", "Subscriptions that were ended by the link of a mail."),
     histogram("upkeep_duration_seconds", "", "One round of removing what is past its retention."),
     counter("upkeep_removed_batches_total", "", "Batches removed because their retention was over."),
 ];

@@ -119,16 +119,25 @@ pub(super) struct Letterhead {
     pub reply_to: Option<Mailbox>,
     pub headers: BTreeMap<String, String>,
     pub precedence: Precedence,
+    pub list_unsubscribe: bool,
     pub keys: Vec<DkimKey>,
+}
+
+/// The only recipient of a mail.
+pub(super) struct Addressee<'a> {
+    /// As it stands on the wire.
+    pub address: &'a str,
+    pub unsubscribe: Option<&'a str>,
 }
 
 impl Letterhead {
     /// Writes the mail as it goes over the wire: RFC 5322 and MIME, dots stuffed, with the final dot. Appends to `out`.
-    /// `to` is who it goes to if that may be shown, so nobody in particular for a mail to several.
-    pub fn write(&self, message: &Message, to: Option<&str>, out: &mut Vec<u8>) {
+    /// A mail to several names nobody in particular.
+    pub fn write(&self, message: &Message, to: Option<Addressee<'_>>, out: &mut Vec<u8>) {
         let content = &message.content;
+        let unsubscribe = to.as_ref().and_then(|to| to.unsubscribe).filter(|_| self.list_unsubscribe);
         let to: HeaderType<'_> = match to {
-            Some(address) => Address::new_address(None::<&str>, address).into(),
+            Some(Addressee { address, .. }) => Address::new_address(None::<&str>, address).into(),
             None => Raw::new("undisclosed-recipients:;").into(),
         };
         let mut mail = MessageBuilder::new()
@@ -142,6 +151,11 @@ impl Letterhead {
             Precedence::Bulk => mail = mail.header("Precedence", Raw::new("bulk")),
             Precedence::List => mail = mail.header("Precedence", Raw::new("list")),
             Precedence::None => {}
+        }
+        if let Some(link) = unsubscribe {
+            mail = mail
+                .header("List-Unsubscribe", Raw::new(format!("<{}>", clean(link))))
+                .header("List-Unsubscribe-Post", Raw::new("List-Unsubscribe=One-Click"));
         }
         if let Some(mailbox) = &self.reply_to {
             mail = mail.reply_to(mailbox.header());

@@ -10,12 +10,15 @@ use tokio::time::{Instant, timeout};
 use super::{
     classify::{ClearUp, Fate, Next, Stage, classify},
     dkim::DkimKey,
-    message::{Letterhead, Mailbox, is_address, on_wire},
+    message::{Addressee, Letterhead, Mailbox, is_address, on_wire},
     options::SmtpOptions,
     servers::Servers,
     session::{Dial, Envelope, Extensions, Session},
 };
-use crate::queue::{FarSide, Pending, Queue, same_message};
+use crate::{
+    queue::{FarSide, Pending, Queue, same_message},
+    signet::{Returned, Signet},
+};
 
 /// What the sessions of a channel share.
 pub(super) struct Courier {
@@ -23,6 +26,7 @@ pub(super) struct Courier {
     letterhead: Letterhead,
     /// The address for what comes back, as it stands on the wire.
     return_path: String,
+    signet: Arc<Signet>,
     servers: Servers,
     dial: Arc<dyn Dial>,
     queue: Arc<Queue>,
@@ -50,6 +54,7 @@ impl Courier {
     /// Keys that cannot be used; paths are relative.
     pub fn new(
         options: SmtpOptions,
+        signet: Arc<Signet>,
         servers: Servers,
         dial: Arc<dyn Dial>,
         queue: Arc<Queue>,
@@ -72,9 +77,10 @@ impl Courier {
             reply_to: options.reply_to.as_deref().and_then(Mailbox::parse).map(Mailbox::on_wire),
             headers: options.headers.clone(),
             precedence: options.precedence,
+            list_unsubscribe: options.list_unsubscribe,
             keys,
         };
-        Ok(Courier { options, letterhead, return_path, servers, dial, queue })
+        Ok(Courier { options, letterhead, return_path, signet, servers, dial, queue })
     }
 
     /// One session after the other, until the queue is closed.
@@ -292,9 +298,17 @@ impl Courier {
         let first = &recipients.first()?.outgoing;
         let mut content = Vec::with_capacity(2048);
         let addresses: Vec<String> = recipients.iter().map(|one| on_wire(&one.outgoing.address).into_owned()).collect();
-        let to = Some(addresses[0].as_str()).filter(|_| addresses.len() == 1);
+        let to = match &*addresses {
+            [address] => Some(Addressee { address, unsubscribe: first.unsubscribe.as_deref() }),
+            _ => None,
+        };
+        let is_multicast = to.is_none();
         self.letterhead.write(&first.message, to, &mut content);
-        let mut from = format!("<{}>", self.return_path);
+        let mut from = match (self.options.return_path_signed, is_multicast) {
+            (false, _) => format!("<{}>", self.return_path),
+            (true, false) => self.signed_return_path(Returned::Notification(first.id)),
+            (true, true) => self.signed_return_path(Returned::Multicast(first.id.batch)),
+        };
         if let Some(limit) = extensions.size {
             if limit > 0 && content.len() as u64 > limit {
                 let text = format!("the mail has {} bytes, the server takes {limit}", content.len());
@@ -310,6 +324,10 @@ impl Courier {
             from.push_str(if extensions.eight_bit { " BODY=8BITMIME SMTPUTF8" } else { " SMTPUTF8" });
         }
         Some(Ok((Envelope { from, recipients: addresses }, content)))
+    }
+
+    fn signed_return_path(&self, returned: Returned) -> String {
+        format!("<{}>", self.signet.return_address(&self.return_path, returned))
     }
 }
 

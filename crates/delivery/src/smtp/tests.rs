@@ -7,6 +7,7 @@ mod access; // encryption and credentials
 mod mails; // what leaves is what was meant, whatever the text
 mod signatures; // DKIM, verified by another's library
 mod sink; // a sink that is not ours
+mod postfix; // a whole mail server that is not ours
 
 use std::sync::{Arc, atomic::Ordering};
 

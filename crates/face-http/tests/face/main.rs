@@ -7,3 +7,4 @@ mod reference;
 mod resources;
 mod rules;
 mod transfer;
+mod unsubscribe;
