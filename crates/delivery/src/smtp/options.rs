@@ -1,7 +1,7 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tocsin_model::problem::Problem;
 
 use super::{
@@ -129,7 +129,7 @@ impl ServerOptions {
 }
 
 /// Which of several servers a session goes to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Balance {
     /// The first that lets us in; the others are its reserve.
@@ -140,7 +140,7 @@ pub enum Balance {
 }
 
 /// What the header field `Precedence` says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Precedence {
     /// `bulk`.
@@ -153,7 +153,7 @@ pub enum Precedence {
 }
 
 /// Whether the conversation is encrypted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TlsMode {
     /// Never.
