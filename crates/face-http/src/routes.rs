@@ -13,6 +13,7 @@ mod segments;
 mod subscribers;
 mod subscriptions;
 mod transfer;
+mod unsubscribe;
 
 use std::sync::Arc;
 
@@ -41,6 +42,7 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
         .merge(transfer::routes())
         .merge(operations::routes())
         .merge(keys::routes())
+        .merge(unsubscribe::routes())
         .merge(pages::routes())
 }
 

@@ -387,7 +387,9 @@ impl Worker {
             expires_at: head.expires_at,
         };
         let ticket = Ticket { key, ordinal };
-        let outgoing = Outgoing { id, address: device.address.clone(), ticket, message: Arc::new(message) };
+        let unsubscribe = self.flow.context.unsubscribe_link(recipient.subscription.id);
+        let (address, message) = (device.address.clone(), Arc::new(message));
+        let outgoing = Outgoing { id, address, ticket, unsubscribe, message };
         Ok((channel, outgoing))
     }
 }

@@ -25,7 +25,7 @@
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use tocsin_delivery::{Clock, Context, networks::Networks};
+use tocsin_delivery::{Clock, Context, Signet, networks::Networks};
 use tocsin_model::{
     event::EventPacker,
     id::{Name, SubscriberId},
@@ -109,6 +109,8 @@ impl Scenario {
                 installation: "test".to_owned(),
                 data_folder: std::path::PathBuf::new(),
                 networks: Networks::default(),
+                signet: Arc::new(Signet::new(&[7; 32])),
+                public_url: None,
             },
             opener: Arc::new(move |name, _, _| Ok(ends.lock().channel(name.as_str()))),
             options: self.options.clone(),

@@ -96,6 +96,7 @@ pub const STEPS: &[Metric] = &[
         "Notifications of ordered events that were put off until the one before them is tried again.",
     ),
     counter("deliver_panics_total", "", "Work items whose worker broke; another takes them."),
+    counter("unsubscribe_total", "", "Subscriptions that were ended by the link of a mail."),
     histogram("upkeep_duration_seconds", "", "One round of removing what is past its retention."),
     counter("upkeep_removed_batches_total", "", "Batches removed because their retention was over."),
 ];

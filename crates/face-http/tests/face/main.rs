@@ -8,3 +8,4 @@ mod reference;
 mod resources;
 mod rules;
 mod transfer;
+mod unsubscribe;
