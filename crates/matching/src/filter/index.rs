@@ -18,7 +18,7 @@ mod readings; // what is read of an event: symbols
 mod signatures; // conjunctions by what they ask and for what
 mod symbols; // values as small numbers
 
-use std::sync::Arc;
+use std::{ops::AddAssign, sync::Arc};
 
 use hashbrown::{HashMap, HashSet};
 use tocsin_model::value::Value;
@@ -112,7 +112,7 @@ struct Judge {
 }
 
 /// What an index did, added up over events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 pub struct Counts {
     /// Events asked about.
     pub events: u64,
@@ -122,6 +122,27 @@ pub struct Counts {
     pub evaluated: u64,
     /// Filters that matched.
     pub matched: u64,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, more: Counts) {
+        self.events += more.events;
+        self.candidates += more.candidates;
+        self.evaluated += more.evaluated;
+        self.matched += more.matched;
+    }
+}
+
+impl Counts {
+    /// What was added since an earlier count.
+    pub fn since(self, earlier: Counts) -> Counts {
+        Counts {
+            events: self.events.saturating_sub(earlier.events),
+            candidates: self.candidates.saturating_sub(earlier.candidates),
+            evaluated: self.evaluated.saturating_sub(earlier.evaluated),
+            matched: self.matched.saturating_sub(earlier.matched),
+        }
+    }
 }
 
 impl FilterIndex {
