@@ -13,9 +13,7 @@ use tocsin_matching::{
     shard::{Shard, Subject},
 };
 use tocsin_model::{
-    application::{
-        Application, ContentTemplates, EventClass, Function, NotificationClass, Rule, SubscriptionClass, TemplateEngine,
-    },
+    application::{Application, ContentTemplates, EventClass, Function, NotificationClass, Rule, SubscriptionClass},
     event::{EventBatch, EventPacker},
     field::{Field, FieldType, Fields},
     filter::{Dialect, Filter},
@@ -62,6 +60,7 @@ fn application(when: &str, with: &[(&str, &str)]) -> Application {
         ("radius", Number, false),
     ]);
     Application {
+        partials: BTreeMap::new(),
         events: [(name("quake"), EventClass { fields: event, description: None })].into(),
         subscriptions: [(name("nearby"), SubscriptionClass { fields: subscription, ..Default::default() })].into(),
         notifications: [(
@@ -71,7 +70,8 @@ fn application(when: &str, with: &[(&str, &str)]) -> Application {
                 description: None,
                 batch_size: 2,
                 expires_after: None,
-                content: ContentTemplates { engine: TemplateEngine::Jinja, templates: BTreeMap::new() },
+                computed: BTreeMap::new(),
+                content: ContentTemplates::default(),
             },
         )]
         .into(),
