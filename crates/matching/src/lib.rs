@@ -48,6 +48,7 @@ pub mod chronicle; // 3c. what is kept of the events of a class, as columns besi
 pub mod state; // 5b. which matches are told: cooldown, re-arm, change
 pub mod shard; // 5. subscriptions in, event batches in, runs of matches out
 
+pub mod figures; // what the index holds and costs
 pub mod datum; // values while an expression runs
 pub mod evaluate; // the plain interpreter
 pub mod oracle; // the same answers without an index, one by one

@@ -26,6 +26,7 @@ use crate::{
     dialect::Operator,
     events::Events,
     expression::{Constant, Expression, Kind, Type},
+    figures::FilterFigures,
     filter::{
         self, CompiledFilter,
         index::{Scanned, Standing},
@@ -221,6 +222,9 @@ pub struct RuleExplanation {
     /// What it remembers, and so which matches are not told.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub remembers: Vec<String>,
+    /// The subscriptions' own filters. Known of what runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filters: Option<FilterFigures>,
     /// How its query is run, in the words of the store, if it has one.
     pub query: Vec<String>,
     /// What its author should know.
@@ -243,6 +247,10 @@ pub struct BranchExplanation {
     pub filters: bool,
     /// Checked for each candidate that the index gives.
     pub residual: Vec<String>,
+    /// How many subscriptions stand where the index leads an event, on average; a slice takes a part of them. Known of
+    /// what runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub candidates: Option<u64>,
 }
 
 /// One line, such as `near: looks at every subscription; checks distance_km(...) <= sub.distance_km for each`.
@@ -641,6 +649,7 @@ impl CompiledRule {
                 },
                 filters: self.filters.is_some(),
                 residual: branch.residual.iter().map(|check| text(check.source())).collect(),
+                candidates: None,
             })
             .collect();
         let mut warnings = Vec::new();
@@ -662,7 +671,7 @@ impl CompiledRule {
             );
         }
         let remembers = self.state.as_ref().map(|state| state.explained.clone()).unwrap_or_default();
-        RuleExplanation { rule: self.name.clone(), branches, remembers, query: Vec::new(), warnings }
+        RuleExplanation { rule: self.name.clone(), branches, remembers, filters: None, query: Vec::new(), warnings }
     }
 }
 

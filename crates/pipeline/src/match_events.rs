@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use tocsin_matching::{
     chronicle::book::{ChronicleBook, PREFIX},
     cut::{CutBatch, RuleFailure},
+    filter::index::Counts,
     rule::{RuleNumber, RuleSet},
     state::{Suppression, remembered::Remembered},
 };
@@ -86,7 +87,7 @@ struct Matched {
 }
 
 /// What the index of an application holds, and where it stands.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct IndexStatus {
     /// The version by which it matches.
     pub version: u32,
@@ -378,7 +379,7 @@ impl Matcher {
         let mut indexes = self.flow.indexes.lock();
         indexes.clear();
         for (name, Matched { compiled, followed, report, .. }) in &self.applications {
-            let status = IndexStatus { version: compiled.version, report: *report, place: followed.place() };
+            let status = IndexStatus { version: compiled.version, report: report.clone(), place: followed.place() };
             indexes.insert(name.clone(), status);
         }
         let needed = indexes.values().map(|status| status.place).min();
@@ -448,7 +449,7 @@ impl Matched {
         let cut = loop {
             keep_busy(|| self.take_events(&mut readable, &mut failed));
             let (cut, queries) = self.cut(flow, name, &readable).await?;
-            self.report = self.followed.with_queries(cut.report);
+            self.report = self.followed.with_queries(cut.report.clone());
             // Nothing was told by them, so nothing is to be taken back.
             for (batch, rule, reason) in queries {
                 left_out.fail(&compiled, batch, rule, reason, now);
@@ -499,6 +500,7 @@ impl Matched {
         step.firings.extend(left_out.firings.into_iter().filter(|firing| matched.contains(&firing.batch)));
         report_failures(&compiled, &compiled.rules, &cut.failures);
         report_suppressed(&cut.suppressed);
+        report_filtered(cut.filtered);
         step.states.extend(cut.states.into_iter().map(|page| (name.clone(), page)));
         let limits = &compiled.application.limits;
         let notifications: u64 = cut.batches.iter().map(|cut| cut.notifications.count() as u64).sum();
@@ -804,6 +806,13 @@ fn report_suppressed(suppressed: &[u64; Suppression::ALL.len()]) {
     for (reason, count) in Suppression::ALL.into_iter().zip(suppressed) {
         metrics::counter!("match_suppressed_total", "reason" => reason.name()).increment(*count);
     }
+}
+
+/// Counts what was done with the subscriptions' own filters.
+fn report_filtered(counts: Counts) {
+    metrics::counter!("match_filter_candidates_total").increment(counts.candidates);
+    metrics::counter!("match_filter_evaluations_total").increment(counts.evaluated);
+    metrics::counter!("match_filter_matches_total").increment(counts.matched);
 }
 
 /// Removes what the rules of an application that is no more remembered.

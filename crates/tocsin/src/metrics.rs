@@ -43,6 +43,13 @@ pub const STEPS: &[Metric] = &[
     ),
     gauge("match_stopped_rules", "", "Rules that are stopped."),
     gauge("match_throttled_applications", "", "Applications that make more notifications than they may and wait."),
+    counter(
+        "match_filter_candidates_total",
+        "",
+        "Alternatives of filters that were looked at, since their values were found.",
+    ),
+    counter("match_filter_evaluations_total", "", "Filters that were evaluated, since no index says all of them."),
+    counter("match_filter_matches_total", "", "Distinct filters that matched an event."),
     counter("match_unusable_subscriptions_total", "", "Stored subscriptions that do not fit their class any more."),
     counter("schedule_runs_total", "", "Due times of scheduled rules that were accepted to be run."),
     counter("schedule_skipped_runs_total", "", "Runs that were missed and that another run, or none, makes up for."),
