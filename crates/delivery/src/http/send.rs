@@ -1,16 +1,13 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header};
 use http_body_util::Full;
 use rustls::ClientConfig;
-use serde::Serialize;
 use tocsin_model::{
     content::header_objection,
     id::Name,
     receipt::{Disposition, Reason, ReasonKind},
-    time::Timestamp,
 };
 use tokio::time::timeout;
 
@@ -20,9 +17,10 @@ use super::{
     sign::Signer,
 };
 use crate::{
-    channel::{Clock, Context, Outgoing},
+    channel::{Clock, Context},
     flow::lanes::Signal,
     queue::{FarSide, Pending, Queue},
+    record,
 };
 
 /// What the sessions of a channel share.
@@ -41,15 +39,6 @@ pub(super) fn lane_of(address: &str) -> Arc<str> {
     let start = address.find("//").map_or(0, |at| at + 2);
     let end = address[start..].find(['/', '?', '#', '\\']).map_or(address.len(), |at| start + at);
     Arc::from(&address[..end])
-}
-
-/// The body of Standard Webhooks.
-#[derive(Serialize)]
-struct Payload<'a> {
-    id: &'a str,
-    r#type: &'a Name,
-    timestamp: Timestamp,
-    data: &'a serde_json::Map<String, serde_json::Value>,
 }
 
 impl Courier {
@@ -117,7 +106,7 @@ impl Courier {
             return refused(ReasonKind::Format, "the message id holds characters that no header field may hold".into());
         };
         pending.sent();
-        let body = body(&pending.outgoing);
+        let body = record::body(&pending.outgoing.message);
         let seconds = self.clock.now().as_millis().div_euclid(1000);
         let signature =
             self.signer.as_ref().map(|signer| signer.sign(&pending.outgoing.message.message_id, seconds, &body));
@@ -156,20 +145,6 @@ impl Courier {
             }
         }
     }
-}
-
-/// The template's JSON, or the payload of Standard Webhooks.
-fn body(outgoing: &Outgoing) -> Bytes {
-    if let Some(json) = &outgoing.message.content.json {
-        return Bytes::copy_from_slice(json.as_bytes());
-    }
-    let payload = Payload {
-        id: &outgoing.message.message_id,
-        r#type: &outgoing.message.facts.class,
-        timestamp: outgoing.message.formatted_at,
-        data: &outgoing.message.facts.fields,
-    };
-    serde_json::to_vec(&payload).expect("text, a time and JSON become JSON").into()
 }
 
 /// What a disposition says about its destination.
