@@ -64,8 +64,8 @@ impl Options for MqttOptions {
     fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         if self.host.is_empty() {
-            let problem = Problem::at("host", "the broker is missing; give its name or address");
-            problems.push(problem.hint("such as `broker.example.org`"));
+            let problem = Problem::at("host", "the broker is missing");
+            problems.push(problem.hint("give its name or address, such as `broker.example.org`"));
         }
         if !self.topic_prefix.is_empty() && topic(&self.topic_prefix, "").is_err() {
             problems.push(Problem::at("topic_prefix", "a topic that is written to holds no `+`, `#` or NUL"));

@@ -57,8 +57,8 @@ impl Options for NatsOptions {
     fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         if self.servers.is_empty() {
-            let problem = Problem::at("servers", "there is no server; give one or more");
-            problems.push(problem.hint("such as `[nats://broker.example.org:4222]`"));
+            let problem = Problem::at("servers", "the servers are missing");
+            problems.push(problem.hint("give one or more, such as `[nats://broker.example.org:4222]`"));
         }
         for (number, server) in self.servers.iter().enumerate() {
             if server.parse::<ServerAddr>().is_err() {
