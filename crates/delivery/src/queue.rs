@@ -508,7 +508,7 @@ pub(crate) trait FarSide: Send + Sync {
 pub(crate) struct Running {
     shared: Arc<Shared>,
     queue: Arc<Queue>,
-    lane_of: fn(&str) -> Arc<str>,
+    lane_of: Box<dyn Fn(&str) -> Arc<str> + Send + Sync>,
     far_side: Arc<dyn FarSide>,
     sessions: JoinSet<()>,
 }
@@ -519,7 +519,7 @@ impl Running {
     pub fn start<F, S>(
         shared: Arc<Shared>,
         queue: Arc<Queue>,
-        lane_of: fn(&str) -> Arc<str>,
+        lane_of: impl Fn(&str) -> Arc<str> + Send + Sync + 'static,
         far_side: Arc<dyn FarSide>,
         session: F,
     ) -> Box<dyn OpenChannel>
@@ -537,7 +537,7 @@ impl Running {
                 }
             });
         }
-        Box::new(Running { shared, queue, lane_of, far_side, sessions })
+        Box::new(Running { shared, queue, lane_of: Box::new(lane_of), far_side, sessions })
     }
 }
 
