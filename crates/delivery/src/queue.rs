@@ -149,7 +149,11 @@ impl Pending {
             None => self.shared.returned.increment(1),
         }
         let (ticket, id, formatted_at) = (self.outgoing.ticket, self.outgoing.id, self.outgoing.message.formatted_at);
-        Answer { ticket, id, formatted_at, sent_at, answered_at, disposition }
+        let gone = match &disposition {
+            Disposition::Refused { reason } if reason.kind == ReasonKind::Gone => Some(self.outgoing.address.clone()),
+            _ => None,
+        };
+        Answer { ticket, id, formatted_at, sent_at, answered_at, disposition, gone }
     }
 
     fn close(&mut self) {

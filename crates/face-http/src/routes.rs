@@ -7,6 +7,7 @@ mod keys;
 mod operations;
 mod pages;
 mod rules;
+mod destinations;
 mod schedules;
 mod segments;
 mod subscribers;
@@ -35,6 +36,7 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
         .merge(subscribers::routes())
         .merge(segments::routes())
         .merge(subscriptions::routes())
+        .merge(destinations::routes())
         .merge(schedules::routes())
         .merge(transfer::routes())
         .merge(operations::routes())

@@ -5,6 +5,7 @@ pub mod bench;
 pub mod check;
 pub mod config;
 pub mod demo;
+pub mod destinations;
 pub mod doctor;
 pub mod example;
 pub mod export;

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use tocsin_model::application::Flow;
+use tocsin_model::application::{self, Flow};
 use tokio::time::Instant;
 
 use super::{
@@ -152,7 +152,10 @@ impl<T> Lane<T> {
             waiting: VecDeque::new(),
             busy: 0,
             place: Place::Away,
-            pace: Pace::new(flow.per_destination as usize),
+            pace: match flow.pace {
+                application::Pace::Auto => Pace::new(flow.per_destination as usize),
+                application::Pace::Fixed => Pace::fixed(flow.per_destination as usize),
+            },
             breaker: Breaker::new(flow.failures_before_pause),
             meter: flow.rate_per_destination.map(Meter::new),
             paused_until: None,

@@ -61,7 +61,11 @@ impl Courier {
         let url = self.form.destination(address);
         let start = url.find("//").map_or(0, |at| at + 2);
         let end = url[start..].find(['/', '?', '#', '\\']).map_or(url.len(), |at| start + at);
-        Arc::from(&url[..end])
+        match url[start..end].rfind('@') {
+            // It will be refused; nobody needs to see the password in a list.
+            Some(at) => Arc::from(format!("{}{}", &url[..start], &url[start + at + 1..end])),
+            None => Arc::from(&url[..end]),
+        }
     }
 
     /// One request after the other, until the queue is closed.

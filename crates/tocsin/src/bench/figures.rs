@@ -2,6 +2,7 @@
 
 mod accept_batch;
 mod accept_single;
+mod auto_http;
 mod binary_size;
 mod case_stock;
 mod case_stock_paced;
@@ -46,7 +47,7 @@ pub struct Bench {
 }
 
 /// Every figure, in the order in which they are measured.
-pub const ALL: [Bench; 28] = [
+pub const ALL: [Bench; 32] = [
     binary_size::BENCH,
     start_ready::BENCH,
     idle_memory::BENCH,
@@ -70,6 +71,10 @@ pub const ALL: [Bench; 28] = [
     format_jinja::BENCH,
     deliver_smtp::BENCH,
     deliver_http::BENCH,
+    auto_http::ISOLATION,
+    auto_http::FAST,
+    auto_http::SLOW,
+    auto_http::CHANGING,
     deliver_file::BENCH,
     case_stock::BENCH,
     case_stock_paced::BENCH,
