@@ -115,7 +115,7 @@ static RECIPES: LazyLock<[Recipe; 8]> = LazyLock::new(|| {
                 "url": "{with.server}/2010-04-01/Accounts/{with.account}/Messages.json",
                 "username": "{with.account}",
                 "password": "{with.token}",
-                "body": {"form": {"To": "{address}", "From": "{with.from}", "Body": "{text|1600}"}},
+                "body": {"form": {"To": "{address}", "From": "{with.from}", "Body": "{sms|1600}"}},
                 "answers": [
                     {"status": "401", "means": "misconfigured", "reply": "/message"},
                     {"status": "429", "means": "slower", "reply": "/message"},
@@ -141,7 +141,7 @@ static RECIPES: LazyLock<[Recipe; 8]> = LazyLock::new(|| {
                 "url": "{with.server}/sms/json",
                 "body": {"form": {
                     "api_key": "{with.key}", "api_secret": "{with.secret}", "from": "{with.from}", "to": "{address}",
-                    "text": "{text|1600}", "type": "{with.type}", "client-ref": "{message_id|40}",
+                    "text": "{sms|1600}", "type": "{with.type}", "client-ref": "{message_id|40}",
                 }},
                 "answers": [
                     {"status": "2xx", "json": "/messages/0/status", "is": ["0"], "means": "delivered", "reply": "/messages/0/message-id"},

@@ -5,6 +5,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, header};
 use http_body_util::Full;
 use rustls::ClientConfig;
 use tocsin_model::{
+    content::header_objection,
     id::Name,
     receipt::{Disposition, Reason, ReasonKind},
 };
@@ -117,6 +118,13 @@ impl Courier {
         headers.insert(header::HOST, target.authority.clone());
         headers.extend(self.form.headers.iter().map(|(name, value)| (name.clone(), value.clone())));
         self.form.fill_headers(outgoing, &mut headers);
+        for (name, value) in &outgoing.message.content.headers {
+            // What a request cannot hold, templates cannot make; their checker saw to it.
+            let name = HeaderName::try_from(name.as_str()).ok().filter(|_| header_objection(name).is_none());
+            if let Some((name, value)) = name.zip(HeaderValue::from_bytes(value.as_bytes()).ok()) {
+                headers.insert(name, value);
+            }
+        }
         headers.insert(HeaderName::from_static("webhook-id"), id);
         headers.insert(HeaderName::from_static("webhook-timestamp"), HeaderValue::from(seconds));
         if let Some(signature) = signature {

@@ -22,6 +22,7 @@ pub(super) enum Source {
     Address,
     Subject,
     Text,
+    Sms,
     Html,
     Json,
     MessageId,
@@ -59,7 +60,7 @@ pub(super) enum Escape {
     Plain,
 }
 
-const NAMES: &str = "`address`, `subject`, `text`, `html`, `json`, `message_id`, `class`, `application`, `time`, \
+const NAMES: &str = "`address`, `subject`, `text`, `sms`, `html`, `json`, `message_id`, `class`, `application`, `time`, \
                      `timestamp`, `fields` and `fields.<name>`";
 
 impl Template {
@@ -152,6 +153,7 @@ impl Source {
             "address" => Source::Address,
             "subject" => Source::Subject,
             "text" => Source::Text,
+            "sms" => Source::Sms,
             "html" => Source::Html,
             "json" => Source::Json,
             "message_id" => Source::MessageId,
@@ -175,6 +177,10 @@ impl Source {
             Source::Address => Cow::from(&*outgoing.address),
             Source::Subject => part(&content.subject).into(),
             Source::Text => content.text.as_deref().map_or_else(|| part(&content.subject), str::trim_end).into(),
+            Source::Sms => match &content.sms {
+                Some(sms) => sms.trim_end().into(),
+                None => Source::Text.value(outgoing),
+            },
             Source::Html => part(&content.html).into(),
             Source::MessageId => (&*message.message_id).into(),
             Source::Class => message.facts.class.as_str().into(),
@@ -366,7 +372,7 @@ mod tests {
         check(
             "/a/{address}/{fields.place}?q={nothing}",
             Escape::Url,
-            "`nothing` fills no place; these do: `address`, `subject`, `text`, `html`, `json`, `message_id`, `class`, `application`, `time`, `timestamp`, `fields` and `fields.<name>`",
+            "`nothing` fills no place; these do: `address`, `subject`, `text`, `sms`, `html`, `json`, `message_id`, `class`, `application`, `time`, `timestamp`, `fields` and `fields.<name>`",
         );
         check("/a/{address}/{fields.place}", Escape::Url, "/a/%2B43%201%262/Kobe");
         check("{with.sid}-{fields.none}-", Escape::Url, "AC1/ü--");

@@ -19,9 +19,7 @@ use tocsin_matching::{
     shard::{MatchSink, Run, Shard, Subject},
 };
 use tocsin_model::{
-    application::{
-        Application, ContentTemplates, EventClass, NotificationClass, Rule, SubscriptionClass, TemplateEngine,
-    },
+    application::{Application, ContentTemplates, EventClass, NotificationClass, Rule, SubscriptionClass},
     event::{EventBatch, EventPacker},
     field::Row,
     filter::{Dialect, Filter},
@@ -138,7 +136,8 @@ impl World {
             description: None,
             batch_size: BATCH_SIZE,
             expires_after: None,
-            content: ContentTemplates { engine: TemplateEngine::Jinja, templates: BTreeMap::new() },
+            computed: BTreeMap::new(),
+            content: ContentTemplates::default(),
         };
         let rules = self.rules.iter().enumerate().map(|(at, rule)| {
             let with = [("gap", "event.n - sub.n"), ("their", "sub.i")];
@@ -151,7 +150,7 @@ impl World {
             (name(&format!("r{at}")), rule)
         });
         Application {
-            events: [(name("thing"), EventClass { fields: event_fields().clone(), description: None })].into(),
+            events: [(name("thing"), EventClass { fields: event_fields().clone(), ..EventClass::default() })].into(),
             subscriptions: [(name("near"), class(Dialect::ALL.into())), (name("far"), class(Vec::new()))].into(),
             notifications: [(name("told"), notification)].into(),
             rules: rules.collect(),
@@ -409,6 +408,7 @@ fn batch(number: u64, rows: &[Row]) -> EventBatch {
         accepted_at: Timestamp(0),
         sees: None,
         events: packer.finish(),
+        chronicled: Default::default(),
     }
 }
 

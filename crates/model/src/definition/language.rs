@@ -2,6 +2,7 @@
 //! this table, and the JSON Schema is made from it.
 
 use super::shape::{Key, Keys, Shape};
+use crate::chronicle::{CHRONICLES_MAX, KEY_FIELDS_MAX};
 
 const DAY: u64 = 86_400;
 
@@ -20,6 +21,11 @@ pub static APPLICATION: Shape = Shape::Object(&[
     optional("subscriptions", &SUBSCRIPTIONS, "Subscription classes: what subscribers can care about."),
     optional("notifications", &NOTIFICATIONS, "Notification classes: what can be told, and how it reads."),
     optional(
+        "partials",
+        &PARTIALS,
+        "What templates include, extend or import, by name: layouts, fragments, stylesheets.",
+    ),
+    optional(
         "functions",
         &FUNCTIONS,
         "Functions of its own, for rules and filters in every dialect but event patterns.",
@@ -35,6 +41,63 @@ static EVENTS: Shape = Shape::Entries { keys: Keys::Names, of: &EVENT, most: 1_0
 static EVENT: Shape = Shape::Object(&[
     optional("description", &Shape::Text, "What it means."),
     required("fields", &FIELDS, "The fields of an event."),
+    optional(
+        "chronicles",
+        &CHRONICLES,
+        "What is kept of its events, key by key: last value, high and low, counts and sums. Rules see them as `chronicle`.",
+    ),
+    optional(
+        "ordered",
+        &ORDERED,
+        "Ordered mode: what a subscription is told of events of one key leaves in their order, also over retries. In any \
+         order if not given.",
+    ),
+]);
+static ORDERED: Shape = Shape::Object(&[optional(
+    "by",
+    &KEY,
+    "The fields of the event that make the key; all events of the class have one order if not given.",
+)]);
+static CHRONICLES: Shape = Shape::Entries { keys: Keys::Chronicles, of: &CHRONICLE, most: CHRONICLES_MAX };
+static CHRONICLE: Shape = Shape::Object(&[
+    optional("description", &Shape::Text, "What it means."),
+    optional("by", &KEY, "The fields of the event that make the key; one entry for all events if not given."),
+    optional(
+        "of",
+        &Shape::Text,
+        "The value that it follows, in CEL over `event`: a boolean, integer, number, string or timestamp. Without it, it \
+         only counts.",
+    ),
+    optional("when", &Shape::Text, "A predicate over `event`, in CEL: it takes these events only. All if not given."),
+    optional(
+        "time",
+        &Shape::Text,
+        "The event's own time, in CEL over `event`. The time at which it was accepted if not given.",
+    ),
+    optional(
+        "window",
+        &WINDOW,
+        "How far back it reaches: a duration, or the beginning of the hour, day, week or month. For ever if not given.",
+    ),
+    optional("reset", &Shape::Text, "A predicate over `event`, in CEL: with such an event an entry begins anew."),
+    optional(
+        "keys",
+        &Shape::Integer { least: 1, most: 10_000_000 },
+        "Most keys; for one more the key is forgotten whose last event is the longest ago. 100,000 if not given.",
+    ),
+]);
+static KEY: Shape = Shape::Either(&[&Shape::Name, &KEY_FIELDS]);
+static KEY_FIELDS: Shape = Shape::List { of: &Shape::Name, most: KEY_FIELDS_MAX };
+static WINDOW: Shape = Shape::Either(&[&SLIDING, &CALENDAR]);
+static SLIDING: Shape = Shape::Duration { least: 60, most: 366 * DAY };
+static CALENDAR: Shape = Shape::Object(&[
+    required("every", &Shape::Choice(&["hour", "day", "week", "month"]), "What it begins anew with; weeks on Monday."),
+    optional("time_zone", &Shape::Text, "The IANA name of a time zone, such as `Europe/Vienna`; `UTC` if not given."),
+    optional(
+        "starts",
+        &Shape::Text,
+        "The wall-clock time at which its days begin, such as `09:30`; midnight if not given.",
+    ),
 ]);
 
 static SUBSCRIPTIONS: Shape = Shape::Entries { keys: Keys::Names, of: &SUBSCRIPTION, most: 1_000 };
@@ -68,8 +131,14 @@ static NOTIFICATION: Shape = Shape::Object(&[
         "Most notifications of one batch; 2500 if not given.",
     ),
     optional("expires_after", &EXPIRY, "After this time from the match it is not worth sending; never if not given."),
+    optional(
+        "computed",
+        &COMPUTED,
+        "Fields that are computed when it is formatted: each an expression of Jinja over all that templates see.",
+    ),
     required("content", &CONTENT, "How it reads."),
 ]);
+static COMPUTED: Shape = Shape::Entries { keys: Keys::NotificationFields, of: &Shape::Text, most: 64 };
 static EXPIRY: Shape = Shape::Duration { least: 1, most: 3_650 * DAY };
 
 static FIELDS: Shape = Shape::Entries { keys: Keys::Fields, of: &FIELD, most: 256 };
@@ -84,7 +153,11 @@ static LONG_FIELD: Shape = Shape::Object(&[
 static FIELD_TYPE: Shape = Shape::Choice(&["boolean", "integer", "number", "string", "timestamp", "list", "map"]);
 
 static CONTENT: Shape = Shape::Object(&[
-    optional("engine", &Shape::Choice(&["jinja"]), "The language of the templates; `jinja` if not given."),
+    optional(
+        "engine",
+        &Shape::Choice(&["jinja", "xslt"]),
+        "The language of `text`, `html`, `json` and `sms` that name none; `jinja` if not given.",
+    ),
     required(
         "templates",
         &TEMPLATES,
@@ -94,10 +167,27 @@ static CONTENT: Shape = Shape::Object(&[
 static TEMPLATES: Shape = Shape::Entries { keys: Keys::Free, of: &TEMPLATE, most: 500 };
 static TEMPLATE: Shape = Shape::Object(&[
     optional("subject", &PART, "One line."),
-    optional("text", &PART, "Plain text."),
-    optional("html", &PART, "HTML; values are escaped."),
-    optional("json", &PART, "JSON, for machines; values are encoded."),
+    optional("text", &LONG_PART, "Plain text. Made from `html` if there is none."),
+    optional("html", &HTML_PART, "HTML; values are escaped."),
+    optional("json", &LONG_PART, "JSON, for machines; values are encoded."),
+    optional("sms", &LONG_PART, "A text of a few short messages."),
+    optional("headers", &HEADERS, "Headers of the mail or the request, by name; each is one line."),
 ]);
+static HEADERS: Shape = Shape::Entries { keys: Keys::Free, of: &Shape::Text, most: 32 };
+static LONG_PART: Shape = Shape::Either(&[&Shape::Text, &SOURCE_OR_XSLT]);
+static HTML_PART: Shape = Shape::Either(&[&Shape::Text, &SOURCE_OR_ANY]);
+static SOURCE_OR_XSLT: Shape = Shape::Object(&[
+    optional("file", &Shape::Text, "A file beside the definition that holds the text."),
+    optional("jinja", &PART, "A template of Jinja."),
+    optional("xslt", &PART, "A stylesheet of XSLT 1.0."),
+]);
+static SOURCE_OR_ANY: Shape = Shape::Object(&[
+    optional("file", &Shape::Text, "A file beside the definition that holds the text."),
+    optional("jinja", &PART, "A template of Jinja."),
+    optional("mjml", &PART, "A mail in MJML, in which Jinja fills the gaps."),
+    optional("xslt", &PART, "A stylesheet of XSLT 1.0."),
+]);
+static PARTIALS: Shape = Shape::Entries { keys: Keys::Names, of: &HTML_PART, most: 200 };
 static PART: Shape = Shape::Either(&[&Shape::Text, &FILE]);
 static FILE: Shape =
     Shape::Object(&[required("file", &Shape::Text, "A file beside the definition that holds the text.")]);

@@ -4,6 +4,7 @@ mod accept_batch;
 mod accept_single;
 mod auto_http;
 mod binary_size;
+mod case_broadcast;
 mod case_stock;
 mod case_stock_paced;
 mod deliver_file;
@@ -15,6 +16,7 @@ mod import_subscribers;
 mod import_subscriptions;
 mod match_changes;
 mod match_commit;
+mod match_filter;
 mod match_generate;
 mod match_memory;
 mod match_pattern;
@@ -47,7 +49,7 @@ pub struct Bench {
 }
 
 /// Every figure, in the order in which they are measured.
-pub const ALL: [Bench; 32] = [
+pub const ALL: [Bench; 40] = [
     binary_size::BENCH,
     start_ready::BENCH,
     idle_memory::BENCH,
@@ -64,12 +66,19 @@ pub const ALL: [Bench; 32] = [
     match_unmatched::BENCH,
     match_changes::BENCH,
     match_generate::BENCH,
+    match_filter::SHARED,
+    match_filter::TEN_THOUSAND,
     match_pattern::TEN_THOUSAND,
     match_pattern::HUNDRED_THOUSAND,
     match_pattern::MILLION,
     match_commit::BENCH,
     format_jinja::BENCH,
     deliver_smtp::BENCH,
+    deliver_smtp::TWO_SINKS,
+    deliver_smtp::FAST_SINK,
+    deliver_smtp::MANY_10,
+    deliver_smtp::MANY_50,
+    deliver_smtp::POOL_50,
     deliver_http::BENCH,
     auto_http::ISOLATION,
     auto_http::FAST,
@@ -78,6 +87,7 @@ pub const ALL: [Bench; 32] = [
     deliver_file::BENCH,
     case_stock::BENCH,
     case_stock_paced::BENCH,
+    case_broadcast::BENCH,
     restart::BENCH,
     restart::SINGLE,
     restart::TEN_MILLION,

@@ -229,7 +229,7 @@ fn what_a_recipe_wants_is_said() {
     assert_eq!(
         shown(json!({"url": "https://{address}.example/", "body": {"json": {"a": ["{txt}"]}}, "username": "me",
                      "answers": [{"status": "6xx", "json": "status", "is": ["1"]}], "key_file": "/k"})),
-        "o.body.json.a[0]: `txt` fills no place; these do: `address`, `subject`, `text`, `html`, `json`, `message_id`, \
+        "o.body.json.a[0]: `txt` fills no place; these do: `address`, `subject`, `text`, `sms`, `html`, `json`, `message_id`, \
          `class`, `application`, `time`, `timestamp`, `fields` and `fields.<name>`\n\
          o.url: this is not a URL: empty host; such as `https://api.example.org/send/{address}`\n\
          o.password: a user name needs a password; take it from the environment: `${API_PASSWORD}`\n\
