@@ -32,7 +32,11 @@ type Opened = Result<Box<dyn OpenChannel>, Vec<Problem>>;
 
 static PROTOCOLS: [ProtocolDescription; 6] = [
     describe::<smtp::SmtpOptions>("smtp", "mails over persistent, pipelined sessions to a mail server", smtp::open),
-    describe::<http::HttpOptions>("http", "requests with Standard Webhooks signatures to the device's URL", http::open),
+    describe::<http::HttpOptions>(
+        "http",
+        "requests to the device's URL or a service, with Standard Webhooks signatures",
+        http::open,
+    ),
     describe::<file::FileOptions>("file", "records appended to a file, durable before they are answered", file::open),
     describe::<nats::NatsOptions>("nats", "messages that a stream of NATS JetStream keeps", nats::open),
     describe::<mqtt::MqttOptions>("mqtt", "messages to the topics of an MQTT 5 broker", mqtt::open),
@@ -151,7 +155,7 @@ mod tests {
             json!({ "secret": "hunter2", "timeout": "soon", "allow_networks": ["10.0.0.0/99"] }),
             "channels.c.options.timeout: `soon` is not a time from 1ms to 24h, such as `500ms`, `30s`, `5m` or `2h`\n\
              channels.c.options.allow_networks: `10.0.0.0/99` is not a network, such as `10.0.0.0/8`, `fd00::/8` or `127.0.0.1`\n\
-             channels.c.options.secret: a secret starts with `whsec_`; make one with `echo whsec_$(openssl rand -base64 32)` and take it \
+             channels.c.options.secret: a secret starts with `whsec_`, or with `whsk_` for a key pair; make one with `echo whsec_$(openssl rand -base64 32)` and take it \
              from the environment",
         );
         check(

@@ -1,6 +1,5 @@
 //! A message as data, for programs: a JSON object in a line with all that is known of it, or a body with what it says.
 
-use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tocsin_model::{
@@ -73,9 +72,9 @@ struct Payload<'a> {
 }
 
 /// What a message says to a program: the JSON that its template made, or the payload of Standard Webhooks.
-pub(crate) fn body(message: &Message) -> Bytes {
+pub(crate) fn body(message: &Message) -> String {
     if let Some(json) = &message.content.json {
-        return Bytes::copy_from_slice(json.as_bytes());
+        return json.clone();
     }
     let payload = Payload {
         id: &message.message_id,
@@ -83,5 +82,5 @@ pub(crate) fn body(message: &Message) -> Bytes {
         timestamp: message.formatted_at,
         data: &message.facts.fields,
     };
-    serde_json::to_vec(&payload).expect("text, a time and JSON become JSON").into()
+    serde_json::to_string(&payload).expect("text, a time and JSON become JSON")
 }

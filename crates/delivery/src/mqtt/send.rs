@@ -173,7 +173,7 @@ impl Publisher {
         };
         let deadline = Instant::now() + self.options.timeout.0;
         let how = (self.options.quality(), self.options.retain);
-        connection.publish(pending, topic, how, body, properties, deadline).map_err(Unsent::Lost)
+        connection.publish(pending, topic, how, body.into(), properties, deadline).map_err(Unsent::Lost)
     }
 }
 

@@ -129,7 +129,7 @@ impl Publisher {
             .header("Tocsin-Message-Id", message.message_id.as_str())
             .header("Tocsin-Class", message.facts.class.as_str())
             .header("Content-Type", "application/json")
-            .payload(record::body(message));
+            .payload(record::body(message).into());
         pending.sent();
         let patience = self.options.timeout.0;
         let sent = timeout(patience, context.send_publish(subject, publish)).await;
