@@ -428,9 +428,9 @@ pub(crate) struct NotificationBody {
 impl From<operations::Notification> for NotificationBody {
     fn from(notification: operations::Notification) -> Self {
         let recipient = notification.recipient.map(|recipient| {
-            let (device, channel, address) = match recipient.device {
+            let (device, channel, address) = match recipient.device() {
                 Some((name, device)) => {
-                    (Some(name.to_string()), Some(device.channel.to_string()), Some(device.address))
+                    (Some(name.to_string()), Some(device.channel.to_string()), Some(device.address.clone()))
                 }
                 None => (None, None, None),
             };

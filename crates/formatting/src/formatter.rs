@@ -17,7 +17,10 @@ use tocsin_model::{
 
 use crate::{
     filters,
-    scope::{DEVICE, DeviceScope, EventScope, KnownVariables, NOTIFICATION, ROOTS, Root, SUBSCRIBER, Scope, Uses},
+    scope::{
+        DEVICE, DIGEST, DeviceScope, DigestItem, DigestScope, EventScope, KnownVariables, NOTIFICATION, ROOTS, Root,
+        SUBSCRIBER, Scope, Uses,
+    },
 };
 
 /// The longest part, in bytes.
@@ -320,13 +323,20 @@ impl Formatter {
         let sub_fields = variables.subscriptions.first().map_or(&empty, |(_, fields)| fields);
         let uses = template.uses;
         rows.into_iter().find_map(|row| {
+            let id = NotificationId { batch: NotificationBatchId(1), ordinal: 0 };
+            let (rule, fields) = ("rule".parse().expect("`rule` is a name"), row(&variables.fields));
+            let event = EventScope::new(event_fields, &row(event_fields));
+            let (matched_at, accepted_at) = (Timestamp(0), Timestamp(0));
+            let item = DigestItem { id, rule: &rule, matched_at, accepted_at, fields: &fields, event: &event };
+            let items = [item];
             let scope = Scope {
-                id: NotificationId { batch: NotificationBatchId(1), ordinal: 0 },
-                rule: &"rule".parse().expect("`rule` is a name"),
-                matched_at: Timestamp(0),
-                accepted_at: Timestamp(0),
-                fields: &row(&variables.fields),
-                event: &EventScope::new(event_fields, &row(event_fields)),
+                id,
+                rule: &rule,
+                matched_at,
+                accepted_at,
+                fields: &fields,
+                event: &event,
+                digest: variables.digest.then_some(DigestScope { items: &items, count: 2 }),
                 subscriber: &"someone".parse().expect("`someone` is an id"),
                 profile: &Profile::default(),
                 subscription: (sub_fields, &row(sub_fields)),
@@ -483,6 +493,11 @@ fn objection(name: &str, variables: &KnownVariables) -> Option<(String, String)>
         "subscriber" => fixed(&SUBSCRIBER),
         "device" => fixed(&DEVICE),
         "notification" => fixed(&NOTIFICATION),
+        "digest" if variables.digest => fixed(&DIGEST),
+        "digest" => {
+            let hint = "give the class `digest: { by: [...] }`, or leave it out";
+            Some(("but its class is not told in digests".to_owned(), hint.to_owned()))
+        }
         _ => {
             let elsewhere = [("event", &variables.events), ("sub", &variables.subscriptions)]
                 .into_iter()

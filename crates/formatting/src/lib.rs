@@ -11,6 +11,7 @@
 //! | `subscriber` | `id`, `locale`, `time_zone`, and `attributes.<name>`, none where a subscriber has no such attribute |
 //! | `device` | `name`, `channel`, `address` |
 //! | `notification` | `id`, `rule`, `matched_at`, `accepted_at` |
+//! | `digest` | of a class with a digest: `items`, each with the fields, `event` and `notification` of one that is told, in order; `count`, how many there are; `more`, how many of them are not among the items |
 //! | `value\|number(digits)` | a number as the reader writes it: `1.234,5` |
 //! | `value\|date(form)`, `value\|time(form)` | an instant in the reader's zone and language; a form may be a pattern of strftime |
 //!
@@ -34,4 +35,4 @@ mod language; // how a language writes numbers and dates
 mod tests;
 
 pub use formatter::{FormatError, Formatter, OUTPUT_BYTES_MAX, Part};
-pub use scope::{DeviceScope, EventScope, KnownVariables, Scope};
+pub use scope::{DeviceScope, DigestItem, DigestScope, EventScope, KnownVariables, Scope};

@@ -93,6 +93,7 @@ impl Sample {
             profile: &self.profile,
             subscription: (&self.subscription.0, &self.subscription.1),
             device: DeviceScope { name: "home", channel: "email", address: "alice@example.org" },
+            digest: None,
         }
     }
 }

@@ -84,6 +84,7 @@ fn application(rules: &[(String, &str)]) -> Application {
         description: None,
         batch_size: 7,
         expires_after: None,
+        conduct: Default::default(),
         content: ContentTemplates { engine: TemplateEngine::Jinja, templates: BTreeMap::new() },
     };
     let rules = rules.iter().enumerate().map(|(at, (when, class))| {

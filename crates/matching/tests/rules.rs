@@ -69,6 +69,7 @@ fn application(when: &str, with: &[(&str, &str)]) -> Application {
                 description: None,
                 batch_size: 2,
                 expires_after: None,
+                conduct: Default::default(),
                 content: ContentTemplates { engine: TemplateEngine::Jinja, templates: BTreeMap::new() },
             },
         )]

@@ -61,6 +61,7 @@ fn application(rules: Vec<Rule>) -> Application {
         description: None,
         batch_size: 7,
         expires_after: None,
+        conduct: Default::default(),
         content: ContentTemplates { engine: TemplateEngine::Jinja, templates: BTreeMap::new() },
     };
     Application {

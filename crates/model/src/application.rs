@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use serde::Serialize;
 
 use crate::{
+    conduct::Conduct,
     field::{Field, FieldType, Fields},
     filter::Dialect,
     id::Name,
@@ -88,6 +89,9 @@ pub struct NotificationClass {
     pub batch_size: u32,
     /// After this time from the match they are not worth sending.
     pub expires_after: Option<Duration>,
+    /// How they are told.
+    #[serde(flatten)]
+    pub conduct: Conduct,
     /// Templates, by their place in the fallback order.
     pub content: ContentTemplates,
 }

@@ -4,7 +4,6 @@
 //! at a time than the bound. What becomes of each notification is reported to the channel's recorder.
 
 use std::{
-    collections::{BTreeMap, HashMap},
     panic::AssertUnwindSafe,
     sync::{
         Arc,
@@ -14,24 +13,13 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use tocsin_delivery::{Answer, Facts, Outgoing, Ticket};
-use tocsin_formatting::{DeviceScope, EventScope, Scope};
-use tocsin_matching::notify::NotifyFields;
+use tocsin_delivery::{Answer, Outgoing, Ticket};
 use tocsin_model::{
-    content::Content,
-    event::EventBatch,
-    field::Row,
-    id::{EventBatchId, EventId, Name, NotificationBatchId, NotificationId, SubscriptionId},
-    notification::Notifications,
+    id::{Name, NotificationBatchId, SubscriptionId},
     receipt::{Outcome, Reason, ReasonKind},
-    subscriber::Device,
     time::Timestamp,
 };
-use tocsin_store::{
-    error::StoreError,
-    journal::{StoredNotificationBatch, WorkItem},
-    records::Recipient,
-};
+use tocsin_store::{error::StoreError, journal::WorkItem, records::Recipient};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     task::JoinSet,
@@ -40,9 +28,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Flow,
-    compile::Compiled,
+    decide::{Decision, Unsent, decide},
+    digest::{Group, Groups, group_key},
+    load_work::{Loaded, Unreadable},
     options::PipelineOptions,
     record_receipts::Report,
+    render::{Member, render},
     running::{Open, Running},
 };
 
@@ -223,45 +214,159 @@ impl Worker {
         Ok(())
     }
 
-    /// Formats and hands over one notification after the other, until all are, or `stop`, or the records fail.
+    /// Decides, formats and hands over one notification after the other, until all are, or `stop`, or the records fail.
+    /// Those that are told together wait until all are looked at.
     async fn feed(&self, key: u64, loaded: &Loaded, due_at: Timestamp, stop: &CancellationToken) -> Fed {
-        let mut fed = 0;
-        for chunk in loaded.ordinals.chunks(RECIPIENTS) {
+        let mut groups = Groups::new();
+        let mut fed = Fed { fed: 0, left: Vec::new(), due_at };
+        for (at, chunk) in loaded.ordinals.chunks(RECIPIENTS).enumerate() {
+            let rest = &loaded.ordinals[at * RECIPIENTS..];
+            if at > 0 && stop.is_cancelled() {
+                return fed.but(rest).and_groups(groups.into_groups());
+            }
             let recipients = match self.recipients(loaded, chunk).await {
                 Ok(recipients) => recipients,
                 Err(error) => {
                     tracing::error!(%error, channel = %self.channel, "recipients cannot be read yet");
-                    let due_at = self.flow.clock.now() + REST_AFTER_FAILURE;
-                    return Fed { fed, left: loaded.ordinals[fed..].to_vec(), due_at };
+                    fed.due_at = self.flow.clock.now() + REST_AFTER_FAILURE;
+                    return fed.but(rest).and_groups(groups.into_groups());
                 }
             };
-            let mut ready: Vec<(Arc<Open>, Vec<Outgoing>)> = Vec::new();
-            for (ordinal, recipient) in chunk.iter().zip(recipients) {
+            let mut ready = Ready::default();
+            for (ordinal, recipient) in chunk.iter().copied().zip(recipients) {
                 let now = self.flow.clock.now();
-                let prepared = recipient.and_then(|recipient| self.prepare(key, loaded, *ordinal, recipient, now));
-                match prepared {
-                    Ok((channel, outgoing)) => match ready.iter_mut().find(|(open, _)| Arc::ptr_eq(open, &channel)) {
-                        Some((_, waiting)) => waiting.push(outgoing),
-                        None => ready.push((channel, vec![outgoing])),
-                    },
-                    Err(Unsent { outcome, reason }) => {
-                        let report = Report::Unsent { key, ordinal: *ordinal, at: now, outcome, reason };
-                        if self.reports.send(report).await.is_err() {
-                            return Fed { fed, left: Vec::new(), due_at };
-                        }
+                let taken = recipient.and_then(|recipient| {
+                    self.take(loaded, ordinal, recipient, Ticket { key, ordinal }, now, &mut groups)
+                });
+                let report = match taken {
+                    Ok(Taken::Gathered) => continue,
+                    Ok(Taken::Ready(channel, outgoing)) => {
+                        fed.fed += 1;
+                        ready.push(channel, *outgoing);
+                        continue;
                     }
+                    Ok(Taken::Later(due_at)) => Report::Snoozed { key, ordinal, due_at },
+                    Err(Unsent { outcome, reason }) => Report::Unsent { key, ordinal, at: now, outcome, reason },
+                };
+                fed.fed += 1;
+                if self.reports.send(report).await.is_err() {
+                    return fed;
                 }
-                fed += 1;
             }
-            for (channel, outgoing) in ready {
-                channel.send_all(outgoing, &self.answers).await;
-            }
-            if stop.is_cancelled() {
-                return Fed { fed, left: loaded.ordinals[fed..].to_vec(), due_at };
-            }
+            ready.send(&self.answers).await;
             tokio::task::yield_now().await;
         }
-        Fed { fed, left: Vec::new(), due_at }
+        self.feed_digests(key, loaded, groups.into_groups(), fed, stop).await
+    }
+
+    /// What becomes of one notification.
+    fn take(
+        &self,
+        loaded: &Loaded,
+        ordinal: u32,
+        recipient: Option<Recipient>,
+        ticket: Ticket,
+        now: Timestamp,
+        groups: &mut Groups<u32>,
+    ) -> Result<Taken, Unsent> {
+        let device = match decide(loaded, recipient.as_ref(), now) {
+            Decision::Send(device) => device,
+            Decision::Later(time) => return Ok(Taken::Later(time)),
+            Decision::Unsent(unsent) => return Err(unsent),
+        };
+        let recipient = recipient.expect("nothing is sent without one");
+        let channel = self.open(&recipient, &device)?;
+        if let Some(digest) = loaded.class().and_then(|class| class.conduct.digest.as_ref()) {
+            groups.add(group_key(loaded, digest, ordinal, &recipient, &device)?, device, ordinal);
+            return Ok(Taken::Gathered);
+        }
+        let outgoing = render(&self.flow, &[Member { loaded, ordinal }], &recipient, &device, now, ticket)?;
+        Ok(Taken::Ready(channel, Box::new(outgoing)))
+    }
+
+    /// The channel of a device.
+    fn open(&self, recipient: &Recipient, device: &Name) -> Result<Arc<Open>, Unsent> {
+        let channel = recipient.devices.get(device).map(|device| &device.channel);
+        let open = channel.and_then(|channel| self.running.channel(channel));
+        open.ok_or_else(|| {
+            let text = match channel {
+                Some(channel) => format!("the application has no channel `{channel}`"),
+                None => format!("the device `{device}` is gone"),
+            };
+            Unsent::suspended(ReasonKind::Unreachable, text)
+        })
+    }
+
+    /// Formats digests and hands them over, each for all its notifications.
+    async fn feed_digests(
+        &self,
+        key: u64,
+        loaded: &Loaded,
+        mut groups: Vec<Group<u32>>,
+        mut fed: Fed,
+        stop: &CancellationToken,
+    ) -> Fed {
+        for group in &mut groups {
+            // Must stay a stable sort: a digest tells events in the order they were accepted.
+            group.members.sort_by_key(|ordinal| loaded.event_of[*ordinal as usize]);
+        }
+        while !groups.is_empty() {
+            if stop.is_cancelled() {
+                return fed.and_groups(groups);
+            }
+            let heads: Vec<u32> = groups.iter().take(RECIPIENTS).map(|group| group.members[0]).collect();
+            let recipients = match self.recipients(loaded, &heads).await {
+                Ok(recipients) => recipients,
+                Err(error) => {
+                    tracing::error!(%error, channel = %self.channel, "recipients cannot be read yet");
+                    fed.due_at = self.flow.clock.now() + REST_AFTER_FAILURE;
+                    return fed.and_groups(groups);
+                }
+            };
+            let mut ready = Ready::default();
+            for (recipient, group) in recipients.into_iter().zip(groups.drain(..heads.len())) {
+                let now = self.flow.clock.now();
+                let Group { device, members } = group;
+                fed.fed += members.len();
+                let joined = next_key();
+                let rendered = recipient.and_then(|recipient| {
+                    let recipient = recipient.ok_or_else(|| {
+                        Unsent::closed(Outcome::Refused, ReasonKind::Unreachable, "the subscription is gone")
+                    })?;
+                    let channel = self.open(&recipient, &device)?;
+                    let told: Vec<_> = members.iter().map(|ordinal| Member { loaded, ordinal: *ordinal }).collect();
+                    let ticket = Ticket { key: joined, ordinal: 0 };
+                    Ok((channel, render(&self.flow, &told, &recipient, &device, now, ticket)?))
+                });
+                let sent = match rendered {
+                    Ok((channel, outgoing)) => {
+                        metrics::counter!("deliver_digests_total").increment(1);
+                        ready.push(channel, outgoing);
+                        let members = members.into_iter().map(|ordinal| Ticket { key, ordinal }).collect();
+                        self.reports.send(Report::Joined { key: joined, members }).await.is_ok()
+                    }
+                    Err(unsent) => self.report_unsent(key, &members, &unsent, now).await,
+                };
+                if !sent {
+                    return fed;
+                }
+            }
+            ready.send(&self.answers).await;
+            tokio::task::yield_now().await;
+        }
+        fed
+    }
+
+    /// Gives whether anybody still listens.
+    async fn report_unsent(&self, key: u64, ordinals: &[u32], unsent: &Unsent, at: Timestamp) -> bool {
+        let Unsent { outcome, reason } = unsent;
+        for ordinal in ordinals {
+            let report = Report::Unsent { key, ordinal: *ordinal, at, outcome: *outcome, reason: reason.clone() };
+            if self.reports.send(report).await.is_err() {
+                return false;
+            }
+        }
+        true
     }
 
     /// The recipients of some notifications. If one of them is damaged, only it is suspended.
@@ -290,133 +395,34 @@ impl Worker {
         }
         Ok(apart)
     }
+}
 
-    /// Makes what leaves: the channel of the recipient's device, and the message.
-    fn prepare(
-        &self,
-        key: u64,
-        loaded: &Loaded,
-        ordinal: u32,
-        recipient: Option<Recipient>,
-        now: Timestamp,
-    ) -> Result<(Arc<Open>, Outgoing), Unsent> {
-        let head = &loaded.batch.head;
-        if head.expires_at.is_some_and(|end| end <= now) {
-            return Err(Unsent::closed(Outcome::Expired, ReasonKind::Expired, "its time was over before it was sent"));
+/// What becomes of a notification for now.
+enum Taken {
+    /// It leaves by this channel.
+    Ready(Arc<Open>, Box<Outgoing>),
+    /// It is told together with others.
+    Gathered,
+    /// It waits until then.
+    Later(Timestamp),
+}
+
+/// Messages by the channel that takes them.
+#[derive(Default)]
+struct Ready(Vec<(Arc<Open>, Vec<Outgoing>)>);
+
+impl Ready {
+    fn push(&mut self, channel: Arc<Open>, outgoing: Outgoing) {
+        match self.0.iter_mut().find(|(open, _)| Arc::ptr_eq(open, &channel)) {
+            Some((_, waiting)) => waiting.push(outgoing),
+            None => self.0.push((channel, vec![outgoing])),
         }
-        let Some(recipient) = recipient else {
-            return Err(Unsent::closed(Outcome::Refused, ReasonKind::Unreachable, "the subscription is gone"));
-        };
-        if !recipient.profile.enabled || !recipient.subscription.enabled {
-            return Err(Unsent::closed(Outcome::Refused, ReasonKind::Unreachable, "the subscription was switched off"));
-        }
-        let Some((device_name, device)) = &recipient.device else {
-            return Err(Unsent::suspended(ReasonKind::Unreachable, "the subscriber has no active device"));
-        };
-        let channel = self.running.channel(&device.channel).ok_or_else(|| {
-            let text = format!("the application has no channel `{}`", device.channel);
-            Unsent::suspended(ReasonKind::Unreachable, text)
-        })?;
-        let event = loaded.events.get(&loaded.event_of[ordinal as usize]).ok_or_else(|| {
-            Unsent::suspended(ReasonKind::Internal, "the event is gone, so its notification cannot be formatted")
-        })?;
-        let id = NotificationId { batch: loaded.batch.id, ordinal };
-        let formatted =
-            std::panic::catch_unwind(AssertUnwindSafe(|| format(loaded, event, id, &recipient, device_name, device)));
-        let (content, fields) = match formatted {
-            Ok(Ok(formatted)) => formatted,
-            Ok(Err(reason)) => return Err(Unsent { outcome: Outcome::Suspended, reason }),
-            Err(_) => {
-                metrics::counter!("format_panics_total").increment(1);
-                return Err(Unsent::suspended(ReasonKind::Internal, "formatting it made the formatter panic"));
-            }
-        };
-        let outgoing = Outgoing {
-            id,
-            message_id: format!("{id}.{}", self.flow.records.installation()),
-            address: device.address.clone(),
-            content,
-            facts: Facts {
-                application: head.application.clone(),
-                class: head.class.clone(),
-                event: Some(loaded.event_of[ordinal as usize]),
-                fields: Arc::new(fields),
-            },
-            formatted_at: now,
-            expires_at: head.expires_at,
-            ticket: Ticket { key, ordinal },
-        };
-        Ok((channel, outgoing))
-    }
-}
-
-/// What a notification says, and its fields for machines.
-type Formatted = (Content, serde_json::Map<String, serde_json::Value>);
-
-/// Computes the fields of a notification and renders its templates.
-fn format(
-    loaded: &Loaded,
-    event: &LoadedEvent,
-    id: NotificationId,
-    recipient: &Recipient,
-    device_name: &Name,
-    device: &Device,
-) -> Result<Formatted, Reason> {
-    let (compiled, head) = (&loaded.compiled, &loaded.batch.head);
-    let gone = |what: &str, name: &Name| {
-        Reason::new(ReasonKind::Internal, format!("version {} has no {what} `{name}`", head.version))
-    };
-    let notify = compiled.notify.get(&head.rule).ok_or_else(|| gone("rule", &head.rule))?;
-    let formatter = compiled.formatters.get(&head.class).ok_or_else(|| gone("notification class", &head.class))?;
-    let captured = &loaded.notifications().captured;
-    let fields = notify
-        .row(&event.row, |name| {
-            let (_, column) = captured.iter().find(|(field, _)| field == name)?;
-            column.value(id.ordinal as usize)
-        })
-        .map_err(|missing| Reason::new(ReasonKind::Format, missing.to_string()))?;
-    let subscription = &recipient.subscription;
-    let class = compiled.application.subscriptions.get(&subscription.class);
-    let class_fields = class.map(|class| class.fields.clone()).unwrap_or_default();
-    let parameters = class_fields
-        .row_from_stored(&subscription.values)
-        .map_err(|damaged| Reason::new(ReasonKind::Internal, format!("{}: {damaged}", subscription.id)))?;
-    let scope = Scope {
-        id,
-        rule: &head.rule,
-        matched_at: head.matched_at,
-        accepted_at: event.accepted_at,
-        fields: &fields,
-        event: &event.scope,
-        subscriber: &subscription.subscriber,
-        profile: &recipient.profile,
-        subscription: (&class_fields, &parameters),
-        device: DeviceScope { name: device_name.as_str(), channel: device.channel.as_str(), address: &device.address },
-    };
-    let locale = recipient.profile.locale.as_deref();
-    let content = formatter.format(locale, device.channel.as_str(), &scope).map_err(|error| error.reason())?;
-    Ok((content, facts(notify, fields)))
-}
-
-/// The fields as a JSON object, without those that are null.
-fn facts(notify: &NotifyFields, row: Row) -> serde_json::Map<String, serde_json::Value> {
-    let named = notify.fields().iter().zip(row).filter(|(_, value)| !value.is_null());
-    named.map(|(field, value)| (field.name.to_string(), value.into())).collect()
-}
-
-/// Why a notification was not even sent.
-struct Unsent {
-    outcome: Outcome,
-    reason: Reason,
-}
-
-impl Unsent {
-    fn closed(outcome: Outcome, kind: ReasonKind, text: &str) -> Self {
-        Unsent { outcome, reason: Reason::new(kind, text) }
     }
 
-    fn suspended(kind: ReasonKind, text: impl Into<String>) -> Self {
-        Unsent { outcome: Outcome::Suspended, reason: Reason::new(kind, text) }
+    async fn send(self, answers: &mpsc::Sender<Answer>) {
+        for (channel, outgoing) in self.0 {
+            channel.send_all(outgoing, answers).await;
+        }
     }
 }
 
@@ -430,6 +436,18 @@ struct Fed {
     fed: usize,
     left: Vec<u32>,
     due_at: Timestamp,
+}
+
+impl Fed {
+    fn but(mut self, left: &[u32]) -> Fed {
+        self.left.extend_from_slice(left);
+        self
+    }
+
+    fn and_groups(mut self, groups: Vec<Group<u32>>) -> Fed {
+        self.left.extend(groups.into_iter().flat_map(|group| group.members));
+        self
+    }
 }
 
 /// How much of a channel is worked on at the same time.
@@ -465,122 +483,4 @@ impl Bounds {
 fn next_key() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
-/// An event as formatting wants it.
-struct LoadedEvent {
-    row: Row,
-    scope: EventScope,
-    accepted_at: Timestamp,
-}
-
-/// A work item with everything that its delivery reads.
-struct Loaded {
-    batch: StoredNotificationBatch,
-    compiled: Arc<Compiled>,
-    ordinals: Vec<u32>,
-    event_of: Vec<EventId>,
-    accepted: Vec<Timestamp>,
-    events: HashMap<EventId, LoadedEvent>,
-}
-
-/// Why an item cannot be delivered.
-enum Unreadable {
-    /// The store fails.
-    ForNow(StoreError),
-    /// What was stored is no use.
-    ForGood(String),
-}
-
-impl From<StoreError> for Unreadable {
-    fn from(error: StoreError) -> Self {
-        match error {
-            StoreError::Damaged(_) | StoreError::Missing(_) => Unreadable::ForGood(error.to_string()),
-            error => Unreadable::ForNow(error),
-        }
-    }
-}
-
-impl Loaded {
-    async fn read(flow: &Flow, item: &WorkItem) -> Result<Loaded, Unreadable> {
-        let batch = flow
-            .journal
-            .notification_batch(item.batch)
-            .await?
-            .ok_or_else(|| Unreadable::ForGood(format!("batch {} is gone", item.batch)))?;
-        let head = &batch.head;
-        let compiled = flow.versions.get(&head.application, head.version).await?.ok_or_else(|| {
-            let (version, application) = (head.version, &head.application);
-            Unreadable::ForGood(format!("version {version} of `{application}` cannot be compiled; see `tocsin check`"))
-        })?;
-        let event_of: Vec<EventId> = batch.notifications.event_of_each().collect();
-        let ordinals: Vec<u32> = match &item.ordinals {
-            Some(ordinals) => ordinals.clone(),
-            None => (0..batch.notifications.count() as u32).collect(),
-        };
-        let mut wanted: BTreeMap<EventBatchId, Vec<u32>> = BTreeMap::new();
-        for ordinal in &ordinals {
-            let event =
-                event_of.get(*ordinal as usize).ok_or_else(|| StoreError::Damaged(format!("{}", item.claim.id)))?;
-            let ordinals = wanted.entry(event.batch).or_default();
-            if ordinals.last() != Some(&event.ordinal) {
-                ordinals.push(event.ordinal);
-            }
-        }
-        let mut events = HashMap::new();
-        for (id, ordinals) in wanted {
-            // Of events that are gone or damaged, each notification is suspended by itself.
-            match flow.journal.event_batch(id).await {
-                Ok(Some((batch, _))) => {
-                    read_events(flow, &compiled, &head.rule, &batch, ordinals, &mut events).await?;
-                }
-                Ok(None) => {}
-                Err(StoreError::Damaged(what)) => tracing::error!(batch = %id, what, "an event batch cannot be read"),
-                Err(error) => return Err(error.into()),
-            }
-        }
-        let accepted = event_of
-            .iter()
-            .map(|event| events.get(event).map_or(head.accepted_at, |event| event.accepted_at))
-            .collect();
-        Ok(Loaded { compiled, ordinals, event_of, accepted, events, batch })
-    }
-
-    fn notifications(&self) -> &Notifications {
-        &self.batch.notifications
-    }
-}
-
-/// Unpacks some events of a batch, in one pass.
-async fn read_events(
-    flow: &Flow,
-    compiled: &Compiled,
-    rule: &Name,
-    batch: &EventBatch,
-    mut ordinals: Vec<u32>,
-    events: &mut HashMap<EventId, LoadedEvent>,
-) -> Result<(), StoreError> {
-    let packed_by = flow.versions.get(&batch.application, batch.version).await?;
-    let packed = packed_by.as_ref().and_then(|compiled| compiled.event_class(&batch.class));
-    // The rule that fired may know a later version of the class than the one that packed the event.
-    let (Some(packed), Some(class), Some(notify)) =
-        (packed, compiled.event_class(&batch.class), compiled.notify.get(rule))
-    else {
-        return Ok(());
-    };
-    ordinals.sort_unstable();
-    ordinals.dedup();
-    let mut wanted = ordinals.into_iter().peekable();
-    for (ordinal, bytes) in batch.events.rows().enumerate() {
-        if wanted.peek() != Some(&(ordinal as u32)) {
-            continue;
-        }
-        wanted.next();
-        let row = tocsin_model::field::unpack_row(&packed.fields, bytes?)?;
-        let row = notify.event_row(row, &packed.fields);
-        let scope = EventScope::new(&class.fields, &row);
-        let id = EventId { batch: batch.id, ordinal: ordinal as u32 };
-        events.insert(id, LoadedEvent { row, scope, accepted_at: batch.accepted_at });
-    }
-    Ok(())
 }

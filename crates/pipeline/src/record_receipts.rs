@@ -5,9 +5,13 @@
 //! One recorder per channel gathers what its work items report and commits it together. What it has not yet committed
 //! when the process dies is sent again, under the same id.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
-use tocsin_delivery::Answer;
+use tocsin_delivery::{Answer, Ticket};
 use tocsin_model::{
     application::RetrySchedule,
     id::Name,
@@ -37,10 +41,22 @@ pub(crate) enum Report {
     Read { key: u64, accepted: Vec<Timestamp> },
     /// One that was not even sent: its attempt, and why.
     Unsent { key: u64, ordinal: u32, at: Timestamp, outcome: Outcome, reason: Reason },
+    /// One that waits until this time before anything is tried.
+    Snoozed { key: u64, ordinal: u32, due_at: Timestamp },
+    /// Several that leave as one message: its answer comes under this key and is theirs.
+    Joined { key: u64, members: Vec<Ticket> },
     /// Nothing more will be sent. `left` are those that were not tried, to be tried from `due_at` on.
     Fed { key: u64, fed: usize, left: Vec<u32>, due_at: Timestamp, permit: OwnedSemaphorePermit },
     /// It goes back to the journal, by its release or with its lease. What is known of it is recorded all the same.
     GivenBack { key: u64 },
+}
+
+/// What is in flight.
+#[derive(Default)]
+struct Flight {
+    items: BTreeMap<u64, InFlight>,
+    /// The notifications of messages that stand for several.
+    joined: HashMap<u64, Vec<Ticket>>,
 }
 
 /// A work item in flight.
@@ -53,6 +69,8 @@ struct InFlight {
     fed: Option<(usize, Vec<u32>, Timestamp)>,
     /// Returned by their channel as they were.
     untried: Vec<u32>,
+    /// Not tried yet because they wait for their time.
+    snoozed: BTreeMap<Timestamp, Vec<u32>>,
     given_back: bool,
     permit: Option<OwnedSemaphorePermit>,
     /// Attempts not yet committed.
@@ -81,7 +99,7 @@ pub(crate) struct Recorder {
 impl Recorder {
     /// Records until every sender of reports and answers is gone and all is committed.
     pub async fn run(mut self) {
-        let mut in_flight: BTreeMap<u64, InFlight> = BTreeMap::new();
+        let mut flight = Flight::default();
         let mut unrecorded = 0;
         let mut flush_at: Option<Instant> = None;
         let mut extend_at = Instant::now() + self.lease / 3;
@@ -91,7 +109,7 @@ impl Recorder {
             tokio::select! {
                 biased;
                 report = self.reports.recv(), if reports_open => match report {
-                    Some(report) => unrecorded += self.take_report(&mut in_flight, report),
+                    Some(report) => unrecorded += self.take_report(&mut flight, report),
                     None => reports_open = false,
                 },
                 answer = self.answers.recv(), if answers_open => match answer {
@@ -99,9 +117,9 @@ impl Recorder {
                         // A message is handed over after its item was reported, but while this task looked from one
                         // queue to the other both may have come.
                         while let Ok(report) = self.reports.try_recv() {
-                            unrecorded += self.take_report(&mut in_flight, report);
+                            unrecorded += self.take_report(&mut flight, report);
                         }
-                        unrecorded += self.take_answer(&mut in_flight, answer);
+                        unrecorded += self.take_answer(&mut flight, answer);
                     }
                     None => answers_open = false,
                 },
@@ -112,19 +130,19 @@ impl Recorder {
                 flush_at = Some(now + self.flow.options.receipts_delay());
             }
             if unrecorded >= self.flow.options.receipts_chunk || flush_at.is_some_and(|at| at <= now) {
-                self.commit(&mut in_flight).await;
+                self.commit(&mut flight.items).await;
                 (unrecorded, flush_at) = (0, None);
             }
             if extend_at <= now {
-                self.extend(&in_flight).await;
+                self.extend(&flight.items).await;
                 extend_at = Instant::now() + self.lease / 3;
             }
         }
-        self.commit(&mut in_flight).await;
+        self.commit(&mut flight.items).await;
     }
 
     /// Gives the number of things that are now to be recorded.
-    fn take_report(&self, in_flight: &mut BTreeMap<u64, InFlight>, report: Report) -> usize {
+    fn take_report(&self, Flight { items: in_flight, joined }: &mut Flight, report: Report) -> usize {
         match report {
             Report::Begun { key, item } => {
                 let begun = InFlight {
@@ -133,6 +151,7 @@ impl Recorder {
                     answered: 0,
                     fed: None,
                     untried: Vec::new(),
+                    snoozed: BTreeMap::new(),
                     given_back: false,
                     permit: None,
                     attempts: Vec::new(),
@@ -167,6 +186,17 @@ impl Recorder {
                 });
                 1
             }
+            Report::Snoozed { key, ordinal, due_at } => {
+                let Some(entry) = in_flight.get_mut(&key) else { return 0 };
+                metrics::counter!("deliver_snoozed_total").increment(1);
+                entry.answered += 1;
+                entry.snoozed.entry(due_at).or_default().push(ordinal);
+                1
+            }
+            Report::Joined { key, members } => {
+                joined.insert(key, members);
+                0
+            }
             Report::Fed { key, fed, left, due_at, permit } => {
                 let Some(entry) = in_flight.get_mut(&key) else { return 0 };
                 entry.fed = Some((fed, left, due_at));
@@ -185,11 +215,24 @@ impl Recorder {
         }
     }
 
-    fn take_answer(&self, in_flight: &mut BTreeMap<u64, InFlight>, answer: Answer) -> usize {
-        let ordinal = answer.ticket.ordinal;
-        let Some(entry) = in_flight.get_mut(&answer.ticket.key) else {
-            return 0;
+    fn take_answer(&self, Flight { items, joined }: &mut Flight, answer: Answer) -> usize {
+        // Drawn once, so that those who were told together are told together again.
+        let luck = match answer.disposition {
+            Disposition::Deferred { .. } => self.flow.luck(),
+            _ => 0.0,
         };
+        match joined.remove(&answer.ticket.key) {
+            None => self.take_one(items, answer, luck),
+            Some(members) => {
+                members.into_iter().map(|ticket| self.take_one(items, Answer { ticket, ..answer.clone() }, luck)).sum()
+            }
+        }
+    }
+
+    /// Takes an answer for one notification.
+    fn take_one(&self, items: &mut BTreeMap<u64, InFlight>, answer: Answer, luck: f64) -> usize {
+        let Ticket { key, ordinal } = answer.ticket;
+        let Some(entry) = items.get_mut(&key) else { return 0 };
         entry.answered += 1;
         let number = entry.item.attempts + 1;
         let (outcome, reply) = match answer.disposition {
@@ -207,7 +250,7 @@ impl Recorder {
                 return 1;
             }
             Disposition::Deferred { reason, retry_after } => {
-                match self.retry.delay_after(number, retry_after, self.flow.luck()) {
+                match self.retry.delay_after(number, retry_after, luck) {
                     Some(delay) => {
                         // Whole seconds, so that those of one item that fail together are tried again together.
                         let due = (answer.answered_at + delay).0.div_euclid(1_000_000) * 1_000_000;
@@ -332,6 +375,8 @@ impl Recorder {
                 if !entry.untried.is_empty() {
                     step.retries.push(retry(&entry.untried, item.attempts, item.due_at));
                 }
+                // Only now: whoever takes the item over if this worker dies decides anew.
+                step.retries.extend(entry.snoozed.iter().map(|(due, ordinals)| retry(ordinals, item.attempts, *due)));
             }
             // A retry or suspension goes with the attempt that caused it: a crash now must not lose it.
             _ => step.held.push(item.claim),

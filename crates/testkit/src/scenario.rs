@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! 08:00 subscriber alice email=alice@example.org [locale=de] [zone=Europe/Vienna] [@region=Vienna]
+//! 08:00 alice prefers {"quiet_hours": ["22:00-07:00"]}
 //! 08:00 segment local (region=Vienna)
 //! 08:00 subscribe alice nearby {"magnitude": 5}
 //! 08:00 subscribe alice nearby {"magnitude": 5} at DTSTART:20260301T080000|RRULE:FREQ=DAILY
@@ -234,6 +235,7 @@ impl Scenario {
             ["end"] => self.resolve(Resolution::End).await,
             ["report"] => self.report(),
             ["damage", what] => self.damage(what).await,
+            [id, "prefers", ..] => self.put_preferences(id, what.splitn(3, ' ').nth(2).unwrap_or("{}")).await,
             [channel, "is", "down"] => self.ends.lock().set_down(channel, true),
             [channel, "is", "up"] => self.ends.lock().set_down(channel, false),
             [address, "waits"] => self.ends.lock().set(address, Manner::Waits),
@@ -268,7 +270,14 @@ impl Scenario {
                 }
             }
         }
-        let new = NewSubscriber { id: subscriber(id), profile, devices: Some(devices) };
+        let new = NewSubscriber { id: subscriber(id), profile, devices: Some(devices), preferences: None };
+        self.records.put_subscriber(new, Expect::Any, self.clock.now()).await.expect("it can be stored");
+    }
+
+    async fn put_preferences(&self, id: &str, preferences: &str) {
+        let found = self.records.subscriber(&subscriber(id)).await.expect("records answer").expect("a subscriber");
+        let preferences = Some(serde_json::from_str(preferences).expect("preferences"));
+        let new = NewSubscriber { id: found.id, profile: found.profile, devices: None, preferences };
         self.records.put_subscriber(new, Expect::Any, self.clock.now()).await.expect("it can be stored");
     }
 
@@ -279,7 +288,12 @@ impl Scenario {
 
     async fn put_enabled(&self, id: &str, enabled: bool) {
         let found = self.records.subscriber(&subscriber(id)).await.expect("records answer").expect("a subscriber");
-        let new = NewSubscriber { id: found.id, profile: Profile { enabled, ..found.profile }, devices: None };
+        let new = NewSubscriber {
+            id: found.id,
+            profile: Profile { enabled, ..found.profile },
+            devices: None,
+            preferences: None,
+        };
         self.records.put_subscriber(new, Expect::Any, self.clock.now()).await.expect("it can be stored");
     }
 

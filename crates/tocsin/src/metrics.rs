@@ -65,6 +65,8 @@ pub const STEPS: &[Metric] = &[
         "outcome",
         "Notifications that were not sent: expired, or suspended before an attempt.",
     ),
+    counter("deliver_snoozed_total", "", "Notifications that wait for the end of quiet hours or for their send hours."),
+    counter("deliver_digests_total", "", "Messages that were made of all notifications of a digest."),
     counter("deliver_leases_lost_total", "", "Work items that were taken from a worker that was too slow."),
     counter("deliver_panics_total", "", "Work items whose worker broke; another takes them."),
     histogram("upkeep_duration_seconds", "", "One round of removing what is past its retention."),

@@ -14,6 +14,7 @@ use crate::{
         Recurs, Retention, RetrySchedule, Rule, RuleSchedule, RuleState, Source, SourceKind, SubscriptionClass,
         TemplateEngine, TemplateParts, Throttle, due_class, due_fields,
     },
+    conduct::{Conduct, DIGEST_ITEMS, Digest, DigestWindow},
     field::{Field, FieldType, Fields},
     filter::Dialect,
     id::Name,
@@ -111,8 +112,10 @@ impl<'a> Builder<'a> {
     }
 
     fn notification(&mut self, node: &Node, path: &str) -> NotificationClass {
+        let fields = self.fields(node, path);
         NotificationClass {
-            fields: self.fields(node, path),
+            conduct: self.conduct(node, path, &fields),
+            fields,
             description: text(node, "description"),
             batch_size: integer(node, "batch_size").unwrap_or(BATCH_SIZE),
             expires_after: duration(node, "expires_after"),
@@ -123,6 +126,58 @@ impl<'a> Builder<'a> {
                     .map(|content| self.templates(content, &join(path, "content")))
                     .unwrap_or_default(),
             },
+        }
+    }
+
+    fn conduct(&mut self, node: &Node, path: &str, fields: &Fields) -> Conduct {
+        let critical = boolean(node, "critical").unwrap_or(false);
+        let send_hours = self.parsed(node, "send_hours", path, "give them as `09:00-18:00` or `09:00-18:00 mo-fr`");
+        if critical && let Some(hours) = node.get("send_hours") {
+            let problem = hours.problem(&join(path, "send_hours"), "cannot be given for what is critical");
+            self.problems.push(problem.hint("critical notifications are sent at any hour; leave one of the two out"));
+        }
+        let digest = node.get("digest").map(|digest| self.digest(digest, &join(path, "digest"), fields));
+        Conduct { critical, send_hours, digest }
+    }
+
+    fn digest(&mut self, node: &Node, path: &str, fields: &Fields) -> Digest {
+        let hint = "give `batch`, a time from 1s to 31d such as `10m`, `hourly` or `daily 08:00`";
+        let window = self.parsed(node, "window", path, hint).unwrap_or(DigestWindow::Batch);
+        if fields.position("digest").is_some() {
+            let problem = node.problem(path, "cannot be given where a field is called `digest`");
+            self.problems.push(problem.hint("templates read the digest by this name; call the field otherwise"));
+        }
+        let mut by: Vec<Name> = Vec::new();
+        let given = node.get("by").map_or(&[][..], |list| if let Kind::List(items) = &list.kind { items } else { &[] });
+        for (at, item) in given.iter().enumerate() {
+            let Some(field) = item.text().and_then(|text| text.parse::<Name>().ok()) else { continue };
+            if fields.position(field.as_str()).is_none() {
+                let known: Vec<&str> = fields.iter().map(|field| field.name.as_str()).collect();
+                let path = format!("{path}.by[{at}]");
+                let problem = item.problem(&path, format!("`{field}` is not a field of the class"));
+                self.problems.push(problem.hint(meant(field.as_str(), &known, "fields")));
+            } else if !by.contains(&field) {
+                by.push(field);
+            }
+        }
+        Digest { by, window, items_max: integer(node, "items_max").unwrap_or(DIGEST_ITEMS) }
+    }
+
+    /// What a text says that has a form of its own.
+    fn parsed<T: std::str::FromStr<Err: std::fmt::Display>>(
+        &mut self,
+        node: &Node,
+        key: &str,
+        path: &str,
+        hint: &str,
+    ) -> Option<T> {
+        let given = node.get(key)?;
+        match given.text()?.parse() {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.problems.push(given.problem(&join(path, key), T::Err::to_string(&error)).hint(hint));
+                None
+            }
         }
     }
 

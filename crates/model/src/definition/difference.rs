@@ -10,7 +10,9 @@ use crate::{
         Application, Channel, ContentTemplates, Limits, NotificationClass, RetrySchedule, Rule, RuleState, Source,
         Throttle, due_class,
     },
+    conduct::{Conduct, Digest},
     field::{Field, FieldType, Fields},
+    hours::Hours,
     id::Name,
 };
 
@@ -241,7 +243,34 @@ impl Differences {
             let sentence = format!("expiry is {} (was {})", shown(new.expires_after), shown(old.expires_after));
             self.changed(format!("{path}.expires_after"), sentence);
         }
+        self.conduct(path, &old.conduct, &new.conduct);
         self.content(&format!("{path}.content.templates"), &old.content, &new.content);
+    }
+
+    fn conduct(&mut self, path: &str, old: &Conduct, new: &Conduct) {
+        if old.critical != new.critical {
+            let sentence = match new.critical {
+                true => "it is told in quiet hours and against preferences as well",
+                false => "quiet hours and preferences hold for it",
+            };
+            self.changed(format!("{path}.critical"), sentence);
+        }
+        if old.send_hours != new.send_hours {
+            let shown = |hours: Option<Hours>| hours.map_or("at any hour".to_owned(), |hours| format!("at {hours}"));
+            let sentence = format!("it is sent {} (was {})", shown(new.send_hours), shown(old.send_hours));
+            self.changed(format!("{path}.send_hours"), sentence);
+        }
+        if old.digest != new.digest {
+            let shown = |digest: &Option<Digest>| match digest {
+                Some(Digest { by, window, items_max }) => {
+                    let by: String = by.iter().map(|field| format!(" by `{field}`")).collect();
+                    format!("together{by} ({window}, up to {items_max} shown)")
+                }
+                None => "each by itself".to_owned(),
+            };
+            let sentence = format!("they are told {} (was {})", shown(&new.digest), shown(&old.digest));
+            self.changed(format!("{path}.digest"), sentence);
+        }
     }
 
     fn content(&mut self, path: &str, old: &ContentTemplates, new: &ContentTemplates) {

@@ -68,8 +68,33 @@ static NOTIFICATION: Shape = Shape::Object(&[
         "Most notifications of one batch; 2500 if not given.",
     ),
     optional("expires_after", &EXPIRY, "After this time from the match it is not worth sending; never if not given."),
+    optional(
+        "critical",
+        &Shape::Boolean,
+        "Whether it is told in quiet hours and against preferences as well; false if not given.",
+    ),
+    optional(
+        "send_hours",
+        &Shape::Text,
+        "The only hours at which it is sent, by the subscriber's clock, such as `09:00-18:00 mo-fr`; what comes at other \
+         hours waits. Any hour if not given.",
+    ),
+    optional(
+        "digest",
+        &DIGEST,
+        "Those for the same subscriber, device and locale are one message, which sees them as `digest.items`.",
+    ),
     required("content", &CONTENT, "How it reads."),
 ]);
+static DIGEST: Shape = Shape::Object(&[
+    optional("by", &DIGEST_BY, "Fields of the class in which those of one message agree as well; none if not given."),
+    optional(
+        "items_max",
+        &Shape::Integer { least: 1, most: 10_000 },
+        "Most that the templates see one by one; `digest.more` counts the rest. 100 if not given.",
+    ),
+]);
+static DIGEST_BY: Shape = Shape::List { of: &Shape::Name, most: 16 };
 static EXPIRY: Shape = Shape::Duration { least: 1, most: 3_650 * DAY };
 
 static FIELDS: Shape = Shape::Entries { keys: Keys::Fields, of: &FIELD, most: 256 };

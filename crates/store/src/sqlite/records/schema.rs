@@ -168,4 +168,8 @@ CREATE INDEX scheduled_by_schedule ON scheduled (schedule);
 CREATE INDEX changes_of_segments ON changes (name) WHERE kind = 5;
 CREATE INDEX changes_of_profiles ON changes (first) WHERE kind = 6;
 "#,
+    r#"
+-- What a subscriber wants to be told, and when not: a JSON object; null if nothing is said.
+ALTER TABLE subscribers ADD COLUMN preferences TEXT;
+"#,
 ];

@@ -1,0 +1,265 @@
+//! Stories of when and how notifications are told: together, at whose hours, by whose wish.
+
+use expect_test::expect;
+use tocsin_testkit::{Scenario, check};
+
+/// Quakes, with what is to be said of the class of their notifications.
+fn quakes(conduct: &str) -> String {
+    let subject = if conduct.contains("digest") {
+        "{% for quake in digest.items %}{{ quake.place }} {{ quake.magnitude }}, {% endfor %}{{ digest.count }} in all\
+         {% if digest.more %}, and {{ digest.more }} more{% endif %}"
+    } else {
+        "{{ place }} {{ magnitude }}"
+    };
+    format!(
+        r#"
+application: quakes
+events:
+  quake: {{ fields: {{ magnitude: number, place: string, region: string }} }}
+subscriptions:
+  nearby: {{ fields: {{ magnitude: {{ type: number, default: 5 }} }} }}
+notifications:
+  alert:
+    fields: {{ magnitude: number, place: string, region: string }}
+    {conduct}
+    content: {{ templates: {{ base: {{ subject: "{subject}" }} }} }}
+rules:
+  strong: {{ on: quake, subscription: nearby, when: event.magnitude >= sub.magnitude, notify: alert }}
+channels:
+  email: {{ protocol: smtp, options: {{ host: localhost, from: t@example.org }}, retry: {{ delays: [1m, 5m, 1h], jitter: 0% }} }}
+  sms: {{ protocol: http, retry: [] }}
+"#
+    )
+}
+
+#[tokio::test(start_paused = true)]
+async fn quiet_hours_hold_what_comes_until_they_end() {
+    check(
+        &quakes(""),
+        r#"08:00 subscriber alice email=alice@example.org zone=Europe/Vienna
+           08:00 subscriber bob email=bob@example.org
+           08:00 subscribe alice nearby
+           08:00 subscribe bob nearby
+           08:00 alice prefers {"quiet_hours": ["22:00-07:00", "06:30-08:30 sa,su"]}
+           20:59 event quake {"magnitude": 6, "place": "Kobe"}
+           21:30 event quake {"magnitude": 6, "place": "Lima"}
+           23:00 crash
+           23:30 event quake {"magnitude": 6, "place": "Rome"}
+           +1d05:59 report"#,
+        expect![[r#"
+            20:59:00 email alice@example.org n-1-0: Kobe 6.0 -> delivered
+            20:59:00 email bob@example.org n-1-1: Kobe 6.0 -> delivered
+            21:30:00 email bob@example.org n-2-1: Lima 6.0 -> delivered
+            23:00:00 crash
+            23:30:00 email bob@example.org n-3-1: Rome 6.0 -> delivered
+            +1d 05:59:00 events 3 notifications 6 open 2 suspended 0
+            +1d 06:00:00 email alice@example.org n-2-0: Lima 6.0 -> delivered
+            +1d 06:00:00 email alice@example.org n-3-0: Rome 6.0 -> delivered"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_expires_in_quiet_hours_is_not_sent_after_them() {
+    check(
+        &quakes("expires_after: 2h"),
+        r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscribe alice nearby
+           08:00 alice prefers {"quiet_hours": ["10:00-12:30"]}
+           10:20 event quake {"magnitude": 6, "place": "Kobe"}
+           10:40 event quake {"magnitude": 6, "place": "Lima"}
+           13:00 report"#,
+        expect![[r#"
+            12:30:00 email alice@example.org n-2-0: Lima 6.0 -> delivered
+            13:00:00 events 2 notifications 2 open 0 suspended 0"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_waits_for_the_end_of_quiet_hours_and_is_no_attempt_more() {
+    check(
+        &quakes(""),
+        r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscribe alice nearby
+           08:00 alice prefers {"quiet_hours": ["10:00-12:00"]}
+           08:00 alice@example.org defers
+           09:59:30 event quake {"magnitude": 6, "place": "Kobe"}
+           15:00 report"#,
+        expect![[r#"
+            09:59:30 email alice@example.org n-1-0: Kobe 6.0 -> deferred
+            12:00:00 email alice@example.org n-1-0: Kobe 6.0 -> deferred
+            12:05:00 email alice@example.org n-1-0: Kobe 6.0 -> deferred
+            13:05:00 email alice@example.org n-1-0: Kobe 6.0 -> deferred
+            15:00:00 events 1 notifications 1 open 0 suspended 1"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_critical_knows_no_quiet_hours_and_no_wishes() {
+    check(
+        &quakes("critical: true"),
+        r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscribe alice nearby
+           08:00 alice prefers {"quiet_hours": ["10:00-12:00"], "notifications": {"quakes": {"enabled": false, "channels": {"email": false}}}}
+           10:20 event quake {"magnitude": 6, "place": "Kobe"}"#,
+        expect!["10:20:00 email alice@example.org n-1-0: Kobe 6.0 -> delivered"],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn send_hours_are_by_the_subscribers_clock() {
+    check(
+        &quakes("send_hours: 09:00-18:00 mo-fr"),
+        r#"08:00 subscriber alice email=alice@example.org zone=Asia/Tokyo
+           08:00 subscriber bob email=bob@example.org zone=America/New_York
+           08:00 subscriber carol email=carol@example.org
+           08:00 subscribe alice nearby
+           08:00 subscribe bob nearby
+           08:00 subscribe carol nearby
+           08:00 carol prefers {"quiet_hours": ["09:00-17:30"]}
+           08:10 event quake {"magnitude": 6, "place": "Kobe"}"#,
+        expect![[r#"
+            +1d 00:00:00 email alice@example.org n-1-0: Kobe 6.0 -> delivered
+            +1d 14:00:00 email bob@example.org n-1-1: Kobe 6.0 -> delivered
+            +1d 17:30:00 email carol@example.org n-1-2: Kobe 6.0 -> delivered"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn subscribers_choose_what_they_are_told_and_by_which_channel() {
+    check(
+        &quakes(""),
+        r#"08:00 subscriber alice email=alice@example.org sms=+431
+           08:00 subscriber bob email=bob@example.org sms=+432
+           08:00 subscriber carol email=carol@example.org
+           08:00 subscriber dan email=dan@example.org sms=+434
+           08:00 subscribe alice nearby
+           08:00 subscribe bob nearby
+           08:00 subscribe carol nearby
+           08:00 subscribe dan nearby
+           08:00 alice prefers {"notifications": {"quakes/alert": {"prefer": ["pigeon", "sms"]}}}
+           08:00 bob prefers {"notifications": {"*": {"channels": {"email": false}}}}
+           08:00 carol prefers {"notifications": {"*": {"channels": {"email": false}}}}
+           08:00 dan prefers {"notifications": {"*": {"prefer": ["sms"]}, "quakes/alert": {"enabled": false}}}
+           08:10 event quake {"magnitude": 6, "place": "Kobe"}
+           08:20 report"#,
+        expect![[r#"
+            08:10:00 sms +431 n-1-0: Kobe 6.0 -> delivered
+            08:10:00 sms +432 n-1-1: Kobe 6.0 -> delivered
+            08:20:00 events 1 notifications 4 open 0 suspended 0"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_an_hour_that_never_comes() {
+    check(
+        &quakes("send_hours: 09:00-10:00"),
+        r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscribe alice nearby
+           08:00 alice prefers {"quiet_hours": ["08:00-11:00"]}
+           08:10 event quake {"magnitude": 6, "place": "Kobe"}
+           08:20 report"#,
+        expect!["08:20:00 events 1 notifications 1 open 0 suspended 1"],
+    )
+    .await;
+}
+
+const THREE: &str = r#"{"magnitude": 6, "place": "Kobe", "region": "asia"} {"magnitude": 7, "place": "Lima", "region": "america"} {"magnitude": 5, "place": "Sendai", "region": "asia"}"#;
+
+#[tokio::test(start_paused = true)]
+async fn those_of_one_batch_are_one_message() {
+    check(
+        &quakes("digest: {}"),
+        &format!(
+            r#"08:00 subscriber alice email=alice@example.org
+               08:00 subscriber bob email=bob@example.org
+               08:00 subscribe alice nearby
+               08:00 subscribe bob nearby {{"magnitude": 6.5}}
+               08:10 event quake {THREE}
+               08:20 report"#
+        ),
+        expect![[r#"
+            08:10:00 email alice@example.org n-1-0: Kobe 6.0, Lima 7.0, Sendai 5.0, 3 in all -> delivered
+            08:10:00 email bob@example.org n-1-2: Lima 7.0, 1 in all -> delivered
+            08:20:00 events 3 notifications 4 open 0 suspended 0"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn grouping_fields_devices_and_locales_keep_digests_apart() {
+    check(
+        &quakes("digest: { by: [region], items_max: 1 }"),
+        &format!(
+            r#"08:00 subscriber alice email=alice@example.org
+               08:00 subscriber bob email=bob@example.org
+               08:00 subscribe alice nearby
+               08:00 subscribe bob nearby
+               08:10 event quake {THREE}"#
+        ),
+        expect![[r#"
+            08:10:00 email alice@example.org n-1-0: Kobe 6.0, 2 in all, and 1 more -> delivered
+            08:10:00 email bob@example.org n-1-1: Kobe 6.0, 2 in all, and 1 more -> delivered
+            08:10:00 email alice@example.org n-1-2: Lima 7.0, 1 in all -> delivered
+            08:10:00 email bob@example.org n-1-3: Lima 7.0, 1 in all -> delivered"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_digest_that_is_deferred_stays_together_over_a_crash() {
+    check(
+        &quakes("digest: {}"),
+        &format!(
+            r#"08:00 subscriber alice email=alice@example.org
+               08:00 subscribe alice nearby
+               08:00 alice@example.org defers
+               08:10 event quake {THREE}
+               08:12 crash
+               08:12 alice@example.org delivers
+               08:20 report
+               08:30 alice@example.org ponders 60
+               08:40 event quake {THREE}
+               08:40:30 crash
+               08:50 report
+               09:00 alice@example.org refuses
+               09:00 event quake {THREE}
+               09:10 report"#
+        ),
+        expect![[r#"
+            08:10:00 email alice@example.org n-1-0: Kobe 6.0, Lima 7.0, Sendai 5.0, 3 in all -> deferred
+            08:11:00 email alice@example.org n-1-0: Kobe 6.0, Lima 7.0, Sendai 5.0, 3 in all -> deferred
+            08:12:00 crash
+            08:16:00 email alice@example.org n-1-0: Kobe 6.0, Lima 7.0, Sendai 5.0, 3 in all -> delivered
+            08:20:00 events 3 notifications 3 open 0 suspended 0
+            08:40:00 email alice@example.org n-2-0: Kobe 6.0, Lima 7.0, Sendai 5.0, 3 in all -> delivered
+            08:40:30 crash
+            08:40:30 email alice@example.org n-2-0: Kobe 6.0, Lima 7.0, Sendai 5.0, 3 in all -> delivered
+            08:50:00 events 6 notifications 6 open 0 suspended 0
+            09:00:00 email alice@example.org n-3-0: Kobe 6.0, Lima 7.0, Sendai 5.0, 3 in all -> refused
+            09:10:00 events 9 notifications 9 open 0 suspended 0"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_digest_waits_for_the_end_of_quiet_hours() {
+    let mut scenario = Scenario::new(&[&quakes("digest: {}")]).await;
+    let seen = scenario
+        .run(&format!(
+            r#"08:00 subscriber alice email=alice@example.org
+               08:00 subscribe alice nearby
+               08:00 alice prefers {{"quiet_hours": ["08:00-09:00"]}}
+               08:10 event quake {THREE}
+               08:10 drain"#
+        ))
+        .await;
+    expect![[r#"
+        08:10:00 drained: true
+        09:00:00 email alice@example.org n-1-0: Kobe 6.0, Lima 7.0, Sendai 5.0, 3 in all -> delivered"#]].assert_eq(&seen);
+}
