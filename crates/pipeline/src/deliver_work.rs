@@ -17,6 +17,7 @@ use tocsin_delivery::{Answer, Outgoing, Ticket};
 use tocsin_model::{
     id::{Name, NotificationBatchId, SubscriptionId},
     receipt::{Outcome, Reason, ReasonKind},
+    subscriber::Device,
     time::Timestamp,
 };
 use tocsin_store::{error::StoreError, journal::WorkItem, records::Recipient};
@@ -242,7 +243,7 @@ impl Worker {
                     Ok(Taken::Gathered) => continue,
                     Ok(Taken::Ready(channel, outgoing)) => {
                         fed.fed += 1;
-                        ready.push(channel, *outgoing);
+                        ready.push(channel, outgoing);
                         continue;
                     }
                     Ok(Taken::Later(due_at)) => Report::Snoozed { key, ordinal, due_at },
@@ -275,26 +276,28 @@ impl Worker {
             Decision::Unsent(unsent) => return Err(unsent),
         };
         let recipient = recipient.expect("nothing is sent without one");
-        let channel = self.open(&recipient, &device)?;
+        let (channel, target) = self.open(&recipient, &device)?;
         if let Some(digest) = loaded.class().and_then(|class| class.conduct.digest.as_ref()) {
             groups.add(group_key(loaded, digest, ordinal, &recipient, &device)?, device, ordinal);
             return Ok(Taken::Gathered);
         }
-        let outgoing = render(&self.flow, &[Member { loaded, ordinal }], &recipient, &device, now, ticket)?;
-        Ok(Taken::Ready(channel, Box::new(outgoing)))
+        let message = render(&self.flow, &[Member { loaded, ordinal }], &recipient, &device, target, now)?;
+        let address = target.address.clone();
+        let outgoing = Outgoing { id: loaded.id(ordinal), address, ticket, message: Arc::new(message) };
+        Ok(Taken::Ready(channel, outgoing))
     }
 
-    /// The channel of a device.
-    fn open(&self, recipient: &Recipient, device: &Name) -> Result<Arc<Open>, Unsent> {
-        let channel = recipient.devices.get(device).map(|device| &device.channel);
-        let open = channel.and_then(|channel| self.running.channel(channel));
-        open.ok_or_else(|| {
-            let text = match channel {
-                Some(channel) => format!("the application has no channel `{channel}`"),
-                None => format!("the device `{device}` is gone"),
-            };
+    /// The device of this name, and its channel.
+    fn open<'r>(&self, recipient: &'r Recipient, device: &Name) -> Result<(Arc<Open>, &'r Device), Unsent> {
+        let target = recipient
+            .devices
+            .get(device)
+            .ok_or_else(|| Unsent::suspended(ReasonKind::Unreachable, format!("the device `{device}` is gone")))?;
+        let open = self.running.channel(&target.channel).ok_or_else(|| {
+            let text = format!("the application has no channel `{}`", target.channel);
             Unsent::suspended(ReasonKind::Unreachable, text)
-        })
+        })?;
+        Ok((open, target))
     }
 
     /// Formats digests and hands them over, each for all its notifications.
@@ -333,10 +336,11 @@ impl Worker {
                     let recipient = recipient.ok_or_else(|| {
                         Unsent::closed(Outcome::Refused, ReasonKind::Unreachable, "the subscription is gone")
                     })?;
-                    let channel = self.open(&recipient, &device)?;
+                    let (channel, target) = self.open(&recipient, &device)?;
                     let told: Vec<_> = members.iter().map(|ordinal| Member { loaded, ordinal: *ordinal }).collect();
-                    let ticket = Ticket { key: joined, ordinal: 0 };
-                    Ok((channel, render(&self.flow, &told, &recipient, &device, now, ticket)?))
+                    let message = Arc::new(render(&self.flow, &told, &recipient, &device, target, now)?);
+                    let (ticket, address) = (Ticket { key: joined, ordinal: 0 }, target.address.clone());
+                    Ok((channel, Outgoing { id: loaded.id(members[0]), address, ticket, message }))
                 });
                 let sent = match rendered {
                     Ok((channel, outgoing)) => {
@@ -400,7 +404,7 @@ impl Worker {
 /// What becomes of a notification for now.
 enum Taken {
     /// It leaves by this channel.
-    Ready(Arc<Open>, Box<Outgoing>),
+    Ready(Arc<Open>, Outgoing),
     /// It is told together with others.
     Gathered,
     /// It waits until then.

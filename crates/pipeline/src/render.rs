@@ -3,7 +3,7 @@
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use serde_json::{Map, Value as Json, json};
-use tocsin_delivery::{Facts, Outgoing, Ticket};
+use tocsin_delivery::{Facts, Message};
 use tocsin_formatting::{DeviceScope, DigestItem, DigestScope, Scope};
 use tocsin_matching::notify::NotifyFields;
 use tocsin_model::{
@@ -16,7 +16,7 @@ use tocsin_model::{
 };
 use tocsin_store::records::Recipient;
 
-use crate::{Flow, decide::Unsent, load_work::Loaded};
+use crate::{Flow, load_work::Loaded};
 
 /// What a message says, and its fields for machines.
 type Formatted = (Content, Map<String, Json>);
@@ -34,26 +34,18 @@ pub(crate) fn render(
     members: &[Member<'_>],
     recipient: &Recipient,
     device_name: &Name,
+    device: &Device,
     now: Timestamp,
-    ticket: Ticket,
-) -> Result<Outgoing, Unsent> {
+) -> Result<Message, Reason> {
     let Member { loaded, ordinal } = members[0];
     let head = &loaded.batch.head;
-    let device = recipient
-        .devices
-        .get(device_name)
-        .ok_or_else(|| Unsent::suspended(ReasonKind::Unreachable, "the device is gone"))?;
-    let formatted = std::panic::catch_unwind(AssertUnwindSafe(|| format(members, recipient, device_name, device)))
-        .unwrap_or_else(|_| {
-            metrics::counter!("format_panics_total").increment(1);
-            Err(Reason::new(ReasonKind::Internal, "formatting it made the formatter panic"))
-        });
-    let (content, fields) = formatted?;
-    let id = loaded.id(ordinal);
-    Ok(Outgoing {
-        id,
-        message_id: format!("{id}.{}", flow.records.installation()),
-        address: device.address.clone(),
+    let formatted = std::panic::catch_unwind(AssertUnwindSafe(|| format(members, recipient, device_name, device)));
+    let (content, fields) = formatted.unwrap_or_else(|_| {
+        metrics::counter!("format_panics_total").increment(1);
+        Err(Reason::new(ReasonKind::Internal, "formatting it made the formatter panic"))
+    })?;
+    Ok(Message {
+        message_id: format!("{}.{}", loaded.id(ordinal), flow.records.installation()),
         content,
         facts: Facts {
             application: head.application.clone(),
@@ -64,7 +56,6 @@ pub(crate) fn render(
         formatted_at: now,
         // A digest is worth sending as long as one of its notifications is.
         expires_at: members.iter().map(|member| member.loaded.batch.head.expires_at).reduce(later).flatten(),
-        ticket,
     })
 }
 

@@ -261,5 +261,6 @@ async fn a_digest_waits_for_the_end_of_quiet_hours() {
         .await;
     expect![[r#"
         08:10:00 drained: true
-        09:00:00 email alice@example.org n-1-0: Kobe 6.0, Lima 7.0, Sendai 5.0, 3 in all -> delivered"#]].assert_eq(&seen);
+        09:00:00 email alice@example.org n-1-0: Kobe 6.0, Lima 7.0, Sendai 5.0, 3 in all -> delivered"#]]
+    .assert_eq(&seen);
 }

@@ -5,7 +5,7 @@ use mail_builder::{
     headers::{HeaderType, address::Address, date::Date, message_id::MessageId, raw::Raw, text::Text},
 };
 
-use crate::channel::Outgoing;
+use crate::channel::Message;
 
 /// Header fields that no option may set.
 pub(super) const RESERVED_HEADERS: &[&str] = &[
@@ -97,14 +97,19 @@ pub(super) struct Letterhead {
 
 impl Letterhead {
     /// Writes the mail as it goes over the wire: RFC 5322 and MIME, dots stuffed, with the final dot. Appends to `out`.
-    pub fn write(&self, outgoing: &Outgoing, out: &mut Vec<u8>) {
-        let content = &outgoing.content;
+    /// `to` is who it goes to if that may be shown, so nobody in particular for a mail to several.
+    pub fn write(&self, message: &Message, to: Option<&str>, out: &mut Vec<u8>) {
+        let content = &message.content;
+        let to: HeaderType<'_> = match to {
+            Some(address) => Address::new_address(None::<&str>, address).into(),
+            None => Raw::new("undisclosed-recipients:;").into(),
+        };
         let mut mail = MessageBuilder::new()
             .from(self.from.header())
-            .to(Address::new_address(None::<&str>, outgoing.address.as_str()))
+            .header("To", to)
             .subject(Text::new(clean(content.subject.as_deref().unwrap_or_default())))
-            .date(Date::new(outgoing.formatted_at.as_millis().div_euclid(1000)))
-            .message_id(MessageId::new(message_id(&outgoing.message_id, self.from.domain())))
+            .date(Date::new(message.formatted_at.as_millis().div_euclid(1000)))
+            .message_id(MessageId::new(message_id(&message.message_id, self.from.domain())))
             .header("Auto-Submitted", Raw::new("auto-generated"));
         if let Some(mailbox) = &self.reply_to {
             mail = mail.reply_to(mailbox.header());

@@ -3,6 +3,9 @@
 //! Each of `concurrency` sessions stays open and carries many mails. Where the server offers PIPELINING (RFC 2920), the
 //! content of one mail and the envelope of the next travel in one flight: one round trip a mail. A mail whose session
 //! breaks before its content was sent is tried again on a fresh session at once; afterwards it is deferred.
+//!
+//! A multicast is one mail with up to `recipients_max` recipients, whose addresses stand in the envelope only. Each has
+//! its own answer: the server's reply to its RCPT, or to the content if that was taken.
 
 mod classify; // the server's replies become a disposition
 mod message; // a notification becomes a mail

@@ -39,6 +39,9 @@ pub struct SmtpOptions {
     /// Mails after which a session makes room for a fresh one.
     #[schemars(range(min = 1))]
     pub messages_per_session: u32,
+    /// Recipients of one mail, at most, where the same content goes to several. They do not see each other's addresses.
+    #[schemars(range(min = 1, max = 1000))]
+    pub recipients_max: u32,
     /// After this time without a mail a session ends.
     pub idle_timeout: Wait,
     /// Time for the connection and the encryption.
@@ -82,6 +85,7 @@ impl Default for SmtpOptions {
             headers: BTreeMap::new(),
             pipelining: true,
             messages_per_session: 10_000,
+            recipients_max: 50,
             idle_timeout: Wait::seconds(30),
             connect_timeout: Wait::seconds(10),
             reply_timeout: Wait::seconds(60),
@@ -141,6 +145,13 @@ impl Options for SmtpOptions {
         }
         if self.messages_per_session == 0 {
             tell("messages_per_session", "a session carries at least one mail", "leave it out for 10000");
+        }
+        if !(1..=1000).contains(&self.recipients_max) {
+            tell(
+                "recipients_max",
+                "a mail has from 1 to 1000 recipients",
+                "leave it out for 50; servers take 100 at least",
+            );
         }
         for name in self.headers.keys() {
             let path = format!("headers.{name}");

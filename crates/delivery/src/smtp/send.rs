@@ -1,4 +1,4 @@
-use std::{sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -7,12 +7,12 @@ use tocsin_model::receipt::{Disposition, Reason, ReasonKind};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{
-    classify::{ClearUp, Stage, Verdict, classify},
+    classify::{ClearUp, Fate, Next, Stage, classify},
     message::{Letterhead, Mailbox, is_address},
     options::SmtpOptions,
     session::{Dial, Envelope, Extensions, Session},
 };
-use crate::queue::{FarSide, Pending, Queue};
+use crate::queue::{FarSide, Pending, Queue, same_message};
 
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
@@ -36,9 +36,9 @@ struct Gate {
     closed: Option<(Instant, Reason)>,
 }
 
-/// A mail that is ready for the wire.
+/// A mail that is ready for the wire, to one recipient or several.
 struct Letter {
-    pending: Pending,
+    recipients: Vec<Pending>,
     envelope: Envelope,
     content: Vec<u8>,
 }
@@ -56,13 +56,14 @@ impl Courier {
 
     /// One session after the other, until the queue is closed.
     pub async fn run(self: Arc<Self>) {
-        let (mut session, mut held): (Option<Session>, Option<Pending>) = (None, None);
+        let (mut session, mut held): (Option<Session>, _) = (None, VecDeque::new());
+        let limit = self.options.recipients_max as usize;
         loop {
-            let pending = match (held.take(), session.is_some()) {
-                (Some(pending), _) => Some(pending),
-                (None, false) => self.queue.pop().await,
-                (None, true) => match timeout(self.options.idle_timeout.0, self.queue.pop()).await {
-                    Ok(pending) => pending,
+            let recipients = match (take_held(&mut held, limit), session.is_some()) {
+                (recipients, _) if !recipients.is_empty() => Some(recipients),
+                (_, false) => self.queue.pop_multicast(limit).await,
+                (_, true) => match timeout(self.options.idle_timeout.0, self.queue.pop_multicast(limit)).await {
+                    Ok(recipients) => recipients,
                     Err(_) => {
                         if let Some(session) = session.take() {
                             session.quit().await;
@@ -71,18 +72,18 @@ impl Courier {
                     }
                 },
             };
-            let Some(pending) = pending else { break };
+            let Some(recipients) = recipients else { break };
             let open = match session.take() {
                 Some(open) => open,
-                None => match self.connect(pending.queued + self.options.patience.0).await {
+                None => match self.connect(recipients[0].queued + self.options.patience.0).await {
                     Ok(open) => open,
                     Err((reason, pause)) => {
-                        pending.answer(Disposition::Deferred { reason, retry_after: Some(pause) }).await;
+                        answer_all(recipients, &Disposition::Deferred { reason, retry_after: Some(pause) }).await;
                         continue;
                     }
                 },
             };
-            session = self.converse(open, pending, &mut held).await;
+            session = self.converse(open, recipients, &mut held).await;
         }
         if let Some(session) = session {
             session.quit().await;
@@ -129,62 +130,85 @@ impl Courier {
     }
 
     /// Delivers `first`, and with it whatever else is waiting. Gives the session back if it is still good, and in `held`
-    /// a mail that deserves another session.
-    async fn converse(&self, mut session: Session, first: Pending, held: &mut Option<Pending>) -> Option<Session> {
+    /// those that deserve another mail or session.
+    async fn converse(
+        &self,
+        mut session: Session,
+        first: Vec<Pending>,
+        held: &mut VecDeque<Pending>,
+    ) -> Option<Session> {
         let mut letter = self.prepare(first, &session.extensions).await;
         let (mut out, mut sent_ahead) = (Vec::with_capacity(4096), false);
-        while let Some(Letter { mut pending, envelope, content }) = letter.take() {
+        while let Some(Letter { recipients, envelope, content }) = letter.take() {
             if !sent_ahead {
                 session.mails += 1;
             }
-            let verdict = match session.envelope(&envelope, sent_ahead).await {
-                Ok(Verdict::Closing(reason)) | Err(reason) => {
-                    hold_or_defer(pending, reason, held).await;
+            let ruling = match session.envelope(&envelope, sent_ahead).await {
+                Ok(ruling) => ruling,
+                Err(reason) => {
+                    hold_or_defer(recipients, &reason, held).await;
                     return None;
                 }
-                Ok(verdict) => verdict,
             };
-            out.clear();
-            match verdict {
-                Verdict::Not(disposition, ClearUp::Hangup) => {
-                    pending.answer(disposition).await;
-                    return None;
+            let (mut taken, mut later) = (Vec::with_capacity(recipients.len()), Vec::new());
+            for (recipient, fate) in recipients.into_iter().zip(ruling.recipients) {
+                match fate {
+                    Fate::Taken => taken.push(recipient),
+                    Fate::Later => later.push(recipient),
+                    Fate::Over(disposition) => recipient.answer(disposition).await,
                 }
-                Verdict::Not(_, ClearUp::Reset) => out.extend_from_slice(b"RSET\r\n"),
-                Verdict::Not(_, ClearUp::Dot) => out.extend_from_slice(b".\r\n"),
-                _ => out.extend_from_slice(&content),
+            }
+            if let Next::Closing(reason) = &ruling.next {
+                hold_or_defer(later, reason, held).await;
+                return None;
+            }
+            if !later.is_empty() {
+                session.recipients_max = taken.len();
+                held.extend(later);
+            }
+            out.clear();
+            match &ruling.next {
+                Next::ClearUp(ClearUp::Hangup) | Next::Closing(_) => return None,
+                Next::ClearUp(ClearUp::Reset) => out.extend_from_slice(b"RSET\r\n"),
+                Next::ClearUp(ClearUp::Dot) => out.extend_from_slice(b".\r\n"),
+                Next::Content => out.extend_from_slice(&content),
             }
             let next = match session.extensions.pipelining && session.mails < self.options.messages_per_session {
-                true => self.next_letter(&session.extensions).await,
+                true => self.next_letter(&mut session, held).await,
                 false => None,
             };
             if let Some(next) = &next {
                 next.envelope.write(&mut out);
                 session.mails += 1;
             }
-            pending.sent();
+            taken.iter_mut().for_each(Pending::sent);
             let written = session.write(&out).await;
-            let (stays, disposition) = match (written, verdict) {
-                (Ok(()), Verdict::Not(disposition, _)) => {
-                    let reply = session.reply(self.options.reply_timeout.0).await;
-                    (
-                        reply.is_ok_and(|reply| reply.positive() || (reply.code >= 500 && out.starts_with(b"."))),
-                        disposition,
-                    )
-                }
-                (Err(_), Verdict::Not(disposition, _)) => (false, disposition),
-                // The reply to the content is lost: the mail may have been taken. It will come again under the same id.
-                (Err(reason), _) => (false, Disposition::Deferred { reason, retry_after: None }),
-                (Ok(()), _) => match session.reply(self.options.content_timeout.0).await {
-                    Ok(reply) => (!reply.closing(), classify(Stage::Content, &reply)),
-                    Err(reason) => (false, Disposition::Deferred { reason, retry_after: None }),
+            let stays = match (written, ruling.next) {
+                (Ok(()), Next::Content) => match session.reply(self.options.content_timeout.0).await {
+                    Ok(reply) => {
+                        answer_all(taken, &classify(Stage::Content, &reply)).await;
+                        !reply.closing()
+                    }
+                    // The reply to the content is lost: the mail may have been taken. It will come again under the same
+                    // id.
+                    Err(reason) => {
+                        answer_all(taken, &Disposition::Deferred { reason, retry_after: None }).await;
+                        false
+                    }
                 },
+                (Err(reason), _) => {
+                    answer_all(taken, &Disposition::Deferred { reason, retry_after: None }).await;
+                    false
+                }
+                (Ok(()), _) => {
+                    let reply = session.reply(self.options.reply_timeout.0).await;
+                    reply.is_ok_and(|reply| reply.positive() || (reply.code >= 500 && out.starts_with(b".")))
+                }
             };
-            pending.answer(disposition).await;
             if !stays {
                 if let Some(next) = next {
                     let reason = Reason::new(ReasonKind::Connection, "the session broke before the mail was sent");
-                    hold_or_defer(next.pending, reason, held).await;
+                    hold_or_defer(next.recipients, &reason, held).await;
                 }
                 return None;
             }
@@ -199,71 +223,110 @@ impl Courier {
     }
 
     /// The next mail that can be sent, if one is waiting.
-    async fn next_letter(&self, extensions: &Extensions) -> Option<Letter> {
-        while let Some(pending) = self.queue.try_pop() {
-            if let Some(letter) = self.prepare(pending, extensions).await {
+    async fn next_letter(&self, session: &mut Session, held: &mut VecDeque<Pending>) -> Option<Letter> {
+        let limit = session.recipients_max.min(self.options.recipients_max as usize);
+        loop {
+            let mut recipients = take_held(held, limit);
+            if recipients.is_empty() {
+                recipients = self.queue.try_pop_multicast(limit);
+            }
+            if recipients.is_empty() {
+                return None;
+            }
+            if let Some(letter) = self.prepare(recipients, &session.extensions).await {
                 return Some(letter);
             }
         }
-        None
     }
 
-    /// Makes a mail ready for the wire; answers it if that cannot be.
-    async fn prepare(&self, pending: Pending, extensions: &Extensions) -> Option<Letter> {
-        match self.write_letter(&pending, extensions) {
-            Ok((envelope, content)) => Some(Letter { pending, envelope, content }),
+    /// Makes a mail ready for the wire; answers those recipients for whom that cannot be.
+    async fn prepare(&self, recipients: Vec<Pending>, extensions: &Extensions) -> Option<Letter> {
+        let mut ready = Vec::with_capacity(recipients.len());
+        for recipient in recipients {
+            match self.judge(&recipient, extensions) {
+                None => ready.push(recipient),
+                Some(reason) => recipient.answer(Disposition::Refused { reason }).await,
+            }
+        }
+        let written = self.write_letter(&ready, extensions)?;
+        match written {
+            Ok((envelope, content)) => Some(Letter { recipients: ready, envelope, content }),
             Err(reason) => {
-                pending.answer(Disposition::Refused { reason }).await;
+                answer_all(ready, &Disposition::Refused { reason }).await;
                 None
             }
         }
     }
 
-    fn write_letter(&self, pending: &Pending, extensions: &Extensions) -> Result<(Envelope, Vec<u8>), Reason> {
-        let outgoing = &pending.outgoing;
+    /// Why nothing can be sent to this recipient, if so.
+    fn judge(&self, pending: &Pending, extensions: &Extensions) -> Option<Reason> {
+        let address = &pending.outgoing.address;
         if pending.expired() {
-            return Err(Reason::new(ReasonKind::Expired, "its time was over before it was sent"));
+            return Some(Reason::new(ReasonKind::Expired, "its time was over before it was sent"));
         }
-        if !is_address(&outgoing.address) {
-            return Err(Reason::new(
+        if !is_address(address) {
+            return Some(Reason::new(
                 ReasonKind::Address,
-                format!("`{}` is not a mail address", outgoing.address.escape_debug()),
+                format!("`{}` is not a mail address", address.escape_debug()),
             ));
         }
-        let from = &self.letterhead.from.address;
-        let wide = !outgoing.address.is_ascii() || !from.is_ascii();
-        if wide && !extensions.smtputf8 {
-            return Err(Reason::new(
+        if !extensions.smtputf8 && !(address.is_ascii() && self.letterhead.from.address.is_ascii()) {
+            return Some(Reason::new(
                 ReasonKind::Address,
                 "the address needs SMTPUTF8, which the server does not offer",
             ));
         }
+        None
+    }
+
+    /// The mail to some recipients, if there are any; or why the server will not take it.
+    fn write_letter(
+        &self,
+        recipients: &[Pending],
+        extensions: &Extensions,
+    ) -> Option<Result<(Envelope, Vec<u8>), Reason>> {
+        let first = &recipients.first()?.outgoing;
         let mut content = Vec::with_capacity(2048);
-        self.letterhead.write(outgoing, &mut content);
-        let mut mail = format!("MAIL FROM:<{from}>");
+        let to = Some(first.address.as_str()).filter(|_| recipients.len() == 1);
+        self.letterhead.write(&first.message, to, &mut content);
+        let mut from = format!("<{}>", self.letterhead.from.address);
         if let Some(limit) = extensions.size {
             if limit > 0 && content.len() as u64 > limit {
                 let text = format!("the mail has {} bytes, the server takes {limit}", content.len());
-                return Err(Reason::new(ReasonKind::Format, text));
+                return Some(Err(Reason::new(ReasonKind::Format, text)));
             }
-            mail.push_str(" SIZE=");
-            mail.push_str(&content.len().to_string());
+            from.push_str(" SIZE=");
+            from.push_str(&content.len().to_string());
         }
-        if wide {
-            mail.push_str(" BODY=8BITMIME SMTPUTF8");
+        let addresses: Vec<String> = recipients.iter().map(|one| one.outgoing.address.clone()).collect();
+        if !from.is_ascii() || !addresses.iter().all(|address| address.is_ascii()) {
+            from.push_str(" BODY=8BITMIME SMTPUTF8");
         }
-        mail.push_str("\r\n");
-        Ok((Envelope { mail, recipient: format!("RCPT TO:<{}>\r\n", outgoing.address) }, content))
+        Some(Ok((Envelope { from, recipients: addresses }, content)))
+    }
+}
+
+/// The first of those that wait for another mail or session, and those behind it that are the same multicast.
+fn take_held(held: &mut VecDeque<Pending>, limit: usize) -> Vec<Pending> {
+    let count = same_message(held.iter(), limit);
+    held.drain(..count).collect()
+}
+
+async fn answer_all(recipients: Vec<Pending>, disposition: &Disposition) {
+    for recipient in recipients {
+        recipient.answer(disposition.clone()).await;
     }
 }
 
 /// What was not sent when its session broke gets one fresh session: servers end sessions whenever they like.
-async fn hold_or_defer(mut pending: Pending, reason: Reason, held: &mut Option<Pending>) {
-    pending.breaks += 1;
-    if pending.breaks == 1 {
-        *held = Some(pending);
-    } else {
-        pending.answer(Disposition::Deferred { reason, retry_after: None }).await;
+async fn hold_or_defer(recipients: Vec<Pending>, reason: &Reason, held: &mut VecDeque<Pending>) {
+    for mut recipient in recipients {
+        recipient.breaks += 1;
+        if recipient.breaks == 1 {
+            held.push_back(recipient);
+        } else {
+            recipient.answer(Disposition::Deferred { reason: reason.clone(), retry_after: None }).await;
+        }
     }
 }
 

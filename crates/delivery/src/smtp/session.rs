@@ -13,7 +13,7 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 use super::{
-    classify::{Reply, Verdict, verdict},
+    classify::{Reply, Ruling, rule},
     options::{SmtpOptions, TlsMode},
 };
 use crate::tls::Stream;
@@ -83,10 +83,12 @@ impl Extensions {
     }
 }
 
-/// The envelope of one mail, as commands.
+/// The envelope of one mail: its sender with parameters, and its recipients, as they stand in the commands.
 pub(super) struct Envelope {
-    pub mail: String,
-    pub recipient: String,
+    /// What follows `MAIL FROM:`.
+    pub from: String,
+    /// At least one.
+    pub recipients: Vec<String>,
 }
 
 /// One conversation.
@@ -96,6 +98,8 @@ pub(super) struct Session {
     pub extensions: Extensions,
     /// Mails begun.
     pub mails: u32,
+    /// Recipients that the server takes with one mail, as far as it has told.
+    pub recipients_max: usize,
     reply_timeout: Duration,
     greeting: String,
     encrypted: bool,
@@ -123,6 +127,7 @@ impl Session {
             unread: BytesMut::with_capacity(4096),
             extensions: Extensions::default(),
             mails: 0,
+            recipients_max: usize::MAX,
             reply_timeout: options.reply_timeout.0,
             greeting: String::new(),
             encrypted: false,
@@ -234,34 +239,35 @@ impl Session {
     }
 
     /// Reads the replies to an envelope; sends it first, unless it was sent ahead.
-    pub async fn envelope(&mut self, envelope: &Envelope, sent_ahead: bool) -> Result<Verdict, Reason> {
+    pub async fn envelope(&mut self, envelope: &Envelope, sent_ahead: bool) -> Result<Ruling, Reason> {
+        let count = envelope.recipients.len();
+        let mut replies = Vec::with_capacity(count);
         if sent_ahead || self.extensions.pipelining {
             if !sent_ahead {
-                let mut commands = Vec::with_capacity(256);
+                let mut commands = Vec::with_capacity(128 + 64 * count);
                 envelope.write(&mut commands);
                 self.write(&commands).await?;
             }
             let mail = self.reply(self.reply_timeout).await?;
-            if mail.closing() {
-                return Ok(verdict(&mail, None, None));
+            while !mail.closing() && replies.len() < count && !replies.last().is_some_and(Reply::closing) {
+                replies.push(self.reply(self.reply_timeout).await?);
             }
-            let recipient = self.reply(self.reply_timeout).await?;
-            if recipient.closing() {
-                return Ok(verdict(&mail, Some(&recipient), None));
+            let closing = mail.closing() || replies.last().is_some_and(Reply::closing);
+            let data = if closing { None } else { Some(self.reply(self.reply_timeout).await?) };
+            return Ok(rule(&mail, &replies, count, data.as_ref()));
+        }
+        let mail = self.ask(&format!("MAIL FROM:{}\r\n", envelope.from)).await?;
+        if mail.positive() {
+            for recipient in &envelope.recipients {
+                replies.push(self.ask(&format!("RCPT TO:<{recipient}>\r\n")).await?);
+                if replies.last().is_some_and(Reply::closing) {
+                    break;
+                }
             }
-            let data = self.reply(self.reply_timeout).await?;
-            return Ok(verdict(&mail, Some(&recipient), Some(&data)));
         }
-        let mail = self.ask(&envelope.mail).await?;
-        if !mail.positive() {
-            return Ok(verdict(&mail, None, None));
-        }
-        let recipient = self.ask(&envelope.recipient).await?;
-        if !recipient.positive() {
-            return Ok(verdict(&mail, Some(&recipient), None));
-        }
-        let data = self.ask("DATA\r\n").await?;
-        Ok(verdict(&mail, Some(&recipient), Some(&data)))
+        let go = replies.iter().any(Reply::positive) && !replies.last().is_some_and(Reply::closing);
+        let data = if go { Some(self.ask("DATA\r\n").await?) } else { None };
+        Ok(rule(&mail, &replies, count, data.as_ref()))
     }
 
     async fn ask(&mut self, command: &str) -> Result<Reply, Reason> {
@@ -327,9 +333,14 @@ impl Session {
 impl Envelope {
     /// Appends its commands as one group (RFC 2920, 3.1).
     pub fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(self.mail.as_bytes());
-        out.extend_from_slice(self.recipient.as_bytes());
-        out.extend_from_slice(b"DATA\r\n");
+        out.extend_from_slice(b"MAIL FROM:");
+        out.extend_from_slice(self.from.as_bytes());
+        for recipient in &self.recipients {
+            out.extend_from_slice(b"\r\nRCPT TO:<");
+            out.extend_from_slice(recipient.as_bytes());
+            out.push(b'>');
+        }
+        out.extend_from_slice(b"\r\nDATA\r\n");
     }
 }
 

@@ -23,9 +23,9 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{options::SmtpOptions, session::Dial};
 use crate::{
-    channel::{Answer, OpenChannel},
+    channel::{Answer, OpenChannel, Outgoing},
     options::read,
-    testing::{channel, context, outgoing, show},
+    testing::{channel, context, multicast, outgoing, show},
     tls::{self, Stream},
 };
 
@@ -182,8 +182,13 @@ fn start(
 }
 
 async fn deliver(open: &dyn OpenChannel, addresses: &[&str]) -> Vec<String> {
+    deliver_all(open, addresses.iter().enumerate().map(|(number, address)| outgoing(number as u32, address)).collect())
+        .await
+}
+
+async fn deliver_all(open: &dyn OpenChannel, mails: Vec<Outgoing>) -> Vec<String> {
     let (answers, mut answered) = mpsc::channel(16);
-    let mails = addresses.iter().enumerate().map(|(number, address)| outgoing(number as u32, address)).collect();
+    let count = mails.len();
     open.send_all(mails, &answers).await;
     drop(answers);
     let mut all: Vec<Answer> = Vec::new();
@@ -191,7 +196,7 @@ async fn deliver(open: &dyn OpenChannel, addresses: &[&str]) -> Vec<String> {
         all.push(answer);
     }
     open.settle().await;
-    assert_eq!(all.len(), addresses.len(), "one answer each");
+    assert_eq!(all.len(), count, "one answer each");
     all.sort_by_key(|answer| answer.ticket.ordinal);
     all.iter().map(|answer| show(&answer.disposition)).collect()
 }
@@ -288,6 +293,108 @@ async fn a_refused_sender_never_sends_an_empty_mail() {
         _ => fine(connection, mail, heard),
     };
     check(script, ["refused Answer 553 no such sender", OK, OK], 1).await;
+}
+
+/// One content for several recipients: what becomes of each, and the commands of each flight.
+async fn check_multicast(
+    script: Script,
+    options: serde_json::Value,
+    addresses: &[&str],
+    expected: &[&str],
+    flights: &str,
+) {
+    let (open, server) = start(script, options, None);
+    assert_eq!(deliver_all(&*open, multicast(addresses)).await, expected);
+    open.close().await;
+    let seen = server.seen.lock();
+    assert_eq!(seen.flights.join(" | "), flights);
+    for content in &seen.contents {
+        let shown = addresses.iter().filter(|address| content.contains(**address)).count();
+        assert!(shown == 0 && content.contains("To: undisclosed-recipients:;\r\n"), "{content}");
+    }
+}
+
+const FOUR: [&str; 4] = ["a@b.example", "c@d.example", "e@f.example", "g@h.example"];
+
+#[tokio::test(start_paused = true)]
+async fn a_multicast_is_one_mail_and_shows_no_address() {
+    let four = "EHLO | MAIL RCPT RCPT RCPT RCPT DATA | From . | QUIT";
+    check_multicast(fine, json!({}), &FOUR, &[OK; 4], four).await;
+    let halves = "EHLO | MAIL RCPT RCPT DATA | From . MAIL RCPT RCPT DATA | From . | QUIT";
+    check_multicast(fine, json!({ "recipients_max": 2 }), &FOUR, &[OK; 4], halves).await;
+    let one_by_one = "EHLO | MAIL | RCPT | RCPT | RCPT | RCPT | DATA | From . | QUIT";
+    check_multicast(fine, json!({ "pipelining": false }), &FOUR, &[OK; 4], one_by_one).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_recipient_of_a_multicast_gets_its_own_answer() {
+    let script: Script = |connection, mail, heard| match heard {
+        "RCPT TO:<a@b.example>" => Say("550 5.1.1 no such user"),
+        "RCPT TO:<e@f.example>" => Say("450 4.2.1 mailbox busy"),
+        _ => fine(connection, mail, heard),
+    };
+    let expected = ["refused Answer 550 5.1.1 no such user", OK, "deferred Answer 450 4.2.1 mailbox busy", OK];
+    for (options, flights) in [
+        (json!({}), "EHLO | MAIL RCPT RCPT RCPT RCPT DATA | From . | QUIT"),
+        (json!({ "pipelining": false }), "EHLO | MAIL | RCPT | RCPT | RCPT | RCPT | DATA | From . | QUIT"),
+    ] {
+        check_multicast(script, options, &FOUR, &expected, flights).await;
+    }
+    // The content is refused for those whose envelope was taken.
+    let script: Script = |connection, mail, heard| match heard {
+        "RCPT TO:<a@b.example>" => Say("550 5.1.1 no such user"),
+        "." => Say("452 4.3.1 disk full"),
+        _ => fine(connection, mail, heard),
+    };
+    let later = "deferred Answer 452 4.3.1 disk full";
+    let expected = ["refused Answer 550 5.1.1 no such user", later, later, later];
+    let flights = "EHLO | MAIL RCPT RCPT RCPT RCPT DATA | From . | QUIT";
+    check_multicast(script, json!({}), &FOUR, &expected, flights).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn recipients_who_are_too_many_for_one_mail_get_the_next() {
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    let script: Script = |connection, mail, heard| match heard.split(' ').next().unwrap_or_default() {
+        "MAIL" => {
+            TAKEN.store(0, Ordering::SeqCst);
+            Say("250 ok")
+        }
+        "RCPT" if TAKEN.fetch_add(1, Ordering::SeqCst) >= 3 => Say("452 4.5.3 too many recipients"),
+        _ => fine(connection, mail, heard),
+    };
+    // The second mail asks for no more than the first was given.
+    let flights = "EHLO | MAIL RCPT RCPT RCPT RCPT RCPT RCPT RCPT DATA | From . MAIL RCPT RCPT RCPT DATA | From . MAIL RCPT DATA \
+                   | From . | QUIT";
+    let seven = [&FOUR[..], &["i@j.example", "k@l.example", "m@n.example"]].concat();
+    let (open, server) = start(script, json!({}), None);
+    assert_eq!(deliver_all(&*open, multicast(&seven)).await, [OK; 7]);
+    open.close().await;
+    assert_eq!(server.seen.lock().flights.join(" | "), flights);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_multicast_whose_session_ends_goes_on_with_those_not_decided() {
+    let script: Script = |connection, mail, heard| match (connection, heard) {
+        (1, "RCPT TO:<a@b.example>") => Say("550 5.1.1 no such user"),
+        (1, "RCPT TO:<e@f.example>") => Last("421 enough"),
+        _ => fine(connection, mail, heard),
+    };
+    let flights = "EHLO | MAIL RCPT RCPT RCPT RCPT DATA | EHLO | MAIL RCPT RCPT RCPT DATA | From . | QUIT";
+    check_multicast(script, json!({}), &FOUR, &["refused Answer 550 5.1.1 no such user", OK, OK, OK], flights).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_reply_to_a_multicast_defers_those_whom_it_concerns() {
+    let script: Script = |connection, mail, heard| match (connection, heard) {
+        (_, "RCPT TO:<a@b.example>") => Say("550 5.1.1 no such user"),
+        (1, ".") => Close,
+        _ => fine(connection, mail, heard),
+    };
+    let lost = "deferred Connection the server closed the connection";
+    let flights = "EHLO | MAIL RCPT RCPT RCPT RCPT DATA | From .";
+    check_multicast(script, json!({}), &FOUR, &["refused Answer 550 5.1.1 no such user", lost, lost, lost], flights)
+        .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -463,7 +570,7 @@ async fn the_size_is_told_and_its_limit_kept() {
     let (open, server) = start(fine, json!({}), None);
     let (answers, mut answered) = mpsc::channel(4);
     let mut large = outgoing(0, "a@b.example");
-    large.content.text = Some("x".repeat(300_000));
+    Arc::make_mut(&mut large.message).content.text = Some("x".repeat(300_000));
     open.send(large, &answers).await;
     let shown = show(&answered.recv().await.expect("an answer").disposition);
     assert!(
@@ -479,7 +586,7 @@ async fn what_is_late_or_goes_nowhere_is_not_sent() {
     let (open, server) = start(fine, json!({}), None);
     let (answers, mut answered) = mpsc::channel(4);
     let mut late = outgoing(0, "a@b.example");
-    late.expires_at = Some(late.formatted_at);
+    Arc::make_mut(&mut late.message).expires_at = Some(late.message.formatted_at);
     open.send(late, &answers).await;
     assert_eq!(
         show(&answered.recv().await.expect("an answer").disposition),
@@ -606,10 +713,10 @@ async fn no_string_makes_a_header_or_ends_a_mail() {
     let (answers, mut answered) = mpsc::channel(strings.len());
     for (number, string) in strings.iter().enumerate() {
         let mut mail = outgoing(number as u32, "a@b.example");
-        mail.message_id = string.chars().take(100).collect();
-        mail.content.subject = Some(string.clone());
-        mail.content.text = Some(string.clone());
-        mail.content.html = (number % 2 == 0).then(|| string.clone());
+        Arc::make_mut(&mut mail.message).message_id = string.chars().take(100).collect();
+        Arc::make_mut(&mut mail.message).content.subject = Some(string.clone());
+        Arc::make_mut(&mut mail.message).content.text = Some(string.clone());
+        Arc::make_mut(&mut mail.message).content.html = (number % 2 == 0).then(|| string.clone());
         open.send(mail, &answers).await;
     }
     for string in &strings {
