@@ -20,6 +20,9 @@ pub const DIGEST_ITEMS: u32 = 100;
 /// How the notifications of a class are told.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Conduct {
+    /// Which of what waits for a channel goes first.
+    #[serde(skip_serializing_if = "Priority::is_normal")]
+    pub priority: Priority,
     /// Whether they go out in quiet hours and against preferences as well.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub critical: bool,
@@ -29,6 +32,68 @@ pub struct Conduct {
     /// Which of them are told together, as one message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
+    /// Those that say the same leave as one message to several; to so many at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub multicast: Option<u32>,
+    /// The channels that are tried when the one before has failed or takes too long, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub fallback: Vec<Fallback>,
+}
+
+/// Which of what waits for a channel goes first. Nothing waits for ever: each is passed only by what became due within
+/// its [`Priority::patience`] after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Priority {
+    /// Before all others.
+    Urgent,
+    /// Before most.
+    High,
+    /// As it comes.
+    #[default]
+    Normal,
+    /// After what is due at about the same time.
+    Low,
+}
+
+impl Priority {
+    /// All of them, the first the one that goes first; in the order of their stored numbers.
+    pub const ALL: [Priority; 4] = [Priority::Urgent, Priority::High, Priority::Normal, Priority::Low];
+
+    /// By how much what is urgent may be later and still go first.
+    pub const fn patience(self) -> Duration {
+        match self {
+            Priority::Urgent => Duration::ZERO,
+            Priority::High => Duration::from_secs(60),
+            Priority::Normal => Duration::from_secs(5 * 60),
+            Priority::Low => Duration::from_secs(30 * 60),
+        }
+    }
+
+    /// Its one word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Priority::Urgent => "urgent",
+            Priority::High => "high",
+            Priority::Normal => "normal",
+            Priority::Low => "low",
+        }
+    }
+
+    fn is_normal(&self) -> bool {
+        *self == Priority::Normal
+    }
+}
+
+/// A channel that is tried after others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Fallback {
+    /// The channel.
+    pub channel: Name,
+    /// After so long without delivery by the one before it is tried, even if attempts are left; `None`: when that has
+    /// failed for good.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<Duration>,
 }
 
 /// Notifications for the same subscriber, device and locale are one message.

@@ -4,6 +4,7 @@
 //! at a time than the bound. What becomes of each notification is reported to the channel's recorder.
 
 use std::{
+    collections::HashMap,
     panic::AssertUnwindSafe,
     sync::{
         Arc,
@@ -13,14 +14,14 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use tocsin_delivery::{Answer, Outgoing, Ticket};
+use parking_lot::Mutex;
+use tocsin_delivery::Answer;
 use tocsin_model::{
-    id::{Name, NotificationBatchId, SubscriptionId},
+    id::{Name, NotificationBatchId, WorkItemId},
     receipt::{Outcome, Reason, ReasonKind},
-    subscriber::Device,
     time::Timestamp,
 };
-use tocsin_store::{error::StoreError, journal::WorkItem, records::Recipient};
+use tocsin_store::{error::StoreError, journal::WorkItem};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     task::JoinSet,
@@ -29,21 +30,24 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Flow,
-    decide::{Decision, Unsent, decide},
-    digest::{Group, Groups, group_key},
+    feed::Feeding,
     load_work::{Loaded, Unreadable},
     options::PipelineOptions,
     record_receipts::Report,
-    render::{Member, render},
-    running::{Open, Running},
+    running::Running,
+    windows::Windows,
 };
 
 /// Work items of a channel that are open at the same time.
 const ITEMS: usize = 64;
-/// Notifications whose recipients are read, and which are formatted and handed over, at a time.
-const RECIPIENTS: usize = 128;
+/// Notifications of one window that are told together. At this bound the rest of them make digests of their own.
+const WINDOW_NOTIFICATIONS_MAX: usize = 1_000_000;
+/// How often the delivery of an item may break off before it is suspended.
+const PANICS_MAX: u32 = 3;
+/// Items of which that is remembered.
+const PANICS_KNOWN: usize = 10_000;
 /// How long a work item rests that could not even be read.
-const REST_AFTER_FAILURE: Duration = Duration::from_secs(5);
+pub(crate) const REST_AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// How long a work item rests whose batch is gone.
 const REST_OF_LOST: Duration = Duration::from_secs(3600);
 /// Work items that are read while they wait for their turn.
@@ -59,6 +63,9 @@ pub(crate) struct Worker {
     pub lease: Duration,
     pub reports: mpsc::Sender<Report>,
     pub answers: mpsc::Sender<Answer>,
+    /// The windows of the channel's digests.
+    pub windows: Arc<Windows>,
+    pub panics: Mutex<Panics>,
 }
 
 impl Worker {
@@ -85,11 +92,11 @@ impl Worker {
             match worker.claim(limit).await {
                 Ok(claimed) if !claimed.is_empty() => {
                     let mut permits = vec![permit];
-                    for item in claimed {
+                    for job in jobs(claimed) {
                         let permit = permits.pop().or_else(|| items.clone().try_acquire_owned().ok());
                         let (worker, bounds, stop) = (worker.clone(), bounds.clone(), stop.clone());
                         tasks.spawn(async move {
-                            worker.deliver(item, &bounds, &stop).await;
+                            worker.deliver(job, &bounds, &stop).await;
                             drop(permit);
                         });
                     }
@@ -134,55 +141,113 @@ impl Worker {
         }
     }
 
-    /// Delivers an item. One that makes our own work panic is tried again when its lease is over.
-    async fn deliver(&self, item: WorkItem, bounds: &Bounds, stop: &CancellationToken) {
-        let (claim, key) = (item.claim, next_key());
-        if self.reports.send(Report::Begun { key, item: item.clone() }).await.is_err() {
-            return;
+    /// Delivers a job. One that makes our own work panic is tried again when its lease is over, but not for ever.
+    async fn deliver(&self, items: Vec<WorkItem>, bounds: &Bounds, stop: &CancellationToken) {
+        let mut begun: Vec<(u64, WorkItem)> = Vec::with_capacity(items.len());
+        for item in items {
+            let key = next_key();
+            if self.reports.send(Report::Begun { key, item: item.clone() }).await.is_err() {
+                return;
+            }
+            begun.push((key, item));
         }
-        let given_back = match AssertUnwindSafe(self.deliver_begun(key, item, bounds, stop)).catch_unwind().await {
-            Ok(Ok(())) => return,
+        let given_back = match AssertUnwindSafe(self.deliver_begun(&mut begun, bounds, stop)).catch_unwind().await {
+            Ok(Ok(())) => return self.panics.lock().forget(&begun),
             Ok(Err(given_back)) => Some(given_back),
             Err(_) => {
-                tracing::error!(item = %claim.id, "delivering a work item panicked");
+                let ids: Vec<_> = begun.iter().map(|(_, item)| item.claim.id.to_string()).collect();
+                tracing::error!(items = ids.join(", "), "delivering work items panicked");
                 metrics::counter!("deliver_panics_total").increment(1);
+                self.panics.lock().note(&begun);
                 None
             }
         };
-        let _ = self.reports.send(Report::GivenBack { key }).await;
-        if let Some(GivenBack { due_at }) = given_back {
-            let _ = self.flow.journal.release(claim, due_at).await;
+        for (key, item) in begun {
+            let _ = self.reports.send(Report::GivenBack { key }).await;
+            if let Some(GivenBack { due_at }) = given_back {
+                let _ = self.flow.journal.release(item.claim, due_at).await;
+            }
         }
     }
 
+    /// What of `begun` is dealt with otherwise is taken out.
     async fn deliver_begun(
         &self,
-        key: u64,
-        item: WorkItem,
+        begun: &mut Vec<(u64, WorkItem)>,
         bounds: &Bounds,
         stop: &CancellationToken,
     ) -> Result<(), GivenBack> {
+        if let Some(window) = begun[0].1.course.window {
+            self.claim_rest_of(window, begun).await?;
+        }
         let Some(ahead) = stop.run_until_cancelled(bounds.ahead.acquire()).await else {
             return Err(GivenBack { due_at: None });
         };
-        let loaded = match Loaded::read(&self.flow, &item).await {
-            Ok(loaded) => loaded,
-            Err(Unreadable::ForNow(error)) => {
-                tracing::error!(%error, item = %item.claim.id, "a work item cannot be read yet");
-                return Err(GivenBack { due_at: Some(self.flow.clock.now() + REST_AFTER_FAILURE) });
+        let mut feeding: Vec<Feeding> = Vec::with_capacity(begun.len());
+        let mut at = 0;
+        while at < begun.len() {
+            let (key, item) = &begun[at];
+            let broken_off = self.panics.lock().of(item);
+            let loaded = match broken_off {
+                PANICS_MAX.. => Err(Unreadable::ForGood(format!(
+                    "delivering it broke off {broken_off} times in the middle of our own work; see the log"
+                ))),
+                _ => Loaded::read(&self.flow, item).await,
+            };
+            match loaded {
+                Ok(loaded) => {
+                    let (key, due_at) = (*key, item.due_at);
+                    feeding.push(Feeding { key, loaded, fed: 0, left: Vec::new(), due_at });
+                    at += 1;
+                }
+                Err(Unreadable::ForNow(error)) => {
+                    tracing::error!(%error, item = %item.claim.id, "a work item cannot be read yet");
+                    return Err(GivenBack { due_at: Some(self.flow.clock.now() + REST_AFTER_FAILURE) });
+                }
+                Err(Unreadable::ForGood(what)) => {
+                    let (key, item) = begun.remove(at);
+                    if let Err(GivenBack { due_at }) = self.suspend_unread(key, &item, &what, bounds).await {
+                        let _ = self.reports.send(Report::GivenBack { key }).await;
+                        let _ = self.flow.journal.release(item.claim, due_at).await;
+                    }
+                }
             }
-            Err(Unreadable::ForGood(what)) => return self.suspend_unread(key, &item, &what, bounds).await,
-        };
-        let accepted = Report::Read { key, accepted: loaded.accepted.clone() };
-        let Some(permit) = stop.run_until_cancelled(bounds.permit(loaded.ordinals.len())).await else {
+        }
+        let total = feeding.iter().map(|item| item.loaded.ordinals.len()).sum();
+        let Some(permit) = stop.run_until_cancelled(bounds.permit(total)).await else {
             return Err(GivenBack { due_at: None });
         };
+        let permit = Arc::new(permit);
         drop(ahead);
-        if self.reports.send(accepted).await.is_err() {
-            return Ok(());
+        for Feeding { key, loaded, .. } in &feeding {
+            let read = Report::Read { key: *key, accepted: loaded.accepted.clone(), conduct: loaded.conduct.clone() };
+            if self.reports.send(read).await.is_err() {
+                return Ok(());
+            }
         }
-        let Fed { fed, left, due_at } = self.feed(key, &loaded, item.due_at, stop).await;
-        let _ = self.reports.send(Report::Fed { key, fed, left, due_at, permit }).await;
+        self.feed(&mut feeding, stop).await;
+        for Feeding { key, fed, left, due_at, .. } in feeding {
+            let _ = self.reports.send(Report::Fed { key, fed, left, due_at, permit: permit.clone() }).await;
+        }
+        Ok(())
+    }
+
+    /// Claims what else is of the window of a job, so that all of it is told together.
+    async fn claim_rest_of(&self, window: Timestamp, begun: &mut Vec<(u64, WorkItem)>) -> Result<(), GivenBack> {
+        self.windows.settled(window).await;
+        let now = self.flow.clock.now();
+        self.windows.close(now);
+        let (application, most) = (&self.running.name, WINDOW_NOTIFICATIONS_MAX);
+        let rest = self.flow.journal.claim_window(application, &self.channel, window, most, self.lease, now).await;
+        let rest = rest.map_err(|error| {
+            tracing::error!(%error, channel = %self.channel, "the work of a window cannot be claimed");
+            GivenBack { due_at: Some(now + REST_AFTER_FAILURE) }
+        })?;
+        for item in rest {
+            let key = next_key();
+            let _ = self.reports.send(Report::Begun { key, item: item.clone() }).await;
+            begun.push((key, item));
+        }
         Ok(())
     }
 
@@ -211,247 +276,51 @@ impl Worker {
                 return Ok(());
             }
         }
+        let permit = Arc::new(permit);
         let _ = self.reports.send(Report::Fed { key, fed, left: Vec::new(), due_at: now, permit }).await;
         Ok(())
     }
-
-    /// Decides, formats and hands over one notification after the other, until all are, or `stop`, or the records fail.
-    /// Those that are told together wait until all are looked at.
-    async fn feed(&self, key: u64, loaded: &Loaded, due_at: Timestamp, stop: &CancellationToken) -> Fed {
-        let mut groups = Groups::new();
-        let mut fed = Fed { fed: 0, left: Vec::new(), due_at };
-        for (at, chunk) in loaded.ordinals.chunks(RECIPIENTS).enumerate() {
-            let rest = &loaded.ordinals[at * RECIPIENTS..];
-            if at > 0 && stop.is_cancelled() {
-                return fed.but(rest).and_groups(groups.into_groups());
-            }
-            let recipients = match self.recipients(loaded, chunk).await {
-                Ok(recipients) => recipients,
-                Err(error) => {
-                    tracing::error!(%error, channel = %self.channel, "recipients cannot be read yet");
-                    fed.due_at = self.flow.clock.now() + REST_AFTER_FAILURE;
-                    return fed.but(rest).and_groups(groups.into_groups());
-                }
-            };
-            let mut ready = Ready::default();
-            for (ordinal, recipient) in chunk.iter().copied().zip(recipients) {
-                let now = self.flow.clock.now();
-                let taken = recipient.and_then(|recipient| {
-                    self.take(loaded, ordinal, recipient, Ticket { key, ordinal }, now, &mut groups)
-                });
-                let report = match taken {
-                    Ok(Taken::Gathered) => continue,
-                    Ok(Taken::Ready(channel, outgoing)) => {
-                        fed.fed += 1;
-                        ready.push(channel, outgoing);
-                        continue;
-                    }
-                    Ok(Taken::Later(due_at)) => Report::Snoozed { key, ordinal, due_at },
-                    Err(Unsent { outcome, reason }) => Report::Unsent { key, ordinal, at: now, outcome, reason },
-                };
-                fed.fed += 1;
-                if self.reports.send(report).await.is_err() {
-                    return fed;
-                }
-            }
-            ready.send(&self.answers).await;
-            tokio::task::yield_now().await;
-        }
-        self.feed_digests(key, loaded, groups.into_groups(), fed, stop).await
-    }
-
-    /// What becomes of one notification.
-    fn take(
-        &self,
-        loaded: &Loaded,
-        ordinal: u32,
-        recipient: Option<Recipient>,
-        ticket: Ticket,
-        now: Timestamp,
-        groups: &mut Groups<u32>,
-    ) -> Result<Taken, Unsent> {
-        let device = match decide(loaded, recipient.as_ref(), now) {
-            Decision::Send(device) => device,
-            Decision::Later(time) => return Ok(Taken::Later(time)),
-            Decision::Unsent(unsent) => return Err(unsent),
-        };
-        let recipient = recipient.expect("nothing is sent without one");
-        let (channel, target) = self.open(&recipient, &device)?;
-        if let Some(digest) = loaded.class().and_then(|class| class.conduct.digest.as_ref()) {
-            groups.add(group_key(loaded, digest, ordinal, &recipient, &device)?, device, ordinal);
-            return Ok(Taken::Gathered);
-        }
-        let message = render(&self.flow, &[Member { loaded, ordinal }], &recipient, &device, target, now)?;
-        let address = target.address.clone();
-        let outgoing = Outgoing { id: loaded.id(ordinal), address, ticket, message: Arc::new(message) };
-        Ok(Taken::Ready(channel, outgoing))
-    }
-
-    /// The device of this name, and its channel.
-    fn open<'r>(&self, recipient: &'r Recipient, device: &Name) -> Result<(Arc<Open>, &'r Device), Unsent> {
-        let target = recipient
-            .devices
-            .get(device)
-            .ok_or_else(|| Unsent::suspended(ReasonKind::Unreachable, format!("the device `{device}` is gone")))?;
-        let open = self.running.channel(&target.channel).ok_or_else(|| {
-            let text = format!("the application has no channel `{}`", target.channel);
-            Unsent::suspended(ReasonKind::Unreachable, text)
-        })?;
-        Ok((open, target))
-    }
-
-    /// Formats digests and hands them over, each for all its notifications.
-    async fn feed_digests(
-        &self,
-        key: u64,
-        loaded: &Loaded,
-        mut groups: Vec<Group<u32>>,
-        mut fed: Fed,
-        stop: &CancellationToken,
-    ) -> Fed {
-        for group in &mut groups {
-            // Must stay a stable sort: a digest tells events in the order they were accepted.
-            group.members.sort_by_key(|ordinal| loaded.event_of[*ordinal as usize]);
-        }
-        while !groups.is_empty() {
-            if stop.is_cancelled() {
-                return fed.and_groups(groups);
-            }
-            let heads: Vec<u32> = groups.iter().take(RECIPIENTS).map(|group| group.members[0]).collect();
-            let recipients = match self.recipients(loaded, &heads).await {
-                Ok(recipients) => recipients,
-                Err(error) => {
-                    tracing::error!(%error, channel = %self.channel, "recipients cannot be read yet");
-                    fed.due_at = self.flow.clock.now() + REST_AFTER_FAILURE;
-                    return fed.and_groups(groups);
-                }
-            };
-            let mut ready = Ready::default();
-            for (recipient, group) in recipients.into_iter().zip(groups.drain(..heads.len())) {
-                let now = self.flow.clock.now();
-                let Group { device, members } = group;
-                fed.fed += members.len();
-                let joined = next_key();
-                let rendered = recipient.and_then(|recipient| {
-                    let recipient = recipient.ok_or_else(|| {
-                        Unsent::closed(Outcome::Refused, ReasonKind::Unreachable, "the subscription is gone")
-                    })?;
-                    let (channel, target) = self.open(&recipient, &device)?;
-                    let told: Vec<_> = members.iter().map(|ordinal| Member { loaded, ordinal: *ordinal }).collect();
-                    let message = Arc::new(render(&self.flow, &told, &recipient, &device, target, now)?);
-                    let (ticket, address) = (Ticket { key: joined, ordinal: 0 }, target.address.clone());
-                    Ok((channel, Outgoing { id: loaded.id(members[0]), address, ticket, message }))
-                });
-                let sent = match rendered {
-                    Ok((channel, outgoing)) => {
-                        metrics::counter!("deliver_digests_total").increment(1);
-                        ready.push(channel, outgoing);
-                        let members = members.into_iter().map(|ordinal| Ticket { key, ordinal }).collect();
-                        self.reports.send(Report::Joined { key: joined, members }).await.is_ok()
-                    }
-                    Err(unsent) => self.report_unsent(key, &members, &unsent, now).await,
-                };
-                if !sent {
-                    return fed;
-                }
-            }
-            ready.send(&self.answers).await;
-            tokio::task::yield_now().await;
-        }
-        fed
-    }
-
-    /// Gives whether anybody still listens.
-    async fn report_unsent(&self, key: u64, ordinals: &[u32], unsent: &Unsent, at: Timestamp) -> bool {
-        let Unsent { outcome, reason } = unsent;
-        for ordinal in ordinals {
-            let report = Report::Unsent { key, ordinal: *ordinal, at, outcome: *outcome, reason: reason.clone() };
-            if self.reports.send(report).await.is_err() {
-                return false;
-            }
-        }
-        true
-    }
-
-    /// The recipients of some notifications. If one of them is damaged, only it is suspended.
-    async fn recipients(
-        &self,
-        loaded: &Loaded,
-        chunk: &[u32],
-    ) -> Result<Vec<Result<Option<Recipient>, Unsent>>, StoreError> {
-        let of = |ordinal: &u32| loaded.notifications().subscriptions[*ordinal as usize];
-        let subscriptions: Vec<SubscriptionId> = chunk.iter().map(of).collect();
-        match self.flow.records.recipients(&subscriptions).await {
-            Ok(recipients) => return Ok(recipients.into_iter().map(Ok).collect()),
-            Err(StoreError::Damaged(_)) => {}
-            Err(error) => return Err(error),
-        }
-        let mut apart = Vec::with_capacity(subscriptions.len());
-        for subscription in subscriptions {
-            apart.push(match self.flow.records.recipients(&[subscription]).await {
-                Ok(found) => Ok(found.into_iter().next().flatten()),
-                Err(StoreError::Damaged(what)) => {
-                    let text = format!("the records of subscription {subscription} are damaged: {what}");
-                    Err(Unsent::suspended(ReasonKind::Internal, text))
-                }
-                Err(error) => return Err(error),
-            });
-        }
-        Ok(apart)
-    }
 }
 
-/// What becomes of a notification for now.
-enum Taken {
-    /// It leaves by this channel.
-    Ready(Arc<Open>, Outgoing),
-    /// It is told together with others.
-    Gathered,
-    /// It waits until then.
-    Later(Timestamp),
+/// Cuts claimed items into what is delivered together: all of one window of a digest, or one item.
+fn jobs(claimed: Vec<WorkItem>) -> Vec<Vec<WorkItem>> {
+    let mut jobs: Vec<Vec<WorkItem>> = Vec::with_capacity(claimed.len());
+    for item in claimed {
+        let window = item.course.window;
+        match jobs.iter_mut().find(|job| window.is_some() && job[0].course.window == window) {
+            Some(job) => job.push(item),
+            None => jobs.push(vec![item]),
+        }
+    }
+    jobs
 }
 
-/// Messages by the channel that takes them.
+/// How often the delivery of an item has broken off in the middle of our own work. Forgotten with the process.
 #[derive(Default)]
-struct Ready(Vec<(Arc<Open>, Vec<Outgoing>)>);
+pub(crate) struct Panics(HashMap<WorkItemId, u32>);
 
-impl Ready {
-    fn push(&mut self, channel: Arc<Open>, outgoing: Outgoing) {
-        match self.0.iter_mut().find(|(open, _)| Arc::ptr_eq(open, &channel)) {
-            Some((_, waiting)) => waiting.push(outgoing),
-            None => self.0.push((channel, vec![outgoing])),
+impl Panics {
+    fn of(&self, item: &WorkItem) -> u32 {
+        self.0.get(&item.claim.id).copied().unwrap_or(0)
+    }
+
+    fn note(&mut self, items: &[(u64, WorkItem)]) {
+        if self.0.len() < PANICS_KNOWN {
+            items.iter().for_each(|(_, item)| *self.0.entry(item.claim.id).or_default() += 1);
         }
     }
 
-    async fn send(self, answers: &mpsc::Sender<Answer>) {
-        for (channel, outgoing) in self.0 {
-            channel.send_all(outgoing, answers).await;
+    fn forget(&mut self, items: &[(u64, WorkItem)]) {
+        if !self.0.is_empty() {
+            items.iter().for_each(|(_, item)| drop(self.0.remove(&item.claim.id)));
         }
     }
 }
 
 /// Why an item goes back to the journal untouched: there is no time for it now, or it is due again at this time.
+#[derive(Clone, Copy)]
 struct GivenBack {
     due_at: Option<Timestamp>,
-}
-
-/// How far feeding came: how many were reported or handed over, and what is left, which is due then.
-struct Fed {
-    fed: usize,
-    left: Vec<u32>,
-    due_at: Timestamp,
-}
-
-impl Fed {
-    fn but(mut self, left: &[u32]) -> Fed {
-        self.left.extend_from_slice(left);
-        self
-    }
-
-    fn and_groups(mut self, groups: Vec<Group<u32>>) -> Fed {
-        self.left.extend(groups.into_iter().flat_map(|group| group.members));
-        self
-    }
 }
 
 /// How much of a channel is worked on at the same time.
@@ -484,7 +353,7 @@ impl Bounds {
     }
 }
 
-fn next_key() -> u64 {
+pub(crate) fn next_key() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }

@@ -30,12 +30,13 @@ pub(crate) struct Group<T> {
     pub members: Vec<T>,
 }
 
-impl<T> Groups<T> {
-    /// None yet.
-    pub fn new() -> Self {
+impl<T> Default for Groups<T> {
+    fn default() -> Self {
         Groups { places: HashMap::new(), groups: Vec::new() }
     }
+}
 
+impl<T> Groups<T> {
     /// Adds a notification to its digest.
     pub fn add(&mut self, key: GroupKey, device: Name, member: T) {
         let next = self.groups.len();
@@ -46,9 +47,10 @@ impl<T> Groups<T> {
         self.groups[place].members.push(member);
     }
 
-    /// All of them.
-    pub fn into_groups(self) -> Vec<Group<T>> {
-        self.groups
+    /// Takes all of them out.
+    pub fn drain(&mut self) -> impl Iterator<Item = Group<T>> {
+        self.places.clear();
+        self.groups.drain(..)
     }
 }
 

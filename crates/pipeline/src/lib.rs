@@ -8,9 +8,12 @@ pub mod accept_events; // 1. a submission becomes an event batch
 pub mod match_events; // 2. the batch meets the index: matches, cut into notification batches
 mod deliver_work; // 3. a work item is formatted and leaves through its channel: dispositions
 mod load_work; // 3a. what its delivery reads
-mod decide; // 3b. now, later or not at all, and to which device
-mod digest; // 3c. what is told as one
-mod render; // 3d. what is sent
+mod feed; // 3b. one after the other or together
+mod decide; // 3c. now, later or not at all, and to which device
+mod digest; // 3d. what is told as one
+mod windows; // 3e. how long it is gathered
+mod multicast; // 3f. what is said to several
+mod render; // 3g. what is sent
 mod record_receipts; // 4. dispositions become receipts, retries, suspensions
 
 pub mod compile; // a definition becomes what the steps run: rules, formatters, channels

@@ -8,17 +8,19 @@ use std::{
 use tocsin_formatting::EventScope;
 use tocsin_matching::notify::NotifyFields;
 use tocsin_model::{
-    application::NotificationClass,
+    conduct::Conduct,
+    edit::Edit,
     event::EventBatch,
     field::Row,
     id::{EventBatchId, EventId, Name, NotificationId},
     notification::Notifications,
     receipt::{Reason, ReasonKind},
     time::Timestamp,
+    value::Value,
 };
 use tocsin_store::{
     error::StoreError,
-    journal::{StoredNotificationBatch, WorkItem},
+    journal::{Course, StoredNotificationBatch, WorkItem},
 };
 
 use crate::{Flow, compile::Compiled};
@@ -40,6 +42,14 @@ pub(crate) struct Loaded {
     pub event_of: Vec<EventId>,
     /// Of each notification of the batch: when its event was accepted.
     pub accepted: Vec<Timestamp>,
+    /// How the class is told, as the version that made the batch defines it.
+    pub conduct: Arc<Conduct>,
+    /// Where the work stands.
+    pub course: Course,
+    /// What an operator put in place of some of it.
+    pub edit: Option<Edit>,
+    /// The fields that the edit changes, by their places.
+    edited: Vec<(usize, Value)>,
     events: HashMap<EventId, LoadedEvent>,
 }
 
@@ -103,7 +113,19 @@ impl Loaded {
             .iter()
             .map(|event| events.get(event).map_or(head.accepted_at, |event| event.accepted_at))
             .collect();
-        Ok(Loaded { compiled, ordinals, event_of, accepted, events, batch })
+        let class = compiled.application.notifications.get(&head.class);
+        let conduct = Arc::new(class.map(|class| class.conduct.clone()).unwrap_or_default());
+        let course = item.course.clone();
+        let (edit, edited) = match (&course.edit, class) {
+            (Some(text), Some(class)) => {
+                let unreadable = |what: String| Unreadable::ForGood(format!("the edit of {}: {what}", item.claim.id));
+                let edit: Edit = serde_json::from_str(text).map_err(|error| unreadable(error.to_string()))?;
+                let edited = edit.check(&class.fields).map_err(|problems| unreadable(problems[0].to_string()))?;
+                (Some(edit), edited)
+            }
+            _ => (None, Vec::new()),
+        };
+        Ok(Loaded { compiled, ordinals, event_of, accepted, conduct, course, edit, edited, events, batch })
     }
 
     /// The notifications of the batch.
@@ -114,11 +136,6 @@ impl Loaded {
     /// The id of one of them.
     pub fn id(&self, ordinal: u32) -> NotificationId {
         NotificationId { batch: self.batch.id, ordinal }
-    }
-
-    /// The class, as the version that made the batch defines it.
-    pub fn class(&self) -> Option<&NotificationClass> {
-        self.compiled.application.notifications.get(&self.batch.head.class)
     }
 
     /// How the fields of the class are filled.
@@ -147,7 +164,11 @@ impl Loaded {
             let (_, column) = captured.iter().find(|(field, _)| field == name)?;
             column.value(ordinal as usize)
         });
-        row.map_err(|missing| Reason::new(ReasonKind::Format, missing.to_string()))
+        let mut row = row.map_err(|missing| Reason::new(ReasonKind::Format, missing.to_string()))?;
+        for (at, value) in &self.edited {
+            row[*at] = value.clone();
+        }
+        Ok(row)
     }
 }
 

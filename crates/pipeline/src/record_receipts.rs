@@ -14,20 +14,21 @@ use std::{
 use tocsin_delivery::{Answer, Ticket};
 use tocsin_model::{
     application::RetrySchedule,
+    conduct::{Conduct, Fallback},
     id::Name,
     receipt::{Attempt, Disposition, Outcome, Reason, ReasonKind},
     time::Timestamp,
 };
 use tocsin_store::{
     error::StoreError,
-    journal::{ReceiptChunk, Retry, Step, Suspension, WorkItem},
+    journal::{Course, ReceiptChunk, Retry, Step, Suspension, WorkItem},
 };
 use tokio::{
     sync::{OwnedSemaphorePermit, mpsc},
     time::Instant,
 };
 
-use crate::Flow;
+use crate::{Flow, windows::Placing};
 
 /// How long to wait before the same commit is tried again, at first and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -37,16 +38,20 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 pub(crate) enum Report {
     /// It was claimed, and its notifications will come under this key. Its lease is kept from now on.
     Begun { key: u64, item: WorkItem },
-    /// When the event of each notification was accepted, by ordinal.
-    Read { key: u64, accepted: Vec<Timestamp> },
+    /// When the event of each notification was accepted, by ordinal, and how its class is told.
+    Read { key: u64, accepted: Vec<Timestamp>, conduct: Arc<Conduct> },
     /// One that was not even sent: its attempt, and why.
     Unsent { key: u64, ordinal: u32, at: Timestamp, outcome: Outcome, reason: Reason },
     /// One that waits until this time before anything is tried.
     Snoozed { key: u64, ordinal: u32, due_at: Timestamp },
+    /// One that waits for the window of a digest to close, which is not told before `placing` is dropped.
+    Gathered { key: u64, ordinal: u32, window: Timestamp, placing: Option<Placing> },
+    /// One that the present channel cannot reach, so that the next of its chain is tried, if there is one.
+    Passed { key: u64, ordinal: u32, at: Timestamp, reason: Reason },
     /// Several that leave as one message: its answer comes under this key and is theirs.
     Joined { key: u64, members: Vec<Ticket> },
     /// Nothing more will be sent. `left` are those that were not tried, to be tried from `due_at` on.
-    Fed { key: u64, fed: usize, left: Vec<u32>, due_at: Timestamp, permit: OwnedSemaphorePermit },
+    Fed { key: u64, fed: usize, left: Vec<u32>, due_at: Timestamp, permit: Arc<OwnedSemaphorePermit> },
     /// It goes back to the journal, by its release or with its lease. What is known of it is recorded all the same.
     GivenBack { key: u64 },
 }
@@ -71,15 +76,28 @@ struct InFlight {
     untried: Vec<u32>,
     /// Not tried yet because they wait for their time.
     snoozed: BTreeMap<Timestamp, Vec<u32>>,
+    /// Not tried yet because they wait for others.
+    gathered: BTreeMap<Timestamp, Vec<u32>>,
+    placing: Vec<Placing>,
+    /// Not tried by this channel, but by the next from then on.
+    passed: BTreeMap<Timestamp, Vec<u32>>,
+    conduct: Arc<Conduct>,
     given_back: bool,
-    permit: Option<OwnedSemaphorePermit>,
+    permit: Option<Arc<OwnedSemaphorePermit>>,
     /// Attempts not yet committed.
     attempts: Vec<Attempt>,
     retries: BTreeMap<Timestamp, Vec<u32>>,
+    /// Those that go on by the next channel of their chain.
+    onward: BTreeMap<Timestamp, Vec<u32>>,
     suspended: BTreeMap<String, Vec<u32>>,
 }
 
 impl InFlight {
+    /// Since when the present channel tries.
+    fn since(&self) -> Timestamp {
+        self.item.course.since.unwrap_or(self.item.due_at)
+    }
+
     fn is_over(&self) -> bool {
         self.fed.as_ref().is_some_and(|(fed, ..)| *fed == self.answered)
     }
@@ -142,7 +160,8 @@ impl Recorder {
     }
 
     /// Gives the number of things that are now to be recorded.
-    fn take_report(&self, Flight { items: in_flight, joined }: &mut Flight, report: Report) -> usize {
+    fn take_report(&self, flight: &mut Flight, report: Report) -> usize {
+        let Flight { items: in_flight, joined } = &mut *flight;
         match report {
             Report::Begun { key, item } => {
                 let begun = InFlight {
@@ -152,6 +171,11 @@ impl Recorder {
                     fed: None,
                     untried: Vec::new(),
                     snoozed: BTreeMap::new(),
+                    gathered: BTreeMap::new(),
+                    placing: Vec::new(),
+                    passed: BTreeMap::new(),
+                    conduct: Arc::default(),
+                    onward: BTreeMap::new(),
                     given_back: false,
                     permit: None,
                     attempts: Vec::new(),
@@ -161,11 +185,31 @@ impl Recorder {
                 in_flight.insert(key, begun);
                 0
             }
-            Report::Read { key, accepted } => {
+            Report::Read { key, accepted, conduct } => {
                 if let Some(entry) = in_flight.get_mut(&key) {
                     entry.accepted = accepted;
+                    // A chain goes on behind the channel that began it.
+                    entry.conduct = conduct;
                 }
                 0
+            }
+            Report::Passed { key, ordinal, at, reason } => {
+                let Some(entry) = in_flight.get_mut(&key) else { return 0 };
+                if self.next_of(entry).is_none() {
+                    let outcome = Outcome::Refused;
+                    return self.take_report(flight, Report::Unsent { key, ordinal, at, outcome, reason });
+                }
+                entry.answered += 1;
+                entry.passed.entry(whole_second(at)).or_default().push(ordinal);
+                1
+            }
+            Report::Gathered { key, ordinal, window, placing } => {
+                let Some(entry) = in_flight.get_mut(&key) else { return 0 };
+                metrics::counter!("deliver_gathered_total").increment(1);
+                entry.answered += 1;
+                entry.gathered.entry(window).or_default().push(ordinal);
+                entry.placing.extend(placing);
+                1
             }
             Report::Unsent { key, ordinal, at, outcome, reason } => {
                 let Some(entry) = in_flight.get_mut(&key) else { return 0 };
@@ -244,28 +288,45 @@ impl Recorder {
                 (Outcome::Delivered, reply)
             }
             Disposition::Refused { reason } if reason.kind == ReasonKind::Expired => (Outcome::Expired, reason.text),
-            Disposition::Refused { reason } => (Outcome::Refused, reason.text),
+            Disposition::Refused { reason } => match self.pass_on(entry, ordinal, answer.answered_at) {
+                Some(channel) => (Outcome::Deferred, format!("{}; `{channel}` is tried next", reason.text)),
+                None => (Outcome::Refused, reason.text),
+            },
             Disposition::Deferred { reason, .. } if reason.kind == ReasonKind::Untried => {
                 entry.untried.push(ordinal);
                 return 1;
             }
             Disposition::Deferred { reason, retry_after } => {
-                match self.retry.delay_after(number, retry_after, luck) {
-                    Some(delay) => {
-                        // Whole seconds, so that those of one item that fail together are tried again together.
-                        let due = (answer.answered_at + delay).0.div_euclid(1_000_000) * 1_000_000;
-                        entry.retries.entry(Timestamp(due)).or_default().push(ordinal);
+                let due = self.retry.delay_after(number, retry_after, luck).map(|delay| {
+                    // Whole seconds, so that those of one item that fail together are tried again together.
+                    whole_second(answer.answered_at + delay)
+                });
+                let is_too_late = |due: Timestamp| {
+                    let limit = self.next_of(entry).and_then(|next| next.after);
+                    limit.filter(|after| entry.since() + *after <= due).map(|after| entry.since() + after)
+                };
+                match (due, due.and_then(is_too_late)) {
+                    (Some(_), Some(deadline)) => {
+                        let channel = self.pass_on(entry, ordinal, deadline.max(answer.answered_at));
+                        let channel = channel.map(|name| name.to_string()).unwrap_or_default();
+                        (Outcome::Deferred, format!("{}; `{channel}` is tried next", reason.text))
+                    }
+                    (Some(due), None) => {
+                        entry.retries.entry(due).or_default().push(ordinal);
                         (Outcome::Deferred, reason.text)
                     }
-                    None => {
-                        let text = match number {
-                            1 => format!("the only attempt failed: {}", reason.text),
-                            _ => format!("all {number} attempts failed, the last with: {}", reason.text),
-                        };
-                        let reason = Reason::new(ReasonKind::AttemptsExhausted, text);
-                        entry.suspended.entry(reason.text.clone()).or_default().push(ordinal);
-                        (Outcome::Suspended, reason.text)
-                    }
+                    (None, _) => match self.pass_on(entry, ordinal, answer.answered_at) {
+                        Some(channel) => (Outcome::Deferred, format!("{}; `{channel}` is tried next", reason.text)),
+                        None => {
+                            let text = match number {
+                                1 => format!("the only attempt failed: {}", reason.text),
+                                _ => format!("all {number} attempts failed, the last with: {}", reason.text),
+                            };
+                            let reason = Reason::new(ReasonKind::AttemptsExhausted, text);
+                            entry.suspended.entry(reason.text.clone()).or_default().push(ordinal);
+                            (Outcome::Suspended, reason.text)
+                        }
+                    },
                 }
             }
         };
@@ -280,6 +341,22 @@ impl Recorder {
             reply,
         });
         1
+    }
+
+    /// The channel that is tried after this one, if the chain of its class has another.
+    fn next_of<'e>(&self, entry: &'e InFlight) -> Option<&'e Fallback> {
+        // Who begins with a channel of the chain goes on behind it.
+        let begun = entry.item.course.fallback == 0;
+        let own = entry.conduct.fallback.iter().position(|step| begun && step.channel == self.channel);
+        entry.conduct.fallback.get(own.map_or(usize::from(entry.item.course.fallback), |at| at + 1))
+    }
+
+    /// Lets a notification go on by the next channel of its chain from then on. Gives the channel; `None`: there is none.
+    fn pass_on(&self, entry: &mut InFlight, ordinal: u32, from: Timestamp) -> Option<Name> {
+        let channel = self.next_of(entry)?.channel.clone();
+        metrics::counter!("deliver_fallbacks_total").increment(1);
+        entry.onward.entry(whole_second(from)).or_default().push(ordinal);
+        Some(channel)
     }
 
     /// Commits all that is not yet committed, trying until the store takes it.
@@ -306,6 +383,7 @@ impl Recorder {
                         } else if let Some(entry) = in_flight.get_mut(&key) {
                             entry.attempts.clear();
                             entry.retries.clear();
+                            entry.onward.clear();
                             entry.suspended.clear();
                         }
                     }
@@ -348,15 +426,26 @@ impl Recorder {
         if !entry.attempts.is_empty() {
             step.receipts.push(ReceiptChunk { batch: item.batch, attempts: entry.attempts.clone() });
         }
-        let retry = |ordinals: &[u32], attempts: u32, due_at: Timestamp| Retry {
+        let retry = |ordinals: &[u32], attempts: u32, due_at: Timestamp, course: Course| Retry {
             batch: item.batch,
             application: self.application.clone(),
             channel: self.channel.clone(),
             ordinals: sorted(ordinals),
             attempts,
             due_at,
+            course,
         };
-        step.retries.extend(entry.retries.iter().map(|(due, ordinals)| retry(ordinals, item.attempts + 1, *due)));
+        // Another attempt of this channel, which has tried since it was first due.
+        let again = || Course { since: Some(entry.since()), ..item.course.clone() };
+        let onward = |ordinals: &[u32], due_at: Timestamp| {
+            let next = self.next_of(entry)?;
+            let place = entry.conduct.fallback.iter().position(|step| step == next)?;
+            let course = Course { fallback: place as u8 + 1, since: Some(due_at), ..item.course.clone() };
+            Some(Retry { channel: next.channel.clone(), ..retry(ordinals, 0, due_at, course) })
+        };
+        let retries = entry.retries.iter();
+        step.retries.extend(retries.map(|(due, ordinals)| retry(ordinals, item.attempts + 1, *due, again())));
+        step.retries.extend(entry.onward.iter().filter_map(|(due, ordinals)| onward(ordinals, *due)));
         step.suspensions.extend(entry.suspended.iter().map(|(reason, ordinals)| Suspension {
             batch: item.batch,
             application: self.application.clone(),
@@ -365,18 +454,26 @@ impl Recorder {
             attempts: item.attempts + 1,
             reason: reason.clone(),
             since: self.flow.clock.now(),
+            course: item.course.clone(),
         }));
         match &entry.fed {
             Some((_, left, due_at)) if entry.is_over() => {
                 step.finished.push(item.claim);
+                let course = || item.course.clone();
                 if !left.is_empty() {
-                    step.retries.push(retry(left, item.attempts, *due_at));
+                    step.retries.push(retry(left, item.attempts, *due_at, course()));
                 }
                 if !entry.untried.is_empty() {
-                    step.retries.push(retry(&entry.untried, item.attempts, item.due_at));
+                    step.retries.push(retry(&entry.untried, item.attempts, item.due_at, course()));
                 }
                 // Only now: whoever takes the item over if this worker dies decides anew.
-                step.retries.extend(entry.snoozed.iter().map(|(due, ordinals)| retry(ordinals, item.attempts, *due)));
+                let snoozed = entry.snoozed.iter();
+                step.retries.extend(snoozed.map(|(due, ordinals)| retry(ordinals, item.attempts, *due, course())));
+                step.retries.extend(entry.gathered.iter().map(|(window, ordinals)| {
+                    let course = Course { window: Some(*window), ..course() };
+                    retry(ordinals, item.attempts, *window, course)
+                }));
+                step.retries.extend(entry.passed.iter().filter_map(|(due, ordinals)| onward(ordinals, *due)));
             }
             // A retry or suspension goes with the attempt that caused it: a crash now must not lose it.
             _ => step.held.push(item.claim),
@@ -396,4 +493,8 @@ fn sorted(ordinals: &[u32]) -> Vec<u32> {
     let mut sorted = ordinals.to_vec();
     sorted.sort_unstable();
     sorted
+}
+
+fn whole_second(time: Timestamp) -> Timestamp {
+    Timestamp(time.0.div_euclid(1_000_000) * 1_000_000)
 }

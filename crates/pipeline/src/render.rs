@@ -83,7 +83,7 @@ fn format(
     let parameters = class_fields
         .row_from_stored(&subscription.values)
         .map_err(|damaged| Reason::new(ReasonKind::Internal, format!("{}: {damaged}", subscription.id)))?;
-    let digest = loaded.class().and_then(|class| class.conduct.digest.as_ref());
+    let digest = loaded.conduct.digest.as_ref();
     let shown = digest.map_or(1, |digest| members.len().min(digest.items_max as usize));
     let rows: Vec<Row> =
         members[..shown].iter().map(|member| member.loaded.fields(member.ordinal)).collect::<Result<_, _>>()?;
@@ -105,7 +105,11 @@ fn format(
         digest: digest.map(|_| DigestScope { items: &items, count: members.len() }),
     };
     let locale = recipient.profile.locale.as_deref();
-    let content = formatter.format(locale, device.channel.as_str(), &scope).map_err(|error| error.reason())?;
+    let edited = loaded.edit.as_ref().and_then(|edit| edit.content.clone());
+    let content = match edited {
+        Some(edited) => edited.into(),
+        None => formatter.format(locale, device.channel.as_str(), &scope).map_err(|error| error.reason())?,
+    };
     let facts = match digest {
         Some(_) => {
             let told = rows.into_iter().map(|row| Json::Object(facts(notify, row)));

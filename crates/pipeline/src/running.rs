@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Flow, RunError, compile::Compiled, deliver_work::Worker, match_events::unassigned_channel,
-    record_receipts::Recorder,
+    record_receipts::Recorder, windows::Windows,
 };
 
 /// How long a work item of a channel that the application does not define may be held.
@@ -49,6 +49,8 @@ pub(crate) struct Running {
     compiled: ArcSwap<Compiled>,
     channels: ArcSwap<BTreeMap<Name, Arc<Open>>>,
     workers: Mutex<BTreeMap<Name, Working>>,
+    /// The windows of each channel's digests, whoever works for it.
+    windows: Mutex<BTreeMap<Name, Arc<Windows>>>,
     /// Replaced by others, but not done yet.
     leaving: Mutex<Vec<Working>>,
 }
@@ -75,6 +77,7 @@ impl Running {
             compiled: ArcSwap::new(compiled.clone()),
             channels: ArcSwap::default(),
             workers: Mutex::default(),
+            windows: Mutex::default(),
             leaving: Mutex::default(),
         });
         running.change(flow, compiled, channels, waiting);
@@ -160,8 +163,16 @@ impl Running {
             reports: reports_in,
             answers: answers_in,
         };
-        let worker =
-            Worker { flow: flow.clone(), running: self.clone(), channel: channel.clone(), lease, reports, answers };
+        let worker = Worker {
+            flow: flow.clone(),
+            running: self.clone(),
+            channel: channel.clone(),
+            lease,
+            reports,
+            answers,
+            windows: self.windows.lock().entry(channel.clone()).or_default().clone(),
+            panics: Mutex::default(),
+        };
         let stop = CancellationToken::new();
         let working = Working {
             retry,

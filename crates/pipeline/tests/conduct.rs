@@ -1,7 +1,7 @@
 //! Stories of when and how notifications are told: together, at whose hours, by whose wish.
 
 use expect_test::expect;
-use tocsin_testkit::{Scenario, check};
+use tocsin_testkit::{Moment, Scenario, check};
 
 /// Quakes, with what is to be said of the class of their notifications.
 fn quakes(conduct: &str) -> String {
@@ -263,4 +263,187 @@ async fn a_digest_waits_for_the_end_of_quiet_hours() {
         08:10:00 drained: true
         09:00:00 email alice@example.org n-1-0: Kobe 6.0, Lima 7.0, Sendai 5.0, 3 in all -> delivered"#]]
     .assert_eq(&seen);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_window_opens_with_the_first_and_closes_over_a_crash() {
+    check(
+        &quakes("digest: { window: 10m }"),
+        r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscriber bob email=bob@example.org
+           08:00 subscribe alice nearby
+           08:00 subscribe bob nearby {"magnitude": 7}
+           08:10 event quake {"magnitude": 6, "place": "Kobe"}
+           08:15 event quake {"magnitude": 7, "place": "Lima"}
+           08:16 crash
+           08:17 event quake {"magnitude": 8, "place": "Rome"}
+           08:19 report
+           08:23 event quake {"magnitude": 6, "place": "Oslo"}
+           08:40 report"#,
+        expect![[r#""#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn hourly_and_daily_digests_go_by_the_subscribers_clock() {
+    for window in ["hourly", "daily 08:00"] {
+        let mut scenario = Scenario::new(&[&quakes(&format!("digest: {{ window: {window}, items_max: 2 }}"))]).await;
+        let seen = scenario
+            .run(
+                r#"06:00 subscriber alice email=alice@example.org zone=Asia/Kolkata
+                   06:00 subscriber bob email=bob@example.org zone=Europe/Vienna
+                   06:00 subscribe alice nearby
+                   06:00 subscribe bob nearby
+                   06:10 event quake {"magnitude": 6, "place": "Kobe"}
+                   06:20 event quake {"magnitude": 7, "place": "Lima"}
+                   06:29:59.99 event quake {"magnitude": 8, "place": "Rome"}
+                   06:45 event quake {"magnitude": 6, "place": "Oslo"}"#,
+            )
+            .await;
+        match window {
+            "hourly" => expect![[r#""#]].assert_eq(&seen),
+            _ => expect![[r#""#]].assert_eq(&seen),
+        }
+    }
+}
+
+/// The example of what a digest in quiet hours looks like.
+#[tokio::test(start_paused = true)]
+async fn quiet_hours_hold_a_digest_until_morning() {
+    check(
+        &quakes("digest: { window: hourly }"),
+        r#"22:10 subscriber alice email=alice@example.org
+           22:10 subscribe alice nearby
+           22:10 alice prefers {"quiet_hours": ["22:00-07:00"]}
+           22:30 event quake {"magnitude": 6.1, "place": "Kobe"}
+           23:15 event quake {"magnitude": 5.2, "place": "Lima"}"#,
+        expect![[r#""#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_digest_of_a_window_is_tried_again_as_it_was() {
+    check(
+        &quakes("digest: { window: hourly }"),
+        r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscriber bob email=bob@example.org
+           08:00 subscribe alice nearby
+           08:00 subscribe bob nearby
+           08:00 alice@example.org defers
+           08:10 event quake {"magnitude": 6, "place": "Kobe"}
+           08:20 event quake {"magnitude": 7, "place": "Lima"}
+           09:00:30 event quake {"magnitude": 8, "place": "Rome"}
+           09:02 alice@example.org delivers
+           09:03 crash
+           11:00 report"#,
+        expect![[r#""#]],
+    )
+    .await;
+}
+
+/// Wherever the process dies, each notification is told once or again under the same id, and none is lost.
+#[tokio::test(start_paused = true)]
+async fn a_death_at_any_write_loses_nothing_of_a_window() {
+    for moment in [Moment::Before, Moment::After] {
+        for write in 1..40 {
+            let mut scenario = Scenario::new(&[&quakes("digest: { window: 10m }")]).await;
+            scenario.die_at(write, moment);
+            let seen = scenario
+                .run(
+                    r#"08:00 subscriber alice email=alice@example.org
+                       08:00 subscribe alice nearby
+                       08:10 event quake {"magnitude": 6, "place": "Kobe"}
+                       08:15 event quake {"magnitude": 7, "place": "Lima"}
+                       10:00 report"#,
+                )
+                .await;
+            assert!(seen.contains("events 2 notifications 2 open 0 suspended 0"), "{write} {moment:?}: {seen}");
+            let told: std::collections::BTreeSet<&str> = seen.lines().filter_map(|line| line.split_once(" n-")).map(|(_, told)| told).collect();
+            assert_eq!(told.into_iter().collect::<Vec<_>>(), ["1-0: Kobe 6.0, Lima 7.0, 2 in all -> delivered"], "{write} {moment:?}: {seen}");
+            if !scenario.has_died() {
+                break;
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_one_channel_cannot_deliver_the_next_may() {
+    check(
+        &quakes("fallback: [{ channel: sms, after: 30m }]"),
+        r#"08:00 subscriber alice email=alice@example.org sms=+431
+           08:00 subscriber bob email=bob@example.org sms=+432
+           08:00 subscriber carol email=carol@example.org
+           08:00 subscriber dan sms=+434
+           08:00 subscribe alice nearby
+           08:00 subscribe bob nearby
+           08:00 subscribe carol nearby
+           08:00 subscribe dan nearby
+           08:00 alice@example.org refuses
+           08:00 bob@example.org defers
+           08:00 carol@example.org refuses
+           08:00 +434 refuses
+           08:10 event quake {"magnitude": 6, "place": "Kobe"}
+           08:20 crash
+           09:00 report"#,
+        expect![[r#""#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_chain_that_fails_at_its_end_is_suspended_there() {
+    check(
+        &quakes("fallback: [{ channel: sms }]"),
+        r#"08:00 subscriber alice email=alice@example.org sms=+431
+           08:00 subscribe alice nearby
+           08:00 alice@example.org defers
+           08:00 +431 defers
+           08:10 event quake {"magnitude": 6, "place": "Kobe"}
+           10:00 suspensions
+           10:00 +431 delivers
+           10:10 resume
+           10:20 report"#,
+        expect![[r#""#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_edit_is_sent_in_place_of_what_failed() {
+    let definition = quakes("").replace("{{ place }} {{ magnitude }}", "{{ place }} {{ 10 / magnitude }}");
+    check(
+        &definition,
+        r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscribe alice nearby {"magnitude": 0}
+           08:10 event quake {"magnitude": 0, "place": "Kobe"} {"magnitude": 5, "place": "Lima"}
+           08:20 suspensions
+           08:20 edit 1 {"fields": {"magnitude": 2}}
+           08:20 resume
+           08:30 event quake {"magnitude": 0, "place": "Rome"}
+           08:40 edit 2 {"content": {"subject": "there was a quake"}, "address": "bob@example.org"}
+           08:40 resume
+           08:50 report"#,
+        expect![[r#""#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_who_are_told_the_same_get_one_message() {
+    let mut scenario = Scenario::new(&[&quakes("multicast: { recipient_limit: 3 }")]).await;
+    let mut script = String::new();
+    for who in ["ann", "ben", "cat", "dan", "eve"] {
+        script += &format!("08:00 subscriber {who} email={who}@example.org\n08:00 subscribe {who} nearby\n");
+    }
+    script += "08:00 subscriber fay email=fay@example.org locale=de\n08:00 subscribe fay nearby\n";
+    script += "08:00 ben@example.org defers\n";
+    script += r#"08:10 event quake {"magnitude": 6, "place": "Kobe"} {"magnitude": 7, "place": "Lima"}"#;
+    script += "\n08:10:30 ben@example.org delivers";
+    let seen = scenario.run(&script).await;
+    assert_eq!(seen.lines().filter(|line| line.ends_with("delivered")).count(), 12, "{seen}");
+    // For each event: three and two, and one in German.
+    assert_eq!(scenario.messages(), 6, "{seen}");
 }

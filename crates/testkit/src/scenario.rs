@@ -16,6 +16,8 @@
 //! 08:31 down 90                                   (it dies and starts again after so many minutes)
 //! 08:32 drain                                     (SIGTERM, and a new start)
 //! 08:40 resume | end                              (all suspensions)
+//! 08:40 edit 1 {"fields": {"magnitude": 7}}       (the suspension of this number)
+//! 08:40 suspensions                               (listed in the transcript)
 //! 08:50 stop RULE | let RULE                      (the rule does not fire; it fires again)
 //! 08:50 firings | refire | dismiss                (what did not fire: listed, fired again, struck off)
 //! 09:00 disable alice | enable alice | unsubscribe alice
@@ -188,6 +190,11 @@ impl Scenario {
         self.process.has_died()
     }
 
+    /// How many different messages reached the far ends; one to several recipients is one.
+    pub fn messages(&self) -> usize {
+        self.ends.lock().messages()
+    }
+
     /// The journal itself, for looking at what is left.
     pub fn journal(&self) -> &Arc<MemoryJournal> {
         &self.journal
@@ -233,6 +240,19 @@ impl Scenario {
             }
             ["resume"] => self.resolve(Resolution::Resume).await,
             ["end"] => self.resolve(Resolution::End).await,
+            ["edit", id, ..] => {
+                let edit = what.splitn(3, ' ').nth(2).map(Into::into);
+                let id = id.parse().expect("the number of a suspension");
+                let edited = self.journal.edit_suspension(id, None, edit).await.expect("it can be edited");
+                self.ends.lock().note(format!("{} edited {edited:?}", self.now()));
+            }
+            ["suspensions"] => {
+                let found = self.journal.suspensions(&SuspensionFilter::default(), 0, 100).await.expect("they are listed");
+                for stored in found {
+                    let (waits, now) = (stored.suspension, self.now());
+                    self.ends.lock().note(format!("{now} suspended {:?} on {}: {}", waits.ordinals, waits.channel, waits.reason));
+                }
+            }
             ["report"] => self.report(),
             ["damage", what] => self.damage(what).await,
             [id, "prefers", ..] => self.put_preferences(id, what.splitn(3, ' ').nth(2).unwrap_or("{}")).await,

@@ -14,7 +14,7 @@ use crate::{
         Recurs, Retention, RetrySchedule, Rule, RuleSchedule, RuleState, Source, SourceKind, SubscriptionClass,
         TemplateEngine, TemplateParts, Throttle, due_class, due_fields,
     },
-    conduct::{Conduct, DIGEST_ITEMS, Digest, DigestWindow},
+    conduct::{Conduct, DIGEST_ITEMS, Digest, DigestWindow, Fallback, Priority},
     field::{Field, FieldType, Fields},
     filter::Dialect,
     id::Name,
@@ -30,6 +30,7 @@ const CONCURRENCY: u32 = 10;
 const LEASE: Duration = Duration::from_secs(300);
 const RETRY_SECONDS: [u64; 5] = [60, 300, 1_800, 7_200, 43_200];
 const JITTER_PERCENT: u8 = 10;
+const RECIPIENT_LIMIT: u32 = 50;
 const RULE_TIMEOUT: Duration = Duration::from_secs(10);
 const STOP_AFTER: u32 = 10;
 
@@ -137,7 +138,37 @@ impl<'a> Builder<'a> {
             self.problems.push(problem.hint("critical notifications are sent at any hour; leave one of the two out"));
         }
         let digest = node.get("digest").map(|digest| self.digest(digest, &join(path, "digest"), fields));
-        Conduct { critical, send_hours, digest }
+        let multicast = node.get("multicast").map(|node| integer(node, "recipient_limit").unwrap_or(RECIPIENT_LIMIT));
+        if let (Some(_), Some(multicast)) = (&digest, node.get("multicast")) {
+            let problem = multicast.problem(&join(path, "multicast"), "cannot be given together with `digest`");
+            let hint = "a digest is for one subscriber, a multicast for many; leave one of the two out";
+            self.problems.push(problem.hint(hint));
+        }
+        let priority = node.get("priority").and_then(Node::text);
+        let priority = Priority::ALL.into_iter().find(|known| Some(known.word()) == priority).unwrap_or_default();
+        let fallback = self.fallback(node, &join(path, "fallback"));
+        Conduct { priority, critical, send_hours, digest, multicast, fallback }
+    }
+
+    fn fallback(&mut self, node: &Node, path: &str) -> Vec<Fallback> {
+        let Some(Kind::List(items)) = node.get("fallback").map(|list| &list.kind) else { return Vec::new() };
+        let channels: Vec<&str> =
+            self.root.get("channels").map_or(&[][..], Node::entries).iter().map(|entry| entry.key.as_str()).collect();
+        let mut chain: Vec<Fallback> = Vec::new();
+        for (at, item) in items.iter().enumerate() {
+            let Some(channel) = name(item, "channel") else { continue };
+            let at = format!("{path}[{at}].channel");
+            if !channels.contains(&channel.as_str()) {
+                let problem = item.problem(&at, format!("names the channel `{channel}`, which does not exist"));
+                self.problems.push(problem.hint(meant(channel.as_str(), &channels, "channels")));
+            } else if chain.iter().any(|step| step.channel == channel) {
+                let problem = item.problem(&at, format!("names the channel `{channel}` for the second time"));
+                self.problems.push(problem.hint("each is tried once; leave one of the two out"));
+            } else {
+                chain.push(Fallback { channel, after: duration(item, "after") });
+            }
+        }
+        chain
     }
 
     fn digest(&mut self, node: &Node, path: &str, fields: &Fields) -> Digest {

@@ -10,7 +10,7 @@ use crate::{
         Application, Channel, ContentTemplates, Limits, NotificationClass, RetrySchedule, Rule, RuleState, Source,
         Throttle, due_class,
     },
-    conduct::{Conduct, Digest},
+    conduct::{Conduct, Digest, Fallback},
     field::{Field, FieldType, Fields},
     hours::Hours,
     id::Name,
@@ -270,6 +270,23 @@ impl Differences {
             };
             let sentence = format!("they are told {} (was {})", shown(&new.digest), shown(&old.digest));
             self.changed(format!("{path}.digest"), sentence);
+        }
+        if old.multicast != new.multicast {
+            let shown = |most: Option<u32>| most.map_or("one".to_owned(), |most| format!("up to {most}"));
+            let sentence = format!("a message has {} recipients (was {})", shown(new.multicast), shown(old.multicast));
+            self.changed(format!("{path}.multicast"), sentence);
+        }
+        if old.priority != new.priority {
+            let sentence = format!("the priority is {} (was {})", new.priority.word(), old.priority.word());
+            self.changed(format!("{path}.priority"), sentence);
+        }
+        if old.fallback != new.fallback {
+            let shown = |chain: &[Fallback]| match chain {
+                [] => "none".to_owned(),
+                chain => chain.iter().map(|step| format!("`{}`", step.channel)).collect::<Vec<_>>().join(", "),
+            };
+            let sentence = format!("the fallback is {} (was {})", shown(&new.fallback), shown(&old.fallback));
+            self.changed(format!("{path}.fallback"), sentence);
         }
     }
 

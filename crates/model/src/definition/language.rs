@@ -84,10 +84,47 @@ static NOTIFICATION: Shape = Shape::Object(&[
         &DIGEST,
         "Those for the same subscriber, device and locale are one message, which sees them as `digest.items`.",
     ),
+    optional(
+        "multicast",
+        &MULTICAST,
+        "Those that say the same leave as one message to several recipients, who do not see each other.",
+    ),
+    optional(
+        "priority",
+        &Shape::Choice(&["urgent", "high", "normal", "low"]),
+        "Which goes first where several wait for a channel; `normal` if not given. Nothing waits for ever: what is low \
+         goes before what became due half an hour after it.",
+    ),
+    optional(
+        "fallback",
+        &FALLBACK,
+        "Channels that are tried, in order, when the one before has failed for good or takes too long.",
+    ),
     required("content", &CONTENT, "How it reads."),
+]);
+static MULTICAST: Shape = Shape::Object(&[optional(
+    "recipient_limit",
+    &Shape::Integer { least: 2, most: 1_000 },
+    "Most recipients of one message; 50 if not given.",
+)]);
+static FALLBACK: Shape = Shape::List { of: &FALLBACK_STEP, most: 8 };
+static FALLBACK_STEP: Shape = Shape::Object(&[
+    required("channel", &Shape::Name, "The channel that is tried."),
+    optional(
+        "after",
+        &Shape::Duration { least: 1, most: 30 * DAY },
+        "After so long without delivery by the one before it is tried, even if attempts are left; only when that has \
+         failed for good if not given.",
+    ),
 ]);
 static DIGEST: Shape = Shape::Object(&[
     optional("by", &DIGEST_BY, "Fields of the class in which those of one message agree as well; none if not given."),
+    optional(
+        "window",
+        &Shape::Text,
+        "How long they are gathered: `batch` for those of one batch, a time such as `10m` after the first, `hourly`, or \
+         `daily 08:00`, by the subscriber's clock. `batch` if not given.",
+    ),
     optional(
         "items_max",
         &Shape::Integer { least: 1, most: 10_000 },
