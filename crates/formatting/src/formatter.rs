@@ -205,6 +205,26 @@ impl Formatter {
         Ok(Content { subject: subject.map(|subject| one_line(&subject)), text, html, json })
     }
 
+    /// What its templates read that is not the same for all who are told of one event: the template, its part, and the name.
+    pub fn personal(&self) -> Vec<(&str, Part, String)> {
+        let is_personal = |name: &String| {
+            let (root, step) = name.split_once('.').unwrap_or((name, ""));
+            match root {
+                "subscriber" | "sub" | "device" => true,
+                "notification" => step.is_empty() || step == "id",
+                _ => false,
+            }
+        };
+        let read = |template: &Template| {
+            let compiled = self.environment.get_template(&template.name).expect("it was added");
+            let mut names: Vec<String> = compiled.undeclared_variables(true).into_iter().filter(is_personal).collect();
+            names.sort();
+            names
+        };
+        let of = |template| read(template).into_iter().map(|name| (template.key.as_str(), template.part, name));
+        self.templates.iter().flat_map(of).collect()
+    }
+
     fn find(&self, locale: Option<&str>, channel: &str) -> Parts {
         let mut found = Parts::default();
         let mut fill = |parts: Option<&Parts>| {

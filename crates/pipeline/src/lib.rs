@@ -19,6 +19,7 @@ mod record_receipts; // 4. dispositions become receipts, retries, suspensions
 pub mod compile; // a definition becomes what the steps run: rules, formatters, channels
 pub mod latency; // how long things take, by percentile
 pub mod options; // the bounds and delays of the flow
+mod preview; // what a notification would say
 pub mod versions; // old batches are read by the version that packed them
 
 mod guard; // which rules fire, and what becomes of firings that do not happen
@@ -55,6 +56,7 @@ pub use accept_events::{AcceptError, Submission};
 pub use compile::Compiled;
 pub use latency::Latencies;
 pub use options::PipelineOptions;
+pub use preview::Preview;
 pub use tocsin_delivery::{Clock, Context, SystemClock};
 pub use versions::{Environment, Versions};
 

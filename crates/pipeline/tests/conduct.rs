@@ -297,7 +297,7 @@ async fn hourly_and_daily_digests_go_by_the_subscribers_clock() {
                    06:00 subscribe bob nearby
                    06:10 event quake {"magnitude": 6, "place": "Kobe"}
                    06:20 event quake {"magnitude": 7, "place": "Lima"}
-                   06:29:59.99 event quake {"magnitude": 8, "place": "Rome"}
+                   06:29:59 event quake {"magnitude": 8, "place": "Rome"}
                    06:45 event quake {"magnitude": 6, "place": "Oslo"}"#,
             )
             .await;
