@@ -31,6 +31,7 @@ fn fields(fields: &[(&str, FieldType)]) -> Fields {
 
 fn known() -> KnownVariables {
     KnownVariables {
+        digest: false,
         fields: fields(&[
             ("magnitude", FieldType::Number),
             ("place", FieldType::String),

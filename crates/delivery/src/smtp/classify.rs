@@ -21,7 +21,8 @@ impl Reply {
         self.code == 421
     }
 
-    fn words(&self) -> String {
+    /// Code and text in a line.
+    pub fn words(&self) -> String {
         format!("{} {}", self.code, self.text.replace('\n', " "))
     }
 

@@ -1,39 +1,39 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use parking_lot::Mutex;
-use rustls::ClientConfig;
-use tocsin_model::receipt::{Disposition, Reason, ReasonKind};
-use tokio::time::{Instant, sleep_until, timeout};
+use tocsin_model::{
+    problem::Problem,
+    receipt::{Disposition, Reason, ReasonKind},
+};
+use tokio::time::{Instant, timeout};
 
 use super::{
     classify::{ClearUp, Fate, Next, Stage, classify},
-    message::{Letterhead, Mailbox, is_address},
+    dkim::DkimKey,
+    message::{Letterhead, Mailbox, is_address, on_wire},
     options::SmtpOptions,
+    servers::Servers,
     session::{Dial, Envelope, Extensions, Session},
 };
 use crate::queue::{FarSide, Pending, Queue, same_message};
-
-const PAUSE_MIN: Duration = Duration::from_millis(500);
-const PAUSE_MAX: Duration = Duration::from_secs(60);
-/// Wrong credentials do not become right by trying, and too many tries lock accounts.
-const AUTHENTICATION_PAUSE_MIN: Duration = Duration::from_secs(30);
 
 /// What the sessions of a channel share.
 pub(super) struct Courier {
     options: SmtpOptions,
     letterhead: Letterhead,
-    trust: Arc<ClientConfig>,
+    /// The address for what comes back, as it stands on the wire.
+    return_path: String,
+    servers: Servers,
     dial: Arc<dyn Dial>,
     queue: Arc<Queue>,
-    gate: Mutex<Gate>,
 }
 
-/// Whether the server lets us in at all.
-#[derive(Default)]
-struct Gate {
-    failures: u32,
-    closed: Option<(Instant, Reason)>,
+/// A session, and which server it is with.
+struct Open {
+    session: Session,
+    server: usize,
+    /// Whether it has answered a mail.
+    fruitful: bool,
 }
 
 /// A mail that is ready for the wire, to one recipient or several.
@@ -45,18 +45,41 @@ struct Letter {
 
 impl Courier {
     /// The options must be free of problems.
-    pub fn new(options: SmtpOptions, trust: Arc<ClientConfig>, dial: Arc<dyn Dial>, queue: Arc<Queue>) -> Self {
+    ///
+    /// # Errors
+    /// Keys that cannot be used; paths are relative.
+    pub fn new(
+        options: SmtpOptions,
+        servers: Servers,
+        dial: Arc<dyn Dial>,
+        queue: Arc<Queue>,
+    ) -> Result<Courier, Vec<Problem>> {
+        let from = options.from.as_deref().and_then(Mailbox::parse).expect("checked options have a sender").on_wire();
+        let keys = options.dkim.iter().enumerate();
+        let keys = keys.map(|(at, key)| DkimKey::open(key, from.domain(), &format!("dkim[{at}]")));
+        let (keys, problems): (Vec<_>, Vec<_>) = keys.partition(Result::is_ok);
+        if !problems.is_empty() {
+            return Err(problems.into_iter().filter_map(Result::err).collect());
+        }
+        let keys: Vec<DkimKey> = keys.into_iter().filter_map(Result::ok).collect();
+        for key in &keys {
+            let (name, text) = key.record();
+            tracing::info!(name, text, "mails are signed, which can be verified while this TXT record stands in DNS");
+        }
+        let return_path = on_wire(options.return_path.as_deref().unwrap_or(&from.address)).into_owned();
         let letterhead = Letterhead {
-            from: options.from.as_deref().and_then(Mailbox::parse).expect("checked options have a sender"),
-            reply_to: options.reply_to.as_deref().and_then(Mailbox::parse),
+            from,
+            reply_to: options.reply_to.as_deref().and_then(Mailbox::parse).map(Mailbox::on_wire),
             headers: options.headers.clone(),
+            precedence: options.precedence,
+            keys,
         };
-        Courier { options, letterhead, trust, dial, queue, gate: Mutex::default() }
+        Ok(Courier { options, letterhead, return_path, servers, dial, queue })
     }
 
     /// One session after the other, until the queue is closed.
     pub async fn run(self: Arc<Self>) {
-        let (mut session, mut held): (Option<Session>, _) = (None, VecDeque::new());
+        let (mut session, mut held): (Option<Open>, _) = (None, VecDeque::new());
         let limit = self.options.recipients_max as usize;
         loop {
             let recipients = match (take_held(&mut held, limit), session.is_some()) {
@@ -65,8 +88,8 @@ impl Courier {
                 (_, true) => match timeout(self.options.idle_timeout.0, self.queue.pop_multicast(limit)).await {
                     Ok(recipients) => recipients,
                     Err(_) => {
-                        if let Some(session) = session.take() {
-                            session.quit().await;
+                        if let Some(open) = session.take() {
+                            open.session.quit().await;
                         }
                         continue;
                     }
@@ -85,68 +108,43 @@ impl Courier {
             };
             session = self.converse(open, recipients, &mut held).await;
         }
-        if let Some(session) = session {
-            session.quit().await;
+        if let Some(open) = session {
+            open.session.quit().await;
         }
     }
 
-    /// A session, as soon as the server lets us in. At the deadline: why it does not, and how long it may take.
-    async fn connect(&self, deadline: Instant) -> Result<Session, (Reason, Duration)> {
+    /// A session, as soon as a server lets us in. At the deadline: why none does, and how long it may take.
+    async fn connect(&self, deadline: Instant) -> Result<Open, (Reason, Duration)> {
         loop {
-            let closed = self.gate.lock().closed.clone();
-            let now = Instant::now();
-            if let Some((until, reason)) = closed
-                && until > now
-            {
-                if deadline <= until {
-                    sleep_until(deadline).await;
-                    return Err((reason, until.duration_since(Instant::now().min(until))));
-                }
-                sleep_until(until).await;
-            }
-            let started = Instant::now();
-            match Session::open(&self.options, &self.trust, &*self.dial).await {
-                Ok(session) => {
-                    *self.gate.lock() = Gate::default();
-                    return Ok(session);
-                }
-                Err(reason) => self.shut_out(reason, started),
+            let entry = self.servers.enter(deadline).await?;
+            match Session::open(&self.options, entry.server(), &*self.dial).await {
+                Ok(session) => return Ok(Open { session, server: entry.opened(), fruitful: false }),
+                Err(reason) => entry.failed(&reason),
             }
         }
     }
 
-    /// Closes the gate for a while, longer each time. Sessions that failed together count once.
-    fn shut_out(&self, reason: Reason, started: Instant) {
-        let mut gate = self.gate.lock();
-        if gate.closed.as_ref().is_some_and(|(until, _)| *until > started) {
-            return;
+    /// A session broke. One that never answered a mail tells something about its server.
+    async fn broken(&self, open: Open, recipients: Vec<Pending>, reason: &Reason, held: &mut VecDeque<Pending>) {
+        if !open.fruitful {
+            self.servers.fruitless(open.server, reason);
         }
-        let first = if reason.kind == ReasonKind::Authentication { AUTHENTICATION_PAUSE_MIN } else { PAUSE_MIN };
-        let pause =
-            first.saturating_mul(1 << gate.failures.min(10)).min(PAUSE_MAX).mul_f64(0.8 + 0.4 * fastrand::f64());
-        gate.failures += 1;
-        tracing::warn!(reason = %reason.text, pause_ms = pause.as_millis() as u64, "the mail server does not let us in");
-        gate.closed = Some((Instant::now() + pause, reason));
+        hold_or_defer(recipients, reason, held).await;
     }
 
     /// Delivers `first`, and with it whatever else is waiting. Gives the session back if it is still good, and in `held`
     /// those that deserve another mail or session.
-    async fn converse(
-        &self,
-        mut session: Session,
-        first: Vec<Pending>,
-        held: &mut VecDeque<Pending>,
-    ) -> Option<Session> {
-        let mut letter = self.prepare(first, &session.extensions).await;
+    async fn converse(&self, mut open: Open, first: Vec<Pending>, held: &mut VecDeque<Pending>) -> Option<Open> {
+        let mut letter = self.prepare(first, &open.session.extensions).await;
         let (mut out, mut sent_ahead) = (Vec::with_capacity(4096), false);
         while let Some(Letter { recipients, envelope, content }) = letter.take() {
             if !sent_ahead {
-                session.mails += 1;
+                open.session.mails += 1;
             }
-            let ruling = match session.envelope(&envelope, sent_ahead).await {
+            let ruling = match open.session.envelope(&envelope, sent_ahead).await {
                 Ok(ruling) => ruling,
                 Err(reason) => {
-                    hold_or_defer(recipients, &reason, held).await;
+                    self.broken(open, recipients, &reason, held).await;
                     return None;
                 }
             };
@@ -159,9 +157,14 @@ impl Courier {
                 }
             }
             if let Next::Closing(reason) = &ruling.next {
-                hold_or_defer(later, reason, held).await;
+                self.broken(open, later, reason, held).await;
                 return None;
             }
+            if !open.fruitful {
+                self.servers.fruitful(open.server);
+                open.fruitful = true;
+            }
+            let session = &mut open.session;
             if !later.is_empty() {
                 session.recipients_max = taken.len();
                 held.extend(later);
@@ -174,7 +177,7 @@ impl Courier {
                 Next::Content => out.extend_from_slice(&content),
             }
             let next = match session.extensions.pipelining && session.mails < self.options.messages_per_session {
-                true => self.next_letter(&mut session, held).await,
+                true => self.next_letter(session, held).await,
                 false => None,
             };
             if let Some(next) = &next {
@@ -215,11 +218,11 @@ impl Courier {
             sent_ahead = next.is_some();
             letter = next;
         }
-        if session.mails >= self.options.messages_per_session {
-            session.quit().await;
+        if open.session.mails >= self.options.messages_per_session {
+            open.session.quit().await;
             return None;
         }
-        Some(session)
+        Some(open)
     }
 
     /// The next mail that can be sent, if one is waiting.
@@ -270,7 +273,8 @@ impl Courier {
                 format!("`{}` is not a mail address", address.escape_debug()),
             ));
         }
-        if !extensions.smtputf8 && !(address.is_ascii() && self.letterhead.from.address.is_ascii()) {
+        let ours = self.return_path.is_ascii() && self.letterhead.from.address.is_ascii();
+        if !extensions.smtputf8 && !(ours && on_wire(address).is_ascii()) {
             return Some(Reason::new(
                 ReasonKind::Address,
                 "the address needs SMTPUTF8, which the server does not offer",
@@ -287,9 +291,10 @@ impl Courier {
     ) -> Option<Result<(Envelope, Vec<u8>), Reason>> {
         let first = &recipients.first()?.outgoing;
         let mut content = Vec::with_capacity(2048);
-        let to = Some(first.address.as_str()).filter(|_| recipients.len() == 1);
+        let addresses: Vec<String> = recipients.iter().map(|one| on_wire(&one.outgoing.address).into_owned()).collect();
+        let to = Some(addresses[0].as_str()).filter(|_| addresses.len() == 1);
         self.letterhead.write(&first.message, to, &mut content);
-        let mut from = format!("<{}>", self.letterhead.from.address);
+        let mut from = format!("<{}>", self.return_path);
         if let Some(limit) = extensions.size {
             if limit > 0 && content.len() as u64 > limit {
                 let text = format!("the mail has {} bytes, the server takes {limit}", content.len());
@@ -298,9 +303,11 @@ impl Courier {
             from.push_str(" SIZE=");
             from.push_str(&content.len().to_string());
         }
-        let addresses: Vec<String> = recipients.iter().map(|one| one.outgoing.address.clone()).collect();
-        if !from.is_ascii() || !addresses.iter().all(|address| address.is_ascii()) {
-            from.push_str(" BODY=8BITMIME SMTPUTF8");
+        // Content is in 7 bits, which no server on its way needs to change, and no signature breaks; only such an address
+        // makes header fields wide.
+        let ours = from.is_ascii() && self.letterhead.from.address.is_ascii();
+        if !ours || !addresses.iter().all(|address| address.is_ascii()) {
+            from.push_str(if extensions.eight_bit { " BODY=8BITMIME SMTPUTF8" } else { " SMTPUTF8" });
         }
         Some(Ok((Envelope { from, recipients: addresses }, content)))
     }
@@ -333,13 +340,28 @@ async fn hold_or_defer(recipients: Vec<Pending>, reason: &Reason, held: &mut Vec
 #[async_trait]
 impl FarSide for Courier {
     async fn probe(&self) -> Result<String, Reason> {
-        let session = Session::open(&self.options, &self.trust, &*self.dial).await?;
-        let text = session.describe();
-        session.quit().await;
-        Ok(text)
+        let (mut texts, mut last) = (Vec::new(), None);
+        for server in self.servers.all() {
+            match Session::open(&self.options, server, &*self.dial).await {
+                Ok(session) => {
+                    texts.push(session.describe());
+                    session.quit().await;
+                }
+                Err(reason) => {
+                    texts.push(reason.text.clone());
+                    last = Some(reason);
+                }
+            }
+        }
+        // A channel works as long as one of its servers does.
+        match last {
+            Some(reason) if texts.len() == 1 => Err(reason),
+            Some(reason) if self.servers.down().is_some() => Err(Reason { text: texts.join("; "), ..reason }),
+            _ => Ok(texts.join("; ")),
+        }
     }
 
     fn down(&self) -> Option<Reason> {
-        self.gate.lock().closed.as_ref().map(|(_, reason)| reason.clone())
+        self.servers.down()
     }
 }
