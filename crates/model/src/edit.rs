@@ -129,7 +129,9 @@ mod tests {
             check(
                 r#"{"fields": {"size": "x", "none": 1}, "content": {"subject": "a\nb", "json": "{"}, "address": "a\r\nb"}"#
             ),
-            Err(["fields.none", "fields.size", "content.subject", "content.json", "address"].map(str::to_owned).to_vec())
+            Err(["fields.none", "fields.size", "content.subject", "content.json", "address"]
+                .map(str::to_owned)
+                .to_vec())
         );
         assert_eq!(check(r#"{"content": {}}"#), Err(vec!["content".to_owned()]));
     }

@@ -74,7 +74,8 @@ pub(crate) fn choose_device<'r>(
     }
     let none = || Unsent::suspended(ReasonKind::Unreachable, "the subscriber has no active device");
     let standard = recipient.device().ok_or_else(none)?;
-    let preferred = choice.preferred().iter().find_map(|channel| usable().find(|(_, device)| device.channel == *channel));
+    let preferred =
+        choice.preferred().iter().find_map(|channel| usable().find(|(_, device)| device.channel == *channel));
     let chosen = preferred.or_else(|| wanted(standard.1).then_some(standard)).or_else(|| usable().next());
     chosen.map(|(name, _)| Some(name)).ok_or_else(|| {
         let text = "the subscriber has switched off the channels of all its devices";

@@ -217,17 +217,23 @@ impl Worker {
         let Some(permit) = stop.run_until_cancelled(bounds.permit(total)).await else {
             return Err(GivenBack { due_at: None });
         };
-        let permit = Arc::new(permit);
         drop(ahead);
-        for Feeding { key, loaded, .. } in &feeding {
-            let read = Report::Read { key: *key, accepted: loaded.accepted.clone(), conduct: loaded.conduct.clone() };
-            if self.reports.send(read).await.is_err() {
+        let mut permit = Some(permit);
+        for (at, Feeding { key, loaded, .. }) in feeding.iter().enumerate() {
+            // Each takes its part, and the last what is left; more than may ever be on their way count as all.
+            let is_last = at + 1 == feeding.len();
+            let part = match permit.as_mut() {
+                Some(whole) if !is_last => whole.split(loaded.ordinals.len().min(whole.num_permits())),
+                _ => permit.take(),
+            };
+            let (accepted, conduct) = (loaded.accepted.clone(), loaded.conduct.clone());
+            if self.reports.send(Report::Read { key: *key, accepted, conduct, permit: part }).await.is_err() {
                 return Ok(());
             }
         }
         self.feed(&mut feeding, stop).await;
         for Feeding { key, fed, left, due_at, .. } in feeding {
-            let _ = self.reports.send(Report::Fed { key, fed, left, due_at, permit: permit.clone() }).await;
+            let _ = self.reports.send(Report::Fed { key, fed, left, due_at }).await;
         }
         Ok(())
     }
@@ -267,7 +273,9 @@ impl Worker {
                 }
             }
         };
-        let permit = bounds.permit(ordinals.len()).await;
+        let permit = Some(bounds.permit(ordinals.len()).await);
+        let read = Report::Read { key, accepted: Vec::new(), conduct: Arc::default(), permit };
+        let _ = self.reports.send(read).await;
         let fed = ordinals.len();
         for ordinal in ordinals {
             let reason = Reason::new(ReasonKind::Internal, what);
@@ -276,8 +284,7 @@ impl Worker {
                 return Ok(());
             }
         }
-        let permit = Arc::new(permit);
-        let _ = self.reports.send(Report::Fed { key, fed, left: Vec::new(), due_at: now, permit }).await;
+        let _ = self.reports.send(Report::Fed { key, fed, left: Vec::new(), due_at: now }).await;
         Ok(())
     }
 }

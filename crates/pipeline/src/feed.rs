@@ -116,7 +116,9 @@ impl Worker {
             for (ordinal, recipient) in chunk.iter().copied().zip(recipients) {
                 let now = self.flow.clock.now();
                 let taken = match recipient {
-                    Ok(recipient) => self.take(loaded, (at, ordinal), recipient, Ticket { key, ordinal }, now, gathered).await,
+                    Ok(recipient) => {
+                        self.take(loaded, (at, ordinal), recipient, Ticket { key, ordinal }, now, gathered).await
+                    }
                     Err(unsent) => Err(unsent),
                 };
                 let report = match taken {
@@ -176,6 +178,9 @@ impl Worker {
             return Ok(Taken::Later(time));
         }
         let (channel, target) = self.open(&recipient, device)?;
+        if let Some(wait) = channel.hold(&target.address) {
+            return Ok(Taken::Later(now + wait));
+        }
         if let Some(digest) = &loaded.conduct.digest {
             gathered.groups.add(group_key(loaded, digest, ordinal, &recipient, device)?, device.clone(), place);
             return Ok(Taken::Grouped);
@@ -272,9 +277,10 @@ impl Worker {
 
     /// The device of this name, and its channel.
     fn open<'r>(&self, recipient: &'r Recipient, device: &Name) -> Result<(Arc<Open>, &'r Device), Unsent> {
-        let target = recipient.devices.get(device).ok_or_else(|| {
-            Unsent::suspended(ReasonKind::Unreachable, format!("the device `{device}` is gone"))
-        })?;
+        let target = recipient
+            .devices
+            .get(device)
+            .ok_or_else(|| Unsent::suspended(ReasonKind::Unreachable, format!("the device `{device}` is gone")))?;
         let open = self.running.channel(&target.channel).ok_or_else(|| {
             let text = format!("the application has no channel `{}`", target.channel);
             Unsent::suspended(ReasonKind::Unreachable, text)
@@ -298,7 +304,9 @@ impl Worker {
             let heads: Vec<SubscriptionId> = some
                 .iter()
                 .rev()
-                .map(|group| items[group.members[0].0].loaded.notifications().subscriptions[group.members[0].1 as usize])
+                .map(|group| {
+                    items[group.members[0].0].loaded.notifications().subscriptions[group.members[0].1 as usize]
+                })
                 .collect();
             let recipients = match self.recipients_of(&heads).await {
                 Ok(recipients) => recipients,
@@ -313,8 +321,10 @@ impl Worker {
                 let now = self.flow.clock.now();
                 let joined = next_key();
                 let rendered = recipient.and_then(|recipient| {
-                    let told: Vec<Member<'_>> =
-                        members.iter().map(|(at, ordinal)| Member { loaded: &items[*at].loaded, ordinal: *ordinal }).collect();
+                    let told: Vec<Member<'_>> = members
+                        .iter()
+                        .map(|(at, ordinal)| Member { loaded: &items[*at].loaded, ordinal: *ordinal })
+                        .collect();
                     let recipient = self.tellable(told[0].loaded, recipient, Timestamp(i64::MIN))?;
                     let (channel, target) = self.open(&recipient, &device)?;
                     let message = render(&self.flow, &told, &recipient, &device, target, now)?;

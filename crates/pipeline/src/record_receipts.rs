@@ -38,11 +38,13 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 pub(crate) enum Report {
     /// It was claimed, and its notifications will come under this key. Its lease is kept from now on.
     Begun { key: u64, item: WorkItem },
-    /// When the event of each notification was accepted, by ordinal, and how its class is told.
-    Read { key: u64, accepted: Vec<Timestamp>, conduct: Arc<Conduct> },
+    /// When the event of each notification was accepted, by ordinal, and how its class is told. The permit covers those that
+    /// are about to be sent.
+    Read { key: u64, accepted: Vec<Timestamp>, conduct: Arc<Conduct>, permit: Option<OwnedSemaphorePermit> },
     /// One that was not even sent: its attempt, and why.
     Unsent { key: u64, ordinal: u32, at: Timestamp, outcome: Outcome, reason: Reason },
-    /// One that waits until this time before anything is tried.
+    /// One that waits until this time before anything is tried, because its subscriber or its destination is better let be
+    /// until then. It is no attempt.
     Snoozed { key: u64, ordinal: u32, due_at: Timestamp },
     /// One that waits for the window of a digest to close, which is not told before `placing` is dropped.
     Gathered { key: u64, ordinal: u32, window: Timestamp, placing: Option<Placing> },
@@ -51,7 +53,7 @@ pub(crate) enum Report {
     /// Several that leave as one message: its answer comes under this key and is theirs.
     Joined { key: u64, members: Vec<Ticket> },
     /// Nothing more will be sent. `left` are those that were not tried, to be tried from `due_at` on.
-    Fed { key: u64, fed: usize, left: Vec<u32>, due_at: Timestamp, permit: Arc<OwnedSemaphorePermit> },
+    Fed { key: u64, fed: usize, left: Vec<u32>, due_at: Timestamp },
     /// It goes back to the journal, by its release or with its lease. What is known of it is recorded all the same.
     GivenBack { key: u64 },
 }
@@ -72,10 +74,8 @@ struct InFlight {
     answered: usize,
     /// Set once nothing more will be sent: how many were, what is left, and when that is due.
     fed: Option<(usize, Vec<u32>, Timestamp)>,
-    /// Returned by their channel as they were.
-    untried: Vec<u32>,
-    /// Not tried yet because they wait for their time.
-    snoozed: BTreeMap<Timestamp, Vec<u32>>,
+    /// Not tried, or returned by their channel as they were, by the time when they are due again.
+    untried: BTreeMap<Timestamp, Vec<u32>>,
     /// Not tried yet because they wait for others.
     gathered: BTreeMap<Timestamp, Vec<u32>>,
     placing: Vec<Placing>,
@@ -83,7 +83,8 @@ struct InFlight {
     passed: BTreeMap<Timestamp, Vec<u32>>,
     conduct: Arc<Conduct>,
     given_back: bool,
-    permit: Option<Arc<OwnedSemaphorePermit>>,
+    /// For those that are not answered yet, so that one that is slow holds up no others.
+    permit: Option<OwnedSemaphorePermit>,
     /// Attempts not yet committed.
     attempts: Vec<Attempt>,
     retries: BTreeMap<Timestamp, Vec<u32>>,
@@ -100,6 +101,14 @@ impl InFlight {
 
     fn is_over(&self) -> bool {
         self.fed.as_ref().is_some_and(|(fed, ..)| *fed == self.answered)
+    }
+
+    /// Counts one that is settled; its place is free for another.
+    fn settle_one(&mut self) {
+        self.answered += 1;
+        if let Some(permit) = &mut self.permit {
+            drop(permit.split(1));
+        }
     }
 }
 
@@ -169,8 +178,7 @@ impl Recorder {
                     accepted: Vec::new(),
                     answered: 0,
                     fed: None,
-                    untried: Vec::new(),
-                    snoozed: BTreeMap::new(),
+                    untried: BTreeMap::new(),
                     gathered: BTreeMap::new(),
                     placing: Vec::new(),
                     passed: BTreeMap::new(),
@@ -185,11 +193,10 @@ impl Recorder {
                 in_flight.insert(key, begun);
                 0
             }
-            Report::Read { key, accepted, conduct } => {
+            Report::Read { key, accepted, conduct, permit } => {
                 if let Some(entry) = in_flight.get_mut(&key) {
                     entry.accepted = accepted;
-                    // A chain goes on behind the channel that began it.
-                    entry.conduct = conduct;
+                    (entry.conduct, entry.permit) = (conduct, permit);
                 }
                 0
             }
@@ -199,14 +206,14 @@ impl Recorder {
                     let outcome = Outcome::Refused;
                     return self.take_report(flight, Report::Unsent { key, ordinal, at, outcome, reason });
                 }
-                entry.answered += 1;
+                entry.settle_one();
                 entry.passed.entry(whole_second(at)).or_default().push(ordinal);
                 1
             }
             Report::Gathered { key, ordinal, window, placing } => {
                 let Some(entry) = in_flight.get_mut(&key) else { return 0 };
                 metrics::counter!("deliver_gathered_total").increment(1);
-                entry.answered += 1;
+                entry.settle_one();
                 entry.gathered.entry(window).or_default().push(ordinal);
                 entry.placing.extend(placing);
                 1
@@ -214,7 +221,7 @@ impl Recorder {
             Report::Unsent { key, ordinal, at, outcome, reason } => {
                 let Some(entry) = in_flight.get_mut(&key) else { return 0 };
                 let number = entry.item.attempts + 1;
-                entry.answered += 1;
+                entry.settle_one();
                 if outcome == Outcome::Suspended {
                     entry.suspended.entry(reason.text.clone()).or_default().push(ordinal);
                 }
@@ -233,18 +240,17 @@ impl Recorder {
             Report::Snoozed { key, ordinal, due_at } => {
                 let Some(entry) = in_flight.get_mut(&key) else { return 0 };
                 metrics::counter!("deliver_snoozed_total").increment(1);
-                entry.answered += 1;
-                entry.snoozed.entry(due_at).or_default().push(ordinal);
+                entry.settle_one();
+                entry.untried.entry(whole_second(due_at)).or_default().push(ordinal);
                 1
             }
             Report::Joined { key, members } => {
                 joined.insert(key, members);
                 0
             }
-            Report::Fed { key, fed, left, due_at, permit } => {
+            Report::Fed { key, fed, left, due_at } => {
                 let Some(entry) = in_flight.get_mut(&key) else { return 0 };
                 entry.fed = Some((fed, left, due_at));
-                entry.permit = Some(permit);
                 1
             }
             Report::GivenBack { key } => {
@@ -277,7 +283,7 @@ impl Recorder {
     fn take_one(&self, items: &mut BTreeMap<u64, InFlight>, answer: Answer, luck: f64) -> usize {
         let Ticket { key, ordinal } = answer.ticket;
         let Some(entry) = items.get_mut(&key) else { return 0 };
-        entry.answered += 1;
+        entry.settle_one();
         let number = entry.item.attempts + 1;
         let (outcome, reply) = match answer.disposition {
             Disposition::Delivered { reply } => {
@@ -292,15 +298,19 @@ impl Recorder {
                 Some(channel) => (Outcome::Deferred, format!("{}; `{channel}` is tried next", reason.text)),
                 None => (Outcome::Refused, reason.text),
             },
-            Disposition::Deferred { reason, .. } if reason.kind == ReasonKind::Untried => {
-                entry.untried.push(ordinal);
+            Disposition::Deferred { reason, retry_after } if reason.kind == ReasonKind::Untried => {
+                let due_at = match retry_after {
+                    Some(wait) => whole_second(answer.answered_at + wait),
+                    None => entry.item.due_at,
+                };
+                entry.untried.entry(due_at).or_default().push(ordinal);
                 return 1;
             }
             Disposition::Deferred { reason, retry_after } => {
-                let due = self.retry.delay_after(number, retry_after, luck).map(|delay| {
-                    // Whole seconds, so that those of one item that fail together are tried again together.
-                    whole_second(answer.answered_at + delay)
-                });
+                let due = self
+                    .retry
+                    .delay_after(number, retry_after, luck)
+                    .map(|delay| whole_second(answer.answered_at + delay));
                 let is_too_late = |due: Timestamp| {
                     let limit = self.next_of(entry).and_then(|next| next.after);
                     limit.filter(|after| entry.since() + *after <= due).map(|after| entry.since() + after)
@@ -463,12 +473,9 @@ impl Recorder {
                 if !left.is_empty() {
                     step.retries.push(retry(left, item.attempts, *due_at, course()));
                 }
-                if !entry.untried.is_empty() {
-                    step.retries.push(retry(&entry.untried, item.attempts, item.due_at, course()));
-                }
                 // Only now: whoever takes the item over if this worker dies decides anew.
-                let snoozed = entry.snoozed.iter();
-                step.retries.extend(snoozed.map(|(due, ordinals)| retry(ordinals, item.attempts, *due, course())));
+                let untried = entry.untried.iter();
+                step.retries.extend(untried.map(|(due, ordinals)| retry(ordinals, item.attempts, *due, course())));
                 step.retries.extend(entry.gathered.iter().map(|(window, ordinals)| {
                     let course = Course { window: Some(*window), ..course() };
                     retry(ordinals, item.attempts, *window, course)
@@ -495,6 +502,7 @@ fn sorted(ordinals: &[u32]) -> Vec<u32> {
     sorted
 }
 
+/// So that those of one item that are put off together are tried again together.
 fn whole_second(time: Timestamp) -> Timestamp {
     Timestamp(time.0.div_euclid(1_000_000) * 1_000_000)
 }

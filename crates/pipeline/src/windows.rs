@@ -109,11 +109,15 @@ mod tests {
     async fn a_window_waits_for_what_is_on_its_way() {
         let windows = Arc::new(Windows::default());
         let (one, other) = (windows.placing(Timestamp(5)), windows.placing(Timestamp(5)));
-        let settled = async |window| tokio::time::timeout(Duration::from_secs(1), windows.settled(window)).await.is_ok();
+        let settled =
+            async |window| tokio::time::timeout(Duration::from_secs(1), windows.settled(window)).await.is_ok();
         assert!(settled(Timestamp(6)).await);
         drop(one);
         assert!(!settled(Timestamp(5)).await);
-        let waiting = { let windows = windows.clone(); tokio::spawn(async move { windows.settled(Timestamp(5)).await }) };
+        let waiting = {
+            let windows = windows.clone();
+            tokio::spawn(async move { windows.settled(Timestamp(5)).await })
+        };
         tokio::task::yield_now().await;
         drop(other);
         waiting.await.expect("it goes on");

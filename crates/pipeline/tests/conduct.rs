@@ -360,8 +360,13 @@ async fn a_death_at_any_write_loses_nothing_of_a_window() {
                 )
                 .await;
             assert!(seen.contains("events 2 notifications 2 open 0 suspended 0"), "{write} {moment:?}: {seen}");
-            let told: std::collections::BTreeSet<&str> = seen.lines().filter_map(|line| line.split_once(" n-")).map(|(_, told)| told).collect();
-            assert_eq!(told.into_iter().collect::<Vec<_>>(), ["1-0: Kobe 6.0, Lima 7.0, 2 in all -> delivered"], "{write} {moment:?}: {seen}");
+            let told: std::collections::BTreeSet<&str> =
+                seen.lines().filter_map(|line| line.split_once(" n-")).map(|(_, told)| told).collect();
+            assert_eq!(
+                told.into_iter().collect::<Vec<_>>(),
+                ["1-0: Kobe 6.0, Lima 7.0, 2 in all -> delivered"],
+                "{write} {moment:?}: {seen}"
+            );
             if !scenario.has_died() {
                 break;
             }

@@ -247,10 +247,13 @@ impl Scenario {
                 self.ends.lock().note(format!("{} edited {edited:?}", self.now()));
             }
             ["suspensions"] => {
-                let found = self.journal.suspensions(&SuspensionFilter::default(), 0, 100).await.expect("they are listed");
+                let found =
+                    self.journal.suspensions(&SuspensionFilter::default(), 0, 100).await.expect("they are listed");
                 for stored in found {
                     let (waits, now) = (stored.suspension, self.now());
-                    self.ends.lock().note(format!("{now} suspended {:?} on {}: {}", waits.ordinals, waits.channel, waits.reason));
+                    self.ends
+                        .lock()
+                        .note(format!("{now} suspended {:?} on {}: {}", waits.ordinals, waits.channel, waits.reason));
                 }
             }
             ["report"] => self.report(),

@@ -114,6 +114,12 @@ fn a_definition_becomes_an_application() {
                     jitter_percent: 20,
                 },
                 concurrency: 4,
+                flow: Flow {
+                    per_destination: 20,
+                    rate: None,
+                    rate_per_destination: None,
+                    failures_before_pause: 20,
+                },
                 lease: 60s,
             },
             Name(
@@ -128,6 +134,12 @@ fn a_definition_becomes_an_application() {
                     jitter_percent: 10,
                 },
                 concurrency: 10,
+                flow: Flow {
+                    per_destination: 20,
+                    rate: None,
+                    rate_per_destination: None,
+                    failures_before_pause: 20,
+                },
                 lease: 300s,
             },
         }
@@ -450,7 +462,7 @@ fn unknown_keys_find_what_was_meant() {
         "    lease: 1m",
         "    colour: red",
         expect![
-            "49:5: channels.email.colour: is not known here; here you can give `protocol`, `options`, `retry`, `concurrency` or `lease`"
+            "49:5: channels.email.colour: is not known here; here you can give `protocol`, `options`, `retry`, `concurrency`, `flow` or `lease`"
         ],
     );
     check_with(
@@ -1077,6 +1089,12 @@ fn an_apply_says_what_it_would_do() {
         changed channels.email.retry: retries after nothing (was 1m, 5m ± 20%)
         changed channels.email.concurrency: at most 10 at the same time (was 4)
         changed channels.email.lease: a lease is 5m (was 1m)"#]],
+    );
+    check(
+        "lease: 1m",
+        "lease: 1m\n    flow: { per_destination: 3, rate: { messages: 30, per: 1m }, failures_before_pause: 0 }",
+        expect![[r#"
+        changed channels.email.flow: at most 3 to one destination, rate 30 in 1m, rate to one destination any, no pause (was at most 20 to one destination, rate any, rate to one destination any, a pause after 20 failures)"#]],
     );
     check(
         "events: [quake]",

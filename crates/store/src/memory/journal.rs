@@ -389,9 +389,10 @@ impl State {
                 && filter.channel.as_ref().is_none_or(|wanted| *wanted == suspension.channel)
                 && filter.batch.is_none_or(|wanted| wanted == suspension.batch)
                 && filter.before.is_none_or(|before| suspension.since < before)
-                && filter.reason.as_ref().is_none_or(|wanted| {
-                    suspension.reason.to_ascii_lowercase().contains(&wanted.to_ascii_lowercase())
-                })
+                && filter
+                    .reason
+                    .as_ref()
+                    .is_none_or(|wanted| suspension.reason.to_ascii_lowercase().contains(&wanted.to_ascii_lowercase()))
                 && filter.class.as_ref().is_none_or(|wanted| {
                     self.notification_batches.get(&suspension.batch.0).is_some_and(|batch| batch.head.class == *wanted)
                 })

@@ -1,7 +1,9 @@
 //! What goes first, what is gathered, what was edited.
 
 use tocsin_model::{conduct::Priority, id::WorkItemId, receipt::Outcome};
-use tocsin_store::journal::{Course, Journal, NewNotificationBatch, Resolution, Retry, Step, Suspension, SuspensionFilter};
+use tocsin_store::journal::{
+    Course, Journal, NewNotificationBatch, Resolution, Retry, Step, Suspension, SuspensionFilter,
+};
 
 use crate::support::*;
 

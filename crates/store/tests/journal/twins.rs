@@ -11,7 +11,7 @@ use tocsin_model::{
     time::Timestamp,
 };
 use tocsin_store::journal::{
-    Course, Claim, FiringFilter, FiringStatus, Journal, NewFiring, Refired, Resolution, Retry, RuleStop, ScheduleKey,
+    Claim, Course, FiringFilter, FiringStatus, Journal, NewFiring, Refired, Resolution, Retry, RuleStop, ScheduleKey,
     ScheduleRun, Step, Suspension, SuspensionFilter, WorkItem,
 };
 

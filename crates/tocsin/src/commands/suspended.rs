@@ -98,8 +98,7 @@ impl Edit {
                 .map_err(|error| Failure::usage(format!("--fields takes a JSON object: {error}")))?;
             edit.insert("fields".into(), Value::Object(fields));
         }
-        let parts =
-            [("subject", &self.subject), ("text", &self.text), ("html", &self.html), ("json", &self.body)];
+        let parts = [("subject", &self.subject), ("text", &self.text), ("html", &self.html), ("json", &self.body)];
         let content: Map<String, Value> = parts
             .into_iter()
             .filter_map(|(name, part)| Some((name.to_owned(), Value::from(part.as_deref()?))))
@@ -173,7 +172,9 @@ impl Filter {
             body.insert("id".into(), id.into());
         }
         match (body.is_empty(), all) {
-            (true, false) => Err(Failure::usage("say which: --id, --application, --channel, --batch, --class, --reason, --before or --all")),
+            (true, false) => Err(Failure::usage(
+                "say which: --id, --application, --channel, --batch, --class, --reason, --before or --all",
+            )),
             (false, true) => Err(Failure::usage("--all goes alone")),
             (true, true) => Ok(json!({"all": true})),
             (false, false) => Ok(Value::Object(body)),
@@ -219,7 +220,8 @@ impl Args {
                 let path = format!("/v1/suspensions/{}/edit", edit.id);
                 let answer = client.put(&path, &edit.request()?).await?;
                 let id = answer["id"].as_u64().unwrap_or(edit.id);
-                Ok(terminal.line(format_args!("suspension {id} is edited; `tocsin suspended resume --id {id}` sends it"))?)
+                Ok(terminal
+                    .line(format_args!("suspension {id} is edited; `tocsin suspended resume --id {id}` sends it"))?)
             }
             What::Resume { filter, all } => {
                 let answer = client.post("/v1/suspensions/resume", &filter.body(all)?).await?;

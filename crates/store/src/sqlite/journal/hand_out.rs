@@ -158,11 +158,7 @@ pub fn claim_window(
     read_granted(connection, shared, &granted)
 }
 
-fn read_granted(
-    connection: &Connection,
-    shared: &Shared,
-    granted: &[(u64, u64)],
-) -> Result<Vec<WorkItem>, StoreError> {
+fn read_granted(connection: &Connection, shared: &Shared, granted: &[(u64, u64)]) -> Result<Vec<WorkItem>, StoreError> {
     let read = |(id, token): &(u64, u64)| find_item(connection, *id, *token);
     let claimed: Result<Vec<_>, StoreError> = granted.iter().filter_map(|grant| read(grant).transpose()).collect();
     claimed.inspect_err(|_| take_back(granted, &mut shared.claims.lock().work))
@@ -177,9 +173,8 @@ pub fn gathering(
     after: WorkItemId,
     limit: usize,
 ) -> Result<Vec<WorkItem>, StoreError> {
-    let sql = format!(
-        "{ITEM} WHERE application = ?1 AND channel = ?2 AND window_end > ?3 AND id > ?4 ORDER BY id LIMIT ?5"
-    );
+    let sql =
+        format!("{ITEM} WHERE application = ?1 AND channel = ?2 AND window_end > ?3 AND id > ?4 ORDER BY id LIMIT ?5");
     let after = i64::try_from(after.0).unwrap_or(i64::MAX);
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     reading::collect(connection, &sql, (application, channel, now.0, after, limit), |row| {
@@ -237,7 +232,8 @@ const ITEM: &str = "SELECT id, batch, attempts, due_at, notifications, ordinals,
         since, edit FROM work";
 
 fn read_item(row: &Row<'_>, token: u64) -> Result<WorkItem, StoreError> {
-    type Columns = (u64, u64, u32, i64, u32, Option<Vec<u8>>, Option<Vec<u8>>, u8, Option<i64>, u8, Option<i64>, Option<String>);
+    type Columns =
+        (u64, u64, u32, i64, u32, Option<Vec<u8>>, Option<Vec<u8>>, u8, Option<i64>, u8, Option<i64>, Option<String>);
     let (id, batch, attempts, due_at, notifications, ordinals, done, priority, window, fallback, since, edit): Columns =
         row.try_into().map_err(store_error)?;
     let mut ordinals = ordinals.map(|packed| unpack_ordinals(&packed)).transpose()?;

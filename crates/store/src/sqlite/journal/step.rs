@@ -171,7 +171,15 @@ fn store(
     for (retry, destined) in step.retries.iter().zip(retries) {
         let lane = (destined.application, destined.channel);
         let ordinals = Some(&destined.ordinals[..]);
-        rows.add_work(retry.batch, lane, retry.attempts, retry.due_at, destined.notifications, ordinals, &retry.course)?;
+        rows.add_work(
+            retry.batch,
+            lane,
+            retry.attempts,
+            retry.due_at,
+            destined.notifications,
+            ordinals,
+            &retry.course,
+        )?;
     }
     for (waits, destined) in step.suspensions.iter().zip(suspensions) {
         rows.add_suspension(waits.batch, &destined, waits.attempts, &waits.reason, waits.since, &waits.course)?;

@@ -48,9 +48,10 @@ pub fn list(
         (filter.before.map(|before| Value::Integer(before.0)), "since <"),
         (filter.reason.clone().map(|reason| Value::Text(reason.to_ascii_lowercase())), "0 < instr(lower(reason),"),
     ];
-    let mut sql = "SELECT id, batch, application, channel, attempts, since, ordinals, reason, priority, window_end, fallback,
+    let mut sql =
+        "SELECT id, batch, application, channel, attempts, since, ordinals, reason, priority, window_end, fallback,
         edit FROM suspensions WHERE id > ?1"
-        .to_owned();
+            .to_owned();
     let mut params = vec![number(after)];
     for (value, condition) in conditions {
         let Some(value) = value else { continue };
