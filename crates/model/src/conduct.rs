@@ -126,7 +126,9 @@ impl DigestWindow {
         match self {
             DigestWindow::Batch => None,
             // Whole seconds, so that what comes about together waits together.
-            DigestWindow::After(wait) => Some(Timestamp((now + wait).0.div_euclid(SECOND).saturating_add(1) * SECOND)),
+            DigestWindow::After(wait) => {
+                Some(Timestamp((now + wait).0.saturating_add(SECOND - 1).div_euclid(SECOND).saturating_mul(SECOND)))
+            }
             DigestWindow::Hourly => {
                 let zone = zone_of(time_zone);
                 let instant = jiff::Timestamp::from_microsecond(now.0).ok()?;

@@ -319,7 +319,7 @@ impl Panics {
 
     fn forget(&mut self, items: &[(u64, WorkItem)]) {
         if !self.0.is_empty() {
-            items.iter().for_each(|(_, item)| drop(self.0.remove(&item.claim.id)));
+            self.0.retain(|id, _| items.iter().all(|(_, item)| item.claim.id != *id));
         }
     }
 }

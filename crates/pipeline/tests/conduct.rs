@@ -1,5 +1,7 @@
 //! Stories of when and how notifications are told: together, at whose hours, by whose wish.
 
+use std::time::Duration;
+
 use expect_test::expect;
 use tocsin_testkit::{Moment, Scenario, check};
 
@@ -280,7 +282,13 @@ async fn a_window_opens_with_the_first_and_closes_over_a_crash() {
            08:19 report
            08:23 event quake {"magnitude": 6, "place": "Oslo"}
            08:40 report"#,
-        expect![[r#""#]],
+        expect![[r#"
+            08:16:00 crash
+            08:19:00 events 3 notifications 5 open 5 suspended 0
+            08:20:00 email alice@example.org n-1-0: Kobe 6.0, Lima 7.0, Rome 8.0, 3 in all -> delivered
+            08:25:00 email bob@example.org n-2-1: Lima 7.0, Rome 8.0, 2 in all -> delivered
+            08:33:00 email alice@example.org n-4-0: Oslo 6.0, 1 in all -> delivered
+            08:40:00 events 4 notifications 6 open 0 suspended 0"#]],
     )
     .await;
 }
@@ -302,8 +310,15 @@ async fn hourly_and_daily_digests_go_by_the_subscribers_clock() {
             )
             .await;
         match window {
-            "hourly" => expect![[r#""#]].assert_eq(&seen),
-            _ => expect![[r#""#]].assert_eq(&seen),
+            "hourly" => expect![[r#"
+                06:30:00 email alice@example.org n-1-0: Kobe 6.0, Lima 7.0, 3 in all, and 1 more -> delivered
+                07:00:00 email bob@example.org n-1-1: Kobe 6.0, Lima 7.0, 4 in all, and 2 more -> delivered
+                07:30:00 email alice@example.org n-4-0: Oslo 6.0, 1 in all -> delivered"#]]
+            .assert_eq(&seen),
+            _ => expect![[r#"
+                07:00:00 email bob@example.org n-1-1: Kobe 6.0, Lima 7.0, 4 in all, and 2 more -> delivered
+                +1d 02:30:00 email alice@example.org n-1-0: Kobe 6.0, Lima 7.0, 4 in all, and 2 more -> delivered"#]]
+            .assert_eq(&seen),
         }
     }
 }
@@ -318,7 +333,7 @@ async fn quiet_hours_hold_a_digest_until_morning() {
            22:10 alice prefers {"quiet_hours": ["22:00-07:00"]}
            22:30 event quake {"magnitude": 6.1, "place": "Kobe"}
            23:15 event quake {"magnitude": 5.2, "place": "Lima"}"#,
-        expect![[r#""#]],
+        expect!["+1d 07:00:00 email alice@example.org n-1-0: Kobe 6.1, Lima 5.2, 2 in all -> delivered"],
     )
     .await;
 }
@@ -338,7 +353,15 @@ async fn a_digest_of_a_window_is_tried_again_as_it_was() {
            09:02 alice@example.org delivers
            09:03 crash
            11:00 report"#,
-        expect![[r#""#]],
+        expect![[r#"
+            09:00:00 email alice@example.org n-1-0: Kobe 6.0, Lima 7.0, 2 in all -> deferred
+            09:00:00 email bob@example.org n-1-1: Kobe 6.0, Lima 7.0, 2 in all -> delivered
+            09:01:00 email alice@example.org n-1-0: Kobe 6.0, Lima 7.0, 2 in all -> deferred
+            09:03:00 crash
+            09:06:00 email alice@example.org n-1-0: Kobe 6.0, Lima 7.0, 2 in all -> delivered
+            10:00:00 email alice@example.org n-3-0: Rome 8.0, 1 in all -> delivered
+            10:00:00 email bob@example.org n-3-1: Rome 8.0, 1 in all -> delivered
+            11:00:00 events 3 notifications 6 open 0 suspended 0"#]],
     )
     .await;
 }
@@ -351,12 +374,13 @@ async fn a_death_at_any_write_loses_nothing_of_a_window() {
             let mut scenario = Scenario::new(&[&quakes("digest: { window: 10m }")]).await;
             scenario.die_at(write, moment);
             let seen = scenario
-                .run(
+                .run_and_wait(
                     r#"08:00 subscriber alice email=alice@example.org
                        08:00 subscribe alice nearby
                        08:10 event quake {"magnitude": 6, "place": "Kobe"}
                        08:15 event quake {"magnitude": 7, "place": "Lima"}
-                       10:00 report"#,
+                       08:40 report"#,
+                    Duration::from_secs(60),
                 )
                 .await;
             assert!(seen.contains("events 2 notifications 2 open 0 suspended 0"), "{write} {moment:?}: {seen}");
@@ -393,7 +417,17 @@ async fn what_one_channel_cannot_deliver_the_next_may() {
            08:10 event quake {"magnitude": 6, "place": "Kobe"}
            08:20 crash
            09:00 report"#,
-        expect![[r#""#]],
+        expect![[r#"
+            08:10:00 email alice@example.org n-1-0: Kobe 6.0 -> refused
+            08:10:00 email bob@example.org n-1-1: Kobe 6.0 -> deferred
+            08:10:00 email carol@example.org n-1-2: Kobe 6.0 -> refused
+            08:10:00 sms +434 n-2-0: Kobe 6.0 -> refused
+            08:10:00 sms +431 n-1-0: Kobe 6.0 -> delivered
+            08:11:00 email bob@example.org n-1-1: Kobe 6.0 -> deferred
+            08:16:00 email bob@example.org n-1-1: Kobe 6.0 -> deferred
+            08:20:00 crash
+            08:40:00 sms +432 n-1-1: Kobe 6.0 -> delivered
+            09:00:00 events 1 notifications 4 open 0 suspended 0"#]],
     )
     .await;
 }
@@ -411,7 +445,16 @@ async fn a_chain_that_fails_at_its_end_is_suspended_there() {
            10:00 +431 delivers
            10:10 resume
            10:20 report"#,
-        expect![[r#""#]],
+        expect![[r#"
+            08:10:00 email alice@example.org n-1-0: Kobe 6.0 -> deferred
+            08:11:00 email alice@example.org n-1-0: Kobe 6.0 -> deferred
+            08:16:00 email alice@example.org n-1-0: Kobe 6.0 -> deferred
+            09:16:00 email alice@example.org n-1-0: Kobe 6.0 -> deferred
+            09:16:00 sms +431 n-1-0: Kobe 6.0 -> deferred
+            10:00:00 suspended [0] on sms: the only attempt failed: not now
+            10:10:00 Resume 1
+            10:10:00 sms +431 n-1-0: Kobe 6.0 -> delivered
+            10:20:00 events 1 notifications 1 open 0 suspended 0"#]],
     )
     .await;
 }
@@ -431,7 +474,16 @@ async fn an_edit_is_sent_in_place_of_what_failed() {
            08:40 edit 2 {"content": {"subject": "there was a quake"}, "address": "bob@example.org"}
            08:40 resume
            08:50 report"#,
-        expect![[r#""#]],
+        expect![[r#"
+            08:10:00 email alice@example.org n-1-1: Lima 2.0 -> delivered
+            08:20:00 suspended [0] on email: template `base`, subject, line 1: invalid operation: unable to calculate 10 / 0.0
+            08:20:00 edited Some(1)
+            08:20:00 Resume 1
+            08:20:00 email alice@example.org n-1-0: Kobe 5.0 -> delivered
+            08:40:00 edited Some(2)
+            08:40:00 Resume 1
+            08:40:00 email bob@example.org n-2-0: there was a quake -> delivered
+            08:50:00 events 3 notifications 3 open 0 suspended 0"#]],
     )
     .await;
 }
