@@ -11,6 +11,7 @@ use tocsin_model::{
 use super::{KeySlice, MatchSink, Run, Shard};
 use crate::{
     datum::Trouble,
+    events::Events,
     filter::book::{FilterBook, Matching},
     index::table::Table,
     rule::{RuleNumber, RuleSet},
@@ -44,7 +45,7 @@ impl Shard {
         let mut teller = Teller {
             rule,
             batch,
-            events,
+            events: &Events::of_rows(events),
             rules: &self.rules,
             table: &self.tables[compiled.class],
             book: compiled.filters.map(|book| &self.books[book]),
@@ -80,7 +81,7 @@ impl Shard {
 struct Teller<'s> {
     rule: RuleNumber,
     batch: EventBatchId,
-    events: &'s [Row],
+    events: &'s Events<'s>,
     rules: &'s RuleSet,
     table: &'s Table,
     book: Option<&'s FilterBook>,
@@ -92,12 +93,15 @@ struct Teller<'s> {
 
 impl Teller<'_> {
     fn give(&mut self, told: Told<'_>, out: &mut impl MatchSink) {
-        let Some(event) = self.events.get(told.event_ordinal as usize) else { return };
+        let at = told.event_ordinal as usize;
+        if at >= self.events.len() {
+            return;
+        }
         let Some(slot) = self.table.find(told.subscription) else { return };
         if let Some((book, filter)) = self.book.and_then(|book| Some((book, book.of(slot)?))) {
             if self.known != Some(told.event_ordinal) {
                 self.known = Some(told.event_ordinal);
-                book.matching(event, &mut self.matching);
+                book.matching(self.events.row(at), &mut self.matching);
                 if self.matching.undecided() > 0 {
                     let id = EventId { batch: self.batch, ordinal: told.event_ordinal };
                     out.subscriptions_failed(self.rule, id, Trouble::Cost, self.matching.undecided());
@@ -113,7 +117,8 @@ impl Teller<'_> {
             event_ordinal: told.event_ordinal,
             slots: &[slot],
             keys: KeySlice::default(),
-            event,
+            events: self.events,
+            at,
             given: told.given,
             rules: self.rules,
             table: self.table,
