@@ -722,7 +722,7 @@ impl From<tocsin_service::suspensions::Suspended> for SuspendedBody {
                 Err(problem) => (None, Some(problem)),
             };
             let (place, content) = preview
-                .map(|preview: tocsin_pipeline::Preview| {
+                .map(|preview: tocsin_service::suspensions::Preview| {
                     ((preview.device.to_string(), preview.channel.to_string(), preview.address), preview.content)
                 })
                 .unzip();

@@ -7,7 +7,7 @@ use tocsin_model::{
     id::{NotificationBatchId, NotificationId},
     problem::Problem,
 };
-use tocsin_pipeline::Preview;
+pub use tocsin_pipeline::Preview;
 use tocsin_store::journal::{StoredSuspension, SuspensionFilter};
 
 use crate::{

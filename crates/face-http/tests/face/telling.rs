@@ -36,8 +36,7 @@ async fn what_is_suspended_is_shown_edited_and_resumed() {
     let platform = Platform::with_quakes().await;
     let (status, body) = platform.post("/v1/subscribers", JSON, r#"{"id": "bob"}"#).await;
     assert_eq!(status, 201, "{body}");
-    let interest =
-        r#"{"application": "quakes", "class": "strong", "subscriber": "bob", "parameters": {"magnitude": 5}}"#;
+    let interest = r#"{"application": "quakes", "class": "strong", "subscriber": "bob", "values": {"magnitude": 5}}"#;
     let (status, body) = platform.post("/v1/subscriptions", JSON, interest).await;
     assert_eq!(status, 201, "{body}");
     let event = r#"{"place": "Kobe", "magnitude": 6.1}"#;
