@@ -232,4 +232,53 @@ mod tests {
             assert!(wrong.parse::<DigestWindow>().is_err(), "{wrong}");
         }
     }
+
+    fn problems(conduct: &str) -> String {
+        let text = format!(
+            "application: a\nevents: {{ e: {{ fields: {{ n: number }} }} }}\nsubscriptions: {{ s: {{}} }}\n\
+             notifications:\n  told:\n    fields: {{ n: number, region: string }}\n    content: {{ templates: {{ base: {{ text: x }} }} }}\n    \
+             {conduct}\nchannels: {{ mail: {{ protocol: smtp }}, sms: {{ protocol: http }} }}\n"
+        );
+        match crate::definition::read(&text, &|_| None) {
+            Ok(application) => {
+                serde_json::to_string(&application.notifications["told"].conduct).expect("a conduct is JSON")
+            }
+            Err(problems) => problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
+        }
+    }
+
+    #[test]
+    fn a_conduct_is_read_as_it_is_meant() {
+        assert_eq!(problems(""), "{}");
+        assert_eq!(
+            problems(
+                "digest: { by: [region], window: daily 8:05, items_max: 3 }\n    priority: low\n    send_hours: 9:00-17:00 mo-fr"
+            ),
+            r#"{"priority":"low","send_hours":"09:00-17:00 mo-fr","digest":{"by":["region"],"window":"daily 08:05","items_max":3}}"#
+        );
+        assert_eq!(
+            problems(
+                "multicast: {}\n    critical: true\n    fallback: [{ channel: sms, after: 30m }, { channel: mail }]"
+            ),
+            r#"{"critical":true,"multicast":50,"fallback":[{"channel":"sms","after":{"secs":1800,"nanos":0}},{"channel":"mail"}]}"#
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_told() {
+        for (conduct, expected) in [
+            ("digest: { window: weekly }", "notifications.told.digest.window: is not `batch`"),
+            ("digest: { by: [regoin] }", "`regoin` is not a field of the class; did you mean `region`?"),
+            ("digest: {}\n    multicast: {}", "cannot be given together with `digest`"),
+            ("send_hours: always", "`always` is not a time of the day"),
+            ("critical: true\n    send_hours: 09:00-10:00", "cannot be given for what is critical"),
+            ("fallback: [{ channel: smsx }]", "names the channel `smsx`, which does not exist; did you mean `sms`?"),
+            ("fallback: [{ channel: sms }, { channel: sms }]", "names the channel `sms` for the second time"),
+            ("priority: highest", "`highest` is not known here"),
+            ("multicast: { recipient_limit: 1 }", "give 2 to 1000"),
+        ] {
+            let found = problems(conduct);
+            assert!(found.contains(expected), "{conduct}: {found}");
+        }
+    }
 }

@@ -17,6 +17,7 @@ use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tocsin_delivery::Answer;
 use tocsin_model::{
+    application::DeliveryLog,
     id::{Name, NotificationBatchId, WorkItemId},
     receipt::{Outcome, Reason, ReasonKind},
     time::Timestamp,
@@ -61,6 +62,7 @@ pub(crate) struct Worker {
     pub running: Arc<Running>,
     pub channel: Name,
     pub lease: Duration,
+    pub log: DeliveryLog,
     pub reports: mpsc::Sender<Report>,
     pub answers: mpsc::Sender<Answer>,
     /// The windows of the channel's digests.

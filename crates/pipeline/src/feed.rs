@@ -7,6 +7,7 @@ use std::{
 
 use tocsin_delivery::{Answer, Message, Outgoing, Ticket};
 use tocsin_model::{
+    application::DeliveryLog,
     conduct::{Digest, DigestWindow},
     id::{Name, SubscriptionId},
     receipt::{Outcome, Reason, ReasonKind},
@@ -24,6 +25,7 @@ use crate::{
     load_work::Loaded,
     multicast::Multicasts,
     record_receipts::Report,
+    redact,
     render::{Member, render},
     running::Open,
 };
@@ -124,6 +126,7 @@ impl Worker {
                 let report = match taken {
                     Ok(Taken::Grouped) => continue,
                     Ok(Taken::Ready(channel, outgoing)) => {
+                        self.log_attempt(&outgoing);
                         *fed += 1;
                         ready.push(channel, outgoing);
                         continue;
@@ -341,6 +344,7 @@ impl Worker {
                 let sent = match rendered {
                     Ok((channel, outgoing)) => {
                         metrics::counter!("deliver_digests_total").increment(1);
+                        self.log_attempt(&outgoing);
                         ready.push(channel, outgoing);
                         self.reports.send(Report::Joined { key: joined, members: tickets }).await.is_ok()
                     }
@@ -353,6 +357,22 @@ impl Worker {
             ready.send(&self.answers).await;
             tokio::task::yield_now().await;
         }
+    }
+
+    /// Tells the log what is about to be sent, as far as its channel wants it.
+    fn log_attempt(&self, outgoing: &Outgoing) {
+        let DeliveryLog { attempts, text, .. } = self.log;
+        if !attempts && !text {
+            return;
+        }
+        let (id, channel, address) = (outgoing.id, &self.channel, redact::address(&outgoing.address));
+        if !text {
+            return tracing::info!(%id, %channel, address, "sending");
+        }
+        let content = &outgoing.message.content;
+        let subject = content.subject.as_deref().map(redact::text);
+        let body = content.text.as_deref().or(content.json.as_deref()).or(content.html.as_deref()).map(redact::text);
+        tracing::info!(%id, %channel, address, subject, body, "sending");
     }
 
     /// Gives whether anybody still listens.

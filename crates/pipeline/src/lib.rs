@@ -14,6 +14,7 @@ mod digest; // 3d. what is told as one
 mod windows; // 3e. how long it is gathered
 mod multicast; // 3f. what is said to several
 mod render; // 3g. what is sent
+mod redact; // 3h. what a log may show of it
 mod record_receipts; // 4. dispositions become receipts, retries, suspensions
 
 pub mod compile; // a definition becomes what the steps run: rules, formatters, channels

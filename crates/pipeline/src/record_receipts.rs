@@ -13,7 +13,7 @@ use std::{
 
 use tocsin_delivery::{Answer, Ticket};
 use tocsin_model::{
-    application::RetrySchedule,
+    application::{DeliveryLog, RetrySchedule},
     conduct::{Conduct, Fallback},
     id::Name,
     receipt::{Attempt, Disposition, Outcome, Reason, ReasonKind},
@@ -28,7 +28,7 @@ use tokio::{
     time::Instant,
 };
 
-use crate::{Flow, windows::Placing};
+use crate::{Flow, redact::TEXT_CHARACTERS_MAX, windows::Placing};
 
 /// How long to wait before the same commit is tried again, at first and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -119,6 +119,7 @@ pub(crate) struct Recorder {
     pub channel: Name,
     pub retry: RetrySchedule,
     pub lease: Duration,
+    pub log: DeliveryLog,
     pub reports: mpsc::Receiver<Report>,
     pub answers: mpsc::Receiver<Answer>,
 }
@@ -291,7 +292,7 @@ impl Recorder {
                 if let Some(accepted_at) = entry.accepted.get(ordinal as usize) {
                     self.flow.latencies.end_to_end.record(answer.answered_at.since(*accepted_at));
                 }
-                (Outcome::Delivered, reply)
+                (Outcome::Delivered, if self.log.status { reply } else { String::new() })
             }
             Disposition::Refused { reason } if reason.kind == ReasonKind::Expired => (Outcome::Expired, reason.text),
             Disposition::Refused { reason } => match self.pass_on(entry, ordinal, answer.answered_at) {
@@ -341,6 +342,7 @@ impl Recorder {
             }
         };
         metrics::counter!("deliver_outcomes_total", "outcome" => outcome.word()).increment(1);
+        let reply = cut(reply);
         entry.attempts.push(Attempt {
             ordinal,
             number,
@@ -494,6 +496,16 @@ impl Recorder {
             let _ = self.flow.journal.extend(entry.item.claim, self.lease, now).await;
         }
     }
+}
+
+/// What a far side said, no longer than anybody reads.
+fn cut(mut reply: String) -> String {
+    if reply.len() > TEXT_CHARACTERS_MAX
+        && let Some((end, _)) = reply.char_indices().nth(TEXT_CHARACTERS_MAX)
+    {
+        reply.truncate(end);
+    }
+    reply
 }
 
 fn sorted(ordinals: &[u32]) -> Vec<u32> {

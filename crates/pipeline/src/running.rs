@@ -6,7 +6,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tocsin_delivery::OpenChannel;
 use tocsin_model::{
-    application::{Application, Channel, RetrySchedule},
+    application::{Application, Channel, DeliveryLog, RetrySchedule},
     id::Name,
     problem::Problem,
 };
@@ -61,6 +61,7 @@ struct Working {
     stop: CancellationToken,
     retry: RetrySchedule,
     lease: std::time::Duration,
+    log: DeliveryLog,
     worker: JoinHandle<()>,
     recorder: JoinHandle<()>,
 }
@@ -141,8 +142,12 @@ impl Running {
         let retry =
             definition.map_or(RetrySchedule { delays: Vec::new(), jitter_percent: 0 }, |found| found.retry.clone());
         let lease = definition.map_or(LEASE, |found| found.lease);
+        let log = definition.map_or_else(DeliveryLog::default, |found| found.log);
         let mut workers = self.workers.lock();
-        if workers.get(&channel).is_some_and(|working| working.retry == retry && working.lease == lease) {
+        if workers
+            .get(&channel)
+            .is_some_and(|working| working.retry == retry && working.lease == lease && working.log == log)
+        {
             return;
         }
         if let Some(replaced) = workers.remove(&channel) {
@@ -161,6 +166,7 @@ impl Running {
             channel: channel.clone(),
             retry: retry.clone(),
             lease,
+            log,
             reports: reports_in,
             answers: answers_in,
         };
@@ -169,6 +175,7 @@ impl Running {
             running: self.clone(),
             channel: channel.clone(),
             lease,
+            log,
             reports,
             answers,
             windows: self.windows.lock().entry(channel.clone()).or_default().clone(),
@@ -178,6 +185,7 @@ impl Running {
         let working = Working {
             retry,
             lease,
+            log,
             worker: tokio::spawn(worker.run(stop.clone())),
             recorder: tokio::spawn(recorder.run()),
             stop,

@@ -504,3 +504,13 @@ async fn those_who_are_told_the_same_get_one_message() {
     // For each event: three and two, and one in German.
     assert_eq!(scenario.messages(), 6, "{seen}");
 }
+
+#[test]
+fn a_message_to_many_cannot_say_what_is_for_one() {
+    let definition = quakes("multicast: {}").replace("{{ place }}", "{{ subscriber.id }} {{ notification.rule }}");
+    let Err(problems) = tocsin_pipeline::compile_text(&definition, 1, &|_| None) else { panic!("it is compiled") };
+    let shown: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    assert_eq!(shown.len(), 1, "{shown:?}");
+    assert!(shown[0].contains("reads `subscriber.id`, but one message goes to several subscribers"), "{shown:?}");
+    assert!(tocsin_pipeline::compile_text(&quakes("multicast: {}"), 1, &|_| None).is_ok());
+}

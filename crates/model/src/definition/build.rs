@@ -10,9 +10,9 @@ use super::{
 };
 use crate::{
     application::{
-        Application, Channel, ContentTemplates, EventClass, Flow, Function, Limits, Missed, NotificationClass,
-        Presence, Rate, Recurs, Retention, RetrySchedule, Rule, RuleSchedule, RuleState, Source, SourceKind,
-        SubscriptionClass, TemplateEngine, TemplateParts, Throttle, due_class, due_fields,
+        Application, Channel, ContentTemplates, DeliveryLog, EventClass, Flow, Function, Limits, Missed,
+        NotificationClass, Presence, Rate, Recurs, Retention, RetrySchedule, Rule, RuleSchedule, RuleState, Source,
+        SourceKind, SubscriptionClass, TemplateEngine, TemplateParts, Throttle, due_class, due_fields,
     },
     conduct::{Conduct, DIGEST_ITEMS, Digest, DigestWindow, Fallback, Priority},
     field::{Field, FieldType, Fields},
@@ -584,7 +584,14 @@ fn channel(node: &Node) -> Channel {
         concurrency: integer(node, "concurrency").unwrap_or(CONCURRENCY),
         flow: node.get("flow").map_or_else(Flow::default, flow),
         lease: duration(node, "lease").unwrap_or(LEASE),
+        log: node.get("log").map_or_else(DeliveryLog::default, delivery_log),
     }
+}
+
+fn delivery_log(node: &Node) -> DeliveryLog {
+    let Kind::List(items) = &node.kind else { return DeliveryLog::default() };
+    let has = |word: &str| items.iter().any(|item| item.text() == Some(word));
+    DeliveryLog { status: has("status"), attempts: has("attempts"), text: has("text") }
 }
 
 fn flow(node: &Node) -> Flow {

@@ -445,6 +445,9 @@ impl Differences {
         if old.flow != new.flow {
             self.changed(format!("{path}.flow"), format!("{} (was {})", flow(&new.flow), flow(&old.flow)));
         }
+        if old.log != new.log {
+            self.changed(format!("{path}.log"), "what is told of deliveries changes");
+        }
         if old.lease != new.lease {
             let sentence = format!("a lease is {} (was {})", write_duration(new.lease), write_duration(old.lease));
             self.changed(format!("{path}.lease"), sentence);

@@ -297,7 +297,15 @@ static CHANNEL: Shape = Shape::Object(&[
         &Shape::Duration { least: 1, most: DAY },
         "How long a worker may hold a work item without a sign of life; 5m if not given.",
     ),
+    optional(
+        "log",
+        &DELIVERY_LOG,
+        "What is told of deliveries beside what became of them: `status` keeps what far sides said when they took \
+         something, `attempts` logs each attempt before it is made, `text` logs what is sent, cut and without personal \
+         data. `[status]` if not given; what was said to refuse or defer is always kept.",
+    ),
 ]);
+static DELIVERY_LOG: Shape = Shape::List { of: &Shape::Choice(&["status", "attempts", "text"]), most: 3 };
 static FLOW: Shape = Shape::Object(&[
     optional(
         "per_destination",
