@@ -12,9 +12,7 @@ use tocsin_matching::{
     shard::{Shard, Subject},
 };
 use tocsin_model::{
-    application::{
-        Application, ContentTemplates, EventClass, Function, NotificationClass, Rule, SubscriptionClass, TemplateEngine,
-    },
+    application::{Application, ContentTemplates, EventClass, Function, NotificationClass, Rule, SubscriptionClass},
     event::{EventBatch, EventPacker},
     field::{Field, FieldType, Fields},
     id::{EventBatchId, Name, SubscriptionId},
@@ -60,6 +58,7 @@ fn application(when: &str, with: &[(&str, &str)]) -> Application {
         ("radius", Number, false),
     ]);
     Application {
+        partials: BTreeMap::new(),
         events: [(name("quake"), EventClass { fields: event, description: None })].into(),
         subscriptions: [(name("nearby"), SubscriptionClass { fields: subscription, ..Default::default() })].into(),
         notifications: [(
@@ -70,7 +69,8 @@ fn application(when: &str, with: &[(&str, &str)]) -> Application {
                 batch_size: 2,
                 expires_after: None,
                 conduct: Default::default(),
-                content: ContentTemplates { engine: TemplateEngine::Jinja, templates: BTreeMap::new() },
+                computed: BTreeMap::new(),
+                content: ContentTemplates::default(),
             },
         )]
         .into(),

@@ -100,7 +100,7 @@ impl Edit {
 impl From<EditedContent> for Content {
     fn from(edited: EditedContent) -> Content {
         let EditedContent { subject, text, html, json } = edited;
-        Content { subject, text, html, json }
+        Content { subject, text, html, json, ..Content::default() }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use tocsin_formatting::{Formatter, KnownVariables};
+use tocsin_formatting::{Formatter, KnownVariables, Part, lint};
 use tocsin_matching::{
     contains_ci, distance_km,
     notify::NotifyFields,
@@ -55,6 +55,7 @@ impl Compiled {
                             Problem::at(path, message).hint("leave it out, or leave out `multicast`")
                         }));
                     }
+                    metrics::counter!("format_compiled_total").increment(1);
                     formatters.insert(name.clone(), formatter);
                 }
                 Err(found) => problems.extend(found),
@@ -91,6 +92,8 @@ impl Compiled {
         };
         let mut warnings: Vec<Problem> = self.explain().into_iter().flat_map(of_rule).collect();
         warnings.extend(self.application.rules.keys().filter_map(|name| self.retention_warning(name)));
+        warnings.extend(self.formatters.values().flat_map(|formatter| formatter.warnings().iter().cloned()));
+        warnings.extend(lint::application(&self.application, &parts_needed));
         warnings
     }
 
@@ -124,6 +127,14 @@ impl Compiled {
             }
         }
         found
+    }
+}
+
+/// The parts of which a message through a protocol has at least one. Others carry the fields as well.
+fn parts_needed(protocol: &Name) -> &'static [Part] {
+    match protocol.as_str() {
+        "smtp" => &[Part::Text, Part::Html],
+        _ => &[],
     }
 }
 

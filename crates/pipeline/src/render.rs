@@ -39,11 +39,14 @@ pub(crate) fn render(
 ) -> Result<Message, Reason> {
     let Member { loaded, ordinal } = members[0];
     let head = &loaded.batch.head;
-    let formatted = std::panic::catch_unwind(AssertUnwindSafe(|| format(members, recipient, device_name, device)));
-    let (content, fields) = formatted.unwrap_or_else(|_| {
+    let formatted = std::panic::catch_unwind(AssertUnwindSafe(|| format(members, recipient, device_name, device, now)));
+    let formatted = formatted.unwrap_or_else(|_| {
         metrics::counter!("format_panics_total").increment(1);
         Err(Reason::new(ReasonKind::Internal, "formatting it made the formatter panic"))
-    })?;
+    });
+    let result = if formatted.is_ok() { "ok" } else { "failed" };
+    metrics::counter!("format_requests_total", "result" => result).increment(1);
+    let (content, fields) = formatted?;
     Ok(Message {
         message_id: format!("{}.{}", loaded.id(ordinal), flow.records.installation()),
         content,
@@ -70,6 +73,7 @@ fn format(
     recipient: &Recipient,
     device_name: &Name,
     device: &Device,
+    now: Timestamp,
 ) -> Result<Formatted, Reason> {
     let Member { loaded, ordinal } = members[0];
     let (compiled, head) = (&loaded.compiled, &loaded.batch.head);
@@ -96,6 +100,7 @@ fn format(
         rule: &head.rule,
         matched_at: head.matched_at,
         accepted_at: event.accepted_at,
+        now,
         fields: &rows[0],
         event: &event.scope,
         subscriber: &subscription.subscriber,
@@ -106,17 +111,23 @@ fn format(
     };
     let locale = recipient.profile.locale.as_deref();
     let edited = loaded.edit.as_ref().and_then(|edit| edit.content.clone());
-    let content = match edited {
-        Some(edited) => edited.into(),
-        None => formatter.format(locale, device.channel.as_str(), &scope).map_err(|error| error.reason())?,
+    let (content, computed) = match edited {
+        Some(edited) => (edited.into(), Vec::new()),
+        None => {
+            let formatted =
+                formatter.format(locale, device.channel.as_str(), &scope).map_err(|error| error.reason())?;
+            (formatted.content, formatted.computed)
+        }
     };
-    let facts = match digest {
+    let mut facts = match digest {
         Some(_) => {
             let told = rows.into_iter().map(|row| Json::Object(facts(notify, row)));
             Map::from_iter([("count".to_owned(), json!(members.len())), ("items".to_owned(), told.collect())])
         }
         None => facts(notify, rows.into_iter().next().unwrap_or_default()),
     };
+    let computed = computed.into_iter().filter(|(_, value)| !value.is_null());
+    facts.extend(computed.map(|(name, value)| (name.to_string(), value)));
     Ok((content, facts))
 }
 

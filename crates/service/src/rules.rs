@@ -19,7 +19,7 @@ use tocsin_matching::{
     shard::{MatchSink, Run, Shard, Subject, Told, Watch},
 };
 use tocsin_model::{
-    application::{Application, ContentTemplates, NotificationClass, Rule, RuleState, TemplateEngine, api_source},
+    application::{Application, ContentTemplates, NotificationClass, Rule, RuleState, api_source},
     conduct::Conduct,
     event::{EventBatch, EventPacker},
     field::{Fields, Row},
@@ -413,7 +413,8 @@ fn tested(compiled: &Compiled, rule: Option<&serde_json::Value>) -> Result<Teste
                 batch_size: 1,
                 expires_after: None,
                 conduct: Conduct::default(),
-                content: ContentTemplates { engine: TemplateEngine::Jinja, templates: BTreeMap::new() },
+                computed: BTreeMap::new(),
+                content: ContentTemplates::default(),
             };
             application.notifications.insert(name.clone(), nothing);
             let rule = Rule { when: draft.when, ..Rule::new(draft.on, draft.subscription, name.clone()) };

@@ -265,25 +265,29 @@ fn a_definition_becomes_an_application() {
                     "subject": "M {{ magnitude }}",
                     "text": "Quake: {{ place }}",
                     "html": "<p>{{ place }}</p>",
-                    "json": "{}"
+                    "json": "{}",
+                    "sms": null
                   },
                   "de": {
                     "subject": "Beben",
                     "text": null,
                     "html": null,
-                    "json": null
+                    "json": null,
+                    "sms": null
                   },
                   "de-AT/email": {
                     "subject": null,
                     "text": "Servus",
                     "html": null,
-                    "json": null
+                    "json": null,
+                    "sms": null
                   },
                   "hook": {
                     "subject": null,
                     "text": null,
                     "html": null,
-                    "json": "{}"
+                    "json": "{}",
+                    "sms": null
                   }
                 }
               }
@@ -837,7 +841,7 @@ fn templates_have_a_place() {
         "{ subject: Beben }",
         "{}",
         expect![
-            "29:9: notifications.quake_alert.content.templates.de: has no parts; give `subject`, `text`, `html` or `json`"
+            "29:9: notifications.quake_alert.content.templates.de: has no parts; give `subject`, `text`, `html`, `json` or `sms`"
         ],
     );
     check_with(
@@ -962,14 +966,25 @@ fn texts_of_files_are_put_in() {
                 "Ünter \"quotes\" ${HOME}",
             ),
             text: Some(
-                "line 1\nline 2: {{ x }} \\ 😀\r\n\u{85}\u{2028}\0",
+                TemplateText {
+                    engine: Jinja,
+                    text: "line 1\nline 2: {{ x }} \\ 😀\r\n\u{85}\u{2028}\0",
+                },
             ),
             html: Some(
-                "<p># not a comment</p>\n",
+                TemplateText {
+                    engine: Jinja,
+                    text: "<p># not a comment</p>\n",
+                },
             ),
             json: Some(
-                "{}",
+                TemplateText {
+                    engine: Jinja,
+                    text: "{}",
+                },
             ),
+            sms: None,
+            headers: {},
         }
     "#]]
     .assert_debug_eq(&class.content.templates[""]);
@@ -1227,8 +1242,8 @@ proptest! {
         let inlined = inline_files(text, &|_| Ok(content.clone())).expect("a file");
         let application = read(&inlined, &environment).expect("a definition");
         let parts = &application.notifications.values().next().expect("one").content.templates[""];
-        prop_assert_eq!(parts.text.as_deref(), Some(content.strip_prefix('\u{feff}').unwrap_or(&content)));
-        prop_assert_eq!(parts.html.as_deref(), Some("y"));
+        prop_assert_eq!(parts.text.as_ref().map(|text| text.text.as_str()), Some(content.strip_prefix('\u{feff}').unwrap_or(&content)));
+        prop_assert_eq!(parts.html.as_ref().map(|html| html.text.as_str()), Some("y"));
     }
 }
 
