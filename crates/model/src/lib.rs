@@ -13,6 +13,7 @@ pub mod ldap; // predicates over subscribers: filters of LDAP
 pub mod preferences; // what they want to be told, and when not
 pub mod segment; // some of the subscribers: a saved filter
 pub mod event; // what happened: packed batches of typed rows
+pub mod chronicle; // what is kept of the events of a class, key by key
 pub mod notification; // what is to be told: packed batches of columns
 pub mod conduct; // how it is told: together, at which hours
 pub mod edit; // what an operator puts in place of it

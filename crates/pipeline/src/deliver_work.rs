@@ -3,6 +3,8 @@
 //! One worker per channel claims what is due, formats on the fly and hands over to the channel's sessions, never more
 //! at a time than the bound. What becomes of each notification is reported to the channel's recorder.
 
+mod in_order; // an item whose events are in ordered mode
+
 use std::{
     collections::HashMap,
     panic::AssertUnwindSafe,
@@ -199,7 +201,8 @@ impl Worker {
             match loaded {
                 Ok(loaded) => {
                     let (key, due_at) = (*key, item.due_at);
-                    feeding.push(Feeding { key, loaded, fed: 0, left: Vec::new(), due_at });
+                    let ordinals = loaded.ordinals.clone();
+                    feeding.push(Feeding { key, loaded, ordinals, fed: 0, left: Vec::new(), due_at });
                     at += 1;
                 }
                 Err(Unreadable::ForNow(error)) => {
@@ -214,6 +217,13 @@ impl Worker {
                     }
                 }
             }
+        }
+        let is_ordered = feeding.len() == 1 && feeding[0].loaded.is_ordered();
+        if is_ordered
+            && let Err(error) = self.running.lanes.learn(&self.flow, &self.running.name, &feeding[0].loaded).await
+        {
+            tracing::error!(%error, item = %begun[0].1.claim.id, "what goes before a work item cannot be read yet");
+            return Err(GivenBack { due_at: Some(self.flow.clock.now() + REST_AFTER_FAILURE) });
         }
         let total = feeding.iter().map(|item| item.loaded.ordinals.len()).sum();
         let Some(permit) = stop.run_until_cancelled(bounds.permit(total)).await else {
@@ -233,7 +243,10 @@ impl Worker {
                 return Ok(());
             }
         }
-        self.feed(&mut feeding, stop).await;
+        match is_ordered {
+            true => self.feed_in_order(&mut feeding[0], stop).await,
+            false => self.feed(&mut feeding, stop).await,
+        }
         for Feeding { key, fed, left, due_at, .. } in feeding {
             let _ = self.reports.send(Report::Fed { key, fed, left, due_at }).await;
         }

@@ -38,6 +38,8 @@ pub(crate) struct Feeding {
     /// Its recorder knows it by this.
     pub key: u64,
     pub loaded: Loaded,
+    /// Which of its notifications are fed now.
+    pub ordinals: Vec<u32>,
     /// How many were reported or handed over.
     pub fed: usize,
     /// Those that were not, to be tried from `due_at` on.
@@ -79,7 +81,7 @@ impl Worker {
             if let Err(Broken(due_at)) = self.feed_item(items, at, &mut gathered, stop).await {
                 leave(items, due_at, gathered.groups.drain().flat_map(|group| group.members));
                 for rest in &mut items[at + 1..] {
-                    rest.left.extend(&rest.loaded.ordinals);
+                    rest.left.extend(&rest.ordinals);
                     rest.due_at = due_at.unwrap_or(rest.due_at);
                 }
                 return;
@@ -97,12 +99,12 @@ impl Worker {
         gathered: &mut Gathered,
         stop: &CancellationToken,
     ) -> Result<(), Broken> {
-        let Feeding { key, loaded, fed, left, .. } = &mut items[at];
+        let Feeding { key, loaded, ordinals, fed, left, .. } = &mut items[at];
         let key = *key;
         let limit = loaded.conduct.multicast.map_or(0, |limit| limit as usize);
         let chunk_size = RECIPIENTS.max(limit);
-        for (chunk_at, chunk) in loaded.ordinals.chunks(chunk_size).enumerate() {
-            let rest = &loaded.ordinals[chunk_at * chunk_size..];
+        for (chunk_at, chunk) in ordinals.chunks(chunk_size).enumerate() {
+            let rest = &ordinals[chunk_at * chunk_size..];
             if (chunk_at > 0 || at > 0) && stop.is_cancelled() {
                 left.extend(rest);
                 return Err(Broken(None));
@@ -195,7 +197,7 @@ impl Worker {
             }
             _ => Arc::new(made()?),
         };
-        Ok(Taken::Ready(channel, outgoing(loaded, ordinal, target, ticket, message)))
+        Ok(Taken::Ready(channel, self.outgoing(loaded, ordinal, &recipient, target, ticket, message)))
     }
 
     /// The recipient, if it may be told at all.
@@ -332,7 +334,8 @@ impl Worker {
                     let (channel, target) = self.open(&recipient, &device)?;
                     let message = render(&self.flow, &told, &recipient, &device, target, now)?;
                     let ticket = Ticket { key: joined, ordinal: 0 };
-                    Ok((channel, outgoing(told[0].loaded, told[0].ordinal, target, ticket, Arc::new(message))))
+                    let (loaded, ordinal) = (told[0].loaded, told[0].ordinal);
+                    Ok((channel, self.outgoing(loaded, ordinal, &recipient, target, ticket, Arc::new(message))))
                 });
                 let tickets: Vec<Ticket> = members
                     .into_iter()
@@ -357,6 +360,22 @@ impl Worker {
             ready.send(&self.answers).await;
             tokio::task::yield_now().await;
         }
+    }
+
+    /// The message on its way to a device.
+    fn outgoing(
+        &self,
+        loaded: &Loaded,
+        ordinal: u32,
+        recipient: &Recipient,
+        target: &Device,
+        ticket: Ticket,
+        message: Arc<Message>,
+    ) -> Outgoing {
+        let edited = loaded.edit.as_ref().and_then(|edit| edit.address.clone());
+        let address = edited.unwrap_or_else(|| target.address.clone());
+        let unsubscribe = self.flow.context.unsubscribe_link(recipient.subscription.id);
+        Outgoing { id: loaded.id(ordinal), address, ticket, unsubscribe, message }
     }
 
     /// Tells the log what is about to be sent, as far as its channel wants it.
@@ -429,12 +448,6 @@ fn leave(items: &mut [Feeding], due_at: Option<Timestamp>, places: impl Iterator
             item.due_at = due_at;
         }
     }
-}
-
-fn outgoing(loaded: &Loaded, ordinal: u32, target: &Device, ticket: Ticket, message: Arc<Message>) -> Outgoing {
-    let edited = loaded.edit.as_ref().and_then(|edit| edit.address.clone());
-    let address = edited.unwrap_or_else(|| target.address.clone());
-    Outgoing { id: loaded.id(ordinal), address, ticket, message }
 }
 
 /// Messages by the channel that takes them; those that are the same are together.

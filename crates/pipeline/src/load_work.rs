@@ -8,10 +8,11 @@ use std::{
 use tocsin_formatting::EventScope;
 use tocsin_matching::notify::NotifyFields;
 use tocsin_model::{
+    application::EventClass,
     conduct::Conduct,
     edit::Edit,
     event::EventBatch,
-    field::Row,
+    field::{Field, Fields, Row, pack_row},
     id::{EventBatchId, EventId, Name, NotificationId},
     notification::Notifications,
     receipt::{Reason, ReasonKind},
@@ -23,7 +24,7 @@ use tocsin_store::{
     journal::{Course, StoredNotificationBatch, WorkItem},
 };
 
-use crate::{Flow, compile::Compiled};
+use crate::{Flow, compile::Compiled, lanes::Lane};
 
 /// An event as formatting wants it.
 pub(crate) struct LoadedEvent {
@@ -157,6 +158,30 @@ impl Loaded {
         })
     }
 
+    fn event_class(&self) -> Option<&EventClass> {
+        self.compiled.event_class(&self.batch.head.event_class)
+    }
+
+    /// Whether its events are in ordered mode. What is told together has no order among the others.
+    pub fn is_ordered(&self) -> bool {
+        self.conduct.digest.is_none() && self.event_class().is_some_and(|class| class.ordered.is_some())
+    }
+
+    /// The lane of one of them. All whose event is gone are in one.
+    pub fn lane(&self, ordinal: u32) -> Lane {
+        let mut key = self.batch.head.event_class.as_str().as_bytes().to_vec();
+        let event = self.events.get(&self.event_of[ordinal as usize]);
+        let by = self.event_class().and_then(|class| Some((class, class.ordered.as_ref()?)));
+        if let (Some(event), Some((class, ordered))) = (event, by) {
+            let fields = ordered.by.iter().filter_map(|name| class.fields.position(name.as_str()));
+            let (fields, row): (Vec<Field>, Row) =
+                fields.map(|at| (class.fields[at].clone(), event.row[at].clone())).unzip();
+            key.push(0);
+            pack_row(&Fields::new(fields), &row, &mut key);
+        }
+        (self.notifications().subscriptions[ordinal as usize], key.into())
+    }
+
     /// The fields of a notification.
     pub fn fields(&self, ordinal: u32) -> Result<Row, Reason> {
         let captured = &self.notifications().captured;
@@ -192,13 +217,14 @@ async fn read_events(
     ordinals.sort_unstable();
     ordinals.dedup();
     let mut wanted = ordinals.into_iter().peekable();
+    let reader = notify.reader(batch, &packed.fields)?;
     for (ordinal, bytes) in batch.events.rows().enumerate() {
         if wanted.peek() != Some(&(ordinal as u32)) {
             continue;
         }
         wanted.next();
         let row = tocsin_model::field::unpack_row(&packed.fields, bytes?)?;
-        let row = notify.event_row(row, &packed.fields);
+        let row = reader.row(ordinal as u32, row)?;
         let scope = EventScope::new(&class.fields, &row);
         let id = EventId { batch: batch.id, ordinal: ordinal as u32 };
         events.insert(id, LoadedEvent { row, scope, accepted_at: batch.accepted_at });

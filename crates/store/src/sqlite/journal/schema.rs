@@ -198,6 +198,10 @@ CREATE TABLE states (
 CREATE UNIQUE INDEX states_of ON states (application, name, number);
 ",
     "
+-- What rules read of chronicles for the events of a batch, in a form that only matching can read. Compressed like bodies.
+CREATE TABLE event_chronicles (id INTEGER PRIMARY KEY, bytes INTEGER NOT NULL, body BLOB NOT NULL) STRICT;
+",
+    "
 -- Where work stands: what goes first (0: urgent, 2: normal), for which window of a digest it waits or of which it is, how
 -- many channels of its chain have failed and since when the present one has tried, and what an operator put in its place.
 ALTER TABLE work ADD COLUMN priority INTEGER NOT NULL DEFAULT 2;
