@@ -7,5 +7,6 @@ mod platform;
 mod reference;
 mod resources;
 mod rules;
+mod telling;
 mod transfer;
 mod unsubscribe;
