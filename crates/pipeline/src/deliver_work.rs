@@ -240,7 +240,12 @@ impl Worker {
             };
             let (accepted, conduct) = (loaded.accepted.clone(), loaded.conduct.clone());
             let subscriptions = loaded.notifications().subscriptions.clone();
-            if self.reports.send(Report::Read { key: *key, accepted, subscriptions, conduct, permit: part }).await.is_err() {
+            if self
+                .reports
+                .send(Report::Read { key: *key, accepted, subscriptions, conduct, permit: part })
+                .await
+                .is_err()
+            {
                 return Ok(());
             }
         }
@@ -290,7 +295,8 @@ impl Worker {
             }
         };
         let permit = Some(bounds.permit(ordinals.len()).await);
-        let read = Report::Read { key, accepted: Vec::new(), subscriptions: Vec::new(), conduct: Arc::default(), permit };
+        let read =
+            Report::Read { key, accepted: Vec::new(), subscriptions: Vec::new(), conduct: Arc::default(), permit };
         let _ = self.reports.send(read).await;
         let fed = ordinals.len();
         for ordinal in ordinals {

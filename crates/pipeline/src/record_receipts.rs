@@ -189,7 +189,8 @@ impl Recorder {
 
     /// Notes the devices that the far side says are gone; a digest goes to the device of its first.
     fn note_gone(&mut self, flight: &Flight, answer: &Answer) {
-        let ticket = flight.joined.get(&answer.ticket.key).and_then(|members| members.first()).unwrap_or(&answer.ticket);
+        let ticket =
+            flight.joined.get(&answer.ticket.key).and_then(|members| members.first()).unwrap_or(&answer.ticket);
         let entry = flight.items.get(&ticket.key);
         let subscription = entry.and_then(|entry| entry.subscriptions.get(ticket.ordinal as usize));
         if let (Some(address), Some(subscription), Disposition::Refused { reason }) =

@@ -13,9 +13,9 @@ use super::{
 use crate::{
     application::{
         Application, Channel, ContentTemplates, DeliveryLog, EventClass, Flow, Function, Limits, Missed,
-        NotificationClass, Ordered, Pace, Presence, Rate, Recurs, Retention, RetrySchedule, Rule, RuleSchedule, RuleState,
-        Source, SourceKind, SubscriptionClass, TemplateEngine, TemplateParts, TemplateText, Throttle, due_class,
-        due_fields,
+        NotificationClass, Ordered, Pace, Presence, Rate, Recurs, Retention, RetrySchedule, Rule, RuleSchedule,
+        RuleState, Source, SourceKind, SubscriptionClass, TemplateEngine, TemplateParts, TemplateText, Throttle,
+        due_class, due_fields,
     },
     conduct::{Conduct, DIGEST_ITEMS, Digest, DigestWindow, Fallback, Priority},
     content::header_objection,
