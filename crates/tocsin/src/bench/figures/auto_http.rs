@@ -89,6 +89,8 @@ fn open(per_destination: u32, pace: Pace) -> Outcome<Box<dyn OpenChannel>> {
         installation: "bench".to_owned(),
         data_folder: std::env::temp_dir(),
         networks: Default::default(),
+        public_url: None,
+        signet: None,
     };
     tocsin_delivery::open(&name("bench")?, &channel, &context)
         .map_err(|problems| Failure::failed(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")))
@@ -113,6 +115,7 @@ fn outgoing(message: &Arc<Message>, number: u32, key: u64, address: &str) -> Out
         address: address.to_owned(),
         ticket: Ticket { key, ordinal: number },
         message: message.clone(),
+        unsubscribe: None,
     }
 }
 
