@@ -25,7 +25,7 @@
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use tocsin_delivery::{Clock, Context, Signet, networks::Networks};
+use tocsin_delivery::{Clock, Context, Signet, networks::Networks, programs::Programs};
 use tocsin_model::{
     event::EventPacker,
     id::{Name, SubscriberId},
@@ -118,6 +118,7 @@ impl Scenario {
                 networks: Networks::default(),
                 signet: Arc::new(Signet::new(&[7; 32])),
                 public_url: None,
+                programs: Programs::default(),
             },
             opener: Arc::new(move |name, _, _| Ok(ends.lock().channel(name.as_str()))),
             options: self.options.clone(),

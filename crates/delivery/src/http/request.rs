@@ -5,15 +5,14 @@ use std::{borrow::Cow, collections::BTreeMap};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
-use serde::Serialize;
-use tocsin_model::{id::Name, problem::Problem, time::Timestamp};
+use tocsin_model::problem::Problem;
 use url::Url;
 
 use super::{
     options::{Body, HttpOptions},
     template::{Escape, JsonTemplate, Template},
 };
-use crate::channel::Outgoing;
+use crate::{channel::Outgoing, record};
 
 /// How requests of a channel are made; its options, compiled.
 #[derive(Debug)]
@@ -35,30 +34,6 @@ enum Filled {
     Form(Vec<(String, Template)>),
     Text(Template),
     None,
-}
-
-/// The payload of Standard Webhooks.
-#[derive(Serialize)]
-struct Payload<'a> {
-    id: &'a str,
-    r#type: &'a Name,
-    timestamp: Timestamp,
-    data: &'a serde_json::Map<String, serde_json::Value>,
-}
-
-/// The JSON of the message's own template, or the payload of Standard Webhooks.
-pub(super) fn standard_body(outgoing: &Outgoing) -> String {
-    let message = &outgoing.message;
-    if let Some(json) = &message.content.json {
-        return json.clone();
-    }
-    let payload = Payload {
-        id: &message.message_id,
-        r#type: &message.facts.class,
-        timestamp: message.formatted_at,
-        data: &message.facts.fields,
-    };
-    serde_json::to_string(&payload).expect("text, a time and JSON become JSON")
 }
 
 /// Header fields that the channel writes itself.
@@ -180,7 +155,7 @@ impl Form {
     /// The body of a message.
     pub fn body(&self, outgoing: &Outgoing) -> Bytes {
         match &self.body {
-            Filled::Standard => standard_body(outgoing).into(),
+            Filled::Standard => record::body(&outgoing.message).into(),
             Filled::Json(template) => template.fill(outgoing).into(),
             Filled::Text(template) => template.fill(outgoing, Escape::Plain).into(),
             Filled::None => Bytes::new(),

@@ -200,7 +200,7 @@ impl Source {
     pub fn json(&self, outgoing: &Outgoing) -> String {
         let facts = &outgoing.message.facts;
         match self {
-            Source::Json => super::request::standard_body(outgoing),
+            Source::Json => crate::record::body(&outgoing.message),
             Source::Fields => serde_json::to_string(&*facts.fields).expect("a JSON object becomes JSON"),
             Source::Field(name) => facts.fields.get(name).unwrap_or(&Value::Null).to_string(),
             Source::Timestamp => self.value(outgoing).into_owned(),
