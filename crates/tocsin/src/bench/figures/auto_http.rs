@@ -91,6 +91,7 @@ fn open(per_destination: u32, pace: Pace) -> Outcome<Box<dyn OpenChannel>> {
         installation: "bench".to_owned(),
         data_folder: std::env::temp_dir(),
         networks: Default::default(),
+        programs: Default::default(),
         public_url: None,
         signet: Arc::new(Signet::new(&[7; 32])),
     };
