@@ -16,6 +16,7 @@ mod multicast; // 3f. what is said to several
 mod render; // 3g. what is sent
 mod redact; // 3h. what a log may show of it
 mod record_receipts; // 4. dispositions become receipts, retries, suspensions
+mod disable_devices; // what the far side says is gone is not tried again
 
 pub mod compile; // a definition becomes what the steps run: rules, formatters, channels
 pub mod latency; // how long things take, by percentile
@@ -60,7 +61,7 @@ pub use compile::Compiled;
 pub use latency::Latencies;
 pub use options::PipelineOptions;
 pub use preview::Preview;
-pub use tocsin_delivery::{Clock, Context, SystemClock};
+pub use tocsin_delivery::{Clock, Context, Destination, DestinationState, SystemClock};
 pub use versions::{Environment, Versions};
 
 use match_events::{Command, IndexStatus, Matcher};
@@ -493,6 +494,18 @@ impl Pipeline {
             Some(running) => running.probe().await,
             None => Vec::new(),
         }
+    }
+
+    /// The destinations that each channel of an application knows, those with trouble first; at most `limit` for each.
+    pub fn destinations(&self, name: &Name, limit: usize) -> Vec<(Name, Vec<Destination>)> {
+        let running = self.running.lock().get(name).cloned();
+        running.map(|running| running.destinations(limit)).unwrap_or_default()
+    }
+
+    /// How many destinations there are, by application, channel and state in the order of `DestinationState::ALL`.
+    pub fn destination_counts(&self) -> Vec<(Name, Name, [usize; DestinationState::ALL.len()])> {
+        let running: Vec<_> = self.running.lock().values().cloned().collect();
+        running.iter().flat_map(|running| running.destination_counts()).collect()
     }
 
     /// Ends at once, in the middle of everything, as a crash would. For tests of what is left behind.

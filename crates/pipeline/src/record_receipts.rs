@@ -15,7 +15,7 @@ use tocsin_delivery::{Answer, Ticket};
 use tocsin_model::{
     application::{DeliveryLog, RetrySchedule},
     conduct::{Conduct, Fallback},
-    id::{Name, NotificationBatchId, NotificationId},
+    id::{Name, NotificationBatchId, NotificationId, SubscriptionId},
     receipt::{Attempt, Disposition, Outcome, Reason, ReasonKind},
     time::Timestamp,
 };
@@ -30,6 +30,7 @@ use tokio::{
 
 use crate::{
     Flow,
+    disable_devices::{Disabler, Gone},
     lanes::{Lanes, Standing},
     redact::TEXT_CHARACTERS_MAX,
     windows::Placing,
@@ -43,9 +44,15 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 pub(crate) enum Report {
     /// It was claimed, and its notifications will come under this key. Its lease is kept from now on.
     Begun { key: u64, item: WorkItem },
-    /// When the event of each notification was accepted, by ordinal, and how its class is told. The permit covers those that
-    /// are about to be sent.
-    Read { key: u64, accepted: Vec<Timestamp>, conduct: Arc<Conduct>, permit: Option<OwnedSemaphorePermit> },
+    /// When the event of each notification was accepted, and for whom it is, by ordinal, and how its class is told. The
+    /// permit covers those that are about to be sent.
+    Read {
+        key: u64,
+        accepted: Vec<Timestamp>,
+        subscriptions: Vec<SubscriptionId>,
+        conduct: Arc<Conduct>,
+        permit: Option<OwnedSemaphorePermit>,
+    },
     /// One that was not even sent: its attempt, and why.
     Unsent { key: u64, ordinal: u32, at: Timestamp, outcome: Outcome, reason: Reason },
     /// One that waits until this time before anything is tried, because its subscriber or its destination is better let be
@@ -76,6 +83,7 @@ struct InFlight {
     item: WorkItem,
     /// When the event of each notification was accepted, by ordinal.
     accepted: Vec<Timestamp>,
+    subscriptions: Vec<SubscriptionId>,
     answered: usize,
     /// Set once nothing more will be sent: how many were, what is left, and when that is due.
     fed: Option<(usize, Vec<u32>, Timestamp)>,
@@ -128,6 +136,7 @@ pub(crate) struct Recorder {
     pub log: DeliveryLog,
     pub reports: mpsc::Receiver<Report>,
     pub answers: mpsc::Receiver<Answer>,
+    pub disabler: Disabler,
 }
 
 impl Recorder {
@@ -153,6 +162,7 @@ impl Recorder {
                         while let Ok(report) = self.reports.try_recv() {
                             unrecorded += self.take_report(&mut flight, report);
                         }
+                        self.note_gone(&flight, &answer);
                         unrecorded += self.take_answer(&mut flight, answer);
                     }
                     None => answers_open = false,
@@ -165,6 +175,7 @@ impl Recorder {
             }
             if unrecorded >= self.flow.options.receipts_chunk || flush_at.is_some_and(|at| at <= now) {
                 self.commit(&mut flight.items).await;
+                self.disabler.work(&self.flow);
                 (unrecorded, flush_at) = (0, None);
             }
             if extend_at <= now {
@@ -173,6 +184,18 @@ impl Recorder {
             }
         }
         self.commit(&mut flight.items).await;
+        self.disabler.finish(&self.flow).await;
+    }
+
+    fn note_gone(&mut self, Flight { items, joined }: &Flight, answer: &Answer) {
+        let Some(address) = &answer.gone else { return };
+        let ticket = joined.get(&answer.ticket.key).and_then(|members| members.first()).unwrap_or(&answer.ticket);
+        let entry = items.get(&ticket.key);
+        let subscription = entry.and_then(|entry| entry.subscriptions.get(ticket.ordinal as usize));
+        if let (Some(subscription), Disposition::Refused { reason }) = (subscription, &answer.disposition) {
+            let (subscription, address, reason) = (*subscription, address.clone(), reason.text.clone());
+            self.disabler.note(Gone { subscription, address, reason });
+        }
     }
 
     /// Gives the number of things that are now to be recorded.
@@ -183,6 +206,7 @@ impl Recorder {
                 let begun = InFlight {
                     item,
                     accepted: Vec::new(),
+                    subscriptions: Vec::new(),
                     answered: 0,
                     fed: None,
                     untried: BTreeMap::new(),
@@ -200,9 +224,9 @@ impl Recorder {
                 in_flight.insert(key, begun);
                 0
             }
-            Report::Read { key, accepted, conduct, permit } => {
+            Report::Read { key, accepted, subscriptions, conduct, permit } => {
                 if let Some(entry) = in_flight.get_mut(&key) {
-                    entry.accepted = accepted;
+                    (entry.accepted, entry.subscriptions) = (accepted, subscriptions);
                     (entry.conduct, entry.permit) = (conduct, permit);
                 }
                 0
