@@ -240,12 +240,8 @@ impl Worker {
             };
             let (accepted, conduct) = (loaded.accepted.clone(), loaded.conduct.clone());
             let subscriptions = loaded.notifications().subscriptions.clone();
-            if self
-                .reports
-                .send(Report::Read { key: *key, accepted, subscriptions, conduct, permit: part })
-                .await
-                .is_err()
-            {
+            let read = Report::Read { key: *key, accepted, subscriptions, conduct, permit: part };
+            if self.reports.send(read).await.is_err() {
                 return Ok(());
             }
         }
@@ -295,8 +291,8 @@ impl Worker {
             }
         };
         let permit = Some(bounds.permit(ordinals.len()).await);
-        let read =
-            Report::Read { key, accepted: Vec::new(), subscriptions: Vec::new(), conduct: Arc::default(), permit };
+        let (accepted, subscriptions, conduct) = (Vec::new(), Vec::new(), Arc::default());
+        let read = Report::Read { key, accepted, subscriptions, conduct, permit };
         let _ = self.reports.send(read).await;
         let fed = ordinals.len();
         for ordinal in ordinals {

@@ -71,9 +71,10 @@ async fn disable(flow: &Flow, gone: &Gone) -> Result<(), StoreError> {
     let Some(recipient) = flow.records.recipients(&[gone.subscription]).await?.pop().flatten() else { return Ok(()) };
     // Its owner may have given another address meanwhile.
     let is_gone = |device: &Device| device.address == gone.address && device.state == DeviceState::Active;
-    let Some((name, device)) = recipient.devices.into_iter().find(|(_, device)| is_gone(device)) else { return Ok(()) };
-    let (subscriber, device) = (&recipient.subscription.subscriber, Device { state: DeviceState::Bounced, ..device });
-    flow.records.put_device(subscriber, &name, device, flow.clock.now()).await?;
+    let Some((name, device)) = recipient.devices.iter().find(|(_, device)| is_gone(device)) else { return Ok(()) };
+    let subscriber = &recipient.subscription.subscriber;
+    let device = Device { state: DeviceState::Bounced, ..device.clone() };
+    flow.records.put_device(subscriber, name, device, flow.clock.now()).await?;
     metrics::counter!("deliver_devices_bounced_total").increment(1);
     tracing::warn!(%subscriber, device = %name, reason = gone.reason, "a device is gone for good and not used any more");
     Ok(())

@@ -187,15 +187,12 @@ impl Recorder {
         self.disabler.finish(&self.flow).await;
     }
 
-    /// Notes the devices that the far side says are gone; a digest goes to the device of its first.
-    fn note_gone(&mut self, flight: &Flight, answer: &Answer) {
-        let ticket =
-            flight.joined.get(&answer.ticket.key).and_then(|members| members.first()).unwrap_or(&answer.ticket);
-        let entry = flight.items.get(&ticket.key);
+    fn note_gone(&mut self, Flight { items, joined }: &Flight, answer: &Answer) {
+        let Some(address) = &answer.gone else { return };
+        let ticket = joined.get(&answer.ticket.key).and_then(|members| members.first()).unwrap_or(&answer.ticket);
+        let entry = items.get(&ticket.key);
         let subscription = entry.and_then(|entry| entry.subscriptions.get(ticket.ordinal as usize));
-        if let (Some(address), Some(subscription), Disposition::Refused { reason }) =
-            (&answer.gone, subscription, &answer.disposition)
-        {
+        if let (Some(subscription), Disposition::Refused { reason }) = (subscription, &answer.disposition) {
             let (subscription, address, reason) = (*subscription, address.clone(), reason.text.clone());
             self.disabler.note(Gone { subscription, address, reason });
         }
