@@ -6,6 +6,7 @@ mod firings;
 mod keys;
 mod operations;
 mod pages;
+mod preview;
 mod rules;
 mod schedules;
 mod segments;
@@ -30,6 +31,7 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::with_openapi(crate::openapi::base())
         .merge(applications::routes())
         .merge(rules::routes())
+        .merge(preview::routes())
         .merge(firings::routes())
         .merge(events::routes())
         .merge(subscribers::routes())

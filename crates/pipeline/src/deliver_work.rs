@@ -426,7 +426,7 @@ fn format(
 }
 
 /// The fields as a JSON object, without those that are null.
-fn facts(notify: &NotifyFields, row: Row) -> serde_json::Map<String, serde_json::Value> {
+pub(crate) fn facts(notify: &NotifyFields, row: Row) -> serde_json::Map<String, serde_json::Value> {
     let named = notify.fields().iter().zip(row).filter(|(_, value)| !value.is_null());
     named.map(|(field, value)| (field.name.to_string(), value.into())).collect()
 }

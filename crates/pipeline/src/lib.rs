@@ -10,6 +10,7 @@ mod deliver_work; // 3. a work item is formatted and leaves through its channel:
 mod record_receipts; // 4. dispositions become receipts, retries, suspensions
 
 pub mod compile; // a definition becomes what the steps run: rules, formatters, channels
+pub mod preview; // a notification that nobody is told of
 pub mod latency; // how long things take, by percentile
 pub mod options; // the bounds and delays of the flow
 pub mod versions; // old batches are read by the version that packed them

@@ -3,6 +3,7 @@
 mod bad_input;
 mod events;
 mod platform;
+mod preview;
 mod reference;
 mod resources;
 mod rules;
