@@ -68,6 +68,24 @@ pub const GAUGES: &[Metric] = &[
         labels: "application",
         help: "Subscriptions in the match index.",
     },
+    Metric {
+        name: "match_filters",
+        kind: Kind::Gauge,
+        labels: "application",
+        help: "Distinct filters of subscriptions; one that several shards have counts on each.",
+    },
+    Metric {
+        name: "match_unindexed_filters",
+        kind: Kind::Gauge,
+        labels: "application",
+        help: "Those of them that are looked at for every event.",
+    },
+    Metric {
+        name: "match_filter_groups",
+        kind: Kind::Gauge,
+        labels: "application",
+        help: "Places in the index in which their alternatives are filed.",
+    },
     Metric { name: "match_index_bytes", kind: Kind::Gauge, labels: "application", help: "Memory of the match index." },
     Metric { name: "match_index_shards", kind: Kind::Gauge, labels: "application", help: "Shards of the match index." },
     Metric {
@@ -109,6 +127,9 @@ pub(crate) fn measure(status: &Status) {
             metrics::gauge!(metric, "application" => name.to_string()).set(value as f64);
         };
         set("match_indexed_subscriptions", application.indexed);
+        set("match_filters", application.filters);
+        set("match_unindexed_filters", application.scanned_filters);
+        set("match_filter_groups", application.filter_groups);
         set("match_index_bytes", application.index_bytes);
         set("match_index_shards", application.shards);
         set("match_index_changes_behind", application.changes_behind);

@@ -165,6 +165,8 @@ impl Pipeline {
             id: NOBODY,
             address: sample.address.clone(),
             ticket: Ticket { key: 0, ordinal: 0 },
+            // A test ends nobody's subscription.
+            unsubscribe: None,
             message: Arc::new(message),
         };
         let (answers, mut answered) = mpsc::channel(1);

@@ -353,7 +353,9 @@ impl Service {
         let damaged = |_| ServiceError::invalid("event", "is damaged and cannot be read");
         let Some(bytes) = batch.events.rows().nth(id.ordinal as usize) else { return Ok(None) };
         let row = tocsin_model::field::unpack_row(&fields, bytes.map_err(damaged)?).map_err(damaged)?;
-        Ok(compiled.notify.get(rule).map(|notify| notify.event_row(row, &fields)))
+        let Some(notify) = compiled.notify.get(rule) else { return Ok(None) };
+        let reader = notify.reader(batch, &fields).map_err(damaged)?;
+        reader.row(id.ordinal, row).map(Some).map_err(damaged)
     }
 }
 

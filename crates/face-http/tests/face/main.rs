@@ -1,6 +1,7 @@
 //! The face over a real socket, in front of a whole platform in memory.
 
 mod bad_input;
+mod chronicles;
 mod events;
 mod platform;
 mod preview;
@@ -8,3 +9,4 @@ mod reference;
 mod resources;
 mod rules;
 mod transfer;
+mod unsubscribe;

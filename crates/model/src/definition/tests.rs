@@ -1,3 +1,4 @@
+mod chronicles;
 mod schedules;
 
 use expect_test::{Expect, expect};
