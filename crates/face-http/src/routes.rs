@@ -9,6 +9,7 @@ mod operations;
 mod pages;
 mod preview;
 mod rules;
+mod destinations;
 mod schedules;
 mod segments;
 mod subscribers;
@@ -39,6 +40,7 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
         .merge(subscribers::routes())
         .merge(segments::routes())
         .merge(subscriptions::routes())
+        .merge(destinations::routes())
         .merge(schedules::routes())
         .merge(chronicles::routes())
         .merge(transfer::routes())

@@ -13,6 +13,7 @@ pub mod operations; // batches and notifications, suspensions
 pub mod firings; // rules that did not fire, and those that are stopped
 pub mod preview; // templates tried on events
 pub mod rules; // rules tried on events
+pub mod destinations; // where messages go, and how each destination does
 pub mod chronicles; // what is kept of events
 pub mod schedules; // when what is due
 pub mod status;

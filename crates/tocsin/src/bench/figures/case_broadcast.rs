@@ -40,7 +40,7 @@ async fn run(context: &Context) -> Outcome<Figure> {
     let people: u64 = context.size(1_000_000, 4_000);
     let sink = SmtpSink::start(context).await?;
     let folder = context.folder()?;
-    let server = Server::start(context, folder.path()).await?;
+    let mut server = Server::start(context, folder.path()).await?;
     let channel = format!(
         "channels: {{ out: {{ protocol: smtp, concurrency: {SESSIONS}, options: {{ host: 127.0.0.1, port: {}, tls: off, \
          from: Tocsin <news@example.org> }} }} }}\n",
