@@ -50,11 +50,7 @@ pub struct Bench {
 }
 
 /// Every figure, in the order in which they are measured.
-<<<<<<< HEAD
-pub const ALL: [Bench; 51] = [
-=======
-pub const ALL: [Bench; 40] = [
->>>>>>> main
+pub const ALL: [Bench; 55] = [
     binary_size::BENCH,
     start_ready::BENCH,
     idle_memory::BENCH,
