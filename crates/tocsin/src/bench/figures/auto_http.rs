@@ -89,6 +89,9 @@ fn open(per_destination: u32, pace: Pace) -> Outcome<Box<dyn OpenChannel>> {
         installation: "bench".to_owned(),
         data_folder: std::env::temp_dir(),
         networks: Default::default(),
+        programs: Default::default(),
+        signet: Arc::new(tocsin_delivery::Signet::new(&[0; 32])),
+        public_url: None,
     };
     tocsin_delivery::open(&name("bench")?, &channel, &context)
         .map_err(|problems| Failure::failed(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")))
@@ -112,6 +115,7 @@ fn outgoing(message: &Arc<Message>, number: u32, key: u64, address: &str) -> Out
         id: NotificationId { batch: NotificationBatchId(1), ordinal: number },
         address: address.to_owned(),
         ticket: Ticket { key, ordinal: number },
+        unsubscribe: None,
         message: message.clone(),
     }
 }
