@@ -7,6 +7,7 @@ mod firings;
 mod keys;
 mod operations;
 mod pages;
+mod preview;
 mod rules;
 mod destinations;
 mod schedules;
@@ -33,6 +34,7 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::with_openapi(crate::openapi::base())
         .merge(applications::routes())
         .merge(rules::routes())
+        .merge(preview::routes())
         .merge(firings::routes())
         .merge(events::routes())
         .merge(subscribers::routes())

@@ -159,8 +159,10 @@ pub fn application(application: &Application, needs: &dyn Fn(&Name) -> &'static 
                 missing.entry(locale).or_insert(other);
             }
         }
-        for (locale, other) in missing {
-            let message = format!("has nothing for the locale `{locale}`, which `{other}` has");
+        if !missing.is_empty() {
+            let listed: Vec<String> =
+                missing.iter().map(|(locale, other)| format!("`{locale}`, which `{other}` has")).collect();
+            let message = format!("has nothing for the locale {}", listed.join(", and none for "));
             warnings.push(Problem::at(&path, message).hint("its readers get another language; add a template for it"));
         }
         let Some(base) = class.content.templates.get("") else { continue };

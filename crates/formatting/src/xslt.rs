@@ -126,9 +126,13 @@ fn is_too_deep(said: &str) -> bool {
 
 /// What the library said, for people: the line, and the reason without the library's frame.
 fn read(said: &str) -> XsltError {
-    let mut line = None;
+    let (mut line, mut message_line) = (None, None);
     let mut reasons: Vec<String> = Vec::new();
     for text in said.lines() {
+        if let Some(number) = text.strip_prefix("message at line ") {
+            message_line = number.parse().ok();
+            continue;
+        }
         if let Some((_, rest)) = text.split_once(" line ")
             && (text.contains("error") || text.contains("file "))
         {
@@ -158,7 +162,7 @@ fn read(said: &str) -> XsltError {
     let is_static = ["Undefined variable", "Unregistered function", "Undefined namespace", "not found", "undefined"]
         .iter()
         .any(|sign| message.contains(sign));
-    XsltError { line, message, is_static }
+    XsltError { line: line.or(message_line), message, is_static }
 }
 
 #[cfg(test)]

@@ -65,6 +65,21 @@ impl NotifyFields {
         self.rules.rule(self.rule).fields.iter().map(fill).collect()
     }
 
+    /// As [`NotifyFields::row`], with what a match would capture computed now, from a row of the rule's subscription class.
+    /// What a query would give is null.
+    ///
+    /// # Errors
+    /// A required field has no value.
+    pub fn row_for(&self, event: &[Value], subscription: &[Value]) -> Result<Row, FieldMissing> {
+        let fills = &self.rules.rule(self.rule).fields;
+        self.row(event, |name| {
+            let (_, fill) = fills.iter().find(|(field, _)| field.name == *name)?;
+            let Fill::Captured(expression) = fill else { return None };
+            let scene = Scene { event, parameters: Parameters::Row(subscription) };
+            value(expression, scene).ok().map(|datum| datum.to_value())
+        })
+    }
+
     /// Makes rows of the rule set's version out of the events of a batch, which were packed with these fields.
     ///
     /// # Errors

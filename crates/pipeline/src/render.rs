@@ -144,7 +144,7 @@ fn item<'l>(member: &Member<'l>, fields: &'l Row) -> Result<DigestItem<'l>, Reas
 }
 
 /// The fields as a JSON object, without those that are null.
-fn facts(notify: &NotifyFields, row: Row) -> Map<String, Json> {
+pub(crate) fn facts(notify: &NotifyFields, row: Row) -> Map<String, Json> {
     let named = notify.fields().iter().zip(row).filter(|(_, value)| !value.is_null());
     named.map(|(field, value)| (field.name.to_string(), value.into())).collect()
 }

@@ -141,10 +141,11 @@ impl Service {
     /// Only for want of the scope: what is wrong with the text is the answer.
     pub async fn check_application(&self, caller: &Caller, text: String) -> Result<Checked, ServiceError> {
         caller.needs(Scope::ApplicationsRead)?;
-        Ok(match self.compile(text, 0).await {
+        Ok(match self.compile(text.clone(), 0).await {
             Ok(compiled) => match self.missing_audiences(&compiled.application).await? {
                 problems if problems.is_empty() => {
-                    Checked { problems, warnings: compiled.warnings(), rules: compiled.explain() }
+                    let warnings = definition::locate(&text, compiled.warnings());
+                    Checked { problems, warnings, rules: compiled.explain() }
                 }
                 problems => Checked { problems, ..Checked::default() },
             },
@@ -186,7 +187,7 @@ impl Service {
         if !problems.is_empty() {
             return Err(ServiceError::Invalid(problems));
         }
-        let warnings = compiled.warnings();
+        let warnings = definition::locate(&text, compiled.warnings());
         let unchanged = current.as_ref().is_some_and(|current| current.text == text);
         // A version may be stored and not run, if something broke in between; then applying it again runs it.
         let running = self.pipeline.application(name).is_some_and(|running| running.version == version);

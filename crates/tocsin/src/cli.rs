@@ -43,6 +43,10 @@ pub enum Command {
     Apply(apply::Args),
     /// Shows how rules are answered, and tries one on events
     Rule(rule::Args),
+    /// Shows how a notification would read, and which template serves each part
+    Preview(Box<preview::Args>),
+    /// Sends one notification as a test, and says what the far side made of it
+    SendTest(Box<send_test::Args>),
     /// Submits events
     Publish(publish::Args),
     /// Stores subscribers or subscriptions from NDJSON or CSV
@@ -140,6 +144,8 @@ impl Cli {
             Command::Check(args) => args.run(terminal),
             Command::Apply(args) => args.run(terminal, &client()?).await,
             Command::Rule(args) => args.run(terminal, &client()?).await,
+            Command::Preview(args) => args.run(terminal, &client()?).await,
+            Command::SendTest(args) => args.run(terminal, &client()?).await,
             Command::Publish(args) => args.run(terminal, &client()?).await,
             Command::Import(args) => args.run(terminal, &client()?).await,
             Command::Export(args) => args.run(terminal, &client()?).await,

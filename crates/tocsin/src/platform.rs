@@ -126,12 +126,16 @@ pub fn inline_definition(text: &str, load: &dyn Fn(&str) -> Result<String, Strin
 /// # Errors
 /// The file cannot be read.
 pub fn examine(file: &Path, environment: &dyn Fn(&str) -> Option<String>) -> Outcome<Examined> {
-    let checked = read_definition(file)?.and_then(|text| tocsin_pipeline::compile_text(&text, 0, environment));
+    let checked = read_definition(file)?.and_then(|text| {
+        let compiled = tocsin_pipeline::compile_text(&text, 0, environment)?;
+        let warnings = definition::locate(&text, compiled.warnings());
+        Ok((compiled, warnings))
+    });
     Ok(match checked {
-        Ok(compiled) => Examined {
+        Ok((compiled, warnings)) => Examined {
             name: Some(compiled.application.name.to_string()),
             problems: Vec::new(),
-            warnings: compiled.warnings(),
+            warnings,
             rules: compiled.explain().iter().map(ToString::to_string).collect(),
         },
         Err(problems) => Examined { problems, ..Examined::default() },

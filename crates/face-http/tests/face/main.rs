@@ -4,6 +4,7 @@ mod bad_input;
 mod chronicles;
 mod events;
 mod platform;
+mod preview;
 mod reference;
 mod resources;
 mod rules;

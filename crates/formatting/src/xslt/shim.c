@@ -117,6 +117,12 @@ static void collect(void *context, const char *format, ...) {
   size_t room = sizeof here.said - here.said_length;
   if (room < 2)
     return;
+  /* Messages come without their place. */
+  if (here.said_length == 0 && here.context != NULL && here.context->inst != NULL) {
+    long line = xmlGetLineNo(here.context->inst);
+    here.said_length = (size_t)snprintf(here.said, room, "message at line %ld\n", line);
+    room = sizeof here.said - here.said_length;
+  }
   va_list arguments;
   va_start(arguments, format);
   int wanted = vsnprintf(here.said + here.said_length, room, format, arguments);

@@ -64,3 +64,222 @@ fn the_cases_of_xalan() {
     }
     assert!(failed.is_empty(), "{} fail:\n{}", failed.len(), failed.join("\n"));
 }
+
+const HEAD: &str = r#"<xsl:stylesheet version="1.0" xmlns:xsl="http://www.w3.org/1999/XSL/Transform">"#;
+
+fn sheet(body: &str) -> String {
+    format!("{HEAD}\n<xsl:output method=\"text\"/>\n{body}</xsl:stylesheet>")
+}
+
+/// Applies a stylesheet to a small document, with the bounds of production.
+fn apply(source: &str, partials: &[(&str, &str)]) -> Result<String, String> {
+    let partials = partials.iter().copied().collect();
+    let stylesheet = Stylesheet::compile(source, &partials, "text").map_err(|problem| problem.to_string())?;
+    let tree = || {
+        let mut tree = Tree::new("notifications");
+        tree.open("notification");
+        for at in 0..50 {
+            tree.open("item");
+            tree.attribute("n", &at.to_string());
+            tree.text("some words");
+            tree.close();
+        }
+        tree
+    };
+    let outcome = match stylesheet.sheet.apply(tree(), &LIMITS) {
+        Err(Failure::Said(said)) if is_too_deep(&said) => {
+            let limits = Limits { depth: DEEP, ..LIMITS };
+            std::thread::scope(|threads| {
+                let run = || stylesheet.sheet.apply(tree(), &limits);
+                std::thread::Builder::new()
+                    .stack_size(DEEP_STACK_BYTES)
+                    .spawn_scoped(threads, run)
+                    .expect("a thread")
+                    .join()
+            })
+            .expect("no panic")
+        }
+        outcome => outcome,
+    };
+    outcome.map_err(|failure| match failure {
+        Failure::Said(said) => {
+            let error = read(&said);
+            format!("line {:?}: {}", error.line, error.message)
+        }
+        other => format!("{other:?}"),
+    })
+}
+
+#[test]
+fn bombs_are_refused_before_the_library_sees_them() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/xml-bombs");
+    let mut seen = 0;
+    for file in std::fs::read_dir(folder).expect("the folder of bombs").flatten() {
+        let text = std::fs::read_to_string(file.path()).expect("a bomb");
+        let refused = Stylesheet::compile(&text, &BTreeMap::new(), "text");
+        let problem = refused.expect_err(&format!("{:?}", file.file_name()));
+        assert!(!problem.message.contains("cannot be compiled"), "{:?} came as far as the library", file.file_name());
+        seen += 1;
+    }
+    assert_eq!(seen, 13);
+    for bad in [
+        "<!DOCTYPE x SYSTEM \"file:///etc/passwd\"><x/>",
+        "<?xml-stylesheet href=\"x.xsl\"?><x/>",
+        &sheet("<xi:include xmlns:xi=\"http://www.w3.org/2001/XInclude\" href=\"/etc/passwd\"/>"),
+        &sheet("<xsl:template match=\"/\">&lol;</xsl:template>"),
+        &sheet(&format!(
+            "<xsl:template match=\"/\"><xsl:value-of select=\"{}1{}\"/></xsl:template>",
+            "(".repeat(900),
+            ")".repeat(900)
+        )),
+        &sheet(&format!("<xsl:template match=\"/\"><xsl:value-of select=\"1{}\"/></xsl:template>", "+1".repeat(5_000))),
+        &sheet(&format!("<xsl:template match=\"/\">{}{}</xsl:template>", "<a>".repeat(300), "</a>".repeat(300))),
+        "<a><b></a></b>",
+        "<a/><b/>",
+        "",
+        "not xml",
+        "<a",
+    ] {
+        assert!(Stylesheet::compile(bad, &BTreeMap::new(), "text").is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn nothing_outside_is_reached() {
+    let secret = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/xml-bombs/simple.xml");
+    for (body, word) in [
+        (format!("<xsl:template match=\"/\"><xsl:copy-of select=\"document('{secret}')\"/></xsl:template>"), "document"),
+        (format!("<xsl:template match=\"/\"><xsl:copy-of select=\"document( '{secret}' )//x\"/></xsl:template>"), "document"),
+        (format!("<xsl:import href=\"{secret}\"/><xsl:template match=\"/\"/>"), "imports"),
+        (format!("<xsl:include href=\"file://{secret}\"/><xsl:template match=\"/\"/>"), "imports"),
+        ("<xsl:include href=\"http://localhost:1/x.xsl\"/><xsl:template match=\"/\"/>".to_owned(), "imports"),
+        ("<xsl:template match=\"/\"><e:document xmlns:e=\"http://exslt.org/common\" href=\"/tmp/tocsin-xslt-wrote\">x</e:document></xsl:template>".to_owned(), "files"),
+        ("<xsl:template match=\"/\"><xsl:document href=\"/tmp/tocsin-xslt-wrote\">x</xsl:document></xsl:template>".to_owned(), "files"),
+        ("<xsl:template match=\"/\"><xsl:value-of select=\"rt:getRuntime()\" xmlns:rt=\"http://xml.apache.org/xalan/java/java.lang.Runtime\"/></xsl:template>".to_owned(), "extension"),
+        ("<xsl:template match=\"/\" xmlns:e=\"http://exslt.org/common\" xsl:extension-element-prefixes=\"e\"/>".to_owned(), "extension"),
+        ("<xsl:template match=\"/\"><xsl:value-of select=\"unparsed-text('/etc/passwd')\"/></xsl:template>".to_owned(), "files"),
+    ] {
+        let error = apply(&sheet(&body), &[]).expect_err(&body);
+        assert!(error.contains(word), "{error}");
+    }
+    assert!(!std::path::Path::new("/tmp/tocsin-xslt-wrote").exists());
+    // What the check does not see, the library does not do: the name of the file is computed.
+    let raw = |body: &str| {
+        let sheet = Sheet::compile(&sheet(body), OWN_NAME, &[], Some("text")).expect("it is XSLT");
+        sheet.apply(Tree::new("notifications"), &LIMITS)
+    };
+    for body in [
+        format!("<xsl:template match=\"/\">[<xsl:copy-of select=\"document('{secret}')\"/>]</xsl:template>"),
+        "<xsl:template match=\"/\">[<xsl:copy-of select=\"document('http://localhost:1/')\"/>]</xsl:template>"
+            .to_owned(),
+        "<xsl:template match=\"/\">[<xsl:copy-of select=\"document('')\"/>]</xsl:template>".to_owned(),
+    ] {
+        match raw(&body) {
+            Ok(text) => assert_eq!(text, "[]", "{body}"),
+            Err(failure) => assert!(matches!(failure, Failure::Said(_)), "{failure:?}"),
+        }
+    }
+    let wrote = raw(
+        "<xsl:template match=\"/\"><xsl:document href=\"/tmp/tocsin-xslt-wrote\" xmlns:xsl=\"http://www.w3.org/1999/XSL/Transform\">x</xsl:document></xsl:template>",
+    );
+    assert!(wrote.is_err() || !std::path::Path::new("/tmp/tocsin-xslt-wrote").exists());
+}
+
+#[test]
+fn stylesheets_import_partials() {
+    let base = sheet(
+        "<xsl:template match=\"/\"><xsl:call-template name=\"inner\"/></xsl:template><xsl:template name=\"inner\">base</xsl:template>",
+    );
+    let top = sheet("")
+        .replace("<xsl:output", "<xsl:import href=\"base\"/>\n<xsl:output")
+        .replace("</xsl:stylesheet>", "<xsl:template name=\"inner\">own</xsl:template></xsl:stylesheet>");
+    assert_eq!(apply(&top, &[("base", &base)]), Ok("own".to_owned()));
+    let missing = apply(&top, &[("bases", &base)]).expect_err("no base");
+    assert_eq!(missing, "2:1: imports `base`, which is no stylesheet of the application; did you mean `bases`?");
+    let bad = apply(&top, &[("base", "<!DOCTYPE a><a/>")]).expect_err("a DOCTYPE");
+    assert_eq!(bad, "2:1: imports `base`, line 1: has a DOCTYPE; take it out: stylesheets have no entities and no DTD");
+    let circle = sheet("<xsl:include href=\"base\"/>");
+    assert!(apply(&circle, &[("base", &circle)]).is_err());
+}
+
+#[test]
+fn errors_name_their_line() {
+    let body = "<xsl:template match=\"/\">\n<xsl:message terminate=\"yes\">no more</xsl:message></xsl:template>";
+    assert_eq!(apply(&sheet(body), &[]), Err("line Some(4): no more".to_owned()));
+    let body = "<xsl:template match=\"/\">\n\n<xsl:value-of select=\"$nothing\"/></xsl:template>";
+    let error = apply(&sheet(body), &[]).expect_err("undefined");
+    assert!(error.contains("line Some(5)") && error.contains("nothing"), "{error}");
+    let error = apply(&sheet("<xsl:template match=\"/\">\n<xsl:value-of select=\"1 +\"/></xsl:template>"), &[])
+        .expect_err("no expression");
+    assert!(error.starts_with("4:1: the stylesheet cannot be compiled"), "{error}");
+    let error = apply(&sheet("<xsl:template match=\"/\">\n<xsl:call-template name=\"gone\"/></xsl:template>"), &[])
+        .expect_err("no template");
+    assert!(error.contains("gone"), "{error}");
+    // A message that does not end it says nothing to readers.
+    assert_eq!(
+        apply(&sheet("<xsl:template match=\"/\"><xsl:message>psst</xsl:message>x</xsl:template>"), &[]),
+        Ok("x".to_owned())
+    );
+}
+
+#[test]
+fn nothing_runs_away() {
+    let recursive = |call: &str| {
+        format!(
+            "<xsl:template match=\"/\"><xsl:call-template name=\"t\"/></xsl:template><xsl:template name=\"t\"><xsl:param name=\"s\" select=\"'xxxxxxxxxxxxxxxx'\"/><xsl:param name=\"n\" select=\"0\"/>{call}</xsl:template>"
+        )
+    };
+    let nested = format!("{}x{}", "<xsl:for-each select=\"//item\">".repeat(8), "</xsl:for-each>".repeat(8));
+    let big = recursive(
+        "<xsl:value-of select=\"$s\"/><xsl:call-template name=\"t\"><xsl:with-param name=\"s\" select=\"concat($s, $s)\"/></xsl:call-template>",
+    );
+    let tree = recursive(
+        "<xsl:variable name=\"v\"><xsl:copy-of select=\"$s\"/><xsl:copy-of select=\"$s\"/></xsl:variable><xsl:call-template name=\"t\"><xsl:with-param name=\"s\" select=\"$v\"/></xsl:call-template>",
+    );
+    for (body, words) in [
+        (recursive("<xsl:call-template name=\"t\"/>"), "deep"),
+        (recursive("<xsl:if test=\"true()\"><xsl:choose><xsl:when test=\"1\"><xsl:for-each select=\"/\"><xsl:call-template name=\"t\"/></xsl:for-each></xsl:when></xsl:choose></xsl:if>"), "deep"),
+        (recursive("<xsl:call-template name=\"t\"/><xsl:call-template name=\"t\"/>"), ""),
+        (format!("<xsl:template match=\"/\">{nested}</xsl:template>"), ""),
+        ("<xsl:template match=\"/\"><xsl:value-of select=\"count(//*[count(//*[count(//*[count(//*) > 0]) > 0]) > 0])\"/></xsl:template>".to_owned(), ""),
+        (big, "Memory"),
+        (tree, ""),
+    ] {
+        let outcome = apply(&sheet(&body), &[]).expect_err(&body);
+        assert!(outcome.contains(words), "{outcome}");
+    }
+    // What is deep but ends is no mistake.
+    let counted = recursive(
+        "<xsl:if test=\"$n &lt; 500\">.<xsl:call-template name=\"t\"><xsl:with-param name=\"n\" select=\"$n + 1\"/></xsl:call-template></xsl:if>",
+    );
+    assert_eq!(apply(&sheet(&counted), &[]), Ok(".".repeat(500)));
+}
+
+#[test]
+fn the_deepest_fits_on_a_small_stack() {
+    // As deep as elements and templates may be, on a stack of half of what the server's threads have.
+    let inner =
+        format!("{}<xsl:call-template name=\"t\"/>{}", "<xsl:if test=\"true()\">".repeat(50), "</xsl:if>".repeat(50));
+    let body = format!(
+        "<xsl:template match=\"/\"><xsl:call-template name=\"t\"/></xsl:template><xsl:template name=\"t\">{inner}</xsl:template>"
+    );
+    let source = sheet(&body);
+    let stylesheet = Stylesheet::compile(&source, &BTreeMap::new(), "text").expect("right");
+    let run = move || stylesheet.sheet.apply(Tree::new("notifications"), &LIMITS);
+    let outcome =
+        std::thread::Builder::new().stack_size(512 << 10).spawn(run).expect("a thread").join().expect("no crash");
+    assert!(outcome.is_err());
+}
+
+#[test]
+fn one_stylesheet_serves_many_threads() {
+    let source = sheet(
+        "<xsl:key name=\"k\" match=\"item\" use=\"@n\"/><xsl:template match=\"/\"><xsl:for-each select=\"//item\"><xsl:sort select=\"@n\" data-type=\"number\" order=\"descending\"/><xsl:value-of select=\"concat(key('k', '3')/@n, translate(., 's', 'S'), format-number(@n, '0.00'))\"/></xsl:for-each></xsl:template>",
+    );
+    let expected = apply(&source, &[]).expect("a text");
+    std::thread::scope(|threads| {
+        for _ in 0..4 {
+            threads.spawn(|| (0..25).for_each(|_| assert_eq!(apply(&source, &[]).as_ref(), Ok(&expected))));
+        }
+    });
+}

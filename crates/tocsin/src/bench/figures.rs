@@ -11,6 +11,7 @@ mod deliver_file;
 mod deliver_http;
 mod deliver_smtp;
 mod format_jinja;
+mod format_sizes;
 mod idle_memory;
 mod import_subscribers;
 mod import_subscriptions;
@@ -49,7 +50,7 @@ pub struct Bench {
 }
 
 /// Every figure, in the order in which they are measured.
-pub const ALL: [Bench; 40] = [
+pub const ALL: [Bench; 55] = [
     binary_size::BENCH,
     start_ready::BENCH,
     idle_memory::BENCH,
@@ -73,6 +74,21 @@ pub const ALL: [Bench; 40] = [
     match_pattern::MILLION,
     match_commit::BENCH,
     format_jinja::BENCH,
+    format_sizes::XSLT,
+    format_sizes::JINJA_25,
+    format_sizes::JINJA_50,
+    format_sizes::JINJA_100,
+    format_sizes::JINJA_250,
+    format_sizes::JINJA_500,
+    format_sizes::JINJA_1000,
+    format_sizes::JINJA_2000,
+    format_sizes::XSLT_25,
+    format_sizes::XSLT_50,
+    format_sizes::XSLT_100,
+    format_sizes::XSLT_250,
+    format_sizes::XSLT_500,
+    format_sizes::XSLT_1000,
+    format_sizes::XSLT_2000,
     deliver_smtp::BENCH,
     deliver_smtp::TWO_SINKS,
     deliver_smtp::FAST_SINK,
@@ -139,8 +155,9 @@ mod tests {
     fn what_is_large_is_measured_on_request_only() {
         let whole = choose(&[]).expect("all");
         let left_out: Vec<&str> = ALL.iter().filter(|bench| !bench.by_default).map(|bench| bench.name).collect();
+        let large: Vec<&str> = left_out.iter().copied().filter(|name| !name.starts_with("format.")).collect();
         assert_eq!(
-            left_out,
+            large,
             ["match.memory.10m", "match.stock.10m", "match.stock.40m", "match.pattern.1m", "restart.10m"]
         );
         assert_eq!(whole.len(), ALL.len() - left_out.len());

@@ -1,0 +1,201 @@
+use std::sync::Arc;
+
+use axum::{
+    extract::{Request, State},
+    http::StatusCode,
+    response::Response,
+};
+use serde::Serialize;
+use tocsin_model::{
+    id::Name,
+    receipt::{Disposition, Reason},
+    time::Timestamp,
+};
+use tocsin_service::preview::{About, PreviewDraft, Previewed, TestSent};
+use utoipa::ToSchema;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{Failures, json, parts};
+use crate::{
+    App,
+    problems::Failure,
+    request::{Authorized, Segments, id, json_body, read_json},
+};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(preview)).routes(routes!(send_test))
+}
+
+/// How a notification would read: each part, its template and where it was looked for. Tells nobody, stores nothing.
+///
+/// The event is a stored one or one that is written; the subscriber too. With `definition` it shows templates that are
+/// not applied yet.
+#[utoipa::path(post, path = "/v1/applications/{application}/preview", tag = "applications", params(("application" = String, Path)), request_body = PreviewDraft, responses((status = 200, body = PreviewBody), Failures))]
+async fn preview(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(name): Segments<String>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let (headers, body) = parts(request);
+    let taken = json_body(&app, &headers, body).await?;
+    let draft: PreviewDraft = read_json(&taken.bytes)?;
+    let found = app.service.preview(&caller, &id::<Name>(&name)?, draft).await?;
+    Ok(json(StatusCode::OK, &PreviewBody::from(found)))
+}
+
+/// Sends one message as a test, and waits for the far side's answer. It is not stored and not tried again.
+#[utoipa::path(post, path = "/v1/applications/{application}/send-test", tag = "applications", params(("application" = String, Path)), request_body = PreviewDraft, responses((status = 200, body = TestSentBody), Failures))]
+async fn send_test(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(name): Segments<String>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let (headers, body) = parts(request);
+    let taken = json_body(&app, &headers, body).await?;
+    let draft: PreviewDraft = read_json(&taken.bytes)?;
+    let sent = app.service.send_test(&caller, &id::<Name>(&name)?, draft).await?;
+    Ok(json(StatusCode::OK, &TestSentBody::from(sent)))
+}
+
+/// What a preview or a test was made of.
+#[derive(Serialize, ToSchema)]
+#[schema(as = PreviewAbout)]
+struct AboutBody {
+    rule: String,
+    /// The notification class.
+    class: String,
+    /// The event, if it is stored.
+    event: Option<String>,
+    /// The subscription, if it is stored.
+    subscription: Option<String>,
+    subscriber: String,
+    locale: Option<String>,
+    channel: String,
+    address: String,
+}
+
+/// How a notification would read.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Preview)]
+struct PreviewBody {
+    #[serde(flatten)]
+    about: AboutBody,
+    /// The fields of the notification, with those that are computed.
+    #[schema(value_type = Object)]
+    fields: serde_json::Map<String, serde_json::Value>,
+    /// The keys under which each part is looked for, in order.
+    looked_for: Vec<String>,
+    parts: Vec<PreviewPartBody>,
+    /// What the text for phones takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sms: Option<ShortMessageBody>,
+    /// Why there is nothing to show, if so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failure: Option<String>,
+    /// What is probably not meant.
+    warnings: Vec<String>,
+}
+
+/// One part of a preview.
+#[derive(Serialize, ToSchema)]
+#[schema(as = PreviewPart)]
+struct PreviewPartBody {
+    /// `subject`, `text`, `html`, `json`, `sms` or `header`.
+    part: &'static str,
+    /// The name of a header.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    header: Option<String>,
+    /// The key of the template that serves; null for a text that was made from the HTML.
+    template: Option<String>,
+    /// What it gives.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<String>,
+    /// Why it gives nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// How a text travels to phones.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ShortMessage)]
+struct ShortMessageBody {
+    /// `gsm`, or `ucs2` if a letter needs it.
+    alphabet: &'static str,
+    /// Septets, or units of UCS-2.
+    units: usize,
+    /// How many messages it takes.
+    segments: usize,
+}
+
+/// What became of a test message.
+#[derive(Serialize, ToSchema)]
+#[schema(as = TestSent)]
+struct TestSentBody {
+    #[serde(flatten)]
+    about: AboutBody,
+    /// `delivered`, `deferred` or `refused`.
+    outcome: &'static str,
+    /// What the far side said, or why it was not delivered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    /// When it was handed to the far side.
+    #[schema(value_type = String)]
+    sent_at: Timestamp,
+    /// When the answer was complete.
+    #[schema(value_type = String)]
+    answered_at: Timestamp,
+}
+
+impl From<About> for AboutBody {
+    fn from(about: About) -> Self {
+        AboutBody {
+            rule: about.rule.to_string(),
+            class: about.class.to_string(),
+            event: about.event.map(|id| id.to_string()),
+            subscription: about.subscription.map(|id| id.to_string()),
+            subscriber: about.subscriber.to_string(),
+            locale: about.locale,
+            channel: about.channel.to_string(),
+            address: about.address,
+        }
+    }
+}
+
+impl From<Previewed> for PreviewBody {
+    fn from(found: Previewed) -> Self {
+        let parts = found.parts.into_iter().map(|part| {
+            let (content, error) = match part.content {
+                Ok(content) => (Some(content), None),
+                Err(error) => (None, Some(error.to_string())),
+            };
+            PreviewPartBody { part: part.part.name(), header: part.header, template: part.template, content, error }
+        });
+        PreviewBody {
+            about: found.about.into(),
+            fields: found.fields,
+            looked_for: found.looked_for,
+            parts: parts.collect(),
+            sms: found.sms.map(|sms| ShortMessageBody {
+                alphabet: if sms.is_gsm { "gsm" } else { "ucs2" },
+                units: sms.units,
+                segments: sms.segments,
+            }),
+            failure: found.failure,
+            warnings: found.warnings,
+        }
+    }
+}
+
+impl From<TestSent> for TestSentBody {
+    fn from(sent: TestSent) -> Self {
+        let told = |reason: Reason| Some(reason.text);
+        let (outcome, reason) = match sent.disposition {
+            Disposition::Delivered { reply } => ("delivered", Some(reply).filter(|reply| !reply.is_empty())),
+            Disposition::Deferred { reason, .. } => ("deferred", told(reason)),
+            Disposition::Refused { reason } => ("refused", told(reason)),
+        };
+        TestSentBody { about: sent.about.into(), outcome, reason, sent_at: sent.sent_at, answered_at: sent.answered_at }
+    }
+}

@@ -1,0 +1,497 @@
+//! Templates for people: how a notification would read, from a stored event or one that they write, and one message of
+//! it as a test.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tocsin_model::{
+    event::EventBatch,
+    id::{EventId, Name, SubscriberId, SubscriptionId},
+    problem::{Problem, closest},
+    receipt::Disposition,
+    subscriber::{DeviceState, Profile, Subscriber},
+    time::Timestamp,
+    value::Value,
+};
+use tocsin_pipeline::{
+    Compiled, compile_text,
+    sample::{FormatError, Part, Preview, PreviewedPart, Sample, SampleError, ShortMessage, TestError, measure_sms},
+};
+use utoipa::ToSchema;
+
+use crate::{
+    Service,
+    error::{ServiceError, row_error},
+    keys::{Caller, Scope},
+};
+
+/// Most short messages of one text before it is warned of.
+const SEGMENTS_USUAL: usize = 3;
+/// Programs that read mail show no more of a subject.
+const SUBJECT_CHARACTERS_USUAL: usize = 120;
+/// The largest programs that read mail cut off what is beyond.
+const HTML_BYTES_USUAL: usize = 102 << 10;
+
+/// What to show: a notification of a rule, of an event, for somebody.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PreviewDraft {
+    /// The rule that would make it. Can be left out if there is only one.
+    #[schema(value_type = Option<String>)]
+    #[serde(default)]
+    pub rule: Option<Name>,
+    /// The id of a stored event, such as `e-12-7`, or an object of the fields of its class.
+    #[schema(value_type = Object)]
+    pub event: Option<Box<RawValue>>,
+    /// The id of a subscription, such as `s-15`, or an object of the fields of its class; without it they are null.
+    #[schema(value_type = Option<Object>)]
+    #[serde(default)]
+    pub subscription: Option<Box<RawValue>>,
+    /// The id of a subscriber, or an object with `locale`, `time_zone` and `attributes`; without it the one whose the
+    /// subscription is, or nobody in particular.
+    #[schema(value_type = Option<Object>)]
+    #[serde(default)]
+    pub subscriber: Option<Box<RawValue>>,
+    /// A device of the subscriber; without it the one that would be told.
+    #[schema(value_type = Option<String>)]
+    #[serde(default)]
+    pub device: Option<Name>,
+    /// The channel, in place of the device's.
+    #[schema(value_type = Option<String>)]
+    #[serde(default)]
+    pub channel: Option<Name>,
+    /// The address, in place of the device's.
+    #[serde(default)]
+    pub address: Option<String>,
+    /// The locale, in place of the subscriber's.
+    #[serde(default)]
+    pub locale: Option<String>,
+    /// A definition that need not be applied, in place of the running one; only for previews.
+    #[serde(default)]
+    pub definition: Option<String>,
+}
+
+/// How a notification would read.
+#[derive(Debug, Clone)]
+pub struct Previewed {
+    /// What it was made of.
+    pub about: About,
+    /// The fields of the notification, with those that are computed.
+    pub fields: serde_json::Map<String, serde_json::Value>,
+    /// Where templates are looked for, in order.
+    pub looked_for: Vec<String>,
+    /// Its parts.
+    pub parts: Vec<PreviewedPart>,
+    /// What the text for phones takes.
+    pub sms: Option<ShortMessage>,
+    /// Why there is nothing, if so.
+    pub failure: Option<String>,
+    /// What is probably not meant.
+    pub warnings: Vec<String>,
+}
+
+/// What a preview or a test was made of.
+#[derive(Debug, Clone)]
+pub struct About {
+    /// The rule.
+    pub rule: Name,
+    /// The notification class.
+    pub class: Name,
+    /// The event, if it is stored.
+    pub event: Option<EventId>,
+    /// The subscription, if it is stored.
+    pub subscription: Option<SubscriptionId>,
+    /// Whom it would be for.
+    pub subscriber: SubscriberId,
+    /// Their locale.
+    pub locale: Option<String>,
+    /// The channel.
+    pub channel: Name,
+    /// The address there.
+    pub address: String,
+}
+
+/// What became of a test message.
+#[derive(Debug, Clone)]
+pub struct TestSent {
+    /// What it was made of.
+    pub about: About,
+    /// What the far side made of it.
+    pub disposition: Disposition,
+    /// When it was handed over, and when the answer was complete.
+    pub sent_at: Timestamp,
+    /// See `sent_at`.
+    pub answered_at: Timestamp,
+}
+
+impl Service {
+    /// Shows how a notification would read: each part, the template that serves it and where it was looked for. Nothing
+    /// is stored, nobody is told.
+    ///
+    /// # Errors
+    /// The scopes `operations:read` and, for what is stored of subscribers, `subscribers:read` are missing; the
+    /// application does not run; `Invalid` with what is wrong with the draft. What templates fail at is in the answer.
+    pub async fn preview(
+        &self,
+        caller: &Caller,
+        application: &Name,
+        draft: PreviewDraft,
+    ) -> Result<Previewed, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        let compiled = match &draft.definition {
+            None => self.running(application)?,
+            Some(text) => {
+                let environment = self.pipeline.environment().clone();
+                let compiled = compile_text(text, 0, &*environment).map_err(|problems| {
+                    let below = |problem: Problem| Problem { path: format!("definition.{}", problem.path), ..problem };
+                    ServiceError::Invalid(problems.into_iter().map(below).collect())
+                })?;
+                std::sync::Arc::new(compiled)
+            }
+        };
+        let (sample, about) = self.sample(caller, &compiled, draft).await?;
+        let shown = {
+            let (compiled, sample) = (compiled.clone(), sample.clone());
+            tokio::task::spawn_blocking(move || compiled.preview(&sample)).await
+        };
+        let (preview, mut fields) =
+            shown.map_err(|error| ServiceError::Unavailable(error.into()))?.map_err(sample_error)?;
+        let protocol = compiled.application.channels.get(&sample.channel).map(|channel| channel.protocol.as_str());
+        let warnings = warnings(&compiled, &about, &preview, protocol);
+        let Preview { looked_for, parts, computed, failure } = preview;
+        fields.extend(computed.into_iter().map(|(name, value)| (name.to_string(), value)));
+        let text_of =
+            |wanted| parts.iter().find(|part| part.part == wanted).and_then(|part| part.content.as_ref().ok());
+        let sms = text_of(Part::Sms).map(|text| measure_sms(text));
+        let failure = failure.map(|failure| failure.to_string());
+        Ok(Previewed { about, fields, looked_for, parts, sms, failure, warnings })
+    }
+
+    /// Sends one message as a test, through a channel of the running application, and waits for the far side's answer.
+    /// It is not stored and not tried again.
+    ///
+    /// # Errors
+    /// As [`Service::preview`], with the scope `operations:write`; `Invalid` if a template fails; `Unavailable` if the
+    /// channel does not answer.
+    pub async fn send_test(
+        &self,
+        caller: &Caller,
+        application: &Name,
+        draft: PreviewDraft,
+    ) -> Result<TestSent, ServiceError> {
+        caller.needs(Scope::OperationsWrite)?;
+        if draft.definition.is_some() {
+            let problem = Problem::at("definition", "is only for previews");
+            return Err(ServiceError::Invalid(vec![
+                problem.hint("apply it first: a test leaves through a running channel"),
+            ]));
+        }
+        let compiled = self.running(application)?;
+        let (sample, about) = self.sample(caller, &compiled, draft).await?;
+        if sample.address.is_empty() {
+            let problem = Problem::at("address", "is missing, and no device gives one");
+            return Err(ServiceError::Invalid(vec![problem.hint("give the address to which the test goes")]));
+        }
+        let answer = self.pipeline.send_test(&compiled, &sample).await.map_err(|error| match error {
+            TestError::Sample(error) => sample_error(error),
+            TestError::Format(error) => ServiceError::Invalid(vec![format_problem(&about.class, &error)]),
+            TestError::Channel(channel) => ServiceError::Missing(format!("the channel `{channel}`")),
+            TestError::Silent => ServiceError::Unavailable(TestError::Silent.into()),
+        })?;
+        let (sent_at, answered_at) = (answer.sent_at, answer.answered_at);
+        Ok(TestSent { about, disposition: answer.disposition, sent_at, answered_at })
+    }
+
+    /// Puts together what a draft names.
+    async fn sample(
+        &self,
+        caller: &Caller,
+        compiled: &Compiled,
+        draft: PreviewDraft,
+    ) -> Result<(Sample, About), ServiceError> {
+        let application = &compiled.application;
+        let rule_name = rule_of(compiled, draft.rule)?;
+        let rule = &application.rules[&rule_name];
+        let now = self.clock.now();
+        let (event, event_id, accepted_at) = self.event_of(compiled, &rule_name, draft.event.as_deref(), now).await?;
+        let class = &application.subscriptions[&rule.subscription];
+        let (mut owner, mut subscription_id, mut usual_device) = (None, None, None);
+        let subscription = match draft.subscription.as_deref().map(read_reference).transpose()? {
+            None => vec![Value::Null; class.fields.len()],
+            Some(Reference::Given(json)) => class
+                .fields
+                .row_from_json(json.as_bytes())
+                .map_err(|problems| below("subscription", row_error(problems)))?,
+            Some(Reference::Id(id)) => {
+                caller.needs(Scope::SubscribersRead)?;
+                let wrong = |_| ServiceError::invalid("subscription", format!("`{id}` is no id, such as `s-15`"));
+                let id: SubscriptionId = id.parse().map_err(wrong)?;
+                let stored = self.records.subscription(id).await?;
+                let stored = stored.ok_or_else(|| ServiceError::Missing(format!("the subscription {id}")))?;
+                if (&stored.application, &stored.class) != (&application.name, &rule.subscription) {
+                    let message = format!(
+                        "{id} is of the class `{}` of `{}`, and the rule `{rule_name}` looks through `{}`",
+                        stored.class, stored.application, rule.subscription
+                    );
+                    return Err(ServiceError::invalid("subscription", message));
+                }
+                subscription_id = Some(id);
+                owner = Some(stored.subscriber.clone());
+                usual_device = stored.device.clone();
+                let damaged = |_| ServiceError::invalid("subscription", "does not fit this version of its class");
+                class.fields.row_from_stored(&stored.values).map_err(damaged)?
+            }
+        };
+        let given = draft.subscriber.as_deref().map(read_reference).transpose()?;
+        let (subscriber, mut profile, stored) = match given {
+            Some(Reference::Given(json)) => {
+                let profile: Profile = serde_json::from_str(&json).map_err(|error| {
+                    let problem = Problem::at("subscriber", error.to_string());
+                    ServiceError::Invalid(vec![problem.hint("give an id, or `locale`, `time_zone` and `attributes`")])
+                })?;
+                (somebody(), profile, None)
+            }
+            Some(Reference::Id(id)) => {
+                let wrong = |_| ServiceError::invalid("subscriber", format!("`{id}` is no id of a subscriber"));
+                self.stored_subscriber(caller, id.parse().map_err(wrong)?).await?
+            }
+            None => match owner {
+                Some(owner) => self.stored_subscriber(caller, owner).await?,
+                None => (somebody(), Profile::default(), None),
+            },
+        };
+        if draft.locale.is_some() {
+            profile.locale = draft.locale;
+        }
+        let (device, channel, address) =
+            device_of(compiled, stored.as_ref(), draft.device.or(usual_device), draft.channel)?;
+        let address = draft.address.unwrap_or(address);
+        let about = About {
+            rule: rule_name.clone(),
+            class: rule.notify.clone(),
+            event: event_id,
+            subscription: subscription_id,
+            subscriber: subscriber.clone(),
+            locale: profile.locale.clone(),
+            channel: channel.clone(),
+            address: address.clone(),
+        };
+        let rule = rule_name;
+        let sample = Sample {
+            rule,
+            event,
+            event_id,
+            accepted_at,
+            subscription,
+            subscriber,
+            profile,
+            device,
+            channel,
+            address,
+            now,
+        };
+        Ok((sample, about))
+    }
+
+    async fn stored_subscriber(
+        &self,
+        caller: &Caller,
+        id: SubscriberId,
+    ) -> Result<(SubscriberId, Profile, Option<Subscriber>), ServiceError> {
+        caller.needs(Scope::SubscribersRead)?;
+        let stored = self.records.subscriber(&id).await?;
+        let stored = stored.ok_or_else(|| ServiceError::Missing(format!("the subscriber `{id}`")))?;
+        Ok((id, stored.profile.clone(), Some(stored)))
+    }
+
+    /// The event of a draft as a row of the rule's class, with its id and when it was accepted.
+    async fn event_of(
+        &self,
+        compiled: &Compiled,
+        rule: &Name,
+        given: Option<&RawValue>,
+        now: Timestamp,
+    ) -> Result<(Vec<Value>, Option<EventId>, Timestamp), ServiceError> {
+        let on = &compiled.application.rules[rule].on;
+        let Some(given) = given else {
+            let problem = Problem::at("event", "is missing");
+            let hint = format!("give the id of a stored event, such as `e-12-0`, or an object of the fields of `{on}`");
+            return Err(ServiceError::Invalid(vec![problem.hint(hint)]));
+        };
+        match read_reference(given)? {
+            Reference::Given(json) => {
+                let class = &compiled.application.events[on];
+                let row = class.fields.row_from_json(json.as_bytes());
+                Ok((row.map_err(|problems| below("event", row_error(problems)))?, None, now))
+            }
+            Reference::Id(id) => {
+                let wrong =
+                    |_| ServiceError::invalid("event", format!("`{id}` is no id of an event, such as `e-12-0`"));
+                let id: EventId = id.parse().map_err(wrong)?;
+                let missing = || ServiceError::Missing(format!("the event {id}"));
+                let (batch, _) = self.journal.event_batch(id.batch).await?.ok_or_else(missing)?;
+                if (&batch.application, &batch.class) != (&compiled.application.name, on) {
+                    let message = format!(
+                        "{id} is of the class `{}` of `{}`, and the rule `{rule}` looks at `{on}`",
+                        batch.class, batch.application
+                    );
+                    return Err(ServiceError::invalid("event", message));
+                }
+                let row = self.row_of(compiled, rule, &batch, id).await?.ok_or_else(missing)?;
+                Ok((row, Some(id), batch.accepted_at))
+            }
+        }
+    }
+
+    async fn row_of(
+        &self,
+        compiled: &Compiled,
+        rule: &Name,
+        batch: &EventBatch,
+        id: EventId,
+    ) -> Result<Option<Vec<Value>>, ServiceError> {
+        let fields = self.fields_of(batch).await?;
+        let damaged = |_| ServiceError::invalid("event", "is damaged and cannot be read");
+        let Some(bytes) = batch.events.rows().nth(id.ordinal as usize) else { return Ok(None) };
+        let row = tocsin_model::field::unpack_row(&fields, bytes.map_err(damaged)?).map_err(damaged)?;
+        let Some(notify) = compiled.notify.get(rule) else { return Ok(None) };
+        let reader = notify.reader(batch, &fields).map_err(damaged)?;
+        reader.row(id.ordinal, row).map(Some).map_err(damaged)
+    }
+}
+
+/// What a draft gives: the id of something stored, or the thing itself.
+enum Reference {
+    Id(String),
+    Given(String),
+}
+
+fn read_reference(given: &RawValue) -> Result<Reference, ServiceError> {
+    match serde_json::from_str::<String>(given.get()) {
+        Ok(id) => Ok(Reference::Id(id)),
+        Err(_) => Ok(Reference::Given(given.get().to_owned())),
+    }
+}
+
+fn below(path: &str, error: ServiceError) -> ServiceError {
+    let put = |problem: Problem| {
+        let path = if problem.path.is_empty() { path.to_owned() } else { format!("{path}.{}", problem.path) };
+        Problem { path, ..problem }
+    };
+    match error {
+        ServiceError::Invalid(problems) => ServiceError::Invalid(problems.into_iter().map(put).collect()),
+        ServiceError::Malformed(problem) => ServiceError::Malformed(put(problem)),
+        error => error,
+    }
+}
+
+fn somebody() -> SubscriberId {
+    "somebody".parse().expect("`somebody` is an id")
+}
+
+fn rule_of(compiled: &Compiled, wanted: Option<Name>) -> Result<Name, ServiceError> {
+    let rules = &compiled.application.rules;
+    let known: Vec<&str> = rules.keys().map(Name::as_str).collect();
+    let problem = match &wanted {
+        Some(name) if rules.contains_key(name) => return Ok(name.clone()),
+        Some(name) => Problem::at("rule", format!("`{name}` is not a rule of `{}`", compiled.application.name)),
+        None => match rules.keys().next() {
+            Some(only) if rules.len() == 1 => return Ok(only.clone()),
+            _ => Problem::at("rule", "is missing, and the application has not exactly one"),
+        },
+    };
+    let meant = wanted.as_ref().and_then(|name| closest(name.as_str(), known.iter().copied()));
+    let hint = match meant {
+        Some(meant) => format!("did you mean `{meant}`?"),
+        None if known.is_empty() => "it has no rules".to_owned(),
+        None => format!("its rules are {}", known.join(", ")),
+    };
+    Err(ServiceError::Invalid(vec![problem.hint(hint)]))
+}
+
+/// The device that would be told: the one that was named, or the first that may be used; by which channel, and where.
+fn device_of(
+    compiled: &Compiled,
+    subscriber: Option<&Subscriber>,
+    wanted: Option<Name>,
+    channel: Option<Name>,
+) -> Result<(String, Name, String), ServiceError> {
+    let devices = subscriber.map(|subscriber| &subscriber.devices);
+    let found = match (&wanted, devices) {
+        (Some(name), Some(devices)) => match devices.get_key_value(name) {
+            Some(found) => Some(found),
+            None => {
+                let known: Vec<&str> = devices.keys().map(Name::as_str).collect();
+                let problem = Problem::at("device", format!("the subscriber has no device `{name}`"));
+                return Err(ServiceError::Invalid(vec![problem.hint(format!("devices are {}", known.join(", ")))]));
+            }
+        },
+        (None, Some(devices)) => {
+            let serves =
+                |device: &tocsin_model::subscriber::Device| channel.as_ref().is_none_or(|name| device.channel == *name);
+            devices.iter().find(|(_, device)| device.state == DeviceState::Active && serves(device))
+        }
+        _ => None,
+    };
+    let channels = &compiled.application.channels;
+    let name = wanted.map_or_else(|| "device".to_owned(), |name| name.to_string());
+    let (name, usual, address) = match found {
+        Some((name, device)) => (name.to_string(), Some(device.channel.clone()), device.address.clone()),
+        None => (name, None, String::new()),
+    };
+    let only = || channels.keys().next().filter(|_| channels.len() == 1).cloned();
+    let known: Vec<&str> = channels.keys().map(Name::as_str).collect();
+    let hint = match known.as_slice() {
+        [] => "the application has no channels".to_owned(),
+        known => format!("channels are {}", known.join(", ")),
+    };
+    let Some(channel) = channel.or(usual).or_else(only) else {
+        let problem = Problem::at("channel", "is missing, and no device says by which one it would leave");
+        return Err(ServiceError::Invalid(vec![problem.hint(hint)]));
+    };
+    if !channels.contains_key(&channel) {
+        let problem = Problem::at("channel", format!("`{channel}` is not a channel of the application"));
+        return Err(ServiceError::Invalid(vec![problem.hint(hint)]));
+    }
+    Ok((name, channel, address))
+}
+
+fn sample_error(error: SampleError) -> ServiceError {
+    match error {
+        SampleError::Rule(_) => ServiceError::invalid("rule", error.to_string()),
+        SampleError::Field(_) => ServiceError::invalid("event", error.to_string()),
+    }
+}
+
+fn format_problem(class: &Name, error: &FormatError) -> Problem {
+    let problem = Problem::at(format!("notifications.{class}"), error.to_string());
+    problem.hint("`tocsin preview` shows the other parts")
+}
+
+/// What people should look at before they send it to many.
+fn warnings(compiled: &Compiled, about: &About, preview: &Preview, protocol: Option<&str>) -> Vec<String> {
+    let path = format!("notifications.{}.", about.class);
+    let mut warnings: Vec<String> = compiled
+        .warnings()
+        .into_iter()
+        .filter(|warning| warning.path.starts_with(&path))
+        .map(|warning| warning.to_string())
+        .collect();
+    let text = |wanted| preview.parts.iter().find(|part| part.part == wanted)?.content.as_ref().ok();
+    if let Some(sms) = text(Part::Sms).map(|text| measure_sms(text)).filter(|sms| sms.segments > SEGMENTS_USUAL) {
+        let alphabet = if sms.is_gsm { "" } else { ", since it has letters that GSM lacks; `|gsm` writes others" };
+        warnings.push(format!("the short message takes {} segments{alphabet}", sms.segments));
+    }
+    if let Some(subject) = text(Part::Subject).filter(|text| text.chars().count() > SUBJECT_CHARACTERS_USUAL) {
+        warnings.push(format!("the subject has {} characters; few programs show so many", subject.chars().count()));
+    }
+    if let Some(html) = text(Part::Html).filter(|html| html.len() > HTML_BYTES_USUAL) {
+        warnings.push(format!(
+            "the HTML has {} bytes; some programs cut off what is beyond {HTML_BYTES_USUAL}",
+            html.len()
+        ));
+    }
+    if protocol == Some("smtp") && text(Part::Subject).is_none_or(|subject| subject.is_empty()) {
+        warnings.push("the mail has no subject".to_owned());
+    }
+    warnings
+}
