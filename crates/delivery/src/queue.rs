@@ -149,7 +149,11 @@ impl Pending {
             None => self.shared.returned.increment(1),
         }
         let (ticket, id, formatted_at) = (self.outgoing.ticket, self.outgoing.id, self.outgoing.message.formatted_at);
-        Answer { ticket, id, formatted_at, sent_at, answered_at, disposition }
+        let gone = match &disposition {
+            Disposition::Refused { reason } if reason.kind == ReasonKind::Gone => Some(self.outgoing.address.clone()),
+            _ => None,
+        };
+        Answer { ticket, id, formatted_at, sent_at, answered_at, disposition, gone }
     }
 
     fn close(&mut self) {
@@ -362,6 +366,32 @@ impl Queue {
         self.try_take_many(|waiting| same_message(waiting.iter(), limit)).unwrap_or_default()
     }
 
+    /// Gives back what was taken from a single lane and not sent, to whoever takes next.
+    pub fn put_back(&self, taken: Vec<Pending>) {
+        let count = taken.len();
+        {
+            let mut state = self.waiting.lock();
+            let closed = state.closed;
+            match &mut state.line {
+                Line::Single(waiting, _) if !closed => {
+                    taken.into_iter().rev().for_each(|pending| waiting.push_front(pending));
+                }
+                _ => {
+                    drop(state);
+                    return drop(taken);
+                }
+            }
+        }
+        for _ in 0..count.min(self.sessions) {
+            self.arrived.notify_one();
+        }
+    }
+
+    /// Whether it takes nothing more.
+    pub fn is_closed(&self) -> bool {
+        self.waiting.lock().closed
+    }
+
     /// Says what came of a message, and takes the next if one may go now.
     pub async fn done(self: &Arc<Self>, mut turn: Turn, signal: Signal, name: &Name) -> Option<(Turn, Pending)> {
         let Done { returned, after, event } = self.finish(&mut turn, signal);
@@ -508,7 +538,7 @@ pub(crate) trait FarSide: Send + Sync {
 pub(crate) struct Running {
     shared: Arc<Shared>,
     queue: Arc<Queue>,
-    lane_of: fn(&str) -> Arc<str>,
+    lane_of: Box<dyn Fn(&str) -> Arc<str> + Send + Sync>,
     far_side: Arc<dyn FarSide>,
     sessions: JoinSet<()>,
 }
@@ -519,7 +549,7 @@ impl Running {
     pub fn start<F, S>(
         shared: Arc<Shared>,
         queue: Arc<Queue>,
-        lane_of: fn(&str) -> Arc<str>,
+        lane_of: impl Fn(&str) -> Arc<str> + Send + Sync + 'static,
         far_side: Arc<dyn FarSide>,
         session: F,
     ) -> Box<dyn OpenChannel>
@@ -537,7 +567,7 @@ impl Running {
                 }
             });
         }
-        Box::new(Running { shared, queue, lane_of, far_side, sessions })
+        Box::new(Running { shared, queue, lane_of: Box::new(lane_of), far_side, sessions })
     }
 }
 

@@ -1,17 +1,20 @@
 //! The routes: one file for each area, each route with its documentation.
 
 mod applications;
+mod chronicles;
 mod events;
 mod firings;
 mod keys;
 mod operations;
 mod pages;
 mod rules;
+mod destinations;
 mod schedules;
 mod segments;
 mod subscribers;
 mod subscriptions;
 mod transfer;
+mod unsubscribe;
 
 use std::sync::Arc;
 
@@ -35,10 +38,13 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
         .merge(subscribers::routes())
         .merge(segments::routes())
         .merge(subscriptions::routes())
+        .merge(destinations::routes())
         .merge(schedules::routes())
+        .merge(chronicles::routes())
         .merge(transfer::routes())
         .merge(operations::routes())
         .merge(keys::routes())
+        .merge(unsubscribe::routes())
         .merge(pages::routes())
 }
 

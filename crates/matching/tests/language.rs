@@ -27,6 +27,7 @@ fn scope() -> Scope {
     Scope {
         functions: Functions::default(),
         variables: Vec::new(),
+        chronicled: fields(&[("day-high-before", Number), ("day-high-after", Number), ("day-count-before", Integer)]),
         event: fields(&[
             ("place", String),
             ("magnitude", Number),

@@ -61,7 +61,7 @@ fn application(when: &str, with: &[(&str, &str)]) -> Application {
     ]);
     Application {
         partials: BTreeMap::new(),
-        events: [(name("quake"), EventClass { fields: event, description: None })].into(),
+        events: [(name("quake"), EventClass { fields: event, ..EventClass::default() })].into(),
         subscriptions: [(name("nearby"), SubscriptionClass { fields: subscription, ..Default::default() })].into(),
         notifications: [(
             name("shaking"),
@@ -204,6 +204,7 @@ fn batch(fields: &Fields, rows: &[&str]) -> EventBatch {
         accepted_at: Timestamp(0),
         sees: None,
         events: packer.finish(),
+        chronicled: Default::default(),
     }
 }
 
@@ -242,7 +243,9 @@ fn notifications_are_cut_by_channel_and_size_and_filled_at_delivery() {
     for cut in &batches {
         let channel = cut.channel.as_ref().map_or("no channel", Name::as_str);
         for (at, event) in cut.notifications.event_of_each().enumerate() {
-            let row = fill.event_row(batch.events.row(&old, event.ordinal).expect("the event"), &old);
+            let reader = fill.reader(&batch, &old).expect("whole");
+            let row = batch.events.row(&old, event.ordinal).expect("the event");
+            let row = reader.row(event.ordinal, row).expect("whole");
             let captured = |field: &Name| {
                 let column = cut.notifications.captured.iter().find(|(name, _)| name == field);
                 column.and_then(|(_, column)| column.value(at))

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use serde::Serialize;
 
 use crate::{
+    chronicle::Chronicle,
     field::{Field, FieldType, Fields},
     filter::Dialect,
     id::Name,
@@ -45,12 +46,25 @@ pub struct Application {
 }
 
 /// A kind of event.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct EventClass {
     /// Its fields.
     pub fields: Fields,
     /// What it means.
     pub description: Option<String>,
+    /// What is kept of its events, key by key.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub chronicles: BTreeMap<Name, Chronicle>,
+    /// In ordered mode: what a subscription is told of events of one key leaves in their order.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ordered: Option<Ordered>,
+}
+
+/// Which events of a class have an order among them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Ordered {
+    /// The fields that make the key. None: all events of the class have one order.
+    pub by: Vec<Name>,
 }
 
 /// A kind of interest.
@@ -341,14 +355,27 @@ pub struct Channel {
 /// How a channel treats its destinations. What is beyond a bound waits; nothing of it is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Flow {
-    /// Most at the same time to one destination. How many there are below that is found by the channel.
+    /// Most at the same time to one destination.
     pub per_destination: u32,
+    /// Whether there are always so many.
+    pub pace: Pace,
     /// How fast messages may leave, all together.
     pub rate: Option<Rate>,
     /// How fast they may go to one destination.
     pub rate_per_destination: Option<Rate>,
     /// After so many failures in a row a destination is left alone for a while; 0: never.
     pub failures_before_pause: u32,
+}
+
+/// How many messages a destination gets at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pace {
+    /// As many as help: the channel finds out.
+    #[default]
+    Auto,
+    /// Always as many as allowed.
+    Fixed,
 }
 
 /// So many messages in a time.
@@ -362,7 +389,13 @@ pub struct Rate {
 
 impl Default for Flow {
     fn default() -> Self {
-        Flow { per_destination: 20, rate: None, rate_per_destination: None, failures_before_pause: 20 }
+        Flow {
+            per_destination: 20,
+            pace: Pace::Auto,
+            rate: None,
+            rate_per_destination: None,
+            failures_before_pause: 20,
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tocsin_delivery::Answer;
 use tocsin_model::{
     application::RetrySchedule,
-    id::Name,
+    id::{Name, NotificationBatchId, NotificationId, SubscriptionId},
     receipt::{Attempt, Disposition, Outcome, Reason, ReasonKind},
     time::Timestamp,
 };
@@ -23,7 +23,11 @@ use tokio::{
     time::Instant,
 };
 
-use crate::Flow;
+use crate::{
+    Flow,
+    disable_devices::{Disabler, Gone},
+    lanes::{Lanes, Standing},
+};
 
 /// How long to wait before the same commit is tried again, at first and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -33,8 +37,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 pub(crate) enum Report {
     /// It was claimed, and its notifications will come under this key. Its lease is kept from now on.
     Begun { key: u64, item: WorkItem },
-    /// When the event of each notification was accepted, by ordinal. The permit covers those that are about to be sent.
-    Read { key: u64, accepted: Vec<Timestamp>, permit: OwnedSemaphorePermit },
+    /// When the event of each notification was accepted, and for whom it is, by ordinal. The permit covers those that are
+    /// about to be sent.
+    Read { key: u64, accepted: Vec<Timestamp>, subscriptions: Vec<SubscriptionId>, permit: OwnedSemaphorePermit },
     /// One that was not even sent: its attempt, and why.
     Unsent { key: u64, ordinal: u32, at: Timestamp, outcome: Outcome, reason: Reason },
     /// One that is not made yet, because its destination is better let be until then. It is no attempt.
@@ -50,6 +55,7 @@ struct InFlight {
     item: WorkItem,
     /// When the event of each notification was accepted, by ordinal.
     accepted: Vec<Timestamp>,
+    subscriptions: Vec<SubscriptionId>,
     answered: usize,
     /// Set once nothing more will be sent: how many were, what is left, and when that is due.
     fed: Option<(usize, Vec<u32>, Timestamp)>,
@@ -82,11 +88,13 @@ impl InFlight {
 pub(crate) struct Recorder {
     pub flow: Arc<Flow>,
     pub application: Name,
+    pub lanes: Arc<Lanes>,
     pub channel: Name,
     pub retry: RetrySchedule,
     pub lease: Duration,
     pub reports: mpsc::Receiver<Report>,
     pub answers: mpsc::Receiver<Answer>,
+    pub disabler: Disabler,
 }
 
 impl Recorder {
@@ -112,6 +120,7 @@ impl Recorder {
                         while let Ok(report) = self.reports.try_recv() {
                             unrecorded += self.take_report(&mut in_flight, report);
                         }
+                        self.note_gone(&in_flight, &answer);
                         unrecorded += self.take_answer(&mut in_flight, answer);
                     }
                     None => answers_open = false,
@@ -124,6 +133,7 @@ impl Recorder {
             }
             if unrecorded >= self.flow.options.receipts_chunk || flush_at.is_some_and(|at| at <= now) {
                 self.commit(&mut in_flight).await;
+                self.disabler.work(&self.flow);
                 (unrecorded, flush_at) = (0, None);
             }
             if extend_at <= now {
@@ -132,6 +142,18 @@ impl Recorder {
             }
         }
         self.commit(&mut in_flight).await;
+        self.disabler.finish(&self.flow).await;
+    }
+
+    fn note_gone(&mut self, in_flight: &BTreeMap<u64, InFlight>, answer: &Answer) {
+        let entry = in_flight.get(&answer.ticket.key);
+        let subscription = entry.and_then(|entry| entry.subscriptions.get(answer.ticket.ordinal as usize));
+        if let (Some(address), Some(subscription), Disposition::Refused { reason }) =
+            (&answer.gone, subscription, &answer.disposition)
+        {
+            let (subscription, address, reason) = (*subscription, address.clone(), reason.text.clone());
+            self.disabler.note(Gone { subscription, address, reason });
+        }
     }
 
     /// Gives the number of things that are now to be recorded.
@@ -141,6 +163,7 @@ impl Recorder {
                 let begun = InFlight {
                     item,
                     accepted: Vec::new(),
+                    subscriptions: Vec::new(),
                     answered: 0,
                     fed: None,
                     untried: BTreeMap::new(),
@@ -153,9 +176,9 @@ impl Recorder {
                 in_flight.insert(key, begun);
                 0
             }
-            Report::Read { key, accepted, permit } => {
+            Report::Read { key, accepted, subscriptions, permit } => {
                 if let Some(entry) = in_flight.get_mut(&key) {
-                    (entry.accepted, entry.permit) = (accepted, Some(permit));
+                    (entry.accepted, entry.subscriptions, entry.permit) = (accepted, subscriptions, Some(permit));
                 }
                 0
             }
@@ -181,7 +204,9 @@ impl Recorder {
             Report::Held { key, ordinal, due_at } => {
                 let Some(entry) = in_flight.get_mut(&key) else { return 0 };
                 entry.settle_one();
-                entry.untried.entry(in_whole_seconds(due_at)).or_default().push(ordinal);
+                let due_at = in_whole_seconds(due_at);
+                entry.untried.entry(due_at).or_default().push(ordinal);
+                self.put_off(entry.item.batch, ordinal, due_at);
                 1
             }
             Report::Fed { key, fed, left, due_at } => {
@@ -191,6 +216,7 @@ impl Recorder {
             }
             Report::GivenBack { key } => {
                 let Some(entry) = in_flight.get_mut(&key) else { return 0 };
+                self.lanes.returned(entry.item.batch);
                 if entry.attempts.is_empty() {
                     in_flight.remove(&key);
                 } else {
@@ -224,6 +250,7 @@ impl Recorder {
                     None => entry.item.due_at,
                 };
                 entry.untried.entry(due_at).or_default().push(ordinal);
+                self.put_off(entry.item.batch, ordinal, due_at);
                 return 1;
             }
             Disposition::Deferred { reason, retry_after } => {
@@ -276,6 +303,9 @@ impl Recorder {
             match self.flow.journal.commit(step).await {
                 Ok(_) => {
                     for key in touched {
+                        if let Some(entry) = in_flight.get(&key) {
+                            self.settle_lanes(entry);
+                        }
                         if in_flight.get(&key).is_some_and(|entry| entry.is_over() || entry.given_back) {
                             in_flight.remove(&key);
                         } else if let Some(entry) = in_flight.get_mut(&key) {
@@ -311,11 +341,30 @@ impl Recorder {
             let claim = in_flight[key].item.claim;
             if let Err(StoreError::Fenced(_)) = self.flow.journal.extend(claim, self.lease, self.flow.clock.now()).await
             {
+                self.lanes.returned(in_flight[key].item.batch);
                 in_flight.remove(key);
                 metrics::counter!("deliver_leases_lost_total").increment(1);
             }
         }
         in_flight.len() < before
+    }
+
+    /// One was not sent and waits: those behind it need not wait here.
+    fn put_off(&self, batch: NotificationBatchId, ordinal: u32, due_at: Timestamp) {
+        self.lanes.settle([(NotificationId { batch, ordinal }, Some(Standing::Later(due_at)))]);
+    }
+
+    /// Lets those behind go on: what became of an item's notifications is recorded.
+    fn settle_lanes(&self, entry: &InFlight) {
+        let id = |ordinal: &u32| NotificationId { batch: entry.item.batch, ordinal: *ordinal };
+        let is_settled = |attempt: &&Attempt| attempt.outcome.closes() || attempt.outcome == Outcome::Suspended;
+        let settled = entry.attempts.iter().filter(is_settled).map(|attempt| (id(&attempt.ordinal), None));
+        let over = entry.fed.as_ref().filter(|_| entry.is_over());
+        let left = over.into_iter().map(|(_, left, due_at)| (due_at, left));
+        let later = entry.retries.iter().chain(left);
+        let later = later
+            .flat_map(|(due, ordinals)| ordinals.iter().map(move |ordinal| (id(ordinal), Some(Standing::Later(*due)))));
+        self.lanes.settle(settled.chain(later));
     }
 
     fn append(&self, step: &mut Step, entry: &InFlight) {

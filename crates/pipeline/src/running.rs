@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tocsin_delivery::OpenChannel;
+use tocsin_delivery::{Destination, DestinationState, OpenChannel};
 use tocsin_model::{
     application::{Application, Channel, RetrySchedule},
     id::Name,
@@ -14,7 +14,7 @@ use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Flow, RunError, compile::Compiled, deliver_work::Worker, match_events::unassigned_channel,
+    Flow, RunError, compile::Compiled, deliver_work::Worker, lanes::Lanes, match_events::unassigned_channel,
     record_receipts::Recorder,
 };
 
@@ -47,6 +47,8 @@ impl std::ops::Deref for Open {
 /// An application that runs.
 pub(crate) struct Running {
     pub name: Name,
+    /// Who goes before whom, where events are ordered.
+    pub lanes: Arc<Lanes>,
     compiled: ArcSwap<Compiled>,
     channels: ArcSwap<BTreeMap<Name, Arc<Open>>>,
     workers: Mutex<BTreeMap<Name, Working>>,
@@ -73,6 +75,7 @@ impl Running {
     ) -> Arc<Running> {
         let running = Arc::new(Running {
             name: compiled.application.name.clone(),
+            lanes: Arc::default(),
             compiled: ArcSwap::new(compiled.clone()),
             channels: ArcSwap::default(),
             workers: Mutex::default(),
@@ -155,11 +158,13 @@ impl Running {
         let recorder = Recorder {
             flow: flow.clone(),
             application: self.name.clone(),
+            lanes: self.lanes.clone(),
             channel: channel.clone(),
             retry: retry.clone(),
             lease,
             reports: reports_in,
             answers: answers_in,
+            disabler: Default::default(),
         };
         let worker =
             Worker { flow: flow.clone(), running: self.clone(), channel: channel.clone(), lease, reports, answers };
@@ -192,6 +197,17 @@ impl Running {
             answers.push((name.clone(), open.probe().await.map_err(|reason| reason.text)));
         }
         answers
+    }
+
+    /// The destinations of every channel; at most `limit` for each.
+    pub fn destinations(&self, limit: usize) -> Vec<(Name, Vec<Destination>)> {
+        self.channels.load().iter().map(|(name, open)| (name.clone(), open.destinations(limit))).collect()
+    }
+
+    /// How many destinations every channel has in each state.
+    pub fn destination_counts(&self) -> Vec<(Name, Name, [usize; DestinationState::ALL.len()])> {
+        let channels = self.channels.load();
+        channels.iter().map(|(name, open)| (self.name.clone(), name.clone(), open.census())).collect()
     }
 
     /// Ends all tasks where they are.

@@ -59,8 +59,12 @@ pub enum Command {
     Suspended(suspended::Args),
     /// Lists rules that did not fire, and fires them again
     Firings(firings::Args),
+    /// Shows where messages go, and how each destination does
+    Destinations(destinations::Args),
     /// Shows when schedules are due, and how far they have come
     Schedules(schedules::Args),
+    /// Shows what is kept of events, key by key
+    Chronicles(chronicles::Args),
     /// Lists, makes and revokes API keys
     Keys(keys::Args),
     /// Examines the machine, the data folder and the server
@@ -144,7 +148,9 @@ impl Cli {
             Command::Trace(args) => args.run(terminal, &client()?).await,
             Command::Suspended(args) => args.run(terminal, &client()?).await,
             Command::Firings(args) => args.run(terminal, &client()?).await,
+            Command::Destinations(args) => args.run(terminal, &client()?).await,
             Command::Schedules(args) => args.run(terminal, client).await,
+            Command::Chronicles(args) => args.run(terminal, client).await,
             Command::Keys(args) => args.run(terminal, &client()?).await,
             Command::Doctor(args) => args.run(terminal, &configuration, &connection).await,
             Command::Config(args) => args.run(terminal, &configuration),

@@ -3,8 +3,10 @@
 pub mod apply;
 pub mod bench;
 pub mod check;
+pub mod chronicles;
 pub mod config;
 pub mod demo;
+pub mod destinations;
 pub mod doctor;
 pub mod example;
 pub mod export;

@@ -28,6 +28,13 @@ pub const STEPS: &[Metric] = &[
         "reason",
         "Matches that were not told: cooldown, unarmed or unchanged, by what their rule remembers.",
     ),
+    gauge("match_chronicle_keys", "", "Keys of all chronicles."),
+    counter("match_chronicle_evictions_total", "", "Keys that chronicles forgot for others, at their bound."),
+    counter(
+        "match_chronicle_not_taken_total",
+        "reason",
+        "Events that a chronicle did not take although it should: `failed`, `late` or `long`.",
+    ),
     histogram("match_query_duration_seconds", "", "Queries of rules in SQL, each over one event batch."),
     counter(
         "match_firings_missed_total",
@@ -89,8 +96,15 @@ pub const STEPS: &[Metric] = &[
         "outcome",
         "Notifications that were not sent: expired, or suspended before an attempt.",
     ),
+    counter("deliver_devices_bounced_total", "", "Devices switched off because the far side said that they are gone."),
     counter("deliver_leases_lost_total", "", "Work items that were taken from a worker that was too slow."),
+    counter(
+        "deliver_put_off_total",
+        "",
+        "Notifications of ordered events that were put off until the one before them is tried again.",
+    ),
     counter("deliver_panics_total", "", "Work items whose worker broke; another takes them."),
+    counter("unsubscribe_total", "", "Subscriptions that were ended by the link of a mail."),
     histogram("upkeep_duration_seconds", "", "One round of removing what is past its retention."),
     counter("upkeep_removed_batches_total", "", "Batches removed because their retention was over."),
 ];

@@ -1,9 +1,11 @@
 //! The face over a real socket, in front of a whole platform in memory.
 
 mod bad_input;
+mod chronicles;
 mod events;
 mod platform;
 mod reference;
 mod resources;
 mod rules;
 mod transfer;
+mod unsubscribe;

@@ -41,6 +41,9 @@ pub(crate) struct Rearm {
     pub class: Name,
     /// The subscription's fields that it reads.
     pub fields: Vec<usize>,
+    /// How many fields the class has, and where the columns of chronicles that it reads stand in rows of the rule's set.
+    pub width: usize,
+    pub columns: Vec<usize>,
 }
 
 /// Compiles what a rule says of its state, with the scope of its predicate.
@@ -129,6 +132,7 @@ fn compile_rearm(
             key.push('_');
         }
         if let Some(class) = derived.events.get_mut(&rule.on) {
+            // Rows get it behind their fields, before what chronicles gave.
             class.fields = with_key(&class.fields, &key);
         }
         if let Some(class) = derived.subscriptions.get_mut(&rule.subscription) {
@@ -147,7 +151,11 @@ fn compile_rearm(
         class.fields = Fields::default();
     }
     let rules = Arc::new(RuleSet::compile(&derived)?);
-    Ok(Rearm { rules, on: rule.on.clone(), class: rule.subscription.clone(), fields })
+    let width = scope.event.len();
+    let read = rules.events.get(&rule.on).map(|plan| plan.columns.clone()).unwrap_or_default();
+    let place = |column: &Field| Some(width + scope.chronicled.position(column.name.as_str())?);
+    let columns = read.iter().filter_map(place).collect();
+    Ok(Rearm { rules, on: rule.on.clone(), class: rule.subscription.clone(), fields, width, columns })
 }
 
 fn with_key(fields: &Fields, name: &str) -> Fields {

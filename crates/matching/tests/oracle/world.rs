@@ -150,7 +150,7 @@ impl World {
             (name(&format!("r{at}")), rule)
         });
         Application {
-            events: [(name("thing"), EventClass { fields: event_fields().clone(), description: None })].into(),
+            events: [(name("thing"), EventClass { fields: event_fields().clone(), ..EventClass::default() })].into(),
             subscriptions: [(name("near"), class(Dialect::ALL.into())), (name("far"), class(Vec::new()))].into(),
             notifications: [(name("told"), notification)].into(),
             rules: rules.collect(),
@@ -408,6 +408,7 @@ fn batch(number: u64, rows: &[Row]) -> EventBatch {
         accepted_at: Timestamp(0),
         sees: None,
         events: packer.finish(),
+        chronicled: Default::default(),
     }
 }
 

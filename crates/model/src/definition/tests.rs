@@ -1,3 +1,4 @@
+mod chronicles;
 mod schedules;
 
 use expect_test::{Expect, expect};
@@ -116,6 +117,7 @@ fn a_definition_becomes_an_application() {
                 concurrency: 4,
                 flow: Flow {
                     per_destination: 20,
+                    pace: Auto,
                     rate: None,
                     rate_per_destination: None,
                     failures_before_pause: 20,
@@ -136,6 +138,7 @@ fn a_definition_becomes_an_application() {
                 concurrency: 10,
                 flow: Flow {
                     per_destination: 20,
+                    pace: Auto,
                     rate: None,
                     rate_per_destination: None,
                     failures_before_pause: 20,

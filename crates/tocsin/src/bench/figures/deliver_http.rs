@@ -32,11 +32,11 @@ async fn run(context: &Context) -> Outcome<Figure> {
     let nginx = Nginx::start(context).await?.ok_or_else(|| Failure::failed("nginx is needed to receive the posts"))?;
     // Anybody's key: it guards nothing.
     let channel = format!(
-        "{{protocol: http, concurrency: {CONNECTIONS}, options: {{secret: whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw, allow_networks: [127.0.0.0/8]}}}}"
+        "{{protocol: http, concurrency: {CONNECTIONS}, flow: {{per_destination: {CONNECTIONS}}}, options: {{secret: whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw, allow_networks: [127.0.0.0/8]}}}}"
     );
     let port = nginx.port;
     let mut fanout =
-        Fanout::start(context, &channel, posts, move |number| format!("http://127.0.0.1:{port}/hook/r{number}"))
+        Fanout::start(context, &channel, "", posts, move |number| format!("http://127.0.0.1:{port}/hook/r{number}"))
             .await?;
     let data = json!({"topic": "all", "text": "x".repeat(TEXT_CHARACTERS)});
     let body = json!({"id": "n-12-3456", "type": "item", "timestamp": "2026-11-21T09:30:00.123456Z", "data": data})
