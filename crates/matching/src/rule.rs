@@ -29,6 +29,7 @@ use crate::{
     residual::Check,
     shard::Layout,
     state::compile::{CompiledState, compile_state},
+    subscriber::SubscriberColumns,
 };
 
 /// Most branches of a rule; a predicate with more alternatives is a residual instead.
@@ -50,6 +51,10 @@ pub struct RuleSet {
     pub(crate) filters: Vec<FilterPlan>,
     /// The segments that the rules ask for.
     pub(crate) audiences: Vec<Name>,
+    /// What the rules may read of subscribers.
+    pub(crate) subscriber: SubscriberColumns,
+    /// Whether any enabled rule does.
+    pub(crate) reads_subscriber: bool,
     /// What expressions of the application may call.
     pub(crate) functions: Functions,
     /// The highest of the branches' `asks`.
@@ -75,6 +80,8 @@ pub(crate) struct EventPlan {
 pub(crate) struct ClassPlan {
     pub name: Name,
     pub fields: Fields,
+    /// For each field, behind them each column of the subscriber, and behind these its memberships, whether the table keeps
+    /// it.
     pub kept: Vec<bool>,
     pub rules: Vec<RuleNumber>,
     /// Whether its subscriptions may have filters of their own.
@@ -108,6 +115,19 @@ pub(crate) struct CompiledRule {
     pub first_branch: usize,
     /// The notification's fields, each with how it is filled.
     pub fields: Vec<(Field, Fill)>,
+}
+
+impl ClassPlan {
+    /// How many columns a row of it has, those of the subscriber among them.
+    pub fn width(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// The place of the subscriber's memberships. Only rules with a query look there: others have filed the subscription
+    /// by them.
+    pub fn memberships_at(&self) -> usize {
+        self.kept.len() - 1
+    }
 }
 
 impl CompiledRule {
@@ -320,10 +340,11 @@ impl RuleSet {
             let defined = |name: &Name| problem.message == format!("there is no function `{name}`");
             application.functions.keys().any(defined)
         };
+        let subscriber = SubscriberColumns::new(application.attributes.clone());
         let classes = application.subscriptions.iter().map(|(name, class)| ClassPlan {
             name: name.clone(),
             fields: class.fields.clone(),
-            kept: vec![false; class.fields.len()],
+            kept: vec![false; class.fields.len() + subscriber.len() + 1],
             rules: Vec::new(),
             takes_filters: !class.filter.is_empty(),
             filters: Vec::new(),
@@ -340,6 +361,8 @@ impl RuleSet {
             branches: 0,
             filters: Vec::new(),
             audiences: Vec::new(),
+            subscriber,
+            reads_subscriber: false,
             functions,
             asks: 0,
         };
@@ -415,9 +438,20 @@ impl RuleSet {
             });
             let rearm = rule.state.as_ref().and_then(|state| state.rearm.as_ref());
             let rearm = rearm.into_iter().flat_map(|rearm| rearm.fields.iter().copied());
+            let rearm_reads: Vec<usize> = rearm.clone().collect();
             for field in residual.chain(captured).chain(rearm) {
                 class.kept[field] = true;
             }
+            if rule.queried && rule.audience.is_some() {
+                let memberships = class.memberships_at();
+                class.kept[memberships] = true;
+            }
+            let filled = rule.fields.iter().filter_map(|(_, fill)| match fill {
+                Fill::Captured(expression) => Some(expression),
+                _ => None,
+            });
+            let read = rule.predicate.iter().chain(filled).flat_map(Expression::subscription_fields).chain(rearm_reads);
+            self.reads_subscriber |= read.into_iter().any(|field| field >= class.fields.len());
             if let Some(event) = self.events.get_mut(&rule.on) {
                 event.rules.push(number);
             }
@@ -438,6 +472,16 @@ impl RuleSet {
     /// The segments that the rules ask for as audiences; at most [`AUDIENCES_MAX`].
     pub fn audiences(&self) -> &[Name] {
         &self.audiences
+    }
+
+    /// What its rules read of subscribers beside their audiences; `None` if nothing.
+    pub fn subscriber_columns(&self) -> Option<&SubscriberColumns> {
+        self.reads_subscriber.then_some(&self.subscriber)
+    }
+
+    /// Whether it matters to its rules who a subscriber is.
+    pub fn asks_of_subscribers(&self) -> bool {
+        self.reads_subscriber || !self.audiences.is_empty()
     }
 
     /// The number of a rule.
@@ -474,6 +518,18 @@ impl RuleSet {
     pub fn rules_on(&self, class: &Name) -> Vec<RuleNumber> {
         let fires = |(_, rule): &(u32, &CompiledRule)| rule.enabled && rule.on == *class;
         (0..).zip(&self.rules).filter(fires).map(|(number, _)| RuleNumber(number)).collect()
+    }
+
+    /// The parameters of a subscription with the columns of its subscriber behind them, if rules read any.
+    pub(crate) fn full_row(&self, class: &Name, mut row: Row, columns: Row) -> Row {
+        if self.reads_subscriber
+            && let Some(class) = self.classes.iter().find(|plan| plan.name == *class)
+        {
+            row.resize(class.fields.len(), Value::Null);
+            row.extend(columns);
+            row.resize(class.width(), Value::Null);
+        }
+        row
     }
 
     pub(crate) fn rule(&self, rule: RuleNumber) -> &CompiledRule {
@@ -619,6 +675,7 @@ fn compile_rule(
     let scope = Scope {
         event: event.fields.clone(),
         subscription: set.classes[class].fields.clone(),
+        subscriber: Some(set.subscriber.clone()),
         functions: set.functions.clone(),
         variables: Vec::new(),
     };
@@ -873,7 +930,9 @@ fn branch(conjuncts: Vec<Expression>, scope: &Scope) -> Branch {
         None => Range::One(Box::new(ordered.remove(0))),
     };
     let left = left.into_iter().chain(ordered.into_iter().map(|test| test.source));
-    branch.residual = left.map(|conjunct| Check::new(conjunct, &scope.subscription)).collect();
+    let columns = scope.subscriber.iter().flat_map(SubscriberColumns::kinds);
+    let kinds: Vec<FieldType> = scope.subscription.iter().map(|field| field.kind).chain(columns).collect();
+    branch.residual = left.map(|conjunct| Check::new(conjunct, &kinds)).collect();
     // Cheap checks first: each one thins out what the next must look at.
     branch.residual.sort_by_key(Check::weight);
     branch

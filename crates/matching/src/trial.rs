@@ -161,7 +161,12 @@ impl RuleSet {
             let (name, value) = match part.kind {
                 Kind::Event(at) => (named("event", event_fields, at), event.get(at)),
                 Kind::Subscription(at) => {
-                    (named("sub", &self.classes[rule.class].fields, at), subscription.row.get(at))
+                    let fields = &self.classes[rule.class].fields;
+                    let name = match at.checked_sub(fields.len()) {
+                        Some(column) => self.subscriber.name(column),
+                        None => named("sub", fields, at),
+                    };
+                    (name, subscription.row.get(at))
                 }
                 _ => return,
             };

@@ -17,6 +17,7 @@ pub mod versions; // old batches are read by the version that packed them
 mod guard; // which rules fire, and what becomes of firings that do not happen
 mod follow_changes; // keeps the match index true to the records, as of a place of their change feed
 mod places; // where submissions stand among the changes
+mod view_subscribers; // subscribers as rules see them, as of a place
 mod shards; // the match index, split over threads that share nothing
 mod schedules; // clockwork: rules that are evaluated by a schedule
 mod run_queries; // rules in SQL, beside the index
@@ -50,6 +51,7 @@ pub use latency::Latencies;
 pub use options::PipelineOptions;
 pub use tocsin_delivery::{Clock, Context, SystemClock};
 pub use versions::{Environment, Versions};
+pub use view_subscribers::view_subscribers;
 
 use match_events::{Command, IndexStatus, Matcher};
 use places::Places;

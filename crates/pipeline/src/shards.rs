@@ -18,9 +18,10 @@ use parking_lot::Mutex;
 use tocsin_matching::{
     cut::{CutBatch, NotificationCutter, RuleFailure},
     join::join,
-    rule::{Memberships, RuleNumber, RuleSet},
+    rule::{RuleNumber, RuleSet},
     shard::{Shard, Subject, Watch},
     state::{Suppression, remembered::Remembered},
+    subscriber::SubscriberView,
 };
 use tocsin_model::{
     field::Row,
@@ -136,7 +137,7 @@ struct Owner {
 
 /// One change of a shard.
 enum Change {
-    Put(IndexedSubscription, Memberships),
+    Put(IndexedSubscription, SubscriberView),
     Remove(SubscriptionId),
 }
 
@@ -166,16 +167,16 @@ impl Shards {
         Ok(Shards { rules: rules.clone(), owners: owners.collect::<std::io::Result<_>>()? })
     }
 
-    /// The segments that its rules ask for as audiences.
-    pub fn audiences(&self) -> &[Name] {
-        self.rules.audiences()
+    /// The rules that it answers.
+    pub fn rules(&self) -> &RuleSet {
+        &self.rules
     }
 
     /// Puts a subscription on its shard, in place of the one of the same number. Those that cannot be matched are logged
     /// and left out. Blocks while the owner has too much to do.
-    pub fn put(&mut self, subscription: IndexedSubscription, memberships: Memberships) -> Result<(), Gone> {
+    pub fn put(&mut self, subscription: IndexedSubscription, subscriber: SubscriberView) -> Result<(), Gone> {
         let shard = place(subscription.subscriber, self.owners.len());
-        self.owners[shard].hold(Change::Put(subscription, memberships))
+        self.owners[shard].hold(Change::Put(subscription, subscriber))
     }
 
     /// Removes a subscription, wherever it is.
@@ -314,12 +315,12 @@ impl Keeper {
     }
 
     fn change(&mut self, change: Change) {
-        let (subscription, memberships) = match change {
-            Change::Put(subscription, memberships) => (subscription, memberships),
+        let (subscription, subscriber) = match change {
+            Change::Put(subscription, subscriber) => (subscription, subscriber),
             Change::Remove(id) => return self.shard.remove(id),
         };
         let id = subscription.id;
-        let put = catch_unwind(AssertUnwindSafe(|| put(&mut self.shard, &subscription, memberships)));
+        let put = catch_unwind(AssertUnwindSafe(|| put(&mut self.shard, &subscription, subscriber)));
         let put = put.unwrap_or_else(|_| {
             self.shard.remove(id);
             Err(Problem::at("", "it made the index panic"))
@@ -361,7 +362,7 @@ impl Keeper {
     }
 }
 
-fn put(shard: &mut Shard, subscription: &IndexedSubscription, memberships: Memberships) -> Result<(), Problem> {
+fn put(shard: &mut Shard, subscription: &IndexedSubscription, subscriber: SubscriberView) -> Result<(), Problem> {
     let subject = Subject {
         id: subscription.id,
         class: &subscription.class,
@@ -370,7 +371,7 @@ fn put(shard: &mut Shard, subscription: &IndexedSubscription, memberships: Membe
         filter: subscription.terms.filter.as_ref(),
     };
     // It was checked when it was stored; a class that changed since may still make it unusable.
-    shard.put_member(subject, memberships).inspect_err(|_| shard.remove(subscription.id))
+    shard.put_of(subject, subscriber).inspect_err(|_| shard.remove(subscription.id))
 }
 
 #[cfg(test)]
@@ -425,13 +426,13 @@ mod tests {
         let compiled = crate::compile_text(DEFINITION, 1, &|_| None).expect("it compiles");
         for count in [1, 2, 4] {
             let mut shards = Shards::start(&name("notes"), &compiled.rules, count).expect("threads");
-            (1..=100).for_each(|id| shards.put(above(id, 0), Memberships::default()).expect("its owner lives"));
+            (1..=100).for_each(|id| shards.put(above(id, 0), SubscriberView::default()).expect("its owner lives"));
             shards.match_batches(&note(1, 5)).expect("its owner lives");
             (1..=50).for_each(|id| shards.remove(SubscriptionId(id)).expect("its owner lives"));
             shards.match_batches(&note(2, 5)).expect("its owner lives");
-            (51..=100).for_each(|id| shards.put(above(id, 9), Memberships::default()).expect("its owner lives"));
+            (51..=100).for_each(|id| shards.put(above(id, 9), SubscriberView::default()).expect("its owner lives"));
             shards.match_batches(&note(3, 5)).expect("its owner lives");
-            (1..=10).for_each(|id| shards.put(above(id, 1), Memberships::default()).expect("its owner lives"));
+            (1..=10).for_each(|id| shards.put(above(id, 1), SubscriberView::default()).expect("its owner lives"));
             let cut = shards.match_and_cut(note(4, 5)).expect("its owner lives");
             let of = |batch: u64| EventId { batch: EventBatchId(batch), ordinal: 0 };
             let expected = (1..=100).map(|id| (of(1), id));
@@ -447,10 +448,10 @@ mod tests {
     fn what_cannot_be_matched_is_left_out() {
         let compiled = crate::compile_text(DEFINITION, 1, &|_| None).expect("it compiles");
         let mut shards = Shards::start(&name("notes"), &compiled.rules, 2).expect("threads");
-        shards.put(above(1, 0), Memberships::default()).expect("its owner lives");
-        shards.put(above(2, 0), Memberships::default()).expect("its owner lives");
+        shards.put(above(1, 0), SubscriberView::default()).expect("its owner lives");
+        shards.put(above(2, 0), SubscriberView::default()).expect("its owner lives");
         shards
-            .put(IndexedSubscription { class: name("gone"), ..above(1, 0) }, Memberships::default())
+            .put(IndexedSubscription { class: name("gone"), ..above(1, 0) }, SubscriberView::default())
             .expect("its owner lives");
         assert_eq!(told(&shards.match_and_cut(note(1, 5)).expect("its owner lives")).len(), 1);
     }

@@ -17,6 +17,7 @@ use tocsin_matching::{
     oracle::Witness,
     rule::{Memberships, RuleNumber, RuleSet},
     shard::{MatchSink, Run, Shard, Subject, Told, Watch},
+    subscriber::SubscriberView,
 };
 use tocsin_model::{
     application::{Application, ContentTemplates, NotificationClass, Rule, RuleState, TemplateEngine, api_source},
@@ -27,7 +28,7 @@ use tocsin_model::{
     subscription::Terms,
     time::Timestamp,
 };
-use tocsin_pipeline::{Compiled, compile::check_queries};
+use tocsin_pipeline::{Compiled, compile::check_queries, view_subscribers};
 use tocsin_store::{
     queries::{QueryMatch, QuerySet, QueryTables},
     records::IndexedSubscription,
@@ -294,8 +295,8 @@ impl Service {
             let full = page.len() == PAGE;
             after = page.last().map(|subscription| subscription.id);
             let subscribers: Vec<_> = page.iter().map(|subscription| subscription.subscriber).collect();
-            let memberships = self.memberships(tested, &subscribers).await?;
-            for (subscription, memberships) in page.iter().zip(memberships) {
+            let views = self.views(tested, &subscribers).await?;
+            for (subscription, view) in page.iter().zip(views) {
                 if subscription.class == tested.class && shard.len() + unusable >= limit {
                     return Ok((TestIndex { shard, tables }, unusable, false));
                 }
@@ -306,7 +307,7 @@ impl Service {
                 if subscription.class != tested.class {
                     continue;
                 }
-                unusable += usize::from(shard.put_member(subject(subscription), memberships).is_err());
+                unusable += usize::from(shard.put_of(subject(subscription), view).is_err());
             }
             if !full {
                 return Ok((TestIndex { shard, tables }, unusable, true));
@@ -339,8 +340,8 @@ impl Service {
                 return Err(ServiceError::invalid("subscription", message));
             }
             let witness = read(id, &stored.values, stored.terms.filter.as_ref())?;
-            let memberships = self.memberships(tested, &[stored.subscriber_number]).await?;
-            return Ok(Witness { memberships: memberships.first().copied().unwrap_or_default(), ..witness });
+            let view = self.views(tested, &[stored.subscriber_number]).await?.pop().unwrap_or_default();
+            return Ok(witness.of(&tested.rules, view));
         }
         let draft: SubjectDraft = serde_json::from_value(subject.clone()).map_err(|error| {
             let problem = Problem::at("subscription", error.to_string());
@@ -354,21 +355,18 @@ impl Service {
             ServiceError::Invalid(problems.into_iter().map(below).collect())
         })?;
         // It is nobody's, so nobody's attributes can speak against it.
-        Ok(Witness { memberships: Memberships::ALL, ..read(SubscriptionId(0), &values, filter.as_ref())? })
+        let anybody = SubscriberView::member(Memberships::ALL);
+        Ok(read(SubscriptionId(0), &values, filter.as_ref())?.of(&tested.rules, anybody))
     }
 
-    /// To which audiences of the tested rule subscribers belong.
-    async fn memberships(
+    /// Subscribers as the tested rule sees them now.
+    async fn views(
         &self,
         tested: &Tested,
         subscribers: &[SubscriberNumber],
-    ) -> Result<Vec<Memberships>, ServiceError> {
-        let audiences = tested.rules.audiences();
-        if audiences.is_empty() {
-            return Ok(vec![Memberships::default(); subscribers.len()]);
-        }
+    ) -> Result<Vec<SubscriberView>, ServiceError> {
         let now = ChangeSequence(u64::MAX);
-        Ok(self.records.memberships(audiences, subscribers, now).await?.into_iter().map(Memberships).collect())
+        Ok(view_subscribers(&*self.records, &tested.rules, subscribers, now).await?)
     }
 }
 

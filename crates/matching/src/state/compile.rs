@@ -39,8 +39,10 @@ pub(crate) struct Rearm {
     /// The event class, and the subscription class.
     pub on: Name,
     pub class: Name,
-    /// The subscription's fields that it reads.
+    /// The subscription's columns that it reads.
     pub fields: Vec<usize>,
+    /// Where the key stands among the columns of those that wait: behind the fields of the class.
+    pub key_at: usize,
 }
 
 /// Compiles what a rule says of its state, with the scope of its predicate.
@@ -147,7 +149,8 @@ fn compile_rearm(
         class.fields = Fields::default();
     }
     let rules = Arc::new(RuleSet::compile(&derived)?);
-    Ok(Rearm { rules, on: rule.on.clone(), class: rule.subscription.clone(), fields })
+    let key_at = scope.subscription.len();
+    Ok(Rearm { rules, on: rule.on.clone(), class: rule.subscription.clone(), fields, key_at })
 }
 
 fn with_key(fields: &Fields, name: &str) -> Fields {
