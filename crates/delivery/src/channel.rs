@@ -13,16 +13,29 @@ use tokio::sync::mpsc;
 
 use crate::networks::Networks;
 
-/// A message that is ready to leave: owned, cheap to move.
+/// A message to one recipient, ready to leave: owned, cheap to move.
+///
+/// Several that hold the same [`Message`] and are sent right after each other, in one `send_all`, are a **multicast**: a
+/// protocol that can hands the message over once, with the addresses of all, and shows none of them to another. Each
+/// still has its own answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outgoing {
     /// The notification that it carries.
     pub id: NotificationId,
+    /// Where it goes: a mail address, a URL; a file takes it as a field only.
+    pub address: String,
+    /// What the caller wants back with the answer.
+    pub ticket: Ticket,
+    /// What goes there.
+    pub message: Arc<Message>,
+}
+
+/// What is sent, to one recipient or, word for word the same, to several.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Message {
     /// Its identity for the far side, the same at every attempt: webhook id, left side of the `Message-ID`. Letters,
     /// digits, `-`, `_` and `.`, such as `n-7-15.aewo3`.
     pub message_id: String,
-    /// Where it goes: a mail address, a URL; a file takes it as a field only.
-    pub address: String,
     /// What it says.
     pub content: Content,
     /// What it is about, for machines.
@@ -31,8 +44,6 @@ pub struct Outgoing {
     pub formatted_at: Timestamp,
     /// After this time it is not worth sending; it is then refused with the reason `Expired`.
     pub expires_at: Option<Timestamp>,
-    /// What the caller wants back with the answer.
-    pub ticket: Ticket,
 }
 
 /// What a message is about, for protocols that carry data. Cheap to clone.
@@ -114,7 +125,7 @@ pub trait OpenChannel: Send + Sync {
     /// are dropped.
     async fn send(&self, outgoing: Outgoing, answers: &mpsc::Sender<Answer>);
 
-    /// As `send`, for many messages in order; cheaper than one by one.
+    /// As `send`, for many messages in order; cheaper than one by one, and the way to send a multicast.
     async fn send_all(&self, outgoing: Vec<Outgoing>, answers: &mpsc::Sender<Answer>) {
         for outgoing in outgoing {
             self.send(outgoing, answers).await;

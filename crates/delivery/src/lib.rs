@@ -25,5 +25,5 @@ mod tls; // connections of any kind, and whom we trust on them
 #[cfg(test)]
 mod testing; // what the tests of all protocols share
 
-pub use channel::{Answer, Clock, Context, Facts, OpenChannel, Outgoing, SystemClock, Ticket};
+pub use channel::{Answer, Clock, Context, Facts, Message, OpenChannel, Outgoing, SystemClock, Ticket};
 pub use protocol::{ProtocolDescription, check, open, protocols};

@@ -112,10 +112,30 @@ mod tests {
              channels.c.options.port: invalid value: integer `70000`, expected u16\n\
              channels.c.options.tls: unknown variant `maybe`, expected one of `off`, `if_offered`, `required`, `implicit`\n\
              channels.c.options.host: the mail server is missing; give its name or address, such as `mail.example.org`\n\
-             channels.c.options.from: the sender is missing; write `name@domain` or `Shown Name <name@domain>`\n\
              channels.c.options.password: a user name needs a password; take it from the environment: `${SMTP_PASSWORD}`\n\
+             channels.c.options.from: the sender is missing; write `name@domain` or `Shown Name <name@domain>`\n\
              channels.c.options.headers.Subject: this header field is written by the channel itself; leave it out\n\
              channels.c.options.headers.a b: this is not the name of a header field; letters, digits and `-`",
+        );
+        check(
+            "smtp",
+            json!({
+                "servers": [{ "host": "a b" }, { "host": "b.example", "username": "me", "tls": "off", "password": "x", "weight": 0 }],
+                "from": "a@b.example", "return_path": "A <a@b.example>", "dkim": [{ "selector": "s 1" }], "recipients_max": 0,
+            }),
+            "channels.c.options.servers[0].host: this is not a host name or address; give it without scheme and port\n\
+             channels.c.options.servers[1].tls: the password would travel in clear text; set `tls: required`, or `allow_plain_auth: true` if that is meant\n\
+             channels.c.options.servers[1].weight: a weight is from 1 to 1000; leave it out for 1\n\
+             channels.c.options.dkim[0].selector: this cannot be part of a name in DNS; such as `tocsin1`\n\
+             channels.c.options.dkim[0].key: the private key is missing; give `key: ${DKIM_KEY}`, or `key_file`\n\
+             channels.c.options.return_path: this is not a mail address; write `bounces@example.org`, without a shown name\n\
+             channels.c.options.recipients_max: a mail has from 1 to 1000 recipients; leave it out for 50; servers take 100 at least",
+        );
+        check(
+            "smtp",
+            json!({ "servers": [{ "hots": "a" }], "host": "b", "from": "a@b.example" }),
+            "channels.c.options.servers: unknown field `hots`, expected one of `host`, `port`, `tls`, `ca_file`, `username`, `password`, \
+             `token_file`, `weight`",
         );
         check(
             "http",
@@ -149,6 +169,6 @@ mod tests {
             }
         }
         let required = (protocols()[0].schema)();
-        assert_eq!(required.get("required"), Some(&json!(["host", "from"])));
+        assert_eq!(required.get("required"), Some(&json!(["from"])));
     }
 }

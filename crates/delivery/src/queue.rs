@@ -94,7 +94,7 @@ impl Pending {
 
     /// Whether its time is over.
     pub fn expired(&self) -> bool {
-        self.outgoing.expires_at.is_some_and(|at| at <= self.shared.clock.now())
+        self.outgoing.message.expires_at.is_some_and(|at| at <= self.shared.clock.now())
     }
 
     /// Gives the answer to whoever sent the message; waits while they are not ready for it.
@@ -120,7 +120,7 @@ impl Pending {
         };
         self.shared.attempts[outcome].increment(1);
         self.shared.duration.record(answered_at.since(sent_at).as_secs_f64());
-        let Outgoing { ticket, id, formatted_at, .. } = self.outgoing;
+        let (ticket, id, formatted_at) = (self.outgoing.ticket, self.outgoing.id, self.outgoing.message.formatted_at);
         Answer { ticket, id, formatted_at, sent_at, answered_at, disposition }
     }
 
@@ -285,6 +285,23 @@ impl Queue {
         taken
     }
 
+    /// The next message and those right behind it that are the same multicast, up to `limit` in all. Of a queue with a
+    /// single lane.
+    pub fn try_pop_multicast(&self, limit: usize) -> Vec<Pending> {
+        let mut lanes = self.lanes.lock();
+        let Some(key) = lanes.turns.front().cloned() else { return Vec::new() };
+        let lane = lanes.lanes.get_mut(&key).expect("a lane with a turn exists until it is empty and idle");
+        let count = same_message(lane.waiting.iter(), limit);
+        let taken: Vec<Pending> = lane.waiting.drain(..count).collect();
+        if lane.waiting.is_empty() {
+            lanes.turns.pop_front();
+            lanes.lanes.remove(&key);
+        }
+        drop(lanes);
+        self.space.add_permits(count);
+        taken
+    }
+
     /// Says that a message of this lane needs its session no longer. Only for queues with several lanes.
     pub fn release(&self, key: &str) {
         let mut lanes = self.lanes.lock();
@@ -330,6 +347,22 @@ impl Queue {
         }
     }
 
+    /// The next multicast, of one recipient at least; `None` when the queue is closed. See `try_pop_multicast`.
+    pub async fn pop_multicast(&self, limit: usize) -> Option<Vec<Pending>> {
+        loop {
+            let mut arrived = std::pin::pin!(self.arrived.notified());
+            arrived.as_mut().enable();
+            let taken = self.try_pop_multicast(limit);
+            if !taken.is_empty() {
+                return Some(taken);
+            }
+            if self.lanes.lock().closed {
+                return None;
+            }
+            arrived.await;
+        }
+    }
+
     /// Takes nothing more and answers what waits.
     pub fn close(&self) {
         self.space.close();
@@ -343,6 +376,13 @@ impl Queue {
         drop(waiting);
         self.arrived.notify_waiters();
     }
+}
+
+/// How many of the first hold the same message, `limit` at most.
+pub(crate) fn same_message<'a>(mut waiting: impl Iterator<Item = &'a Pending>, limit: usize) -> usize {
+    let Some(first) = waiting.next() else { return 0 };
+    let same = |next: &&Pending| Arc::ptr_eq(&next.outgoing.message, &first.outgoing.message);
+    1 + waiting.take(limit.saturating_sub(1)).take_while(same).count()
 }
 
 /// What a protocol adds to the queue and its sessions.
@@ -510,6 +550,19 @@ mod tests {
             queue.try_pop_many(2).iter().map(|pending| pending.outgoing.ticket.ordinal).collect::<Vec<_>>(),
             [0, 1]
         );
+    }
+
+    #[tokio::test]
+    async fn a_multicast_is_taken_together_up_to_a_limit() {
+        let (queue, shared) = (Queue::single(2), Shared::new(&"c".parse().expect("a name"), context().clock));
+        let (answers, _answered) = mpsc::channel(100);
+        let (one, other) = (outgoing(0, "a"), outgoing(1, "b"));
+        let all = [&one, &one, &one, &other, &one].map(Clone::clone);
+        let all = all.map(|outgoing| (only_lane(&outgoing), Pending::new(outgoing, &shared, &answers, Instant::now())));
+        queue.push_all(all.into_iter()).await;
+        let taken: Vec<usize> =
+            std::iter::from_fn(|| Some(queue.try_pop_multicast(2).len()).filter(|n| *n > 0)).collect();
+        assert_eq!(taken, [2, 1, 1, 1]);
     }
 
     #[tokio::test]

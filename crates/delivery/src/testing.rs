@@ -11,7 +11,7 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use crate::channel::{Clock, Context, Facts, Outgoing, Ticket};
+use crate::channel::{Clock, Context, Facts, Message, Outgoing, Ticket};
 
 /// The time at which the tests take place.
 pub(crate) const NOW: &str = "2026-11-21T09:30:00Z";
@@ -42,8 +42,25 @@ pub(crate) fn channel(protocol: &str, options: Value, concurrency: u32) -> Chann
 pub(crate) fn outgoing(ordinal: u32, address: &str) -> Outgoing {
     Outgoing {
         id: NotificationId { batch: NotificationBatchId(7), ordinal },
-        message_id: format!("n-7-{ordinal}.test"),
         address: address.into(),
+        ticket: Ticket { key: 31, ordinal },
+        message: Arc::new(message(ordinal)),
+    }
+}
+
+/// The same message to several recipients.
+pub(crate) fn multicast(addresses: &[&str]) -> Vec<Outgoing> {
+    let first = outgoing(0, "");
+    let to = |(number, address): (usize, &&str)| Outgoing {
+        message: first.message.clone(),
+        ..outgoing(number as u32, address)
+    };
+    addresses.iter().enumerate().map(to).collect()
+}
+
+pub(crate) fn message(ordinal: u32) -> Message {
+    Message {
+        message_id: format!("n-7-{ordinal}.test"),
         content: Content {
             subject: Some("Earthquake near Kobe".into()),
             text: Some("Magnitude 6.1\n.\nStay safe – 神戸\n".into()),
@@ -58,7 +75,6 @@ pub(crate) fn outgoing(ordinal: u32, address: &str) -> Outgoing {
         },
         formatted_at: NOW.parse().expect("a time"),
         expires_at: None,
-        ticket: Ticket { key: 31, ordinal },
     }
 }
 

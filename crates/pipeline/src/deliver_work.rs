@@ -14,7 +14,7 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use tocsin_delivery::{Answer, Facts, Outgoing, Ticket};
+use tocsin_delivery::{Answer, Facts, Message, Outgoing, Ticket};
 use tocsin_formatting::{DeviceScope, EventScope, Scope};
 use tocsin_matching::notify::NotifyFields;
 use tocsin_model::{
@@ -331,10 +331,8 @@ impl Worker {
                 return Err(Unsent::suspended(ReasonKind::Internal, "formatting it made the formatter panic"));
             }
         };
-        let outgoing = Outgoing {
-            id,
+        let message = Message {
             message_id: format!("{id}.{}", self.flow.records.installation()),
-            address: device.address.clone(),
             content,
             facts: Facts {
                 application: head.application.clone(),
@@ -344,8 +342,9 @@ impl Worker {
             },
             formatted_at: now,
             expires_at: head.expires_at,
-            ticket: Ticket { key, ordinal },
         };
+        let ticket = Ticket { key, ordinal };
+        let outgoing = Outgoing { id, address: device.address.clone(), ticket, message: Arc::new(message) };
         Ok((channel, outgoing))
     }
 }

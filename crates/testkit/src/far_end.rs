@@ -119,7 +119,7 @@ impl OpenChannel for FarEnd {
             }
             Manner::Refuses => (Disposition::Refused { reason: answer("never") }, "refused", Duration::ZERO),
         };
-        let subject = outgoing.content.subject.as_deref().unwrap_or_default();
+        let subject = outgoing.message.content.subject.as_deref().unwrap_or_default();
         let time = self.ends.clock.time_of_day(sent_at);
         let (name, id, address) = (&self.name, outgoing.id, &outgoing.address);
         let line = format!("{time} {name} {address} {id}: {subject} -> {word}");
@@ -130,7 +130,7 @@ impl OpenChannel for FarEnd {
             let answer = Answer {
                 ticket: outgoing.ticket,
                 id: outgoing.id,
-                formatted_at: outgoing.formatted_at,
+                formatted_at: outgoing.message.formatted_at,
                 sent_at,
                 answered_at: clock.now(),
                 disposition,
@@ -158,7 +158,7 @@ impl OpenChannel for FarEnd {
             let answer = Answer {
                 ticket: outgoing.ticket,
                 id: outgoing.id,
-                formatted_at: outgoing.formatted_at,
+                formatted_at: outgoing.message.formatted_at,
                 sent_at: now,
                 answered_at: now,
                 disposition: Disposition::Deferred { reason, retry_after: None },

@@ -56,6 +56,12 @@ pub const STEPS: &[Metric] = &[
     counter("deliver_attempts_total", "channel, outcome", "Attempts, by what the far side made of them."),
     histogram("deliver_duration_seconds", "channel", "One attempt, from handing over to the far side's answer."),
     counter(
+        "deliver_smtp_sessions_total",
+        "channel, server, outcome",
+        "Sessions with a mail server: `opened`, or `failed` because it did not let us in.",
+    ),
+    gauge("deliver_smtp_server_closed", "channel, server", "1 while a mail server that failed is left alone."),
+    counter(
         "deliver_outcomes_total",
         "outcome",
         "Attempts recorded: delivered, deferred, refused, suspended and so on.",

@@ -41,13 +41,13 @@ enum Data<'a> {
 pub(super) fn write(outgoing: &Outgoing, format: RecordFormat, out: &mut Vec<u8>) {
     match format {
         RecordFormat::Ndjson => write_json(outgoing, out),
-        RecordFormat::Text => write_text(outgoing.content.text.as_deref().unwrap_or_default(), out),
+        RecordFormat::Text => write_text(outgoing.message.content.text.as_deref().unwrap_or_default(), out),
     }
     out.push(b'\n');
 }
 
 fn write_json(outgoing: &Outgoing, out: &mut Vec<u8>) {
-    let content = &outgoing.content;
+    let content = &outgoing.message.content;
     let made = content.json.as_deref().and_then(|json| {
         // A template may break its JSON into lines; between tokens, where only they can stand, line ends are spaces.
         let line = if json.contains(['\n', '\r']) { json.replace(['\n', '\r'], " ") } else { json.to_owned() };
@@ -55,16 +55,16 @@ fn write_json(outgoing: &Outgoing, out: &mut Vec<u8>) {
     });
     let record = Record {
         id: outgoing.id,
-        message_id: &outgoing.message_id,
-        timestamp: outgoing.formatted_at,
-        application: &outgoing.facts.application,
-        class: &outgoing.facts.class,
-        event: outgoing.facts.event,
+        message_id: &outgoing.message.message_id,
+        timestamp: outgoing.message.formatted_at,
+        application: &outgoing.message.facts.application,
+        class: &outgoing.message.facts.class,
+        event: outgoing.message.facts.event,
         address: &outgoing.address,
         subject: content.subject.as_deref(),
         text: content.text.as_deref(),
         html: content.html.as_deref(),
-        data: made.map_or(Data::Fields(&outgoing.facts.fields), Data::Made),
+        data: made.map_or(Data::Fields(&outgoing.message.facts.fields), Data::Made),
     };
     serde_json::to_writer(out, &record).expect("text, times and JSON become JSON in memory");
 }

@@ -46,8 +46,8 @@ async fn records_are_lines_of_json() {
     let folder = tempfile::tempdir().expect("a folder");
     let channel = open(folder.path(), json!({}));
     let mut messages = many(3);
-    messages[1].content.json = Some("{\n  \"magnitude\": 6.10\r\n}".into());
-    messages[2].content.json = Some("{ not JSON }\n{}".into());
+    Arc::make_mut(&mut messages[1].message).content.json = Some("{\n  \"magnitude\": 6.10\r\n}".into());
+    Arc::make_mut(&mut messages[2].message).content.json = Some("{ not JSON }\n{}".into());
     assert_eq!(deliver(&*channel, messages).await, ["delivered written"; 3]);
     let records = lines(&folder.path().join("log.ndjson"));
     let expected = json!({
@@ -81,7 +81,7 @@ async fn every_string_is_one_record() {
         let channel = open(folder.path(), json!({ "format": format, "path": format }));
         let messages = strings.iter().enumerate().map(|(number, string)| {
             let mut message = outgoing(number as u32, string);
-            message.content.text = Some(format!("{string}\r\n{string}"));
+            Arc::make_mut(&mut message.message).content.text = Some(format!("{string}\r\n{string}"));
             message
         });
         deliver(&*channel, messages.collect()).await;
@@ -163,7 +163,8 @@ async fn late_records_are_not_written() {
     let folder = tempfile::tempdir().expect("a folder");
     let channel = open(folder.path(), json!({}));
     let mut messages = many(1);
-    messages[0].expires_at = Some(messages[0].formatted_at);
+    let message = Arc::make_mut(&mut messages[0].message);
+    message.expires_at = Some(message.formatted_at);
     assert_eq!(deliver(&*channel, messages).await, ["refused Expired its time was over before it was written"]);
     assert!(lines(&folder.path().join("log.ndjson")).is_empty());
 }

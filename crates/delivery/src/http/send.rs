@@ -108,13 +108,14 @@ impl Courier {
                 Ok(target) => &*latest.insert(target),
                 Err(text) => return refused(ReasonKind::Address, text),
             };
-        let Ok(id) = HeaderValue::try_from(&pending.outgoing.message_id) else {
+        let Ok(id) = HeaderValue::try_from(&pending.outgoing.message.message_id) else {
             return refused(ReasonKind::Format, "the message id holds characters that no header field may hold".into());
         };
         pending.sent();
         let body = body(&pending.outgoing);
         let seconds = self.clock.now().as_millis().div_euclid(1000);
-        let signature = self.signer.as_ref().map(|signer| signer.sign(&pending.outgoing.message_id, seconds, &body));
+        let signature =
+            self.signer.as_ref().map(|signer| signer.sign(&pending.outgoing.message.message_id, seconds, &body));
         let request = || {
             let mut request = Request::new(Full::new(body.clone()));
             *request.method_mut() = Method::POST;
@@ -146,14 +147,14 @@ impl Courier {
 
 /// The template's JSON, or the payload of Standard Webhooks.
 fn body(outgoing: &Outgoing) -> Bytes {
-    if let Some(json) = &outgoing.content.json {
+    if let Some(json) = &outgoing.message.content.json {
         return Bytes::copy_from_slice(json.as_bytes());
     }
     let payload = Payload {
-        id: &outgoing.message_id,
-        r#type: &outgoing.facts.class,
-        timestamp: outgoing.formatted_at,
-        data: &outgoing.facts.fields,
+        id: &outgoing.message.message_id,
+        r#type: &outgoing.message.facts.class,
+        timestamp: outgoing.message.formatted_at,
+        data: &outgoing.message.facts.fields,
     };
     serde_json::to_vec(&payload).expect("text, a time and JSON become JSON").into()
 }

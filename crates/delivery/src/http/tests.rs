@@ -400,7 +400,8 @@ async fn a_published_library_verifies_the_signatures() {
     let (answers, answered) = mpsc::channel(64);
     for number in 0..20 {
         let mut message = outgoing(number, &address);
-        message.content.json = (number % 2 == 0).then(|| "{ \"text\":\t\"Ünïcödé \\r\\n 神戸\" }\r\n".to_owned());
+        Arc::make_mut(&mut message.message).content.json =
+            (number % 2 == 0).then(|| "{ \"text\":\t\"Ünïcödé \\r\\n 神戸\" }\r\n".to_owned());
         open.send(message.clone(), &answers).await;
         open.send(message, &answers).await;
     }

@@ -21,7 +21,8 @@ impl Reply {
         self.code == 421
     }
 
-    fn words(&self) -> String {
+    /// Code and text in a line.
+    pub fn words(&self) -> String {
         format!("{} {}", self.code, self.text.replace('\n', " "))
     }
 
@@ -62,11 +63,30 @@ pub(super) fn classify(stage: Stage, reply: &Reply) -> Disposition {
 
 /// What the replies to MAIL, RCPT and DATA mean together, sent one by one or ahead of each other.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// The server waits for the content.
+pub(super) struct Ruling {
+    /// One for each recipient, in order.
+    pub recipients: Vec<Fate>,
+    pub next: Next,
+}
+
+/// What the envelope decides about one recipient.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// The reply to the content is theirs.
+    Taken,
+    /// Decided.
+    Over(Disposition),
+    /// Nothing was said about them, or that they are too many for one mail: they deserve another.
+    Later,
+}
+
+/// How the session goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Next {
+    /// The server waits for the content, for at least one recipient.
     Content,
-    /// It does not take this mail; the session goes on after clearing up.
-    Not(Disposition, ClearUp),
+    /// It takes nothing of this mail; the session goes on after clearing up.
+    ClearUp(ClearUp),
     /// The server ends the session.
     Closing(Reason),
 }
@@ -82,34 +102,102 @@ pub(super) enum ClearUp {
     Hangup,
 }
 
-/// `recipient` and `data` are missing if they were not sent because of what came before.
-pub(super) fn verdict(mail: &Reply, recipient: Option<&Reply>, data: Option<&Reply>) -> Verdict {
-    if let Some(reply) = [Some(mail), recipient, data].into_iter().flatten().find(|reply| reply.closing()) {
-        return Verdict::Closing(Reason::new(ReasonKind::Answer, reply.words()));
+/// The replies to an envelope. Those to `count` recipients and to DATA are missing where the command was not sent because
+/// of what came before, or not read because the server ends the session.
+pub(super) fn rule(mail: &Reply, recipients: &[Reply], count: usize, data: Option<&Reply>) -> Ruling {
+    if let Some(reply) = [mail].into_iter().chain(recipients).chain(data).find(|reply| reply.closing()) {
+        let refused = |reply: &Reply| (mail.positive() && reply.code >= 500).then(|| classify(Stage::Recipient, reply));
+        let fate = |reply: Option<&Reply>| reply.and_then(refused).map_or(Fate::Later, Fate::Over);
+        let recipients = (0..count).map(|at| fate(recipients.get(at))).collect();
+        return Ruling { recipients, next: Next::Closing(Reason::new(ReasonKind::Answer, reply.words())) };
     }
     let go = data.is_some_and(|data| data.code == 354);
     if !mail.positive() {
         // With an accepted recipient a dot could deliver an empty mail.
-        let clear_up = match (go, recipient.is_some_and(Reply::positive)) {
+        let clear_up = match (go, recipients.iter().any(Reply::positive)) {
             (true, true) => ClearUp::Hangup,
             (true, false) => ClearUp::Dot,
             (false, _) => ClearUp::Reset,
         };
-        return Verdict::Not(classify(Stage::Mail, mail), clear_up);
+        let over = Fate::Over(classify(Stage::Mail, mail));
+        return Ruling { recipients: vec![over; count], next: Next::ClearUp(clear_up) };
     }
-    let Some(recipient) = recipient else {
-        return Verdict::Not(classify(Stage::Mail, mail), ClearUp::Hangup);
-    };
-    if !recipient.positive() {
-        return Verdict::Not(classify(Stage::Recipient, recipient), if go { ClearUp::Dot } else { ClearUp::Reset });
+    let any = recipients.iter().any(Reply::positive);
+    let fates = recipients.iter().map(|reply| match reply {
+        reply if reply.positive() => Fate::Taken,
+        // Too many for one mail (RFC 5321, 4.5.3.1.10): as some were taken, the others are not too many for the next.
+        reply if any && matches!(reply.code, 452 | 552) => Fate::Later,
+        reply => Fate::Over(classify(Stage::Recipient, reply)),
+    });
+    let mut fates: Vec<Fate> = fates.collect();
+    fates.resize(count, Fate::Later);
+    if !any {
+        let clear_up = if go { ClearUp::Dot } else { ClearUp::Reset };
+        return Ruling { recipients: fates, next: Next::ClearUp(clear_up) };
     }
-    match data {
-        Some(_) if go => Verdict::Content,
-        Some(data) if data.code >= 400 => Verdict::Not(classify(Stage::Data, data), ClearUp::Reset),
+    if go {
+        return Ruling { recipients: fates, next: Next::Content };
+    }
+    let (disposition, clear_up) = match data {
+        Some(data) if data.code >= 400 => (classify(Stage::Data, data), ClearUp::Reset),
         _ => {
             let words = data.map_or_else(String::new, Reply::words);
             let reason = Reason::new(ReasonKind::Answer, format!("this is no answer to DATA: {words}"));
-            Verdict::Not(Disposition::Deferred { reason, retry_after: None }, ClearUp::Hangup)
+            (Disposition::Deferred { reason, retry_after: None }, ClearUp::Hangup)
         }
+    };
+    for fate in fates.iter_mut().filter(|fate| **fate == Fate::Taken) {
+        *fate = Fate::Over(disposition.clone());
+    }
+    Ruling { recipients: fates, next: Next::ClearUp(clear_up) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Replies by their codes: MAIL, the recipients, DATA; `-` where there is none.
+    fn check(codes: &str, expected: &str) {
+        let reply = |code: &str| Reply { code: code.parse().expect("a code"), text: "x".into() };
+        let words: Vec<&str> = codes.split(' ').collect();
+        let (mail, data) = (reply(words[0]), words[words.len() - 1]);
+        let all = &words[1..words.len() - 1];
+        let recipients: Vec<Reply> = all.iter().filter(|code| **code != "-").map(|code| reply(code)).collect();
+        let data = (data != "-").then(|| reply(data));
+        let ruling = rule(&mail, &recipients, all.len(), data.as_ref());
+        let fates = ruling.recipients.iter().map(|fate| match fate {
+            Fate::Taken => "taken",
+            Fate::Later => "later",
+            Fate::Over(Disposition::Deferred { .. }) => "deferred",
+            Fate::Over(Disposition::Refused { .. }) => "refused",
+            Fate::Over(Disposition::Delivered { .. }) => "delivered",
+        });
+        let next = match ruling.next {
+            Next::Content => "content".to_owned(),
+            Next::ClearUp(how) => format!("{how:?}"),
+            Next::Closing(_) => "closing".to_owned(),
+        };
+        assert_eq!(format!("{} -> {next}", fates.collect::<Vec<_>>().join(" ")), expected, "{codes}");
+    }
+
+    #[test]
+    fn envelopes() {
+        check("250 250 354", "taken -> content");
+        check("250 250 550 450 250 354", "taken refused deferred taken -> content");
+        check("250 250 452 552 354", "taken later later -> content");
+        check("250 452 552 503", "deferred deferred -> Reset");
+        check("250 550 550 354", "refused refused -> Dot");
+        check("250 550 450 554", "refused deferred -> Reset");
+        check("250 250 550 451", "deferred refused -> Reset");
+        check("250 250 550 554", "refused refused -> Reset");
+        check("250 250 250", "deferred -> Hangup");
+        check("550 - - -", "refused refused -> Reset");
+        check("451 503 503 503", "deferred deferred -> Reset");
+        check("451 503 503 354", "deferred deferred -> Dot");
+        check("451 250 503 354", "deferred deferred -> Hangup");
+        check("421 - - -", "later later -> closing");
+        check("250 550 421 - -", "refused later later -> closing");
+        check("250 250 250 421", "later later -> closing");
+        check("530 - -", "deferred -> Reset");
     }
 }

@@ -5,7 +5,11 @@ use mail_builder::{
     headers::{HeaderType, address::Address, date::Date, message_id::MessageId, raw::Raw, text::Text},
 };
 
-use crate::channel::Outgoing;
+use super::{
+    dkim::{self, DkimKey},
+    options::Precedence,
+};
+use crate::channel::Message;
 
 /// Header fields that no option may set.
 pub(super) const RESERVED_HEADERS: &[&str] = &[
@@ -18,6 +22,10 @@ pub(super) const RESERVED_HEADERS: &[&str] = &[
     "Message-ID",
     "Reply-To",
     "Auto-Submitted",
+    "Precedence",
+    "DKIM-Signature",
+    "List-Unsubscribe",
+    "List-Unsubscribe-Post",
     "MIME-Version",
     "Content-Type",
     "Content-Transfer-Encoding",
@@ -46,6 +54,11 @@ impl Mailbox {
         is_address(address).then(|| Mailbox { name, address: address.to_owned() })
     }
 
+    /// With the address as it stands on the wire.
+    pub fn on_wire(self) -> Mailbox {
+        Mailbox { address: on_wire(&self.address).into_owned(), name: self.name }
+    }
+
     pub fn domain(&self) -> &str {
         self.address.rsplit_once('@').map_or("localhost", |(_, domain)| domain)
     }
@@ -72,6 +85,18 @@ pub(super) fn is_address(text: &str) -> bool {
     (1..=64).contains(&local.len()) && (1..=255).contains(&domain.len()) && local_fits && domain_fits
 }
 
+/// An address as servers read it: its domain in ASCII (RFC 5890), so that only the left side may need SMTPUTF8.
+pub(super) fn on_wire(address: &str) -> Cow<'_, str> {
+    if address.is_ascii() {
+        return address.into();
+    }
+    let domain = address.rsplit_once('@').map(|(local, domain)| (local, url::Host::parse(domain)));
+    match domain {
+        Some((local, Ok(url::Host::Domain(domain)))) => format!("{local}@{domain}").into(),
+        _ => address.into(),
+    }
+}
+
 /// A token of RFC 5322 that names a header field.
 pub(super) fn is_header_name(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
@@ -93,19 +118,31 @@ pub(super) struct Letterhead {
     pub from: Mailbox,
     pub reply_to: Option<Mailbox>,
     pub headers: BTreeMap<String, String>,
+    pub precedence: Precedence,
+    pub keys: Vec<DkimKey>,
 }
 
 impl Letterhead {
     /// Writes the mail as it goes over the wire: RFC 5322 and MIME, dots stuffed, with the final dot. Appends to `out`.
-    pub fn write(&self, outgoing: &Outgoing, out: &mut Vec<u8>) {
-        let content = &outgoing.content;
+    /// `to` is who it goes to if that may be shown, so nobody in particular for a mail to several.
+    pub fn write(&self, message: &Message, to: Option<&str>, out: &mut Vec<u8>) {
+        let content = &message.content;
+        let to: HeaderType<'_> = match to {
+            Some(address) => Address::new_address(None::<&str>, address).into(),
+            None => Raw::new("undisclosed-recipients:;").into(),
+        };
         let mut mail = MessageBuilder::new()
             .from(self.from.header())
-            .to(Address::new_address(None::<&str>, outgoing.address.as_str()))
+            .header("To", to)
             .subject(Text::new(clean(content.subject.as_deref().unwrap_or_default())))
-            .date(Date::new(outgoing.formatted_at.as_millis().div_euclid(1000)))
-            .message_id(MessageId::new(message_id(&outgoing.message_id, self.from.domain())))
+            .date(Date::new(message.formatted_at.as_millis().div_euclid(1000)))
+            .message_id(MessageId::new(message_id(&message.message_id, self.from.domain())))
             .header("Auto-Submitted", Raw::new("auto-generated"));
+        match self.precedence {
+            Precedence::Bulk => mail = mail.header("Precedence", Raw::new("bulk")),
+            Precedence::List => mail = mail.header("Precedence", Raw::new("list")),
+            Precedence::None => {}
+        }
         if let Some(mailbox) = &self.reply_to {
             mail = mail.reply_to(mailbox.header());
         }
@@ -121,7 +158,11 @@ impl Letterhead {
         }
         let mut plain = Vec::with_capacity(1024);
         mail.serialize(&mut plain);
-        stuff(&plain, out);
+        let lines = whole_lines(plain);
+        let signatures = dkim::sign(&self.keys, &lines, message.formatted_at.as_millis().div_euclid(1000));
+        out.reserve(signatures.len() + lines.len() + lines.len() / 32 + 8);
+        out.extend_from_slice(signatures.as_bytes());
+        stuff(&lines, out);
     }
 }
 
@@ -134,20 +175,36 @@ fn message_id(id: &str, domain: &str) -> String {
     text
 }
 
-/// Appends `plain` with its dots stuffed (RFC 5321, 4.5.2) and the final dot. Every line end becomes CR LF, so that no
-/// server can see another end of the mail than we do.
-fn stuff(plain: &[u8], out: &mut Vec<u8>) {
-    out.reserve(plain.len() + plain.len() / 32 + 8);
-    let mut rest = plain;
+/// Makes every line end CR LF, the last one too, so that no server can see another end of the mail than we do. No mail holds
+/// a NUL (RFC 5322, 4.1).
+fn whole_lines(plain: Vec<u8>) -> Vec<u8> {
+    let is_whole = |(at, byte): (usize, &u8)| match byte {
+        0 => false,
+        b'\n' => at > 0 && plain[at - 1] == b'\r',
+        b'\r' => plain.get(at + 1) == Some(&b'\n'),
+        _ => true,
+    };
+    if plain.ends_with(b"\r\n") && plain.iter().enumerate().all(is_whole) {
+        return plain;
+    }
+    let mut out = Vec::with_capacity(plain.len() + plain.len() / 32 + 2);
+    let mut rest = plain.as_slice();
     while !rest.is_empty() {
         let end = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')).unwrap_or(rest.len());
-        if rest[..end].iter().find(|byte| **byte != 0) == Some(&b'.') {
-            out.push(b'.');
-        }
-        // No mail holds a NUL (RFC 5322, 4.1).
         rest[..end].split(|byte| *byte == 0).for_each(|part| out.extend_from_slice(part));
         out.extend_from_slice(b"\r\n");
         rest = rest[end..].strip_prefix(b"\r\n").unwrap_or_else(|| rest.get(end + 1..).unwrap_or_default());
+    }
+    out
+}
+
+/// Appends whole lines with their dots stuffed (RFC 5321, 4.5.2) and the final dot.
+fn stuff(lines: &[u8], out: &mut Vec<u8>) {
+    for line in lines.split_inclusive(|byte| *byte == b'\n') {
+        if line[0] == b'.' {
+            out.push(b'.');
+        }
+        out.extend_from_slice(line);
     }
     out.extend_from_slice(b".\r\n");
 }
@@ -159,7 +216,7 @@ mod tests {
     #[test]
     fn no_line_end_but_ours_and_no_dot_alone() {
         let mut out = Vec::new();
-        stuff(b"a\0b\r\n.\r\n..b\nc\r.d\r\r\n\n.", &mut out);
+        stuff(&whole_lines(b"a\0b\r\n.\r\n..b\nc\r\0.d\r\r\n\n.".to_vec()), &mut out);
         assert_eq!(String::from_utf8_lossy(&out), "ab\r\n..\r\n...b\r\nc\r\n..d\r\n\r\n\r\n..\r\n.\r\n");
     }
 

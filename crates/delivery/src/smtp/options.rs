@@ -4,17 +4,26 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tocsin_model::problem::Problem;
 
-use super::message::{Mailbox, RESERVED_HEADERS, is_header_name};
+use super::{
+    dkim::DkimOptions,
+    message::{Mailbox, RESERVED_HEADERS, is_address, is_header_name},
+};
 use crate::options::{Options, Wait};
 
 /// Options of a channel with the protocol `smtp`.
 #[derive(Clone, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(extend("required" = ["host", "from"]))]
+#[schemars(extend("required" = ["from"]))]
 pub struct SmtpOptions {
     /// The mail server: a name or an address.
     pub host: Option<String>,
-    /// Its port. Without one: 465 with `tls: implicit`, 587 with a user name, else 25.
+    /// Several mail servers, in place of `host`. What one does not say itself is taken from the channel: `port`, `tls`,
+    /// `ca_file`, `username`, `password`, `token_file`.
+    pub servers: Vec<ServerOptions>,
+    /// Which of several servers a new session goes to. A server that does not let us in is left alone for half a second,
+    /// then longer each time, up to a minute, and the others take over.
+    pub balance: Balance,
+    /// The server's port. Without one: 465 with `tls: implicit`, 587 with a user name, else 25.
     pub port: Option<u16>,
     /// Whether the conversation is encrypted. Certificates are always verified.
     pub tls: TlsMode,
@@ -22,23 +31,36 @@ pub struct SmtpOptions {
     pub ca_file: Option<PathBuf>,
     /// Who we are to the server.
     pub username: Option<String>,
-    /// The proof of it.
+    /// The proof of it, shown by SCRAM-SHA-256, PLAIN or LOGIN, whichever the server offers first in this order.
     pub password: Option<String>,
-    /// Whether the password may travel over a connection that is not encrypted.
+    /// A file with an access token of OAuth 2.0, in place of a password; read anew for each session. Shown by OAUTHBEARER
+    /// or XOAUTH2.
+    pub token_file: Option<PathBuf>,
+    /// Whether password or token may travel over a connection that is not encrypted.
     pub allow_plain_auth: bool,
-    /// The sender, `name@domain` or `Shown Name <name@domain>`; also the return address.
+    /// The sender, `name@domain` or `Shown Name <name@domain>`.
     pub from: Option<String>,
+    /// The address to which servers return what they cannot deliver. Without one: the sender's.
+    pub return_path: Option<String>,
     /// Where answers go, if not to the sender.
     pub reply_to: Option<String>,
     /// The name by which we introduce ourselves. Without one: the address of our side of the connection.
     pub ehlo: Option<String>,
     /// Further header fields for every mail.
     pub headers: BTreeMap<String, String>,
+    /// What the header field `Precedence` says: programs that answer for people on holiday look at it.
+    pub precedence: Precedence,
+    /// Keys with which the domain signs every mail (DKIM), a signature for each. Two or three: more are passed over by
+    /// verifiers.
+    pub dkim: Vec<DkimOptions>,
     /// Whether commands are sent ahead of their replies where the server offers it.
     pub pipelining: bool,
     /// Mails after which a session makes room for a fresh one.
     #[schemars(range(min = 1))]
     pub messages_per_session: u32,
+    /// Recipients of one mail, at most, where the same content goes to several. They do not see each other's addresses.
+    #[schemars(range(min = 1, max = 1000))]
+    pub recipients_max: u32,
     /// After this time without a mail a session ends.
     pub idle_timeout: Wait,
     /// Time for the connection and the encryption.
@@ -51,13 +73,83 @@ pub struct SmtpOptions {
     pub patience: Wait,
 }
 
+/// One of several mail servers.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ServerOptions {
+    /// Its name or address.
+    pub host: String,
+    /// Its port.
+    #[serde(default)]
+    pub port: Option<u16>,
+    /// Whether the conversation is encrypted.
+    #[serde(default)]
+    pub tls: Option<TlsMode>,
+    /// A file of further certificates to trust, in PEM form.
+    #[serde(default)]
+    pub ca_file: Option<PathBuf>,
+    /// Who we are to the server.
+    #[serde(default)]
+    pub username: Option<String>,
+    /// The proof of it.
+    #[serde(default)]
+    pub password: Option<String>,
+    /// A file with an access token of OAuth 2.0.
+    #[serde(default)]
+    pub token_file: Option<PathBuf>,
+    /// Its share of the sessions with `balance: weighted`: one of weight 3 gets three times as many as one of weight 1.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub weight: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+impl ServerOptions {
+    /// Its port, given or by custom.
+    pub fn port_or_custom(&self) -> u16 {
+        self.port.unwrap_or(match (self.tls, &self.username) {
+            (Some(TlsMode::Implicit), _) => 465,
+            (_, Some(_)) => 587,
+            _ => 25,
+        })
+    }
+}
+
+/// Which of several servers a session goes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Balance {
+    /// The first that lets us in; the others are its reserve.
+    #[default]
+    Ordered,
+    /// Each gets sessions in proportion to its weight.
+    Weighted,
+}
+
+/// What the header field `Precedence` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Precedence {
+    /// `bulk`.
+    #[default]
+    Bulk,
+    /// `list`.
+    List,
+    /// There is none.
+    None,
+}
+
 /// Whether the conversation is encrypted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TlsMode {
     /// Never.
     Off,
     /// By STARTTLS if the server offers it. Whoever sits in between can hide the offer.
+    #[default]
     IfOffered,
     /// By STARTTLS, or the server is not used.
     Required,
@@ -70,18 +162,25 @@ impl Default for SmtpOptions {
     fn default() -> Self {
         SmtpOptions {
             host: None,
+            servers: Vec::new(),
+            balance: Balance::Ordered,
             port: None,
             tls: TlsMode::IfOffered,
             ca_file: None,
             username: None,
             password: None,
+            token_file: None,
             allow_plain_auth: false,
             from: None,
+            return_path: None,
             reply_to: None,
             ehlo: None,
             headers: BTreeMap::new(),
+            precedence: Precedence::Bulk,
+            dkim: Vec::new(),
             pipelining: true,
             messages_per_session: 10_000,
+            recipients_max: 50,
             idle_timeout: Wait::seconds(30),
             connect_timeout: Wait::seconds(10),
             reply_timeout: Wait::seconds(60),
@@ -92,27 +191,91 @@ impl Default for SmtpOptions {
 }
 
 impl SmtpOptions {
-    /// The server's port, given or by custom.
-    pub fn port(&self) -> u16 {
-        self.port.unwrap_or(match (self.tls, &self.username) {
-            (TlsMode::Implicit, _) => 465,
-            (_, Some(_)) => 587,
-            _ => 25,
+    /// The servers, each with what the channel says for all.
+    pub fn servers(&self) -> Vec<ServerOptions> {
+        let only = self.host.iter().map(|host| ServerOptions { host: host.clone(), weight: 1, ..Default::default() });
+        let all = self.servers.iter().cloned().chain(only);
+        all.map(|server| ServerOptions {
+            port: server.port.or(self.port),
+            tls: server.tls.or(Some(self.tls)),
+            ca_file: server.ca_file.or_else(|| self.ca_file.clone()),
+            // Who names somebody else does not mean the channel's password.
+            password: server.password.or_else(|| self.password.clone().filter(|_| server.username.is_none())),
+            token_file: server.token_file.or_else(|| self.token_file.clone().filter(|_| server.username.is_none())),
+            username: server.username.or_else(|| self.username.clone()),
+            ..server
         })
+        .collect()
+    }
+
+    /// What is wrong with the server at this place of `servers`, or with the only one.
+    fn server_problems(&self, path: &str, server: &ServerOptions) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let mut tell = |key: &str, message: &str, hint: &str| {
+            problems.push(Problem::at(format!("{path}{key}"), message).hint(hint))
+        };
+        if !is_host(&server.host) {
+            tell("host", "this is not a host name or address", "give it without scheme and port");
+        }
+        match (&server.username, &server.password, &server.token_file) {
+            (Some(_), None, None) => {
+                tell("password", "a user name needs a password", "take it from the environment: `${SMTP_PASSWORD}`")
+            }
+            (None, Some(_), _) => tell("username", "a password needs a user name", "give `username` as well"),
+            (None, _, Some(_)) => tell("username", "a token needs a user name", "give `username` as well"),
+            (Some(_), Some(_), Some(_)) => {
+                tell("token_file", "there is a password already", "leave one of them out");
+            }
+            (Some(_), ..) if server.tls == Some(TlsMode::Off) && !self.allow_plain_auth => {
+                tell(
+                    "tls",
+                    "the password would travel in clear text",
+                    "set `tls: required`, or `allow_plain_auth: true` if that is meant",
+                );
+            }
+            _ => {}
+        }
+        if !(1..=1000).contains(&server.weight) {
+            tell("weight", "a weight is from 1 to 1000", "leave it out for 1");
+        }
+        problems
     }
 }
 
 impl Options for SmtpOptions {
     fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
-        let mut tell = |path: &str, message: &str, hint: &str| problems.push(Problem::at(path, message).hint(hint));
-        match self.host.as_deref() {
-            None => tell("host", "the mail server is missing", "give its name or address, such as `mail.example.org`"),
-            Some(host) if !is_host(host) => {
-                tell("host", "this is not a host name or address", "give it without scheme and port")
+        let path = |at: usize| if self.servers.is_empty() { String::new() } else { format!("servers[{at}].") };
+        match (&self.host, self.servers.len()) {
+            (Some(_), 1..) => problems.push(
+                Problem::at("host", "there are `servers` already")
+                    .hint("leave one of them out, or add it to `servers`"),
+            ),
+            (None, 0) => {
+                problems.push(
+                    Problem::at("host", "the mail server is missing")
+                        .hint("give its name or address, such as `mail.example.org`"),
+                );
+                // What is said for it can be judged all the same.
+                let unnamed = SmtpOptions { host: Some("missing".into()), ..self.clone() };
+                problems.extend(unnamed.servers().iter().flat_map(|server| self.server_problems("", server)));
             }
-            Some(_) => {}
+            (_, 17..) => problems.push(Problem::at("servers", "these are too many").hint("16 at most")),
+            _ => problems.extend(
+                self.servers().iter().enumerate().flat_map(|(at, server)| self.server_problems(&path(at), server)),
+            ),
         }
+        if self.dkim.len() > 4 {
+            problems
+                .push(Problem::at("dkim", "a mail with more than 4 signatures is not verified").hint("2 are common"));
+        }
+        for (at, key) in self.dkim.iter().enumerate() {
+            problems.extend(key.problems().into_iter().map(|mut problem| {
+                problem.path = format!("dkim[{at}].{}", problem.path);
+                problem
+            }));
+        }
+        let mut tell = |path: &str, message: &str, hint: &str| problems.push(Problem::at(path, message).hint(hint));
         let mailbox = "write `name@domain` or `Shown Name <name@domain>`";
         match self.from.as_deref().map(Mailbox::parse) {
             None => tell("from", "the sender is missing", mailbox),
@@ -122,25 +285,21 @@ impl Options for SmtpOptions {
         if self.reply_to.as_deref().is_some_and(|text| Mailbox::parse(text).is_none()) {
             tell("reply_to", "this is not a mail address", mailbox);
         }
-        match (&self.username, &self.password) {
-            (Some(_), None) => {
-                tell("password", "a user name needs a password", "take it from the environment: `${SMTP_PASSWORD}`")
-            }
-            (None, Some(_)) => tell("username", "a password needs a user name", "give `username` as well"),
-            (Some(_), Some(_)) if self.tls == TlsMode::Off && !self.allow_plain_auth => {
-                tell(
-                    "tls",
-                    "the password would travel in clear text",
-                    "set `tls: required`, or `allow_plain_auth: true` if that is meant",
-                );
-            }
-            _ => {}
+        if self.return_path.as_deref().is_some_and(|text| !is_address(text)) {
+            tell("return_path", "this is not a mail address", "write `bounces@example.org`, without a shown name");
         }
         if self.ehlo.as_deref().is_some_and(|name| !is_host(name.trim_matches(['[', ']']))) {
             tell("ehlo", "this is not a host name", "give the full name of this machine, such as `tocsin.example.org`");
         }
         if self.messages_per_session == 0 {
             tell("messages_per_session", "a session carries at least one mail", "leave it out for 10000");
+        }
+        if !(1..=1000).contains(&self.recipients_max) {
+            tell(
+                "recipients_max",
+                "a mail has from 1 to 1000 recipients",
+                "leave it out for 50; servers take 100 at least",
+            );
         }
         for name in self.headers.keys() {
             let path = format!("headers.{name}");

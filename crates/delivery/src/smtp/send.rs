@@ -1,282 +1,367 @@
-use std::{sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use parking_lot::Mutex;
-use rustls::ClientConfig;
-use tocsin_model::receipt::{Disposition, Reason, ReasonKind};
-use tokio::time::{Instant, sleep_until, timeout};
+use tocsin_model::{
+    problem::Problem,
+    receipt::{Disposition, Reason, ReasonKind},
+};
+use tokio::time::{Instant, timeout};
 
 use super::{
-    classify::{ClearUp, Stage, Verdict, classify},
-    message::{Letterhead, Mailbox, is_address},
+    classify::{ClearUp, Fate, Next, Stage, classify},
+    dkim::DkimKey,
+    message::{Letterhead, Mailbox, is_address, on_wire},
     options::SmtpOptions,
+    servers::Servers,
     session::{Dial, Envelope, Extensions, Session},
 };
-use crate::queue::{FarSide, Pending, Queue};
-
-const PAUSE_MIN: Duration = Duration::from_millis(500);
-const PAUSE_MAX: Duration = Duration::from_secs(60);
-/// Wrong credentials do not become right by trying, and too many tries lock accounts.
-const AUTHENTICATION_PAUSE_MIN: Duration = Duration::from_secs(30);
+use crate::queue::{FarSide, Pending, Queue, same_message};
 
 /// What the sessions of a channel share.
 pub(super) struct Courier {
     options: SmtpOptions,
     letterhead: Letterhead,
-    trust: Arc<ClientConfig>,
+    /// The address for what comes back, as it stands on the wire.
+    return_path: String,
+    servers: Servers,
     dial: Arc<dyn Dial>,
     queue: Arc<Queue>,
-    gate: Mutex<Gate>,
 }
 
-/// Whether the server lets us in at all.
-#[derive(Default)]
-struct Gate {
-    failures: u32,
-    closed: Option<(Instant, Reason)>,
+/// A session, and which server it is with.
+struct Open {
+    session: Session,
+    server: usize,
+    /// Whether it has answered a mail.
+    fruitful: bool,
 }
 
-/// A mail that is ready for the wire.
+/// A mail that is ready for the wire, to one recipient or several.
 struct Letter {
-    pending: Pending,
+    recipients: Vec<Pending>,
     envelope: Envelope,
     content: Vec<u8>,
 }
 
 impl Courier {
     /// The options must be free of problems.
-    pub fn new(options: SmtpOptions, trust: Arc<ClientConfig>, dial: Arc<dyn Dial>, queue: Arc<Queue>) -> Self {
+    ///
+    /// # Errors
+    /// Keys that cannot be used; paths are relative.
+    pub fn new(
+        options: SmtpOptions,
+        servers: Servers,
+        dial: Arc<dyn Dial>,
+        queue: Arc<Queue>,
+    ) -> Result<Courier, Vec<Problem>> {
+        let from = options.from.as_deref().and_then(Mailbox::parse).expect("checked options have a sender").on_wire();
+        let keys = options.dkim.iter().enumerate();
+        let keys = keys.map(|(at, key)| DkimKey::open(key, from.domain(), &format!("dkim[{at}]")));
+        let (keys, problems): (Vec<_>, Vec<_>) = keys.partition(Result::is_ok);
+        if !problems.is_empty() {
+            return Err(problems.into_iter().filter_map(Result::err).collect());
+        }
+        let keys: Vec<DkimKey> = keys.into_iter().filter_map(Result::ok).collect();
+        for key in &keys {
+            let (name, text) = key.record();
+            tracing::info!(name, text, "mails are signed, which can be verified while this TXT record stands in DNS");
+        }
+        let return_path = on_wire(options.return_path.as_deref().unwrap_or(&from.address)).into_owned();
         let letterhead = Letterhead {
-            from: options.from.as_deref().and_then(Mailbox::parse).expect("checked options have a sender"),
-            reply_to: options.reply_to.as_deref().and_then(Mailbox::parse),
+            from,
+            reply_to: options.reply_to.as_deref().and_then(Mailbox::parse).map(Mailbox::on_wire),
             headers: options.headers.clone(),
+            precedence: options.precedence,
+            keys,
         };
-        Courier { options, letterhead, trust, dial, queue, gate: Mutex::default() }
+        Ok(Courier { options, letterhead, return_path, servers, dial, queue })
     }
 
     /// One session after the other, until the queue is closed.
     pub async fn run(self: Arc<Self>) {
-        let (mut session, mut held): (Option<Session>, Option<Pending>) = (None, None);
+        let (mut session, mut held): (Option<Open>, _) = (None, VecDeque::new());
+        let limit = self.options.recipients_max as usize;
         loop {
-            let pending = match (held.take(), session.is_some()) {
-                (Some(pending), _) => Some(pending),
-                (None, false) => self.queue.pop().await,
-                (None, true) => match timeout(self.options.idle_timeout.0, self.queue.pop()).await {
-                    Ok(pending) => pending,
+            let recipients = match (take_held(&mut held, limit), session.is_some()) {
+                (recipients, _) if !recipients.is_empty() => Some(recipients),
+                (_, false) => self.queue.pop_multicast(limit).await,
+                (_, true) => match timeout(self.options.idle_timeout.0, self.queue.pop_multicast(limit)).await {
+                    Ok(recipients) => recipients,
                     Err(_) => {
-                        if let Some(session) = session.take() {
-                            session.quit().await;
+                        if let Some(open) = session.take() {
+                            open.session.quit().await;
                         }
                         continue;
                     }
                 },
             };
-            let Some(pending) = pending else { break };
+            let Some(recipients) = recipients else { break };
             let open = match session.take() {
                 Some(open) => open,
-                None => match self.connect(pending.queued + self.options.patience.0).await {
+                None => match self.connect(recipients[0].queued + self.options.patience.0).await {
                     Ok(open) => open,
                     Err((reason, pause)) => {
-                        pending.answer(Disposition::Deferred { reason, retry_after: Some(pause) }).await;
+                        answer_all(recipients, &Disposition::Deferred { reason, retry_after: Some(pause) }).await;
                         continue;
                     }
                 },
             };
-            session = self.converse(open, pending, &mut held).await;
+            session = self.converse(open, recipients, &mut held).await;
         }
-        if let Some(session) = session {
-            session.quit().await;
+        if let Some(open) = session {
+            open.session.quit().await;
         }
     }
 
-    /// A session, as soon as the server lets us in. At the deadline: why it does not, and how long it may take.
-    async fn connect(&self, deadline: Instant) -> Result<Session, (Reason, Duration)> {
+    /// A session, as soon as a server lets us in. At the deadline: why none does, and how long it may take.
+    async fn connect(&self, deadline: Instant) -> Result<Open, (Reason, Duration)> {
         loop {
-            let closed = self.gate.lock().closed.clone();
-            let now = Instant::now();
-            if let Some((until, reason)) = closed
-                && until > now
-            {
-                if deadline <= until {
-                    sleep_until(deadline).await;
-                    return Err((reason, until.duration_since(Instant::now().min(until))));
-                }
-                sleep_until(until).await;
-            }
-            let started = Instant::now();
-            match Session::open(&self.options, &self.trust, &*self.dial).await {
-                Ok(session) => {
-                    *self.gate.lock() = Gate::default();
-                    return Ok(session);
-                }
-                Err(reason) => self.shut_out(reason, started),
+            let entry = self.servers.enter(deadline).await?;
+            match Session::open(&self.options, entry.server(), &*self.dial).await {
+                Ok(session) => return Ok(Open { session, server: entry.opened(), fruitful: false }),
+                Err(reason) => entry.failed(&reason),
             }
         }
     }
 
-    /// Closes the gate for a while, longer each time. Sessions that failed together count once.
-    fn shut_out(&self, reason: Reason, started: Instant) {
-        let mut gate = self.gate.lock();
-        if gate.closed.as_ref().is_some_and(|(until, _)| *until > started) {
-            return;
+    /// A session broke. One that never answered a mail tells something about its server.
+    async fn broken(&self, open: Open, recipients: Vec<Pending>, reason: &Reason, held: &mut VecDeque<Pending>) {
+        if !open.fruitful {
+            self.servers.fruitless(open.server, reason);
         }
-        let first = if reason.kind == ReasonKind::Authentication { AUTHENTICATION_PAUSE_MIN } else { PAUSE_MIN };
-        let pause =
-            first.saturating_mul(1 << gate.failures.min(10)).min(PAUSE_MAX).mul_f64(0.8 + 0.4 * fastrand::f64());
-        gate.failures += 1;
-        tracing::warn!(reason = %reason.text, pause_ms = pause.as_millis() as u64, "the mail server does not let us in");
-        gate.closed = Some((Instant::now() + pause, reason));
+        hold_or_defer(recipients, reason, held).await;
     }
 
     /// Delivers `first`, and with it whatever else is waiting. Gives the session back if it is still good, and in `held`
-    /// a mail that deserves another session.
-    async fn converse(&self, mut session: Session, first: Pending, held: &mut Option<Pending>) -> Option<Session> {
-        let mut letter = self.prepare(first, &session.extensions).await;
+    /// those that deserve another mail or session.
+    async fn converse(&self, mut open: Open, first: Vec<Pending>, held: &mut VecDeque<Pending>) -> Option<Open> {
+        let mut letter = self.prepare(first, &open.session.extensions).await;
         let (mut out, mut sent_ahead) = (Vec::with_capacity(4096), false);
-        while let Some(Letter { mut pending, envelope, content }) = letter.take() {
+        while let Some(Letter { recipients, envelope, content }) = letter.take() {
             if !sent_ahead {
-                session.mails += 1;
+                open.session.mails += 1;
             }
-            let verdict = match session.envelope(&envelope, sent_ahead).await {
-                Ok(Verdict::Closing(reason)) | Err(reason) => {
-                    hold_or_defer(pending, reason, held).await;
+            let ruling = match open.session.envelope(&envelope, sent_ahead).await {
+                Ok(ruling) => ruling,
+                Err(reason) => {
+                    self.broken(open, recipients, &reason, held).await;
                     return None;
                 }
-                Ok(verdict) => verdict,
             };
-            out.clear();
-            match verdict {
-                Verdict::Not(disposition, ClearUp::Hangup) => {
-                    pending.answer(disposition).await;
-                    return None;
+            let (mut taken, mut later) = (Vec::with_capacity(recipients.len()), Vec::new());
+            for (recipient, fate) in recipients.into_iter().zip(ruling.recipients) {
+                match fate {
+                    Fate::Taken => taken.push(recipient),
+                    Fate::Later => later.push(recipient),
+                    Fate::Over(disposition) => recipient.answer(disposition).await,
                 }
-                Verdict::Not(_, ClearUp::Reset) => out.extend_from_slice(b"RSET\r\n"),
-                Verdict::Not(_, ClearUp::Dot) => out.extend_from_slice(b".\r\n"),
-                _ => out.extend_from_slice(&content),
+            }
+            if let Next::Closing(reason) = &ruling.next {
+                self.broken(open, later, reason, held).await;
+                return None;
+            }
+            if !open.fruitful {
+                self.servers.fruitful(open.server);
+                open.fruitful = true;
+            }
+            let session = &mut open.session;
+            if !later.is_empty() {
+                session.recipients_max = taken.len();
+                held.extend(later);
+            }
+            out.clear();
+            match &ruling.next {
+                Next::ClearUp(ClearUp::Hangup) | Next::Closing(_) => return None,
+                Next::ClearUp(ClearUp::Reset) => out.extend_from_slice(b"RSET\r\n"),
+                Next::ClearUp(ClearUp::Dot) => out.extend_from_slice(b".\r\n"),
+                Next::Content => out.extend_from_slice(&content),
             }
             let next = match session.extensions.pipelining && session.mails < self.options.messages_per_session {
-                true => self.next_letter(&session.extensions).await,
+                true => self.next_letter(session, held).await,
                 false => None,
             };
             if let Some(next) = &next {
                 next.envelope.write(&mut out);
                 session.mails += 1;
             }
-            pending.sent();
+            taken.iter_mut().for_each(Pending::sent);
             let written = session.write(&out).await;
-            let (stays, disposition) = match (written, verdict) {
-                (Ok(()), Verdict::Not(disposition, _)) => {
-                    let reply = session.reply(self.options.reply_timeout.0).await;
-                    (
-                        reply.is_ok_and(|reply| reply.positive() || (reply.code >= 500 && out.starts_with(b"."))),
-                        disposition,
-                    )
-                }
-                (Err(_), Verdict::Not(disposition, _)) => (false, disposition),
-                // The reply to the content is lost: the mail may have been taken. It will come again under the same id.
-                (Err(reason), _) => (false, Disposition::Deferred { reason, retry_after: None }),
-                (Ok(()), _) => match session.reply(self.options.content_timeout.0).await {
-                    Ok(reply) => (!reply.closing(), classify(Stage::Content, &reply)),
-                    Err(reason) => (false, Disposition::Deferred { reason, retry_after: None }),
+            let stays = match (written, ruling.next) {
+                (Ok(()), Next::Content) => match session.reply(self.options.content_timeout.0).await {
+                    Ok(reply) => {
+                        answer_all(taken, &classify(Stage::Content, &reply)).await;
+                        !reply.closing()
+                    }
+                    // The reply to the content is lost: the mail may have been taken. It will come again under the same
+                    // id.
+                    Err(reason) => {
+                        answer_all(taken, &Disposition::Deferred { reason, retry_after: None }).await;
+                        false
+                    }
                 },
+                (Err(reason), _) => {
+                    answer_all(taken, &Disposition::Deferred { reason, retry_after: None }).await;
+                    false
+                }
+                (Ok(()), _) => {
+                    let reply = session.reply(self.options.reply_timeout.0).await;
+                    reply.is_ok_and(|reply| reply.positive() || (reply.code >= 500 && out.starts_with(b".")))
+                }
             };
-            pending.answer(disposition).await;
             if !stays {
                 if let Some(next) = next {
                     let reason = Reason::new(ReasonKind::Connection, "the session broke before the mail was sent");
-                    hold_or_defer(next.pending, reason, held).await;
+                    hold_or_defer(next.recipients, &reason, held).await;
                 }
                 return None;
             }
             sent_ahead = next.is_some();
             letter = next;
         }
-        if session.mails >= self.options.messages_per_session {
-            session.quit().await;
+        if open.session.mails >= self.options.messages_per_session {
+            open.session.quit().await;
             return None;
         }
-        Some(session)
+        Some(open)
     }
 
     /// The next mail that can be sent, if one is waiting.
-    async fn next_letter(&self, extensions: &Extensions) -> Option<Letter> {
-        while let Some(pending) = self.queue.try_pop() {
-            if let Some(letter) = self.prepare(pending, extensions).await {
+    async fn next_letter(&self, session: &mut Session, held: &mut VecDeque<Pending>) -> Option<Letter> {
+        let limit = session.recipients_max.min(self.options.recipients_max as usize);
+        loop {
+            let mut recipients = take_held(held, limit);
+            if recipients.is_empty() {
+                recipients = self.queue.try_pop_multicast(limit);
+            }
+            if recipients.is_empty() {
+                return None;
+            }
+            if let Some(letter) = self.prepare(recipients, &session.extensions).await {
                 return Some(letter);
             }
         }
-        None
     }
 
-    /// Makes a mail ready for the wire; answers it if that cannot be.
-    async fn prepare(&self, pending: Pending, extensions: &Extensions) -> Option<Letter> {
-        match self.write_letter(&pending, extensions) {
-            Ok((envelope, content)) => Some(Letter { pending, envelope, content }),
+    /// Makes a mail ready for the wire; answers those recipients for whom that cannot be.
+    async fn prepare(&self, recipients: Vec<Pending>, extensions: &Extensions) -> Option<Letter> {
+        let mut ready = Vec::with_capacity(recipients.len());
+        for recipient in recipients {
+            match self.judge(&recipient, extensions) {
+                None => ready.push(recipient),
+                Some(reason) => recipient.answer(Disposition::Refused { reason }).await,
+            }
+        }
+        let written = self.write_letter(&ready, extensions)?;
+        match written {
+            Ok((envelope, content)) => Some(Letter { recipients: ready, envelope, content }),
             Err(reason) => {
-                pending.answer(Disposition::Refused { reason }).await;
+                answer_all(ready, &Disposition::Refused { reason }).await;
                 None
             }
         }
     }
 
-    fn write_letter(&self, pending: &Pending, extensions: &Extensions) -> Result<(Envelope, Vec<u8>), Reason> {
-        let outgoing = &pending.outgoing;
+    /// Why nothing can be sent to this recipient, if so.
+    fn judge(&self, pending: &Pending, extensions: &Extensions) -> Option<Reason> {
+        let address = &pending.outgoing.address;
         if pending.expired() {
-            return Err(Reason::new(ReasonKind::Expired, "its time was over before it was sent"));
+            return Some(Reason::new(ReasonKind::Expired, "its time was over before it was sent"));
         }
-        if !is_address(&outgoing.address) {
-            return Err(Reason::new(
+        if !is_address(address) {
+            return Some(Reason::new(
                 ReasonKind::Address,
-                format!("`{}` is not a mail address", outgoing.address.escape_debug()),
+                format!("`{}` is not a mail address", address.escape_debug()),
             ));
         }
-        let from = &self.letterhead.from.address;
-        let wide = !outgoing.address.is_ascii() || !from.is_ascii();
-        if wide && !extensions.smtputf8 {
-            return Err(Reason::new(
+        let ours = self.return_path.is_ascii() && self.letterhead.from.address.is_ascii();
+        if !extensions.smtputf8 && !(ours && on_wire(address).is_ascii()) {
+            return Some(Reason::new(
                 ReasonKind::Address,
                 "the address needs SMTPUTF8, which the server does not offer",
             ));
         }
+        None
+    }
+
+    /// The mail to some recipients, if there are any; or why the server will not take it.
+    fn write_letter(
+        &self,
+        recipients: &[Pending],
+        extensions: &Extensions,
+    ) -> Option<Result<(Envelope, Vec<u8>), Reason>> {
+        let first = &recipients.first()?.outgoing;
         let mut content = Vec::with_capacity(2048);
-        self.letterhead.write(outgoing, &mut content);
-        let mut mail = format!("MAIL FROM:<{from}>");
+        let addresses: Vec<String> = recipients.iter().map(|one| on_wire(&one.outgoing.address).into_owned()).collect();
+        let to = Some(addresses[0].as_str()).filter(|_| addresses.len() == 1);
+        self.letterhead.write(&first.message, to, &mut content);
+        let mut from = format!("<{}>", self.return_path);
         if let Some(limit) = extensions.size {
             if limit > 0 && content.len() as u64 > limit {
                 let text = format!("the mail has {} bytes, the server takes {limit}", content.len());
-                return Err(Reason::new(ReasonKind::Format, text));
+                return Some(Err(Reason::new(ReasonKind::Format, text)));
             }
-            mail.push_str(" SIZE=");
-            mail.push_str(&content.len().to_string());
+            from.push_str(" SIZE=");
+            from.push_str(&content.len().to_string());
         }
-        if wide {
-            mail.push_str(" BODY=8BITMIME SMTPUTF8");
+        // Content is in 7 bits, which no server on its way needs to change, and no signature breaks; only such an address
+        // makes header fields wide.
+        let ours = from.is_ascii() && self.letterhead.from.address.is_ascii();
+        if !ours || !addresses.iter().all(|address| address.is_ascii()) {
+            from.push_str(if extensions.eight_bit { " BODY=8BITMIME SMTPUTF8" } else { " SMTPUTF8" });
         }
-        mail.push_str("\r\n");
-        Ok((Envelope { mail, recipient: format!("RCPT TO:<{}>\r\n", outgoing.address) }, content))
+        Some(Ok((Envelope { from, recipients: addresses }, content)))
+    }
+}
+
+/// The first of those that wait for another mail or session, and those behind it that are the same multicast.
+fn take_held(held: &mut VecDeque<Pending>, limit: usize) -> Vec<Pending> {
+    let count = same_message(held.iter(), limit);
+    held.drain(..count).collect()
+}
+
+async fn answer_all(recipients: Vec<Pending>, disposition: &Disposition) {
+    for recipient in recipients {
+        recipient.answer(disposition.clone()).await;
     }
 }
 
 /// What was not sent when its session broke gets one fresh session: servers end sessions whenever they like.
-async fn hold_or_defer(mut pending: Pending, reason: Reason, held: &mut Option<Pending>) {
-    pending.breaks += 1;
-    if pending.breaks == 1 {
-        *held = Some(pending);
-    } else {
-        pending.answer(Disposition::Deferred { reason, retry_after: None }).await;
+async fn hold_or_defer(recipients: Vec<Pending>, reason: &Reason, held: &mut VecDeque<Pending>) {
+    for mut recipient in recipients {
+        recipient.breaks += 1;
+        if recipient.breaks == 1 {
+            held.push_back(recipient);
+        } else {
+            recipient.answer(Disposition::Deferred { reason: reason.clone(), retry_after: None }).await;
+        }
     }
 }
 
 #[async_trait]
 impl FarSide for Courier {
     async fn probe(&self) -> Result<String, Reason> {
-        let session = Session::open(&self.options, &self.trust, &*self.dial).await?;
-        let text = session.describe();
-        session.quit().await;
-        Ok(text)
+        let (mut texts, mut last) = (Vec::new(), None);
+        for server in self.servers.all() {
+            match Session::open(&self.options, server, &*self.dial).await {
+                Ok(session) => {
+                    texts.push(session.describe());
+                    session.quit().await;
+                }
+                Err(reason) => {
+                    texts.push(reason.text.clone());
+                    last = Some(reason);
+                }
+            }
+        }
+        // A channel works as long as one of its servers does.
+        match last {
+            Some(reason) if texts.len() == 1 => Err(reason),
+            Some(reason) if self.servers.down().is_some() => Err(Reason { text: texts.join("; "), ..reason }),
+            _ => Ok(texts.join("; ")),
+        }
     }
 
     fn down(&self) -> Option<Reason> {
-        self.gate.lock().closed.as_ref().map(|(_, reason)| reason.clone())
+        self.servers.down()
     }
 }

@@ -1,9 +1,8 @@
-use std::{io, net::IpAddr, sync::Arc, time::Duration};
+use std::{io, net::IpAddr, time::Duration};
 
 use async_trait::async_trait;
-use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::{Buf, BytesMut};
-use rustls::{ClientConfig, pki_types::ServerName};
+use rustls::pki_types::ServerName;
 use tocsin_model::receipt::{Reason, ReasonKind};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -13,37 +12,30 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 use super::{
-    classify::{Reply, Verdict, verdict},
+    auth::authenticate,
+    classify::{Reply, Ruling, rule},
     options::{SmtpOptions, TlsMode},
+    servers::Server,
 };
 use crate::tls::Stream;
 
 /// A reply longer than this is no reply.
 const REPLY_BYTES_MAX: usize = 64 * 1024;
 
-/// Makes connections to the server.
+/// Makes connections.
 #[async_trait]
 pub(super) trait Dial: Send + Sync {
-    /// A fresh connection, and the address of our side if it has one.
-    async fn dial(&self) -> io::Result<(Box<dyn Stream>, Option<IpAddr>)>;
+    /// A fresh connection to a server, and the address of our side if it has one.
+    async fn dial(&self, host: &str, port: u16) -> io::Result<(Box<dyn Stream>, Option<IpAddr>)>;
 }
 
 /// Connections over TCP.
-pub(super) struct TcpDial {
-    host: String,
-    port: u16,
-}
-
-impl TcpDial {
-    pub fn new(options: &SmtpOptions) -> Self {
-        TcpDial { host: options.host.clone().unwrap_or_default(), port: options.port() }
-    }
-}
+pub(super) struct TcpDial;
 
 #[async_trait]
 impl Dial for TcpDial {
-    async fn dial(&self) -> io::Result<(Box<dyn Stream>, Option<IpAddr>)> {
-        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+    async fn dial(&self, host: &str, port: u16) -> io::Result<(Box<dyn Stream>, Option<IpAddr>)> {
+        let stream = TcpStream::connect((host, port)).await?;
         // Without it the last segment of a mail waits for the delayed acknowledgement of the one before.
         stream.set_nodelay(true)?;
         let local = stream.local_addr().ok().map(|address| address.ip());
@@ -56,10 +48,12 @@ impl Dial for TcpDial {
 pub(super) struct Extensions {
     pub pipelining: bool,
     pub smtputf8: bool,
+    pub eight_bit: bool,
     /// The size limit, if SIZE is offered; 0 is no limit.
     pub size: Option<u64>,
     starttls: bool,
-    auth: Vec<String>,
+    /// Mechanisms of AUTH, in capitals.
+    pub auth: Vec<String>,
 }
 
 impl Extensions {
@@ -72,10 +66,15 @@ impl Extensions {
             match keyword.to_ascii_uppercase().as_str() {
                 "PIPELINING" => extensions.pipelining = true,
                 "SMTPUTF8" => extensions.smtputf8 = true,
+                "8BITMIME" => extensions.eight_bit = true,
                 "SIZE" => extensions.size = Some(words.next().and_then(|size| size.parse().ok()).unwrap_or(0)),
                 "STARTTLS" => extensions.starttls = true,
                 "AUTH" => extensions.auth.extend(words.map(str::to_ascii_uppercase)),
-                old if old.starts_with("AUTH=") => extensions.auth.push(old["AUTH=".len()..].to_owned()),
+                // As some servers wrote it before there was a standard; its mechanisms go on behind it.
+                old if old.starts_with("AUTH=") => {
+                    extensions.auth.push(old["AUTH=".len()..].to_owned());
+                    extensions.auth.extend(words.map(str::to_ascii_uppercase));
+                }
                 _ => {}
             }
         }
@@ -83,10 +82,12 @@ impl Extensions {
     }
 }
 
-/// The envelope of one mail, as commands.
+/// The envelope of one mail: its sender with parameters, and its recipients, as they stand in the commands.
 pub(super) struct Envelope {
-    pub mail: String,
-    pub recipient: String,
+    /// What follows `MAIL FROM:`.
+    pub from: String,
+    /// At least one.
+    pub recipients: Vec<String>,
 }
 
 /// One conversation.
@@ -96,26 +97,26 @@ pub(super) struct Session {
     pub extensions: Extensions,
     /// Mails begun.
     pub mails: u32,
+    /// Recipients that the server takes with one mail, as far as it has told.
+    pub recipients_max: usize,
     reply_timeout: Duration,
     greeting: String,
-    encrypted: bool,
+    pub encrypted: bool,
 }
 
 impl Session {
-    /// Connects, encrypts and authenticates as the options say.
-    pub async fn open(options: &SmtpOptions, trust: &Arc<ClientConfig>, dial: &dyn Dial) -> Result<Session, Reason> {
+    /// Connects to a server, encrypts and authenticates.
+    pub async fn open(options: &SmtpOptions, server: &Server, dial: &dyn Dial) -> Result<Session, Reason> {
         let limit = options.connect_timeout.0;
-        let at = || format!("{}:{}", options.host.as_deref().unwrap_or_default(), options.port());
-        let (stream, local) = match timeout(limit, dial.dial()).await {
+        let (stream, local) = match timeout(limit, dial.dial(&server.host, server.port)).await {
             Ok(Ok(connection)) => connection,
             Ok(Err(error)) => {
-                return Err(Reason::new(ReasonKind::Connection, format!("no connection to {}: {error}", at())));
+                let text = format!("no connection to {}: {error}", server.place());
+                return Err(Reason::new(ReasonKind::Connection, text));
             }
             Err(_) => {
-                return Err(Reason::new(
-                    ReasonKind::Timeout,
-                    format!("no connection to {} within {}", at(), options.connect_timeout),
-                ));
+                let text = format!("no connection to {} within {}", server.place(), options.connect_timeout);
+                return Err(Reason::new(ReasonKind::Timeout, text));
             }
         };
         let mut session = Session {
@@ -123,12 +124,13 @@ impl Session {
             unread: BytesMut::with_capacity(4096),
             extensions: Extensions::default(),
             mails: 0,
+            recipients_max: usize::MAX,
             reply_timeout: options.reply_timeout.0,
             greeting: String::new(),
             encrypted: false,
         };
-        if options.tls == TlsMode::Implicit {
-            session = session.encrypt(options, trust).await?;
+        if server.tls == TlsMode::Implicit {
+            session = session.encrypt(options, server).await?;
         }
         let greeting = session.reply(session.reply_timeout).await?;
         if greeting.code != 220 {
@@ -137,12 +139,12 @@ impl Session {
         session.greeting = greeting.text;
         let name = options.ehlo.clone().unwrap_or_else(|| literal(local));
         session.hello(&name).await?;
-        if matches!(options.tls, TlsMode::IfOffered | TlsMode::Required) {
-            session = session.start_tls(options, trust, &name).await?;
+        if matches!(server.tls, TlsMode::IfOffered | TlsMode::Required) {
+            session = session.start_tls(options, server, &name).await?;
         }
         session.extensions.pipelining &= options.pipelining;
-        if let (Some(username), Some(password)) = (&options.username, &options.password) {
-            session.authenticate(username, password, options.allow_plain_auth).await?;
+        if let Some(credentials) = &server.credentials {
+            authenticate(&mut session, credentials, options.allow_plain_auth).await?;
         }
         Ok(session)
     }
@@ -160,14 +162,9 @@ impl Session {
         Ok(())
     }
 
-    async fn start_tls(
-        mut self,
-        options: &SmtpOptions,
-        trust: &Arc<ClientConfig>,
-        name: &str,
-    ) -> Result<Session, Reason> {
+    async fn start_tls(mut self, options: &SmtpOptions, server: &Server, name: &str) -> Result<Session, Reason> {
         if !self.extensions.starttls {
-            return match options.tls {
+            return match server.tls {
                 TlsMode::Required => {
                     Err(Reason::new(ReasonKind::Tls, "the server does not offer STARTTLS, and `tls: required` is set"))
                 }
@@ -182,16 +179,16 @@ impl Session {
         if !self.unread.is_empty() {
             return Err(Reason::new(ReasonKind::Tls, "the server sent more than its reply to STARTTLS"));
         }
-        let mut session = self.encrypt(options, trust).await?;
+        let mut session = self.encrypt(options, server).await?;
         session.hello(name).await?;
         Ok(session)
     }
 
-    async fn encrypt(self, options: &SmtpOptions, trust: &Arc<ClientConfig>) -> Result<Session, Reason> {
-        let host = options.host.clone().unwrap_or_default();
+    async fn encrypt(self, options: &SmtpOptions, server: &Server) -> Result<Session, Reason> {
+        let host = &server.host;
         let failed = |text: String| Reason::new(ReasonKind::Tls, text);
         let name = ServerName::try_from(host.clone()).map_err(|error| failed(format!("{host}: {error}")))?;
-        let handshake = TlsConnector::from(trust.clone()).connect(name, self.stream);
+        let handshake = TlsConnector::from(server.trust.clone()).connect(name, self.stream);
         match timeout(options.connect_timeout.0, handshake).await {
             Ok(Ok(stream)) => Ok(Session { stream: Box::new(stream), encrypted: true, ..self }),
             Ok(Err(error)) => Err(failed(format!(
@@ -201,70 +198,44 @@ impl Session {
         }
     }
 
-    /// AUTH PLAIN or LOGIN: RFC 4954.
-    async fn authenticate(&mut self, username: &str, password: &str, plain_allowed: bool) -> Result<(), Reason> {
-        let failed = |text: String| Reason::new(ReasonKind::Authentication, text);
-        if !self.encrypted && !plain_allowed {
-            return Err(failed(
-                "the server offers no encryption, and the password does not travel in clear text".into(),
-            ));
-        }
-        let offers = |mechanism: &str| self.extensions.auth.iter().any(|offered| offered == mechanism);
-        let reply = if offers("PLAIN") {
-            let secret = BASE64_STANDARD.encode(format!("\0{username}\0{password}"));
-            self.ask(&format!("AUTH PLAIN {secret}\r\n")).await?
-        } else if offers("LOGIN") {
-            let mut reply = self.ask("AUTH LOGIN\r\n").await?;
-            for word in [username, password] {
-                if reply.code == 334 {
-                    reply = self.ask(&format!("{}\r\n", BASE64_STANDARD.encode(word))).await?;
-                }
-            }
-            reply
-        } else {
-            return Err(failed(format!(
-                "the server offers no AUTH PLAIN or LOGIN, only: {}",
-                self.extensions.auth.join(" ")
-            )));
-        };
-        match reply.code {
-            235 => Ok(()),
-            code => Err(failed(format!("our credentials are not accepted: {code} {}", reply.text))),
-        }
+    /// Whether the server offers this mechanism of AUTH, written in capitals.
+    pub fn offers_auth(&self, mechanism: &str) -> bool {
+        self.extensions.auth.iter().any(|offered| offered == mechanism)
     }
 
     /// Reads the replies to an envelope; sends it first, unless it was sent ahead.
-    pub async fn envelope(&mut self, envelope: &Envelope, sent_ahead: bool) -> Result<Verdict, Reason> {
+    pub async fn envelope(&mut self, envelope: &Envelope, sent_ahead: bool) -> Result<Ruling, Reason> {
+        let count = envelope.recipients.len();
+        let mut replies = Vec::with_capacity(count);
         if sent_ahead || self.extensions.pipelining {
             if !sent_ahead {
-                let mut commands = Vec::with_capacity(256);
+                let mut commands = Vec::with_capacity(128 + 64 * count);
                 envelope.write(&mut commands);
                 self.write(&commands).await?;
             }
             let mail = self.reply(self.reply_timeout).await?;
-            if mail.closing() {
-                return Ok(verdict(&mail, None, None));
+            while !mail.closing() && replies.len() < count && !replies.last().is_some_and(Reply::closing) {
+                replies.push(self.reply(self.reply_timeout).await?);
             }
-            let recipient = self.reply(self.reply_timeout).await?;
-            if recipient.closing() {
-                return Ok(verdict(&mail, Some(&recipient), None));
+            let closing = mail.closing() || replies.last().is_some_and(Reply::closing);
+            let data = if closing { None } else { Some(self.reply(self.reply_timeout).await?) };
+            return Ok(rule(&mail, &replies, count, data.as_ref()));
+        }
+        let mail = self.ask(&format!("MAIL FROM:{}\r\n", envelope.from)).await?;
+        if mail.positive() {
+            for recipient in &envelope.recipients {
+                replies.push(self.ask(&format!("RCPT TO:<{recipient}>\r\n")).await?);
+                if replies.last().is_some_and(Reply::closing) {
+                    break;
+                }
             }
-            let data = self.reply(self.reply_timeout).await?;
-            return Ok(verdict(&mail, Some(&recipient), Some(&data)));
         }
-        let mail = self.ask(&envelope.mail).await?;
-        if !mail.positive() {
-            return Ok(verdict(&mail, None, None));
-        }
-        let recipient = self.ask(&envelope.recipient).await?;
-        if !recipient.positive() {
-            return Ok(verdict(&mail, Some(&recipient), None));
-        }
-        let data = self.ask("DATA\r\n").await?;
-        Ok(verdict(&mail, Some(&recipient), Some(&data)))
+        let go = replies.iter().any(Reply::positive) && !replies.last().is_some_and(Reply::closing);
+        let data = if go { Some(self.ask("DATA\r\n").await?) } else { None };
+        Ok(rule(&mail, &replies, count, data.as_ref()))
     }
 
-    async fn ask(&mut self, command: &str) -> Result<Reply, Reason> {
+    pub async fn ask(&mut self, command: &str) -> Result<Reply, Reason> {
         self.write(command.as_bytes()).await?;
         self.reply(self.reply_timeout).await
     }
@@ -327,9 +298,14 @@ impl Session {
 impl Envelope {
     /// Appends its commands as one group (RFC 2920, 3.1).
     pub fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(self.mail.as_bytes());
-        out.extend_from_slice(self.recipient.as_bytes());
-        out.extend_from_slice(b"DATA\r\n");
+        out.extend_from_slice(b"MAIL FROM:");
+        out.extend_from_slice(self.from.as_bytes());
+        for recipient in &self.recipients {
+            out.extend_from_slice(b"\r\nRCPT TO:<");
+            out.extend_from_slice(recipient.as_bytes());
+            out.push(b'>');
+        }
+        out.extend_from_slice(b"\r\nDATA\r\n");
     }
 }
 
@@ -406,7 +382,19 @@ mod tests {
         let extensions =
             Extensions::parse("mail.example\nPipelining\nSIZE 1000\nAUTH PLAIN login\nSMTPUTF8\nstarttls\nX-NEW 1");
         let auth = vec!["PLAIN".to_owned(), "LOGIN".to_owned()];
-        assert_eq!(extensions, Extensions { pipelining: true, smtputf8: true, size: Some(1000), starttls: true, auth });
+        let expected = Extensions {
+            pipelining: true,
+            smtputf8: true,
+            size: Some(1000),
+            starttls: true,
+            auth,
+            ..Default::default()
+        };
+        assert_eq!(extensions, expected);
+        assert!(
+            Extensions::parse("x\n8bitmime\nAUTH=LOGIN PLAIN")
+                == Extensions { eight_bit: true, auth: vec!["LOGIN".into(), "PLAIN".into()], ..Default::default() }
+        );
         assert_eq!(Extensions::parse("PIPELINING"), Extensions::default());
     }
 }

@@ -1,0 +1,274 @@
+//! Which server a session goes to: the first that works, or each in proportion to its weight. One that fails is left
+//! alone for a while, longer each time, and then tried by a single session before the others follow.
+
+use std::{sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use rustls::ClientConfig;
+use tocsin_model::{
+    id::Name,
+    problem::Problem,
+    receipt::{Reason, ReasonKind},
+};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    auth::Credentials,
+    options::{Balance, ServerOptions, SmtpOptions, TlsMode},
+};
+use crate::tls;
+
+const PAUSE_MIN: Duration = Duration::from_millis(500);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// Wrong credentials do not become right by trying, and too many tries lock accounts.
+const AUTHENTICATION_PAUSE_MIN: Duration = Duration::from_secs(30);
+/// A server that lets so many sessions in and then ends each before it answers any mail has failed.
+const FRUITLESS_MAX: u32 = 3;
+
+/// A mail server, with everything that opening a session takes.
+pub(super) struct Server {
+    pub host: String,
+    pub port: u16,
+    pub tls: TlsMode,
+    pub trust: Arc<ClientConfig>,
+    pub credentials: Option<Credentials>,
+    weight: i64,
+}
+
+impl Server {
+    /// The options must be free of problems. `path` leads to them.
+    ///
+    /// # Errors
+    /// The file of further certificates cannot be used.
+    fn open(options: ServerOptions, path: &str) -> Result<Server, Problem> {
+        let trust = tls::trust(options.ca_file.as_deref(), &format!("{path}ca_file"))?;
+        let port = options.port_or_custom();
+        let tls = options.tls.unwrap_or_default();
+        let credentials = match (options.username, options.password, options.token_file) {
+            (Some(username), _, Some(file)) => Some(Credentials::Token { username, file }),
+            (Some(username), Some(password), None) => Some(Credentials::Password { username, password }),
+            _ => None,
+        };
+        Ok(Server { host: options.host, port, tls, trust, credentials, weight: i64::from(options.weight.max(1)) })
+    }
+
+    /// Where it is, as operators write it.
+    pub fn place(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+}
+
+/// The servers of a channel, and which of them let us in.
+pub(super) struct Servers {
+    all: Vec<Server>,
+    balance: Balance,
+    gates: Mutex<Vec<Gate>>,
+    changed: Notify,
+}
+
+struct Gate {
+    failures: u32,
+    fruitless: u32,
+    /// Until when the server is left alone, and why. Stays until a session was opened.
+    closed: Option<(Instant, Reason)>,
+    /// A session is finding out whether the server works again.
+    probing: bool,
+    credit: i64,
+    opened: metrics::Counter,
+    failed: metrics::Counter,
+    is_closed: metrics::Gauge,
+}
+
+/// What the gates say.
+enum Choice {
+    Enter(usize),
+    /// All are closed, for this reason; the first may be tried then, or is being tried now.
+    Closed(Reason, Option<Instant>),
+}
+
+impl Servers {
+    /// The servers of a channel; its options must be free of problems.
+    ///
+    /// # Errors
+    /// Files that cannot be used.
+    pub fn open(name: &Name, options: &SmtpOptions) -> Result<Servers, Problem> {
+        let given = options.servers();
+        let path = |at: usize| if options.servers.is_empty() { String::new() } else { format!("servers[{at}].") };
+        let all: Result<Vec<Server>, Problem> =
+            given.into_iter().enumerate().map(|(at, server)| Server::open(server, &path(at))).collect();
+        let all = all?;
+        let gate = |server: &Server| {
+            let (channel, place) = (name.to_string(), server.place());
+            let count = |outcome: &'static str| metrics::counter!("deliver_smtp_sessions_total", "channel" => channel.clone(), "server" => place.clone(), "outcome" => outcome);
+            let is_closed =
+                metrics::gauge!("deliver_smtp_server_closed", "channel" => channel.clone(), "server" => place.clone());
+            is_closed.set(0.0);
+            Gate {
+                failures: 0,
+                fruitless: 0,
+                closed: None,
+                probing: false,
+                credit: 0,
+                opened: count("opened"),
+                failed: count("failed"),
+                is_closed,
+            }
+        };
+        let gates = Mutex::new(all.iter().map(gate).collect());
+        Ok(Servers { all, balance: options.balance, gates, changed: Notify::new() })
+    }
+
+    /// All of them.
+    pub fn all(&self) -> &[Server] {
+        &self.all
+    }
+
+    /// A server that may be asked for a session. At the deadline: why there is none, and how long that may take.
+    pub async fn enter(&self, deadline: Instant) -> Result<Entry<'_>, (Reason, Duration)> {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            let now = Instant::now();
+            match self.choose(now) {
+                Choice::Enter(at) => return Ok(Entry { servers: self, at, started: now, is_open: true }),
+                Choice::Closed(reason, until) if deadline <= now => {
+                    return Err((reason, until.map_or(Duration::ZERO, |until| until.duration_since(now))));
+                }
+                Choice::Closed(_, until) => {
+                    tokio::select! {
+                        () = sleep_until(until.map_or(deadline, |until| until.min(deadline))) => {}
+                        () = changed => {}
+                    }
+                }
+            }
+        }
+    }
+
+    fn choose(&self, now: Instant) -> Choice {
+        let mut gates = self.gates.lock();
+        let may_enter = |gate: &Gate| !gate.probing && gate.closed.as_ref().is_none_or(|(until, _)| *until <= now);
+        let chosen = match self.balance {
+            Balance::Ordered => gates.iter().position(may_enter),
+            // Smooth: with weights 2 and 1 the sessions go A B A, A B A.
+            Balance::Weighted => {
+                let mut total = 0;
+                for (gate, server) in gates.iter_mut().zip(&self.all).filter(|(gate, _)| may_enter(gate)) {
+                    gate.credit += server.weight;
+                    total += server.weight;
+                }
+                let open = (0..gates.len()).filter(|at| may_enter(&gates[*at]));
+                let chosen = open.max_by_key(|at| (gates[*at].credit, std::cmp::Reverse(*at)));
+                if let Some(at) = chosen {
+                    gates[at].credit -= total;
+                }
+                chosen
+            }
+        };
+        if let Some(at) = chosen {
+            gates[at].probing = gates[at].closed.is_some();
+            return Choice::Enter(at);
+        }
+        let closed = gates.iter().filter_map(|gate| Some((gate.probing, gate.closed.as_ref()?)));
+        let first = closed.min_by_key(|(probing, (until, _))| (*probing, *until));
+        match first {
+            Some((probing, (until, reason))) => Choice::Closed(reason.clone(), (!probing).then_some(*until)),
+            // Only a closed gate is probed, so this is a channel without servers, which the options do not allow.
+            None => Choice::Closed(Reason::new(ReasonKind::Internal, "there is no mail server"), None),
+        }
+    }
+
+    /// Closes the gate of a server for a while, longer each time. Sessions that failed together count once.
+    fn shut_out(&self, at: usize, reason: &Reason, started: Instant) {
+        let mut gates = self.gates.lock();
+        let gate = &mut gates[at];
+        gate.failed.increment(1);
+        gate.probing = false;
+        if gate.closed.as_ref().is_some_and(|(until, _)| *until > started) {
+            return;
+        }
+        let first = if reason.kind == ReasonKind::Authentication { AUTHENTICATION_PAUSE_MIN } else { PAUSE_MIN };
+        let pause =
+            first.saturating_mul(1 << gate.failures.min(10)).min(PAUSE_MAX).mul_f64(0.8 + 0.4 * fastrand::f64());
+        gate.failures += 1;
+        gate.fruitless = 0;
+        gate.is_closed.set(1.0);
+        let server = self.all[at].place();
+        tracing::warn!(server, reason = %reason.text, pause_ms = pause.as_millis() as u64, "a mail server does not let us in and is left alone for a while");
+        gate.closed = Some((Instant::now() + pause, reason.clone()));
+        drop(gates);
+        self.changed.notify_waiters();
+    }
+
+    /// A session of this server answered its first mail.
+    pub fn fruitful(&self, at: usize) {
+        let mut gates = self.gates.lock();
+        (gates[at].failures, gates[at].fruitless) = (0, 0);
+    }
+
+    /// A session of this server ended before it answered any mail.
+    pub fn fruitless(&self, at: usize, reason: &Reason) {
+        let count = {
+            let mut gates = self.gates.lock();
+            gates[at].fruitless += 1;
+            gates[at].fruitless
+        };
+        if count >= FRUITLESS_MAX {
+            self.shut_out(at, reason, Instant::now());
+        }
+    }
+
+    /// Why no server lets us in, if so.
+    pub fn down(&self) -> Option<Reason> {
+        let gates = self.gates.lock();
+        let first = gates.first()?.closed.as_ref()?.1.clone();
+        gates.iter().all(|gate| gate.closed.is_some()).then_some(first)
+    }
+}
+
+/// Leave to ask a server for a session. Who drops it has not found out anything.
+pub(super) struct Entry<'a> {
+    servers: &'a Servers,
+    at: usize,
+    started: Instant,
+    is_open: bool,
+}
+
+impl Entry<'_> {
+    pub fn server(&self) -> &Server {
+        &self.servers.all[self.at]
+    }
+
+    /// There is a session: the others may follow. Gives the server's place in the list.
+    pub fn opened(mut self) -> usize {
+        self.is_open = false;
+        let mut gates = self.servers.gates.lock();
+        let gate = &mut gates[self.at];
+        gate.opened.increment(1);
+        gate.is_closed.set(0.0);
+        gate.probing = false;
+        if gate.closed.take().is_some() {
+            drop(gates);
+            tracing::info!(server = self.server().place(), "a mail server lets us in again");
+            self.servers.changed.notify_waiters();
+        }
+        self.at
+    }
+
+    /// There is none.
+    pub fn failed(mut self, reason: &Reason) {
+        self.is_open = false;
+        self.servers.shut_out(self.at, reason, self.started);
+    }
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        if self.is_open {
+            self.servers.gates.lock()[self.at].probing = false;
+            self.servers.changed.notify_waiters();
+        }
+    }
+}

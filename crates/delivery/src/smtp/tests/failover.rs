@@ -1,0 +1,72 @@
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use serde_json::json;
+
+use super::{OK, deliver, far_end::*, start_at};
+use crate::channel::OpenChannel;
+
+/// A channel with these servers, in this order.
+fn start_all(
+    servers: &[(&'static str, u32, Script)],
+    options: serde_json::Value,
+) -> (Box<dyn OpenChannel>, BTreeMap<&'static str, Arc<Scripted>>) {
+    let hosts: BTreeMap<_, _> = servers.iter().map(|(host, _, script)| (*host, Scripted::new(*script, None))).collect();
+    let list: Vec<_> = servers.iter().map(|(host, weight, _)| json!({ "host": host, "weight": weight })).collect();
+    (start_at(Arc::new(Hosts(hosts.clone())), json!({ "servers": list }), options), hosts)
+}
+
+fn dead(_: u32, _: u32, _: &str) -> Act {
+    Close
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_server_takes_over_at_once_and_hands_back() {
+    // The first is away for its first three calls.
+    let script: Script = |connection, mail, heard| if connection <= 3 { Close } else { fine(connection, mail, heard) };
+    let (open, hosts) =
+        start_all(&[("a.example", 1, script), ("b.example", 1, fine)], json!({ "messages_per_session": 1 }));
+    let before = tokio::time::Instant::now();
+    assert_eq!(deliver(&*open, &["a@b.example"; 3]).await, [OK; 3]);
+    assert_eq!(before.elapsed(), Duration::ZERO, "nobody waits for the first while there is the second");
+    assert_eq!((hosts["a.example"].connections(), hosts["b.example"].connections()), (1, 3));
+    assert!(open.down().is_none());
+    // One session finds out each time, later each time, until the first is back.
+    for _ in 0..3 {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(deliver(&*open, &["a@b.example"; 2]).await, [OK; 2]);
+    }
+    assert_eq!((hosts["a.example"].connections(), hosts["b.example"].connections()), (5, 7));
+    assert!(open.probe().await.is_ok_and(|text| text.matches("far.example ready").count() == 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn weights_share_the_sessions() {
+    let servers: [(_, _, Script); 3] = [("a.example", 3, fine), ("b.example", 1, fine), ("c.example", 2, dead)];
+    let (open, hosts) = start_all(&servers, json!({ "balance": "weighted", "messages_per_session": 1 }));
+    assert_eq!(deliver(&*open, &["a@b.example"; 40]).await, [OK; 40]);
+    let calls = |host| hosts[host].connections();
+    assert_eq!((calls("a.example"), calls("b.example"), calls("c.example")), (30, 10, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_servers_away_is_told_by_the_first() {
+    let (open, _) = start_all(&[("a.example", 1, dead), ("b.example", 1, dead)], json!({}));
+    let shown = deliver(&*open, &["a@b.example"; 2]).await;
+    assert!(shown.iter().all(|shown| shown.starts_with("deferred Connection no connection to ")), "{shown:?}");
+    assert!(open.down().is_some_and(|reason| reason.text.contains("a.example:25")));
+    assert!(
+        open.probe().await.is_err_and(|reason| reason.text.contains("a.example") && reason.text.contains("b.example"))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mail_whose_session_breaks_goes_to_another_server() {
+    let script: Script = |connection, mail, heard| match heard.split(' ').next() {
+        Some("MAIL") => Last("421 going down"),
+        Some("") if connection > 1 => Close,
+        _ => fine(connection, mail, heard),
+    };
+    let (open, hosts) = start_all(&[("a.example", 1, script), ("b.example", 1, fine)], json!({}));
+    assert_eq!(deliver(&*open, &["a@b.example"; 3]).await, [OK; 3]);
+    assert_eq!(hosts["b.example"].seen.lock().contents.len(), 3);
+}

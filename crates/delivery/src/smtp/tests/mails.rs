@@ -1,0 +1,115 @@
+use std::{collections::HashMap, sync::Arc};
+
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::{OK, deliver, far_end::*, start};
+use crate::testing::{outgoing, show};
+
+#[tokio::test(start_paused = true)]
+async fn wide_addresses_need_the_extension() {
+    let wide = "jürgen@exämple.org";
+    let (open, server) = start(fine, json!({}), None);
+    assert_eq!(deliver(&*open, &[wide]).await, [OK]);
+    let heard = server.seen.lock().heard.clone();
+    assert!(
+        heard.iter().any(|heard| heard.starts_with("MAIL") && heard.ends_with(" BODY=8BITMIME SMTPUTF8")),
+        "{heard:?}"
+    );
+    assert!(heard.contains(&"RCPT TO:<jürgen@xn--exmple-cua.org>".to_owned()), "{heard:?}");
+    let script: Script = |connection, mail, heard| match heard {
+        "EHLO [127.0.0.1]" => Say("250-far.example\r\n250 PIPELINING"),
+        _ => fine(connection, mail, heard),
+    };
+    let (open, server) = start(script, json!({}), None);
+    let expected = "refused Address the address needs SMTPUTF8, which the server does not offer";
+    assert_eq!(deliver(&*open, &[wide, "a@b.example"]).await, [expected, OK]);
+    assert_eq!(server.seen.lock().contents.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_domain_of_any_letters_needs_no_extension() {
+    let script: Script = |connection, mail, heard| match heard {
+        "EHLO [127.0.0.1]" => Say("250-far.example\r\n250 PIPELINING"),
+        _ => fine(connection, mail, heard),
+    };
+    let options = json!({ "from": "Glocken <bells@glöckchen.example>", "return_path": "back@glöckchen.example" });
+    let (open, server) = start(script, options, None);
+    assert_eq!(deliver(&*open, &["a@例え.example"]).await, [OK]);
+    let seen = server.seen.lock();
+    assert!(seen.heard.contains(&"MAIL FROM:<back@xn--glckchen-o4a.example>".to_owned()), "{:?}", seen.heard);
+    let content = &seen.contents[0];
+    assert!(content.is_ascii() && content.contains("<a@xn--r8jz45g.example>"), "{content}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn header_fields_that_others_look_at() {
+    for (options, expected) in [
+        (json!({}), "Auto-Submitted: auto-generated\r\nPrecedence: bulk\r\n"),
+        (json!({ "precedence": "list" }), "Auto-Submitted: auto-generated\r\nPrecedence: list\r\n"),
+        (
+            json!({ "precedence": "none", "headers": { "X-Kind": "k" } }),
+            "Auto-Submitted: auto-generated\r\nX-Kind: k\r\n",
+        ),
+    ] {
+        let (open, server) = start(fine, options, None);
+        assert_eq!(deliver(&*open, &["a@b.example"]).await, [OK]);
+        let seen = server.seen.lock();
+        assert!(seen.contents[0].contains(expected), "{}", seen.contents[0]);
+        assert!(seen.contents[0].contains("Message-ID: <n-7-0.test@near.example>\r\n"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_string_makes_a_header_or_ends_a_mail() {
+    let text = include_str!("../../../../../testdata/naughty-strings.json");
+    let mut strings: Vec<String> = serde_json::from_str(text).expect("a list of strings");
+    let breaks = ["\r\n", "\n", "\r", "\0", "\u{85}", "\u{2028}", "\u{b}", "\r\n\r\n", "\n.\n", "\r\n.\r\n", "\r.\r"];
+    strings.extend(breaks.map(|line_end| format!("a{line_end}Bcc: x@y.example{line_end}")));
+    strings.extend(
+        breaks.map(|line_end| format!("ü{line_end}Bcc: x@y.example{line_end}MAIL FROM:<x@y.example>{line_end}")),
+    );
+    strings.push("=?utf-8?b?DQpCY2M6IHhAeS5leGFtcGxl?=".into());
+    strings.push("x".repeat(3000));
+    strings.push("ü ".repeat(3000));
+    let (open, server) = start(fine, json!({ "headers": { "X-Note": "a\r\nBcc: x@y.example" } }), None);
+    let (answers, mut answered) = mpsc::channel(strings.len());
+    for (number, string) in strings.iter().enumerate() {
+        let mut mail = outgoing(number as u32, "a@b.example");
+        Arc::make_mut(&mut mail.message).message_id = string.chars().take(100).collect();
+        Arc::make_mut(&mut mail.message).content.subject = Some(string.clone());
+        Arc::make_mut(&mut mail.message).content.text = Some(string.clone());
+        Arc::make_mut(&mut mail.message).content.html = (number % 2 == 0).then(|| string.clone());
+        open.send(mail, &answers).await;
+    }
+    for string in &strings {
+        let answer = answered.recv().await.expect("an answer");
+        assert_eq!(show(&answer.disposition), OK, "{string:?}");
+    }
+    let seen = server.seen.lock();
+    assert_eq!(seen.contents.len(), strings.len());
+    let known = [
+        "from",
+        "to",
+        "subject",
+        "date",
+        "message-id",
+        "auto-submitted",
+        "precedence",
+        "x-note",
+        "mime-version",
+        "content-type",
+        "content-transfer-encoding",
+    ];
+    for (content, string) in seen.contents.iter().zip(&strings) {
+        let (head, _) = content.split_once("\r\n\r\n").expect("a head and a body");
+        let mut count = HashMap::new();
+        for line in head.split("\r\n").filter(|line| !line.starts_with([' ', '\t'])) {
+            let name = line.split(':').next().unwrap_or_default().to_ascii_lowercase();
+            assert!(known.contains(&name.as_str()), "{line:?} from {string:?}");
+            *count.entry(name).or_insert(0) += 1;
+        }
+        assert!(count.values().all(|count| *count == 1), "{count:?} from {string:?}");
+        assert!(content.split("\r\n").all(|line| line.len() <= 998 && !line.contains('\0')), "{string:?}");
+    }
+}

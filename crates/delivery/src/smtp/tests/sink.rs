@@ -1,0 +1,47 @@
+use std::process::Stdio;
+
+use serde_json::json;
+
+use super::deliver;
+use crate::testing::{channel, context};
+
+/// Postfix's own sink takes our mails: a peer that nobody here wrote.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_sink_of_postfix_takes_them() {
+    let program = ["/usr/sbin/smtp-sink", "/usr/lib/postfix/sbin/smtp-sink", "/usr/local/sbin/smtp-sink"]
+        .into_iter()
+        .find(|path| std::path::Path::new(path).exists())
+        .expect("smtp-sink is installed: it comes with the package postfix");
+    let folder = tempfile::tempdir().expect("a folder");
+    // Opening the socket for it would need its cooperation, so a free port is taken and given.
+    let port =
+        std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port();
+    let mut command = tokio::process::Command::new(program);
+    if std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0) {
+        command.args(["-u", "root"]);
+    }
+    let dump = folder.path().join("mails");
+    let mut sink = command
+        .args(["-c", "-D"])
+        .arg(&dump)
+        .arg(format!("127.0.0.1:{port}"))
+        .arg("100")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("smtp-sink starts");
+    let options = json!({ "host": "127.0.0.1", "port": port, "from": "bells@near.example" });
+    let name = "mail".parse().expect("a name");
+    let open =
+        crate::open(&name, &channel("smtp", options, 4), &context()).unwrap_or_else(|problems| panic!("{problems:?}"));
+    let shown = deliver(&*open, &["a@b.example"; 200]).await;
+    assert!(shown.iter().all(|shown| shown.starts_with("delivered 250 ")), "{shown:?}");
+    open.close().await;
+    sink.kill().await.expect("smtp-sink ends");
+    let mails: String = std::fs::read_dir(folder.path())
+        .expect("a folder")
+        .map(|file| std::fs::read_to_string(file.expect("a file").path()).expect("text"))
+        .collect();
+    assert_eq!(mails.matches("Message-ID: <n-7-").count(), 200);
+}
