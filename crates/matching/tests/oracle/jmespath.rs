@@ -1,0 +1,245 @@
+//! Random filters in JMESPath, and what another implementation of the language says of them: asked as `[?f]` of a list
+//! that holds the event alone, where any error is no match.
+//!
+//! That one knows doubles only. So it is given the ranks of numbers in place of the numbers, in filters as in events, and
+//! filters do nothing with numbers but compare them.
+
+use std::rc::Rc;
+
+use fastrand::Rng;
+use jmespath::{
+    Context, Expression, Rcvar, Runtime, ToJmespath, Variable,
+    functions::{ArgumentType, CustomFunction, Signature},
+};
+use serde_json::{Value as Json, json};
+use tocsin_matching::filter::compile;
+use tocsin_model::{
+    filter::{Dialect, Filter},
+    value::Value,
+};
+
+use crate::{
+    values::{any_number, event_fields, one_of, ranked, spelled, text},
+    world::{Event, Own},
+};
+
+thread_local! {
+    static RUNTIME: &'static Runtime = {
+        let mut runtime = Runtime::new();
+        runtime.register_builtin_functions();
+        let signature = Signature::new(vec![ArgumentType::String, ArgumentType::String], None);
+        // As NotifyBC has it: never where either text is empty.
+        let contains_ci = |given: &[Rcvar], _: &mut Context<'_>| {
+            let text = |at: usize| given[at].as_string().expect("its signature says so").to_lowercase();
+            let (text, part) = (text(0), text(1));
+            Ok(Rcvar::new(Variable::Bool(!text.is_empty() && !part.is_empty() && text.contains(&part))))
+        };
+        runtime.register_function("contains_ci", Box::new(CustomFunction::new(signature, Box::new(contains_ci))));
+        Box::leak(Box::new(runtime))
+    };
+}
+
+/// The list that holds the event alone, as the other implementation takes it.
+pub fn given(event: &Json) -> Rcvar {
+    json!([ranked(event)]).to_jmespath().expect("JSON")
+}
+
+pub fn random_filter(random: &mut Rng, depth: u32) -> Option<Own> {
+    let Spelled { ours, theirs } = random_text(random, depth);
+    let filter = Filter::new(Dialect::Jmespath, ours);
+    // What can never match is refused, and so are slips.
+    compile(&filter, event_fields()).ok()?;
+    let theirs = RUNTIME.with(|runtime| runtime.compile(&format!("[?{theirs}]"))).expect("the other takes it too");
+    Some(Own { filter, holds: Rc::new(move |event: &Event| holds(&theirs, event)) })
+}
+
+fn holds(theirs: &Expression<'_>, event: &Event) -> bool {
+    // An event without any value matches every filter.
+    event.row.iter().all(Value::is_null)
+        || theirs.search(event.given()).is_ok_and(|found| found.as_array().is_some_and(|list| !list.is_empty()))
+}
+
+/// An expression in both spellings.
+#[derive(Clone)]
+struct Spelled {
+    ours: String,
+    theirs: String,
+}
+
+impl Spelled {
+    /// The same in both.
+    fn plain(text: impl Into<String>) -> Spelled {
+        let text = text.into();
+        Spelled { ours: text.clone(), theirs: text }
+    }
+
+    /// A literal between backticks.
+    fn literal(value: &Json) -> Spelled {
+        Spelled { ours: format!("`{value}`"), theirs: format!("`{}`", ranked(value)) }
+    }
+
+    fn number(random: &mut Rng) -> Spelled {
+        let number = any_number(random);
+        let theirs = ranked(&Json::from(number.clone()));
+        Spelled { ours: format!("`{}`", spelled(&number)), theirs: format!("`{theirs}`") }
+    }
+
+    /// What stands for each `{}` of a pattern, in order.
+    fn fill(pattern: &str, parts: &[Spelled]) -> Spelled {
+        let mut filled = Spelled::plain("");
+        let mut parts = parts.iter();
+        for (at, text) in pattern.split("{}").enumerate() {
+            if at > 0 {
+                let part = parts.next().expect("a part for each place");
+                filled.ours.push_str(&part.ours);
+                filled.theirs.push_str(&part.theirs);
+            }
+            filled.ours.push_str(text);
+            filled.theirs.push_str(text);
+        }
+        filled
+    }
+}
+
+fn quoted(random: &mut Rng) -> Spelled {
+    Spelled::plain(format!("'{}'", text(random)))
+}
+
+/// A literal of any type.
+fn literal(random: &mut Rng) -> Spelled {
+    match random.u8(0..9) {
+        0 => Spelled::plain("`null`"),
+        1 => Spelled::plain(one_of(random, &["`true`", "`false`"])),
+        2 => Spelled::plain(one_of(random, &["`[]`", "`{}`"])),
+        3 | 4 => Spelled::number(random),
+        5 => Spelled::literal(&json!([text(random), Json::from(any_number(random))])),
+        _ => quoted(random),
+    }
+}
+
+fn random_atom(random: &mut Rng) -> Spelled {
+    let order = ["<", "<=", ">", ">="];
+    let any = ["==", "!=", "<", "<=", ">", ">="];
+    let anywhere = ["detail.x", "detail.y", "detail.x.z", "tags[0]", "tags[-1]", "detail.list[0].x"];
+    let place = |random: &mut Rng, of: &[&str]| Spelled::plain(one_of(random, of));
+    let sign = |random: &mut Rng, of: &[&str]| Spelled::plain(one_of(random, of));
+    match random.u8(0..26) {
+        0 => place(
+            random,
+            &["s", "t", "i", "n", "b", "at", "tags", "detail", "detail.x", "detail.y", "detail.list", "`0`", "''", "@"],
+        ),
+        1 | 2 => Spelled::fill("{} {} {}", &[place(random, &["s", "t"]), sign(random, &["==", "!="]), quoted(random)]),
+        3..=5 => {
+            let (place, sign) = (place(random, &["i", "n", "detail.x", "detail.y", "tags[0]"]), sign(random, &any));
+            let number = Spelled::number(random);
+            let parts = if random.bool() { [place, sign, number] } else { [number, sign, place] };
+            Spelled::fill("{} {} {}", &parts)
+        }
+        6 | 7 => Spelled::fill("{} {} {}", &[place(random, &anywhere), sign(random, &["==", "!="]), literal(random)]),
+        8 => Spelled::fill(
+            "{} {} `null`",
+            &[place(random, &["s", "i", "at", "tags", "b", "detail", "detail.x"]), sign(random, &["==", "!="])],
+        ),
+        9 => Spelled::fill(
+            "at {} '1970-01-01T00:00:0{}Z'",
+            &[sign(random, &["==", "!="]), Spelled::plain(random.u8(0..4).to_string())],
+        ),
+        10 | 11 => {
+            let function = place(random, &["contains", "contains_ci", "starts_with", "ends_with"]);
+            Spelled::fill("{}({}, {})", &[function, place(random, &["s", "t", "at", "detail.x"]), quoted(random)])
+        }
+        12 | 13 => Spelled::fill(
+            "contains({}, {})",
+            &[place(random, &["tags", "detail.x", "detail.list", "s"]), literal(random)],
+        ),
+        14 => {
+            let item = Json::from(any_number(random));
+            let list = Spelled::literal(&json!([text(random), item, null_or_text(random)]));
+            Spelled::fill("contains({}, {})", &[list, place(random, &["s", "i", "n", "at", "b", "detail.x", "detail"])])
+        }
+        15 | 16 => {
+            let asked = match random.u8(0..8) {
+                0 => Spelled::fill("@ == {}", &[literal(random)]),
+                1 => Spelled::fill("@ != {}", &[literal(random)]),
+                2 => Spelled::fill("@ {} {}", &[sign(random, &order), Spelled::number(random)]),
+                3 => Spelled::fill("{} >= @", &[Spelled::number(random)]),
+                4 => Spelled::fill("@ == {} || @ == {}", &[literal(random), literal(random)]),
+                5 => Spelled::fill("@ == {} && @ == {}", &[quoted(random), Spelled::number(random)]),
+                6 => Spelled::fill("contains_ci(@, {})", &[quoted(random)]),
+                _ => Spelled::plain("@"),
+            };
+            Spelled::fill("{}[?{}]", &[place(random, &["tags", "detail.x", "detail.list"]), asked])
+        }
+        17 => Spelled::fill(
+            "detail.list[?x == {} && y {} {}]",
+            &[literal(random), sign(random, &any), Spelled::number(random)],
+        ),
+        18 => {
+            let list = place(random, &["detail.list[*].x", "detail.list[].x", "tags[*]", "tags[]", "detail.*"]);
+            Spelled::fill("{} | contains(@, {})", &[list, literal(random)])
+        }
+        19 => Spelled::fill(
+            "length({}) {} `{}`",
+            &[
+                place(random, &["s", "tags", "detail.x", "detail", "not_null(detail.x, 'ab')"]),
+                sign(random, &any),
+                Spelled::plain(random.u8(0..4).to_string()),
+            ],
+        ),
+        20 => place(random, &["s == t", "s != t", "contains(s, t)", "starts_with(s, t)", "contains_ci(detail.x, s)"]),
+        21 => place(
+            random,
+            &[
+                "not_null(s, t)",
+                "type(detail.x) == 'string'",
+                "type(detail.x) == 'number'",
+                "contains(keys(detail), 'x')",
+                "max(tags)",
+                "sort(tags)[0]",
+                "reverse(tags)[0] == 'a'",
+                "join(',', tags) == 'a,b'",
+                "map(&x, detail.list)[0]",
+                "[s, t] == ['a', 'b']",
+                "{a: s} == `{\"a\": \"b\"}`",
+                "max_by(detail.list, &x).y",
+                "sort_by(detail.list, &x)[0].y == 'a'",
+                "tags[1:] == `[]`",
+                "tags[::-1][0] == 'a'",
+                "merge(detail, {x: s}).x == 'a'",
+                "to_array(detail.x)[0] == 'a'",
+                "values(detail)[0] == 'a'",
+            ],
+        ),
+        22 => Spelled::fill("min(tags) {} {}", &[sign(random, &any), Spelled::number(random)]),
+        23 => Spelled::fill(
+            "detail == {}",
+            &[Spelled::literal(&json!({"x": Json::from(any_number(random)), "y": text(random)}))],
+        ),
+        24 => Spelled::fill("b {} {}", &[sign(random, &["==", "!="]), place(random, &["`true`", "`false`"])]),
+        _ => Spelled::fill(
+            "{}({}, {})",
+            &[
+                place(random, &["starts_with", "ends_with"]),
+                place(random, &["s", "detail.x"]),
+                place(random, &["t", "detail.y"]),
+            ],
+        ),
+    }
+}
+
+fn null_or_text(random: &mut Rng) -> Json {
+    if random.bool() { Json::Null } else { json!(text(random)) }
+}
+
+fn random_text(random: &mut Rng, depth: u32) -> Spelled {
+    let several = |random: &mut Rng, sign: &str| {
+        let parts: Vec<Spelled> = (0..random.usize(2..4)).map(|_| random_text(random, depth - 1)).collect();
+        Spelled::fill(&format!("({})", vec!["{}"; parts.len()].join(sign)), &parts)
+    };
+    match random.u8(0..if depth == 0 { 4 } else { 10 }) {
+        0..=3 => random_atom(random),
+        4..=6 => several(random, " && "),
+        7 | 8 => several(random, " || "),
+        _ => Spelled::fill("!({})", &[random_text(random, depth - 1)]),
+    }
+}

@@ -1,0 +1,385 @@
+//! Random subscribers and LDAP filters over them, and what RFC 4511 says of each pair: a tree, three truth values, and
+//! plain comparisons.
+
+use std::{cmp::Ordering, fmt::Write};
+
+use fastrand::Rng;
+use serde_json::Value as Json;
+use tocsin_model::{
+    id::{Name, SubscriberId},
+    ldap::{Entry, LdapFilter, Truth},
+    subscriber::Profile,
+    time::Timestamp,
+    value::Value,
+};
+
+use crate::values::{any_number, compare_exactly, name, one_of, spelled, text};
+
+/// Whom filters are put to.
+#[derive(Debug, Clone)]
+pub struct Person {
+    pub id: SubscriberId,
+    pub profile: Profile,
+    pub channels: Vec<Name>,
+    pub created_at: Timestamp,
+}
+
+impl Person {
+    pub fn random(random: &mut Rng, number: usize) -> Person {
+        let mut profile = Profile { enabled: random.u8(0..4) > 0, ..Profile::default() };
+        profile.locale = random.bool().then(|| one_of(random, &["de-AT", "en", "EN"]).to_owned());
+        for key in ["Name", "name", "age", "Tags", "address", "flag"] {
+            if random.u8(0..3) > 0 {
+                profile.attributes.insert(key.to_owned(), attribute(random, 2));
+            }
+        }
+        let channels = ["mail", "web"].into_iter().filter(|_| random.bool()).map(name).collect();
+        let id = format!("{}{number}", one_of(random, &["p", "q", "P"])).parse().expect("an id");
+        Person { id, profile, channels, created_at: Timestamp(random.i64(0..4) * 1_000_000) }
+    }
+
+    pub fn entry(&self) -> Entry<'_> {
+        Entry {
+            id: &self.id,
+            profile: &self.profile,
+            channels: self.channels.iter().collect(),
+            created_at: self.created_at,
+        }
+    }
+
+    /// The values of an attribute, each as text and kind.
+    fn values(&self, asked: &str) -> Vec<Value> {
+        let asked = asked.to_lowercase();
+        let text = |text: &Option<String>| text.iter().map(|text| Value::from(text.as_str())).collect();
+        match asked.as_str() {
+            "enabled" => vec![Value::Boolean(self.profile.enabled)],
+            "locale" => text(&self.profile.locale),
+            "time_zone" => text(&self.profile.time_zone),
+            "created_at" => vec![Value::Timestamp(self.created_at)],
+            "channel" => self.channels.iter().map(|channel| Value::from(channel.as_str())).collect(),
+            asked => {
+                let mut found = Vec::new();
+                for (key, value) in &self.profile.attributes {
+                    let key = key.to_lowercase();
+                    if key == asked {
+                        spread(value, &mut found);
+                    } else if let Some(inner) = asked.strip_prefix(&format!("{key}.")) {
+                        within(value, inner, &mut found);
+                    }
+                }
+                found
+            }
+        }
+    }
+}
+
+fn attribute(random: &mut Rng, depth: u8) -> Value {
+    match random.u8(0..if depth == 0 { 8 } else { 11 }) {
+        0 => Value::Null,
+        1 => Value::Boolean(random.bool()),
+        2 | 3 => any_number(random),
+        8 | 9 => (0..random.usize(0..3)).map(|_| attribute(random, depth - 1)).collect::<Vec<_>>().into_list(),
+        10 => Value::Map([("City".into(), attribute(random, depth - 1))].into()),
+        _ => words(random).as_str().into(),
+    }
+}
+
+trait IntoList {
+    fn into_list(self) -> Value;
+}
+
+impl IntoList for Vec<Value> {
+    fn into_list(self) -> Value {
+        Value::List(self.into())
+    }
+}
+
+/// A word or two, with spaces that do not count.
+fn words(random: &mut Rng) -> String {
+    let word = |random: &mut Rng| one_of(random, &["a", "A", "ab", "Vienna", "é", "É", "straße", "x-y", "b", "12"]);
+    match random.u8(0..5) {
+        0 => format!("{} {}", word(random), word(random)),
+        1 => format!(" {}  {} ", word(random), word(random)),
+        2 => text(random).to_owned(),
+        _ => word(random).to_owned(),
+    }
+}
+
+/// A list has its items as values, null is none.
+fn spread(value: &Value, found: &mut Vec<Value>) {
+    match value {
+        Value::Null => {}
+        Value::List(items) => items.iter().for_each(|item| spread(item, found)),
+        value => found.push(value.clone()),
+    }
+}
+
+/// A map is entered by its keys, also where it stands in a list.
+fn within(value: &Value, asked: &str, found: &mut Vec<Value>) {
+    match value {
+        Value::List(items) => items.iter().for_each(|item| within(item, asked, found)),
+        Value::Map(entries) => {
+            for (key, value) in entries.iter() {
+                let key = key.to_lowercase();
+                if key == asked {
+                    spread(value, found);
+                } else if let Some(inner) = asked.strip_prefix(&format!("{key}.")) {
+                    within(value, inner, found);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A filter as a tree.
+#[derive(Debug, Clone)]
+pub enum Filter {
+    And(Vec<Filter>),
+    Or(Vec<Filter>),
+    Not(Box<Filter>),
+    Item(&'static str, How),
+}
+
+#[derive(Debug, Clone)]
+pub enum How {
+    Present,
+    Equal(String),
+    AtLeast(String),
+    AtMost(String),
+    About(String),
+    /// What stands between the stars.
+    Parts(Vec<String>),
+    Exactly(String),
+    IntegerIs(i64),
+    AllBits(i64),
+}
+
+const NAMES: [&str; 11] =
+    ["name", "NAME", "age", "tags", "address.city", "flag", "locale", "channel", "missing", "enabled", "created_at"];
+
+impl Filter {
+    /// One that is read, as its reader and as its tree.
+    pub fn random(random: &mut Rng, depth: u32) -> (LdapFilter, Filter) {
+        loop {
+            let filter = Filter::random_tree(random, depth);
+            if let Ok(read) = LdapFilter::parse(&filter.to_string()) {
+                return (read, filter);
+            }
+        }
+    }
+
+    fn random_tree(random: &mut Rng, depth: u32) -> Filter {
+        let several = |random: &mut Rng| {
+            let count = if random.u8(0..20) == 0 { 0 } else { random.usize(1..4) };
+            (0..count).map(|_| Filter::random_tree(random, depth - 1)).collect()
+        };
+        match random.u8(0..if depth == 0 { 4 } else { 10 }) {
+            4..=6 => Filter::And(several(random)),
+            7 | 8 => Filter::Or(several(random)),
+            9 => Filter::Not(Box::new(Filter::random_tree(random, depth - 1))),
+            _ if random.u8(0..8) == 0 => Filter::id(random),
+            _ => Filter::Item(one_of(random, &NAMES), How::random(random)),
+        }
+    }
+
+    /// Of the id, which is compared character by character.
+    fn id(random: &mut Rng) -> Filter {
+        let id = format!("{}{}", one_of(random, &["p", "q", "P"]), random.u8(0..4));
+        let how = match random.u8(0..5) {
+            0 => How::AtLeast(id),
+            1 => How::AtMost(id),
+            2 => How::Parts(vec![one_of(random, &["p", "P", "q"]).to_owned(), String::new()]),
+            _ => How::Equal(id),
+        };
+        Filter::Item("id", how)
+    }
+
+    pub fn evaluate(&self, person: &Person) -> Truth {
+        match self {
+            Filter::And(parts) => parts.iter().map(|part| part.evaluate(person)).min().unwrap_or(Truth::True),
+            Filter::Or(parts) => parts.iter().map(|part| part.evaluate(person)).max().unwrap_or(Truth::False),
+            Filter::Not(part) => match part.evaluate(person) {
+                Truth::True => Truth::False,
+                Truth::Undefined => Truth::Undefined,
+                Truth::False => Truth::True,
+            },
+            Filter::Item("id", how) => Truth::of(how.of_id(person.id.as_str())),
+            Filter::Item(name, how) => {
+                let values = person.values(name);
+                values
+                    .iter()
+                    .map(|value| how.of(value).map_or(Truth::Undefined, Truth::of))
+                    .max()
+                    .unwrap_or(Truth::False)
+            }
+        }
+    }
+}
+
+impl How {
+    fn random(random: &mut Rng) -> How {
+        let value = |random: &mut Rng| match random.u8(0..10) {
+            0..=2 => spelled(&any_number(random)),
+            3 => one_of(random, &["TRUE", "false"]).to_owned(),
+            4 => format!("1970010100000{}Z", random.u8(0..4)),
+            5 => one_of(random, &["mail", "de-at", "EN"]).to_owned(),
+            _ => words(random),
+        };
+        match random.u8(0..16) {
+            0 | 1 => How::Present,
+            2 => How::AtLeast(value(random)),
+            3 => How::AtMost(value(random)),
+            4 => How::About(value(random)),
+            5 | 6 => {
+                let part = |random: &mut Rng| one_of(random, &["", "a", "B", "é", "vi", "nn", "ss"]).to_owned();
+                let mut parts: Vec<String> = (0..random.usize(2..4)).map(|_| part(random)).collect();
+                let inner = parts.len() - 1;
+                parts[1..inner].iter_mut().filter(|part| part.is_empty()).for_each(|part| *part = "a".to_owned());
+                // `*` alone asks whether there is a value.
+                if parts.iter().all(String::is_empty) { How::Present } else { How::Parts(parts) }
+            }
+            7 => How::Exactly(words(random)),
+            8 => How::IntegerIs(random.i64(-3..4)),
+            9 => How::AllBits(random.i64(0..4)),
+            _ => How::Equal(value(random)),
+        }
+    }
+
+    fn of_id(&self, id: &str) -> bool {
+        match self {
+            How::Equal(other) => id == other,
+            How::AtLeast(other) => id >= other.as_str(),
+            How::AtMost(other) => id <= other.as_str(),
+            How::Parts(parts) => id.starts_with(&parts[0]),
+            how => panic!("{how:?}"),
+        }
+    }
+
+    /// Whether it is so of a value; `None` where that cannot be told.
+    fn of(&self, value: &Value) -> Option<bool> {
+        match self {
+            How::Present => Some(true),
+            How::Equal(other) => equals(value, other),
+            How::AtLeast(other) => order(value, other).map(Ordering::is_ge),
+            How::AtMost(other) => order(value, other).map(Ordering::is_le),
+            How::About(other) => match value {
+                Value::Text(text) if !letters(other).is_empty() => Some(letters(text) == letters(other)),
+                value => equals(value, other),
+            },
+            How::Parts(parts) => match value {
+                Value::Text(text) => Some(has_parts(&folded(text), parts)),
+                _ => None,
+            },
+            How::Exactly(other) => match value {
+                Value::Text(text) => Some(single_spaced(text) == single_spaced(other)),
+                _ => None,
+            },
+            How::IntegerIs(other) => match Json::from(value.clone()) {
+                Json::Number(number) => Some(compare_exactly(&number, &(*other).into()).is_eq()),
+                _ => None,
+            },
+            How::AllBits(bits) => match value {
+                Value::Integer(integer) => Some(integer & bits == *bits),
+                _ => None,
+            },
+        }
+    }
+}
+
+fn equals(value: &Value, other: &str) -> Option<bool> {
+    match value {
+        Value::Boolean(value) => match other.to_lowercase().as_str() {
+            "true" => Some(*value),
+            "false" => Some(!*value),
+            _ => None,
+        },
+        value => order(value, other).map(Ordering::is_eq),
+    }
+}
+
+fn order(value: &Value, other: &str) -> Option<Ordering> {
+    match value {
+        Value::Text(text) => Some(folded(text).cmp(&folded(other))),
+        Value::Integer(_) | Value::Number(_) => match (Json::from(value.clone()), serde_json::from_str(other).ok()?) {
+            // A number of JSON stands without spaces.
+            (Json::Number(one), Json::Number(other_number)) if other.trim() == other => {
+                Some(compare_exactly(&one, &other_number))
+            }
+            _ => None,
+        },
+        Value::Timestamp(time) => {
+            let second = other.strip_prefix("1970010100000")?.strip_suffix('Z')?.parse::<i64>().ok()?;
+            Some(time.0.cmp(&(second * 1_000_000)))
+        }
+        _ => None,
+    }
+}
+
+/// Runs of spaces count as one, those at the ends not at all.
+fn single_spaced(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Without case, for the letters that occur here.
+fn folded(text: &str) -> String {
+    single_spaced(text).to_lowercase().replace('ß', "ss").replace('ς', "σ")
+}
+
+/// Letters and digits, without case and accents.
+fn letters(text: &str) -> String {
+    let plain = folded(text).replace('é', "e").replace('ä', "a").replace('ö', "o").replace('ü', "u");
+    plain.replace('\u{307}', "").chars().filter(|letter| letter.is_alphanumeric()).collect()
+}
+
+fn has_parts(text: &str, parts: &[String]) -> bool {
+    let parts: Vec<String> = parts.iter().map(|part| folded(part)).collect();
+    let [first, middle @ .., last] = parts.as_slice() else { panic!("at least one star") };
+    let Some(mut rest) = text.strip_prefix(first.as_str()) else { return false };
+    for part in middle {
+        let Some((_, behind)) = rest.split_once(part.as_str()) else { return false };
+        rest = behind;
+    }
+    rest.ends_with(last.as_str())
+}
+
+/// As RFC 4515 writes it.
+impl std::fmt::Display for Filter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let list = |sign: char, parts: &[Filter], f: &mut std::fmt::Formatter<'_>| {
+            write!(f, "({sign}")?;
+            parts.iter().try_for_each(|part| write!(f, "{part}"))?;
+            f.write_char(')')
+        };
+        match self {
+            Filter::And(parts) => list('&', parts, f),
+            Filter::Or(parts) => list('|', parts, f),
+            Filter::Not(part) => write!(f, "(!{part})"),
+            Filter::Item(name, how) => match how {
+                How::Present => write!(f, "({name}=*)"),
+                How::Equal(value) => write!(f, "({name}={})", escaped(value)),
+                How::AtLeast(value) => write!(f, "({name}>={})", escaped(value)),
+                How::AtMost(value) => write!(f, "({name}<={})", escaped(value)),
+                How::About(value) => write!(f, "({name}~={})", escaped(value)),
+                How::Parts(parts) => {
+                    let parts: Vec<String> = parts.iter().map(|part| escaped(part)).collect();
+                    write!(f, "({name}={})", parts.join("*"))
+                }
+                How::Exactly(value) => write!(f, "({name}:caseExactMatch:={})", escaped(value)),
+                How::IntegerIs(value) => write!(f, "({name}:integerMatch:={value})"),
+                How::AllBits(value) => write!(f, "({name}:1.2.840.113556.1.4.803:={value})"),
+            },
+        }
+    }
+}
+
+fn escaped(value: &str) -> String {
+    let mut out = String::new();
+    for letter in value.chars() {
+        match letter {
+            '*' | '(' | ')' | '\\' => write!(out, "\\{:02x}", letter as u32).expect("a string takes everything"),
+            letter => out.push(letter),
+        }
+    }
+    out
+}

@@ -1,0 +1,436 @@
+//! A small world: rules, filters and audiences, and a history of changes and events. It is lived through twice, by the
+//! index and by looking at every subscription for every event.
+
+use std::{
+    cell::OnceCell,
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    rc::Rc,
+    sync::Arc,
+};
+
+use serde_json::Value as Json;
+use tocsin_matching::{
+    cut::NotificationCutter,
+    datum::Trouble,
+    oracle::{self, Witness},
+    rule::{Memberships, RuleNumber, RuleSet},
+    shard::{MatchSink, Run, Shard, Subject},
+};
+use tocsin_model::{
+    application::{
+        Application, ContentTemplates, EventClass, NotificationClass, Rule, SubscriptionClass, TemplateEngine,
+    },
+    event::{EventBatch, EventPacker},
+    field::Row,
+    filter::{Dialect, Filter},
+    id::{EventBatchId, EventId, Name, SubscriptionId},
+    ldap::{LdapFilter, Truth},
+    time::Timestamp,
+    value::Value,
+};
+
+use crate::{
+    jmespath, ldap,
+    pattern::{self, Leaf},
+    values::{as_json, event_fields, name, notification_fields, subscription_fields},
+};
+
+/// A subscription's own filter, and what it means by another road than the index takes.
+#[derive(Clone)]
+pub struct Own {
+    pub filter: Filter,
+    pub holds: Rc<dyn Fn(&Event) -> bool>,
+}
+
+impl fmt::Debug for Own {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.filter.dialect, self.filter.text)
+    }
+}
+
+/// An event as the different roads need it.
+pub struct Event {
+    pub row: Row,
+    given: OnceCell<::jmespath::Rcvar>,
+    leaves: OnceCell<Vec<Leaf>>,
+}
+
+impl Event {
+    fn new(row: Row) -> Event {
+        Event { row, given: OnceCell::new(), leaves: OnceCell::new() }
+    }
+
+    fn json(&self) -> Json {
+        as_json(&self.row)
+    }
+
+    pub fn given(&self) -> ::jmespath::Rcvar {
+        self.given.get_or_init(|| jmespath::given(&self.json())).clone()
+    }
+
+    pub fn leaves(&self) -> &[Leaf] {
+        self.leaves.get_or_init(|| pattern::leaves(&self.json()))
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct RuleText {
+    pub when: String,
+    pub class: &'static str,
+    /// The number of the segment whose members alone are told.
+    pub audience: Option<usize>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Subscription {
+    pub class: &'static str,
+    pub values: String,
+    pub channel: Option<&'static str>,
+    pub filter: Option<usize>,
+    pub subscriber: usize,
+}
+
+#[derive(Debug, Clone)]
+pub enum Act {
+    Put(u64, Subscription),
+    Remove(u64),
+    Enable(u64),
+    Disable(u64),
+    /// What is known of a subscriber changes, and with it the audiences to which it belongs.
+    Profile(usize, ldap::Person),
+    /// The index is built anew from what there is.
+    Restart,
+    Events(Vec<Row>),
+}
+
+#[derive(Clone)]
+pub struct World {
+    pub rules: Vec<RuleText>,
+    pub filters: Vec<Own>,
+    pub segments: Vec<(LdapFilter, ldap::Filter)>,
+    pub people: Vec<ldap::Person>,
+    pub acts: Vec<Act>,
+}
+
+/// What was compared so far.
+#[derive(Debug, Default)]
+pub struct Tally {
+    pub cases: u64,
+    pub events: u64,
+    /// Pairs of a rule and a subscription that an event was compared with.
+    pub pairs: u64,
+    pub matches: u64,
+}
+
+const BATCH_SIZE: u32 = 7;
+
+impl World {
+    fn application(&self) -> Application {
+        let class = |filter: Vec<Dialect>| SubscriptionClass {
+            fields: subscription_fields().clone(),
+            filter,
+            ..SubscriptionClass::default()
+        };
+        let notification = NotificationClass {
+            fields: notification_fields(),
+            description: None,
+            batch_size: BATCH_SIZE,
+            expires_after: None,
+            content: ContentTemplates { engine: TemplateEngine::Jinja, templates: BTreeMap::new() },
+        };
+        let rules = self.rules.iter().enumerate().map(|(at, rule)| {
+            let with = [("gap", "event.n - sub.n"), ("their", "sub.i")];
+            let rule = Rule {
+                when: (!rule.when.is_empty()).then(|| rule.when.clone()),
+                audience: rule.audience.map(|segment| name(&format!("seg{segment}"))),
+                with: with.into_iter().map(|(field, source)| (name(field), source.to_owned())).collect(),
+                ..Rule::new(name("thing"), name(rule.class), name("told"))
+            };
+            (name(&format!("r{at}")), rule)
+        });
+        Application {
+            events: [(name("thing"), EventClass { fields: event_fields().clone(), description: None })].into(),
+            subscriptions: [(name("near"), class(Dialect::ALL.into())), (name("far"), class(Vec::new()))].into(),
+            notifications: [(name("told"), notification)].into(),
+            rules: rules.collect(),
+            ..Application::new(name("app"))
+        }
+    }
+
+    /// Lives it.
+    ///
+    /// # Errors
+    /// The first disagreement.
+    pub fn live(&self, tally: &mut Tally) -> Result<(), String> {
+        tally.cases += 1;
+        catch_unwind(AssertUnwindSafe(|| Life::begin(self)?.live(tally)))
+            .unwrap_or_else(|_| Err("something panicked".to_owned()))
+    }
+
+    /// The smallest part of its history, and the fewest rules, that disagree too.
+    pub fn smallest(mut self, mut why: String) -> (World, String) {
+        let mut step = self.acts.len().max(1);
+        while step > 0 {
+            let mut at = 0;
+            while at < self.acts.len() {
+                let mut less = self.clone();
+                less.acts.drain(at..(at + step).min(self.acts.len()));
+                match less.live(&mut Tally::default()) {
+                    Err(still) => (self, why) = (less, still),
+                    Ok(()) => at += step,
+                }
+            }
+            step /= 2;
+        }
+        for at in (0..self.rules.len()).rev() {
+            let mut less = self.clone();
+            less.rules.remove(at);
+            if let Err(still) = less.live(&mut Tally::default()) {
+                (self, why) = (less, still);
+            }
+        }
+        for act in 0..self.acts.len() {
+            let Act::Events(rows) = &self.acts[act] else { continue };
+            for row in (0..rows.len()).rev() {
+                let mut less = self.clone();
+                let Act::Events(rows) = &mut less.acts[act] else { continue };
+                rows.remove(row);
+                if let Err(still) = less.live(&mut Tally::default()) {
+                    (self, why) = (less, still);
+                }
+            }
+        }
+        (self, why)
+    }
+}
+
+/// What is left of a world, for people.
+impl fmt::Display for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, rule) in self.rules.iter().enumerate() {
+            writeln!(f, "rule r{at} {rule:?}")?;
+        }
+        for act in &self.acts {
+            writeln!(f, "{act:?}")?;
+            if let Act::Put(_, Subscription { filter: Some(filter), .. }) = act {
+                writeln!(f, "  with {:?}", self.filters[*filter])?;
+            }
+        }
+        for (at, (filter, _)) in self.segments.iter().enumerate() {
+            writeln!(f, "segment seg{at} {filter}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A world while it is lived in.
+struct Life<'w> {
+    world: &'w World,
+    set: Arc<RuleSet>,
+    shard: Shard,
+    people: Vec<ldap::Person>,
+    /// Every subscription, and whether it is enabled.
+    there: BTreeMap<u64, (Subscription, bool)>,
+    /// What looks at every one, of those that are enabled.
+    witnesses: BTreeMap<u64, Witness>,
+    class: Name,
+    batches: u64,
+}
+
+impl<'w> Life<'w> {
+    fn begin(world: &'w World) -> Result<Life<'w>, String> {
+        let set = RuleSet::compile(&world.application());
+        let set = Arc::new(set.map_err(|problems| format!("{problems:?}"))?);
+        let (there, witnesses) = (BTreeMap::new(), BTreeMap::new());
+        let shard = Shard::new(Arc::clone(&set));
+        Ok(Life { world, set, shard, people: world.people.clone(), there, witnesses, class: name("thing"), batches: 0 })
+    }
+
+    fn live(mut self, tally: &mut Tally) -> Result<(), String> {
+        for (at, act) in self.world.acts.iter().enumerate() {
+            match act {
+                Act::Put(id, subscription) => {
+                    self.there.insert(*id, (subscription.clone(), true));
+                    self.settle(*id);
+                }
+                Act::Remove(id) => {
+                    self.there.remove(id);
+                    self.settle(*id);
+                }
+                Act::Enable(id) | Act::Disable(id) => {
+                    if let Some((_, enabled)) = self.there.get_mut(id) {
+                        *enabled = matches!(act, Act::Enable(_));
+                    }
+                    self.settle(*id);
+                }
+                Act::Profile(number, person) => {
+                    self.people[*number] = person.clone();
+                    let theirs = self.there.iter().filter(|(_, (other, _))| other.subscriber == *number);
+                    let theirs: Vec<u64> = theirs.map(|(id, _)| *id).collect();
+                    theirs.into_iter().for_each(|id| self.settle(id));
+                }
+                Act::Restart => {
+                    self.shard = Shard::new(Arc::clone(&self.set));
+                    let all: Vec<u64> = self.there.keys().copied().collect();
+                    all.into_iter().for_each(|id| self.settle(id));
+                }
+                Act::Events(rows) => self.compare(rows, tally).map_err(|why| format!("act {at}: {why}"))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells both what is so of a subscription now.
+    fn settle(&mut self, number: u64) {
+        let id = SubscriptionId(number);
+        let Some((subscription, true)) = self.there.get(&number) else {
+            self.shard.remove(id);
+            self.witnesses.remove(&number);
+            return;
+        };
+        let person = &self.people[subscription.subscriber];
+        let (class, channel) = (name(subscription.class), subscription.channel.map(name));
+        let filter = subscription.filter.map(|at| &self.world.filters[at].filter);
+        let subject = Subject { id, class: &class, values: &subscription.values, channel: channel.as_ref(), filter };
+        let memberships = self.memberships(|(filter, _)| filter.matches(&person.entry()));
+        self.shard.put_member(subject, memberships).expect("a subscription");
+        // Its own filter is asked apart.
+        let mut witness = Witness::read(&self.set, id, &class, &subscription.values, None).expect("a subscription");
+        witness.memberships = self.memberships(|(_, filter)| filter.evaluate(person) == Truth::True);
+        self.witnesses.insert(number, witness);
+    }
+
+    fn memberships(&self, is_member: impl Fn(&(LdapFilter, ldap::Filter)) -> bool) -> Memberships {
+        let number = |segment: &Name| segment.as_str()[3..].parse::<usize>().expect("the number of a segment");
+        let bits = self
+            .set
+            .audiences()
+            .iter()
+            .enumerate()
+            .map(|(at, segment)| u64::from(is_member(&self.world.segments[number(segment)])) << at);
+        Memberships(bits.sum())
+    }
+
+    fn compare(&mut self, rows: &[Row], tally: &mut Tally) -> Result<(), String> {
+        let events: Vec<Event> = rows.iter().map(|row| Event::new(row.clone())).collect();
+        let mut expected = BTreeSet::new();
+        for (ordinal, event) in events.iter().enumerate() {
+            for (number, witness) in &self.witnesses {
+                let own = self.there[number].0.filter.map(|at| &self.world.filters[at]);
+                let rules = oracle::matches(&self.set, &self.class, &event.row, witness);
+                if !rules.is_empty() && own.is_none_or(|own| (own.holds)(event)) {
+                    expected.extend(rules.into_iter().map(|rule| (ordinal as u32, rule, witness.id)));
+                }
+            }
+        }
+        tally.events += rows.len() as u64;
+        tally.pairs += (rows.len() * self.witnesses.len() * self.world.rules.len()) as u64;
+        tally.matches += expected.len() as u64;
+
+        self.batches += 1;
+        let batch = batch(self.batches, rows);
+        let mut found = Found::default();
+        self.shard.match_batch(&batch, event_fields(), &mut found).expect("a batch");
+        if self.shard.len() != self.witnesses.len() {
+            return Err(format!("{} subscriptions in place of {}", self.shard.len(), self.witnesses.len()));
+        }
+        if found.twice > 0 {
+            return Err(format!("matched twice, {} times", found.twice));
+        }
+        if let Some(wrong) = found.pairs.symmetric_difference(&expected).next() {
+            let (ordinal, rule, id) = wrong;
+            let witness = &self.witnesses[&id.0];
+            let own = self.there[&id.0].0.filter.map(|at| &self.world.filters[at]);
+            return Err(format!(
+                "the index says {}, looking at it {}\nrule {:?}\nevent {}\nparameters {:?}, {:?}\nfilter {own:?}",
+                found.pairs.contains(wrong),
+                expected.contains(wrong),
+                self.world.rules[rule.0 as usize],
+                as_json(&rows[*ordinal as usize]),
+                witness.row,
+                witness.memberships,
+            ));
+        }
+        self.cut(&batch, rows, &expected)
+    }
+
+    /// What is cut of the matches is all of them, with what each captured.
+    fn cut(
+        &mut self,
+        batch: &EventBatch,
+        rows: &[Row],
+        expected: &BTreeSet<(u32, RuleNumber, SubscriptionId)>,
+    ) -> Result<(), String> {
+        let mut cutter = NotificationCutter::new();
+        self.shard.match_batch(batch, event_fields(), &mut cutter).expect("a batch");
+        let (batches, _) = cutter.finish(&self.set);
+        let mut cut = BTreeSet::new();
+        for batch in &batches {
+            let notifications = &batch.notifications;
+            if !(1..=BATCH_SIZE as usize).contains(&notifications.count()) {
+                return Err(format!("a batch of {}", notifications.count()));
+            }
+            let column = |wanted: &str| {
+                let mut columns = notifications.captured.iter();
+                columns.find(|(name, _)| name.as_str() == wanted).map(|(_, column)| column).expect("it is captured")
+            };
+            let (gaps, theirs) = (column("gap"), column("their"));
+            for (at, event) in notifications.event_of_each().enumerate() {
+                let id = notifications.subscriptions[at];
+                if !cut.insert((event.ordinal, batch.rule, id)) {
+                    return Err(format!("{id} was cut twice"));
+                }
+                let (row, witness) = (&rows[event.ordinal as usize], &self.witnesses[&id.0]);
+                let gap = match (&row[3], &witness.row[4]) {
+                    (Value::Number(event), Value::Number(their)) => Value::from(event - their),
+                    _ => Value::Null,
+                };
+                if theirs.value(at).as_ref() != Some(&witness.row[2]) || gaps.value(at).as_ref() != Some(&gap) {
+                    return Err(format!("{id} captured {:?} and {:?}", theirs.value(at), gaps.value(at)));
+                }
+            }
+        }
+        if cut == *expected { Ok(()) } else { Err("the cutter lost or made notifications".to_owned()) }
+    }
+}
+
+fn batch(number: u64, rows: &[Row]) -> EventBatch {
+    let mut packer = EventPacker::new(event_fields().clone());
+    rows.iter().for_each(|row| packer.push(row));
+    EventBatch {
+        id: EventBatchId(number),
+        application: name("app"),
+        version: 1,
+        class: name("thing"),
+        source: name("api"),
+        received_at: Timestamp(0),
+        accepted_at: Timestamp(0),
+        sees: None,
+        events: packer.finish(),
+    }
+}
+
+#[derive(Default)]
+struct Found {
+    pairs: BTreeSet<(u32, RuleNumber, SubscriptionId)>,
+    twice: usize,
+}
+
+impl MatchSink for Found {
+    fn run(&mut self, run: Run<'_>) {
+        for slot in run.slots {
+            let fresh = self.pairs.insert((run.event_ordinal, run.rule, run.id(*slot)));
+            self.twice += usize::from(!fresh);
+        }
+    }
+
+    fn rule_failed(&mut self, _: RuleNumber, _: EventId, trouble: Trouble) {
+        panic!("{trouble}");
+    }
+
+    fn subscriptions_failed(&mut self, _: RuleNumber, _: EventId, trouble: Trouble, _: u32) {
+        panic!("{trouble}");
+    }
+}
