@@ -64,5 +64,6 @@ fn an_apply_says_what_becomes_of_attributes() {
     expect![[r#"
         attributes.region: the attribute `region` is removed
         attributes.age: the attribute `age` has the default 21 (was 18)
-        attributes.tier: the attribute `tier` is added"#]].assert_eq(&told.join("\n"));
+        attributes.tier: the attribute `tier` is added"#]]
+    .assert_eq(&told.join("\n"));
 }
