@@ -68,6 +68,12 @@ pub const GAUGES: &[Metric] = &[
         labels: "application",
         help: "Subscriptions in the match index.",
     },
+    Metric {
+        name: "match_unusable_subscriptions",
+        kind: Kind::Gauge,
+        labels: "application",
+        help: "Subscriptions that the running version cannot match; `tocsin rule unusable` lists them.",
+    },
     Metric { name: "match_index_bytes", kind: Kind::Gauge, labels: "application", help: "Memory of the match index." },
     Metric { name: "match_index_shards", kind: Kind::Gauge, labels: "application", help: "Shards of the match index." },
     Metric {
@@ -109,6 +115,7 @@ pub(crate) fn measure(status: &Status) {
             metrics::gauge!(metric, "application" => name.to_string()).set(value as f64);
         };
         set("match_indexed_subscriptions", application.indexed);
+        set("match_unusable_subscriptions", application.unusable);
         set("match_index_bytes", application.index_bytes);
         set("match_index_shards", application.shards);
         set("match_index_changes_behind", application.changes_behind);

@@ -27,7 +27,7 @@ use crate::{
     },
     index::{chunks::Arrangement, key::Measure},
     residual::Check,
-    shard::Layout,
+    shard::{Layout, Subject},
     state::compile::{CompiledState, compile_state},
     subscriber::SubscriberColumns,
 };
@@ -212,23 +212,27 @@ impl Branch {
 }
 
 /// How a rule is answered, for people.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct RuleExplanation {
     /// The rule.
     pub rule: Name,
+    /// The segment to which a subscriber must belong to be told, if to any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audience: Option<Name>,
     /// Its alternatives; a subscription that several of them find is matched once.
     pub branches: Vec<BranchExplanation>,
     /// What it remembers, and so which matches are not told.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remembers: Vec<String>,
     /// How its query is run, in the words of the store, if it has one.
+    #[serde(default)]
     pub query: Vec<String>,
     /// What its author should know.
     pub warnings: Vec<String>,
 }
 
 /// How one alternative is answered.
-#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct BranchExplanation {
     /// Tested once per event.
     pub event_guards: Vec<String>,
@@ -251,7 +255,11 @@ impl std::fmt::Display for RuleExplanation {
         write!(f, "{}: ", self.rule)?;
         if !self.query.is_empty() {
             let steps: Vec<&str> = self.query.iter().map(|line| line.trim_start()).collect();
-            return write!(f, "runs its query for each event batch: {}", steps.join("; "));
+            write!(f, "runs its query for each event batch: {}", steps.join("; "))?;
+            if let Some(audience) = &self.audience {
+                write!(f, "; passes over who is no subscriber of `{audience}`")?;
+            }
+            return self.remembers.iter().try_for_each(|memory| write!(f, "; {memory}"));
         }
         for (at, branch) in self.branches.iter().enumerate() {
             if at > 0 {
@@ -549,6 +557,31 @@ impl RuleSet {
         }))
     }
 
+    /// Whether an index of these rules takes a subscription. Where it does not, [`Shard::put_of`] refuses it for this reason.
+    ///
+    /// # Errors
+    /// Its class is not known, its parameters are not a JSON object, or its filter cannot be compiled for every event class
+    /// of the class's rules.
+    ///
+    /// [`Shard::put_of`]: crate::shard::Shard::put_of
+    pub fn check_subject(&self, subject: Subject<'_>) -> Result<(), Problem> {
+        let Some(class) = self.classes.iter().find(|plan| plan.name == *subject.class) else {
+            return Err(Problem::at("", format!("there is no subscription class `{}`", subject.class)));
+        };
+        if class.fields.row_from_stored(subject.values).is_err() {
+            return Err(Problem::at("", "the stored parameters are not a JSON object"));
+        }
+        let Some(filter) = subject.filter else { return Ok(()) };
+        if !class.takes_filters {
+            return Err(Problem::at("filter", "its class takes no filters"));
+        }
+        self.compile_filter(&class.name, filter).map(|_| ()).map_err(|problems| {
+            let first = problems.into_iter().next();
+            let first = first.unwrap_or_else(|| Problem::at("", "the filter cannot be compiled"));
+            Problem { path: "filter".to_owned(), ..first }
+        })
+    }
+
     /// A filter of a subscription of a class, compiled for each event class to which it is put.
     pub(crate) fn compile_filter(
         &self,
@@ -648,7 +681,8 @@ impl CompiledRule {
             );
         }
         let remembers = self.state.as_ref().map(|state| state.explained.clone()).unwrap_or_default();
-        RuleExplanation { rule: self.name.clone(), branches, remembers, query: Vec::new(), warnings }
+        let audience = self.audience.map(|audience| audiences[audience].clone());
+        RuleExplanation { rule: self.name.clone(), audience, branches, remembers, query: Vec::new(), warnings }
     }
 }
 

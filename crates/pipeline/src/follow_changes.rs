@@ -7,7 +7,7 @@
 use std::ops::RangeInclusive;
 
 use parking_lot::Mutex;
-use tocsin_matching::subscriber::SubscriberView;
+use tocsin_matching::{rule::RuleSet, subscriber::SubscriberView};
 use tocsin_model::id::{ChangeSequence, Name, SubscriberNumber, SubscriptionId};
 use tocsin_store::{
     error::StoreError,
@@ -18,7 +18,7 @@ use tocsin_store::{
 use crate::{
     compile::Compiled,
     keep_busy,
-    shards::{Gone, IndexReport, Shards},
+    shards::{Gone, IndexReport, Shards, subject},
     view_subscribers::view_subscribers,
 };
 
@@ -151,8 +151,12 @@ impl Followed {
 
     fn put(&mut self, subscription: IndexedSubscription, subscriber: SubscriberView) -> Result<(), Gone> {
         self.last_put = self.last_put.max(subscription.id.0);
-        if let Some(queries) = self.queries() {
-            queries.put(&subscription);
+        // What the index cannot take, no query sees: it is as if it were not there.
+        let fits = self.queries.is_none() || fits(self.shards.rules(), &subscription);
+        match self.queries() {
+            Some(queries) if fits => queries.put(&subscription),
+            Some(queries) => queries.remove(subscription.id),
+            None => {}
         }
         self.shards.put(subscription, subscriber)
     }
@@ -270,6 +274,12 @@ impl Followed {
         }
         Ok(())
     }
+}
+
+/// Whether the index can take a subscription: a class that changed since it was stored may have made it unusable. Only its
+/// filter is costly to look at, and most have none.
+fn fits(rules: &RuleSet, subscription: &IndexedSubscription) -> bool {
+    subscription.terms.filter.is_none() || rules.check_subject(subject(subscription)).is_ok()
 }
 
 fn newest(records: &dyn Records) -> ChangeSequence {

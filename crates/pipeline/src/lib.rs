@@ -24,6 +24,9 @@ mod run_queries; // rules in SQL, beside the index
 mod running; // an application's open channels and their workers
 mod upkeep; // clockwork: retention
 
+#[cfg(test)]
+mod panics; // what becomes of matching that panics
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
@@ -50,6 +53,7 @@ pub use compile::Compiled;
 pub use latency::Latencies;
 pub use options::PipelineOptions;
 pub use tocsin_delivery::{Clock, Context, SystemClock};
+pub use shards::subject;
 pub use versions::{Environment, Versions};
 pub use view_subscribers::view_subscribers;
 
@@ -170,6 +174,8 @@ pub struct ApplicationStatus {
     pub filters: u64,
     /// Those of them that are looked at for every event.
     pub scanned_filters: u64,
+    /// Subscriptions that cannot be matched by this version.
+    pub unusable: u64,
     /// Changes of the records that the index has not followed yet.
     pub changes_behind: u64,
     /// Whether events are accepted and matched.
@@ -402,6 +408,7 @@ impl Pipeline {
                 shards: report.shards as u64,
                 filters: report.filters,
                 scanned_filters: report.scanned_filters,
+                unusable: report.unusable,
                 changes_behind: newest.0.saturating_sub(place.0),
                 ready: true,
             },

@@ -5,6 +5,7 @@
 //! every shard, without a lock and however the threads run.
 
 use std::{
+    collections::BTreeSet,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
@@ -116,6 +117,8 @@ pub(crate) struct IndexReport {
     pub filters: u64,
     /// Those of them that are looked at for every event.
     pub scanned_filters: u64,
+    /// Subscriptions that cannot be matched, and so are not in the index.
+    pub unusable: u64,
 }
 
 /// An owner is gone, and its part of the index with it: it must be built anew.
@@ -223,6 +226,7 @@ impl Shards {
             whole.report.bytes += share.report.bytes;
             whole.report.filters += share.report.filters;
             whole.report.scanned_filters += share.report.scanned_filters;
+            whole.report.unusable += share.report.unusable;
         }
         whole.batches = join(&self.rules, cut);
         whole
@@ -280,11 +284,14 @@ struct Keeper {
     shard: Shard,
     cutter: NotificationCutter,
     panicked: Vec<(EventBatchId, Option<RuleNumber>)>,
+    /// Those that were put and could not be matched.
+    unusable: BTreeSet<SubscriptionId>,
 }
 
 impl Keeper {
     fn new(application: Name, rules: Arc<RuleSet>) -> Keeper {
-        Keeper { application, shard: Shard::new(rules), cutter: NotificationCutter::new(), panicked: Vec::new() }
+        let (shard, cutter) = (Shard::new(rules), NotificationCutter::new());
+        Keeper { application, shard, cutter, panicked: Vec::new(), unusable: BTreeSet::new() }
     }
 
     /// Takes turns until nobody can give one any more.
@@ -317,7 +324,10 @@ impl Keeper {
     fn change(&mut self, change: Change) {
         let (subscription, subscriber) = match change {
             Change::Put(subscription, subscriber) => (subscription, subscriber),
-            Change::Remove(id) => return self.shard.remove(id),
+            Change::Remove(id) => {
+                self.unusable.remove(&id);
+                return self.shard.remove(id);
+            }
         };
         let id = subscription.id;
         let put = catch_unwind(AssertUnwindSafe(|| put(&mut self.shard, &subscription, subscriber)));
@@ -325,7 +335,9 @@ impl Keeper {
             self.shard.remove(id);
             Err(Problem::at("", "it made the index panic"))
         });
+        self.unusable.remove(&id);
         if let Err(problem) = put {
+            self.unusable.insert(id);
             metrics::counter!("match_unusable_subscriptions_total").increment(1);
             tracing::warn!(application = %self.application, subscription = %id, %problem, "a subscription cannot be matched");
         }
@@ -335,9 +347,12 @@ impl Keeper {
         let began = Instant::now();
         let clock = || began.elapsed();
         let watch = Watch { left_out: &batch.left_out, clock: Some(&clock), again: batch.again };
+        let sink = &mut self.cutter;
+        #[cfg(test)]
+        let sink = &mut faults::Faulty { application: &self.application, sink };
         let matched = catch_unwind(AssertUnwindSafe(|| {
-            self.shard.match_rows((batch.id, batch.accepted_at), &batch.class, &batch.rows, watch, &mut self.cutter);
-            run_queries::tell(&mut self.shard, batch, &mut self.cutter);
+            self.shard.match_rows((batch.id, batch.accepted_at), &batch.class, &batch.rows, watch, sink);
+            run_queries::tell(&mut self.shard, batch, sink);
         }));
         if matched.is_err() {
             self.panicked.push((batch.id, self.shard.culprit()));
@@ -352,6 +367,7 @@ impl Keeper {
             bytes: self.shard.memory_bytes() as u64,
             filters: self.shard.distinct_filters() as u64,
             scanned_filters: self.shard.scanned_filters() as u64,
+            unusable: self.unusable.len() as u64,
         };
         let mut suppressed = [0; Suppression::ALL.len()];
         for (_, reason, count) in self.shard.take_suppressed() {
@@ -362,17 +378,24 @@ impl Keeper {
     }
 }
 
-fn put(shard: &mut Shard, subscription: &IndexedSubscription, subscriber: SubscriberView) -> Result<(), Problem> {
-    let subject = Subject {
+/// A subscription of the records as the index takes it.
+pub fn subject(subscription: &IndexedSubscription) -> Subject<'_> {
+    Subject {
         id: subscription.id,
         class: &subscription.class,
         values: &subscription.values,
         channel: subscription.channel.as_ref(),
         filter: subscription.terms.filter.as_ref(),
-    };
-    // It was checked when it was stored; a class that changed since may still make it unusable.
-    shard.put_of(subject, subscriber).inspect_err(|_| shard.remove(subscription.id))
+    }
 }
+
+fn put(shard: &mut Shard, subscription: &IndexedSubscription, subscriber: SubscriberView) -> Result<(), Problem> {
+    // It was checked when it was stored; a class that changed since may still make it unusable.
+    shard.put_of(subject(subscription), subscriber).inspect_err(|_| shard.remove(subscription.id))
+}
+
+#[cfg(test)]
+pub(crate) mod faults; // what a test lets go wrong on a shard
 
 #[cfg(test)]
 mod tests {

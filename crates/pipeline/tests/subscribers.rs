@@ -154,3 +154,42 @@ async fn a_query_with_state_that_failed_is_fired_again() {
         08:50:00 email alice@example.org n-3-0: Graz 6.0 () -> delivered"#]]
     .assert_eq(&said);
 }
+
+/// A filter that an update of the application leaves without the field that it names makes its subscription unusable: it
+/// is in no index, and no query counts it either, until an update brings the field back.
+#[tokio::test(start_paused = true)]
+async fn a_subscription_whose_filter_no_longer_compiles_is_seen_by_no_rule() {
+    let filtered = OUTAGES.replace("subscriptions:\n  news: {", "subscriptions:\n  news: { filter: cel,");
+    let (head, tail) = filtered.split_once("rules:\n").expect("rules");
+    let counted = "rules:
+  counted:
+    on: outage
+    subscription: news
+    notify: told
+    sql: |
+      SELECT e._event, n._subscription, count(*) OVER (PARTITION BY e._event) AS patience
+      FROM events e JOIN news n ON n.least <= e.minutes
+";
+    let definition = format!("{head}{counted}{tail}");
+    let without = definition.replace("{ region: string, minutes: number } }\nattributes", "{ minutes: number } }\nattributes");
+    let without = without.replace("event.region == subscriber.attributes.region && ", "");
+    let without = without.replace("with: { patience", "with: { region: \"'?'\", patience");
+    assert_ne!(definition, without);
+    let mut scenario = Scenario::new(&[&definition, &without, &definition]).await;
+    let script = r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscriber bob email=bob@example.org
+           08:00 subscribe alice news {} if event.region == 'Graz'
+           08:00 subscribe bob news
+           08:05 event outage {"region": "Graz", "minutes": 1}
+           08:10 apply
+           08:15 event outage {"minutes": 2}
+           08:16 crash
+           08:17 event outage {"minutes": 3}
+           08:18 report
+           08:20 apply
+           08:25 event outage {"region": "Graz", "minutes": 4}"#;
+    let said = scenario.run_and_wait(script, Duration::from_secs(60)).await;
+    expect![[r#"
+    "#]]
+    .assert_eq(&said);
+}

@@ -6,4 +6,5 @@ mod platform;
 mod reference;
 mod resources;
 mod rules;
+mod schedules;
 mod transfer;

@@ -4,7 +4,10 @@ use std::{io::Read, path::PathBuf};
 
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
+use tocsin_matching::rule::RuleExplanation;
+use tocsin_model::problem::Problem;
 
+use super::lists::Listed;
 use crate::{
     client::{Client, segment},
     failure::{Failure, Outcome},
@@ -52,6 +55,17 @@ enum What {
         application: String,
         /// The rule
         rule: String,
+    },
+    /// Lists the subscriptions that the running version of an application cannot match, and why
+    Unusable {
+        /// The application
+        application: String,
+        /// Most lines
+        #[arg(long, default_value_t = 1000)]
+        limit: usize,
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Tries a rule on events: who would be told, or what it says of one subscription
     ///
@@ -105,7 +119,7 @@ struct Test {
 }
 
 impl Args {
-    /// Explains or tries.
+    /// Explains, lists, stops, resumes or tries.
     ///
     /// # Errors
     /// What was typed is not JSON, or the server does not do it.
@@ -133,17 +147,10 @@ impl Args {
             }
             What::Stopped { json } => {
                 let items = client.list("/v1/stopped-rules", &[], usize::MAX).await?;
-                if json {
-                    return Ok(terminal.json(&items)?);
-                }
-                if items.is_empty() {
-                    return Ok(terminal.line("no rule is stopped")?);
-                }
-                let text = |item: &Value, name: &str| printable(item[name].as_str().unwrap_or_default()).into_owned();
-                let row =
-                    |item: &Value| ["application", "rule", "by", "since", "reason"].map(|name| text(item, name)).into();
-                let rows: Vec<Vec<String>> = items.iter().map(row).collect();
-                Ok(terminal.table(&["application", "rule", "by", "since", "reason"], &rows)?)
+                let heads = ["application", "rule", "by", "since", "reason"];
+                Listed { items, limit: usize::MAX, json }.show(terminal, "no rule is stopped", &heads, |item| {
+                    heads.map(|name| printable(item[name].as_str().unwrap_or_default()).into_owned()).into()
+                })
             }
             What::Stop { application, rule, reason } => {
                 let path = format!("/v1/applications/{}/rules/{}/stop", segment(&application), segment(&rule));
@@ -160,6 +167,17 @@ impl Args {
                     "was not stopped"
                 };
                 Ok(terminal.line(format_args!("`{rule}` {said}"))?)
+            }
+            What::Unusable { application, limit, json } => {
+                let path = format!("/v1/applications/{}/unusable-subscriptions", segment(&application));
+                let items = client.list(&path, &[], limit).await?;
+                let none = "every subscription can be matched";
+                Listed { items, limit, json }.show(terminal, none, &["subscription", "class", "reason"], |item| {
+                    let text = |name: &str| printable(item[name].as_str().unwrap_or_default()).into_owned();
+                    let reason = serde_json::from_value::<Problem>(item["problem"].clone());
+                    let reason = reason.map_or_else(|_| String::new(), |problem| printable(&problem.to_string()).into_owned());
+                    vec![text("id"), text("class"), reason]
+                })
             }
             What::Test(test) => test.run(terminal, client).await,
         }
@@ -261,47 +279,22 @@ fn texts(list: &Value) -> Vec<String> {
     items.iter().filter_map(Value::as_str).map(|text| printable(text).into_owned()).collect()
 }
 
-/// How a rule is answered, one line for each way.
+/// How a rule is answered, one line for each way, in the words of the compiler.
 fn explain(terminal: &Terminal, rule: &Value) -> Outcome {
-    terminal.line(format_args!("{}:", printable(rule["rule"].as_str().unwrap_or_default())))?;
-    let branches = rule["branches"].as_array().map(Vec::as_slice).unwrap_or_default();
-    for branch in branches {
-        let (keys, range) = (texts(&branch["keys"]), texts(&branch["range"]));
-        let mut said = Vec::new();
-        let mut say = |what: &str, parts: &[String]| {
-            if !parts.is_empty() {
-                said.push(format!("{what} {}", parts.join(" && ")));
-            }
-        };
-        say("only if", &texts(&branch["event_guards"]));
-        say("of subscriptions with", &texts(&branch["subscription_guards"]));
-        say("looks up", &keys);
-        say("takes the slice", &range);
-        let filters = branch["filters"] == true;
-        match (keys.is_empty() && range.is_empty(), filters) {
-            (true, false) => said.push("looks at every subscription".to_owned()),
-            (_, true) => said.push("takes those whose own filter matches, or that have none".to_owned()),
-            (false, false) => {}
-        }
-        let residual = texts(&branch["residual"]);
-        if !residual.is_empty() {
-            said.push(format!("checks {} for each", residual.join(" && ")));
-        }
-        terminal.line(format_args!("  {}", said.join("; ")))?;
+    let rule: RuleExplanation = serde_json::from_value(rule.clone())
+        .map_err(|error| Failure::failed("the server explains a rule in a way that is not known here").because(&error))?;
+    let say = |line: String| terminal.line(printable(&line));
+    say(format!("{}:", rule.rule))?;
+    rule.branches.iter().try_for_each(|branch| say(format!("  {branch}")))?;
+    rule.query.iter().try_for_each(|step| say(format!("  query: {step}")))?;
+    if let (Some(audience), false) = (&rule.audience, rule.query.is_empty()) {
+        say(format!("  passes over who is no subscriber of `{audience}`"))?;
     }
-    let query = texts(&rule["query"]);
-    for step in &query {
-        terminal.line(format_args!("  query: {step}"))?;
+    if rule.branches.is_empty() && rule.query.is_empty() {
+        say("  never matches".to_owned())?;
     }
-    if branches.is_empty() && query.is_empty() {
-        terminal.line("  never matches")?;
-    }
-    for memory in texts(&rule["remembers"]) {
-        terminal.line(format_args!("  remembers {memory}"))?;
-    }
-    for warning in texts(&rule["warnings"]) {
-        terminal.line(format_args!("  warning: {warning}"))?;
-    }
+    rule.remembers.iter().try_for_each(|memory| say(format!("  remembers: {memory}")))?;
+    rule.warnings.iter().try_for_each(|warning| say(format!("  warning: {warning}")))?;
     Ok(())
 }
 
@@ -399,6 +392,26 @@ mod tests {
             GET /v1/applications/quakes/rules?limit=1000"#]],
         )
         .await;
+    }
+
+    #[tokio::test]
+    async fn a_rule_in_sql_is_explained_by_how_its_query_runs() {
+        let rule = json!({"rule": "turnover", "audience": "vip", "branches": [], "warnings": [],
+            "query": ["SCAN e", "  SEARCH w USING INDEX symbol"], "remembers": ["tells a subscription at most once in 1h"]});
+        check(
+            &["explain", "shop"],
+            vec![(200, json!({"items": [rule]}))],
+            expect![[""]],
+        )
+        .await;
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_matched_is_listed_with_its_reason() {
+        let problem = json!({"path": "filter", "line": 1, "column": 1, "message": "the event class has no field `b`"});
+        let item = json!({"id": "s-3", "class": "interest", "problem": problem});
+        check(&["unusable", "quakes"], vec![(200, json!({"items": [item]}))], expect![[""]]).await;
+        check(&["unusable", "quakes"], vec![(200, json!({"items": []}))], expect![[""]]).await;
     }
 
     #[tokio::test]

@@ -1,8 +1,9 @@
 //! Lists, resumes or ends notifications that wait for an operator.
 
 use clap::Subcommand;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
+use super::lists::{Listed, chosen};
 use crate::{
     client::Client,
     failure::{Failure, Outcome},
@@ -73,23 +74,12 @@ impl Filter {
     }
 
     fn body(&self, all: bool) -> Outcome<Value> {
-        let mut body: Map<String, Value> =
-            self.query().into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect();
-        if let Some(id) = self.id {
-            body.insert("id".into(), id.into());
-        }
-        match (body.is_empty(), all) {
-            (true, false) => Err(Failure::usage("say which: --id, --application, --channel, --batch or --all")),
-            (false, true) => Err(Failure::usage("--all goes alone")),
-            (true, true) => Ok(json!({"all": true})),
-            (false, false) => Ok(Value::Object(body)),
-        }
+        chosen(self.id, &self.query(), all, "--id, --application, --channel, --batch")
     }
 
     async fn list(&self, client: &Client, limit: usize) -> Outcome<Vec<Value>> {
         let mut items = client.list("/v1/suspensions", &self.query(), limit).await?;
         items.retain(|item| self.id.is_none_or(|id| item["id"].as_u64() == Some(id)));
-        items.truncate(limit);
         Ok(items)
     }
 }
@@ -103,19 +93,8 @@ impl Args {
         match self.what {
             What::List { filter, limit, json } => {
                 let items = filter.list(client, limit).await?;
-                if json {
-                    return Ok(terminal.json(&items)?);
-                }
-                if items.is_empty() {
-                    return Ok(terminal.line("nothing is suspended")?);
-                }
-                let rows: Vec<Vec<String>> = items.iter().map(row).collect();
-                terminal
-                    .table(&["id", "notifications", "batch", "application", "channel", "since", "reason"], &rows)?;
-                if items.len() == limit {
-                    terminal.line(format_args!("there may be more than {limit}; --limit shows more"))?;
-                }
-                Ok(())
+                let heads = ["id", "notifications", "batch", "application", "channel", "since", "reason"];
+                Listed { items, limit, json }.show(terminal, "nothing is suspended", &heads, row)
             }
             What::Resume { filter, all } => {
                 let answer = client.post("/v1/suspensions/resume", &filter.body(all)?).await?;
