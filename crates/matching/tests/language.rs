@@ -26,6 +26,7 @@ fn scope() -> Scope {
     use FieldType::*;
     Scope {
         functions: Functions::default(),
+        subscriber: None,
         variables: Vec::new(),
         event: fields(&[
             ("place", String),

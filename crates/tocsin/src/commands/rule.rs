@@ -175,7 +175,8 @@ impl Args {
                 Listed { items, limit, json }.show(terminal, none, &["subscription", "class", "reason"], |item| {
                     let text = |name: &str| printable(item[name].as_str().unwrap_or_default()).into_owned();
                     let reason = serde_json::from_value::<Problem>(item["problem"].clone());
-                    let reason = reason.map_or_else(|_| String::new(), |problem| printable(&problem.to_string()).into_owned());
+                    let reason =
+                        reason.map_or_else(|_| String::new(), |problem| printable(&problem.to_string()).into_owned());
                     vec![text("id"), text("class"), reason]
                 })
             }
@@ -281,8 +282,9 @@ fn texts(list: &Value) -> Vec<String> {
 
 /// How a rule is answered, one line for each way, in the words of the compiler.
 fn explain(terminal: &Terminal, rule: &Value) -> Outcome {
-    let rule: RuleExplanation = serde_json::from_value(rule.clone())
-        .map_err(|error| Failure::failed("the server explains a rule in a way that is not known here").because(&error))?;
+    let rule: RuleExplanation = serde_json::from_value(rule.clone()).map_err(|error| {
+        Failure::failed("the server explains a rule in a way that is not known here").because(&error)
+    })?;
     let say = |line: String| terminal.line(printable(&line));
     say(format!("{}:", rule.rule))?;
     rule.branches.iter().try_for_each(|branch| say(format!("  {branch}")))?;
@@ -398,12 +400,7 @@ mod tests {
     async fn a_rule_in_sql_is_explained_by_how_its_query_runs() {
         let rule = json!({"rule": "turnover", "audience": "vip", "branches": [], "warnings": [],
             "query": ["SCAN e", "  SEARCH w USING INDEX symbol"], "remembers": ["tells a subscription at most once in 1h"]});
-        check(
-            &["explain", "shop"],
-            vec![(200, json!({"items": [rule]}))],
-            expect![[""]],
-        )
-        .await;
+        check(&["explain", "shop"], vec![(200, json!({"items": [rule]}))], expect![[""]]).await;
     }
 
     #[tokio::test]
