@@ -390,5 +390,16 @@ fn bad_expressions_of_state_say_where_and_what_would_be_right() {
         found(RuleState { rearm: text("event.magnitude < sub.magnitude &&"), per: text("event.place"), ..state() }),
         found(RuleState { rearm: text("frist(event.place)"), per: text("event.nothing"), ..state() }),
     ];
-    expect![[""]].assert_eq(&told.join("\n"));
+    expect![[r#"
+        rules.near.per 1:1 the event class has no field `plaec` (did you mean `place`?)
+        rules.near.per 1:1 `per` speaks of the subscription (name fields of `event` only; each subscription has its own state anyway)
+        rules.near.per 1:13 `=` is not part of the language (write `==` to compare)
+        rules.near.changed 1:1 `event.magnitude` is a number and `'a'` is a string; they cannot be compared (write the number without quotes)
+        rules.near.changed 1:1 `changed` speaks of the subscription (name fields of `event` only; each subscription has its own state anyway)
+        rules.near.changed 1:1 `changed` speaks of the subscription (name fields of `event` only; each subscription has its own state anyway)
+        rules.near.rearm 1:1 the expression gives a number, not a boolean (compare it with something)
+        rules.near.rearm 1:19 the subscription class has no field `magnitud` (did you mean `magnitude`?)
+        rules.near.rearm 1:35 a value is expected here, not the end (no hint)
+        rules.near.per 1:1 the event class has no field `nothing` (its fields are place, magnitude, lat, lon)
+        rules.near.rearm 1:1 there is no function `frist` (no hint)"#]].assert_eq(&told.join("\n"));
 }

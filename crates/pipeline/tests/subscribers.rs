@@ -191,6 +191,13 @@ async fn a_subscription_whose_filter_no_longer_compiles_is_seen_by_no_rule() {
            08:25 event outage {"region": "Graz", "minutes": 4}"#;
     let said = scenario.run_and_wait(script, Duration::from_secs(60)).await;
     expect![[r#"
-    "#]]
+        08:05:00 email alice@example.org n-1-0: Graz 1.0 (2.0) -> delivered
+        08:05:00 email bob@example.org n-1-1: Graz 1.0 (2.0) -> delivered
+        08:15:00 email bob@example.org n-2-0: 2.0 (1.0) -> delivered
+        08:16:00 crash
+        08:17:00 email bob@example.org n-3-0: 3.0 (1.0) -> delivered
+        08:18:00 events 3 notifications 4 open 0 suspended 0
+        08:25:00 email alice@example.org n-4-0: Graz 4.0 (2.0) -> delivered
+        08:25:00 email bob@example.org n-4-1: Graz 4.0 (2.0) -> delivered"#]]
     .assert_eq(&said);
 }
