@@ -13,7 +13,8 @@ use tocsin_matching::{
 };
 use tocsin_model::{
     application::{
-        Application, ContentTemplates, EventClass, Function, NotificationClass, Rule, RuleState, SubscriptionClass, TemplateEngine,
+        Application, ContentTemplates, EventClass, Function, NotificationClass, Rule, RuleState, SubscriptionClass,
+        TemplateEngine,
     },
     event::{EventBatch, EventPacker},
     field::{Field, FieldType, Fields},

@@ -52,8 +52,8 @@ pub use accept_events::{AcceptError, Submission};
 pub use compile::Compiled;
 pub use latency::Latencies;
 pub use options::PipelineOptions;
-pub use tocsin_delivery::{Clock, Context, SystemClock};
 pub use shards::subject;
+pub use tocsin_delivery::{Clock, Context, SystemClock};
 pub use versions::{Environment, Versions};
 pub use view_subscribers::view_subscribers;
 

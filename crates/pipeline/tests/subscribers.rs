@@ -171,7 +171,8 @@ async fn a_subscription_whose_filter_no_longer_compiles_is_seen_by_no_rule() {
       FROM events e JOIN news n ON n.least <= e.minutes
 ";
     let definition = format!("{head}{counted}{tail}");
-    let without = definition.replace("{ region: string, minutes: number } }\nattributes", "{ minutes: number } }\nattributes");
+    let without =
+        definition.replace("{ region: string, minutes: number } }\nattributes", "{ minutes: number } }\nattributes");
     let without = without.replace("event.region == subscriber.attributes.region && ", "");
     let without = without.replace("with: { patience", "with: { region: \"'?'\", patience");
     assert_ne!(definition, without);

@@ -43,7 +43,8 @@ async fn the_commands_of_the_readme_do_what_it_says() {
     assert!(schedules.iter().any(|line| line.contains("Europe/Vienna")), "{said}");
 
     let all = mails.wait_until(|| mails.count() >= 4).await;
-    let subject = |mail: &support::mails::Mail| format!("{}: {}", mail.to[0], mail.header("Subject").expect("a subject"));
+    let subject =
+        |mail: &support::mails::Mail| format!("{}: {}", mail.to[0], mail.header("Subject").expect("a subject"));
     let mut told: Vec<String> = mails.all().iter().map(subject).collect();
     told.sort_unstable();
     let expected = [

@@ -7,9 +7,7 @@ use axum::{
 };
 use serde::Deserialize;
 use tocsin_model::id::{Name, SubscriptionId};
-use tocsin_service::{
-    schedules::{Preview, PreviewDraft, ScheduleStatus, SubscriptionSchedule},
-};
+use tocsin_service::schedules::{Preview, PreviewDraft, ScheduleStatus, SubscriptionSchedule};
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
