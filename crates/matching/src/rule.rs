@@ -20,6 +20,7 @@ use crate::{
     check::{Scope, compile, compile_predicate},
     defined::Functions,
     dialect::Operator,
+    events::Events,
     expression::{Constant, Expression, Kind, Type},
     filter::{
         self, CompiledFilter,
@@ -615,6 +616,17 @@ impl RuleSet {
         let layout = Layout::between(event_fields, &plan.fields);
         let row = |packed: Result<&[u8], Damaged>| Ok(layout.apply(unpack_row(event_fields, packed?)?));
         batch.events.rows().map(row).collect()
+    }
+
+    /// The same events, for matching: rows are only made of them where somebody asks for rows.
+    ///
+    /// # Errors
+    /// The batch is damaged.
+    pub fn events(&self, batch: &EventBatch, event_fields: &Fields) -> Result<Events<'static>, Damaged> {
+        match self.events.get(&batch.class) {
+            Some(plan) => Events::of_batch(batch, event_fields, &plan.fields),
+            None => Ok(Events::none()),
+        }
     }
 
     /// How each rule is answered, with warnings where a rule would scan.
