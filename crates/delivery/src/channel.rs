@@ -1,9 +1,14 @@
 //! What every protocol promises: messages in, exactly one answer for each.
 
-use std::{path::PathBuf, sync::Arc, time::SystemTime};
+use std::{
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use async_trait::async_trait;
 use tocsin_model::{
+    application::Rate,
     content::Content,
     id::{EventId, Name, NotificationId},
     receipt::{Disposition, Reason},
@@ -101,6 +106,56 @@ impl Clock for SystemClock {
     }
 }
 
+/// A destination of a channel, as it is at this moment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Destination {
+    /// Scheme, host and port of a URL; empty for the one far side of a channel that has no other.
+    pub name: String,
+    /// Whether it is served.
+    pub state: DestinationState,
+    /// How many messages it may get at the same time.
+    pub concurrency: u32,
+    /// How many are on their way.
+    pub busy: u32,
+    /// How many wait in the channel.
+    pub waiting: u32,
+    /// What an answer takes of late.
+    pub latency: Option<Duration>,
+    /// Failures in a row, those without an answer weighted.
+    pub failures: u32,
+    /// How long it has only failed.
+    pub failing_for: Option<Duration>,
+    /// How much longer it is let be.
+    pub paused_for: Option<Duration>,
+    /// Why, as far as anything is known to be wrong.
+    pub reason: Option<String>,
+}
+
+/// Whether a destination is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DestinationState {
+    /// It is.
+    Open,
+    /// After a pause, one message finds out whether it is back.
+    Trial,
+    /// It is let be for a while, after failures in a row.
+    Paused,
+}
+
+impl DestinationState {
+    /// All of them.
+    pub const ALL: [DestinationState; 3] = [DestinationState::Open, DestinationState::Trial, DestinationState::Paused];
+
+    /// Its one word, in tables, metrics and answers.
+    pub fn word(self) -> &'static str {
+        match self {
+            DestinationState::Open => "open",
+            DestinationState::Trial => "trial",
+            DestinationState::Paused => "paused",
+        }
+    }
+}
+
 /// What a channel needs to know about its surroundings.
 #[derive(Clone)]
 pub struct Context {
@@ -119,7 +174,9 @@ pub struct Context {
 /// Dropping it answers what is queued or on its way with `Deferred`.
 #[async_trait]
 pub trait OpenChannel: Send + Sync {
-    /// Puts a message into the queue; waits while the queue is full. Its answer goes to `answers`, exactly one.
+    /// Puts a message into the queue; waits while the queue is full. Its answer goes to `answers`, exactly one. A message
+    /// whose destination has more to do than its share of the queue holds comes back with `Deferred` for the reason
+    /// `Untried` and a time: it was no attempt.
     ///
     /// While `answers` is full the sessions wait, so whoever sends must also receive. When the receiver is gone, answers
     /// are dropped.
@@ -130,6 +187,25 @@ pub trait OpenChannel: Send + Sync {
         for outgoing in outgoing {
             self.send(outgoing, answers).await;
         }
+    }
+
+    /// From now on messages leave no faster than this, all together; the others wait.
+    fn keep_to(&self, _rate: Option<Rate>) {}
+
+    /// How long a message to this address is better not even made: its destination is let be, or has enough to do. It
+    /// would come back untried.
+    fn hold(&self, _address: &str) -> Option<Duration> {
+        None
+    }
+
+    /// The destinations that are known, those with trouble first, then those with most to do; at most `limit`.
+    fn destinations(&self, _limit: usize) -> Vec<Destination> {
+        Vec::new()
+    }
+
+    /// How many destinations there are in each state, in the order of `DestinationState::ALL`.
+    fn census(&self) -> [usize; 3] {
+        [0; 3]
     }
 
     /// Waits until everything that was sent has been answered.

@@ -19,11 +19,14 @@ pub mod smtp; // mails over persistent, pipelined sessions
 pub mod networks; // which addresses we talk to
 pub mod options; // options as the definition gives them become typed options, or every problem in them
 
+mod flow; // how much goes where at a time: lanes, pace, pauses, rates
 mod queue; // the bounded queue that sessions pull from, and the message that must be answered
 mod tls; // connections of any kind, and whom we trust on them
 
 #[cfg(test)]
 mod testing; // what the tests of all protocols share
 
-pub use channel::{Answer, Clock, Context, Facts, Message, OpenChannel, Outgoing, SystemClock, Ticket};
+pub use channel::{
+    Answer, Clock, Context, Destination, DestinationState, Facts, Message, OpenChannel, Outgoing, SystemClock, Ticket,
+};
 pub use protocol::{ProtocolDescription, check, open, protocols};

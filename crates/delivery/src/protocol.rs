@@ -70,7 +70,9 @@ pub fn check(protocol: &Name, options: &Map<String, Value>, path: &str) -> Vec<P
 /// Every problem in its options, including files that cannot be read or written; paths are relative: `host`.
 pub fn open(name: &Name, channel: &Channel, context: &Context) -> Opened {
     let protocol = find(&channel.protocol, "").map_err(|problem| vec![problem])?;
-    (protocol.open)(name, channel, context)
+    let open = (protocol.open)(name, channel, context)?;
+    open.keep_to(channel.flow.rate);
+    Ok(open)
 }
 
 fn find(name: &Name, path: &str) -> Result<&'static ProtocolDescription, Problem> {

@@ -1,7 +1,7 @@
 //! The bounded queue that a channel's sessions pull from, and the message that must be answered.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
     future::Future,
     sync::{
         Arc,
@@ -14,20 +14,32 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tocsin_model::{
+    application::{Flow, Rate},
     id::Name,
     receipt::{Disposition, Reason, ReasonKind},
     time::Timestamp,
 };
 use tokio::{
-    sync::{Notify, Semaphore, mpsc},
+    sync::{Notify, mpsc},
     task::JoinSet,
     time::Instant,
 };
 
-use crate::channel::{Answer, Clock, OpenChannel, Outgoing};
+use crate::{
+    channel::{Answer, Clock, Destination, OpenChannel, Outgoing},
+    flow::{
+        lanes::{Done, Event, Lanes, Pushed, Signal, Take},
+        rate::Meter,
+    },
+};
 
 /// Messages that wait for a session, at most.
 pub(crate) const QUEUE_LENGTH: usize = 4096;
+
+/// How long a sender waits for room in a lane that moves.
+const ROOM_PATIENCE: Duration = Duration::from_secs(1);
+/// After so many messages have left, senders that wait for room are told.
+const ROOM_STEP: usize = 128;
 
 /// How long `close` waits for what is on its way.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(30);
@@ -39,6 +51,7 @@ pub(crate) struct Shared {
     open: AtomicUsize,
     settled: Notify,
     attempts: [metrics::Counter; 3],
+    returned: metrics::Counter,
     duration: metrics::Histogram,
 }
 
@@ -49,8 +62,9 @@ impl Shared {
             |outcome| metrics::counter!("deliver_attempts_total", "channel" => name.to_string(), "outcome" => outcome),
         );
         let duration = metrics::histogram!("deliver_duration_seconds", "channel" => name.to_string());
+        let returned = metrics::counter!("deliver_returned_total", "channel" => name.to_string());
         let (open, settled) = (AtomicUsize::new(0), Notify::new());
-        Arc::new(Shared { name: name.clone(), clock, open, settled, attempts, duration })
+        Arc::new(Shared { name: name.clone(), clock, open, settled, attempts, returned, duration })
     }
 
     async fn settle(&self) {
@@ -110,16 +124,30 @@ impl Pending {
         self.close();
     }
 
+    /// Gives it back as it is, to be sent after this time.
+    async fn give_back(self, after: Duration, why: &'static str) {
+        // Those that come back together do not come all at once.
+        let after = after.mul_f64(1.0 + 0.2 * fastrand::f64());
+        let reason = Reason::new(ReasonKind::Untried, why);
+        self.answer(Disposition::Deferred { reason, retry_after: Some(after) }).await;
+    }
+
     fn finish(&self, disposition: Disposition) -> Answer {
         let answered_at = self.shared.clock.now();
         let sent_at = self.sent_at.unwrap_or(answered_at);
-        let outcome = match disposition {
-            Disposition::Delivered { .. } => 0,
-            Disposition::Deferred { .. } => 1,
-            Disposition::Refused { .. } => 2,
+        let outcome = match &disposition {
+            Disposition::Delivered { .. } => Some(0),
+            Disposition::Deferred { reason, .. } if reason.kind == ReasonKind::Untried => None,
+            Disposition::Deferred { .. } => Some(1),
+            Disposition::Refused { .. } => Some(2),
         };
-        self.shared.attempts[outcome].increment(1);
-        self.shared.duration.record(answered_at.since(sent_at).as_secs_f64());
+        match outcome {
+            Some(outcome) => {
+                self.shared.attempts[outcome].increment(1);
+                self.shared.duration.record(answered_at.since(sent_at).as_secs_f64());
+            }
+            None => self.shared.returned.increment(1),
+        }
         let (ticket, id, formatted_at) = (self.outgoing.ticket, self.outgoing.id, self.outgoing.message.formatted_at);
         Answer { ticket, id, formatted_at, sent_at, answered_at, disposition }
     }
@@ -158,224 +186,306 @@ impl Drop for Pending {
     }
 }
 
-/// Messages that wait, in lanes: one for each destination, or a single one.
-///
-/// Lanes take turns. When several lanes have work, one lane holds at most half of the sessions; a lane that is alone
-/// leaves an eighth of them free (at least one, unless there is only one session), so that a newcomer always finds one.
+/// Messages that wait for the sessions of a channel.
 pub(crate) struct Queue {
-    lanes: Mutex<Lanes>,
+    waiting: Mutex<Waiting>,
     arrived: Notify,
-    space: Semaphore,
+    room: Notify,
     sessions: usize,
-    shares: bool,
 }
 
-#[derive(Default)]
-struct Lanes {
-    lanes: HashMap<Arc<str>, Lane>,
-    turns: VecDeque<Arc<str>>,
+struct Waiting {
+    line: Line,
+    /// Messages that have left since senders were told of room.
+    left: usize,
+    senders: usize,
     closed: bool,
 }
 
-#[derive(Default)]
-struct Lane {
-    waiting: VecDeque<Pending>,
-    busy: usize,
+enum Line {
+    /// All go to one far side, in their order; the sessions that serve it are the channel's own affair.
+    Single(VecDeque<Pending>, Option<Meter>),
+    /// Each destination has its lane.
+    Shared(Lanes<Pending>),
 }
 
-/// The lane of a protocol with a single far side.
-pub(crate) fn only_lane(_: &Outgoing) -> Arc<str> {
-    static LANE: std::sync::OnceLock<Arc<str>> = std::sync::OnceLock::new();
-    LANE.get_or_init(|| Arc::from("")).clone()
+/// A message that was taken, and the lane that it occupies until `Queue::done`. Dropped without that, as by a panic,
+/// it says nothing about its destination.
+pub(crate) struct Turn {
+    queue: Arc<Queue>,
+    lane: Arc<str>,
+    began: Instant,
+    over: bool,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if !self.over {
+            drop(self.queue.finish(self, Signal::Unasked));
+            self.queue.arrived.notify_one();
+        }
+    }
 }
 
 impl Queue {
-    /// For `sessions` sessions that all talk to one far side.
+    /// For a channel whose sessions all talk to one far side.
     pub fn single(sessions: usize) -> Arc<Self> {
-        Self::new(sessions, false)
+        Self::new(sessions, Line::Single(VecDeque::new(), None))
     }
 
-    /// For `sessions` sessions that are shared among the lanes.
-    pub fn shared(sessions: usize) -> Arc<Self> {
-        Self::new(sessions, true)
+    /// For a channel whose sessions are shared among destinations.
+    pub fn shared(sessions: usize, flow: Flow) -> Arc<Self> {
+        Self::new(sessions, Line::Shared(Lanes::new(flow, sessions, QUEUE_LENGTH)))
     }
 
-    fn new(sessions: usize, shares: bool) -> Arc<Self> {
-        let (lanes, arrived, space) = (Mutex::default(), Notify::new(), Semaphore::new(QUEUE_LENGTH));
-        Arc::new(Queue { lanes, arrived, space, sessions, shares })
+    fn new(sessions: usize, line: Line) -> Arc<Self> {
+        let waiting = Waiting { line, left: 0, senders: 0, closed: false };
+        Arc::new(Queue { waiting: Mutex::new(waiting), arrived: Notify::new(), room: Notify::new(), sessions })
     }
 
-    fn lane_limit(&self, lanes: usize) -> usize {
-        match (self.shares, lanes) {
-            (false, _) => usize::MAX,
-            (true, ..=1) if self.sessions > 1 => self.sessions - (self.sessions / 8).max(1),
-            _ => (self.sessions / 2).max(1),
-        }
-    }
-
-    /// Appends messages, waiting for space. Those that find the queue closed are dropped, which answers them.
-    async fn push_all(&self, mut waiting: impl ExactSizeIterator<Item = (Arc<str>, Pending)>) {
-        while waiting.len() > 0 {
-            let count = waiting.len().min(QUEUE_LENGTH / 4);
-            match self.space.acquire_many(count as u32).await {
-                Ok(permit) => permit.forget(),
-                Err(_) => return waiting.for_each(drop),
-            }
-            let mut lanes = self.lanes.lock();
-            if lanes.closed {
-                drop(lanes);
-                return waiting.for_each(drop);
-            }
-            for (key, pending) in waiting.by_ref().take(count) {
-                let lane = lanes.lanes.entry(key.clone()).or_default();
-                let first = lane.waiting.is_empty();
-                lane.waiting.push_back(pending);
-                if first {
-                    lanes.turns.push_back(key);
+    /// Appends messages. Those whose lane is full wait for room for a moment and then go back, as do those whose
+    /// destination is let be; in a queue of a single lane they wait. Those that find the queue closed are dropped, which
+    /// answers them.
+    async fn push_all(&self, mut waiting: Vec<(Arc<str>, Pending)>) {
+        let mut deadline = None;
+        loop {
+            let mut room = std::pin::pin!(self.room.notified());
+            room.as_mut().enable();
+            let mut returned = Vec::new();
+            let mut single = false;
+            let wakes = {
+                let mut state = self.waiting.lock();
+                if state.closed {
+                    drop(state);
+                    return drop(waiting);
                 }
-            }
-            drop(lanes);
-            for _ in 0..count.min(self.sessions) {
+                let last = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+                single |= matches!(state.line, Line::Single(..));
+                let wakes = state.push(&mut waiting, &mut returned, last);
+                state.senders += usize::from(!waiting.is_empty() && deadline.is_none());
+                if waiting.is_empty() && deadline.is_some() {
+                    state.senders -= 1;
+                }
+                wakes
+            };
+            for _ in 0..wakes.min(self.sessions) {
                 self.arrived.notify_one();
             }
-        }
-    }
-
-    /// The next message, if one may be taken now.
-    pub fn try_pop(&self) -> Option<Pending> {
-        let mut lanes = self.lanes.lock();
-        let limit = self.lane_limit(lanes.lanes.len());
-        for _ in 0..lanes.turns.len() {
-            let key = lanes.turns.pop_front()?;
-            let lane = lanes.lanes.get_mut(&key).expect("a lane with a turn exists until it is empty and idle");
-            if lane.busy >= limit {
-                lanes.turns.push_back(key);
-                continue;
+            for (pending, after) in returned {
+                pending.give_back(after, "its destination has enough to do").await;
             }
-            let pending = lane.waiting.pop_front().expect("a lane with a turn has something waiting");
-            let (more, shares) = (!lane.waiting.is_empty(), self.shares);
-            if shares {
-                lane.busy += 1;
+            if waiting.is_empty() {
+                return;
             }
-            match (more, shares) {
-                (true, _) => lanes.turns.push_back(key),
-                (false, true) => {}
-                (false, false) => drop(lanes.lanes.remove(&key)),
-            }
-            drop(lanes);
-            self.space.add_permits(1);
-            return Some(pending);
-        }
-        None
-    }
-
-    /// Up to `limit` messages of a queue with a single lane.
-    pub fn try_pop_many(&self, limit: usize) -> Vec<Pending> {
-        let mut lanes = self.lanes.lock();
-        let Some(key) = lanes.turns.front().cloned() else { return Vec::new() };
-        let lane = lanes.lanes.get_mut(&key).expect("a lane with a turn exists until it is empty and idle");
-        let count = lane.waiting.len().min(limit);
-        let taken: Vec<Pending> = lane.waiting.drain(..count).collect();
-        if lane.waiting.is_empty() {
-            lanes.turns.pop_front();
-            lanes.lanes.remove(&key);
-        }
-        drop(lanes);
-        self.space.add_permits(count);
-        taken
-    }
-
-    /// The next message and those right behind it that are the same multicast, up to `limit` in all. Of a queue with a
-    /// single lane.
-    pub fn try_pop_multicast(&self, limit: usize) -> Vec<Pending> {
-        let mut lanes = self.lanes.lock();
-        let Some(key) = lanes.turns.front().cloned() else { return Vec::new() };
-        let lane = lanes.lanes.get_mut(&key).expect("a lane with a turn exists until it is empty and idle");
-        let count = same_message(lane.waiting.iter(), limit);
-        let taken: Vec<Pending> = lane.waiting.drain(..count).collect();
-        if lane.waiting.is_empty() {
-            lanes.turns.pop_front();
-            lanes.lanes.remove(&key);
-        }
-        drop(lanes);
-        self.space.add_permits(count);
-        taken
-    }
-
-    /// Says that a message of this lane needs its session no longer. Only for queues with several lanes.
-    pub fn release(&self, key: &str) {
-        let mut lanes = self.lanes.lock();
-        let Some(lane) = lanes.lanes.get_mut(key) else { return };
-        lane.busy = lane.busy.saturating_sub(1);
-        if lane.busy == 0 && lane.waiting.is_empty() {
-            lanes.lanes.remove(key);
-            // Who is left alone may now use more sessions.
-            if lanes.lanes.len() == 1 {
-                self.arrived.notify_waiters();
+            let until = *deadline.get_or_insert_with(|| Instant::now() + ROOM_PATIENCE);
+            match single {
+                true => room.await,
+                false => drop(tokio::time::timeout_at(until, room).await),
             }
         }
     }
 
-    /// The next message; `None` when the queue is closed.
-    pub async fn pop(&self) -> Option<Pending> {
+    fn try_take(self: &Arc<Self>) -> Result<(Turn, Pending), Option<Instant>> {
+        let now = Instant::now();
+        let mut state = self.waiting.lock();
+        let Line::Shared(lanes) = &mut state.line else { return Err(None) };
+        let (lane, pending) = match lanes.take(now) {
+            Take::Item(lane, pending) => (lane, pending),
+            Take::Wait(at) => return Err(at),
+        };
+        let more = lanes.has_turns();
+        self.note_room(&mut state, 1);
+        drop(state);
+        if more {
+            self.arrived.notify_one();
+        }
+        Ok((Turn { queue: self.clone(), lane, began: now, over: false }, pending))
+    }
+
+    /// Takes from a single lane as many as `count` says, from its front.
+    fn try_take_many(&self, count: impl FnOnce(&VecDeque<Pending>) -> usize) -> Result<Vec<Pending>, Option<Instant>> {
+        let now = Instant::now();
+        let mut state = self.waiting.lock();
+        let Line::Single(waiting, meter) = &mut state.line else { return Err(None) };
+        if waiting.is_empty() {
+            return Err(None);
+        }
+        if let Some(at) = meter.as_ref().and_then(|meter| meter.wait(now)) {
+            return Err(Some(at));
+        }
+        let count = count(waiting).min(waiting.len());
+        let taken: Vec<Pending> = waiting.drain(..count).collect();
+        if let Some(meter) = meter {
+            taken.iter().for_each(|_| meter.count(now));
+        }
+        self.note_room(&mut state, count);
+        Ok(taken)
+    }
+
+    /// Waits until something can be taken; `None` when the queue is closed.
+    async fn wait_for<T>(&self, take: impl Fn() -> Result<T, Option<Instant>>) -> Option<T> {
         loop {
             let mut arrived = std::pin::pin!(self.arrived.notified());
             arrived.as_mut().enable();
-            if let Some(pending) = self.try_pop() {
-                return Some(pending);
-            }
-            if self.lanes.lock().closed {
+            let at = match take() {
+                Ok(taken) => return Some(taken),
+                Err(at) => at,
+            };
+            if self.waiting.lock().closed {
                 return None;
             }
-            arrived.await;
+            match at {
+                Some(at) => drop(tokio::time::timeout_at(at, arrived).await),
+                None => arrived.await,
+            }
         }
+    }
+
+    /// The next message of a queue with lanes; `None` when the queue is closed.
+    pub async fn take(self: &Arc<Self>) -> Option<(Turn, Pending)> {
+        self.wait_for(|| self.try_take()).await
     }
 
     /// Up to `limit` messages, at least one; `None` when the queue is closed. For a queue with a single lane.
     pub async fn pop_many(&self, limit: usize) -> Option<Vec<Pending>> {
-        loop {
-            let mut arrived = std::pin::pin!(self.arrived.notified());
-            arrived.as_mut().enable();
-            let taken = self.try_pop_many(limit);
-            if !taken.is_empty() {
-                return Some(taken);
-            }
-            if self.lanes.lock().closed {
-                return None;
-            }
-            arrived.await;
+        self.wait_for(|| self.try_take_many(|_| limit)).await
+    }
+
+    /// The next multicast, of one recipient at least, up to `limit`; `None` when the queue is closed. For a queue with a
+    /// single lane.
+    pub async fn pop_multicast(&self, limit: usize) -> Option<Vec<Pending>> {
+        self.wait_for(|| self.try_take_many(|waiting| same_message(waiting.iter(), limit))).await
+    }
+
+    /// As `pop_multicast`; empty if nothing may go now.
+    pub fn try_pop_multicast(&self, limit: usize) -> Vec<Pending> {
+        self.try_take_many(|waiting| same_message(waiting.iter(), limit)).unwrap_or_default()
+    }
+
+    /// Says what came of a message, and takes the next if one may go now.
+    pub async fn done(self: &Arc<Self>, mut turn: Turn, signal: Signal, name: &Name) -> Option<(Turn, Pending)> {
+        let Done { returned, after, event } = self.finish(&mut turn, signal);
+        turn.over = true;
+        if let Some(event) = event {
+            tell(name, &turn.lane, event);
+        }
+        if !returned.is_empty() {
+            self.room.notify_waiters();
+        }
+        let next = self.try_take().ok();
+        for pending in returned {
+            pending.give_back(after, "its destination is let be for a while").await;
+        }
+        next
+    }
+
+    fn finish(&self, turn: &Turn, signal: Signal) -> Done<Pending> {
+        let now = Instant::now();
+        match &mut self.waiting.lock().line {
+            Line::Shared(lanes) => lanes.done(&turn.lane, signal, now - turn.began, now, fastrand::f64()),
+            Line::Single(..) => Done { returned: Vec::new(), after: Duration::ZERO, event: None },
         }
     }
 
-    /// The next multicast, of one recipient at least; `None` when the queue is closed. See `try_pop_multicast`.
-    pub async fn pop_multicast(&self, limit: usize) -> Option<Vec<Pending>> {
-        loop {
-            let mut arrived = std::pin::pin!(self.arrived.notified());
-            arrived.as_mut().enable();
-            let taken = self.try_pop_multicast(limit);
-            if !taken.is_empty() {
-                return Some(taken);
-            }
-            if self.lanes.lock().closed {
-                return None;
-            }
-            arrived.await;
+    /// Tells senders that wait, now and then: each may bring many.
+    fn note_room(&self, state: &mut Waiting, count: usize) {
+        state.left += count;
+        let empty = match &state.line {
+            Line::Single(waiting, _) => waiting.is_empty(),
+            Line::Shared(lanes) => lanes.waiting() == 0,
+        };
+        if state.senders > 0 && (empty || state.left >= ROOM_STEP) {
+            state.left = 0;
+            self.room.notify_waiters();
+        }
+    }
+
+    /// From now on messages leave no faster than this, all together.
+    fn keep_to(&self, rate: Option<Rate>) {
+        let meter = rate.map(Meter::new);
+        match &mut self.waiting.lock().line {
+            Line::Single(_, kept) => *kept = meter,
+            Line::Shared(lanes) => lanes.keep_to(meter),
         }
     }
 
     /// Takes nothing more and answers what waits.
     pub fn close(&self) {
-        self.space.close();
-        let waiting = {
-            let mut lanes = self.lanes.lock();
-            lanes.closed = true;
-            lanes.turns.clear();
-            let waiting: Vec<_> = lanes.lanes.values_mut().flat_map(|lane| std::mem::take(&mut lane.waiting)).collect();
-            waiting
+        let left: Vec<Pending> = {
+            let mut state = self.waiting.lock();
+            state.closed = true;
+            match &mut state.line {
+                Line::Single(waiting, _) => waiting.drain(..).collect(),
+                Line::Shared(lanes) => lanes.clear(),
+            }
         };
-        drop(waiting);
+        drop(left);
+        self.room.notify_waiters();
         self.arrived.notify_waiters();
     }
+
+    fn lanes<R>(&self, look: impl FnOnce(&Lanes<Pending>, Instant) -> R) -> Option<R> {
+        match &self.waiting.lock().line {
+            Line::Shared(lanes) => Some(look(lanes, Instant::now())),
+            Line::Single(..) => None,
+        }
+    }
+}
+
+impl Waiting {
+    /// Takes in what has room. What is better sent later goes to `returned`; what waits for room stays, unless this is
+    /// the `last` time. Gives how many sessions may have something to do.
+    fn push(
+        &mut self,
+        waiting: &mut Vec<(Arc<str>, Pending)>,
+        returned: &mut Vec<(Pending, Duration)>,
+        last: bool,
+    ) -> usize {
+        let mut wakes = 0;
+        match &mut self.line {
+            Line::Single(line, _) => {
+                let room = QUEUE_LENGTH.saturating_sub(line.len()).min(waiting.len());
+                line.extend(waiting.drain(..room).map(|(_, pending)| pending));
+                wakes = room;
+            }
+            Line::Shared(lanes) => {
+                let now = Instant::now();
+                let mut stay = Vec::new();
+                for (lane, pending) in waiting.drain(..) {
+                    match lanes.push(&lane, pending, now) {
+                        Pushed::Waits { wake } => wakes += usize::from(wake),
+                        Pushed::NoRoom(pending, Some(after)) => returned.push((pending, after)),
+                        Pushed::NoRoom(pending, None) if last => returned.push((pending, lanes.stay_away(&lane))),
+                        Pushed::NoRoom(pending, None) => stay.push((lane, pending)),
+                    }
+                }
+                *waiting = stay;
+            }
+        }
+        wakes
+    }
+}
+
+/// Writes to the log what an operator may want to know; a destination that stays in trouble is told of now and then.
+fn tell(channel: &Name, destination: &str, event: Event) {
+    match event {
+        Event::Paused { pause, reason, failures, tell: true } => tracing::warn!(
+            %channel, destination, failures, %reason, pause_s = pause.as_secs(),
+            "a destination only fails and is let be for a while, each time longer"
+        ),
+        Event::Paused { pause, reason, .. } => {
+            tracing::debug!(%channel, destination, %reason, pause_s = pause.as_secs(), "a destination fails still");
+        }
+        Event::Back { after } => {
+            tracing::info!(%channel, destination, after_s = after.as_secs(), "a destination is back");
+        }
+    }
+}
+
+/// The lane of a protocol with a single far side.
+pub(crate) fn only_lane(_: &str) -> Arc<str> {
+    static LANE: std::sync::OnceLock<Arc<str>> = std::sync::OnceLock::new();
+    LANE.get_or_init(|| Arc::from("")).clone()
 }
 
 /// How many of the first hold the same message, `limit` at most.
@@ -398,7 +508,7 @@ pub(crate) trait FarSide: Send + Sync {
 pub(crate) struct Running {
     shared: Arc<Shared>,
     queue: Arc<Queue>,
-    lane_of: fn(&Outgoing) -> Arc<str>,
+    lane_of: fn(&str) -> Arc<str>,
     far_side: Arc<dyn FarSide>,
     sessions: JoinSet<()>,
 }
@@ -409,7 +519,7 @@ impl Running {
     pub fn start<F, S>(
         shared: Arc<Shared>,
         queue: Arc<Queue>,
-        lane_of: fn(&Outgoing) -> Arc<str>,
+        lane_of: fn(&str) -> Arc<str>,
         far_side: Arc<dyn FarSide>,
         session: F,
     ) -> Box<dyn OpenChannel>
@@ -434,18 +544,32 @@ impl Running {
 #[async_trait]
 impl OpenChannel for Running {
     async fn send(&self, outgoing: Outgoing, answers: &mpsc::Sender<Answer>) {
-        let lane = (self.lane_of)(&outgoing);
-        let pending = Pending::new(outgoing, &self.shared, answers, Instant::now());
-        self.queue.push_all(std::iter::once((lane, pending))).await;
+        self.send_all(vec![outgoing], answers).await;
     }
 
     async fn send_all(&self, outgoing: Vec<Outgoing>, answers: &mpsc::Sender<Answer>) {
         let now = Instant::now();
-        let pending: Vec<_> = outgoing
+        let pending = outgoing
             .into_iter()
-            .map(|outgoing| ((self.lane_of)(&outgoing), Pending::new(outgoing, &self.shared, answers, now)))
+            .map(|outgoing| ((self.lane_of)(&outgoing.address), Pending::new(outgoing, &self.shared, answers, now)))
             .collect();
-        self.queue.push_all(pending.into_iter()).await;
+        self.queue.push_all(pending).await;
+    }
+
+    fn hold(&self, address: &str) -> Option<Duration> {
+        self.queue.lanes(|lanes, now| lanes.hold(&(self.lane_of)(address), now)).flatten()
+    }
+
+    fn destinations(&self, limit: usize) -> Vec<Destination> {
+        self.queue.lanes(|lanes, now| lanes.destinations(limit, now)).unwrap_or_default()
+    }
+
+    fn census(&self) -> [usize; 3] {
+        self.queue.lanes(|lanes, now| lanes.census(now)).unwrap_or_default()
+    }
+
+    fn keep_to(&self, rate: Option<Rate>) {
+        self.queue.keep_to(rate);
     }
 
     async fn settle(&self) {
@@ -498,58 +622,33 @@ mod tests {
         }
     }
 
-    fn address_lane(outgoing: &Outgoing) -> Arc<str> {
-        Arc::from(outgoing.address.as_str())
+    fn single() -> Arc<Queue> {
+        Queue::single(1)
     }
 
-    /// Queues messages to these addresses, as they are, without any session.
+    /// Queues messages, a letter each for their address and so their lane, without any session.
     async fn queue_of(queue: &Queue, addresses: &str) -> mpsc::Receiver<Answer> {
         let shared = Shared::new(&"c".parse().expect("a name"), context().clock);
-        let (answers, answered) = mpsc::channel(100);
-        let pending: Vec<_> = addresses
+        let (answers, answered) = mpsc::channel(addresses.len().max(1));
+        let pending = addresses
             .chars()
             .enumerate()
             .map(|(number, address)| outgoing(number as u32, &address.to_string()))
-            .map(|outgoing| (address_lane(&outgoing), Pending::new(outgoing, &shared, &answers, Instant::now())))
+            .map(|outgoing| {
+                let lane = Arc::from(outgoing.address.as_str());
+                (lane, Pending::new(outgoing, &shared, &answers, Instant::now()))
+            })
             .collect();
-        queue.push_all(pending.into_iter()).await;
+        queue.push_all(pending).await;
         answered
-    }
-
-    fn taken(queue: &Queue) -> String {
-        std::iter::from_fn(|| queue.try_pop()).map(|pending| pending.outgoing.address.clone()).collect()
-    }
-
-    #[tokio::test]
-    async fn lanes_take_turns_and_leave_room() {
-        // Eight sessions: a lane that is alone gets seven; among others, four.
-        let queue = Queue::shared(8);
-        let _answers = queue_of(&queue, "aaaaaaaaaa").await;
-        assert_eq!(taken(&queue), "aaaaaaa");
-        let _more = queue_of(&queue, "bbc").await;
-        assert_eq!(taken(&queue), "bcb");
-        // The lane of `a` holds more than its half already; it gets on when it is below.
-        for _ in 0..4 {
-            queue.release("a");
-        }
-        assert_eq!(taken(&queue), "a");
-        for lane in ["b", "b", "c"] {
-            queue.release(lane);
-        }
-        assert_eq!(taken(&queue), "aa");
-        let queue = Queue::shared(1);
-        let _answers = queue_of(&queue, "ab").await;
-        assert_eq!(taken(&queue), "ab", "a single session is nobody's reserve");
     }
 
     #[tokio::test]
     async fn a_single_lane_keeps_its_order() {
-        let queue = Queue::single(2);
+        let queue = single();
         let _answers = queue_of(&queue, "aaaaaa").await;
-        assert_eq!(
-            queue.try_pop_many(2).iter().map(|pending| pending.outgoing.ticket.ordinal).collect::<Vec<_>>(),
-            [0, 1]
-        );
+        let many = queue.pop_many(2).await.expect("an open queue");
+        assert_eq!(many.iter().map(|pending| pending.outgoing.ticket.ordinal).collect::<Vec<_>>(), [0, 1]);
     }
 
     #[tokio::test]
@@ -558,8 +657,8 @@ mod tests {
         let (answers, _answered) = mpsc::channel(100);
         let (one, other) = (outgoing(0, "a"), outgoing(1, "b"));
         let all = [&one, &one, &one, &other, &one].map(Clone::clone);
-        let all = all.map(|outgoing| (only_lane(&outgoing), Pending::new(outgoing, &shared, &answers, Instant::now())));
-        queue.push_all(all.into_iter()).await;
+        let all = all.map(|outgoing| (only_lane(""), Pending::new(outgoing, &shared, &answers, Instant::now())));
+        queue.push_all(all.into()).await;
         let taken: Vec<usize> =
             std::iter::from_fn(|| Some(queue.try_pop_multicast(2).len()).filter(|n| *n > 0)).collect();
         assert_eq!(taken, [2, 1, 1, 1]);
@@ -567,11 +666,11 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_left_at_the_end_is_answered() {
-        let queue = Queue::single(1);
+        let queue = single();
         let mut answered = queue_of(&queue, "abc").await;
         queue.close();
         let _late = queue_of(&queue, "d").await;
-        assert!(queue.pop().await.is_none());
+        assert!(queue.pop_many(1).await.is_none());
         for _ in 0..3 {
             let answer = answered.recv().await.expect("an answer");
             assert_eq!(show(&answer.disposition), "deferred Untried the channel was closed before it was sent");
@@ -579,14 +678,45 @@ mod tests {
         assert!(answered.recv().await.is_none(), "and none twice");
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_lane_that_does_not_move_gives_back_what_has_no_room() {
+        let queue = Queue::shared(8, Flow::default());
+        let before = Instant::now();
+        let mut answered = queue_of(&queue, &"a".repeat(QUEUE_LENGTH)).await;
+        assert_eq!(before.elapsed(), ROOM_PATIENCE, "room may come");
+        let answer = answered.recv().await.expect("an answer");
+        assert_eq!(show(&answer.disposition), "deferred Untried its destination has enough to do");
+        assert!(matches!(answer.disposition, Disposition::Deferred { retry_after: Some(_), .. }));
+        let others = queue_of(&queue, &"bcd".repeat(100)).await;
+        assert_eq!(before.elapsed(), ROOM_PATIENCE, "for the others there is room at once");
+        assert_eq!(others.len() + 300, others.max_capacity());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_rate_is_kept_by_all_sessions_together() {
+        for (queue, shared) in [(Queue::single(4), false), (Queue::shared(4, Flow::default()), true)] {
+            queue.keep_to(Some(Rate { messages: 2, per: Duration::from_secs(1) }));
+            let _answers = queue_of(&queue, "aabbccddee").await;
+            let (before, mut times) = (Instant::now(), Vec::new());
+            while times.len() < 10 {
+                match shared {
+                    true => drop(queue.take().await),
+                    false => drop(queue.pop_many(1).await),
+                }
+                times.push(before.elapsed().as_millis());
+            }
+            assert_eq!(times, (0..10).map(|number| number * 500).collect::<Vec<u128>>());
+        }
+    }
+
     #[tokio::test]
     async fn a_panic_is_an_answer_too_and_the_session_goes_on() {
-        let (queue, shared) = (Queue::single(1), Shared::new(&"c".parse().expect("a name"), context().clock));
+        let (queue, shared) = (single(), Shared::new(&"c".parse().expect("a name"), context().clock));
         let sessions = queue.clone();
         let session = move || {
             let queue = sessions.clone();
             async move {
-                while let Some(pending) = queue.pop().await {
+                while let Some(pending) = queue.pop_many(1).await.and_then(|mut taken| taken.pop()) {
                     assert!(pending.outgoing.address != "poison", "swallowed poison");
                     pending.answer(Disposition::Delivered { reply: "fine".into() }).await;
                 }
@@ -613,11 +743,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_full_queue_makes_its_senders_wait() {
-        let queue = Queue::single(1);
+        let queue = single();
         let _answers = queue_of(&queue, &"a".repeat(QUEUE_LENGTH)).await;
         let waiting = tokio::time::timeout(Duration::from_secs(1), queue_of(&queue, "b"));
         assert!(waiting.await.is_err(), "there is no room");
-        drop(queue.try_pop());
+        drop(queue.try_pop_multicast(1));
         let room = tokio::time::timeout(Duration::from_secs(1), queue_of(&queue, "b"));
         assert!(room.await.is_ok(), "there is room for one");
     }

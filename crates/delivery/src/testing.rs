@@ -35,6 +35,7 @@ pub(crate) fn channel(protocol: &str, options: Value, concurrency: u32) -> Chann
         options: options.as_object().expect("an object").clone(),
         retry: RetrySchedule { delays: Vec::new(), jitter_percent: 0 },
         concurrency,
+        flow: Default::default(),
         lease: std::time::Duration::from_secs(60),
     }
 }

@@ -1,7 +1,8 @@
 //! Measures the stock workload on one core, in processor time of this thread, so that others on the machine count less.
 //!
-//! `cargo run --release -p tocsin-matching --example stock -- DIR [COPIES]`, where `DIR` holds `subs.csv` and ten batches
-//! as `bench/peers/matching` generates them; copies beyond the first have their triggers shifted as there.
+//! `cargo run --release -p tocsin-matching --example stock -- DIR [COPIES [PASSES]]`, where `DIR` holds `subs.csv` and ten
+//! batches as `bench/peers/matching` generates them; copies beyond the first have their triggers shifted as there. With
+//! passes, nothing but so many passes of matching is measured, for a profile.
 
 use std::{collections::BTreeMap, env, fs, hint::black_box, path::Path, sync::Arc, time::Instant};
 
@@ -19,19 +20,23 @@ use tocsin_model::{
     value::Value,
 };
 
+/// As in the server.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const DEFINITION: &str = include_str!("../../../examples/stock/application.yaml");
 const KINDS: [&str; 4] = ["stop", "limit", "change", "volume"];
 const PASSES: usize = 7;
 /// So many rounds through the batches are measured at once, since the kernel may count by ticks of 4 ms.
 const ROUNDS: usize = 15;
 
-/// Takes the matches as the bare prototype does: it copies the numbers of the subscriptions.
+/// Takes the ids of the subscriptions.
 #[derive(Default)]
-struct Taken(Vec<u32>);
+struct Taken(Vec<SubscriptionId>);
 
 impl MatchSink for Taken {
     fn run(&mut self, run: Run<'_>) {
-        self.0.extend_from_slice(run.slots);
+        run.append_ids(&mut self.0);
     }
 
     fn rule_failed(&mut self, _: RuleNumber, _: EventId, trouble: Trouble) {
@@ -47,6 +52,7 @@ fn main() {
     let mut arguments = env::args().skip(1);
     let dir = arguments.next().expect("the folder of the data");
     let copies: u64 = arguments.next().map_or(1, |copies| copies.parse().expect("a number of copies"));
+    let profiled: Option<usize> = arguments.next().map(|passes| passes.parse().expect("a number of passes"));
     let read = |file: &str| fs::read_to_string(Path::new(&dir).join(file)).expect("the data is there");
     let application = definition::read(DEFINITION, &|_| None).expect("the definition is right");
     let rules = Arc::new(RuleSet::compile(&application).expect("the rules are right"));
@@ -96,7 +102,7 @@ fn main() {
     let mut taken = Taken::default();
     let mut matches = 0;
     let mut seconds: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    for _ in 0..PASSES {
+    for _ in 0..profiled.unwrap_or(PASSES) {
         let before = processor_seconds();
         for _ in 0..ROUNDS {
             matches = 0;
@@ -108,6 +114,9 @@ fn main() {
         }
         seconds.entry("match").or_default().push((processor_seconds() - before) / ROUNDS as f64);
 
+        if profiled.is_some() {
+            continue;
+        }
         let before = processor_seconds();
         let mut cutter = NotificationCutter::new();
         for batch in (0..ROUNDS).flat_map(|_| &batches) {
@@ -124,7 +133,7 @@ fn main() {
     for (what, mut seconds) in seconds {
         seconds.sort_by(f64::total_cmp);
         let rate = |seconds: f64| matches as f64 / seconds / 1e6;
-        let (slow, median, fast) = (seconds[PASSES - 1], seconds[PASSES / 2], seconds[0]);
+        let (slow, median, fast) = (seconds[seconds.len() - 1], seconds[seconds.len() / 2], seconds[0]);
         println!("{what}: {:.1} million/s ({:.1} to {:.1})", rate(median), rate(slow), rate(fast));
     }
 }

@@ -225,7 +225,7 @@ fn append_column(run: &Run<'_>, slots: &[u32], expression: &Expression, kind: Fi
         }
     }
     for slot in slots {
-        let scene = Scene { event: run.event, parameters: Parameters::Slot(run.table, *slot) };
+        let scene = Scene { event: run.event(), parameters: Parameters::Slot(run.table, *slot) };
         let found = value(expression, scene).map_or(Value::Null, |datum| datum.to_value());
         push(column, kind.accept(found).unwrap_or_default());
     }

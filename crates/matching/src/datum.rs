@@ -375,8 +375,7 @@ pub fn write_key(datum: &Datum<'_>, out: &mut Vec<u8>) -> Result<(), Trouble> {
         Datum::Timestamp(time) => word(4, time.0 as u64),
         Datum::Duration(micros) => word(5, *micros as u64),
         Datum::Text(text) => {
-            word(6, text.len() as u64)?;
-            out.extend_from_slice(text.as_bytes());
+            write_text_key(text.as_bytes(), out);
             Ok(())
         }
         Datum::Bytes(bytes) => {
@@ -412,6 +411,15 @@ pub fn write_key(datum: &Datum<'_>, out: &mut Vec<u8>) -> Result<(), Trouble> {
             Ok(())
         }
     }
+}
+
+/// Appends the key of a text, given its bytes.
+#[inline]
+pub fn write_text_key(text: &[u8], out: &mut Vec<u8>) {
+    out.reserve(text.len() + 9);
+    out.push(6);
+    out.extend_from_slice(&(text.len() as u64).to_le_bytes());
+    out.extend_from_slice(text);
 }
 
 #[cfg(test)]

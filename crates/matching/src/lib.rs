@@ -38,7 +38,8 @@ pub mod cut; // 6. runs become notification batches
 pub mod dialect; // 1. text becomes a syntax tree
 pub mod expression; // 2. the tree becomes typed expressions over places of fields
 pub mod defined; // 2b. functions of the application, which expressions may call
-pub mod index; // 4. the structures that answer
+pub mod events; // 4. the events of a batch, as rules read them
+pub mod index; // 4b. the structures that answer
 pub mod join; // 6b. what several shards cut is joined
 pub mod notify; // 7. at delivery: the full fields of one notification
 pub mod filter; // 3b. a subscriber's own filter becomes conditions that an index answers

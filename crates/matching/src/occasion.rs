@@ -6,19 +6,19 @@
 use std::hint::black_box;
 
 use tocsin_model::{
-    field::Row,
     id::{EventBatchId, EventId, Name},
     time::Timestamp,
     value::Value,
 };
 
 use crate::{
-    datum::{Trouble, write_key},
+    datum::{Datum, Trouble, write_key},
     evaluate::{Parameters, Scene, holds, value},
-    expression::Kind,
+    events::Events,
+    expression::{Expression, Kind},
     filter::book::Matching,
     index::{
-        chunks::{Chunks, KeySlice, Query, Search, Stretch},
+        chunks::{KeySlice, Query, Search, Stretch},
         groups::Groups,
         key::{Bound, Measure},
         numbers::KeyNumber,
@@ -39,11 +39,21 @@ pub(crate) struct Desk {
     pub key: Vec<u8>,
     /// What the events of the window answered, by [`Branch::asks`].
     answers: Vec<Vec<Answer>>,
+    probes: Vec<Probe>,
     slots: Vec<u32>,
     union: Vec<u32>,
     seen: Bits,
     /// For each book, whether `matching` is of the event at hand, and what it found there.
     matched: Vec<(bool, Matching)>,
+}
+
+/// Where an event looks for those whom it concerns.
+#[derive(Debug, Clone, Copy)]
+struct Probe {
+    /// The event's place in the window.
+    at: u32,
+    group: u32,
+    query: Query,
 }
 
 /// An event's key.
@@ -79,9 +89,11 @@ pub(crate) struct Occasion<'a> {
     pub rule: &'a CompiledRule,
     pub table: &'a Table,
     pub batch: EventBatchId,
-    /// The place in the batch of the window's first event.
+    /// The place in the batch of the window's first event, and how many there are.
     pub first: usize,
-    pub events: &'a [Row],
+    pub count: usize,
+    /// Those of the whole batch.
+    pub events: &'a Events<'a>,
     pub channels: &'a [Name],
     /// When the rule's time for the batch is over, by this clock.
     pub until: Option<Until<'a>>,
@@ -101,7 +113,8 @@ impl<'a> Occasion<'a> {
         desk: &mut Desk,
         out: &mut impl MatchSink,
     ) -> Result<(), EventId> {
-        for (at, event) in self.events.iter().enumerate() {
+        for at in 0..self.count {
+            let event = self.event(at);
             let moment = match StateBook::moment(state, event, accepted_at) {
                 Ok(Some(moment)) => moment,
                 without => {
@@ -134,13 +147,13 @@ impl<'a> Occasion<'a> {
             [only] if only.residual.is_empty() && self.rule.filters.is_none() => {
                 self.answer_straight(only, desk, out);
                 if self.is_late() {
-                    self.events.len().checked_sub(1).map_or(Ok(()), |last| Err(self.id(last)))
+                    self.count.checked_sub(1).map_or(Ok(()), |last| Err(self.id(last)))
                 } else {
                     Ok(())
                 }
             }
             _ => {
-                for at in 0..self.events.len() {
+                for at in 0..self.count {
                     self.answer_one(at, desk, out);
                     if self.is_late() {
                         return Err(self.id(at));
@@ -159,39 +172,85 @@ impl<'a> Occasion<'a> {
         EventId { batch: self.batch, ordinal: (self.first + at) as u32 }
     }
 
+    /// An event of the window as a row. Who can do without asks `events`, so that no rows are made.
+    fn event(&self, at: usize) -> &'a [Value] {
+        self.events.row(self.first + at)
+    }
+
     fn scene(&self, at: usize) -> Scene<'a> {
-        Scene { event: &self.events[at], parameters: Parameters::None }
+        Scene { event: self.event(at), parameters: Parameters::None }
     }
 
     /// Whatever the index finds matches: it is handed over as it lies there.
     fn answer_straight(&self, branch: &'a Branch, desk: &mut Desk, out: &mut impl MatchSink) {
         let index = &self.shard.indexes[self.rule.first_branch];
-        let mut probes: [Option<(usize, &Chunks, Query)>; WINDOW] = [None; WINDOW];
-        let mut count = 0;
-        for at in 0..self.events.len() {
-            match self.probe(branch, index, at, desk) {
-                Ok(Some((group, query))) => {
-                    probes[count] = Some((at, group, query));
-                    count += 1;
-                }
-                Ok(None) => {}
-                Err(trouble) => out.rule_failed(self.number, self.id(at), trouble),
-            }
-        }
+        let mut probes = std::mem::take(&mut desk.probes);
+        probes.clear();
+        self.probe_all(branch, index, &mut probes, desk, out);
         // Step by step for all of them: see `Search`.
-        black_box(probes[..count].iter().flatten().fold(false, |sum, (_, group, _)| sum ^ group.touch()));
-        let mut searches: [Option<(usize, Search<'_>, Query)>; WINDOW] = [None; WINDOW];
+        black_box(probes.iter().fold(false, |sum, probe| sum ^ index.group(probe.group).touch()));
+        let mut searches = [(0, Search::default()); WINDOW];
         let mut found = 0;
-        for (at, group, query) in probes[..count].iter().flatten() {
-            let search = group.search(*query);
-            searches[found] = search.map(|search| (*at, search, *query));
+        for (number, probe) in probes.iter().enumerate() {
+            let search = index.group(probe.group).search(probe.query);
+            searches[found] = (number, search.unwrap_or_default());
             // No branch here: whether an event meets anybody cannot be foreseen.
             found += usize::from(search.is_some());
         }
-        let searches = searches[..found].iter().flatten();
-        black_box(searches.clone().fold(0, |sum, (_, search, _)| sum ^ search.touch()));
-        for (at, search, query) in searches {
-            search.answer(*query, &mut |found| self.give_living(*at, found, out));
+        let searches = searches[..found].iter().map(|(number, search)| {
+            let probe = &probes[*number];
+            (index.group(probe.group), *search, probe)
+        });
+        black_box(searches.clone().fold(0, |sum, (group, search, _)| sum ^ group.touch_at(search)));
+        for (group, search, probe) in searches {
+            group.answer_at(search, probe.query, &mut |found| self.give_living(probe.at as usize, found, out));
+        }
+        desk.probes = probes;
+    }
+
+    /// Where each event of the window is to look.
+    fn probe_all(
+        &self,
+        branch: &'a Branch,
+        index: &Groups,
+        probes: &mut Vec<Probe>,
+        desk: &mut Desk,
+        out: &mut impl MatchSink,
+    ) {
+        let Desk { answers, key, .. } = desk;
+        let answers = &mut answers[branch.asks];
+        // By far the most usual.
+        if let Range::One(only) = &branch.range
+            && let (Kind::Event(field), Measure::Integer) = (&only.event.kind, only.measure)
+            && branch.event_guards.is_empty()
+        {
+            for (at, answer) in answers.iter_mut().enumerate() {
+                let Some(value) = self.events.integer(self.first + at, *field) else { continue };
+                if *answer == Answer::NotAsked {
+                    *answer = self.ask(branch, at, key);
+                }
+                let group = match *answer {
+                    Answer::Key(number) => index.place(number),
+                    Answer::Costly => {
+                        out.rule_failed(self.number, self.id(at), Trouble::Cost);
+                        None
+                    }
+                    Answer::Nobody | Answer::NotAsked => None,
+                };
+                if let Some(group) = group
+                    && let Some(bound) = Measure::bound_at(only.operator, value)
+                {
+                    probes.push(Probe { at: at as u32, group, query: Query::Keys(bound) });
+                }
+            }
+            return;
+        }
+        for at in 0..self.count {
+            match self.probe(branch, index, at, desk) {
+                Ok(Some((group, query))) => probes.push(Probe { at: at as u32, group, query }),
+                Ok(None) => {}
+                Err(trouble) => out.rule_failed(self.number, self.id(at), trouble),
+            }
         }
     }
 
@@ -231,7 +290,7 @@ impl<'a> Occasion<'a> {
         let Some((group, query)) = self.probe(branch, index, at, desk)? else { return Ok(()) };
         let slots = &mut desk.slots;
         slots.clear();
-        group.answer(query, &mut |found| self.take_living(found, slots));
+        index.group(group).answer(query, &mut |found| self.take_living(found, slots));
         if let (Some(book), false) = (self.rule.filters, slots.is_empty()) {
             let matching = self.matching(book, at, &mut desk.matched, out);
             let book = &self.shard.books[book];
@@ -279,7 +338,7 @@ impl<'a> Occasion<'a> {
         let (is_known, matching) = &mut matched[book];
         if !*is_known {
             *is_known = true;
-            self.shard.books[book].matching(&self.events[at], matching);
+            self.shard.books[book].matching(self.event(at), matching);
             if matching.undecided() > 0 {
                 out.subscriptions_failed(self.number, self.id(at), Trouble::Cost, matching.undecided());
             }
@@ -327,13 +386,13 @@ impl<'a> Occasion<'a> {
 
     /// Where to look for an event's candidates, if there can be any.
     #[inline]
-    fn probe<'i>(
+    fn probe(
         &self,
         branch: &'a Branch,
-        index: &'i Groups,
+        index: &Groups,
         at: usize,
         desk: &mut Desk,
-    ) -> Result<Option<(&'i Chunks, Query)>, Trouble> {
+    ) -> Result<Option<(u32, Query)>, Trouble> {
         if !self.concerns(branch, at)? {
             return Ok(None);
         }
@@ -344,17 +403,25 @@ impl<'a> Occasion<'a> {
             desk.answers[branch.asks][at] = answer;
         }
         match answer {
-            Answer::Key(number) => Ok(index.find(number).map(|group| (group, query))),
+            Answer::Key(number) => Ok(index.place(number).map(|group| (group, query))),
             Answer::Costly => Err(Trouble::Cost),
             Answer::Nobody | Answer::NotAsked => Ok(None),
+        }
+    }
+
+    /// The value of an expression over an event of the window.
+    #[inline]
+    fn value(&self, expression: &'a Expression, at: usize) -> Result<Datum<'a>, Trouble> {
+        match expression.kind {
+            Kind::Event(field) => Ok(self.events.datum(self.first + at, field)),
+            _ => value(expression, self.scene(at)),
         }
     }
 
     /// What to ask of a group; `None` where the event's value has no order, so that nothing can match.
     #[inline]
     fn query(&self, branch: &'a Branch, at: usize) -> Result<Option<Query>, Trouble> {
-        let scene = self.scene(at);
-        let of_event = |ordered: &'a Ordered| match value(&ordered.event, scene) {
+        let of_event = |ordered: &'a Ordered| match self.value(&ordered.event, at) {
             Ok(datum) => Ok(Some(datum)),
             Err(Trouble::Cost) => Err(Trouble::Cost),
             Err(_) => Ok(None),
@@ -362,12 +429,6 @@ impl<'a> Occasion<'a> {
         Ok(match &branch.range {
             Range::None => Some(Query::All),
             Range::One(only) => {
-                // By far the most usual.
-                if let (Kind::Event(field), Measure::Integer) = (&only.event.kind, only.measure)
-                    && let Some(Value::Integer(value)) = scene.event.get(*field)
-                {
-                    return Ok(Measure::bound_at(only.operator, *value).map(Query::Keys));
-                }
                 of_event(only)?.and_then(|datum| only.measure.bound(only.operator, &datum)).map(Query::Keys)
             }
             Range::Two(ends) => of_event(&ends[0])?.and_then(|datum| {
@@ -385,7 +446,11 @@ impl<'a> Occasion<'a> {
     fn ask(&self, branch: &Branch, at: usize, key: &mut Vec<u8>) -> Answer {
         key.clear();
         for part in &branch.keys {
-            match value(&part.event, self.scene(at)).and_then(|datum| write_key(&datum, key)) {
+            let written = match part.event.kind {
+                Kind::Event(field) => self.events.write_key(self.first + at, field, key),
+                _ => self.value(&part.event, at).and_then(|datum| write_key(&datum, key)),
+            };
+            match written {
                 Ok(()) => {}
                 Err(Trouble::Cost) => return Answer::Costly,
                 Err(_) => return Answer::Nobody,
@@ -427,7 +492,8 @@ impl<'a> Occasion<'a> {
                 event_ordinal: (self.first + at) as u32,
                 slots,
                 keys,
-                event: &self.events[at],
+                events: self.events,
+                at: self.first + at,
                 given: &[],
                 rules: self.rules,
                 table: self.table,

@@ -4,7 +4,6 @@
 use std::{
     borrow::Cow,
     fmt,
-    hash::RandomState,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::Arc,
     time::Duration,
@@ -28,8 +27,10 @@ use tocsin_model::{
 use crate::{
     datum::{Datum, Trouble, write_key},
     evaluate::{Parameters, Scene, holds, value},
+    events::Events,
     filter::book::{FilterBook, FilterNumber},
     index::{
+        Hasher,
         chunks::{Entry, KeySlice},
         groups::{Broom, Groups},
         numbers::KeyBook,
@@ -111,8 +112,9 @@ pub struct Run<'a> {
     pub slots: &'a [u32],
     /// The keys by which the subscriptions were found, as many, if the rule has the index keep what it captures.
     pub(crate) keys: KeySlice<'a>,
-    /// The event, as a row of its class in the rule set's version.
-    pub event: &'a [Value],
+    pub(crate) events: &'a Events<'a>,
+    /// The event's place in `events`.
+    pub(crate) at: usize,
     /// What the rule's query gave, if it has one; then there is one slot.
     pub(crate) given: &'a [Value],
     pub(crate) rules: &'a RuleSet,
@@ -121,6 +123,11 @@ pub struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
+    /// The event, as a row of its class in the rule set's version.
+    pub fn event(&self) -> &'a [Value] {
+        self.events.row(self.at)
+    }
+
     /// The subscription of a slot.
     pub fn id(&self, slot: u32) -> SubscriptionId {
         self.table.id(slot)
@@ -190,7 +197,7 @@ impl fmt::Debug for Shard {
 impl Shard {
     /// An empty shard of these rules.
     pub fn new(rules: Arc<RuleSet>) -> Shard {
-        let hasher = RandomState::new();
+        let hasher = Hasher::default();
         let tables = rules.classes.iter().map(|class| {
             let kinds = class.fields.iter().map(|field| field.kind).chain(rules.subscriber.kinds());
             let kinds: Vec<FieldType> = kinds.chain([FieldType::Integer]).collect();
@@ -383,8 +390,8 @@ impl Shard {
         table.end_sweep();
     }
 
-    /// Gives every match of a batch to the sink, as [`Shard::match_rows`] does. `event_fields` are the
-    /// fields with which the batch was packed; see [`RuleSet::rows`].
+    /// Gives every match of a batch to the sink, as [`Shard::match_events`] does. `event_fields` are the
+    /// fields with which the batch was packed; see [`RuleSet::events`].
     ///
     /// # Errors
     /// The batch is damaged; nothing was given.
@@ -394,20 +401,32 @@ impl Shard {
         event_fields: &Fields,
         out: &mut impl MatchSink,
     ) -> Result<(), Damaged> {
-        let rows = self.rules.rows(batch, event_fields)?;
-        self.match_rows((batch.id, batch.accepted_at), &batch.class, &rows, Watch::default(), out);
+        let events = self.rules.events(batch, event_fields)?;
+        self.match_events((batch.id, batch.accepted_at), &batch.class, &events, Watch::default(), out);
         Ok(())
     }
 
-    /// Gives every match of a batch's events, as [`RuleSet::rows`] gives them, to the sink, in windows of at most 64
+    /// [`Shard::match_events`] for events that are rows of their class.
+    pub fn match_rows(
+        &mut self,
+        batch: (EventBatchId, Timestamp),
+        class: &Name,
+        rows: &[Row],
+        watch: Watch<'_>,
+        out: &mut impl MatchSink,
+    ) {
+        self.match_events(batch, class, &Events::of_rows(rows), watch, out);
+    }
+
+    /// Gives every match of a batch's events, as [`RuleSet::events`] gives them, to the sink, in windows of at most 64
     /// events: rules by name within each, event by event within a rule. So each rule gives its matches in the order of the
     /// events. Deterministic but for the order of subscriptions within a rule and event. The time at which the batch
     /// was accepted is that of what rules remember.
-    pub fn match_rows(
+    pub fn match_events(
         &mut self,
         (batch, accepted_at): (EventBatchId, Timestamp),
         class: &Name,
-        events: &[Row],
+        events: &Events<'_>,
         watch: Watch<'_>,
         out: &mut impl MatchSink,
     ) {
@@ -420,15 +439,17 @@ impl Shard {
         let is_narrow = |rule: &RuleNumber| rules.rule(*rule).filters.is_some() || rules.rule(*rule).state.is_some();
         let width = if plan.rules.iter().any(is_narrow) { 1 } else { WINDOW };
         let mut desk = std::mem::take(&mut self.desk);
-        for (window, events) in events.chunks(width).enumerate() {
-            desk.begin(self.keys.len(), self.books.len(), events.len());
+        for first in (0..events.len()).step_by(width) {
+            let count = width.min(events.len() - first);
+            desk.begin(self.keys.len(), self.books.len(), count);
             for (number, left) in plan.rules.iter().zip(&mut left) {
                 let rule = rules.rule(*number);
                 // A rule with a query sees the events where its query does.
                 let state = rule.state.as_ref().filter(|_| !rule.queried);
                 let Some(time) = *left else {
                     if let (Some(state), false) = (state, watch.again) {
-                        events.iter().for_each(|event| self.states.only_rearm(*number, state, event, accepted_at));
+                        let rows = (first..first + count).map(|at| events.row(at));
+                        rows.for_each(|event| self.states.only_rearm(*number, state, event, accepted_at));
                     }
                     continue;
                 };
@@ -442,7 +463,8 @@ impl Shard {
                     rule,
                     table: &self.tables[rule.class],
                     batch,
-                    first: window * width,
+                    first,
+                    count,
                     events,
                     channels: &self.channels,
                     until,

@@ -291,8 +291,45 @@ pub struct Channel {
     pub retry: RetrySchedule,
     /// Most sessions, connections or calls at the same time.
     pub concurrency: u32,
+    /// How much goes where at a time.
+    #[serde(skip_serializing_if = "Flow::is_default")]
+    pub flow: Flow,
     /// How long a worker may hold a work item without a sign of life.
     pub lease: Duration,
+}
+
+/// How a channel treats its destinations. What is beyond a bound waits; nothing of it is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Flow {
+    /// Most at the same time to one destination. How many there are below that is found by the channel.
+    pub per_destination: u32,
+    /// How fast messages may leave, all together.
+    pub rate: Option<Rate>,
+    /// How fast they may go to one destination.
+    pub rate_per_destination: Option<Rate>,
+    /// After so many failures in a row a destination is left alone for a while; 0: never.
+    pub failures_before_pause: u32,
+}
+
+/// So many messages in a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Rate {
+    /// How many.
+    pub messages: u32,
+    /// In which time.
+    pub per: Duration,
+}
+
+impl Default for Flow {
+    fn default() -> Self {
+        Flow { per_destination: 20, rate: None, rate_per_destination: None, failures_before_pause: 20 }
+    }
+}
+
+impl Flow {
+    fn is_default(&self) -> bool {
+        *self == Flow::default()
+    }
 }
 
 /// Delays between attempts, each counted from the attempt before. Empty: no retry.

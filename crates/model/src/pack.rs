@@ -42,10 +42,17 @@ impl<'a> Reader<'a> {
         self.rest.is_empty()
     }
 
+    /// How many bytes are left.
+    #[inline]
+    pub fn left(&self) -> usize {
+        self.rest.len()
+    }
+
     /// One byte.
     ///
     /// # Errors
     /// The bytes end before, or hold something else.
+    #[inline]
     pub fn byte(&mut self) -> Result<u8, Damaged> {
         let (first, rest) = self.rest.split_first().ok_or(Damaged)?;
         self.rest = rest;
@@ -56,6 +63,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// The bytes end before, or hold something else.
+    #[inline]
     pub fn take(&mut self, length: usize) -> Result<&'a [u8], Damaged> {
         let (taken, rest) = self.rest.split_at_checked(length).ok_or(Damaged)?;
         self.rest = rest;
@@ -66,6 +74,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// The bytes end before, or hold something else.
+    #[inline]
     pub fn varint(&mut self) -> Result<u64, Damaged> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
@@ -82,6 +91,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// The bytes end before, or hold something else.
+    #[inline]
     pub fn signed(&mut self) -> Result<i64, Damaged> {
         let value = self.varint()?;
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
@@ -91,6 +101,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// The bytes end before, or there are fewer of them than things.
+    #[inline]
     pub fn count(&mut self) -> Result<usize, Damaged> {
         let count = usize::try_from(self.varint()?).map_err(|_| Damaged)?;
         if count <= self.rest.len() { Ok(count) } else { Err(Damaged) }
@@ -100,6 +111,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// The bytes end before, or hold something else.
+    #[inline]
     pub fn bytes(&mut self) -> Result<&'a [u8], Damaged> {
         let length = self.count()?;
         self.take(length)
@@ -109,6 +121,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// The bytes end before, or hold something else.
+    #[inline]
     pub fn text(&mut self) -> Result<&'a str, Damaged> {
         std::str::from_utf8(self.bytes()?).map_err(|_| Damaged)
     }
@@ -117,6 +130,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// The bytes end before, or hold something else.
+    #[inline]
     pub fn float(&mut self) -> Result<f64, Damaged> {
         let bytes = self.take(8)?;
         Ok(f64::from_le_bytes(bytes.try_into().expect("eight bytes were taken")))

@@ -181,16 +181,15 @@ impl Worker {
             }
             Err(Unreadable::ForGood(what)) => return self.suspend_unread(key, &item, &what, bounds).await,
         };
-        let accepted = Report::Read { key, accepted: loaded.accepted.clone() };
         let Some(permit) = stop.run_until_cancelled(bounds.permit(loaded.ordinals.len())).await else {
             return Err(GivenBack { due_at: None });
         };
         drop(ahead);
-        if self.reports.send(accepted).await.is_err() {
+        if self.reports.send(Report::Read { key, accepted: loaded.accepted.clone(), permit }).await.is_err() {
             return Ok(());
         }
         let Fed { fed, left, due_at } = self.feed(key, &loaded, item.due_at, stop).await;
-        let _ = self.reports.send(Report::Fed { key, fed, left, due_at, permit }).await;
+        let _ = self.reports.send(Report::Fed { key, fed, left, due_at }).await;
         Ok(())
     }
 
@@ -211,6 +210,7 @@ impl Worker {
             }
         };
         let permit = bounds.permit(ordinals.len()).await;
+        let _ = self.reports.send(Report::Read { key, accepted: Vec::new(), permit }).await;
         let fed = ordinals.len();
         for ordinal in ordinals {
             let reason = Reason::new(ReasonKind::Internal, what);
@@ -219,7 +219,7 @@ impl Worker {
                 return Ok(());
             }
         }
-        let _ = self.reports.send(Report::Fed { key, fed, left: Vec::new(), due_at: now, permit }).await;
+        let _ = self.reports.send(Report::Fed { key, fed, left: Vec::new(), due_at: now }).await;
         Ok(())
     }
 
@@ -238,13 +238,22 @@ impl Worker {
             let mut ready: Vec<(Arc<Open>, Vec<Outgoing>)> = Vec::new();
             for (ordinal, recipient) in chunk.iter().zip(recipients) {
                 let now = self.flow.clock.now();
-                let prepared = recipient.and_then(|recipient| self.prepare(key, loaded, *ordinal, recipient, now));
+                let prepared = match recipient {
+                    Ok(recipient) => self.prepare(key, loaded, *ordinal, recipient, now),
+                    Err(unsent) => Err(NotNow::Unsent(unsent)),
+                };
                 match prepared {
                     Ok((channel, outgoing)) => match ready.iter_mut().find(|(open, _)| Arc::ptr_eq(open, &channel)) {
                         Some((_, waiting)) => waiting.push(outgoing),
                         None => ready.push((channel, vec![outgoing])),
                     },
-                    Err(Unsent { outcome, reason }) => {
+                    Err(NotNow::Held(wait)) => {
+                        let report = Report::Held { key, ordinal: *ordinal, due_at: now + wait };
+                        if self.reports.send(report).await.is_err() {
+                            return Fed { fed, left: Vec::new(), due_at };
+                        }
+                    }
+                    Err(NotNow::Unsent(Unsent { outcome, reason })) => {
                         let report = Report::Unsent { key, ordinal: *ordinal, at: now, outcome, reason };
                         if self.reports.send(report).await.is_err() {
                             return Fed { fed, left: Vec::new(), due_at };
@@ -299,24 +308,31 @@ impl Worker {
         ordinal: u32,
         recipient: Option<Recipient>,
         now: Timestamp,
-    ) -> Result<(Arc<Open>, Outgoing), Unsent> {
+    ) -> Result<(Arc<Open>, Outgoing), NotNow> {
         let head = &loaded.batch.head;
         if head.expires_at.is_some_and(|end| end <= now) {
-            return Err(Unsent::closed(Outcome::Expired, ReasonKind::Expired, "its time was over before it was sent"));
+            return Err(
+                Unsent::closed(Outcome::Expired, ReasonKind::Expired, "its time was over before it was sent").into()
+            );
         }
         let Some(recipient) = recipient else {
-            return Err(Unsent::closed(Outcome::Refused, ReasonKind::Unreachable, "the subscription is gone"));
+            return Err(Unsent::closed(Outcome::Refused, ReasonKind::Unreachable, "the subscription is gone").into());
         };
         if !recipient.profile.enabled || !recipient.subscription.enabled {
-            return Err(Unsent::closed(Outcome::Refused, ReasonKind::Unreachable, "the subscription was switched off"));
+            return Err(
+                Unsent::closed(Outcome::Refused, ReasonKind::Unreachable, "the subscription was switched off").into()
+            );
         }
         let Some((device_name, device)) = &recipient.device else {
-            return Err(Unsent::suspended(ReasonKind::Unreachable, "the subscriber has no active device"));
+            return Err(Unsent::suspended(ReasonKind::Unreachable, "the subscriber has no active device").into());
         };
         let channel = self.running.channel(&device.channel).ok_or_else(|| {
             let text = format!("the application has no channel `{}`", device.channel);
             Unsent::suspended(ReasonKind::Unreachable, text)
         })?;
+        if let Some(wait) = channel.hold(&device.address) {
+            return Err(NotNow::Held(wait));
+        }
         let event = loaded.events.get(&loaded.event_of[ordinal as usize]).ok_or_else(|| {
             Unsent::suspended(ReasonKind::Internal, "the event is gone, so its notification cannot be formatted")
         })?;
@@ -325,10 +341,10 @@ impl Worker {
             std::panic::catch_unwind(AssertUnwindSafe(|| format(loaded, event, id, &recipient, device_name, device)));
         let (content, fields) = match formatted {
             Ok(Ok(formatted)) => formatted,
-            Ok(Err(reason)) => return Err(Unsent { outcome: Outcome::Suspended, reason }),
+            Ok(Err(reason)) => return Err(Unsent { outcome: Outcome::Suspended, reason }.into()),
             Err(_) => {
                 metrics::counter!("format_panics_total").increment(1);
-                return Err(Unsent::suspended(ReasonKind::Internal, "formatting it made the formatter panic"));
+                return Err(Unsent::suspended(ReasonKind::Internal, "formatting it made the formatter panic").into());
             }
         };
         let message = Message {
@@ -401,6 +417,19 @@ fn format(
 fn facts(notify: &NotifyFields, row: Row) -> serde_json::Map<String, serde_json::Value> {
     let named = notify.fields().iter().zip(row).filter(|(_, value)| !value.is_null());
     named.map(|(field, value)| (field.name.to_string(), value.into())).collect()
+}
+
+/// Why a notification is not handed over.
+enum NotNow {
+    /// Its destination is better let be for so long.
+    Held(Duration),
+    Unsent(Unsent),
+}
+
+impl From<Unsent> for NotNow {
+    fn from(unsent: Unsent) -> Self {
+        NotNow::Unsent(unsent)
+    }
 }
 
 /// Why a notification was not even sent.

@@ -33,12 +33,14 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 pub(crate) enum Report {
     /// It was claimed, and its notifications will come under this key. Its lease is kept from now on.
     Begun { key: u64, item: WorkItem },
-    /// When the event of each notification was accepted, by ordinal.
-    Read { key: u64, accepted: Vec<Timestamp> },
+    /// When the event of each notification was accepted, by ordinal. The permit covers those that are about to be sent.
+    Read { key: u64, accepted: Vec<Timestamp>, permit: OwnedSemaphorePermit },
     /// One that was not even sent: its attempt, and why.
     Unsent { key: u64, ordinal: u32, at: Timestamp, outcome: Outcome, reason: Reason },
+    /// One that is not made yet, because its destination is better let be until then. It is no attempt.
+    Held { key: u64, ordinal: u32, due_at: Timestamp },
     /// Nothing more will be sent. `left` are those that were not tried, to be tried from `due_at` on.
-    Fed { key: u64, fed: usize, left: Vec<u32>, due_at: Timestamp, permit: OwnedSemaphorePermit },
+    Fed { key: u64, fed: usize, left: Vec<u32>, due_at: Timestamp },
     /// It goes back to the journal, by its release or with its lease. What is known of it is recorded all the same.
     GivenBack { key: u64 },
 }
@@ -51,9 +53,10 @@ struct InFlight {
     answered: usize,
     /// Set once nothing more will be sent: how many were, what is left, and when that is due.
     fed: Option<(usize, Vec<u32>, Timestamp)>,
-    /// Returned by their channel as they were.
-    untried: Vec<u32>,
+    /// Returned by their channel as they were, by the time when they are due again.
+    untried: BTreeMap<Timestamp, Vec<u32>>,
     given_back: bool,
+    /// For those that are not answered yet, so that one that is slow holds up no others.
     permit: Option<OwnedSemaphorePermit>,
     /// Attempts not yet committed.
     attempts: Vec<Attempt>,
@@ -64,6 +67,14 @@ struct InFlight {
 impl InFlight {
     fn is_over(&self) -> bool {
         self.fed.as_ref().is_some_and(|(fed, ..)| *fed == self.answered)
+    }
+
+    /// Counts one that is settled; its place is free for another.
+    fn settle_one(&mut self) {
+        self.answered += 1;
+        if let Some(permit) = &mut self.permit {
+            drop(permit.split(1));
+        }
     }
 }
 
@@ -132,7 +143,7 @@ impl Recorder {
                     accepted: Vec::new(),
                     answered: 0,
                     fed: None,
-                    untried: Vec::new(),
+                    untried: BTreeMap::new(),
                     given_back: false,
                     permit: None,
                     attempts: Vec::new(),
@@ -142,16 +153,16 @@ impl Recorder {
                 in_flight.insert(key, begun);
                 0
             }
-            Report::Read { key, accepted } => {
+            Report::Read { key, accepted, permit } => {
                 if let Some(entry) = in_flight.get_mut(&key) {
-                    entry.accepted = accepted;
+                    (entry.accepted, entry.permit) = (accepted, Some(permit));
                 }
                 0
             }
             Report::Unsent { key, ordinal, at, outcome, reason } => {
                 let Some(entry) = in_flight.get_mut(&key) else { return 0 };
                 let number = entry.item.attempts + 1;
-                entry.answered += 1;
+                entry.settle_one();
                 if outcome == Outcome::Suspended {
                     entry.suspended.entry(reason.text.clone()).or_default().push(ordinal);
                 }
@@ -167,10 +178,15 @@ impl Recorder {
                 });
                 1
             }
-            Report::Fed { key, fed, left, due_at, permit } => {
+            Report::Held { key, ordinal, due_at } => {
+                let Some(entry) = in_flight.get_mut(&key) else { return 0 };
+                entry.settle_one();
+                entry.untried.entry(in_whole_seconds(due_at)).or_default().push(ordinal);
+                1
+            }
+            Report::Fed { key, fed, left, due_at } => {
                 let Some(entry) = in_flight.get_mut(&key) else { return 0 };
                 entry.fed = Some((fed, left, due_at));
-                entry.permit = Some(permit);
                 1
             }
             Report::GivenBack { key } => {
@@ -190,7 +206,7 @@ impl Recorder {
         let Some(entry) = in_flight.get_mut(&answer.ticket.key) else {
             return 0;
         };
-        entry.answered += 1;
+        entry.settle_one();
         let number = entry.item.attempts + 1;
         let (outcome, reply) = match answer.disposition {
             Disposition::Delivered { reply } => {
@@ -202,16 +218,18 @@ impl Recorder {
             }
             Disposition::Refused { reason } if reason.kind == ReasonKind::Expired => (Outcome::Expired, reason.text),
             Disposition::Refused { reason } => (Outcome::Refused, reason.text),
-            Disposition::Deferred { reason, .. } if reason.kind == ReasonKind::Untried => {
-                entry.untried.push(ordinal);
+            Disposition::Deferred { reason, retry_after } if reason.kind == ReasonKind::Untried => {
+                let due_at = match retry_after {
+                    Some(wait) => in_whole_seconds(answer.answered_at + wait),
+                    None => entry.item.due_at,
+                };
+                entry.untried.entry(due_at).or_default().push(ordinal);
                 return 1;
             }
             Disposition::Deferred { reason, retry_after } => {
                 match self.retry.delay_after(number, retry_after, self.flow.luck()) {
                     Some(delay) => {
-                        // Whole seconds, so that those of one item that fail together are tried again together.
-                        let due = (answer.answered_at + delay).0.div_euclid(1_000_000) * 1_000_000;
-                        entry.retries.entry(Timestamp(due)).or_default().push(ordinal);
+                        entry.retries.entry(in_whole_seconds(answer.answered_at + delay)).or_default().push(ordinal);
                         (Outcome::Deferred, reason.text)
                     }
                     None => {
@@ -329,9 +347,7 @@ impl Recorder {
                 if !left.is_empty() {
                     step.retries.push(retry(left, item.attempts, *due_at));
                 }
-                if !entry.untried.is_empty() {
-                    step.retries.push(retry(&entry.untried, item.attempts, item.due_at));
-                }
+                step.retries.extend(entry.untried.iter().map(|(due, ordinals)| retry(ordinals, item.attempts, *due)));
             }
             // A retry or suspension goes with the attempt that caused it: a crash now must not lose it.
             _ => step.held.push(item.claim),
@@ -345,6 +361,11 @@ impl Recorder {
             let _ = self.flow.journal.extend(entry.item.claim, self.lease, now).await;
         }
     }
+}
+
+/// So that those of one item that are put off together are tried again together.
+fn in_whole_seconds(due: Timestamp) -> Timestamp {
+    Timestamp(due.0.div_euclid(1_000_000) * 1_000_000)
 }
 
 fn sorted(ordinals: &[u32]) -> Vec<u32> {

@@ -32,6 +32,7 @@ impl Open {
     fn serves(&self, definition: &Channel) -> bool {
         self.definition.protocol == definition.protocol
             && self.definition.concurrency == definition.concurrency
+            && self.definition.flow == definition.flow
             && self.definition.options == definition.options
     }
 }

@@ -326,8 +326,8 @@ async fn a_throttle_defers_runs_and_what_comes_behind_them() {
             08:00:00 email alice@example.org n-1-2: 7.0 crossed 1.0 -> delivered
             08:00:00 email alice@example.org n-1-3: 101.0 crossed 1.0 -> delivered
             08:05:00 events 5 notifications 4 open 0 suspended 0
-            08:10:00 email bob@example.org n-2-0: 101.0 crossed 100.0 -> delivered
-            08:30:00 events 6 notifications 5 open 0 suspended 0
+            08:30:00 events 6 notifications 4 open 0 suspended 0
+            09:00:00 email bob@example.org n-2-0: 101.0 crossed 100.0 -> delivered
             12:00:00 events 6 notifications 5 open 0 suspended 0"#]],
     )
     .await;

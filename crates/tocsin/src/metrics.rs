@@ -54,6 +54,11 @@ pub const STEPS: &[Metric] = &[
     ),
     counter("format_panics_total", "", "Notifications whose formatting broke; they are suspended."),
     counter("deliver_attempts_total", "channel, outcome", "Attempts, by what the far side made of them."),
+    counter(
+        "deliver_returned_total",
+        "channel",
+        "Notifications that came back untried, because their destination was paused or had enough to do.",
+    ),
     histogram("deliver_duration_seconds", "channel", "One attempt, from handing over to the far side's answer."),
     counter(
         "deliver_smtp_sessions_total",

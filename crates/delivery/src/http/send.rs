@@ -20,11 +20,13 @@ use super::{
 };
 use crate::{
     channel::{Clock, Context, Outgoing},
+    flow::lanes::Signal,
     queue::{FarSide, Pending, Queue},
 };
 
 /// What the sessions of a channel share.
 pub(super) struct Courier {
+    name: Name,
     options: HttpOptions,
     signer: Option<Signer>,
     headers: HeaderMap,
@@ -34,8 +36,7 @@ pub(super) struct Courier {
 }
 
 /// A destination: scheme, host and port as written.
-pub(super) fn lane_of(outgoing: &Outgoing) -> Arc<str> {
-    let address = outgoing.address.as_str();
+pub(super) fn lane_of(address: &str) -> Arc<str> {
     let start = address.find("//").map_or(0, |at| at + 2);
     let end = address[start..].find(['/', '?', '#', '\\']).map_or(address.len(), |at| start + at);
     Arc::from(&address[..end])
@@ -53,6 +54,7 @@ struct Payload<'a> {
 impl Courier {
     /// The options must be free of problems.
     pub fn new(
+        name: &Name,
         options: HttpOptions,
         dial: Arc<dyn Dial>,
         trust: Arc<ClientConfig>,
@@ -74,25 +76,27 @@ impl Courier {
         }
         let networks = context.networks.with(&options.allow_networks, &options.allow_hosts);
         let connections = Connections::new(dial, (*trust).clone(), networks, options.idle_timeout.0);
-        Courier { options, signer, headers, connections, clock: context.clock.clone(), queue }
+        Courier { name: name.clone(), options, signer, headers, connections, clock: context.clock.clone(), queue }
     }
 
     /// One request after the other, until the queue is closed.
     pub async fn run(self: Arc<Self>) {
         // Messages to one destination often follow each other.
-        let mut latest = None;
+        let (mut latest, mut next) = (None, None);
         loop {
-            let mut pending = match timeout(self.options.idle_timeout.0, self.queue.pop()).await {
-                Ok(Some(pending)) => pending,
-                Ok(None) => return,
-                Err(_) => {
-                    self.connections.sweep();
-                    continue;
-                }
+            let (turn, mut pending) = match next.take() {
+                Some(taken) => taken,
+                None => match timeout(self.options.idle_timeout.0, self.queue.take()).await {
+                    Ok(Some(taken)) => taken,
+                    Ok(None) => return,
+                    Err(_) => {
+                        self.connections.sweep();
+                        continue;
+                    }
+                },
             };
-            let turn = Turn { queue: &self.queue, lane: lane_of(&pending.outgoing) };
             let disposition = self.attempt(&mut pending, &mut latest).await;
-            drop(turn);
+            next = self.queue.done(turn, signal(&disposition), &self.name).await;
             pending.answer(disposition).await;
         }
     }
@@ -159,15 +163,19 @@ fn body(outgoing: &Outgoing) -> Bytes {
     serde_json::to_vec(&payload).expect("text, a time and JSON become JSON").into()
 }
 
-/// A destination's use of a session; ends when dropped, also by a panic.
-struct Turn<'a> {
-    queue: &'a Queue,
-    lane: Arc<str>,
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.queue.release(&self.lane);
+/// What a disposition says about its destination.
+fn signal(disposition: &Disposition) -> Signal {
+    let reason = match disposition {
+        Disposition::Delivered { .. } => return Signal::Fine,
+        Disposition::Deferred { retry_after: Some(wait), .. } => return Signal::Slower(Some(*wait)),
+        Disposition::Deferred { reason, .. } | Disposition::Refused { reason } => reason,
+    };
+    match (reason.kind, disposition) {
+        (ReasonKind::Connection | ReasonKind::Timeout | ReasonKind::Tls, _) => Signal::Silent(reason.text.clone()),
+        (ReasonKind::Answer, Disposition::Deferred { .. }) if reason.text.starts_with("429") => Signal::Slower(None),
+        (ReasonKind::Answer, Disposition::Deferred { .. }) => Signal::Failed(reason.text.clone()),
+        (ReasonKind::Answer, _) => Signal::Fine,
+        _ => Signal::Unasked,
     }
 }
 

@@ -130,7 +130,8 @@ fn start(script: Script, options: Value, concurrency: u32) -> (Box<dyn OpenChann
         read(options.as_object().expect("an object"), "").unwrap_or_else(|problems| panic!("{problems:?}"));
     let dial = Arc::new(Scripted { script, connections: AtomicU32::new(0), heads: Arc::default() });
     let trust = tls::trust(options.ca_file.as_deref(), "ca_file").expect("a readable file");
-    (super::start(&"hook".parse().expect("a name"), concurrency, &context(), options, trust, dial.clone()), dial)
+    let channel = channel("http", json!({}), concurrency);
+    (super::start(&"hook".parse().expect("a name"), &channel, &context(), options, trust, dial.clone()), dial)
 }
 
 const HOOK: &str = "http://1.1.1.1/hook?a=b";

@@ -115,7 +115,7 @@ impl Chunks {
     /// Hands over the entries that answer, in contiguous stretches.
     pub fn answer<'a>(&'a self, query: Query, give: &mut impl FnMut(Stretch<'a>)) {
         if let Some(search) = self.search(query) {
-            search.answer(query, give);
+            self.answer_at(search, query, give);
         }
     }
 
@@ -127,11 +127,12 @@ impl Chunks {
 
     /// Finds out where to look. `None`: nothing answers.
     #[inline]
-    pub fn search(&self, query: Query) -> Option<Search<'_>> {
+    pub fn search(&self, query: Query) -> Option<Search> {
         match self {
             Chunks::Few(chunk) => {
+                // No branch here: whether anything answers cannot be foreseen.
                 let (answers, sight) = chunk.look(query);
-                answers.then_some(Search { group: self, edge: 0, sight })
+                answers.then_some(Search { edge: 0, sight })
             }
             Chunks::One(entry) => {
                 let found = match query {
@@ -140,7 +141,7 @@ impl Chunks {
                     Query::Keys(Bound::From(bound)) => entry.key >= bound,
                     Query::Around(low, high) => entry.key <= low && entry.high >= high,
                 };
-                found.then_some(Search { group: self, edge: 0, sight: Sight::default() })
+                found.then_some(Search { edge: 0, sight: Sight::default() })
             }
             Chunks::Many(chunks) => {
                 let edge = match query {
@@ -151,7 +152,45 @@ impl Chunks {
                     Query::Keys(Bound::From(bound)) => chunks.partition_point(|chunk| chunk.columns.last() < bound),
                 };
                 let (_, sight) = chunks.get(edge)?.look(query);
-                Some(Search { group: self, edge: edge as u32, sight })
+                Some(Search { edge: edge as u32, sight })
+            }
+        }
+    }
+
+    /// Reads what an answer will read, so that it is near by then; what comes out means nothing.
+    #[inline]
+    pub fn touch_at(&self, search: Search) -> u32 {
+        match self {
+            Chunks::One(_) => 0,
+            Chunks::Few(chunk) => chunk.columns.touch(search.sight),
+            Chunks::Many(chunks) => {
+                chunks.get(search.edge as usize).map_or(0, |chunk| chunk.columns.touch(search.sight))
+            }
+        }
+    }
+
+    /// Hands over the entries that answer, in contiguous stretches, given where to look for this query.
+    #[inline]
+    pub fn answer_at<'a>(&'a self, search: Search, query: Query, give: &mut impl FnMut(Stretch<'a>)) {
+        match self {
+            Chunks::Few(chunk) => chunk.answer(query, search.sight, give),
+            Chunks::One(entry) => {
+                let keys = KeySlice::Plain(std::slice::from_ref(&entry.key));
+                give(Stretch { slots: std::slice::from_ref(&entry.slot), keys });
+            }
+            Chunks::Many(chunks) => {
+                let edge = search.edge as usize;
+                let answering = match query {
+                    Query::All => 0..chunks.len(),
+                    Query::Keys(Bound::UpTo(_)) | Query::Around(..) => 0..edge + 1,
+                    Query::Keys(Bound::From(_)) => edge..chunks.len(),
+                };
+                for (chunk, at) in chunks[answering.clone()].iter().zip(answering) {
+                    match query {
+                        Query::Keys(_) if at != edge => give(chunk.whole()),
+                        _ => chunk.answer(query, search.sight, give),
+                    }
+                }
             }
         }
     }
@@ -206,55 +245,16 @@ impl Chunks {
     }
 }
 
-/// Where the entries are that answer.
+/// Where the entries of a group are that answer a query.
 ///
 /// An answer takes two steps through memory that is far away: to the group, and to a place in its columns. Whoever has
 /// many questions takes the first step for all of them before the second, so that the ways overlap: see [`Chunks::touch`]
-/// and [`Search::touch`].
-#[derive(Debug, Clone, Copy)]
-pub struct Search<'a> {
-    group: &'a Chunks,
+/// and [`Chunks::touch_at`].
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Search {
     /// The chunk of which not all entries may answer, and where the bound is among its keys.
     edge: u32,
     sight: Sight,
-}
-
-impl<'a> Search<'a> {
-    /// Reads what the answer will read, so that it is near by then; what comes out means nothing.
-    #[inline]
-    pub fn touch(&self) -> u32 {
-        match self.group {
-            Chunks::One(_) => 0,
-            Chunks::Few(chunk) => chunk.columns.touch(self.sight),
-            Chunks::Many(chunks) => chunks.get(self.edge as usize).map_or(0, |chunk| chunk.columns.touch(self.sight)),
-        }
-    }
-
-    /// Hands over the entries that answer, in contiguous stretches.
-    #[inline]
-    pub fn answer(self, query: Query, give: &mut impl FnMut(Stretch<'a>)) {
-        match self.group {
-            Chunks::Few(chunk) => chunk.answer(query, self.sight, give),
-            Chunks::One(entry) => {
-                let keys = KeySlice::Plain(std::slice::from_ref(&entry.key));
-                give(Stretch { slots: std::slice::from_ref(&entry.slot), keys });
-            }
-            Chunks::Many(chunks) => {
-                let edge = self.edge as usize;
-                let answering = match query {
-                    Query::All => 0..chunks.len(),
-                    Query::Keys(Bound::UpTo(_)) | Query::Around(..) => 0..edge + 1,
-                    Query::Keys(Bound::From(_)) => edge..chunks.len(),
-                };
-                for (chunk, at) in chunks[answering.clone()].iter().zip(answering) {
-                    match query {
-                        Query::Keys(_) if at != edge => give(chunk.whole()),
-                        _ => chunk.answer(query, self.sight, give),
-                    }
-                }
-            }
-        }
-    }
 }
 
 fn insert_into(chunks: &mut Vec<Chunk>, arrangement: Arrangement, entry: Entry) {

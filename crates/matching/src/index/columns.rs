@@ -8,6 +8,8 @@
 pub struct Columns {
     /// All keys, then all slots.
     cells: Vec<u32>,
+    /// How many entries there are.
+    len: u32,
     first: i64,
     last: i64,
     width: Width,
@@ -124,11 +126,7 @@ impl Columns {
     /// How many entries there are.
     #[inline]
     pub fn len(&self) -> usize {
-        match self.width {
-            Width::None => self.cells.len(),
-            Width::Narrow => self.cells.len() / 2,
-            Width::Wide => self.cells.len() / 3,
-        }
+        self.len as usize
     }
 
     /// Whether there are none.
@@ -153,7 +151,7 @@ impl Columns {
     pub fn keys(&self) -> KeySlice<'_> {
         match self.width {
             Width::None => KeySlice::None,
-            Width::Narrow => KeySlice::Narrow(self.first, &self.cells[..self.cells.len() / 2]),
+            Width::Narrow => KeySlice::Narrow(self.first, &self.cells[..self.len()]),
             Width::Wide => KeySlice::Wide(self.cells[..self.len() * 2].as_chunks().0),
         }
     }
@@ -168,6 +166,7 @@ impl Columns {
     pub fn push(&mut self, slot: u32) {
         self.make_room(1);
         self.cells.push(slot);
+        self.len += 1;
     }
 
     /// Files a slot after those whose keys are at most its own. Answers the place.
@@ -205,6 +204,7 @@ impl Columns {
         self.cells.copy_within(slots + at..cells, slots + at + WORDS + 1);
         self.cells.copy_within(at * WORDS..slots + at, (at + 1) * WORDS);
         self.cells[slots + WORDS + at] = slot;
+        self.len += 1;
         self.cells[at * WORDS..][..WORDS].copy_from_slice(&key);
     }
 
@@ -258,7 +258,7 @@ impl Columns {
             Width::Wide => cells.extend(places.clone().flat_map(|at| halves(keys.at(at)))),
         }
         cells.extend(places.map(|at| slots[at]));
-        Columns { cells, first, last, width }
+        Columns { cells, len: count as u32, first, last, width }
     }
 
     /// How many keys are at most a bound.
@@ -269,13 +269,13 @@ impl Columns {
     /// Where to look for a bound first. Without a branch, so that many can be taken at once.
     #[inline]
     pub fn sight(&self, bound: i64) -> Sight {
-        let length = self.len();
+        let first = self.first as f64;
         // Where all keys are one, or one double, this is not a number or infinite, which become 0 and the largest.
-        let share = (bound as f64 - self.first as f64) / (self.last as f64 - self.first as f64);
-        let guess = ((share * length as f64) as usize).min(length);
+        let share = (bound as f64 - first) / (self.last as f64 - first);
+        let guess = ((share * f64::from(self.len)) as i32).clamp(0, self.len as i32) as u32;
         // Twice what evenly spread keys deviate: a power of two near the square root.
-        let reach = 1usize << (usize::BITS - length.leading_zeros()).div_ceil(2);
-        Sight { low: guess.saturating_sub(reach) as u32, high: (guess + reach).min(length) as u32 }
+        let reach = 1 << (u32::BITS - self.len.leading_zeros()).div_ceil(2);
+        Sight { low: guess.saturating_sub(reach), high: (guess + reach).min(self.len) }
     }
 
     /// How many keys are at most a bound, where the sight says to look first.

@@ -41,8 +41,19 @@ impl Groups {
     /// The group of a key.
     #[inline]
     pub fn find(&self, number: KeyNumber) -> Option<&Chunks> {
-        let at = *self.by_number.get(number as usize)?;
-        self.groups.get(at as usize).map(|group| &group.chunks)
+        self.place(number).map(|at| self.group(at))
+    }
+
+    /// The place of the group of a key.
+    #[inline]
+    pub fn place(&self, number: KeyNumber) -> Option<u32> {
+        self.by_number.get(number as usize).copied().filter(|at| *at != NONE)
+    }
+
+    /// The group of a place.
+    #[inline]
+    pub fn group(&self, place: u32) -> &Chunks {
+        &self.groups[place as usize].chunks
     }
 
     /// Files an entry under a key of the book.

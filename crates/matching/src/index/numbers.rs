@@ -1,9 +1,11 @@
 //! The distinct keys of the branches that ask events for the same, numbered, so that an event is looked up once for all
 //! of them.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 
 use hashbrown::HashTable;
+
+use super::Hasher;
 
 /// The number of a key in its book. Numbers are small and used again.
 pub type KeyNumber = u32;
@@ -16,7 +18,7 @@ pub struct KeyBook {
     /// How many groups there are for each key.
     uses: Vec<u32>,
     free: Vec<KeyNumber>,
-    hasher: RandomState,
+    hasher: Hasher,
 }
 
 /// A key. A short one stands in place, which spares a walk through memory for each event.
@@ -56,7 +58,7 @@ impl Key {
 
 impl KeyBook {
     /// An empty book.
-    pub fn new(hasher: RandomState) -> Self {
+    pub fn new(hasher: Hasher) -> Self {
         KeyBook { by_key: HashTable::new(), keys: Vec::new(), uses: Vec::new(), free: Vec::new(), hasher }
     }
 
@@ -123,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_number_lives_as_long_as_a_group_of_its_key() {
-        let mut book = KeyBook::new(RandomState::new());
+        let mut book = KeyBook::new(Hasher::default());
         let long = [7; 100];
         let (short, long_one) = (book.number(b"short"), book.number(&long));
         book.hold(short);

@@ -1,12 +1,12 @@
 //! The subscriptions of one class in a shard, in columns by slot. Only the parameters that residual checks and
 //! captures read are kept.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 
 use hashbrown::HashTable;
 use tocsin_model::{field::FieldType, id::SubscriptionId, time::Timestamp, value::Value};
 
-use super::ids::Ids;
+use super::{Hasher, ids::Ids};
 use crate::datum::Datum;
 
 /// One bit a slot.
@@ -130,7 +130,7 @@ pub struct Table {
     places: Vec<Option<usize>>,
     parameters: Vec<Parameter>,
     by_id: HashTable<u32>,
-    hasher: RandomState,
+    hasher: Hasher,
     dead: Bits,
     dead_count: usize,
     /// Slots that died since the running sweep began.
@@ -144,7 +144,7 @@ pub struct Table {
 
 impl Table {
     /// An empty table that keeps these fields of the class.
-    pub fn new(kinds: &[FieldType], kept: &[bool], hasher: RandomState) -> Self {
+    pub fn new(kinds: &[FieldType], kept: &[bool], hasher: Hasher) -> Self {
         let mut parameters = Vec::new();
         let places = kinds.iter().zip(kept).map(|(kind, kept)| {
             kept.then(|| {

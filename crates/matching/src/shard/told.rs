@@ -11,6 +11,7 @@ use tocsin_model::{
 use super::{KeySlice, MatchSink, Run, Shard};
 use crate::{
     datum::{Datum, Trouble},
+    events::Events,
     filter::book::{FilterBook, Matching},
     index::table::Table,
     rule::{Memberships, RuleNumber, RuleSet},
@@ -44,7 +45,7 @@ impl Shard {
         let mut teller = Teller {
             rule,
             batch,
-            events,
+            events: &Events::of_rows(events),
             rules: &self.rules,
             table: &self.tables[compiled.class],
             audience: compiled.audience,
@@ -82,7 +83,7 @@ impl Shard {
 struct Teller<'s> {
     rule: RuleNumber,
     batch: EventBatchId,
-    events: &'s [Row],
+    events: &'s Events<'s>,
     rules: &'s RuleSet,
     table: &'s Table,
     audience: Option<usize>,
@@ -103,7 +104,10 @@ impl Teller<'_> {
     }
 
     fn give(&mut self, told: Told<'_>, out: &mut impl MatchSink) {
-        let Some(event) = self.events.get(told.event_ordinal as usize) else { return };
+        let at = told.event_ordinal as usize;
+        if at >= self.events.len() {
+            return;
+        }
         let Some(slot) = self.table.find(told.subscription) else { return };
         if self.audience.is_some() && !self.memberships(slot).meet(self.audience) {
             return;
@@ -111,7 +115,7 @@ impl Teller<'_> {
         if let Some((book, filter)) = self.book.and_then(|book| Some((book, book.of(slot)?))) {
             if self.known != Some(told.event_ordinal) {
                 self.known = Some(told.event_ordinal);
-                book.matching(event, &mut self.matching);
+                book.matching(self.events.row(at), &mut self.matching);
                 if self.matching.undecided() > 0 {
                     let id = EventId { batch: self.batch, ordinal: told.event_ordinal };
                     out.subscriptions_failed(self.rule, id, Trouble::Cost, self.matching.undecided());
@@ -127,7 +131,8 @@ impl Teller<'_> {
             event_ordinal: told.event_ordinal,
             slots: &[slot],
             keys: KeySlice::default(),
-            event,
+            events: self.events,
+            at,
             given: told.given,
             rules: self.rules,
             table: self.table,

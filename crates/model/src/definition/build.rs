@@ -10,9 +10,9 @@ use super::{
 };
 use crate::{
     application::{
-        Application, Channel, ContentTemplates, EventClass, Function, Limits, Missed, NotificationClass, Presence,
-        Recurs, Retention, RetrySchedule, Rule, RuleSchedule, RuleState, Source, SourceKind, SubscriptionClass,
-        TemplateEngine, TemplateParts, Throttle, due_class, due_fields,
+        Application, Channel, ContentTemplates, EventClass, Flow, Function, Limits, Missed, NotificationClass,
+        Presence, Rate, Recurs, Retention, RetrySchedule, Rule, RuleSchedule, RuleState, Source, SourceKind,
+        SubscriptionClass, TemplateEngine, TemplateParts, Throttle, due_class, due_fields,
     },
     field::{Field, FieldType, Fields},
     filter::Dialect,
@@ -490,7 +490,22 @@ fn channel(node: &Node) -> Channel {
         options,
         retry: retry(node.get("retry")),
         concurrency: integer(node, "concurrency").unwrap_or(CONCURRENCY),
+        flow: node.get("flow").map_or_else(Flow::default, flow),
         lease: duration(node, "lease").unwrap_or(LEASE),
+    }
+}
+
+fn flow(node: &Node) -> Flow {
+    let default = Flow::default();
+    let rate = |key: &str| {
+        let rate = node.get(key)?;
+        Some(Rate { messages: integer(rate, "messages")?, per: duration(rate, "per")? })
+    };
+    Flow {
+        per_destination: integer(node, "per_destination").unwrap_or(default.per_destination),
+        rate: rate("rate"),
+        rate_per_destination: rate("rate_per_destination"),
+        failures_before_pause: integer(node, "failures_before_pause").unwrap_or(default.failures_before_pause),
     }
 }
 

@@ -7,8 +7,8 @@ use serde::Serialize;
 use super::duration::write_duration;
 use crate::{
     application::{
-        Application, Channel, ContentTemplates, Limits, NotificationClass, RetrySchedule, Rule, RuleState, Source,
-        Throttle, due_class,
+        Application, Channel, ContentTemplates, Flow, Limits, NotificationClass, Rate, RetrySchedule, Rule, RuleState,
+        Source, Throttle, due_class,
     },
     field::{Field, FieldType, Fields},
     id::Name,
@@ -410,6 +410,9 @@ impl Differences {
             let sentence = format!("at most {} at the same time (was {})", new.concurrency, old.concurrency);
             self.changed(format!("{path}.concurrency"), sentence);
         }
+        if old.flow != new.flow {
+            self.changed(format!("{path}.flow"), format!("{} (was {})", flow(&new.flow), flow(&old.flow)));
+        }
         if old.lease != new.lease {
             let sentence = format!("a lease is {} (was {})", write_duration(new.lease), write_duration(old.lease));
             self.changed(format!("{path}.lease"), sentence);
@@ -426,6 +429,21 @@ impl Differences {
             self.changed(format!("{path}.events"), sentence);
         }
     }
+}
+
+fn flow(flow: &Flow) -> String {
+    let rate = |rate: Option<Rate>| {
+        rate.map_or("any".to_owned(), |rate| format!("{} in {}", rate.messages, write_duration(rate.per)))
+    };
+    let (whole, each) = (rate(flow.rate), rate(flow.rate_per_destination));
+    let pause = match flow.failures_before_pause {
+        0 => "no pause".to_owned(),
+        failures => format!("a pause after {failures} failures"),
+    };
+    format!(
+        "at most {} to one destination, rate {whole}, rate to one destination {each}, {pause}",
+        flow.per_destination
+    )
 }
 
 fn schedule(retry: &RetrySchedule) -> String {

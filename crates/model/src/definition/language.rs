@@ -243,11 +243,36 @@ static CHANNEL: Shape = Shape::Object(&[
         &Shape::Integer { least: 1, most: 10_000 },
         "Most sessions, connections or calls at the same time; 10 if not given.",
     ),
+    optional("flow", &FLOW, "How much goes where at a time."),
     optional(
         "lease",
         &Shape::Duration { least: 1, most: DAY },
         "How long a worker may hold a work item without a sign of life; 5m if not given.",
     ),
+]);
+static FLOW: Shape = Shape::Object(&[
+    optional(
+        "per_destination",
+        &Shape::Integer { least: 1, most: 10_000 },
+        "Most at the same time to one destination; 20 if not given. The channel starts with five and finds out how many \
+         help.",
+    ),
+    optional("rate", &RATE, "How fast messages may leave; no limit if not given. The others wait."),
+    optional(
+        "rate_per_destination",
+        &RATE,
+        "How fast they may go to one destination; no limit if not given. The others wait.",
+    ),
+    optional(
+        "failures_before_pause",
+        &Shape::Integer { least: 0, most: 1_000_000 },
+        "After so many failures in a row a destination is left alone, from 5 s up to 5 minutes; 20 if not given, 0 for \
+         never. One that gives no answer at all counts fourfold.",
+    ),
+]);
+static RATE: Shape = Shape::Object(&[
+    required("messages", &Shape::Integer { least: 1, most: 1_000_000 }, "How many."),
+    required("per", &Shape::Duration { least: 1, most: DAY }, "In which time."),
 ]);
 static OPTIONS: Shape = Shape::Entries { keys: Keys::Free, of: &Shape::Any, most: 256 };
 static RETRY: Shape = Shape::Either(&[&DELAYS, &LONG_RETRY]);

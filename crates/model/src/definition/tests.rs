@@ -119,6 +119,12 @@ fn a_definition_becomes_an_application() {
                     jitter_percent: 20,
                 },
                 concurrency: 4,
+                flow: Flow {
+                    per_destination: 20,
+                    rate: None,
+                    rate_per_destination: None,
+                    failures_before_pause: 20,
+                },
                 lease: 60s,
             },
             Name(
@@ -133,6 +139,12 @@ fn a_definition_becomes_an_application() {
                     jitter_percent: 10,
                 },
                 concurrency: 10,
+                flow: Flow {
+                    per_destination: 20,
+                    rate: None,
+                    rate_per_destination: None,
+                    failures_before_pause: 20,
+                },
                 lease: 300s,
             },
         }
@@ -455,7 +467,7 @@ fn unknown_keys_find_what_was_meant() {
         "    lease: 1m",
         "    colour: red",
         expect![
-            "49:5: channels.email.colour: is not known here; here you can give `protocol`, `options`, `retry`, `concurrency` or `lease`"
+            "49:5: channels.email.colour: is not known here; here you can give `protocol`, `options`, `retry`, `concurrency`, `flow` or `lease`"
         ],
     );
     check_with(

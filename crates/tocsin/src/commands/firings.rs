@@ -151,24 +151,14 @@ fn row(item: &Value) -> Vec<String> {
 mod tests {
     use expect_test::{Expect, expect};
 
-    use super::*;
-    use crate::commands::fake_server::FakeServer;
+    use serde_json::json;
 
-    #[derive(clap::Parser)]
-    struct Wrapped {
-        #[command(flatten)]
-        args: Args,
-    }
+    use super::*;
+    use crate::commands::fake_server;
 
     async fn check(args: &[&str], answers: Vec<(u16, Value)>, expected: Expect) {
-        let server = FakeServer::start(answers).await;
-        let (terminal, captured) = Terminal::captured();
-        let args = <Wrapped as clap::Parser>::parse_from([&["firings"], args].concat()).args;
-        let end = args
-            .run(&terminal, &server.client())
-            .await
-            .map_or_else(|failure| format!("failed: {failure}\n"), |()| String::new());
-        expected.assert_eq(&format!("{}{end}{}", captured.text(), server.requests().join("\n")));
+        let run = async |args: Args, terminal: &Terminal, client: &Client| args.run(terminal, client).await;
+        fake_server::check("firings", args, answers, run, expected).await;
     }
 
     #[tokio::test]

@@ -104,6 +104,12 @@ fn an_apply_says_what_it_would_do() {
         changed channels.email.lease: a lease is 5m (was 1m)"#]],
     );
     check(
+        "lease: 1m",
+        "lease: 1m\n    flow: { per_destination: 3, rate: { messages: 30, per: 1m }, failures_before_pause: 0 }",
+        expect![[r#"
+        changed channels.email.flow: at most 3 to one destination, rate 30 in 1m, rate to one destination any, no pause (was at most 20 to one destination, rate any, rate to one destination any, a pause after 20 failures)"#]],
+    );
+    check(
         "events: [quake]",
         "events: []",
         expect!["changed sources.feed.events: may submit all classes (was `quake`)"],

@@ -1,0 +1,116 @@
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+const PAUSE_MIN: Duration = Duration::from_secs(5);
+const PAUSE_MAX: Duration = Duration::from_secs(300);
+/// A failure without any answer counts as so many with one: it holds a session for the whole time limit.
+const SILENCE_COUNTS: u32 = 4;
+
+/// Whether a destination is served: it is let be for a while after failures in a row, longer each time, and then one
+/// message finds out whether it is back.
+#[derive(Debug, Clone)]
+pub(crate) struct Breaker {
+    /// So many in a row are enough; 0: never.
+    enough: u32,
+    /// In a row, those without an answer weighted.
+    failures: u32,
+    /// Pauses in a row.
+    pauses: u32,
+    until: Option<Instant>,
+}
+
+/// Whether messages may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// As many as the pace allows.
+    Open,
+    /// One at a time: the destination is on trial.
+    Trial,
+    /// None before this time.
+    Shut(Instant),
+}
+
+impl Breaker {
+    pub fn new(enough: u32) -> Breaker {
+        Breaker { enough, failures: 0, pauses: 0, until: None }
+    }
+
+    pub fn way(&self, now: Instant) -> Way {
+        match self.until {
+            None => Way::Open,
+            Some(until) if until > now => Way::Shut(until),
+            Some(_) => Way::Trial,
+        }
+    }
+
+    /// Failures in a row, weighted.
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    /// The destination answered in earnest. Gives whether that ended a trial.
+    pub fn succeed(&mut self) -> bool {
+        let ended = self.until.is_some();
+        (self.failures, self.pauses, self.until) = (0, 0, None);
+        ended
+    }
+
+    /// An attempt failed, with an answer or without. Gives the length of the pause if that begins one. `luck` is from 0
+    /// to 1.
+    pub fn fail(&mut self, now: Instant, silent: bool, luck: f64) -> Option<Duration> {
+        self.failures = self.failures.saturating_add(if silent { SILENCE_COUNTS } else { 1 });
+        match self.way(now) {
+            // Sent before the pause began.
+            Way::Shut(_) => return None,
+            Way::Trial => {}
+            Way::Open if self.enough == 0 || self.failures < self.enough => return None,
+            Way::Open => {}
+        }
+        let pause = PAUSE_MIN.saturating_mul(1 << self.pauses.min(10)).min(PAUSE_MAX);
+        let pause = pause.mul_f64(0.9 + 0.2 * luck.clamp(0.0, 1.0));
+        self.pauses += 1;
+        self.until = Some(now + pause);
+        Some(pause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_in_a_row_begin_a_pause_that_grows() {
+        let (mut breaker, mut now) = (Breaker::new(3), Instant::now());
+        assert_eq!(breaker.fail(now, false, 0.5), None);
+        assert_eq!(breaker.fail(now, false, 0.5), None);
+        assert!(!breaker.succeed(), "an answer starts the count anew");
+        assert_eq!(breaker.fail(now, false, 0.5), None);
+        assert_eq!(breaker.fail(now, false, 0.5), None);
+        let mut pauses = Vec::new();
+        let mut pause = breaker.fail(now, false, 0.5);
+        for _ in 0..8 {
+            let begun = pause.take().expect("a pause begins");
+            pauses.push(begun.as_secs());
+            assert_eq!(breaker.way(now), Way::Shut(now + begun));
+            assert_eq!(breaker.fail(now, true, 0.5), None, "what was on its way already changes nothing");
+            now += begun;
+            assert_eq!(breaker.way(now), Way::Trial);
+            pause = breaker.fail(now, false, 0.5);
+        }
+        assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 300, 300]);
+        now += Duration::from_secs(300);
+        assert!(breaker.succeed(), "the trial ends");
+        assert_eq!((breaker.way(now), breaker.failures()), (Way::Open, 0));
+    }
+
+    #[test]
+    fn silence_counts_fourfold_and_some_never_pause() {
+        let (mut breaker, now) = (Breaker::new(20), Instant::now());
+        assert!((0..4).all(|_| breaker.fail(now, true, 0.0).is_none()));
+        assert_eq!(breaker.fail(now, true, 0.0), Some(Duration::from_millis(4500)));
+        let mut never = Breaker::new(0);
+        assert!((0..1000).all(|_| never.fail(now, true, 0.0).is_none()));
+        assert_eq!(never.way(now), Way::Open);
+    }
+}

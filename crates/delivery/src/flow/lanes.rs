@@ -1,0 +1,508 @@
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use tocsin_model::application::Flow;
+use tokio::time::Instant;
+
+use super::{
+    breaker::{Breaker, Way},
+    pace::Pace,
+    rate::Meter,
+};
+use crate::channel::{Destination, DestinationState};
+
+/// A lane has room for so many, however full the queue is.
+const LANE_ROOM_MIN: usize = 16;
+/// Destinations that are remembered; beyond that those without trouble are forgotten once nothing is left for them, and
+/// beyond twice that all such.
+const REMEMBERED: usize = 10_000;
+/// A destination that had nothing for so long, and no trouble, may be forgotten.
+const FORGOTTEN: Duration = Duration::from_secs(60);
+const SWEEP_PAUSE: Duration = Duration::from_secs(10);
+/// What has no room comes back after the half of what is before it is done, within these bounds.
+const RETURN_MIN: Duration = Duration::from_secs(1);
+const RETURN_MAX: Duration = Duration::from_secs(900);
+/// How long a far side that asks for less, but not for how long, is let be.
+const SLOWER_PAUSE: Duration = Duration::from_secs(1);
+/// A pause up to this is waited for in the queue.
+const SHORT_PAUSE: Duration = Duration::from_secs(2);
+/// What waits for a destination on trial comes back after this time.
+const TRIAL_PAUSE: Duration = Duration::from_secs(3);
+/// A destination this many times slower than usual is a slow one.
+const SLOW: u32 = 8;
+/// Trouble that goes on is told again after this time.
+const TOLD_AGAIN: Duration = Duration::from_secs(900);
+const REASON_CHARS_MAX: usize = 200;
+
+/// What an attempt says about its destination.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Signal {
+    /// It answered in earnest, whatever it said.
+    Fine,
+    /// It was not asked.
+    Unasked,
+    /// It asks for less, perhaps for none for a while.
+    Slower(Option<Duration>),
+    /// It answered that it is broken.
+    Failed(String),
+    /// It did not answer.
+    Silent(String),
+}
+
+/// Who may go next, of all that wait, each for one destination.
+///
+/// Lanes take turns. One that is slow or dead keeps the others from nothing: of the queue it gets no more than what is
+/// left free, of the sessions as much as are idle, and all slow ones together at most half of them while others have
+/// work. A lane that is alone leaves an eighth of the sessions, so that a newcomer always finds one.
+pub(crate) struct Lanes<T> {
+    lanes: HashMap<Arc<str>, Lane<T>>,
+    turns: VecDeque<Arc<str>>,
+    parked: BinaryHeap<Reverse<(Instant, Arc<str>)>>,
+    flow: Flow,
+    sessions: usize,
+    room: usize,
+    waiting: usize,
+    busy: usize,
+    slow_busy: usize,
+    /// Lanes with something to do.
+    active: usize,
+    meter: Option<Meter>,
+    usual: Option<Duration>,
+    swept: Option<Instant>,
+}
+
+struct Lane<T> {
+    waiting: VecDeque<T>,
+    busy: usize,
+    place: Place,
+    pace: Pace,
+    breaker: Breaker,
+    meter: Option<Meter>,
+    paused_until: Option<Instant>,
+    slow: bool,
+    failing_since: Option<Instant>,
+    told: Option<Instant>,
+    reason: Option<Box<str>>,
+    used: Instant,
+}
+
+/// Where a lane stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Nothing waits.
+    Away,
+    /// It is among those whose turn comes.
+    Turn,
+    /// As many as allowed are on their way.
+    Full,
+    /// Its turn comes again at this time.
+    Parked(Instant),
+}
+
+enum Ready {
+    Now,
+    /// When others are done.
+    Later,
+    /// When one of its own is done.
+    Full,
+    At(Instant),
+}
+
+/// The next message, or when to look again if nothing happens before.
+pub(crate) enum Take<T> {
+    Item(Arc<str>, T),
+    Wait(Option<Instant>),
+}
+
+/// What became of a message that was to wait.
+pub(crate) enum Pushed<T> {
+    /// It waits; `wake`: a session may take it.
+    Waits { wake: bool },
+    /// There is no room now. It may well be there soon (`None`), or is better asked for after this time.
+    NoRoom(T, Option<Duration>),
+}
+
+/// What a finished attempt changed.
+pub(crate) struct Done<T> {
+    /// What waited and is better sent later.
+    pub returned: Vec<T>,
+    /// Namely after this time.
+    pub after: Duration,
+    pub event: Option<Event>,
+}
+
+/// What an operator may want to know of a destination.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// It is let be for a while. `tell`: it was not told of late.
+    Paused { pause: Duration, reason: Box<str>, failures: u32, tell: bool },
+    /// It is served again.
+    Back { after: Duration },
+}
+
+impl<T> Lane<T> {
+    fn new(flow: &Flow, now: Instant) -> Self {
+        Lane {
+            waiting: VecDeque::new(),
+            busy: 0,
+            place: Place::Away,
+            pace: Pace::new(flow.per_destination as usize),
+            breaker: Breaker::new(flow.failures_before_pause),
+            meter: flow.rate_per_destination.map(Meter::new),
+            paused_until: None,
+            slow: false,
+            failing_since: None,
+            told: None,
+            reason: None,
+            used: now,
+        }
+    }
+
+    fn is_active(&self) -> bool {
+        self.busy > 0 || !self.waiting.is_empty()
+    }
+
+    /// Until when nothing may go there.
+    fn shut(&self, now: Instant) -> Option<Instant> {
+        let paused = self.paused_until.filter(|until| *until > now);
+        match self.breaker.way(now) {
+            Way::Shut(until) => Some(paused.map_or(until, |paused| paused.max(until))),
+            _ => paused,
+        }
+    }
+
+    /// When what waits will about have left.
+    fn drained(&self) -> Option<Duration> {
+        let count = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
+        let by_latency = self.pace.latency().map(|latency| latency * count / self.pace.limit().max(1) as u32);
+        let by_rate = self.meter.as_ref().map(|meter| meter.span(self.waiting.len()));
+        by_latency.max(by_rate)
+    }
+}
+
+impl<T> Lanes<T> {
+    /// For so many sessions, with room for so many messages.
+    pub fn new(flow: Flow, sessions: usize, room: usize) -> Self {
+        Lanes {
+            lanes: HashMap::new(),
+            turns: VecDeque::new(),
+            parked: BinaryHeap::new(),
+            flow,
+            sessions,
+            room,
+            waiting: 0,
+            busy: 0,
+            slow_busy: 0,
+            active: 0,
+            meter: None,
+            usual: None,
+            swept: None,
+        }
+    }
+
+    /// From now on messages leave no faster than this, all together.
+    pub fn keep_to(&mut self, meter: Option<Meter>) {
+        self.meter = meter;
+    }
+
+    /// Messages that wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Whether a lane looks forward to its turn.
+    pub fn has_turns(&self) -> bool {
+        !self.turns.is_empty()
+    }
+
+    /// Appends a message to its lane.
+    pub fn push(&mut self, key: &Arc<str>, item: T, now: Instant) -> Pushed<T> {
+        if !self.lanes.contains_key(key) {
+            self.sweep(now);
+            self.lanes.insert(key.clone(), Lane::new(&self.flow, now));
+        }
+        if let Some(wait) = self.hold(key, now) {
+            return Pushed::NoRoom(item, Some(wait));
+        }
+        let free = self.room.saturating_sub(self.waiting);
+        let lane = self.lanes.get_mut(key).expect("it was put there if it was missing");
+        if lane.waiting.len() >= free.max(LANE_ROOM_MIN) {
+            return Pushed::NoRoom(item, None);
+        }
+        self.active += usize::from(!lane.is_active());
+        lane.waiting.push_back(item);
+        lane.used = now;
+        self.waiting += 1;
+        let wake = lane.busy + lane.waiting.len() <= lane.pace.limit();
+        if lane.place == Place::Away {
+            lane.place = Place::Turn;
+            self.turns.push_back(key.clone());
+        }
+        Pushed::Waits { wake }
+    }
+
+    /// How long a message for this destination is better not even made.
+    pub fn hold(&self, key: &str, now: Instant) -> Option<Duration> {
+        let lane = self.lanes.get(key)?;
+        if let Some(until) = lane.shut(now)
+            && until - now > SHORT_PAUSE
+        {
+            return Some(until - now);
+        }
+        match lane.breaker.way(now) {
+            Way::Shut(until) => return Some(until - now),
+            Way::Trial if lane.is_active() => return Some(TRIAL_PAUSE),
+            _ => {}
+        }
+        let free = self.room.saturating_sub(self.waiting);
+        if lane.waiting.len() < free.max(LANE_ROOM_MIN) {
+            return None;
+        }
+        // A lane that moves has room in a moment; its sender waits for it.
+        lane.drained().filter(|time| *time >= RETURN_MIN).map(|time| (time / 2).clamp(RETURN_MIN, RETURN_MAX))
+    }
+
+    /// How long something without room, in a lane that was thought to move, stays away.
+    pub fn stay_away(&self, key: &str) -> Duration {
+        let drained = self.lanes.get(key).and_then(Lane::drained).unwrap_or_default();
+        (drained / 2).clamp(RETURN_MIN, RETURN_MAX)
+    }
+
+    /// The next message that may go.
+    pub fn take(&mut self, now: Instant) -> Take<T> {
+        while let Some(Reverse((at, _))) = self.parked.peek()
+            && *at <= now
+        {
+            let Some(Reverse((at, key))) = self.parked.pop() else { break };
+            if let Some(lane) = self.lanes.get_mut(&key)
+                && lane.place == Place::Parked(at)
+            {
+                lane.place = Place::Turn;
+                self.turns.push_back(key);
+            }
+        }
+        let parked = |parked: &BinaryHeap<Reverse<(Instant, Arc<str>)>>| parked.peek().map(|Reverse((at, _))| *at);
+        if let Some(at) = self.meter.as_ref().and_then(|meter| meter.wait(now)) {
+            return Take::Wait((self.waiting > 0).then_some(at));
+        }
+        for _ in 0..self.turns.len() {
+            let Some(key) = self.turns.pop_front() else { break };
+            let ready = self.ready(&key, now);
+            let lane = self.lanes.get_mut(&key).expect("a lane with a turn exists");
+            match ready {
+                Ready::Later => self.turns.push_back(key),
+                Ready::Full => lane.place = Place::Full,
+                Ready::At(at) => {
+                    lane.place = Place::Parked(at);
+                    self.parked.push(Reverse((at, key)));
+                }
+                Ready::Now => {
+                    let Some(item) = lane.waiting.pop_front() else {
+                        lane.place = Place::Away;
+                        continue;
+                    };
+                    lane.busy += 1;
+                    lane.used = now;
+                    lane.pace.begin(now);
+                    if let Some(meter) = &mut lane.meter {
+                        meter.count(now);
+                    }
+                    self.waiting -= 1;
+                    self.busy += 1;
+                    self.slow_busy += usize::from(lane.slow);
+                    if let Some(meter) = &mut self.meter {
+                        meter.count(now);
+                    }
+                    lane.place = match lane.waiting.is_empty() {
+                        true => Place::Away,
+                        // It would only be found full at its turn.
+                        false if lane.busy >= lane.pace.limit() => Place::Full,
+                        false => Place::Turn,
+                    };
+                    if lane.place == Place::Turn {
+                        self.turns.push_back(key.clone());
+                    }
+                    return Take::Item(key, item);
+                }
+            }
+        }
+        Take::Wait(parked(&self.parked))
+    }
+
+    fn ready(&self, key: &str, now: Instant) -> Ready {
+        let lane = &self.lanes[key];
+        if let Some(until) = lane.shut(now) {
+            return Ready::At(until);
+        }
+        let limit = if lane.breaker.way(now) == Way::Trial { 1 } else { lane.pace.limit() };
+        if lane.busy >= limit {
+            return Ready::Full;
+        }
+        if let Some(at) = lane.meter.as_ref().and_then(|meter| meter.wait(now)) {
+            return Ready::At(at);
+        }
+        let idle = self.sessions.saturating_sub(self.busy);
+        let fits = match self.active {
+            // One session is nobody's reserve.
+            ..=1 => self.sessions == 1 || lane.busy < self.sessions - (self.sessions / 8).max(1),
+            _ if lane.slow && self.sessions > 1 && self.slow_busy >= self.sessions / 2 => false,
+            _ => lane.busy == 0 || lane.busy < idle,
+        };
+        if fits { Ready::Now } else { Ready::Later }
+    }
+
+    /// An attempt is over; it took so long. `luck` is from 0 to 1.
+    pub fn done(&mut self, key: &str, signal: Signal, latency: Duration, now: Instant, luck: f64) -> Done<T> {
+        let mut done = Done { returned: Vec::new(), after: Duration::ZERO, event: None };
+        let usual = self.usual;
+        let Some(lane) = self.lanes.get_mut(key) else { return done };
+        let full = lane.busy >= lane.pace.limit();
+        lane.busy = lane.busy.saturating_sub(1);
+        self.busy = self.busy.saturating_sub(1);
+        self.slow_busy = self.slow_busy.saturating_sub(usize::from(lane.slow));
+        lane.used = now;
+        let mut away = None;
+        match signal {
+            Signal::Unasked => {}
+            Signal::Fine => {
+                lane.pace.answered(now, latency, true, full);
+                self.usual = Some(usual.map_or(latency, |usual| (usual * 63 + latency) / 64));
+                // A pause that is over is history.
+                if lane.breaker.succeed() {
+                    let after = lane.failing_since.map_or(Duration::ZERO, |since| now - since);
+                    done.event = lane.told.is_some().then_some(Event::Back { after });
+                    lane.told = None;
+                }
+                (lane.failing_since, lane.reason) = (None, None);
+            }
+            Signal::Slower(wait) => {
+                lane.pace.answered(now, latency, false, full);
+                lane.pace.slow_down();
+                lane.breaker.succeed();
+                let wait = wait.unwrap_or(SLOWER_PAUSE);
+                lane.paused_until = Some(lane.paused_until.map_or(now + wait, |until| until.max(now + wait)));
+                lane.reason = Some("asks for less".into());
+                away = (wait > SHORT_PAUSE).then_some(wait);
+            }
+            Signal::Failed(ref reason) | Signal::Silent(ref reason) => {
+                let silent = matches!(signal, Signal::Silent(_));
+                lane.pace.answered(now, latency, false, full);
+                if silent {
+                    lane.pace.slow_down();
+                }
+                lane.failing_since.get_or_insert(now);
+                let reason: Box<str> = reason.chars().take(REASON_CHARS_MAX).collect::<String>().into();
+                if let Some(pause) = lane.breaker.fail(now, silent, luck) {
+                    let tell = lane.told.is_none_or(|told| now - told >= TOLD_AGAIN);
+                    if tell {
+                        lane.told = Some(now);
+                    }
+                    let failures = lane.breaker.failures();
+                    done.event = Some(Event::Paused { pause, reason: reason.clone(), failures, tell });
+                    away = Some(pause);
+                }
+                lane.reason = Some(reason);
+            }
+        }
+        if let Some(after) = away {
+            done.returned = lane.waiting.drain(..).collect();
+            done.after = after;
+            self.waiting -= done.returned.len();
+        }
+        self.active -= usize::from(!lane.is_active());
+        // One slow answer makes nobody slow; the usual time is that of all destinations.
+        let slow = lane.breaker.failures() > 0
+            || lane.pace.latency().zip(usual).is_some_and(|(own, usual)| own > usual * SLOW + SHORT_PAUSE / 100);
+        if slow != lane.slow {
+            lane.slow = slow;
+            self.slow_busy = if slow { self.slow_busy + lane.busy } else { self.slow_busy.saturating_sub(lane.busy) };
+        }
+        if lane.place != Place::Turn && !lane.waiting.is_empty() {
+            // Whether it may go is looked at when its turn comes.
+            lane.place = Place::Turn;
+            self.turns.push_back(Arc::from(key));
+        }
+        done
+    }
+
+    /// Takes all that waits out of the queue.
+    pub fn clear(&mut self) -> Vec<T> {
+        self.turns.clear();
+        self.parked.clear();
+        self.waiting = 0;
+        let mut left = Vec::new();
+        for lane in self.lanes.values_mut() {
+            lane.place = Place::Away;
+            left.extend(lane.waiting.drain(..));
+        }
+        self.active = self.lanes.values().filter(|lane| lane.is_active()).count();
+        left
+    }
+
+    /// Forgets destinations that nobody needs to remember.
+    fn sweep(&mut self, now: Instant) {
+        let due = self.swept.is_none_or(|swept| now - swept >= SWEEP_PAUSE);
+        let crowded = self.lanes.len() >= 2 * REMEMBERED;
+        if self.lanes.len() < REMEMBERED || !(due || crowded) {
+            return;
+        }
+        self.swept = Some(now);
+        // What has a turn or is parked waits, so it is active.
+        self.lanes.retain(|_, lane| {
+            let calm = lane.breaker.failures() == 0 && lane.shut(now).is_none() && now - lane.used >= FORGOTTEN;
+            lane.is_active() || lane.place != Place::Away || !(calm || crowded)
+        });
+    }
+
+    /// How many destinations are open, on trial and shut.
+    pub fn census(&self, now: Instant) -> [usize; 3] {
+        let mut census = [0; 3];
+        for lane in self.lanes.values() {
+            census[DestinationState::of(lane.breaker.way(now)) as usize] += 1;
+        }
+        census
+    }
+
+    /// The destinations, those with trouble first, then those with most to do.
+    pub fn destinations(&self, limit: usize, now: Instant) -> Vec<Destination> {
+        let mut lanes: Vec<(&Arc<str>, &Lane<T>)> = self.lanes.iter().collect();
+        let rank = |(key, lane): &(&Arc<str>, &Lane<T>)| {
+            let trouble = lane.shut(now).is_some() || lane.breaker.way(now) != Way::Open;
+            (Reverse((trouble, lane.breaker.failures(), lane.waiting.len(), lane.busy)), Arc::clone(key))
+        };
+        lanes.sort_by_cached_key(rank);
+        lanes.truncate(limit);
+        lanes
+            .into_iter()
+            .map(|(key, lane)| Destination {
+                name: key.to_string(),
+                state: DestinationState::of(lane.breaker.way(now)),
+                concurrency: lane.pace.limit() as u32,
+                busy: lane.busy as u32,
+                waiting: lane.waiting.len() as u32,
+                latency: lane.pace.latency(),
+                failures: lane.breaker.failures(),
+                failing_for: lane.failing_since.map(|since| now - since),
+                paused_for: lane.shut(now).map(|until| until - now),
+                reason: lane.reason.as_ref().map(|reason| reason.to_string()),
+            })
+            .collect()
+    }
+}
+
+impl DestinationState {
+    fn of(way: Way) -> Self {
+        match way {
+            Way::Open => DestinationState::Open,
+            Way::Trial => DestinationState::Trial,
+            Way::Shut(_) => DestinationState::Paused,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+use std::time::Duration;
+
+use tocsin_model::application::Rate;
+use tokio::time::Instant;
+
+/// Below this, times between messages are kept one by one; what is faster leaves in bursts of this length.
+const GRAIN: Duration = Duration::from_millis(10);
+
+/// Lets messages through at a rate, evenly: in any span as long as the rate's go no more than its number, and a
+/// hundredth of a second's worth where messages come closer than that.
+#[derive(Debug, Clone)]
+pub(crate) struct Meter {
+    /// The time of one message.
+    each: Duration,
+    /// How far ahead of the even pace it may be.
+    ahead: Duration,
+    /// When the next one is due at an even pace.
+    due: Option<Instant>,
+}
+
+impl Meter {
+    pub fn new(rate: Rate) -> Meter {
+        let nanos = rate.per.as_nanos().div_ceil(u128::from(rate.messages.max(1)));
+        let each = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        Meter { each, ahead: if each >= GRAIN { Duration::ZERO } else { GRAIN }, due: None }
+    }
+
+    /// When a message may go: `None` for now.
+    pub fn wait(&self, now: Instant) -> Option<Instant> {
+        let at = self.due?.checked_sub(self.ahead)?;
+        (at > now).then_some(at)
+    }
+
+    /// Counts a message that goes now.
+    pub fn count(&mut self, now: Instant) {
+        self.due = Some(self.due.map_or(now, |due| due.max(now)) + self.each);
+    }
+
+    /// The time that so many messages take.
+    pub fn span(&self, messages: usize) -> Duration {
+        self.each.saturating_mul(u32::try_from(messages).unwrap_or(u32::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many leave in each of the first spans, if somebody always waits.
+    fn check(messages: u32, per: Duration, expected: [usize; 3]) {
+        let (start, mut meter) = (Instant::now(), Meter::new(Rate { messages, per }));
+        let (mut now, mut seen) = (start, [0; 3]);
+        while now < start + per * 3 {
+            match meter.wait(now) {
+                Some(at) => now = at,
+                None => {
+                    meter.count(now);
+                    seen[((now - start).as_nanos() / per.as_nanos()) as usize] += 1;
+                }
+            }
+        }
+        assert_eq!(seen, expected, "{messages} in {per:?}");
+    }
+
+    #[test]
+    fn no_more_than_the_rate() {
+        check(1, Duration::from_secs(1), [1; 3]);
+        check(20, Duration::from_secs(60), [20; 3]);
+        check(30, Duration::from_secs(1), [30; 3]);
+        // A hundredth of a second's worth ahead.
+        check(10_000, Duration::from_secs(1), [10_100, 10_000, 10_000]);
+    }
+
+    #[test]
+    fn a_pause_saves_nothing_up() {
+        let start = Instant::now();
+        let mut meter = Meter::new(Rate { messages: 1, per: Duration::from_secs(1) });
+        meter.count(start);
+        let later = start + Duration::from_secs(60);
+        assert_eq!(meter.wait(later), None);
+        meter.count(later);
+        assert_eq!(meter.wait(later), Some(later + Duration::from_secs(1)));
+        assert_eq!(meter.span(5), Duration::from_secs(5));
+    }
+}
