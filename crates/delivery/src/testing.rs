@@ -66,7 +66,7 @@ pub(crate) fn message(ordinal: u32) -> Message {
             subject: Some("Earthquake near Kobe".into()),
             text: Some("Magnitude 6.1\n.\nStay safe – 神戸\n".into()),
             html: Some("<p>Magnitude <b>6.1</b></p>".into()),
-            json: None,
+            ..Content::default()
         },
         facts: Facts {
             application: "quakes".parse().expect("a name"),

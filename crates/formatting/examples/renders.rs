@@ -69,6 +69,7 @@ fn main() {
                 rule: &rule,
                 matched_at: Timestamp(0),
                 accepted_at: Timestamp(0),
+                now: Timestamp(0),
                 fields: &[Value::Number(5.4), place.clone(), at.clone(), Value::Number(f64::from(ordinal))],
                 event: &event,
                 subscriber: &subscriber,
@@ -77,7 +78,7 @@ fn main() {
                 device: DeviceScope { name: "home", channel: "email", address: "alice@example.org" },
             };
             let content = formatter.format(Some("en-GB"), "email", &scope).expect("content");
-            bytes = black_box(content).text.map_or(0, |text| text.len());
+            bytes = black_box(content).content.text.map_or(0, |text| text.len());
         }
         let spent = busy().zip(busy_before).map_or(started.elapsed(), |(after, before)| after - before);
         rates.push(f64::from(count) / spent.as_secs_f64());

@@ -1,4 +1,5 @@
-//! Filters for people: `number`, `date`, `time`. And bounds for those of the engine whose arguments are a size.
+//! Filters: numbers, money, dates, times and plurals for people; addresses and short messages. And bounds for those of
+//! the engine whose arguments are a size.
 
 use std::sync::Arc;
 
@@ -6,24 +7,32 @@ use jiff::{Zoned, tz::TimeZone};
 use minijinja::{
     Environment, Error, ErrorKind, State, filters,
     functions::Function,
-    value::{FunctionArgs, FunctionResult, Rest, Value as Jinja, ValueOrKwargs},
+    value::{FunctionArgs, FunctionResult, Kwargs, Rest, Value as Jinja, ValueOrKwargs},
 };
 use tocsin_model::{problem::closest, time::Timestamp};
 
 use crate::{
-    language::Customs,
+    formatter::OUTPUT_BYTES_MAX,
+    language::{Customs, fraction_digits},
+    plural::CATEGORIES,
+    sandbox,
     scope::{Moment, READER, Reader},
+    sms,
 };
 
 /// The longest `range`. Steps are bounded as well, but a filter goes through a whole list in one step.
 const RANGE_MAX: i64 = 1_000;
 /// The largest number that a filter takes as a size: a width, a count of columns.
 const SIZE_MAX: i64 = 1_000;
+/// The longest text that a filter takes apart into a list.
+const LIST_BYTES_MAX: usize = 64 << 10;
+/// Most lines that are indented at once: four million spaces.
+const LINES_MAX: usize = 4_000;
 /// The longest pattern of a date or time, in bytes.
 const PATTERN_BYTES_MAX: usize = 100;
 
 /// The filters that templates can use.
-pub const NAMES: [&str; 50] = [
+pub const NAMES: [&str; 60] = [
     "abs",
     "attr",
     "batch",
@@ -40,6 +49,7 @@ pub const NAMES: [&str; 50] = [
     "first",
     "float",
     "groupby",
+    "gsm",
     "indent",
     "int",
     "items",
@@ -52,16 +62,23 @@ pub const NAMES: [&str; 50] = [
     "map",
     "max",
     "min",
+    "money",
     "number",
+    "ordinal",
+    "percent",
+    "plural",
     "reject",
     "rejectattr",
+    "relative",
     "replace",
     "reverse",
     "round",
     "safe",
+    "segments",
     "select",
     "selectattr",
     "slice",
+    "sms",
     "sort",
     "split",
     "string",
@@ -70,8 +87,10 @@ pub const NAMES: [&str; 50] = [
     "title",
     "tojson",
     "trim",
+    "truncate",
     "unique",
     "upper",
+    "url",
     "urlencode",
     "zip",
 ];
@@ -88,14 +107,38 @@ pub fn hint(complaint: &str) -> String {
 /// Adds our filters and takes away what has no bound or shows too much.
 pub fn install(environment: &mut Environment<'static>) {
     environment.add_filter("number", number);
+    environment.add_filter("money", money);
+    environment.add_filter("percent", percent);
+    environment.add_filter("plural", |state: &State<'_, '_>, value: Jinja, words: Kwargs| {
+        counted(state, &value, &words, "plural", Customs::plural)
+    });
+    environment.add_filter("ordinal", |state: &State<'_, '_>, value: Jinja, words: Kwargs| {
+        counted(state, &value, &words, "ordinal", Customs::ordinal)
+    });
     environment.add_filter("date", date);
     environment.add_filter("time", time);
-    environment.add_function("range", range);
+    environment.add_filter("relative", relative);
+    environment.add_filter("url", url);
+    environment.add_filter("truncate", truncate);
+    environment.add_filter("gsm", |text: &str| sms::to_gsm(text));
+    environment.add_filter("segments", |text: &str| sms::measure(text).segments);
+    environment.add_filter("sms", shorten);
+    environment.add_filter("replace", replace);
+    environment.add_filter("join", join);
     bound(environment, "indent", "\u{0}indent", filters::indent);
+    environment.add_function("range", range);
     bound(environment, "round", "\u{0}round", filters::round);
     bound(environment, "batch", "\u{0}batch", filters::batch);
     bound(environment, "slice", "\u{0}slice", filters::slice);
     bound(environment, "tojson", "\u{0}tojson", filters::tojson);
+    bound(environment, "list", "\u{0}list", filters::list);
+    bound(environment, "lines", "\u{0}lines", filters::lines);
+    bound(environment, "split", "\u{0}split", filters::split);
+    bound(environment, "unique", "\u{0}unique", filters::unique);
+    bound(environment, "sort", "\u{0}sort", filters::sort);
+    bound(environment, "zip", "\u{0}zip", filters::zip);
+    bound(environment, "chain", "\u{0}chain", filters::chain);
+    bound(environment, "groupby", "\u{0}groupby", filters::groupby);
     // `format` pads to any width and `pprint` shows insides; the filters above do what people need.
     environment.remove_filter("format");
     environment.remove_filter("pprint");
@@ -105,7 +148,7 @@ pub fn install(environment: &mut Environment<'static>) {
 }
 
 /// Puts a filter of the engine, kept under a name that no template can spell, behind a check of its arguments: no number
-/// among them is out of bounds.
+/// among them is out of bounds, no text is too long to be taken apart, and what it gives is weighed.
 fn bound<F, Rv, Args>(environment: &mut Environment<'static>, name: &'static str, hidden: &'static str, filter: F)
 where
     F: Function<Rv, Args>,
@@ -126,7 +169,16 @@ where
         if arguments[1..].iter().any(|argument| too_large(argument) || holds_too_large(argument)) {
             return Err(invalid(format!("an argument of `{name}` is beyond {SIZE_MAX}")));
         }
-        state.apply_filter(hidden, &arguments)
+        // Each line of a text may become longer by so much.
+        if name == "indent" && arguments[0].as_str().is_some_and(|text| text.matches('\n').count() > LINES_MAX) {
+            return Err(invalid(format!("`indent` takes texts of at most {LINES_MAX} lines")));
+        }
+        if !matches!(name, "tojson" | "indent") && arguments[0].as_str().is_some_and(|text| text.len() > LIST_BYTES_MAX)
+        {
+            return Err(invalid(format!("`{name}` takes texts of at most {LIST_BYTES_MAX} bytes apart")));
+        }
+        let made = state.apply_filter(hidden, &arguments)?;
+        sandbox::weighed(made)
     });
 }
 
@@ -148,26 +200,26 @@ fn range(lower: i64, upper: Option<i64>, step: Option<i64>) -> Result<Jinja, Err
     }
 }
 
-/// `{{ magnitude|number(1) }}`: a number as the reader writes it, with this many digits after the mark; without digits,
-/// up to three as needed.
-fn number(state: &State<'_, '_>, value: Jinja, digits: Option<u32>) -> Result<Jinja, Error> {
-    if value.is_none() {
-        return Ok(value);
-    }
+/// The digits of a number as `-1234.5`: with so many after the mark, or up to three as needed.
+fn plain(value: &Jinja, digits: Option<u32>, filter: &str) -> Result<String, Error> {
     if !value.is_number() {
-        return Err(invalid(format!("`number` takes a number, not {}", value.kind())));
+        return Err(invalid(format!("`{filter}` takes a number, not {}", value.kind())));
     }
     let digits = match digits {
-        Some(digits) if digits > 20 => return Err(invalid("`number` writes at most 20 digits after the mark")),
+        Some(digits) if digits > 20 => {
+            return Err(invalid(format!("`{filter}` writes at most 20 digits after the mark")));
+        }
         digits => digits.map(|digits| digits as usize),
     };
     let plain = match (value.as_i64(), digits) {
-        (Some(integer), None) if value.is_integer() => integer.to_string(),
-        (Some(integer), Some(0)) if value.is_integer() => integer.to_string(),
+        (Some(integer), None | Some(0)) if value.is_integer() => integer.to_string(),
         // As text, so that no digit of a large integer is lost.
         (Some(integer), Some(digits)) if value.is_integer() => format!("{integer}.{}", "0".repeat(digits)),
         _ => {
-            let number = f64::try_from(value)?;
+            let number = f64::try_from(value.clone())?;
+            if !number.is_finite() {
+                return Err(invalid(format!("`{filter}` takes a number that is finite")));
+            }
             match digits {
                 Some(digits) => format!("{number:.digits$}"),
                 None => {
@@ -179,19 +231,79 @@ fn number(state: &State<'_, '_>, value: Jinja, digits: Option<u32>) -> Result<Ji
     };
     // A number that was rounded to nothing has no sign.
     let is_zero = plain.bytes().all(|byte| matches!(byte, b'-' | b'0' | b'.'));
-    let plain = if is_zero { plain.trim_start_matches('-') } else { &plain };
-    Ok(Jinja::from(customs(state).number(plain)))
+    Ok(if is_zero { plain.trim_start_matches('-').to_owned() } else { plain })
 }
 
-/// `{{ at|date }}`: the day in the reader's zone and language. Forms: `long` (the default), `short`, `iso`, or a pattern
-/// of strftime such as `%d.%m.`.
+/// `{{ magnitude|number(1) }}`: a number as the reader writes it, with this many digits after the mark; without digits,
+/// up to three as needed.
+fn number(state: &State<'_, '_>, value: Jinja, digits: Option<u32>) -> Result<Jinja, Error> {
+    if value.is_none() {
+        return Ok(value);
+    }
+    Ok(Jinja::from(customs(state).number(&plain(&value, digits, "number")?)))
+}
+
+/// `{{ price|money("EUR") }}`: an amount of a currency by its code of ISO 4217, as the reader writes it, with as many
+/// digits as the currency has, or this many.
+fn money(state: &State<'_, '_>, value: Jinja, code: &str, digits: Option<u32>) -> Result<Jinja, Error> {
+    if value.is_none() {
+        return Ok(value);
+    }
+    let code = code.to_ascii_uppercase();
+    if code.len() != 3 || !code.bytes().all(|byte| byte.is_ascii_uppercase()) {
+        return Err(invalid(format!("`{code}` is no currency; give a code of ISO 4217, such as `EUR`")));
+    }
+    let digits = digits.unwrap_or(fraction_digits(&code) as u32);
+    Ok(Jinja::from(customs(state).money(&plain(&value, Some(digits), "money")?, &code)))
+}
+
+/// `{{ share|percent(1) }}`: 0.123 as 12.3%, as the reader writes it.
+fn percent(state: &State<'_, '_>, value: Jinja, digits: Option<u32>) -> Result<Jinja, Error> {
+    if value.is_none() {
+        return Ok(value);
+    }
+    if !value.is_number() {
+        return Err(invalid(format!("`percent` takes a number, not {}", value.kind())));
+    }
+    let share = Jinja::from(f64::try_from(value)? * 100.0);
+    Ok(Jinja::from(customs(state).percent(&plain(&share, digits.or(Some(0)), "percent")?)))
+}
+
+/// `{{ count|plural(one="day", other="days") }}`: the word that goes with a number in the reader's language. Categories
+/// that the language does not have are not asked for; of those that are not given it is `other`.
+fn counted(
+    state: &State<'_, '_>,
+    value: &Jinja,
+    words: &Kwargs,
+    filter: &str,
+    category: for<'a> fn(&'a Customs, &str) -> &'a str,
+) -> Result<Jinja, Error> {
+    let forms = CATEGORIES.join("`, `");
+    if let Some(wrong) = words.args().find(|word| !CATEGORIES.contains(word)) {
+        return Err(Error::new(
+            ErrorKind::TooManyArguments,
+            format!("`{filter}` has no form `{wrong}`; forms are `{forms}`"),
+        ));
+    }
+    let Ok(Some(other)) = words.get::<Option<Jinja>>("other") else {
+        let message = format!("`{filter}` needs the form `other`, which every language has");
+        return Err(Error::new(ErrorKind::MissingArgument, message));
+    };
+    let category = category(customs(state), &plain(value, None, filter)?).to_owned();
+    let word = words.get::<Option<Jinja>>(&category).ok().flatten();
+    words.assert_all_used().ok();
+    Ok(word.unwrap_or(other))
+}
+
+/// `{{ at|date }}`: the day in the reader's zone and language. Forms: `full`, `long` (the default), `medium`, `short`,
+/// `iso`, or a pattern of strftime such as `%d.%m.`.
 fn date(state: &State<'_, '_>, value: Jinja, form: Option<&str>) -> Result<Jinja, Error> {
     let Some(moment) = moment(state, &value, "date")? else { return Ok(value) };
-    let written = match form.unwrap_or("long") {
-        "long" => customs(state).long_date(moment.date()),
-        "short" => customs(state).short_date(moment.date()),
-        "iso" => moment.date().to_string(),
-        pattern => by_pattern(pattern, &moment, "`long`, `short`, `iso`")?,
+    let form = form.unwrap_or("long");
+    let written = match customs(state).date(moment.date(), form) {
+        Some(written) => written,
+        None if form == "iso" => moment.date().to_string(),
+        None => by_pattern(form, &moment, "`full`, `long`, `medium`, `short`, `iso`")?,
     };
     Ok(Jinja::from(written))
 }
@@ -201,12 +313,94 @@ fn date(state: &State<'_, '_>, value: Jinja, form: Option<&str>) -> Result<Jinja
 fn time(state: &State<'_, '_>, value: Jinja, form: Option<&str>) -> Result<Jinja, Error> {
     let Some(moment) = moment(state, &value, "time")? else { return Ok(value) };
     let written = match form.unwrap_or("short") {
-        "short" => customs(state).time(moment.time()),
-        "seconds" => moment.strftime("%H:%M:%S").to_string(),
-        "zone" => format!("{} {}", customs(state).time(moment.time()), moment.strftime("%Z")),
+        "short" => customs(state).time(moment.time(), false),
+        "seconds" => customs(state).time(moment.time(), true),
+        "zone" => format!("{} {}", customs(state).time(moment.time(), false), moment.strftime("%Z")),
         pattern => by_pattern(pattern, &moment, "`short`, `seconds`, `zone`")?,
     };
     Ok(Jinja::from(written))
+}
+
+/// `{{ at|relative }}`: how long ago, or in how long, seen from when it is formatted or from another time.
+fn relative(state: &State<'_, '_>, value: Jinja, from: Option<Jinja>) -> Result<Jinja, Error> {
+    let Some(then) = moment(state, &value, "relative")? else { return Ok(value) };
+    let from = match from {
+        Some(from) => moment(state, &from, "relative")?.map(|from| from.timestamp()),
+        None => reader(state).and_then(|reader| jiff::Timestamp::from_microsecond(reader.now.0).ok()),
+    };
+    let Some(from) = from else { return Ok(value) };
+    Ok(Jinja::from(customs(state).relative(then.timestamp().as_second() - from.as_second())))
+}
+
+/// `{{ link|url }}`: an address that a reader can follow without harm: of the web, of mail or of a phone. Any other
+/// becomes `about:invalid`.
+fn url(value: Jinja) -> Result<Jinja, Error> {
+    if value.is_none() {
+        return Ok(value);
+    }
+    let text = value.as_str().ok_or_else(|| invalid(format!("`url` takes a text, not {}", value.kind())))?;
+    // What browsers take out before they read an address must not hide its scheme.
+    let text = text.trim_matches(|c: char| c.is_whitespace() || c.is_control());
+    let scheme = text.split(':').next().unwrap_or_default().to_ascii_lowercase();
+    let harmless = matches!(scheme.as_str(), "http" | "https" | "mailto" | "tel" | "sms")
+        && text.len() > scheme.len()
+        && !text.contains(|c: char| c.is_control() || c.is_whitespace() || "\"'<>`{}|\\^".contains(c));
+    Ok(Jinja::from(if harmless { text } else { "about:invalid" }))
+}
+
+/// `{{ text|truncate(80) }}`: at most so many characters, the last of which are `end` if some were cut off.
+fn truncate(text: &str, length: usize, end: Option<&str>) -> Result<String, Error> {
+    let end = end.unwrap_or("…");
+    let kept = length.saturating_sub(end.chars().count());
+    if text.chars().nth(length).is_none() {
+        return Ok(text.to_owned());
+    }
+    let cut: String = text.chars().take(kept).collect();
+    Ok(format!("{}{end}", cut.trim_end()))
+}
+
+/// `{% filter sms(2) %}...{% endfilter %}`: as much of a text as so many messages of a phone hold.
+fn shorten(text: &str, segments: Option<usize>) -> Result<String, Error> {
+    match segments.unwrap_or(1) {
+        segments @ 1..=10 => Ok(sms::shorten(text, segments)),
+        _ => Err(invalid("`sms` takes 1 to 10 segments")),
+    }
+}
+
+/// As the engine's, with a bound on what it makes.
+fn replace(text: &str, from: &str, to: &str) -> Result<String, Error> {
+    let count = if from.is_empty() { text.chars().count() + 1 } else { text.matches(from).count() };
+    within(text.len().saturating_add(count.saturating_mul(to.len())), "replace")?;
+    Ok(text.replace(from, to))
+}
+
+/// As the engine's, with a bound on what it makes.
+fn join(value: Jinja, between: Option<&str>) -> Result<String, Error> {
+    if value.is_none() || value.is_undefined() {
+        return Ok(String::new());
+    }
+    let between = between.unwrap_or_default();
+    let mut joined = String::new();
+    for (at, item) in value.try_iter()?.enumerate() {
+        if at > 0 {
+            joined.push_str(between);
+        }
+        match item.as_str() {
+            Some(text) => joined.push_str(text),
+            None if item.is_none() => {}
+            None => joined.push_str(&item.to_string()),
+        }
+        within(joined.len(), "join")?;
+    }
+    sandbox::charge(joined.len())?;
+    Ok(joined)
+}
+
+fn within(bytes: usize, filter: &str) -> Result<(), Error> {
+    if bytes > OUTPUT_BYTES_MAX {
+        return Err(invalid(format!("`{filter}` would make a text of more than {OUTPUT_BYTES_MAX} bytes")));
+    }
+    sandbox::charge(bytes / 64)
 }
 
 fn by_pattern(pattern: &str, moment: &Zoned, forms: &str) -> Result<String, Error> {
@@ -247,7 +441,7 @@ fn reader(state: &State<'_, '_>) -> Option<Arc<Reader>> {
     state.lookup(READER)?.downcast_object::<Reader>()
 }
 
-fn customs(state: &State<'_, '_>) -> Customs {
+fn customs(state: &State<'_, '_>) -> &'static Customs {
     reader(state).map_or_else(|| Customs::of(None), |reader| reader.customs)
 }
 

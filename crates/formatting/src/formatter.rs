@@ -2,108 +2,48 @@
 
 use std::{collections::HashMap, fmt, io};
 
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior};
 use tocsin_model::{
-    application::{ContentTemplates, TemplateParts},
+    application::{ContentTemplates, TemplateEngine},
     content::Content,
-    field::{FieldType, Fields, Row},
-    id::{Name, NotificationBatchId, NotificationId},
-    problem::{Problem, closest},
-    receipt::{Reason, ReasonKind},
-    subscriber::Profile,
-    time::Timestamp,
-    value::Value,
+    field::Fields,
+    id::Name,
+    problem::Problem,
 };
 
 use crate::{
-    filters,
-    scope::{DEVICE, DeviceScope, EventScope, KnownVariables, NOTIFICATION, ROOTS, Root, SUBSCRIBER, Scope, Uses},
+    compile::{COMPUTED, Compiler, key_shown},
+    filters, lint,
+    locale::truncations,
+    parts::{FormatError, Part},
+    plain, sandbox,
+    scope::{KnownVariables, Root, Scope, Uses, json},
+    xslt::{self, Stylesheet},
 };
 
 /// The longest part, in bytes.
 pub const OUTPUT_BYTES_MAX: usize = 4 << 20;
+/// The longest header, in bytes.
+pub const HEADER_BYTES_MAX: usize = 2_000;
 /// Steps of one part.
 const FUEL: u64 = 100_000;
-/// Macros within each other count four, blocks one.
+/// Macros within each other count four, blocks and includes one.
 const RECURSION_MAX: usize = 64;
-
-/// A part of a content.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
-    /// One line.
-    Subject,
-    /// Plain text.
-    Text,
-    /// HTML.
-    Html,
-    /// JSON.
-    Json,
-}
-
-impl Part {
-    const ALL: [Part; 4] = [Part::Subject, Part::Text, Part::Html, Part::Json];
-
-    /// Its key in a definition.
-    pub fn name(self) -> &'static str {
-        match self {
-            Part::Subject => "subject",
-            Part::Text => "text",
-            Part::Html => "html",
-            Part::Json => "json",
-        }
-    }
-
-    fn of(self, parts: &TemplateParts) -> Option<&str> {
-        match self {
-            Part::Subject => parts.subject.as_deref(),
-            Part::Text => parts.text.as_deref(),
-            Part::Html => parts.html.as_deref(),
-            Part::Json => parts.json.as_deref(),
-        }
-    }
-}
-
-/// Why a notification could not be formatted. It concerns this notification only.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FormatError {
-    /// No template serves this locale and channel.
-    #[error("there is no template for the channel `{channel}`{}", locale.as_ref().map(|locale| format!(" and the locale `{locale}`")).unwrap_or_default())]
-    Missing {
-        /// The locale asked for.
-        locale: Option<String>,
-        /// The channel asked for.
-        channel: String,
-    },
-    /// A template failed.
-    #[error("template `{template}`, {}{}: {message}", part.name(), line.map(|line| format!(", line {line}")).unwrap_or_default())]
-    Template {
-        /// The template's key: `base`, `de`, `de/email`.
-        template: String,
-        /// The part of it.
-        part: Part,
-        /// The line of the part's text, from 1.
-        line: Option<u32>,
-        /// What was wrong.
-        message: String,
-    },
-}
-
-impl FormatError {
-    /// The reason that a receipt or a suspended notification carries.
-    pub fn reason(&self) -> Reason {
-        Reason::new(ReasonKind::Format, self.to_string())
-    }
-}
 
 /// The templates of one notification class, compiled. Shared by any number of threads; put it into an `Arc`.
 pub struct Formatter {
-    environment: Environment<'static>,
+    pub(crate) environment: Environment<'static>,
     fields: Fields,
-    templates: Vec<Template>,
+    pub(crate) templates: Vec<Template>,
+    /// Which roots the computed fields use, if there are any.
+    computed: Option<Uses>,
+    computed_names: Vec<Name>,
     /// For no locale.
     base: Place,
     /// By locale, in lower case.
     locales: HashMap<String, Place>,
+    has_headers: bool,
+    warnings: Vec<Problem>,
 }
 
 impl fmt::Debug for Formatter {
@@ -114,24 +54,96 @@ impl fmt::Debug for Formatter {
 
 /// One part of one template.
 #[derive(Debug)]
-struct Template {
+pub(crate) struct Template {
     /// Its name in the environment.
-    name: String,
-    key: String,
-    part: Part,
-    uses: Uses,
+    pub name: String,
+    /// The key that its definition has.
+    pub key: String,
+    pub part: Part,
+    /// The header's name, as written.
+    pub header: Option<String>,
+    pub uses: Uses,
     /// About how long its output is.
-    bytes: usize,
+    pub bytes: usize,
+    /// A template that is none of Jinja.
+    pub stylesheet: Option<Stylesheet>,
 }
 
-/// Numbers of templates, by part.
-type Parts = [Option<u32>; 4];
+impl Template {
+    /// What people call it: `html`, `header X-Magnitude`.
+    fn part_shown(&self) -> String {
+        match &self.header {
+            Some(header) => format!("header {header}"),
+            None => self.part.name().to_owned(),
+        }
+    }
+}
+
+/// Numbers of templates: by part, and of each header by its name in lower case.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub(crate) struct Slots {
+    pub parts: [Option<u32>; 5],
+    pub headers: Vec<(String, u32)>,
+}
+
+impl Slots {
+    fn is_empty(&self) -> bool {
+        self.parts == [None; 5]
+    }
+
+    /// Takes what it lacks from another.
+    fn fill(&mut self, other: &Slots) {
+        for (own, other) in self.parts.iter_mut().zip(other.parts) {
+            *own = own.or(other);
+        }
+        for (name, number) in &other.headers {
+            if !self.headers.iter().any(|(own, _)| own == name) {
+                self.headers.push((name.clone(), *number));
+            }
+        }
+    }
+}
 
 /// The templates of one locale.
 #[derive(Debug, Default)]
 struct Place {
-    any: Parts,
-    devices: HashMap<String, Parts>,
+    any: Slots,
+    devices: HashMap<String, Slots>,
+}
+
+/// What formatting a notification gives.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Formatted {
+    /// What it says.
+    pub content: Content,
+    /// The fields that its class computes, in the order of their names.
+    pub computed: Vec<(Name, serde_json::Value)>,
+}
+
+/// What formatting a notification would give, and why.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Preview {
+    /// Where templates are looked for, in this order.
+    pub looked_for: Vec<String>,
+    /// Each part and header that a template serves, and the text made from HTML.
+    pub parts: Vec<PreviewedPart>,
+    /// The fields that its class computes.
+    pub computed: Vec<(Name, serde_json::Value)>,
+    /// Why it could not be formatted at all: no template serves, or a computed field fails.
+    pub failure: Option<FormatError>,
+}
+
+/// One part of a preview.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PreviewedPart {
+    /// What it is.
+    pub part: Part,
+    /// The name of a header.
+    pub header: Option<String>,
+    /// The template that serves, by its key; none for a text that was made from HTML.
+    pub template: Option<String>,
+    /// What it gives.
+    pub content: Result<String, FormatError>,
 }
 
 impl Formatter {
@@ -139,74 +151,134 @@ impl Formatter {
     /// `notifications.quake_alert`.
     ///
     /// # Errors
-    /// Every problem of every template: syntax, names that are not known, filters that do not exist.
+    /// Every problem of every template: syntax, names that are not known, filters that do not exist, partials that are
+    /// missing or use each other in a circle. Positions are within the value at the problem's path.
     pub fn compile(
         class_path: &str,
         templates: &ContentTemplates,
         variables: &KnownVariables,
     ) -> Result<Formatter, Vec<Problem>> {
+        let mut compiler = Compiler::new(environment(), class_path, variables);
+        compiler.add_computed();
         let mut formatter = Formatter {
-            environment: environment(),
+            environment: Environment::empty(),
             fields: variables.fields.clone(),
             templates: Vec::new(),
+            computed: None,
+            computed_names: variables.computed.keys().cloned().collect(),
             base: Place::default(),
             locales: HashMap::new(),
+            has_headers: false,
+            warnings: Vec::new(),
         };
-        let mut problems = Vec::new();
         for (key, parts) in &templates.templates {
-            let shown = if key.is_empty() { "base" } else { key };
-            let mut places = Parts::default();
+            let mut slots = Slots::default();
             for part in Part::ALL {
-                let Some(source) = part.of(parts) else { continue };
-                let path = format!("{class_path}.content.templates.{shown}.{}", part.name());
-                match formatter.add(shown, part, source) {
-                    Ok(number) => {
-                        problems.extend(
-                            formatter
-                                .lint(number, source, variables)
-                                .into_iter()
-                                .map(|problem| Problem { path: path.clone(), ..problem }),
-                        );
-                        places[part as usize] = Some(number);
-                    }
-                    Err(problem) => problems.push(Problem { path, ..problem }),
-                }
+                let Some((engine, source)) = part.of(parts) else { continue };
+                slots.parts[part as usize] = compiler.add(key, part, None, engine, source);
             }
-            formatter.place(key, places);
+            for (header, source) in &parts.headers {
+                let number = compiler.add(key, Part::Header, Some(header), TemplateEngine::Jinja, source);
+                slots.headers.extend(number.map(|number| (header.to_ascii_lowercase(), number)));
+            }
+            formatter.has_headers |= !slots.headers.is_empty();
+            formatter.place(key, slots);
+        }
+        let compiled = compiler.finish();
+        let mut problems = compiled.problems;
+        formatter.environment = compiled.environment;
+        formatter.templates = compiled.templates;
+        formatter.computed = compiled.computed;
+        formatter.warnings = compiled.warnings;
+        if problems.is_empty() {
+            problems.extend(lint::rehearse(&formatter, class_path, variables));
         }
         if problems.is_empty() { Ok(formatter) } else { Err(problems) }
     }
 
+    /// What will work but is probably not what was meant. Positions as in [`Formatter::compile`].
+    pub fn warnings(&self) -> &[Problem] {
+        &self.warnings
+    }
+
     /// Formats one notification. `channel` is the name of the channel by which it leaves.
     ///
-    /// Each part is looked for on its own: `de-AT/email`, `de/email`, `de-AT`, `de`, `email`, base. Cost: a few
-    /// microseconds for a common template; the event is not converted again.
+    /// Each part and each header is looked for on its own: `de-AT/email`, `de/email`, `de-AT`, `de`, `email`, base. An
+    /// HTML part without a text part gets a text made from it. Cost: a few microseconds for a common template; the event
+    /// is not converted again.
     ///
     /// # Errors
     /// No template serves, or one fails: the template, its part and line, and what was wrong.
-    pub fn format(&self, locale: Option<&str>, channel: &str, scope: &Scope<'_>) -> Result<Content, FormatError> {
+    pub fn format(&self, locale: Option<&str>, channel: &str, scope: &Scope<'_>) -> Result<Formatted, FormatError> {
         let found = self.find(locale, channel);
-        if found == Parts::default() {
+        if found.is_empty() {
             return Err(FormatError::Missing { locale: locale.map(str::to_owned), channel: channel.to_owned() });
         }
-        let templates = found.iter().flatten().map(|number| &self.templates[*number as usize]);
-        let uses = templates.fold(Uses::default(), |uses, template| uses.or(template.uses));
-        let root = Root::value(&self.fields, scope, locale, uses);
-        let mut parts = [None, None, None, None];
-        for (part, number) in parts.iter_mut().zip(found) {
-            if let Some(number) = number {
-                *part = Some(self.render(&self.templates[number as usize], &root)?);
-            }
+        let (root, computed) = self.root(&found, locale, scope)?;
+        let render = |number: Option<u32>| match number {
+            Some(number) => self.render(&self.templates[number as usize], &root, scope, locale).map(Some),
+            None => Ok(None),
+        };
+        let [subject, text, html, json, sms] = found.parts;
+        let (subject, html) = (render(subject)?, render(html)?);
+        let text = match (render(text)?, &html) {
+            (None, Some(html)) => Some(plain::text_of(html)),
+            (text, _) => text,
+        };
+        let mut content = Content { subject, text, html, json: render(json)?, sms: render(sms)?, headers: Vec::new() };
+        for (_, number) in &found.headers {
+            content.headers.extend(self.header(*number, &root, scope, locale)?);
         }
-        let [subject, text, html, json] = parts;
-        Ok(Content { subject: subject.map(|subject| one_line(&subject)), text, html, json })
+        Ok(Formatted { content, computed })
     }
 
-    fn find(&self, locale: Option<&str>, channel: &str) -> Parts {
-        let mut found = Parts::default();
-        let mut fill = |parts: Option<&Parts>| {
-            for (found, part) in found.iter_mut().zip(parts.into_iter().flatten()) {
-                *found = found.or(*part);
+    /// Formats one notification for people who want to see how: every part by itself, with the template that serves.
+    pub fn preview(&self, locale: Option<&str>, channel: &str, scope: &Scope<'_>) -> Preview {
+        let found = self.find(locale, channel);
+        let looked_for = places(locale, channel);
+        let mut preview = Preview { looked_for, parts: Vec::new(), computed: Vec::new(), failure: None };
+        if found.is_empty() {
+            let (locale, channel) = (locale.map(str::to_owned), channel.to_owned());
+            preview.failure = Some(FormatError::Missing { locale, channel });
+            return preview;
+        }
+        let root = match self.root(&found, locale, scope) {
+            Ok((root, computed)) => {
+                preview.computed = computed;
+                root
+            }
+            Err(failure) => {
+                preview.failure = Some(failure);
+                return preview;
+            }
+        };
+        let numbers = found.parts.into_iter().flatten().chain(found.headers.iter().map(|(_, number)| *number));
+        for number in numbers {
+            let template = &self.templates[number as usize];
+            let content = match template.part {
+                Part::Header => self
+                    .header(number, &root, scope, locale)
+                    .map(|header| header.map_or(String::new(), |(_, value)| value)),
+                _ => self.render(template, &root, scope, locale),
+            };
+            let (part, header, key) = (template.part, template.header.clone(), Some(template.key.clone()));
+            preview.parts.push(PreviewedPart { part, header, template: key, content });
+        }
+        if found.parts[Part::Text as usize].is_none()
+            && let Some(at) = preview.parts.iter().position(|part| part.part == Part::Html)
+            && let Ok(html) = &preview.parts[at].content
+        {
+            let content = Ok(plain::text_of(html));
+            preview.parts.insert(at, PreviewedPart { part: Part::Text, header: None, template: None, content });
+        }
+        preview
+    }
+
+    fn find(&self, locale: Option<&str>, channel: &str) -> Slots {
+        let mut found = Slots::default();
+        let mut fill = |slots: Option<&Slots>| {
+            if let Some(slots) = slots {
+                found.fill(slots);
             }
         };
         if !self.locales.is_empty()
@@ -222,134 +294,161 @@ impl Formatter {
         found
     }
 
-    fn render(&self, template: &Template, root: &minijinja::Value) -> Result<String, FormatError> {
-        let failed = |line: Option<usize>, message: String| FormatError::Template {
+    /// What the templates of one notification see, and the computed fields for others.
+    fn root(
+        &self,
+        found: &Slots,
+        locale: Option<&str>,
+        scope: &Scope<'_>,
+    ) -> Result<(minijinja::Value, Vec<(Name, serde_json::Value)>), FormatError> {
+        let numbers = found.parts.iter().flatten().chain(found.headers.iter().map(|(_, number)| number));
+        let uses = numbers
+            .fold(self.computed.unwrap_or_default(), |uses, number| uses.or(self.templates[*number as usize].uses));
+        let root = Root::new(&self.fields, scope, locale, uses);
+        if self.computed.is_none() {
+            return Ok((minijinja::Value::from_object(root), Vec::new()));
+        }
+        let values = self.compute(&root)?;
+        let shown = values.iter().map(|(name, value)| (name.clone(), json(value))).collect();
+        Ok((minijinja::Value::from_object(root.with_computed(values)), shown))
+    }
+
+    fn compute(&self, root: &Root) -> Result<Vec<(Name, minijinja::Value)>, FormatError> {
+        let root = minijinja::Value::from_object(root.clone());
+        let mut values = Vec::with_capacity(self.computed_names.len());
+        for name in &self.computed_names {
+            let failed = |error: &Error| FormatError::Computed { field: name.to_string(), message: said(error) };
+            sandbox::begin();
+            let template =
+                self.environment.get_template(&format!("{COMPUTED}{name}")).map_err(|error| failed(&error))?;
+            let mut nowhere = Bounded { bytes: Vec::new(), full: false, most: 0 };
+            let captured = template.render_captured_to(root.clone(), &mut nowhere).map_err(|error| failed(&error))?;
+            values.push((name.clone(), captured.state().lookup(COMPUTED_VALUE).unwrap_or_default()));
+        }
+        Ok(values)
+    }
+
+    fn header(
+        &self,
+        number: u32,
+        root: &minijinja::Value,
+        scope: &Scope<'_>,
+        locale: Option<&str>,
+    ) -> Result<Option<(String, String)>, FormatError> {
+        let template = &self.templates[number as usize];
+        let value = self.render(template, root, scope, locale)?;
+        let name = template.header.clone().unwrap_or_default();
+        // One that has nothing to say is left out.
+        Ok((!value.is_empty()).then_some((name, value)))
+    }
+
+    fn render(
+        &self,
+        template: &Template,
+        root: &minijinja::Value,
+        scope: &Scope<'_>,
+        locale: Option<&str>,
+    ) -> Result<String, FormatError> {
+        let failed = |line: Option<u32>, message: String| FormatError::Template {
             template: template.key.clone(),
-            part: template.part,
-            line: line.and_then(|line| u32::try_from(line).ok()),
+            part: template.part_shown(),
+            line,
             message,
         };
-        let mut output = Bounded { bytes: Vec::with_capacity(template.bytes.min(1 << 16)), full: false };
+        let output = match &template.stylesheet {
+            Some(stylesheet) => {
+                let input = xslt::Input { fields: &self.fields, scope, locale, uses: template.uses };
+                stylesheet.apply(&input).map_err(|error| failed(error.line, error.message))?
+            }
+            None => self.render_jinja(template, root)?,
+        };
+        match template.part {
+            Part::Json => {
+                if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(&output) {
+                    return Err(failed(None, format!("the output is not JSON: {error}")));
+                }
+                Ok(output)
+            }
+            Part::Subject => Ok(one_line(&output)),
+            Part::Header => {
+                let line = one_line(&output);
+                if line.len() > HEADER_BYTES_MAX {
+                    return Err(failed(None, format!("the header is longer than {HEADER_BYTES_MAX} bytes")));
+                }
+                Ok(line)
+            }
+            Part::Sms => Ok(crate::sms::clean(&output)),
+            Part::Text | Part::Html => Ok(output),
+        }
+    }
+
+    fn render_jinja(&self, template: &Template, root: &minijinja::Value) -> Result<String, FormatError> {
+        let bytes = Vec::with_capacity(template.bytes.min(1 << 16));
+        let mut output = Bounded { bytes, full: false, most: OUTPUT_BYTES_MAX };
         if let Err(error) = run(&self.environment, &template.name, root, &mut output) {
+            let failed = |error: &Error, message: String| FormatError::Template {
+                template: template.key.clone(),
+                part: match partial_of(error, &template.name) {
+                    Some(partial) => format!("{}, partial `{partial}`", template.part_shown()),
+                    None => template.part_shown(),
+                },
+                line: error.line().and_then(|line| u32::try_from(line).ok()),
+                message,
+            };
             if output.full {
-                return Err(failed(error.line(), format!("the output is longer than {OUTPUT_BYTES_MAX} bytes")));
+                return Err(failed(&error, format!("the output is longer than {OUTPUT_BYTES_MAX} bytes")));
             }
             // What was undefined is only known to the slower run that keeps notes.
             let error = match error.kind() {
                 ErrorKind::UndefinedError => self.run_with_notes(template, root).unwrap_or(error),
                 _ => error,
             };
-            return Err(failed(error.line(), said(&error)));
+            return Err(failed(&error, said(&error)));
         }
-        let output = String::from_utf8(output.bytes).expect("templates and values are UTF-8");
-        if template.part == Part::Json
-            && let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(&output)
-        {
-            return Err(failed(None, format!("the output is not JSON: {error}")));
-        }
-        Ok(output)
+        Ok(String::from_utf8(output.bytes).expect("templates and values are UTF-8"))
     }
 
     fn run_with_notes(&self, template: &Template, root: &minijinja::Value) -> Option<Error> {
         let mut environment = self.environment.clone();
         environment.set_debug(true);
-        run(&environment, &template.name, root, &mut Bounded { bytes: Vec::new(), full: false }).err()
+        let mut nowhere = Bounded { bytes: Vec::new(), full: false, most: OUTPUT_BYTES_MAX };
+        run(&environment, &template.name, root, &mut nowhere).err()
     }
 
-    /// Compiles one part and gives its number.
-    fn add(&mut self, key: &str, part: Part, source: &str) -> Result<u32, Problem> {
-        let name = format!("{key}:{}", part.name());
-        if let Some((line, word)) = reference(source) {
-            let problem = Problem::at("", format!("line {line} of the template has `{word}`"));
-            return Err(problem.hint("a template stands alone; use `{% macro %}` or `{% set %}` within it"));
-        }
-        self.environment.add_template_owned(name.clone(), source.to_owned()).map_err(|error| {
-            let line = error.line().map(|line| format!("line {line} of the template: ")).unwrap_or_default();
-            Problem::at("", format!("{line}{}", said(&error)))
-        })?;
-        let uses = Uses::in_text(source);
-        self.templates.push(Template { name, key: key.to_owned(), part, uses, bytes: source.len() + source.len() / 4 });
-        Ok(self.templates.len() as u32 - 1)
+    /// Runs a template for its errors only.
+    pub(crate) fn try_out(&self, name: &str, root: &minijinja::Value) -> Option<Error> {
+        let mut nowhere = Bounded { bytes: Vec::new(), full: false, most: OUTPUT_BYTES_MAX };
+        run(&self.environment, name, root, &mut nowhere).err()
     }
 
-    fn place(&mut self, key: &str, parts: Parts) {
+    fn place(&mut self, key: &str, slots: Slots) {
         match key.split_once('/') {
             Some((locale, device)) => {
                 let place = self.locales.entry(locale.to_ascii_lowercase()).or_default();
-                place.devices.insert(device.to_owned(), parts);
+                place.devices.insert(device.to_owned(), slots);
             }
-            None if key.is_empty() => self.base.any = parts,
+            None if key.is_empty() => self.base.any = slots,
             None => {
                 // A key alone is a locale or a channel. The definition's checker saw to it that it is one of them; which
                 // one shows when it is looked for.
-                self.base.devices.insert(key.to_owned(), parts);
-                self.locales.entry(key.to_ascii_lowercase()).or_default().any = parts;
+                self.base.devices.insert(key.to_owned(), slots.clone());
+                self.locales.entry(key.to_ascii_lowercase()).or_default().any = slots;
             }
         }
     }
+}
 
-    /// What can be known to fail without an event.
-    fn lint(&self, number: u32, source: &str, variables: &KnownVariables) -> Vec<Problem> {
-        let template = &self.templates[number as usize];
-        let compiled = self.environment.get_template(&template.name).expect("it was added");
-        let mut names: Vec<String> = compiled.undeclared_variables(true).into_iter().collect();
-        names.sort();
-        let mut problems: Vec<Problem> = names
-            .iter()
-            .filter(|name| !self.environment.globals().any(|(global, _)| global == *name))
-            .filter_map(|name| {
-                let (message, hint) = objection(name, variables)?;
-                let line = source.lines().position(|line| line.contains(name.as_str())).map_or(1, |at| at + 1);
-                Some(Problem::at("", format!("line {line} of the template uses `{name}`, {message}")).hint(hint))
-            })
-            .collect();
-        if problems.is_empty() {
-            problems.extend(self.rehearse(template, variables));
-        }
-        problems
-    }
+/// The name that a computed field's template gives its value.
+pub(crate) const COMPUTED_VALUE: &str = "computed__";
 
-    /// Renders with made-up values, to find filters, tests and functions that do not exist or are called wrongly. What
-    /// else fails may do so because of the values, and is no problem.
-    fn rehearse(&self, template: &Template, variables: &KnownVariables) -> Option<Problem> {
-        let sample = |fields: &Fields| fields.iter().map(|field| sample(field.kind)).collect();
-        let nothing = |fields: &Fields| vec![Value::Null; fields.len()];
-        let rows: [fn(&Fields) -> Row; 2] = [sample, nothing];
-        let empty = Fields::default();
-        let event_fields = variables.events.first().map_or(&empty, |(_, fields)| fields);
-        let sub_fields = variables.subscriptions.first().map_or(&empty, |(_, fields)| fields);
-        let uses = template.uses;
-        rows.into_iter().find_map(|row| {
-            let scope = Scope {
-                id: NotificationId { batch: NotificationBatchId(1), ordinal: 0 },
-                rule: &"rule".parse().expect("`rule` is a name"),
-                matched_at: Timestamp(0),
-                accepted_at: Timestamp(0),
-                fields: &row(&variables.fields),
-                event: &EventScope::new(event_fields, &row(event_fields)),
-                subscriber: &"someone".parse().expect("`someone` is an id"),
-                profile: &Profile::default(),
-                subscription: (sub_fields, &row(sub_fields)),
-                device: DeviceScope { name: "device", channel: "channel", address: "address" },
-            };
-            let root = Root::value(&variables.fields, &scope, None, uses);
-            let error =
-                run(&self.environment, &template.name, &root, &mut Bounded { bytes: Vec::new(), full: false }).err()?;
-            let about = match error.kind() {
-                ErrorKind::UnknownFilter => filters::hint(error.detail().unwrap_or_default()),
-                ErrorKind::UnknownTest => {
-                    "tests are those of Jinja: `defined`, `none`, `number`, `string`, ...".to_owned()
-                }
-                ErrorKind::UnknownFunction | ErrorKind::UnknownMethod => {
-                    "only `range`, `dict` and your own macros can be called".to_owned()
-                }
-                ErrorKind::TooManyArguments | ErrorKind::MissingArgument => "check the arguments".to_owned(),
-                _ => return None,
-            };
-            let line = error.line().unwrap_or(1);
-            Some(Problem::at("", format!("line {line} of the template: {}", said(&error))).hint(about))
-        })
-    }
+/// The keys under which a part is looked for.
+fn places(locale: Option<&str>, channel: &str) -> Vec<String> {
+    let locales: Vec<&str> = locale.into_iter().flat_map(truncations).collect();
+    let with_device = locales.iter().map(|locale| format!("{locale}/{channel}"));
+    with_device
+        .chain(locales.iter().map(|locale| (*locale).to_owned()))
+        .chain([channel.to_owned(), key_shown("").to_owned()])
+        .collect()
 }
 
 fn environment() -> Environment<'static> {
@@ -363,14 +462,23 @@ fn environment() -> Environment<'static> {
         Some("json") => AutoEscape::Json,
         _ => AutoEscape::None,
     });
+    // A partial is compiled for each target that uses it, so that its values are escaped for that.
+    environment.set_path_join_callback(|name, parent| {
+        let target = parent.rsplit(':').next().unwrap_or_default();
+        crate::compile::partial_name(name, target).into()
+    });
     // A field without a value reads as nothing, not as the word `none`; in JSON it is null.
-    environment.set_formatter(|out, state, value| {
+    environment.set_formatter(|out, state: &mut State<'_, '_>, value: &minijinja::Value| {
         if value.is_none() && *state.auto_escape() != AutoEscape::Json {
             return Ok(());
+        }
+        if let Some(text) = value.as_str() {
+            sandbox::charge(text.len())?;
         }
         minijinja::escape_formatter(out, state, value)
     });
     filters::install(&mut environment);
+    sandbox::install(&mut environment);
     environment
 }
 
@@ -380,6 +488,7 @@ fn run(
     root: &minijinja::Value,
     output: &mut Bounded,
 ) -> Result<(), Error> {
+    sandbox::begin();
     environment.get_template(name)?.render_captured_to(root.clone(), output).map(|_| ())
 }
 
@@ -387,11 +496,12 @@ fn run(
 struct Bounded {
     bytes: Vec<u8>,
     full: bool,
+    most: usize,
 }
 
 impl io::Write for Bounded {
     fn write(&mut self, more: &[u8]) -> io::Result<usize> {
-        if self.bytes.len() + more.len() > OUTPUT_BYTES_MAX {
+        if self.bytes.len() + more.len() > self.most {
             self.full = true;
             return Err(io::Error::other("the output is too long"));
         }
@@ -404,21 +514,11 @@ impl io::Write for Bounded {
     }
 }
 
-/// A locale and what it is a variety of: `zh-hant-tw`, `zh-hant`, `zh` (RFC 4647, section 3.4).
-fn truncations(locale: &str) -> impl Iterator<Item = &str> {
-    std::iter::successors(Some(locale), |locale| {
-        let shorter = locale.rsplit_once('-')?.0;
-        // A single letter only introduces what follows it, so it goes as well.
-        match shorter.rsplit_once('-') {
-            Some((before, introducer)) if introducer.len() == 1 => Some(before),
-            _ => Some(shorter),
-        }
-    })
-}
-
-/// White space collapsed to single spaces, so that a subject is one line and can never begin another header.
+/// White space collapsed to single spaces, so that a subject or a header is one line and can never begin another.
 fn one_line(text: &str) -> String {
-    let breaks = |c: char| c.is_whitespace() || c.is_control();
+    // Line and paragraph separators are white space; marks that turn the direction of text make it read as another.
+    let turns = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let breaks = |c: char| c.is_whitespace() || c.is_control() || turns(c);
     let mut line = String::with_capacity(text.len());
     for word in text.split(breaks).filter(|word| !word.is_empty()) {
         if !line.is_empty() {
@@ -429,8 +529,14 @@ fn one_line(text: &str) -> String {
     line
 }
 
+/// The partial in which an error happened, if not in the template itself.
+fn partial_of(error: &Error, template: &str) -> Option<String> {
+    let name = error.name().filter(|name| *name != template)?;
+    crate::compile::partial_of_name(name).map(str::to_owned)
+}
+
 /// What an error says, without the place, which we tell ourselves.
-fn said(error: &Error) -> String {
+pub(crate) fn said(error: &Error) -> String {
     let mut said = match error.detail() {
         Some(detail) => format!("{}: {detail}", error.kind()),
         None => error.kind().to_string(),
@@ -441,80 +547,4 @@ fn said(error: &Error) -> String {
         source = cause.source();
     }
     said
-}
-
-/// The first tag that refers to another template, with its line.
-fn reference(source: &str) -> Option<(usize, &str)> {
-    source.match_indices("{%").find_map(|(at, _)| {
-        let rest = source[at + 2..].trim_start_matches(['-', '+']).trim_start();
-        let word = &rest[..rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len())];
-        let line = source[..at].matches('\n').count() + 1;
-        matches!(word, "include" | "import" | "from" | "extends").then_some((line, word))
-    })
-}
-
-/// What is wrong with a variable's name, and what would be right.
-fn objection(name: &str, variables: &KnownVariables) -> Option<(String, String)> {
-    let mut steps = name.split('.');
-    let root = steps.next().unwrap_or_default();
-    let step = steps.next();
-    let fields = || variables.fields.iter().map(|field| field.name.as_str());
-    if fields().any(|field| field == root) {
-        return None;
-    }
-    let fixed = |known: &[&str]| {
-        let step = step.filter(|step| !known.contains(step))?;
-        let hint = if root == "notification" && fields().any(|field| field == step) {
-            format!("fields of the notification stand alone: `{step}`")
-        } else {
-            did_you_mean(root, step, known)
-        };
-        Some(("which does not exist".to_owned(), hint))
-    };
-    let of_classes = |classes: &[(Name, Fields)]| {
-        let step = step?;
-        let (class, fields) = classes.iter().find(|(_, fields)| fields.position(step).is_none())?;
-        let known: Vec<&str> = fields.iter().map(|field| field.name.as_str()).collect();
-        Some((format!("but `{class}` has no field of this name"), did_you_mean(root, step, &known)))
-    };
-    match root {
-        "event" => of_classes(&variables.events),
-        "sub" => of_classes(&variables.subscriptions),
-        "subscriber" => fixed(&SUBSCRIBER),
-        "device" => fixed(&DEVICE),
-        "notification" => fixed(&NOTIFICATION),
-        _ => {
-            let elsewhere = [("event", &variables.events), ("sub", &variables.subscriptions)]
-                .into_iter()
-                .find(|(_, classes)| classes.iter().any(|(_, fields)| fields.position(root).is_some()));
-            let hint = match (closest(root, fields().chain(ROOTS)), elsewhere) {
-                (Some(meant), _) => format!("did you mean `{meant}`?"),
-                (None, Some((place, _))) => format!("did you mean `{place}.{root}`?"),
-                (None, None) => {
-                    let known: Vec<&str> = fields().chain(ROOTS).collect();
-                    format!("known are {}", known.join(", "))
-                }
-            };
-            Some(("which is not known".to_owned(), hint))
-        }
-    }
-}
-
-fn did_you_mean(root: &str, step: &str, known: &[&str]) -> String {
-    match closest(step, known.iter().copied()) {
-        Some(meant) => format!("did you mean `{root}.{meant}`?"),
-        None => format!("`{root}` has {}", known.join(", ")),
-    }
-}
-
-fn sample(kind: FieldType) -> Value {
-    match kind {
-        FieldType::Boolean => Value::Boolean(true),
-        FieldType::Integer => Value::Integer(7),
-        FieldType::Number => Value::Number(4.5),
-        FieldType::String => Value::from("text"),
-        FieldType::Timestamp => Value::Timestamp(Timestamp(0)),
-        FieldType::List => Value::List([Value::from("text")].into()),
-        FieldType::Map => Value::Map([("key".into(), Value::from("text"))].into()),
-    }
 }

@@ -1,162 +1,161 @@
-//! How a language writes numbers and dates. German and English in full; for others the separators and a numeric date.
+//! How a language writes numbers, money, dates and times, and which plural a number takes. The data is that of the
+//! Unicode CLDR (`data/README.md`); its dates in digits always have the whole year.
 
-use jiff::civil::{Date, Time};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt::Write,
+    sync::LazyLock,
+};
+
+use jiff::civil::{Date, Time, Weekday};
+use serde::Deserialize;
+
+use crate::plural::Rules;
 
 /// The customs of one language, and of its region where that matters.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Deserialize)]
 pub struct Customs {
     /// Between whole and fraction.
-    pub decimal: char,
-    /// Between groups of three digits.
-    pub group: char,
-    order: Order,
-    separator: char,
-    months: Option<&'static [&'static str; 12]>,
-    /// The mark after the day where the month is a word: `21. November`.
-    day_mark: &'static str,
-    /// Hours from 1 to 12 with AM and PM.
-    half_days: bool,
+    decimal: char,
+    /// Between groups of digits.
+    group: char,
+    /// Digits of the first group, of the others, and how many digits must stand before the first group.
+    groups: [usize; 3],
+    minus: String,
+    /// Patterns in which `#,##0` and `#,##0.00` stand for the number and `¤` for the currency.
+    percent: String,
+    money: String,
+    /// What readers call a currency, by its code; others go by the code.
+    currencies: BTreeMap<String, String>,
+    months: [String; 12],
+    months_short: [String; 12],
+    /// From Monday.
+    days: [String; 7],
+    days_short: [String; 7],
+    /// Before and after noon.
+    halves: [String; 2],
+    date_short: String,
+    date_medium: String,
+    date_long: String,
+    date_full: String,
+    time_short: String,
+    time_medium: String,
+    /// `minute.past` to the sentence of each plural.
+    relative: BTreeMap<String, BTreeMap<String, String>>,
+    plural: Rules,
+    ordinal: Rules,
 }
 
-/// What a date in digits begins with.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Order {
-    Day,
-    Month,
-    Year,
-}
-
-const ENGLISH: [&str; 12] = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-];
-const GERMAN: [&str; 12] = [
-    "Januar",
-    "Februar",
-    "März",
-    "April",
-    "Mai",
-    "Juni",
-    "Juli",
-    "August",
-    "September",
-    "Oktober",
-    "November",
-    "Dezember",
-];
-/// In Austria the year begins with Jänner.
-const AUSTRIAN: [&str; 12] = [
-    "Jänner",
-    "Februar",
-    "März",
-    "April",
-    "Mai",
-    "Juni",
-    "Juli",
-    "August",
-    "September",
-    "Oktober",
-    "November",
-    "Dezember",
-];
-
-/// A narrow space that does not break.
-const THIN: char = '\u{202f}';
+/// By the tag in lower case; `""` is for readers whose language we do not know.
+static LANGUAGES: LazyLock<HashMap<String, Customs>> = LazyLock::new(|| {
+    let read: HashMap<String, Customs> = serde_json::from_str(include_str!("../data/cldr.json"))
+        .expect("the file of languages was written by its script");
+    let mut languages: HashMap<String, Customs> =
+        read.into_iter().map(|(tag, customs)| (tag.to_ascii_lowercase(), customs)).collect();
+    languages.insert(String::new(), Customs::unknown());
+    languages
+});
 
 impl Customs {
     /// The customs of a language tag of BCP 47. Without one, or for a language we do not know: English words with dates
-    /// of ISO 8601 where no word is asked for.
-    pub fn of(locale: Option<&str>) -> Customs {
+    /// of ISO 8601.
+    pub fn of(locale: Option<&str>) -> &'static Customs {
         let tag = locale.unwrap_or_default().to_ascii_lowercase();
-        let mut subtags = tag.split('-');
-        let language = subtags.next().unwrap_or_default();
-        // A region is two letters or three digits; scripts and variants are longer.
-        let region =
-            subtags.find(|subtag| subtag.len() == 2 || subtag.len() == 3 && subtag.as_bytes()[0].is_ascii_digit());
-        let base = Customs {
-            decimal: '.',
-            group: ',',
-            order: Order::Year,
-            separator: '-',
-            months: None,
-            day_mark: "",
-            half_days: false,
+        crate::locale::truncations(&tag)
+            .find_map(|tag| LANGUAGES.get(relative_of(tag)).or_else(|| LANGUAGES.get(tag)))
+            .unwrap_or_else(|| &LANGUAGES[""])
+    }
+
+    fn unknown() -> Customs {
+        let english = LANGUAGE_OF_LAST_RESORT;
+        let mut read: HashMap<String, Customs> =
+            serde_json::from_str(include_str!("../data/cldr.json")).expect("as above");
+        let mut customs = read.remove(english).expect("English is one of the languages");
+        let iso = || "y-MM-dd".to_owned();
+        customs.date_short = iso();
+        customs.date_medium = iso();
+        customs.date_long = iso();
+        customs.date_full = "EEEE, y-MM-dd".to_owned();
+        customs.time_short = "HH:mm".to_owned();
+        customs.time_medium = "HH:mm:ss".to_owned();
+        customs
+    }
+
+    /// A date. `form` is `short`, `medium`, `long` or `full`; `None` for any other.
+    pub fn date(&self, date: Date, form: &str) -> Option<String> {
+        let pattern = match form {
+            "short" => &self.date_short,
+            "medium" => &self.date_medium,
+            "long" => &self.date_long,
+            "full" => &self.date_full,
+            _ => return None,
         };
-        let day_first = |decimal, group, separator| Customs { decimal, group, order: Order::Day, separator, ..base };
-        match (language, region) {
-            ("en", None | Some("us")) => {
-                Customs { order: Order::Month, separator: '/', months: Some(&ENGLISH), half_days: true, ..base }
+        Some(self.by_pattern(pattern, date, Time::midnight()))
+    }
+
+    /// Hours and minutes, and seconds if they are wanted.
+    pub fn time(&self, time: Time, seconds: bool) -> String {
+        let pattern = if seconds { &self.time_medium } else { &self.time_short };
+        self.by_pattern(pattern, Date::constant(2000, 1, 1), time)
+    }
+
+    /// Writes by a pattern of CLDR (UTS 35, part 4), of which only the letters of our data are known.
+    fn by_pattern(&self, pattern: &str, date: Date, time: Time) -> String {
+        let mut out = String::with_capacity(24);
+        let mut letters = pattern.chars().peekable();
+        while let Some(letter) = letters.next() {
+            if letter == '\'' {
+                out.extend(letters.by_ref().take_while(|next| *next != '\''));
+                continue;
             }
-            ("en", Some("ca")) => Customs { months: Some(&ENGLISH), half_days: true, ..base },
-            ("en", Some("za")) => Customs { months: Some(&ENGLISH), separator: '/', ..base },
-            ("en", Some("au" | "nz" | "in" | "ph" | "pk")) => {
-                Customs { months: Some(&ENGLISH), half_days: true, ..day_first('.', ',', '/') }
+            let mut width = 1;
+            while letters.next_if_eq(&letter).is_some() {
+                width += 1;
             }
-            ("en", _) => Customs { months: Some(&ENGLISH), ..day_first('.', ',', '/') },
-            ("de", Some("at")) => Customs { months: Some(&AUSTRIAN), day_mark: ".", ..day_first(',', '\u{a0}', '.') },
-            ("de", Some("ch" | "li")) => Customs { months: Some(&GERMAN), day_mark: ".", ..day_first('.', '’', '.') },
-            ("de", _) => Customs { months: Some(&GERMAN), day_mark: ".", ..day_first(',', '.', '.') },
-            ("fr", _) => day_first(',', THIN, '/'),
-            ("es", Some("mx" | "us" | "419")) => day_first('.', ',', '/'),
-            ("es" | "it" | "pt" | "id" | "vi" | "el", _) => day_first(',', '.', '/'),
-            ("nl", _) => day_first(',', '.', '-'),
-            ("da" | "tr" | "sl" | "hr" | "ro", _) => day_first(',', '.', '.'),
-            ("pl" | "cs" | "sk" | "fi" | "nb" | "no" | "nn" | "ru" | "uk" | "bg", _) => day_first(',', '\u{a0}', '.'),
-            ("sv", _) => Customs { decimal: ',', group: '\u{a0}', ..base },
-            ("hu" | "lt", _) => Customs { decimal: ',', group: '\u{a0}', ..base },
-            ("ja" | "zh", _) => Customs { separator: '/', ..base },
-            _ => base,
+            let month = date.month().unsigned_abs() as usize - 1;
+            let day = match date.weekday() {
+                Weekday::Sunday => 6,
+                day => day.to_monday_zero_offset() as usize,
+            };
+            let half_day = (time.hour() + 11) % 12 + 1;
+            let _ = match (letter, width) {
+                ('y', 2) => write!(out, "{:02}", date.year().rem_euclid(100)),
+                ('y', _) => write!(out, "{}", date.year()),
+                ('M' | 'L', 1) => write!(out, "{}", month + 1),
+                ('M' | 'L', 2) => write!(out, "{:02}", month + 1),
+                ('M' | 'L', 3) => write!(out, "{}", self.months_short[month]),
+                ('M' | 'L', _) => write!(out, "{}", self.months[month]),
+                ('d', 1) => write!(out, "{}", date.day()),
+                ('d', _) => write!(out, "{:02}", date.day()),
+                ('E', 1..=3) => write!(out, "{}", self.days_short[day]),
+                ('E', _) => write!(out, "{}", self.days[day]),
+                ('H', 1) => write!(out, "{}", time.hour()),
+                ('H', _) => write!(out, "{:02}", time.hour()),
+                ('h', 1) => write!(out, "{half_day}"),
+                ('h', _) => write!(out, "{half_day:02}"),
+                ('m', _) => write!(out, "{:02}", time.minute()),
+                ('s', _) => write!(out, "{:02}", time.second()),
+                ('a' | 'b' | 'B', _) => write!(out, "{}", self.halves[usize::from(time.hour() >= 12)]),
+                _ => {
+                    out.extend(std::iter::repeat_n(letter, width));
+                    Ok(())
+                }
+            };
         }
-    }
-
-    /// A date in digits.
-    pub fn short_date(&self, date: Date) -> String {
-        let (year, month, day, mark) = (date.year(), date.month(), date.day(), self.separator);
-        match self.order {
-            Order::Year => format!("{year:04}{mark}{month:02}{mark}{day:02}"),
-            Order::Day => format!("{day:02}{mark}{month:02}{mark}{year:04}"),
-            Order::Month => format!("{month}{mark}{day}{mark}{year:04}"),
-        }
-    }
-
-    /// A date with the month as a word, or in digits for a language whose words we do not know.
-    pub fn long_date(&self, date: Date) -> String {
-        let Some(months) = self.months else { return self.short_date(date) };
-        let (year, month, day) = (date.year(), months[date.month().unsigned_abs() as usize - 1], date.day());
-        match self.order {
-            Order::Month => format!("{month} {day}, {year}"),
-            _ => format!("{day}{} {month} {year}", self.day_mark),
-        }
-    }
-
-    /// Hours and minutes.
-    pub fn time(&self, time: Time) -> String {
-        let (hour, minute) = (time.hour(), time.minute());
-        if self.half_days {
-            let half = if hour < 12 { "AM" } else { "PM" };
-            format!("{}:{minute:02} {half}", (hour + 11) % 12 + 1)
-        } else {
-            format!("{hour:02}:{minute:02}")
-        }
+        out
     }
 
     /// A number whose digits are given as `-1234.5`, with this language's separators.
     pub fn number(&self, plain: &str) -> String {
-        let (sign, digits) = plain.strip_prefix('-').map_or(("", plain), |digits| ("-", digits));
+        let (sign, digits) = plain.strip_prefix('-').map_or(("", plain), |digits| (self.minus.as_str(), digits));
         let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
-        let mut out = String::from(sign);
+        let [first, others, least] = self.groups;
+        let grouped = whole.len() >= first + least;
+        let mut out = String::with_capacity(plain.len() + plain.len() / 2);
+        out.push_str(sign);
         for (at, digit) in whole.chars().enumerate() {
-            if at > 0 && (whole.len() - at).is_multiple_of(3) {
+            let left = whole.len() - at;
+            if grouped && at > 0 && (left == first || left > first && (left - first).is_multiple_of(others)) {
                 out.push(self.group);
             }
             out.push(digit);
@@ -166,5 +165,101 @@ impl Customs {
             out.push_str(fraction);
         }
         out
+    }
+
+    /// A share as a percentage; the digits are those of the percentage.
+    pub fn percent(&self, plain: &str) -> String {
+        self.filled(&self.percent, plain, "")
+    }
+
+    /// An amount of a currency, by its code of ISO 4217 in capitals.
+    pub fn money(&self, plain: &str, code: &str) -> String {
+        let symbol = self.currencies.get(code).map_or(code, String::as_str);
+        // A code that touches the digits would read as one word.
+        let apart = symbol.ends_with(|c: char| c.is_alphabetic()) && self.money.starts_with("¤#");
+        let symbol = if apart { format!("{symbol}\u{a0}") } else { symbol.to_owned() };
+        self.filled(&self.money, plain, &symbol)
+    }
+
+    /// A pattern with its number and its currency; the sign comes first.
+    fn filled(&self, pattern: &str, plain: &str, symbol: &str) -> String {
+        let is_number = |c: char| matches!(c, '#' | '0' | ',' | '.');
+        let start = pattern.find(is_number).unwrap_or(pattern.len());
+        let end = pattern.rfind(is_number).map_or(pattern.len(), |at| at + 1);
+        let (sign, digits) = plain.strip_prefix('-').map_or(("", plain), |digits| (self.minus.as_str(), digits));
+        let (before, after) = (&pattern[..start], &pattern[end..]);
+        let put = |text: &str| text.replace('¤', symbol);
+        format!("{sign}{}{}{}", put(before), self.number(digits), put(after))
+    }
+
+    /// The plural category of a number whose digits are given as `-1234.5`: `one`, `few`, `other`.
+    pub fn plural<'a>(&'a self, plain: &str) -> &'a str {
+        self.plural.category(plain)
+    }
+
+    /// The category of a place in a row: first, second, third.
+    pub fn ordinal<'a>(&'a self, plain: &str) -> &'a str {
+        self.ordinal.category(plain)
+    }
+
+    /// A time as seen from another, so many seconds later (negative: earlier): `5 minutes ago`, `in 2 days`.
+    pub fn relative(&self, seconds: i64) -> String {
+        const UNITS: [(&str, i64); 7] = [
+            ("year", 31_556_952),
+            ("month", 2_629_746),
+            ("week", 604_800),
+            ("day", 86_400),
+            ("hour", 3_600),
+            ("minute", 60),
+            ("second", 1),
+        ];
+        let size = seconds.unsigned_abs() as i64;
+        // Days say more than weeks do until there are two of them.
+        let fits = |(unit, length): &&(&str, i64)| size >= *length && !(*unit == "week" && size < 2 * 604_800);
+        let (unit, length) = UNITS.iter().find(fits).unwrap_or(&("second", 1));
+        let count = (size / length).to_string();
+        let way = if seconds < 0 { "past" } else { "future" };
+        let sentences = &self.relative[&format!("{unit}.{way}")];
+        let sentence = sentences.get(self.plural(&count)).or_else(|| sentences.get("other"));
+        sentence.map(|sentence| sentence.replace("{0}", &self.number(&count))).unwrap_or_default()
+    }
+}
+
+const LANGUAGE_OF_LAST_RESORT: &str = "en";
+
+/// Tags whose customs are those of another that is no truncation of theirs (the parent locales of CLDR).
+fn relative_of(tag: &str) -> &str {
+    let region = |rest: &'_ str| rest.split('-').next().map_or(0, str::len);
+    match tag.split_once('-').map(|(language, rest)| (language, &rest[..region(rest)])) {
+        Some(("en", region)) if !matches!(region, "us" | "as" | "gu" | "mh" | "mp" | "pr" | "um" | "vi" | "ph") => {
+            if LANGUAGES_OF_ENGLISH.contains(&tag) {
+                tag
+            } else {
+                "en-001"
+            }
+        }
+        Some((
+            "es",
+            "ar" | "bo" | "br" | "bz" | "cl" | "co" | "cr" | "cu" | "do" | "ec" | "gt" | "hn" | "ni" | "pa" | "pe"
+            | "pr" | "py" | "sv" | "us" | "uy" | "ve",
+        )) => "es-419",
+        Some(("pt", region)) if region != "br" => "pt-pt",
+        Some(("zh", "tw" | "hk" | "mo")) => "zh-hant",
+        Some(("no", _)) => "nb",
+        None if tag == "no" => "nb",
+        _ => tag,
+    }
+}
+
+const LANGUAGES_OF_ENGLISH: [&str; 7] = ["en-au", "en-ca", "en-gb", "en-ie", "en-in", "en-nz", "en-za"];
+
+/// How many digits a currency has after the mark (ISO 4217).
+pub fn fraction_digits(code: &str) -> usize {
+    match code {
+        "BIF" | "CLP" | "DJF" | "GNF" | "ISK" | "JPY" | "KMF" | "KRW" | "PYG" | "RWF" | "UGX" | "UYI" | "VND"
+        | "VUV" | "XAF" | "XOF" | "XPF" => 0,
+        "BHD" | "IQD" | "JOD" | "KWD" | "LYD" | "OMR" | "TND" => 3,
+        "CLF" | "UYW" => 4,
+        _ => 2,
     }
 }

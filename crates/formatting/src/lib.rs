@@ -1,8 +1,9 @@
 //! A notification goes in, its content comes out.
 //!
 //! The templates of a notification class are compiled once into a [`Formatter`], which any number of threads share.
-//! Templates are sandboxed: they see the [`Scope`] they are given and nothing else, no files, no other templates; their
-//! steps, their depth and their output are bounded. Values are escaped for their target: HTML, JSON, or none.
+//! Templates are sandboxed: they see the [`Scope`] they are given and the
+//! application's partials and nothing else, no files and no network; their steps, their depth, what they make on their
+//! way and their output are bounded. Values are escaped for their target: HTML, JSON, or none.
 //!
 //! | a template sees | |
 //! |---|---|
@@ -11,27 +12,45 @@
 //! | `subscriber` | `id`, `locale`, `time_zone`, and `attributes.<name>`, none where a subscriber has no such attribute |
 //! | `device` | `name`, `channel`, `address` |
 //! | `notification` | `id`, `rule`, `matched_at`, `accepted_at` |
-//! | `value\|number(digits)` | a number as the reader writes it: `1.234,5` |
-//! | `value\|date(form)`, `value\|time(form)` | an instant in the reader's zone and language; a form may be a pattern of strftime |
+//! | filters | numbers, money, dates, times and plurals as the reader writes them; see the guide |
 //!
 //! A name that does not exist is an error, found when the template is compiled where that is possible. A field without a
 //! value reads as nothing, in JSON as `null`.
 //!
-//! One thing the engine cannot bound: `*` and `~` may make a text of 100 MB in a single step. Templates are the
-//! operator's, who could as well stop the server; they must never come from a subscriber.
-//!
 //! Knows nothing of channels, stores or clocks. Of the time zone database it knows what `jiff` carries with it.
+
+mod parts; // what a content is made of, and why one cannot be made
 
 mod formatter; // compile, look up, render
 
+mod compile; // texts become templates: partials, MJML, places
+
+mod mjml; // mails in MJML
+
+mod xslt; // stylesheets
+
+mod sandbox; // what a template may make on its way
+
 mod scope; // what a template sees
 
-mod filters; // numbers, dates and times for people; bounds for the others
+mod filters; // numbers, money, dates and times for people; bounds for the others
 
 mod language; // how a language writes numbers and dates
+
+mod plural; // which form of a word a number takes
+
+mod locale; // language tags and what they are varieties of
+
+mod sms; // short messages: alphabets and segments
+
+mod plain; // HTML becomes text
+
+pub mod lint; // what probably is not meant
 
 #[cfg(test)]
 mod tests;
 
-pub use formatter::{FormatError, Formatter, OUTPUT_BYTES_MAX, Part};
+pub use formatter::{Formatted, Formatter, HEADER_BYTES_MAX, OUTPUT_BYTES_MAX, Preview, PreviewedPart};
+pub use parts::{FormatError, Part};
 pub use scope::{DeviceScope, EventScope, KnownVariables, Scope};
+pub use sms::{ShortMessage, measure as measure_sms};

@@ -1,11 +1,11 @@
 //! What a template sees: the fields of its notification by their names, and `event`, `sub`, `subscriber`, `device` and
 //! `notification`.
 
-use std::{cmp::Ordering, fmt, sync::Arc};
+use std::{cmp::Ordering, collections::BTreeMap, fmt, sync::Arc};
 
-use minijinja::value::{DynObject, Enumerator, Object, ObjectExt, ObjectRepr, Value as Jinja};
+use minijinja::value::{DynObject, Enumerator, Object, ObjectExt, ObjectRepr, Value as Jinja, ValueKind};
 use tocsin_model::{
-    application::Application,
+    application::{Application, TemplateText},
     field::Fields,
     id::{Name, NotificationId, SubscriberId},
     subscriber::Profile,
@@ -26,6 +26,8 @@ pub struct Scope<'a> {
     pub matched_at: Timestamp,
     /// When its event was accepted.
     pub accepted_at: Timestamp,
+    /// When it is formatted: what `relative` counts from.
+    pub now: Timestamp,
     /// The row of its class's fields, which are those the formatter was compiled with.
     pub fields: &'a [Value],
     /// The event it tells of.
@@ -53,12 +55,16 @@ pub struct DeviceScope<'a> {
 
 /// An event as templates see it. Made once per event and shared by all notifications that tell of it; cheap to clone.
 #[derive(Debug, Clone)]
-pub struct EventScope(pub(crate) Jinja);
+pub struct EventScope {
+    pub(crate) jinja: Jinja,
+    pub(crate) fields: Fields,
+    pub(crate) row: Arc<[Value]>,
+}
 
 impl EventScope {
     /// The row of an event of these fields.
     pub fn new(fields: &Fields, row: &[Value]) -> Self {
-        EventScope(record(fields, row))
+        EventScope { jinja: record(fields, row), fields: fields.clone(), row: row.into() }
     }
 }
 
@@ -67,6 +73,10 @@ impl EventScope {
 pub struct KnownVariables {
     /// The fields of the notification class.
     pub fields: Fields,
+    /// The fields that it computes itself, by their expressions.
+    pub computed: BTreeMap<Name, String>,
+    /// What its templates may include, extend or import.
+    pub partials: BTreeMap<Name, TemplateText>,
     /// The event classes whose rules make this notification. Empty: `event.` may be followed by anything.
     pub events: Vec<(Name, Fields)>,
     /// The subscription classes of these rules. Empty: `sub.` may be followed by anything.
@@ -79,7 +89,9 @@ impl KnownVariables {
         let mut known = KnownVariables::default();
         if let Some(class) = application.notifications.get(class) {
             known.fields = class.fields.clone();
+            known.computed = class.computed.clone();
         }
+        known.partials = application.partials.clone();
         for rule in application.rules.values().filter(|rule| rule.notify == *class) {
             if let Some(event) = application.events.get(&rule.on)
                 && !known.events.iter().any(|(name, _)| *name == rule.on)
@@ -106,6 +118,10 @@ pub(crate) const NOTIFICATION: [&str; 4] = ["id", "rule", "matched_at", "accepte
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Uses {
     pub subscriber: bool,
+    /// Of stylesheets only: Jinja has the event in any case.
+    pub event: bool,
+    /// Of stylesheets only: values as JSON.
+    pub json: bool,
     pub sub: bool,
     pub device: bool,
     pub notification: bool,
@@ -123,10 +139,14 @@ impl Uses {
         };
         Uses {
             subscriber: mentions("subscriber"),
+            event: mentions("event"),
+            json: mentions("json"),
             sub: mentions("sub"),
             device: mentions("device"),
             notification: mentions("notification"),
-            reader: mentions("number") || mentions("date") || mentions("time"),
+            reader: ["number", "date", "time", "money", "percent", "plural", "ordinal", "relative"]
+                .into_iter()
+                .any(mentions),
         }
     }
 
@@ -134,6 +154,8 @@ impl Uses {
     pub fn or(self, other: Uses) -> Uses {
         Uses {
             subscriber: self.subscriber || other.subscriber,
+            event: self.event || other.event,
+            json: self.json || other.json,
             sub: self.sub || other.sub,
             device: self.device || other.device,
             notification: self.notification || other.notification,
@@ -143,7 +165,7 @@ impl Uses {
 }
 
 /// The root of a template's variables.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Root {
     fields: Fields,
     values: Vec<Jinja>,
@@ -153,6 +175,7 @@ pub(crate) struct Root {
     device: Jinja,
     notification: Jinja,
     reader: Jinja,
+    computed: Vec<(Name, Jinja)>,
 }
 
 /// The name under which filters find the [`Reader`]; no template can spell it.
@@ -161,20 +184,22 @@ pub(crate) const READER: &str = "\u{0}reader";
 /// Who reads: how they write numbers, and what their clocks show.
 #[derive(Debug)]
 pub(crate) struct Reader {
-    pub customs: Customs,
+    pub customs: &'static Customs,
     pub time_zone: Option<String>,
+    pub now: Timestamp,
 }
 
 impl Object for Reader {}
 
 impl Root {
-    pub fn value(fields: &Fields, scope: &Scope<'_>, locale: Option<&str>, uses: Uses) -> Jinja {
+    pub fn new(fields: &Fields, scope: &Scope<'_>, locale: Option<&str>, uses: Uses) -> Root {
         let made = |wanted: bool, make: &dyn Fn() -> Jinja| if wanted { make() } else { Jinja::UNDEFINED };
         let profile = scope.profile;
-        Jinja::from_object(Root {
+        Root {
+            computed: Vec::new(),
             fields: fields.clone(),
             values: scope.fields.iter().map(jinja).collect(),
-            event: scope.event.0.clone(),
+            event: scope.event.jinja.clone(),
             sub: made(uses.sub, &|| record(scope.subscription.0, scope.subscription.1)),
             subscriber: made(uses.subscriber, &|| {
                 Jinja::from_object(Named(vec![
@@ -201,9 +226,14 @@ impl Root {
             }),
             reader: made(uses.reader, &|| {
                 let time_zone = profile.time_zone.clone();
-                Jinja::from_object(Reader { customs: Customs::of(locale), time_zone })
+                Jinja::from_object(Reader { customs: Customs::of(locale), time_zone, now: scope.now })
             }),
-        })
+        }
+    }
+
+    /// Adds what the class computed from the others.
+    pub fn with_computed(self, computed: Vec<(Name, Jinja)>) -> Root {
+        Root { computed, ..self }
     }
 }
 
@@ -227,7 +257,7 @@ impl Object for Root {
             "device" => Some(self.device.clone()),
             "notification" => Some(self.notification.clone()),
             READER => Some(self.reader.clone()),
-            _ => None,
+            _ => self.computed.iter().find(|(name, _)| name.as_str() == key).map(|(_, value)| value.clone()),
         }
     }
 }
@@ -291,6 +321,31 @@ impl Object for Attributes {
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
         Enumerator::Values(self.0.iter().map(|(name, _)| Jinja::from(name.clone())).collect())
+    }
+}
+
+/// A value of a template as JSON, for machines.
+pub(crate) fn json(value: &Jinja) -> serde_json::Value {
+    if let Some(Moment(time)) = value.downcast_object_ref::<Moment>() {
+        return time.to_string().into();
+    }
+    match value.kind() {
+        ValueKind::Bool => value.is_true().into(),
+        ValueKind::Number => match (value.as_i64(), f64::try_from(value.clone())) {
+            (Some(integer), _) if value.is_integer() => integer.into(),
+            (_, Ok(number)) => number.into(),
+            _ => value.to_string().into(),
+        },
+        ValueKind::Seq | ValueKind::Iterable => {
+            value.try_iter().map(|items| items.map(|item| json(&item)).collect()).unwrap_or_default()
+        }
+        ValueKind::Map => {
+            let keys = value.try_iter().into_iter().flatten();
+            let entry = |key: Jinja| Some((key.to_string(), json(&value.get_item(&key).ok()?)));
+            serde_json::Value::Object(keys.filter_map(entry).collect())
+        }
+        ValueKind::None | ValueKind::Undefined => serde_json::Value::Null,
+        _ => value.to_string().into(),
     }
 }
 

@@ -81,10 +81,43 @@ pub(crate) struct Evaluator<'a> {
 /// # Errors
 /// Only the cost limit.
 pub(crate) fn holds(expression: &Expression, scene: Scene<'_>) -> Result<bool, Trouble> {
+    // Guards mostly compare a field with a literal, and are asked of every event or of every subscription that is put.
+    if let Kind::Binary(operator, parts) = &expression.kind
+        && let (Some(left), Some(right)) = (plain(&parts[0], scene), plain(&parts[1], scene))
+    {
+        match operator {
+            Operator::Equal => return Ok(equal(&left, &right)),
+            Operator::NotEqual => return Ok(!equal(&left, &right)),
+            Operator::Less | Operator::LessOrEqual | Operator::Greater | Operator::GreaterOrEqual => {
+                return Ok(compare(&left, &right).is_ok_and(|order| functions::satisfies(*operator, order)));
+            }
+            _ => {}
+        }
+    }
     match Evaluator::new(scene).run(expression, &mut Steps::default()) {
         Ok(Datum::Boolean(value)) => Ok(value),
         Err(Trouble::Cost) => Err(Trouble::Cost),
         _ => Ok(false),
+    }
+}
+
+/// Longer texts cost steps where they are compared.
+const PLAIN_TEXT_MAX: usize = 64;
+
+/// The value of a field or a literal, if nothing else is asked and to compare it costs no step of its own.
+#[inline]
+fn plain<'a>(expression: &'a Expression, scene: Scene<'a>) -> Option<Datum<'a>> {
+    let datum = match (&expression.kind, scene.parameters) {
+        (Kind::Constant(Constant::Value(value)), _) => Datum::of(value),
+        (Kind::Event(at), _) => scene.event.get(*at).map_or(Datum::Null, Datum::of),
+        (Kind::Subscription(at), Parameters::Row(row)) => row.get(*at).map_or(Datum::Null, Datum::of),
+        (Kind::Subscription(at), Parameters::Slot(table, slot)) => table.parameter(*at, slot),
+        _ => return None,
+    };
+    match &datum {
+        Datum::List(_) | Datum::Map(_) => None,
+        Datum::Text(text) if text.len() > PLAIN_TEXT_MAX => None,
+        _ => Some(datum),
     }
 }
 

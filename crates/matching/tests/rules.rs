@@ -14,7 +14,6 @@ use tocsin_matching::{
 use tocsin_model::{
     application::{
         Application, ContentTemplates, EventClass, Function, NotificationClass, Rule, RuleState, SubscriptionClass,
-        TemplateEngine,
     },
     event::{EventBatch, EventPacker},
     field::{Field, FieldType, Fields},
@@ -61,6 +60,7 @@ fn application(when: &str, with: &[(&str, &str)]) -> Application {
         ("radius", Number, false),
     ]);
     Application {
+        partials: BTreeMap::new(),
         events: [(name("quake"), EventClass { fields: event, description: None })].into(),
         subscriptions: [(name("nearby"), SubscriptionClass { fields: subscription, ..Default::default() })].into(),
         notifications: [(
@@ -70,7 +70,8 @@ fn application(when: &str, with: &[(&str, &str)]) -> Application {
                 description: None,
                 batch_size: 2,
                 expires_after: None,
-                content: ContentTemplates { engine: TemplateEngine::Jinja, templates: BTreeMap::new() },
+                computed: BTreeMap::new(),
+                content: ContentTemplates::default(),
             },
         )]
         .into(),

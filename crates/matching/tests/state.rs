@@ -20,10 +20,7 @@ use tocsin_matching::{
     state::{Suppression, remembered::Remembered},
 };
 use tocsin_model::{
-    application::{
-        Application, ContentTemplates, EventClass, NotificationClass, Rule, RuleState, SubscriptionClass,
-        TemplateEngine,
-    },
+    application::{Application, ContentTemplates, EventClass, NotificationClass, Rule, RuleState, SubscriptionClass},
     field::{Field, FieldType, Fields, Row},
     id::{EventBatchId, EventId, Name, SubscriptionId},
     state::StatePage,
@@ -61,9 +58,11 @@ fn application(rules: Vec<Rule>) -> Application {
         description: None,
         batch_size: 7,
         expires_after: None,
-        content: ContentTemplates { engine: TemplateEngine::Jinja, templates: BTreeMap::new() },
+        computed: BTreeMap::new(),
+        content: ContentTemplates::default(),
     };
     Application {
+        partials: BTreeMap::new(),
         events: [(name("thing"), EventClass { fields: event_fields(), description: None })].into(),
         subscriptions: [(name("near"), class.clone()), (name("far"), class)].into(),
         notifications: [(name("told"), notification)].into(),

@@ -30,6 +30,9 @@ pub struct Application {
     pub subscriptions: BTreeMap<Name, SubscriptionClass>,
     /// What can be told.
     pub notifications: BTreeMap<Name, NotificationClass>,
+    /// What templates include, extend or import: layouts, fragments, stylesheets.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub partials: BTreeMap<Name, TemplateText>,
     /// Functions of its own, for rules and filters.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub functions: BTreeMap<Name, Function>,
@@ -92,26 +95,62 @@ pub struct NotificationClass {
     pub batch_size: u32,
     /// After this time from the match they are not worth sending.
     pub expires_after: Option<Duration>,
+    /// Fields that are computed when it is formatted, each an expression over all that templates see.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub computed: BTreeMap<Name, String>,
     /// Templates, by their place in the fallback order.
     pub content: ContentTemplates,
 }
 
 /// The templates of a notification class. Keys are `""` for the base, `<locale>`, `<device>` or `<locale>/<device>`,
 /// where device is a channel's name.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct ContentTemplates {
-    /// The language the templates are written in.
+    /// The language of parts that name none.
     pub engine: TemplateEngine,
     /// The templates by key.
     pub templates: BTreeMap<String, TemplateParts>,
 }
 
 /// A template language.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TemplateEngine {
     /// Jinja-like templates.
+    #[default]
     Jinja,
+    /// MJML, in which Jinja fills the gaps; it gives HTML.
+    Mjml,
+    /// Stylesheets of XSLT 1.0.
+    Xslt,
+}
+
+/// The text of a template, and the language it is written in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TemplateText {
+    /// Its language.
+    pub engine: TemplateEngine,
+    /// Its text.
+    pub text: String,
+}
+
+impl From<&str> for TemplateText {
+    /// A text in Jinja.
+    fn from(text: &str) -> Self {
+        TemplateText { engine: TemplateEngine::Jinja, text: text.to_owned() }
+    }
+}
+
+impl Serialize for TemplateText {
+    /// As a definition writes it: a text, or `{ xslt: ... }`.
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let key = match self.engine {
+            TemplateEngine::Jinja => return serializer.serialize_str(&self.text),
+            TemplateEngine::Mjml => "mjml",
+            TemplateEngine::Xslt => "xslt",
+        };
+        serializer.collect_map([(key, &self.text)])
+    }
 }
 
 /// The parts of one content. What a part is missing, it takes from the next in the fallback order.
@@ -120,11 +159,16 @@ pub struct TemplateParts {
     /// One line.
     pub subject: Option<String>,
     /// Plain text.
-    pub text: Option<String>,
+    pub text: Option<TemplateText>,
     /// HTML.
-    pub html: Option<String>,
+    pub html: Option<TemplateText>,
     /// JSON, for machines.
-    pub json: Option<String>,
+    pub json: Option<TemplateText>,
+    /// A text of a few short messages.
+    pub sms: Option<TemplateText>,
+    /// Headers by name, each one line. Each is looked for by itself.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
 }
 
 /// A function that expressions of the application may call.
@@ -461,6 +505,7 @@ impl Application {
             attributes: Fields::default(),
             subscriptions: BTreeMap::new(),
             notifications: BTreeMap::new(),
+            partials: BTreeMap::new(),
             functions: BTreeMap::new(),
             rules: BTreeMap::new(),
             channels: BTreeMap::new(),

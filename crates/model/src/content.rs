@@ -11,4 +11,61 @@ pub struct Content {
     pub html: Option<String>,
     /// JSON, for machines.
     pub json: Option<String>,
+    /// A text for a phone, as short as its template makes it.
+    pub sms: Option<String>,
+    /// Headers of its own, by name: those of a mail, or of a request. Each name is a token, each value one line.
+    pub headers: Vec<(String, String)>,
+}
+
+/// Names that a protocol gives itself, so that no template can: of mail (RFC 5322, 2045, 8058) and of requests (RFC 9110).
+const OWN_HEADERS: [&str; 36] = [
+    "authorization",
+    "auto-submitted",
+    "bcc",
+    "cc",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-transfer-encoding",
+    "content-type",
+    "cookie",
+    "date",
+    "dkim-signature",
+    "expect",
+    "from",
+    "host",
+    "keep-alive",
+    "list-unsubscribe",
+    "list-unsubscribe-post",
+    "message-id",
+    "mime-version",
+    "precedence",
+    "proxy-authorization",
+    "proxy-connection",
+    "received",
+    "reply-to",
+    "return-path",
+    "sender",
+    "subject",
+    "te",
+    "to",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "webhook-id",
+    "webhook-signature",
+    "webhook-timestamp",
+];
+
+/// What is wrong with a header's name in a template, and what would be right.
+pub fn header_objection(name: &str) -> Option<(&'static str, &'static str)> {
+    let is_token = (1..=64).contains(&name.len())
+        && name.starts_with(|c: char| c.is_ascii_alphabetic())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    if !is_token {
+        return Some(("is not the name of a header", "give a letter, then up to 63 letters, digits or `-`"));
+    }
+    let lower = name.to_ascii_lowercase();
+    let is_own = OWN_HEADERS.contains(&lower.as_str()) || lower.starts_with("resent-");
+    is_own.then_some(("is a header that the channel gives itself", "choose another name, such as `X-Magnitude`"))
 }

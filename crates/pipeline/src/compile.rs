@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use tocsin_formatting::{Formatter, KnownVariables};
+use tocsin_formatting::{Formatter, KnownVariables, Part, lint};
 use tocsin_matching::{
     contains_ci, distance_km,
     notify::NotifyFields,
@@ -48,6 +48,7 @@ impl Compiled {
             let known = KnownVariables::of(&application, name);
             match Formatter::compile(&format!("notifications.{name}"), &class.content, &known) {
                 Ok(formatter) => {
+                    metrics::counter!("format_compiled_total").increment(1);
                     formatters.insert(name.clone(), formatter);
                 }
                 Err(found) => problems.extend(found),
@@ -84,6 +85,8 @@ impl Compiled {
         };
         let mut warnings: Vec<Problem> = self.explain().into_iter().flat_map(of_rule).collect();
         warnings.extend(self.application.rules.keys().filter_map(|name| self.retention_warning(name)));
+        warnings.extend(self.formatters.values().flat_map(|formatter| formatter.warnings().iter().cloned()));
+        warnings.extend(lint::application(&self.application, &parts_needed));
         warnings
     }
 
@@ -117,6 +120,14 @@ impl Compiled {
             }
         }
         found
+    }
+}
+
+/// The parts of which a message through a protocol has at least one. Others carry the fields as well.
+fn parts_needed(protocol: &Name) -> &'static [Part] {
+    match protocol.as_str() {
+        "smtp" => &[Part::Text, Part::Html],
+        _ => &[],
     }
 }
 

@@ -337,11 +337,18 @@ impl Worker {
             Unsent::suspended(ReasonKind::Internal, "the event is gone, so its notification cannot be formatted")
         })?;
         let id = NotificationId { batch: loaded.batch.id, ordinal };
-        let formatted =
-            std::panic::catch_unwind(AssertUnwindSafe(|| format(loaded, event, id, &recipient, device_name, device)));
+        let formatted = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            format(loaded, event, id, &recipient, device_name, device, now)
+        }));
         let (content, fields) = match formatted {
-            Ok(Ok(formatted)) => formatted,
-            Ok(Err(reason)) => return Err(Unsent { outcome: Outcome::Suspended, reason }.into()),
+            Ok(Ok(formatted)) => {
+                metrics::counter!("format_requests_total", "result" => "ok").increment(1);
+                formatted
+            }
+            Ok(Err(reason)) => {
+                metrics::counter!("format_requests_total", "result" => "failed").increment(1);
+                return Err(Unsent { outcome: Outcome::Suspended, reason }.into());
+            }
             Err(_) => {
                 metrics::counter!("format_panics_total").increment(1);
                 return Err(Unsent::suspended(ReasonKind::Internal, "formatting it made the formatter panic").into());
@@ -376,6 +383,7 @@ fn format(
     recipient: &Recipient,
     device_name: &Name,
     device: &Device,
+    now: Timestamp,
 ) -> Result<Formatted, Reason> {
     let (compiled, head) = (&loaded.compiled, &loaded.batch.head);
     let gone = |what: &str, name: &Name| {
@@ -401,6 +409,7 @@ fn format(
         rule: &head.rule,
         matched_at: head.matched_at,
         accepted_at: event.accepted_at,
+        now,
         fields: &fields,
         event: &event.scope,
         subscriber: &subscription.subscriber,
@@ -409,8 +418,11 @@ fn format(
         device: DeviceScope { name: device_name.as_str(), channel: device.channel.as_str(), address: &device.address },
     };
     let locale = recipient.profile.locale.as_deref();
-    let content = formatter.format(locale, device.channel.as_str(), &scope).map_err(|error| error.reason())?;
-    Ok((content, facts(notify, fields)))
+    let formatted = formatter.format(locale, device.channel.as_str(), &scope).map_err(|error| error.reason())?;
+    let mut facts = facts(notify, fields);
+    let computed = formatted.computed.into_iter().filter(|(_, value)| !value.is_null());
+    facts.extend(computed.map(|(name, value)| (name.to_string(), value)));
+    Ok((formatted.content, facts))
 }
 
 /// The fields as a JSON object, without those that are null.

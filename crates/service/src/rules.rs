@@ -20,7 +20,7 @@ use tocsin_matching::{
     subscriber::SubscriberView,
 };
 use tocsin_model::{
-    application::{Application, ContentTemplates, NotificationClass, Rule, RuleState, TemplateEngine, api_source},
+    application::{Application, ContentTemplates, NotificationClass, Rule, RuleState, api_source},
     event::{EventBatch, EventPacker},
     field::{Fields, Row},
     id::{ChangeSequence, EventBatchId, EventId, Name, SubscriberNumber, SubscriptionId},
@@ -453,7 +453,8 @@ fn tested(compiled: &Compiled, rule: Option<&serde_json::Value>) -> Result<Teste
                 description: None,
                 batch_size: 1,
                 expires_after: None,
-                content: ContentTemplates { engine: TemplateEngine::Jinja, templates: BTreeMap::new() },
+                computed: BTreeMap::new(),
+                content: ContentTemplates::default(),
             };
             application.notifications.insert(name.clone(), nothing);
             let rule = Rule { when: draft.when, ..Rule::new(draft.on, draft.subscription, name.clone()) };

@@ -52,6 +52,12 @@ pub const STEPS: &[Metric] = &[
         "",
         "Times that batches were matched by a later state than they should see.",
     ),
+    counter(
+        "format_requests_total",
+        "result",
+        "Notifications formatted, by whether it could be done: `ok`, `failed`; those that failed are suspended.",
+    ),
+    counter("format_compiled_total", "", "Notification classes whose templates were compiled, once for each version."),
     counter("format_panics_total", "", "Notifications whose formatting broke; they are suspended."),
     counter("deliver_attempts_total", "channel, outcome", "Attempts, by what the far side made of them."),
     counter(

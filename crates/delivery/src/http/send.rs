@@ -7,6 +7,7 @@ use http_body_util::Full;
 use rustls::ClientConfig;
 use serde::Serialize;
 use tocsin_model::{
+    content::header_objection,
     id::Name,
     receipt::{Disposition, Reason, ReasonKind},
     time::Timestamp,
@@ -120,6 +121,7 @@ impl Courier {
         let seconds = self.clock.now().as_millis().div_euclid(1000);
         let signature =
             self.signer.as_ref().map(|signer| signer.sign(&pending.outgoing.message.message_id, seconds, &body));
+        let content = &pending.outgoing.message.content;
         let request = || {
             let mut request = Request::new(Full::new(body.clone()));
             *request.method_mut() = Method::POST;
@@ -129,6 +131,13 @@ impl Courier {
             headers.insert(header::HOST, target.authority.clone());
             for (name, value) in &self.headers {
                 headers.insert(name.clone(), value.clone());
+            }
+            for (name, value) in &content.headers {
+                // What a request cannot hold, templates cannot make; their checker saw to it.
+                let name = HeaderName::try_from(name.as_str()).ok().filter(|_| header_objection(name).is_none());
+                if let Some((name, value)) = name.zip(HeaderValue::from_bytes(value.as_bytes()).ok()) {
+                    headers.insert(name, value);
+                }
             }
             headers.insert(HeaderName::from_static("webhook-id"), id.clone());
             headers.insert(HeaderName::from_static("webhook-timestamp"), HeaderValue::from(seconds));

@@ -5,6 +5,8 @@ use mail_builder::{
     headers::{HeaderType, address::Address, date::Date, message_id::MessageId, raw::Raw, text::Text},
 };
 
+use tocsin_model::content::header_objection;
+
 use super::{
     dkim::{self, DkimKey},
     options::Precedence,
@@ -146,7 +148,11 @@ impl Letterhead {
         if let Some(mailbox) = &self.reply_to {
             mail = mail.reply_to(mailbox.header());
         }
-        for (name, value) in &self.headers {
+        let is_own = |name: &str| content.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name));
+        for (name, value) in self.headers.iter().filter(|(name, _)| !is_own(name)) {
+            mail = mail.header(name.as_str(), HeaderType::Text(Text::new(clean(value))));
+        }
+        for (name, value) in content.headers.iter().filter(|(name, _)| header_objection(name).is_none()) {
             mail = mail.header(name.as_str(), HeaderType::Text(Text::new(clean(value))));
         }
         let text = content.text.as_deref().or(content.json.as_deref().filter(|_| content.html.is_none()));

@@ -19,9 +19,7 @@ use tocsin_matching::{
     shard::{MatchSink, Run, Shard, Subject},
 };
 use tocsin_model::{
-    application::{
-        Application, ContentTemplates, EventClass, NotificationClass, Rule, SubscriptionClass, TemplateEngine,
-    },
+    application::{Application, ContentTemplates, EventClass, NotificationClass, Rule, SubscriptionClass},
     event::{EventBatch, EventPacker},
     field::Row,
     filter::{Dialect, Filter},
@@ -138,7 +136,8 @@ impl World {
             description: None,
             batch_size: BATCH_SIZE,
             expires_after: None,
-            content: ContentTemplates { engine: TemplateEngine::Jinja, templates: BTreeMap::new() },
+            computed: BTreeMap::new(),
+            content: ContentTemplates::default(),
         };
         let rules = self.rules.iter().enumerate().map(|(at, rule)| {
             let with = [("gap", "event.n - sub.n"), ("their", "sub.i")];

@@ -12,8 +12,9 @@ use crate::{
     application::{
         Application, Channel, ContentTemplates, EventClass, Flow, Function, Limits, Missed, NotificationClass,
         Presence, Rate, Recurs, Retention, RetrySchedule, Rule, RuleSchedule, RuleState, Source, SourceKind,
-        SubscriptionClass, TemplateEngine, TemplateParts, Throttle, due_class, due_fields,
+        SubscriptionClass, TemplateEngine, TemplateParts, TemplateText, Throttle, due_class, due_fields,
     },
+    content::header_objection,
     field::{Field, FieldType, Fields},
     filter::Dialect,
     id::Name,
@@ -50,6 +51,10 @@ pub fn application(root: &Node, problems: &mut Vec<Problem>) -> Option<Applicati
             schedule: presence(node, "schedule"),
         }),
         notifications: builder.section("notifications", |_, path, node, builder| builder.notification(node, path)),
+        partials: builder.section("partials", |_, path, node, builder| {
+            let text = builder.template_text(node, path, TemplateEngine::Jinja);
+            text.unwrap_or_else(|| TemplateText::from(""))
+        }),
         functions: builder.section("functions", |_, path, node, builder| builder.function(node, path)),
         rules: BTreeMap::new(),
         channels: builder.section("channels", |_, _, node, _| channel(node)),
@@ -120,17 +125,34 @@ impl<'a> Builder<'a> {
             description: text(node, "description"),
             batch_size: integer(node, "batch_size").unwrap_or(BATCH_SIZE),
             expires_after: duration(node, "expires_after"),
-            content: ContentTemplates {
-                engine: TemplateEngine::Jinja,
-                templates: node
-                    .get("content")
-                    .map(|content| self.templates(content, &join(path, "content")))
-                    .unwrap_or_default(),
-            },
+            computed: self.computed(node, path),
+            content: node
+                .get("content")
+                .map(|content| self.content(content, &join(path, "content")))
+                .unwrap_or_default(),
         }
     }
 
-    fn templates(&mut self, content: &Node, path: &str) -> BTreeMap<String, TemplateParts> {
+    /// The fields that are computed by the notification class itself.
+    fn computed(&mut self, class: &Node, path: &str) -> BTreeMap<Name, String> {
+        let entries = class.get("computed").map_or(&[][..], Node::entries);
+        for entry in entries.iter().filter(|entry| class.get("fields").is_some_and(|f| f.get(&entry.key).is_some())) {
+            let path = join(&join(path, "computed"), &shown(&entry.key));
+            let problem = Problem::at(path, "is also one of the `fields`").hint("keep one of them");
+            self.problems.push(problem.position(entry.line, entry.column));
+        }
+        entries.iter().filter_map(|entry| Some((entry.key.parse().ok()?, entry.value.text()?.to_owned()))).collect()
+    }
+
+    fn content(&mut self, content: &Node, path: &str) -> ContentTemplates {
+        let engine = match content.get("engine").and_then(Node::text) {
+            Some("xslt") => TemplateEngine::Xslt,
+            _ => TemplateEngine::Jinja,
+        };
+        ContentTemplates { engine, templates: self.templates(content, path, engine) }
+    }
+
+    fn templates(&mut self, content: &Node, path: &str, engine: TemplateEngine) -> BTreeMap<String, TemplateParts> {
         let Some(node) = content.get("templates") else { return BTreeMap::new() };
         let path = join(path, "templates");
         let mut templates = BTreeMap::new();
@@ -143,9 +165,10 @@ impl<'a> Builder<'a> {
                     continue;
                 }
             };
-            let parts = self.parts(&entry.value, &path);
+            let parts = self.parts(&entry.value, &path, engine);
             if entry.value.entries().is_empty() && matches!(entry.value.kind, Kind::Map(_) | Kind::Null) {
-                let problem = Problem::at(&path, "has no parts").hint("give `subject`, `text`, `html` or `json`");
+                let problem =
+                    Problem::at(&path, "has no parts").hint("give `subject`, `text`, `html`, `json` or `sms`");
                 self.problems.push(problem.position(entry.line, entry.column));
             }
             // Locales are looked up without regard to case, so two spellings would be two templates for one.
@@ -162,9 +185,48 @@ impl<'a> Builder<'a> {
         templates
     }
 
-    fn parts(&mut self, node: &Node, path: &str) -> TemplateParts {
-        let mut part = |name: &str| self.text_or_file(node.get(name)?, &join(path, name));
-        TemplateParts { subject: part("subject"), text: part("text"), html: part("html"), json: part("json") }
+    fn parts(&mut self, node: &Node, path: &str, engine: TemplateEngine) -> TemplateParts {
+        let mut part = |name: &str| self.template_text(node.get(name)?, &join(path, name), engine);
+        let (text, html, json, sms) = (part("text"), part("html"), part("json"), part("sms"));
+        let subject = node.get("subject").and_then(|given| self.text_or_file(given, &join(path, "subject")));
+        TemplateParts { subject, text, html, json, sms, headers: self.headers(node, &join(path, "headers")) }
+    }
+
+    fn headers(&mut self, parts: &Node, path: &str) -> BTreeMap<String, String> {
+        let mut headers: BTreeMap<String, String> = BTreeMap::new();
+        for entry in parts.get("headers").map_or(&[][..], Node::entries) {
+            let objection = match header_objection(&entry.key) {
+                None if headers.keys().any(|other| other.eq_ignore_ascii_case(&entry.key)) => {
+                    Some(("is given twice, in another spelling", "keep one of them"))
+                }
+                objection => objection,
+            };
+            if let Some((message, hint)) = objection {
+                let problem = Problem::at(join(path, &shown(&entry.key)), message).hint(hint);
+                self.problems.push(problem.position(entry.line, entry.column));
+            }
+            headers.extend(entry.value.text().map(|text| (entry.key.clone(), text.to_owned())));
+        }
+        headers
+    }
+
+    /// A template: a text in the usual language, or a mapping that names one.
+    fn template_text(&mut self, node: &Node, path: &str, usual: TemplateEngine) -> Option<TemplateText> {
+        let named = [("jinja", TemplateEngine::Jinja), ("mjml", TemplateEngine::Mjml), ("xslt", TemplateEngine::Xslt)];
+        let given: Vec<_> = named.into_iter().filter_map(|(key, engine)| Some((key, engine, node.get(key)?))).collect();
+        let engines = given.len() + usize::from(node.get("file").is_some());
+        if matches!(node.kind, Kind::Map(_)) && engines != 1 {
+            let problem = node.problem(path, if engines == 0 { "has no text" } else { "has more than one text" });
+            self.problems.push(problem.hint("give the text itself, or one of `file`, `jinja`, `mjml` and `xslt`"));
+            return None;
+        }
+        match given.first() {
+            Some((key, engine, node)) => {
+                let text = self.text_or_file(node, &join(path, key))?;
+                Some(TemplateText { engine: *engine, text })
+            }
+            None => Some(TemplateText { engine: usual, text: self.text_or_file(node, path)? }),
+        }
     }
 
     /// A text; one that is still in a file is reported.

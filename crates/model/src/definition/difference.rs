@@ -84,6 +84,11 @@ pub fn difference(old: &Application, new: &Application) -> Vec<Difference> {
         &new.notifications,
         Differences::notification,
     );
+    found.section("partials", "partial", &old.partials, &new.partials, |found, path, old, new| {
+        if old != new {
+            found.changed(path, "the partial changes, and what uses it");
+        }
+    });
     found.section("functions", "function", &old.functions, &new.functions, |found, path, old, new| {
         found.description(path, &old.description, &new.description);
         if old.parameters != new.parameters {
@@ -255,6 +260,16 @@ impl Differences {
             let sentence = format!("expiry is {} (was {})", shown(new.expires_after), shown(old.expires_after));
             self.changed(format!("{path}.expires_after"), sentence);
         }
+        let names: std::collections::BTreeSet<&Name> = old.computed.keys().chain(new.computed.keys()).collect();
+        for name in names {
+            let (path, was, is) = (format!("{path}.computed.{name}"), old.computed.get(name), new.computed.get(name));
+            match (was, is) {
+                (None, _) => self.say(DifferenceKind::Added, path, format!("`{name}` is computed"), false),
+                (_, None) => self.say(DifferenceKind::Removed, path, format!("`{name}` is no more computed"), false),
+                _ if was != is => self.changed(path, format!("`{name}` is computed otherwise")),
+                _ => {}
+            }
+        }
         self.content(&format!("{path}.content.templates"), &old.content, &new.content);
     }
 
@@ -274,6 +289,8 @@ impl Differences {
                         ("text", old.text != new.text),
                         ("html", old.html != new.html),
                         ("json", old.json != new.json),
+                        ("sms", old.sms != new.sms),
+                        ("headers", old.headers != new.headers),
                     ];
                     for (part, _) in parts.into_iter().filter(|(_, changed)| *changed) {
                         self.changed(format!("{path}.{part}"), format!("the {part} of template `{shown}` changes"));

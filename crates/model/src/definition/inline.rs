@@ -48,18 +48,21 @@ pub fn inline_files(text: &str, load: &dyn Fn(&str) -> Result<String, String>) -
     if problems.is_empty() { Ok(splice(text, &texts)) } else { Err(in_order(problems)) }
 }
 
-/// The parts of templates and the queries that are mappings with a `file`, in the order of the text, with their paths.
+/// The parts of templates, the partials and the queries that are mappings with a `file`, in the order of the text, with
+/// their paths.
 fn references(root: &Node) -> Vec<(&Node, String)> {
     let mut found = Vec::new();
+    // One with other keys as well stays, for `read` to report.
+    let is_file = |node: &Node| node.get("file").is_some() && node.entries().len() == 1;
+    for partial in root.get("partials").map_or(&[][..], Node::entries) {
+        found.extend(within(&partial.value, &format!("partials.{}", partial.key)).filter(|(node, _)| is_file(node)));
+    }
     for class in root.get("notifications").map_or(&[][..], Node::entries) {
         let Some(templates) = class.value.get("content").and_then(|content| content.get("templates")) else { continue };
         for template in templates.entries() {
             for part in template.value.entries() {
-                // One with other keys as well stays, for `read` to report.
-                if part.value.get("file").is_some() && part.value.entries().len() == 1 {
-                    let path = format!("notifications.{}.content.templates.{}.{}", class.key, template.key, part.key);
-                    found.push((&part.value, path));
-                }
+                let path = format!("notifications.{}.content.templates.{}.{}", class.key, template.key, part.key);
+                found.extend(within(&part.value, &path).filter(|(node, _)| is_file(node)));
             }
         }
     }
@@ -71,6 +74,12 @@ fn references(root: &Node) -> Vec<(&Node, String)> {
     // `rules` may stand before `notifications`, and the text is put together from its beginning.
     found.sort_by_key(|(node, _)| node.start);
     found
+}
+
+/// A template, and the text under the name of its language.
+fn within<'a>(node: &'a Node, path: &str) -> impl Iterator<Item = (&'a Node, String)> {
+    let named = ["jinja", "mjml", "xslt"].into_iter().filter_map(|key| Some((node.get(key)?, join(path, key))));
+    std::iter::once((node, path.to_owned())).chain(named.collect::<Vec<_>>())
 }
 
 /// Why a path may not be read.

@@ -26,6 +26,11 @@ pub static APPLICATION: Shape = Shape::Object(&[
     optional("subscriptions", &SUBSCRIPTIONS, "Subscription classes: what subscribers can care about."),
     optional("notifications", &NOTIFICATIONS, "Notification classes: what can be told, and how it reads."),
     optional(
+        "partials",
+        &PARTIALS,
+        "What templates include, extend or import, by name: layouts, fragments, stylesheets.",
+    ),
+    optional(
         "functions",
         &FUNCTIONS,
         "Functions of its own, for rules and filters in every dialect but event patterns.",
@@ -74,8 +79,14 @@ static NOTIFICATION: Shape = Shape::Object(&[
         "Most notifications of one batch; 2500 if not given.",
     ),
     optional("expires_after", &EXPIRY, "After this time from the match it is not worth sending; never if not given."),
+    optional(
+        "computed",
+        &COMPUTED,
+        "Fields that are computed when it is formatted: each an expression of Jinja over all that templates see.",
+    ),
     required("content", &CONTENT, "How it reads."),
 ]);
+static COMPUTED: Shape = Shape::Entries { keys: Keys::NotificationFields, of: &Shape::Text, most: 64 };
 static EXPIRY: Shape = Shape::Duration { least: 1, most: 3_650 * DAY };
 
 static FIELDS: Shape = Shape::Entries { keys: Keys::Fields, of: &FIELD, most: 256 };
@@ -98,7 +109,11 @@ static LONG_ATTRIBUTE: Shape = Shape::Object(&[
 static FIELD_TYPE: Shape = Shape::Choice(&["boolean", "integer", "number", "string", "timestamp", "list", "map"]);
 
 static CONTENT: Shape = Shape::Object(&[
-    optional("engine", &Shape::Choice(&["jinja"]), "The language of the templates; `jinja` if not given."),
+    optional(
+        "engine",
+        &Shape::Choice(&["jinja", "xslt"]),
+        "The language of `text`, `html`, `json` and `sms` that name none; `jinja` if not given.",
+    ),
     required(
         "templates",
         &TEMPLATES,
@@ -108,10 +123,27 @@ static CONTENT: Shape = Shape::Object(&[
 static TEMPLATES: Shape = Shape::Entries { keys: Keys::Free, of: &TEMPLATE, most: 500 };
 static TEMPLATE: Shape = Shape::Object(&[
     optional("subject", &PART, "One line."),
-    optional("text", &PART, "Plain text."),
-    optional("html", &PART, "HTML; values are escaped."),
-    optional("json", &PART, "JSON, for machines; values are encoded."),
+    optional("text", &LONG_PART, "Plain text. Made from `html` if there is none."),
+    optional("html", &HTML_PART, "HTML; values are escaped."),
+    optional("json", &LONG_PART, "JSON, for machines; values are encoded."),
+    optional("sms", &LONG_PART, "A text of a few short messages."),
+    optional("headers", &HEADERS, "Headers of the mail or the request, by name; each is one line."),
 ]);
+static HEADERS: Shape = Shape::Entries { keys: Keys::Free, of: &Shape::Text, most: 32 };
+static LONG_PART: Shape = Shape::Either(&[&Shape::Text, &SOURCE_OR_XSLT]);
+static HTML_PART: Shape = Shape::Either(&[&Shape::Text, &SOURCE_OR_ANY]);
+static SOURCE_OR_XSLT: Shape = Shape::Object(&[
+    optional("file", &Shape::Text, "A file beside the definition that holds the text."),
+    optional("jinja", &PART, "A template of Jinja."),
+    optional("xslt", &PART, "A stylesheet of XSLT 1.0."),
+]);
+static SOURCE_OR_ANY: Shape = Shape::Object(&[
+    optional("file", &Shape::Text, "A file beside the definition that holds the text."),
+    optional("jinja", &PART, "A template of Jinja."),
+    optional("mjml", &PART, "A mail in MJML, in which Jinja fills the gaps."),
+    optional("xslt", &PART, "A stylesheet of XSLT 1.0."),
+]);
+static PARTIALS: Shape = Shape::Entries { keys: Keys::Names, of: &HTML_PART, most: 200 };
 static PART: Shape = Shape::Either(&[&Shape::Text, &FILE]);
 static FILE: Shape =
     Shape::Object(&[required("file", &Shape::Text, "A file beside the definition that holds the text.")]);

@@ -260,25 +260,29 @@ fn a_definition_becomes_an_application() {
                     "subject": "M {{ magnitude }}",
                     "text": "Quake: {{ place }}",
                     "html": "<p>{{ place }}</p>",
-                    "json": "{}"
+                    "json": "{}",
+                    "sms": null
                   },
                   "de": {
                     "subject": "Beben",
                     "text": null,
                     "html": null,
-                    "json": null
+                    "json": null,
+                    "sms": null
                   },
                   "de-AT/email": {
                     "subject": null,
                     "text": "Servus",
                     "html": null,
-                    "json": null
+                    "json": null,
+                    "sms": null
                   },
                   "hook": {
                     "subject": null,
                     "text": null,
                     "html": null,
-                    "json": "{}"
+                    "json": "{}",
+                    "sms": null
                   }
                 }
               }
@@ -832,7 +836,7 @@ fn templates_have_a_place() {
         "{ subject: Beben }",
         "{}",
         expect![
-            "29:9: notifications.quake_alert.content.templates.de: has no parts; give `subject`, `text`, `html` or `json`"
+            "29:9: notifications.quake_alert.content.templates.de: has no parts; give `subject`, `text`, `html`, `json` or `sms`"
         ],
     );
     check_with(

@@ -14,6 +14,7 @@ mod import_subscribers;
 mod import_subscriptions;
 mod match_changes;
 mod match_commit;
+mod match_filter;
 mod match_generate;
 mod match_memory;
 mod match_pattern;
@@ -46,7 +47,7 @@ pub struct Bench {
 }
 
 /// Every figure, in the order in which they are measured.
-pub const ALL: [Bench; 28] = [
+pub const ALL: [Bench; 30] = [
     binary_size::BENCH,
     start_ready::BENCH,
     idle_memory::BENCH,
@@ -63,6 +64,8 @@ pub const ALL: [Bench; 28] = [
     match_unmatched::BENCH,
     match_changes::BENCH,
     match_generate::BENCH,
+    match_filter::SHARED,
+    match_filter::TEN_THOUSAND,
     match_pattern::TEN_THOUSAND,
     match_pattern::HUNDRED_THOUSAND,
     match_pattern::MILLION,

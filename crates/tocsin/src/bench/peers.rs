@@ -230,7 +230,7 @@ impl StockLimit {
     }
 
     async fn try_prepare(context: &Context, subscribers: u32) -> Outcome<Self> {
-        let program = limit_program(context, "stock").await?;
+        let program = rust_program(context, "limit", "stock").await?;
         let data = generated(context, "stock", &[subscribers, 5, 10]).await?;
         Ok(StockLimit { program, data })
     }
@@ -254,8 +254,8 @@ impl StockLimit {
     }
 }
 
-/// A program of the bare prototypes, built where it is missing.
-async fn limit_program(context: &Context, name: &str) -> Outcome<PathBuf> {
+/// A program of one of the peers' packages, built where it is missing.
+async fn rust_program(context: &Context, package: &str, name: &str) -> Outcome<PathBuf> {
     let target = context.peers_folder.join("target");
     let program = target.join("release").join(name);
     if !program.is_file() {
@@ -267,9 +267,9 @@ async fn limit_program(context: &Context, name: &str) -> Outcome<PathBuf> {
             )));
         }
         let cargo = context.program("cargo").ok_or_else(|| Failure::failed("cargo is needed to build it"))?;
-        context.tell("   building the bare prototypes");
+        context.tell(format_args!("   building the peers' package `{package}`"));
         let mut command = tokio::process::Command::new(cargo);
-        command.args(["build", "--quiet", "--release", "--locked", "-p", "limit", "--manifest-path"]);
+        command.args(["build", "--quiet", "--release", "--locked", "-p", package, "--manifest-path"]);
         command.arg(manifest).arg("--target-dir").arg(&target);
         run(&mut command, "cargo", PATIENCE).await?;
     }
@@ -283,12 +283,36 @@ async fn limit_program(context: &Context, name: &str) -> Outcome<PathBuf> {
 pub async fn generated(context: &Context, workload: &str, scale: &[u32]) -> Outcome<PathBuf> {
     let data = context.peers_folder.join("data").join(if context.quick { "quick" } else { "full" }).join(workload);
     if !data.join(".done").exists() {
-        let mut command = tokio::process::Command::new(limit_program(context, "generate").await?);
+        let mut command = tokio::process::Command::new(rust_program(context, "limit", "generate").await?);
         command.arg(workload).arg(&data).args(scale.iter().map(u32::to_string));
         run(&mut command, "the generator of the workload", PATIENCE).await?;
         fs::write(data.join(".done"), "").map_err(|error| Failure::file("write to", &data, &error))?;
     }
     Ok(data)
+}
+
+/// The jmespath crate on the filters of so many subscribers, one by one, every distinct filter compiled before. Gives
+/// subscribers/s over all events and how many matches they have; `None` if it cannot be built here.
+///
+/// # Errors
+/// It fails.
+pub async fn jmespath(context: &Context, filters: &Path, events: &Path, n: u32) -> Outcome<Option<(f64, u64)>> {
+    let program = match rust_program(context, "engines", "expressions").await {
+        Ok(program) => program,
+        Err(failure) => {
+            context.tell(format_args!("   the jmespath crate cannot run: {failure}"));
+            return Ok(None);
+        }
+    };
+    let mut command = tokio::process::Command::new(program);
+    command.args(["--engine", "jmespath", "--all", "1", "--n", &n.to_string()]);
+    command.arg("--filters").arg(filters).arg("--events").arg(events);
+    let text = run(&mut command, "jmespath", PATIENCE).await?;
+    let line = text.lines().find_map(|line| serde_json::from_str::<Value>(line).ok());
+    let found = line.and_then(|line| Some((line["median"].as_f64()?, line["matches"].as_u64()?)));
+    found
+        .map(Some)
+        .ok_or_else(|| Failure::failed("the jmespath crate printed something unknown").detail(text.trim().to_owned()))
 }
 
 /// What event-ruler did.

@@ -42,14 +42,25 @@ fn texts_of_files_are_put_in() {
                 "Ünter \"quotes\" ${HOME}",
             ),
             text: Some(
-                "line 1\nline 2: {{ x }} \\ 😀\r\n\u{85}\u{2028}\0",
+                TemplateText {
+                    engine: Jinja,
+                    text: "line 1\nline 2: {{ x }} \\ 😀\r\n\u{85}\u{2028}\0",
+                },
             ),
             html: Some(
-                "<p># not a comment</p>\n",
+                TemplateText {
+                    engine: Jinja,
+                    text: "<p># not a comment</p>\n",
+                },
             ),
             json: Some(
-                "{}",
+                TemplateText {
+                    engine: Jinja,
+                    text: "{}",
+                },
             ),
+            sms: None,
+            headers: {},
         }
     "#]]
     .assert_debug_eq(&class.content.templates[""]);

@@ -108,6 +108,7 @@ fn renderer() -> Outcome<impl FnMut() -> Outcome<Content>> {
             rule: &rule,
             matched_at: at,
             accepted_at: at,
+            now: at,
             fields: &fields,
             event: &scope,
             subscriber: &subscriber,
@@ -117,6 +118,7 @@ fn renderer() -> Outcome<impl FnMut() -> Outcome<Content>> {
         };
         formatter
             .format(None, "records", &scope)
+            .map(|formatted| formatted.content)
             .map_err(|error| Failure::failed("the letter cannot be formatted").because(&error))
     })
 }

@@ -1,0 +1,375 @@
+//! The texts of a class become templates: partials are found, MJML becomes HTML, and what is wrong is told.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use minijinja::Environment;
+use tocsin_model::{
+    application::{TemplateEngine, TemplateText},
+    id::Name,
+    problem::{Problem, closest},
+};
+
+use crate::{
+    formatter::{COMPUTED_VALUE, Template, said},
+    lint, mjml,
+    parts::Part,
+    sandbox::{self, Prepared, Reference},
+    scope::{KnownVariables, Uses},
+    xslt::Stylesheet,
+};
+
+/// What the names of computed fields' templates begin with; no key of a definition has such a sign.
+pub const COMPUTED: &str = "\u{1}computed/";
+const PARTIAL: &str = "\u{1}partial/";
+/// How deep partials may use each other.
+const PARTIAL_DEPTH_MAX: usize = 16;
+
+/// The name under which the engine knows a partial that is compiled for a target.
+pub fn partial_name(partial: &str, target: &str) -> String {
+    format!("{PARTIAL}{partial}:{target}")
+}
+
+/// The partial that such a name is of.
+pub fn partial_of_name(name: &str) -> Option<&str> {
+    Some(name.strip_prefix(PARTIAL)?.rsplit_once(':')?.0)
+}
+
+/// A template's key as people write it.
+pub fn key_shown(key: &str) -> &str {
+    if key.is_empty() { "base" } else { key }
+}
+
+/// What compiling gave.
+pub struct CompiledTemplates {
+    pub environment: Environment<'static>,
+    pub templates: Vec<Template>,
+    pub computed: Option<Uses>,
+    pub problems: Vec<Problem>,
+    pub warnings: Vec<Problem>,
+}
+
+/// Compiles the templates of one class.
+pub struct Compiler<'a> {
+    class_path: &'a str,
+    variables: &'a KnownVariables,
+    done: CompiledTemplates,
+    /// How much text each partial has, with those that it includes.
+    partial_bytes: BTreeMap<String, usize>,
+    /// Partials that use themselves, which were reported.
+    circles: BTreeSet<String>,
+    /// The partials in the environment, by their names there, and which roots they use.
+    added: BTreeMap<String, Uses>,
+    /// What templates give values to, which their partials then see.
+    assigned: BTreeSet<String>,
+    /// Partials to look through once all that is assigned is known: path, name there, and what was read.
+    unchecked: Vec<(String, String, Prepared)>,
+}
+
+impl<'a> Compiler<'a> {
+    pub fn new(environment: Environment<'static>, class_path: &'a str, variables: &'a KnownVariables) -> Self {
+        let (partial_bytes, circles, problems) = partials(&variables.partials);
+        let done =
+            CompiledTemplates { environment, templates: Vec::new(), computed: None, problems, warnings: Vec::new() };
+        let (added, assigned, unchecked) = Default::default();
+        Compiler { class_path, variables, done, partial_bytes, circles, added, assigned, unchecked }
+    }
+
+    /// Adds the fields that the class computes.
+    pub fn add_computed(&mut self) {
+        for (name, expression) in &self.variables.computed {
+            let path = format!("{}.computed.{name}", self.class_path);
+            // On lines of its own, so that a comment of the expression cannot swallow the end.
+            let before = format!("{{% set {COMPUTED_VALUE} = (");
+            let source = format!("{before}{expression}\n) %}}");
+            let told = self.done.problems.len();
+            let prepared = match minijinja::machinery::parse_expr(expression)
+                .and_then(|_| sandbox::prepare(&source, &self.partial_bytes))
+            {
+                Ok(prepared) => prepared,
+                Err(error) => {
+                    let problem = Problem::at(path, said(&error)).hint("give one expression, without braces");
+                    self.done.problems.push(problem.position(error.line().unwrap_or(1) as u32, 1));
+                    continue;
+                }
+            };
+            let uses = Uses::in_text(expression);
+            self.done.computed = Some(self.done.computed.unwrap_or_default().or(uses));
+            self.object(&path, &prepared);
+            let known = KnownVariables { computed: BTreeMap::new(), ..self.variables.clone() };
+            let template = format!("{COMPUTED}{name}");
+            match self.done.environment.add_template_owned(template.clone(), prepared.source.clone()) {
+                Ok(()) => self.unknown(&path, &template, &prepared, &known),
+                Err(error) => self.done.problems.push(Problem::at(path, said(&error))),
+            }
+            // Places are told in what a person wrote.
+            for problem in self.done.problems[told..].iter_mut().filter(|problem| problem.line == Some(1)) {
+                problem.column = problem.column.map(|column| column.saturating_sub(before.len() as u32).max(1));
+            }
+        }
+    }
+
+    /// Compiles one part and gives its number. What is wrong is kept for the end.
+    pub fn add(
+        &mut self,
+        key: &str,
+        part: Part,
+        header: Option<&str>,
+        engine: TemplateEngine,
+        source: &str,
+    ) -> Option<u32> {
+        let shown = key_shown(key);
+        let path = match header {
+            Some(header) => format!("{}.content.templates.{shown}.headers.{header}", self.class_path),
+            None => format!("{}.content.templates.{shown}.{}", self.class_path, part.name()),
+        };
+        let target = part.name();
+        let name = format!("{shown}{}:{target}", header.map(|header| format!(":{header}")).unwrap_or_default());
+        let template = match engine {
+            TemplateEngine::Xslt => {
+                let stylesheets = stylesheets(&self.variables.partials);
+                let method = if part == Part::Html { "html" } else { "text" };
+                match Stylesheet::compile(source, &stylesheets, method) {
+                    Ok(stylesheet) => {
+                        let uses = Uses::in_text(source);
+                        let uses = stylesheet.imported().iter().fold(uses, |uses, name| {
+                            uses.or(stylesheets.get(name.as_str()).map_or(Uses::default(), |text| Uses::in_text(text)))
+                        });
+                        let (key, bytes) = (shown.to_owned(), 0);
+                        Template { name, key, part, header: None, uses, bytes, stylesheet: Some(stylesheet) }
+                    }
+                    Err(problem) => {
+                        self.done.problems.push(Problem { path: format!("{path}.xslt"), ..problem });
+                        return None;
+                    }
+                }
+            }
+            TemplateEngine::Jinja | TemplateEngine::Mjml => {
+                let (path, html) = match engine {
+                    TemplateEngine::Mjml => (format!("{path}.mjml"), self.mjml(&format!("{path}.mjml"), source)?),
+                    _ => (path, source.to_owned()),
+                };
+                let uses = self.jinja(&path, &name, target, source, &html, 0)?;
+                if part == Part::Html {
+                    self.done.warnings.extend(
+                        lint::addresses(source).into_iter().map(|warning| Problem { path: path.clone(), ..warning }),
+                    );
+                }
+                let bytes = html.len() + html.len() / 4;
+                let (key, header) = (shown.to_owned(), header.map(str::to_owned));
+                Template { name, key, part, header, uses, bytes, stylesheet: None }
+            }
+        };
+        self.done.templates.push(template);
+        Some(self.done.templates.len() as u32 - 1)
+    }
+
+    /// Ends with what only all templates together tell.
+    pub fn finish(mut self) -> CompiledTemplates {
+        for (path, name, prepared) in std::mem::take(&mut self.unchecked) {
+            let assigned = self.assigned.clone();
+            let own = |variable: &str| assigned.contains(variable.split('.').next().unwrap_or_default());
+            let found = lint::unknown(&self.done.environment, &name, &prepared, self.variables);
+            let found = found.into_iter().filter(|(variable, _)| !own(variable));
+            self.done.problems.extend(found.map(|(_, problem)| Problem { path: path.clone(), ..problem }));
+        }
+        self.done.problems.dedup();
+        self.done
+    }
+
+    fn mjml(&mut self, path: &str, source: &str) -> Option<String> {
+        match mjml::html(source) {
+            Ok(html) => Some(html),
+            Err(problem) => {
+                self.done.problems.push(Problem { path: path.to_owned(), ..problem });
+                None
+            }
+        }
+    }
+
+    /// Compiles a text of Jinja and the partials that it uses; says which roots they use together. `written` is what a
+    /// person wrote, in which places are told, `source` what is compiled.
+    fn jinja(
+        &mut self,
+        path: &str,
+        name: &str,
+        target: &str,
+        written: &str,
+        source: &str,
+        depth: usize,
+    ) -> Option<Uses> {
+        let read = |source: &str| sandbox::prepare(source, &self.partial_bytes);
+        let (told, prepared) = match read(source).and_then(|prepared| Ok((read(written)?, prepared))) {
+            Ok(read) => read,
+            Err(error) => {
+                let problem = Problem::at(path, format!("the template has an error: {}", said(&error)));
+                let line = error.line().and_then(|line| u32::try_from(line).ok()).unwrap_or(1);
+                let column = error.range().map_or(1, |range| column_of(source, range.start));
+                self.done.problems.push(problem.position(line, column));
+                return None;
+            }
+        };
+        self.object(path, &told);
+        self.assigned.extend(prepared.assigned.iter().cloned());
+        let mut uses = Uses::in_text(source);
+        let mut whole = true;
+        for reference in &told.references {
+            match self.partial(path, reference, target, depth) {
+                Some(of_partial) => uses = uses.or(of_partial),
+                None => whole = false,
+            }
+        }
+        if let Err(error) = self.done.environment.add_template_owned(name.to_owned(), prepared.source.clone()) {
+            let problem = Problem::at(path, format!("the template has an error: {}", said(&error)));
+            self.done.problems.push(problem.position(error.line().unwrap_or(1) as u32, 1));
+            return None;
+        }
+        if depth == 0 {
+            self.unknown(path, name, &told, self.variables);
+        } else {
+            self.unchecked.push((path.to_owned(), name.to_owned(), told));
+        }
+        whole.then_some(uses)
+    }
+
+    /// Compiles a partial for a target, if it was not yet.
+    fn partial(&mut self, path: &str, reference: &Reference, target: &str, depth: usize) -> Option<Uses> {
+        let name = partial_name(&reference.name, target);
+        if let Some(uses) = self.added.get(&name) {
+            return Some(*uses);
+        }
+        if self.circles.contains(&reference.name) {
+            return None;
+        }
+        let partials = &self.variables.partials;
+        let mut refuse = |message: String, hint: String| {
+            self.done.problems.push(Problem::at(path, message).hint(hint).position(reference.line, reference.column));
+        };
+        let Some((_, text)) = partials.iter().find(|(known, _)| known.as_str() == reference.name) else {
+            let hint = match closest(&reference.name, partials.keys().map(Name::as_str)) {
+                Some(meant) => format!("did you mean `{meant}`?"),
+                None if partials.is_empty() => "the definition has no `partials`; templates read no files".to_owned(),
+                None => format!("partials are {}", partials.keys().map(Name::as_str).collect::<Vec<_>>().join(", ")),
+            };
+            refuse(format!("{} names the partial `{}`, which does not exist", tag(reference), reference.name), hint);
+            return None;
+        };
+        if depth >= PARTIAL_DEPTH_MAX {
+            let hint = "use fewer".to_owned();
+            refuse(format!("is the end of more than {PARTIAL_DEPTH_MAX} partials that use each other"), hint);
+            return None;
+        }
+        let of_partial = format!("partials.{}", reference.name);
+        let (of_partial, source) = match text.engine {
+            TemplateEngine::Jinja => (of_partial, text.text.clone()),
+            TemplateEngine::Mjml if target == Part::Html.name() => {
+                let of_partial = format!("{of_partial}.mjml");
+                let html = self.mjml(&of_partial, &text.text)?;
+                (of_partial, html)
+            }
+            TemplateEngine::Mjml => {
+                refuse(
+                    format!("`{}` is in MJML, which gives HTML, and this is not", reference.name),
+                    "use another partial".to_owned(),
+                );
+                return None;
+            }
+            TemplateEngine::Xslt => {
+                let hint = "only stylesheets import it; write the partial in Jinja".to_owned();
+                refuse(format!("`{}` is a stylesheet", reference.name), hint);
+                return None;
+            }
+        };
+        let uses = self.jinja(&of_partial, &name, target, &text.text.clone(), &source, depth + 1)?;
+        self.added.insert(name, uses);
+        Some(uses)
+    }
+
+    /// Reports what no template may have.
+    fn object(&mut self, path: &str, prepared: &Prepared) {
+        for (message, hint, line, column) in &prepared.objections {
+            let problem = Problem::at(path, message.clone()).hint(*hint).position(*line, *column);
+            self.done.problems.push(problem);
+        }
+    }
+
+    /// Reports variables that nothing gives a value.
+    fn unknown(&mut self, path: &str, name: &str, prepared: &Prepared, known: &KnownVariables) {
+        let found = lint::unknown(&self.done.environment, name, prepared, known);
+        self.done.problems.extend(found.into_iter().map(|(_, problem)| Problem { path: path.to_owned(), ..problem }));
+    }
+}
+
+fn tag(reference: &Reference) -> String {
+    format!("`{}`", reference.tag)
+}
+
+fn column_of(source: &str, at: usize) -> u32 {
+    let before = source.get(..at).unwrap_or_default();
+    before.rsplit('\n').next().map_or(1, |line| line.chars().count() as u32 + 1)
+}
+
+/// The partials that are stylesheets.
+pub fn stylesheets(partials: &BTreeMap<Name, TemplateText>) -> BTreeMap<&str, &str> {
+    let stylesheets = partials.iter().filter(|(_, text)| text.engine == TemplateEngine::Xslt);
+    stylesheets.map(|(name, text)| (name.as_str(), text.text.as_str())).collect()
+}
+
+/// The partials that a text names. Nothing if it cannot be read.
+pub fn references(text: &str) -> Vec<Reference> {
+    sandbox::prepare(text, &BTreeMap::new()).map(|prepared| prepared.references).unwrap_or_default()
+}
+
+/// How much text each partial has with those it includes; which use themselves, and the problems of these.
+fn partials(all: &BTreeMap<Name, TemplateText>) -> (BTreeMap<String, usize>, BTreeSet<String>, Vec<Problem>) {
+    let named: BTreeMap<&str, (usize, Vec<Reference>)> = all
+        .iter()
+        .filter(|(_, text)| text.engine != TemplateEngine::Xslt)
+        .map(|(name, text)| (name.as_str(), (text.text.len(), references(&text.text))))
+        .collect();
+    let (mut bytes, mut circles, mut problems) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
+    for name in named.keys() {
+        let mut way = Vec::new();
+        match measure(name, &named, &mut way, &mut bytes) {
+            Ok(_) => {}
+            Err(Circle) => {
+                circles.insert((*name).to_owned());
+                // A partial that leads into a circle is not one of its parts.
+                if way.last().is_some_and(|last| last == name) && way.len() > 1 {
+                    let message = format!("uses itself: {}", way.join(" > "));
+                    problems.push(Problem::at(format!("partials.{name}"), message).hint("take one of these tags out"));
+                }
+            }
+        }
+    }
+    (bytes, circles, problems)
+}
+
+struct Circle;
+
+fn measure<'a>(
+    name: &'a str,
+    named: &BTreeMap<&'a str, (usize, Vec<Reference>)>,
+    way: &mut Vec<String>,
+    bytes: &mut BTreeMap<String, usize>,
+) -> Result<usize, Circle> {
+    if let Some(bytes) = bytes.get(name) {
+        return Ok(*bytes);
+    }
+    let is_circle = way.iter().any(|before| before == name);
+    way.push(name.to_owned());
+    if is_circle {
+        return Err(Circle);
+    }
+    let Some((name, (own, references))) = named.get_key_value(name) else {
+        way.pop();
+        return Ok(0);
+    };
+    let mut sum = *own;
+    for reference in references {
+        let Some((next, _)) = named.get_key_value(reference.name.as_str()) else { continue };
+        sum = sum.saturating_add(measure(next, named, way, bytes)?);
+    }
+    way.pop();
+    bytes.insert((*name).to_owned(), sum);
+    Ok(sum)
+}

@@ -1,0 +1,310 @@
+//! What can be known to be wrong without an event, and what probably is.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use minijinja::{Environment, ErrorKind};
+use tocsin_model::{
+    application::{Application, TemplateEngine, TemplateParts},
+    field::{FieldType, Fields, Row},
+    id::{Name, NotificationBatchId, NotificationId},
+    problem::{Problem, closest},
+    subscriber::{Profile, is_language_tag},
+    time::Timestamp,
+    value::Value,
+};
+
+use crate::{
+    compile::references,
+    filters,
+    formatter::{Formatter, said},
+    locale::truncations,
+    parts::Part,
+    sandbox::{self, Prepared},
+    scope::{DEVICE, DeviceScope, EventScope, KnownVariables, NOTIFICATION, ROOTS, Root, SUBSCRIBER, Scope},
+    xslt,
+};
+
+/// The variables of a template that nothing gives a value, with what is wrong.
+pub fn unknown(
+    environment: &Environment<'static>,
+    name: &str,
+    prepared: &Prepared,
+    variables: &KnownVariables,
+) -> Vec<(String, Problem)> {
+    let Ok(compiled) = environment.get_template(name) else { return Vec::new() };
+    let mut names: Vec<String> = compiled.undeclared_variables(true).into_iter().collect();
+    names.sort();
+    let is_global = |name: &str| environment.globals().any(|(global, _)| global == name) || sandbox::is_own(name);
+    names
+        .into_iter()
+        .filter(|name| !is_global(name))
+        .filter_map(|name| {
+            let (message, hint) = objection(&name, variables)?;
+            let below = format!("{name}.");
+            let place = prepared.variables.iter().find(|(path, ..)| *path == name || path.starts_with(&below));
+            let (line, column) = place.map_or((1, 1), |(_, line, column)| (*line, *column));
+            let problem = Problem::at("", format!("the template uses `{name}`, {message}")).hint(hint);
+            Some((name, problem.position(line, column)))
+        })
+        .collect()
+}
+
+/// Addresses in HTML that are a value as it comes.
+pub fn addresses(source: &str) -> Vec<Problem> {
+    let mut found = Vec::new();
+    for attribute in ["href=", "src=", "action=", "background="] {
+        for (at, _) in source.match_indices(attribute) {
+            let value = source[at + attribute.len()..].trim_start_matches(['"', '\'']);
+            let Some(end) = value.strip_prefix("{{").and_then(|tag| tag.find("}}")) else { continue };
+            let tag = &value[2..end + 2];
+            // What follows a filter of ours is not known to be harmless; what it gives is.
+            if tag.contains("url") && tag.contains('|') || tag.contains("safe") {
+                continue;
+            }
+            let before = &source[..at];
+            let (line, column) = (before.matches('\n').count() + 1, before.rsplit('\n').next().map_or(0, str::len) + 1);
+            let message = format!("a value becomes an address, and could be `javascript:`: `{{{{{tag}}}}}`");
+            let hint = format!("write `{{{{ {}|url }}}}`, which lets only web and mail addresses through", tag.trim());
+            found.push(Problem::at("", message).hint(hint).position(line as u32, column as u32));
+        }
+    }
+    found
+}
+
+/// Renders every template with made-up values, to find filters, tests and functions that do not exist or are called
+/// wrongly. What else fails may do so because of the values, and is no problem.
+pub fn rehearse(formatter: &Formatter, class_path: &str, variables: &KnownVariables) -> Vec<Problem> {
+    let sample = |fields: &Fields| fields.iter().map(|field| sample(field.kind)).collect();
+    let nothing = |fields: &Fields| vec![Value::Null; fields.len()];
+    let rows: [fn(&Fields) -> Row; 2] = [sample, nothing];
+    let empty = Fields::default();
+    let event_fields = variables.events.first().map_or(&empty, |(_, fields)| fields);
+    let sub_fields = variables.subscriptions.first().map_or(&empty, |(_, fields)| fields);
+    let mut problems = Vec::new();
+    for template in &formatter.templates {
+        let path = match &template.header {
+            Some(header) => format!("{class_path}.content.templates.{}.headers.{header}", template.key),
+            None => format!("{class_path}.content.templates.{}.{}", template.key, template.part.name()),
+        };
+        let problem = rows.into_iter().find_map(|row| {
+            let scope = Scope {
+                id: NotificationId { batch: NotificationBatchId(1), ordinal: 0 },
+                rule: &"rule".parse().expect("`rule` is a name"),
+                matched_at: Timestamp(0),
+                accepted_at: Timestamp(0),
+                now: Timestamp(0),
+                fields: &row(&variables.fields),
+                event: &EventScope::new(event_fields, &row(event_fields)),
+                subscriber: &"someone".parse().expect("`someone` is an id"),
+                profile: &Profile::default(),
+                subscription: (sub_fields, &row(sub_fields)),
+                device: DeviceScope { name: "device", channel: "channel", address: "address" },
+            };
+            if let Some(stylesheet) = &template.stylesheet {
+                let input = xslt::Input { fields: &variables.fields, scope: &scope, locale: None, uses: template.uses };
+                return stylesheet.apply(&input).err().filter(|error| error.is_static).map(|error| {
+                    Problem::at("", format!("the stylesheet fails: {}", error.message))
+                        .position(error.line.unwrap_or(1), 1)
+                });
+            }
+            let computed = variables.computed.keys().map(|name| (name.clone(), minijinja::Value::from(1)));
+            let root = Root::new(&variables.fields, &scope, None, template.uses).with_computed(computed.collect());
+            let error = formatter.try_out(&template.name, &minijinja::Value::from_object(root))?;
+            let about = match error.kind() {
+                ErrorKind::UnknownFilter => filters::hint(error.detail().unwrap_or_default()),
+                ErrorKind::UnknownTest => {
+                    "tests are those of Jinja: `defined`, `none`, `number`, `string`, ...".to_owned()
+                }
+                ErrorKind::UnknownFunction | ErrorKind::UnknownMethod => {
+                    "only `range`, `dict` and your own macros can be called".to_owned()
+                }
+                ErrorKind::TooManyArguments | ErrorKind::MissingArgument => "check the arguments".to_owned(),
+                _ => return None,
+            };
+            let partial = error.name().filter(|name| *name != template.name).and_then(crate::compile::partial_of_name);
+            let path = partial.map(|partial| format!("partials.{partial}")).unwrap_or_default();
+            let problem = Problem::at(path, format!("the template fails: {}", said(&error))).hint(about);
+            Some(problem.position(error.line().unwrap_or(1) as u32, 1))
+        });
+        problems.extend(problem.map(|problem| match problem.path.is_empty() {
+            true => Problem { path, ..problem },
+            false => problem,
+        }));
+    }
+    problems.dedup();
+    problems
+}
+
+/// What an application's templates probably lack. `needs` gives, for a protocol, the parts of which a message through it
+/// has at least one; nothing if it can do without.
+pub fn application(application: &Application, needs: &dyn Fn(&Name) -> &'static [Part]) -> Vec<Problem> {
+    let mut warnings = Vec::new();
+    let locales: BTreeMap<&Name, BTreeSet<String>> =
+        application.notifications.keys().map(|name| (name, locales_of(application, name))).collect();
+    for (name, class) in &application.notifications {
+        let path = format!("notifications.{name}.content.templates");
+        let own = &locales[name];
+        let mut missing: BTreeMap<&String, &Name> = BTreeMap::new();
+        for (other, theirs) in locales.iter().filter(|(other, _)| **other != name) {
+            for locale in theirs.iter().filter(|locale| !truncations(locale).any(|locale| own.contains(locale))) {
+                missing.entry(locale).or_insert(other);
+            }
+        }
+        for (locale, other) in missing {
+            let message = format!("has nothing for the locale `{locale}`, which `{other}` has");
+            warnings.push(Problem::at(&path, message).hint("its readers get another language; add a template for it"));
+        }
+        let Some(base) = class.content.templates.get("") else { continue };
+        for (key, parts) in class.content.templates.iter().filter(|(key, _)| own.contains(&key.to_ascii_lowercase())) {
+            let lacking: Vec<&str> = [Part::Subject, Part::Text, Part::Html, Part::Sms]
+                .into_iter()
+                .filter(|part| has(base, *part) && !has(parts, *part))
+                // A text is made from the HTML.
+                .filter(|part| !(*part == Part::Text && has(parts, Part::Html)))
+                .map(Part::name)
+                .collect();
+            if !lacking.is_empty() && has_words(parts) {
+                let message = format!("has no {}: readers of `{key}` get that of `base`", lacking.join(" and no "));
+                warnings.push(Problem::at(format!("{path}.{key}"), message).hint("add it in this language too"));
+            }
+        }
+    }
+    warnings.extend(unsendable(application, needs));
+    warnings.extend(unused(application));
+    warnings
+}
+
+/// The locales that a class has templates for, in lower case.
+fn locales_of(application: &Application, class: &Name) -> BTreeSet<String> {
+    let keys = application.notifications[class].content.templates.keys();
+    let locale = |key: &String| {
+        let locale = key.split('/').next().unwrap_or_default();
+        let is_channel = !key.contains('/') && application.channels.keys().any(|name| name.as_str() == key);
+        (is_language_tag(locale) && !is_channel && !locale.is_empty()).then(|| locale.to_ascii_lowercase())
+    };
+    keys.filter_map(locale).collect()
+}
+
+fn has(parts: &TemplateParts, part: Part) -> bool {
+    part.of(parts).is_some()
+}
+
+fn has_words(parts: &TemplateParts) -> bool {
+    [Part::Subject, Part::Text, Part::Html, Part::Sms].into_iter().any(|part| has(parts, part))
+}
+
+/// Channels through which a class has nothing to say. Which channels a class uses is the subscribers' choice, so a class
+/// that serves some channels by their names is taken to mean only these.
+fn unsendable(application: &Application, needs: &dyn Fn(&Name) -> &'static [Part]) -> Vec<Problem> {
+    let mut warnings = Vec::new();
+    for (name, class) in &application.notifications {
+        let templates = &class.content.templates;
+        for (channel_name, channel) in &application.channels {
+            let wanted = needs(&channel.protocol);
+            let serves = |key: &str| {
+                let device = key.rsplit_once('/').map_or(key, |(_, device)| device);
+                device == channel_name.as_str() || !application.channels.keys().any(|name| name.as_str() == device)
+            };
+            let served = templates.iter().filter(|(key, _)| serves(key)).map(|(_, parts)| parts);
+            let mut served = served.peekable();
+            if wanted.is_empty() || served.peek().is_none() {
+                continue;
+            }
+            if !served.any(|parts| wanted.iter().any(|part| has(parts, *part))) {
+                let list = wanted.iter().map(|part| format!("`{}`", part.name())).collect::<Vec<_>>().join(" or ");
+                let path = format!("notifications.{name}.content.templates");
+                let message = format!("has no {list} for the channel `{channel_name}` ({})", channel.protocol);
+                warnings.push(Problem::at(path, message).hint("what leaves there would be empty; add a part"));
+            }
+        }
+    }
+    warnings
+}
+
+/// Partials that nothing uses.
+fn unused(application: &Application) -> Vec<Problem> {
+    let mut used: BTreeSet<String> = BTreeSet::new();
+    let mut look = |engine: TemplateEngine, text: &str| match engine {
+        TemplateEngine::Xslt => used.extend(xslt::imports(text)),
+        _ => used.extend(references(text).into_iter().map(|reference| reference.name)),
+    };
+    for class in application.notifications.values() {
+        for parts in class.content.templates.values() {
+            let texts = Part::ALL.into_iter().filter_map(|part| part.of(parts));
+            texts.for_each(|(engine, text)| look(engine, text));
+            parts.headers.values().for_each(|text| look(TemplateEngine::Jinja, text));
+        }
+    }
+    application.partials.values().for_each(|partial| look(partial.engine, &partial.text));
+    let unused = application.partials.keys().filter(|name| !used.contains(name.as_str()));
+    unused
+        .map(|name| Problem::at(format!("partials.{name}"), "is not used").hint("include or extend it, or take it out"))
+        .collect()
+}
+
+/// What is wrong with a variable's name, and what would be right.
+fn objection(name: &str, variables: &KnownVariables) -> Option<(String, String)> {
+    let mut steps = name.split('.');
+    let root = steps.next().unwrap_or_default();
+    let step = steps.next();
+    let fields =
+        || variables.fields.iter().map(|field| field.name.as_str()).chain(variables.computed.keys().map(Name::as_str));
+    if fields().any(|field| field == root) {
+        return None;
+    }
+    let fixed = |known: &[&str]| {
+        let step = step.filter(|step| !known.contains(step))?;
+        let hint = if root == "notification" && fields().any(|field| field == step) {
+            format!("fields of the notification stand alone: `{step}`")
+        } else {
+            did_you_mean(root, step, known)
+        };
+        Some(("which does not exist".to_owned(), hint))
+    };
+    let of_classes = |classes: &[(Name, Fields)]| {
+        let step = step?;
+        let (class, fields) = classes.iter().find(|(_, fields)| fields.position(step).is_none())?;
+        let known: Vec<&str> = fields.iter().map(|field| field.name.as_str()).collect();
+        Some((format!("but `{class}` has no field of this name"), did_you_mean(root, step, &known)))
+    };
+    match root {
+        "event" => of_classes(&variables.events),
+        "sub" => of_classes(&variables.subscriptions),
+        "subscriber" => fixed(&SUBSCRIBER),
+        "device" => fixed(&DEVICE),
+        "notification" => fixed(&NOTIFICATION),
+        _ => {
+            let elsewhere = [("event", &variables.events), ("sub", &variables.subscriptions)]
+                .into_iter()
+                .find(|(_, classes)| classes.iter().any(|(_, fields)| fields.position(root).is_some()));
+            let hint = match (closest(root, fields().chain(ROOTS)), elsewhere) {
+                (Some(meant), _) => format!("did you mean `{meant}`?"),
+                (None, Some((place, _))) => format!("did you mean `{place}.{root}`?"),
+                (None, None) => {
+                    let known: Vec<&str> = fields().chain(ROOTS).collect();
+                    format!("known are {}", known.join(", "))
+                }
+            };
+            Some(("which is not known".to_owned(), hint))
+        }
+    }
+}
+
+fn did_you_mean(root: &str, step: &str, known: &[&str]) -> String {
+    match closest(step, known.iter().copied()) {
+        Some(meant) => format!("did you mean `{root}.{meant}`?"),
+        None => format!("`{root}` has {}", known.join(", ")),
+    }
+}
+
+fn sample(kind: FieldType) -> Value {
+    match kind {
+        FieldType::Boolean => Value::Boolean(true),
+        FieldType::Integer => Value::Integer(7),
+        FieldType::Number => Value::Number(4.5),
+        FieldType::String => Value::from("text"),
+        FieldType::Timestamp => Value::Timestamp(Timestamp(0)),
+        FieldType::List => Value::List([Value::from("text")].into()),
+        FieldType::Map => Value::Map([("key".into(), Value::from("text"))].into()),
+    }
+}

@@ -1,0 +1,270 @@
+//! Mails in MJML. A template is made HTML once, when it is compiled: what Jinja writes in it stays where it stands, and
+//! the HTML is a template like any other, whose values are escaped as in any other.
+
+use std::collections::HashMap;
+
+use mrml::prelude::{
+    parser::{Error, ParserOptions, noop_loader::NoopIncludeLoader},
+    render::RenderOptions,
+};
+use tocsin_model::problem::{Problem, closest};
+
+/// Elements that hold HTML, so that a tag of Jinja may stand in them as it is. In others it becomes an `mj-raw`.
+const ENDING: [&str; 12] = [
+    "mj-text",
+    "mj-button",
+    "mj-table",
+    "mj-raw",
+    "mj-navbar-link",
+    "mj-accordion-title",
+    "mj-accordion-text",
+    "mj-social-element",
+    "mj-title",
+    "mj-preview",
+    "mj-style",
+    "mj-include",
+];
+/// All elements.
+const KNOWN: [&str; 35] = [
+    "mjml",
+    "mj-head",
+    "mj-body",
+    "mj-include",
+    "mj-attributes",
+    "mj-all",
+    "mj-class",
+    "mj-breakpoint",
+    "mj-font",
+    "mj-html-attributes",
+    "mj-preview",
+    "mj-style",
+    "mj-title",
+    "mj-accordion",
+    "mj-accordion-element",
+    "mj-accordion-text",
+    "mj-accordion-title",
+    "mj-button",
+    "mj-carousel",
+    "mj-carousel-image",
+    "mj-column",
+    "mj-divider",
+    "mj-group",
+    "mj-hero",
+    "mj-image",
+    "mj-navbar",
+    "mj-navbar-link",
+    "mj-raw",
+    "mj-section",
+    "mj-social",
+    "mj-social-element",
+    "mj-spacer",
+    "mj-table",
+    "mj-text",
+    "mj-wrapper",
+];
+
+/// How deep elements may be nested. A parser of its kind goes down as deep as its text.
+const DEPTH_MAX: usize = 64;
+/// The longest template in MJML, in bytes.
+const TEXT_BYTES_MAX: usize = 256 << 10;
+
+const HINT: &str = "a mail is `<mjml><mj-body>...</mj-body></mjml>`; see mjml.io/documentation";
+
+/// The HTML of a template in MJML, with all that is Jinja still in it.
+///
+/// # Errors
+/// It is not MJML, includes another, or is beyond a bound. The problem has a position if that is known.
+pub fn html(source: &str) -> Result<String, Problem> {
+    if source.len() > TEXT_BYTES_MAX {
+        return Err(Problem::at("", format!("has {} bytes", source.len()))
+            .hint(format!("a template in MJML has at most {TEXT_BYTES_MAX}; put parts of it into partials")));
+    }
+    let (text, tags) = take_out(source)?;
+    let options = ParserOptions { include_loader: Box::new(NoopIncludeLoader) };
+    let parsed = mrml::parse_with_options(&text, &options).map_err(|error| unreadable(&error, &text))?;
+    let rendered = parsed
+        .element
+        // Nothing is fetched that the template does not name itself, fonts neither.
+        .render(&RenderOptions { fonts: HashMap::new(), ..RenderOptions::default() })
+        .map_err(|error| {
+            Problem::at("", format!("cannot be made HTML: {error}")).hint("check the values of attributes")
+        })?;
+    put_back(&rendered, &tags)
+}
+
+/// The word that stands for a tag of Jinja while MJML is read. Nothing in it means anything to MJML or HTML.
+fn word(number: usize) -> String {
+    format!("jinjatag{number:05}x")
+}
+
+/// Puts a word in the place of each tag of Jinja.
+fn take_out(source: &str) -> Result<(String, Vec<&str>), Problem> {
+    let (mut text, mut tags) = (String::with_capacity(source.len()), Vec::new());
+    let mut open: Vec<&str> = Vec::new();
+    let mut rest = source;
+    while let Some(at) = rest.find(['{', '<']) {
+        text.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let end = match rest.as_bytes().get(..2) {
+            Some(b"{{") => Some("}}"),
+            Some(b"{%") => Some("%}"),
+            Some(b"{#") => Some("#}"),
+            _ => None,
+        };
+        if let Some(end) = end {
+            let line = source[..source.len() - rest.len()].matches('\n').count() + 1;
+            let length = closed(rest, end).ok_or_else(|| {
+                Problem::at("", "a tag of Jinja has no end")
+                    .hint(format!("close it with `{end}`"))
+                    .position(line as u32, 1)
+            })?;
+            let between = open.last().is_some_and(|element| element.starts_with("mj") && !ENDING.contains(element));
+            let word = word(tags.len());
+            text.push_str(&if between { format!("<mj-raw>{word}</mj-raw>") } else { word });
+            tags.push(&rest[..length]);
+            rest = &rest[length..];
+            continue;
+        }
+        if rest.starts_with("<!--") {
+            let length = rest.find("-->").map_or(rest.len(), |end| end + 3);
+            rest = &rest[length..];
+            continue;
+        }
+        let Some(name) = rest.strip_prefix('<') else {
+            text.push('{');
+            rest = &rest[1..];
+            continue;
+        };
+        let is_close = name.starts_with('/');
+        let name = name.trim_start_matches('/');
+        let name = &name[..name.find(|c: char| !c.is_ascii_alphanumeric() && c != '-').unwrap_or(name.len())];
+        // Attributes may hold tags of Jinja, which are words there.
+        let (attributes, length) = attributes(rest, &mut tags)?;
+        let is_empty = attributes.ends_with("/>");
+        text.push_str(&attributes);
+        rest = &rest[length..];
+        // Of HTML within an ending element only MJML's own names matter.
+        if name.starts_with("mj") {
+            // The library would write it as it is, and no reader's program knows it.
+            if !KNOWN.contains(&name) {
+                let line = source[..source.len() - rest.len()].matches('\n').count() as u32 + 1;
+                let hint = closest(name, KNOWN).map_or(HINT.to_owned(), |meant| format!("did you mean `{meant}`?"));
+                let problem = Problem::at("", format!("`{name}` is no element of MJML"));
+                return Err(problem.hint(hint).position(line, 1));
+            }
+            if is_close {
+                open.pop();
+            } else if !is_empty {
+                open.push(name);
+                if open.len() > DEPTH_MAX {
+                    return Err(Problem::at("", format!("has more than {DEPTH_MAX} elements within each other")));
+                }
+            }
+        }
+    }
+    text.push_str(rest);
+    Ok((text, tags))
+}
+
+/// An element's tag from `<` to `>` with words for what is Jinja in it, and its length.
+fn attributes<'a>(rest: &'a str, tags: &mut Vec<&'a str>) -> Result<(String, usize), Problem> {
+    let mut text = String::new();
+    let mut at = 0;
+    while at < rest.len() {
+        let end = match rest.as_bytes().get(at..at + 2) {
+            Some(b"{{") => Some("}}"),
+            Some(b"{%") => Some("%}"),
+            Some(b"{#") => Some("#}"),
+            _ => None,
+        };
+        if let Some(end) = end {
+            let length = closed(&rest[at..], end)
+                .ok_or_else(|| Problem::at("", "a tag of Jinja has no end").hint(format!("close it with `{end}`")))?;
+            text.push_str(&word(tags.len()));
+            tags.push(&rest[at..at + length]);
+            at += length;
+            continue;
+        }
+        let c = rest[at..].chars().next().unwrap_or_default();
+        text.push(c);
+        at += c.len_utf8();
+        if c == '>' {
+            break;
+        }
+    }
+    Ok((text, at))
+}
+
+/// The length of a tag of Jinja whose end is not one that stands in quotes.
+fn closed(text: &str, end: &str) -> Option<usize> {
+    if end == "#}" {
+        return text.find(end).map(|at| at + 2);
+    }
+    let mut quote = None;
+    let mut at = 2;
+    while at < text.len() {
+        let byte = text.as_bytes()[at];
+        match quote {
+            Some(_) if byte == b'\\' => at += 1,
+            Some(open) => quote = (open != byte).then_some(open),
+            None if byte == b'"' || byte == b'\'' => quote = Some(byte),
+            None if text.as_bytes()[at..].starts_with(end.as_bytes()) => return Some(at + 2),
+            None => {}
+        }
+        at += 1;
+    }
+    None
+}
+
+/// Puts the tags back. One that MJML dropped or wrote twice stood where it cannot.
+fn put_back(rendered: &str, tags: &[&str]) -> Result<String, Problem> {
+    let mut html = String::with_capacity(rendered.len() + tags.iter().map(|tag| tag.len()).sum::<usize>());
+    let mut seen = vec![false; tags.len()];
+    let mut rest = rendered;
+    while let Some(at) = rest.find("jinjatag") {
+        html.push_str(&rest[..at]);
+        let number = rest.get(at + 8..at + 13).and_then(|number| number.parse::<usize>().ok());
+        match number.and_then(|number| Some((number, tags.get(number)?))) {
+            Some((number, tag)) => {
+                seen[number] = true;
+                html.push_str(tag);
+                rest = &rest[at + 14..];
+            }
+            None => {
+                html.push_str("jinjatag");
+                rest = &rest[at + 8..];
+            }
+        }
+    }
+    html.push_str(rest);
+    match seen.iter().zip(tags).find(|(seen, tag)| !**seen && !tag.starts_with("{#")) {
+        Some((_, tag)) => {
+            let shown: String = tag.chars().take(60).collect();
+            Err(Problem::at("", format!("`{shown}` stands where MJML keeps no text"))
+                .hint("put it into `mj-text` or `mj-raw`, or into an attribute that MJML knows"))
+        }
+        None => Ok(html),
+    }
+}
+
+fn unreadable(error: &Error, text: &str) -> Problem {
+    let problem = Problem::at("", format!("is not MJML: {error}"));
+    let problem = if text.contains("<mj-include") {
+        problem.hint("`mj-include` reads files, which templates cannot; use `{% include \"...\" %}` with a partial")
+    } else {
+        problem.hint(HINT)
+    };
+    let at = match error {
+        Error::UnexpectedElement { position, .. }
+        | Error::UnexpectedToken { position, .. }
+        | Error::MissingAttribute { position, .. }
+        | Error::InvalidAttribute { position, .. }
+        | Error::InvalidFormat { position, .. }
+        | Error::IncludeLoaderError { position, .. } => text.get(..position.start),
+        _ => None,
+    };
+    match at {
+        Some(before) => problem.position(before.matches('\n').count() as u32 + 1, 1),
+        None => problem,
+    }
+}

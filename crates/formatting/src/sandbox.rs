@@ -1,0 +1,532 @@
+//! What keeps a template within its bounds where the engine has none.
+//!
+//! The engine bounds steps and depth. It does not bound how large a value one step makes: `a ~ a` doubles a text, and
+//! forty of them in a row fill any memory. So before a template is compiled its text is changed in a few places: an
+//! operator, a call or a list that can make something large is put between parentheses of a function that weighs what it
+//! made, and the number of turns of a loop is weighed with the text in it. Lines keep their numbers. All weights of a
+//! render add up, and at [`WEIGHT_MAX`] it ends.
+
+use std::{cell::Cell, collections::BTreeMap, rc::Rc};
+
+use minijinja::{
+    Environment, Error, ErrorKind,
+    machinery::{
+        Span,
+        ast::{BinOpKind, Call, CallArg, Expr, Macro, Spanned, Stmt},
+    },
+    syntax::SyntaxConfig,
+    value::{Value as Jinja, ValueKind},
+};
+
+use crate::formatter::OUTPUT_BYTES_MAX;
+
+/// The largest sum of the weights of one render: bytes of texts, and a few for each element of a list.
+const WEIGHT_MAX: usize = 16 << 20;
+/// What an element of a list weighs beside its text.
+const ELEMENT_WEIGHT: usize = 32;
+/// How deep a value is weighed; no template nests lists so deep.
+const VALUE_DEPTH_MAX: usize = 32;
+/// Most turns of one loop.
+const TURNS_MAX: usize = 20_000;
+
+const WEIGHED: &str = "weighed__";
+const TIMES: &str = "times__";
+const TURNS: &str = "turns__";
+
+thread_local! {
+    static WEIGHT: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Begins a render: nothing was weighed yet.
+pub fn begin() {
+    WEIGHT.set(0);
+}
+
+/// Adds to the weights of this render.
+///
+/// # Errors
+/// They are too large.
+pub fn charge(weight: usize) -> Result<(), Error> {
+    let sum = WEIGHT.get().saturating_add(weight);
+    WEIGHT.set(sum);
+    if sum > WEIGHT_MAX { Err(too_much()) } else { Ok(()) }
+}
+
+fn too_much() -> Error {
+    let message = format!("the template makes more than {} MiB on its way", WEIGHT_MAX >> 20);
+    Error::new(ErrorKind::InvalidOperation, message)
+}
+
+/// Adds the functions that changed templates call. No template can call them itself.
+pub fn install(environment: &mut Environment<'static>) {
+    environment.add_function(WEIGHED, weighed);
+    environment.add_function(TIMES, times);
+    environment.add_function(TURNS, turns);
+}
+
+/// Whether a name is one of ours.
+pub fn is_own(name: &str) -> bool {
+    [WEIGHED, TIMES, TURNS].contains(&name)
+}
+
+/// Passes a value on after weighing it.
+pub fn weighed(value: Jinja) -> Result<Jinja, Error> {
+    let mut left = WEIGHT_MAX.saturating_sub(WEIGHT.get());
+    weigh(&value, &mut left, 0)?;
+    WEIGHT.set(WEIGHT_MAX - left);
+    Ok(value)
+}
+
+fn weigh(value: &Jinja, left: &mut usize, depth: usize) -> Result<(), Error> {
+    let own = value.as_str().map_or(ELEMENT_WEIGHT, |text| text.len() + ELEMENT_WEIGHT);
+    *left = left.checked_sub(own).ok_or_else(too_much)?;
+    if depth > VALUE_DEPTH_MAX {
+        return Err(Error::new(ErrorKind::InvalidOperation, "a value is nested too deeply"));
+    }
+    match value.kind() {
+        ValueKind::Seq | ValueKind::Iterable => {
+            // One that can be gone through only once would be used up.
+            if value.len().is_some() {
+                for item in value.try_iter()? {
+                    weigh(&item, left, depth + 1)?;
+                }
+            }
+        }
+        ValueKind::Map if value.len().is_some() => {
+            for key in value.try_iter()? {
+                weigh(&value.get_item(&key)?, left, depth + 1)?;
+                weigh(&key, left, depth + 1)?;
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// `left * right` with a bound on what it makes.
+fn times(left: Jinja, right: Jinja) -> Result<Jinja, Error> {
+    if let (ValueKind::Number, ValueKind::Number) = (left.kind(), right.kind()) {
+        return match (i128::try_from(left.clone()), i128::try_from(right.clone())) {
+            (Ok(a), Ok(b)) if left.is_integer() && right.is_integer() => match a.checked_mul(b) {
+                Some(product) => Ok(i64::try_from(product).map_or_else(|_| Jinja::from(product), Jinja::from)),
+                None => Err(Error::new(ErrorKind::InvalidOperation, "unable to calculate the product")),
+            },
+            _ => Ok(Jinja::from(f64::try_from(left)? * f64::try_from(right)?)),
+        };
+    }
+    let (repeated, count) = if left.kind() == ValueKind::Number { (&right, &left) } else { (&left, &right) };
+    let count = usize::try_from(count.clone()).ok().filter(|_| count.is_integer());
+    match (repeated.as_str(), count) {
+        (Some(text), Some(count)) => {
+            if text.len().saturating_mul(count) > OUTPUT_BYTES_MAX {
+                return Err(Error::new(ErrorKind::InvalidOperation, "repeated string is too large"));
+            }
+            charge(text.len() * count)?;
+            Ok(Jinja::from(text.repeat(count)))
+        }
+        _ => {
+            let message = format!("tried to use * operator on unsupported types {} and {}", left.kind(), right.kind());
+            Err(Error::new(ErrorKind::InvalidOperation, message))
+        }
+    }
+}
+
+/// What a loop goes through, once it is known how often and with how much text each time.
+fn turns(over: Jinja, text_bytes: usize) -> Result<Jinja, Error> {
+    let kind = over.kind();
+    if matches!(kind, ValueKind::Undefined) || matches!(kind, ValueKind::None) {
+        return Ok(over);
+    }
+    let too_many = || Error::new(ErrorKind::InvalidOperation, format!("a loop has more than {TURNS_MAX} turns"));
+    if let Some(text) = over.as_str() {
+        if text.len() > TURNS_MAX {
+            return Err(too_many());
+        }
+        charge(text.len().saturating_mul(text_bytes))?;
+        return Ok(over);
+    }
+    let items: Vec<Jinja> = match over.len() {
+        Some(length) if length <= TURNS_MAX => {
+            charge(length.saturating_mul(text_bytes))?;
+            return Ok(over);
+        }
+        Some(_) => return Err(too_many()),
+        None => over.try_iter()?.take(TURNS_MAX + 1).collect(),
+    };
+    if items.len() > TURNS_MAX {
+        return Err(too_many());
+    }
+    charge(items.len().saturating_mul(text_bytes))?;
+    Ok(Jinja::from(items))
+}
+
+/// A template as it is compiled, and what its text says of others.
+#[derive(Debug, Clone, Default)]
+pub struct Prepared {
+    /// The text with weights in it.
+    pub source: String,
+    /// The partials that it names, with the line and column of each.
+    pub references: Vec<Reference>,
+    /// Where each variable stands: dotted as far as it goes, with line and column.
+    pub variables: Vec<(String, u32, u32)>,
+    /// Names that it gives values itself; those that it includes see them.
+    pub assigned: Vec<String>,
+    /// What is not allowed, with its place and what to do.
+    pub objections: Vec<(String, &'static str, u32, u32)>,
+}
+
+/// A partial that a template names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reference {
+    /// Its name.
+    pub name: String,
+    /// `include`, `extends`, `import` or `from`.
+    pub tag: &'static str,
+    /// Line of the name, from 1.
+    pub line: u32,
+    /// Column, from 1.
+    pub column: u32,
+}
+
+/// Reads a template and puts the weights in. `partial_bytes` says how much text the partials have by themselves.
+///
+/// # Errors
+/// The syntax is wrong.
+pub fn prepare(source: &str, partial_bytes: &BTreeMap<String, usize>) -> Result<Prepared, Error> {
+    let tree = minijinja::machinery::parse(source, "template", SyntaxConfig::default())?;
+    let mut reader = Reader { source, partial_bytes, inserts: Vec::new(), prepared: Prepared::default(), captured: 0 };
+    reader.statement(&tree);
+    let Reader { mut inserts, mut prepared, .. } = reader;
+    // Of two at one place the one that was found first is the outer, and stands first if it opens, last if it closes.
+    inserts.sort_by_key(|insert| (insert.at, insert.order));
+    let mut out = String::with_capacity(source.len() + inserts.len() * 12);
+    let mut at = 0;
+    for insert in inserts {
+        out.push_str(&source[at..insert.at]);
+        out.push_str(&insert.text);
+        at = insert.at + insert.replaces;
+    }
+    out.push_str(&source[at..]);
+    prepared.source = out;
+    Ok(prepared)
+}
+
+struct Insert {
+    at: usize,
+    order: i64,
+    text: Rc<str>,
+    replaces: usize,
+}
+
+struct Reader<'a> {
+    source: &'a str,
+    partial_bytes: &'a BTreeMap<String, usize>,
+    inserts: Vec<Insert>,
+    prepared: Prepared,
+    /// How many tags around keep their output for themselves.
+    captured: usize,
+}
+
+impl Reader<'_> {
+    fn statements(&mut self, statements: &[Stmt<'_>]) {
+        for statement in statements {
+            self.statement(statement);
+        }
+    }
+
+    fn statement(&mut self, statement: &Stmt<'_>) {
+        match statement {
+            Stmt::Template(template) => self.statements(&template.children),
+            Stmt::EmitExpr(emit) => self.expression(&emit.expr),
+            Stmt::EmitRaw(_) => {}
+            Stmt::ForLoop(found) => {
+                if found.recursive {
+                    let at = found.iter.span();
+                    self.object("a loop cannot be `recursive`", "use a macro that calls itself", at);
+                }
+                let bytes = self.text_bytes(&found.body);
+                let mut span = found.iter.span();
+                span.start_offset = start(&found.iter).start_offset;
+                self.around(span, TURNS, &format!(", {bytes})"));
+                self.assigned(&found.target);
+                self.expression(&found.iter);
+                found.filter_expr.iter().for_each(|filter| self.expression(filter));
+                self.statements(&found.body);
+                self.statements(&found.else_body);
+            }
+            Stmt::IfCond(found) => {
+                self.expression(&found.expr);
+                self.statements(&found.true_body);
+                self.statements(&found.false_body);
+            }
+            Stmt::WithBlock(found) => {
+                for (target, value) in &found.assignments {
+                    self.assigned(target);
+                    self.expression(value);
+                }
+                self.statements(&found.body);
+            }
+            Stmt::Set(found) => {
+                self.assigned(&found.target);
+                self.expression(&found.expr);
+            }
+            Stmt::SetBlock(found) => {
+                self.assigned(&found.target);
+                found.filter.iter().for_each(|filter| self.expression(filter));
+                self.captured(&found.body);
+            }
+            Stmt::AutoEscape(found) => {
+                let hint = "values are escaped for the part they stand in; `|safe` marks one that is right already";
+                self.object("`autoescape` cannot be switched", hint, found.enabled.span());
+                self.statements(&found.body);
+            }
+            Stmt::FilterBlock(found) => {
+                self.expression(&found.filter);
+                self.captured(&found.body);
+            }
+            Stmt::Block(found) => {
+                if self.captured > 0 {
+                    let hint = "put the block around the tag, or use `include`";
+                    self.object("a block stands within a tag that keeps what it holds", hint, found.span());
+                }
+                self.statements(&found.body);
+            }
+            Stmt::Import(found) => self.reference(&found.expr, "import"),
+            Stmt::FromImport(found) => self.reference(&found.expr, "from"),
+            Stmt::Extends(found) => self.reference(&found.name, "extends"),
+            Stmt::Include(found) => {
+                if found.ignore_missing {
+                    let hint = "leave it out: every partial there is is known";
+                    self.object("`ignore missing` has no meaning here", hint, found.name.span());
+                }
+                self.reference(&found.name, "include");
+            }
+            Stmt::Macro(found) => self.macro_of(found),
+            Stmt::CallBlock(found) => {
+                self.arguments(&found.call.args);
+                self.macro_of(&found.macro_decl);
+            }
+            Stmt::Do(found) => self.arguments(&found.call.args),
+        }
+    }
+
+    fn macro_of(&mut self, found: &Macro<'_>) {
+        found.defaults.iter().for_each(|default| self.expression(default));
+        self.captured(&found.body);
+    }
+
+    fn captured(&mut self, body: &[Stmt<'_>]) {
+        self.captured += 1;
+        self.statements(body);
+        self.captured -= 1;
+    }
+
+    fn expression(&mut self, expression: &Expr<'_>) {
+        match expression {
+            Expr::Var(found) => {
+                let at = found.span();
+                self.variable(found.id.to_owned(), at);
+                if is_own(found.id) {
+                    self.object("is not known", "use another name", at);
+                }
+            }
+            Expr::Const(_) => {}
+            Expr::Slice(found) => {
+                self.expression(&found.expr);
+                [&found.start, &found.stop, &found.step].into_iter().flatten().for_each(|part| self.expression(part));
+            }
+            Expr::UnaryOp(found) => self.expression(&found.expr),
+            Expr::BinOp(found) => {
+                let span = found.span();
+                match found.op {
+                    BinOpKind::Add | BinOpKind::Concat => self.around(span, WEIGHED, ")"),
+                    BinOpKind::Mul => {
+                        self.around(span, TIMES, ")");
+                        self.star(&found.left);
+                    }
+                    _ => {}
+                }
+                self.expression(&found.left);
+                self.expression(&found.right);
+            }
+            Expr::Compare(found) => {
+                self.expression(&found.expr);
+                found.ops.iter().for_each(|op| self.expression(&op.expr));
+            }
+            Expr::IfExpr(found) => {
+                self.expression(&found.test_expr);
+                self.expression(&found.true_expr);
+                found.false_expr.iter().for_each(|other| self.expression(other));
+            }
+            Expr::Filter(found) => {
+                found.expr.iter().for_each(|inner| self.expression(inner));
+                self.arguments(&found.args);
+            }
+            Expr::Test(found) => {
+                self.expression(&found.expr);
+                self.arguments(&found.args);
+            }
+            Expr::GetAttr(found) => match dotted(expression) {
+                Some(path) => self.variable(path, start(expression)),
+                None => self.expression(&found.expr),
+            },
+            Expr::GetItem(found) => {
+                self.expression(&found.expr);
+                self.expression(&found.subscript_expr);
+            }
+            Expr::Call(found) => self.call(found),
+            Expr::List(found) => {
+                self.around(found.span(), WEIGHED, ")");
+                found.items.iter().for_each(|item| self.expression(item));
+            }
+            Expr::Tuple(found) => {
+                if !found.items.iter().all(|item| item.as_const().is_some()) {
+                    self.object("a tuple can only hold constants", "write a list: `[a, b]`", found.span());
+                }
+            }
+            Expr::Map(found) => {
+                self.around(found.span(), WEIGHED, ")");
+                found.keys.iter().chain(&found.values).for_each(|item| self.expression(item));
+            }
+        }
+    }
+
+    fn call(&mut self, found: &Spanned<Call<'_>>) {
+        let named = matches!(&found.expr, Expr::Var(_))
+            || matches!(&found.expr, Expr::GetAttr(attribute) if matches!(attribute.expr, Expr::Var(_)));
+        if named {
+            let mut span = found.span();
+            span.start_offset = start(&found.expr).start_offset;
+            self.around(span, WEIGHED, ")");
+        } else {
+            self.object("only functions and macros can be called", "give the value a name first", found.span());
+        }
+        self.expression(&found.expr);
+        self.arguments(&found.args);
+    }
+
+    fn arguments(&mut self, arguments: &[CallArg<'_>]) {
+        for argument in arguments {
+            match argument {
+                CallArg::Pos(value) | CallArg::Kwarg(_, value) => self.expression(value),
+                CallArg::PosSplat(value) | CallArg::KwargSplat(value) => {
+                    self.object("arguments cannot be spread", "write them one by one", value.span());
+                }
+            }
+        }
+    }
+
+    /// The partial that a tag names.
+    fn reference(&mut self, name: &Expr<'_>, tag: &'static str) {
+        let at = name.span();
+        let known = name.as_const();
+        match known.as_ref().and_then(|name| name.as_str()) {
+            Some(name) => self.prepared.references.push(Reference {
+                name: name.to_owned(),
+                tag,
+                line: u32::from(at.start_line),
+                column: u32::from(at.start_col) + 1,
+            }),
+            None => self.object("names a partial that is not known before", "write its name in quotes", at),
+        }
+    }
+
+    /// How much text a body has that is written anew at each turn.
+    fn text_bytes(&self, body: &[Stmt<'_>]) -> usize {
+        body.iter()
+            .map(|statement| match statement {
+                Stmt::EmitRaw(raw) => raw.raw.len(),
+                // An inner loop weighs its own turns.
+                Stmt::ForLoop(found) => self.text_bytes(&found.else_body),
+                Stmt::IfCond(found) => self.text_bytes(&found.true_body).max(self.text_bytes(&found.false_body)),
+                Stmt::WithBlock(found) => self.text_bytes(&found.body),
+                Stmt::SetBlock(found) => self.text_bytes(&found.body),
+                Stmt::FilterBlock(found) => self.text_bytes(&found.body),
+                Stmt::Block(found) => self.text_bytes(&found.body),
+                Stmt::CallBlock(found) => self.text_bytes(&found.macro_decl.body),
+                Stmt::Include(found) => {
+                    let name = found.name.as_const();
+                    let name = name.as_ref().and_then(|name| name.as_str()).unwrap_or_default();
+                    self.partial_bytes.get(name).copied().unwrap_or_default()
+                }
+                _ => 0,
+            })
+            .fold(0, usize::saturating_add)
+    }
+
+    fn assigned(&mut self, target: &Expr<'_>) {
+        match target {
+            Expr::Var(found) => self.prepared.assigned.push(found.id.to_owned()),
+            Expr::Tuple(found) => found.items.iter().for_each(|item| self.assigned(item)),
+            Expr::List(found) => found.items.iter().for_each(|item| self.assigned(item)),
+            _ => {}
+        }
+    }
+
+    fn variable(&mut self, path: String, at: Span) {
+        self.prepared.variables.push((path, u32::from(at.start_line), u32::from(at.start_col) + 1));
+    }
+
+    fn object(&mut self, message: &str, hint: &'static str, at: Span) {
+        let place = (u32::from(at.start_line), u32::from(at.start_col) + 1);
+        self.prepared.objections.push((message.to_owned(), hint, place.0, place.1));
+    }
+
+    /// Puts a call of one of our functions around a piece of the text.
+    fn around(&mut self, span: Span, function: &str, end: &str) {
+        let (from, to) = (span.start_offset as usize, span.end_offset as usize);
+        let from = opened_before(self.source, from, to);
+        let order = self.inserts.len() as i64 + 1;
+        let open = Insert { at: from, order, text: Rc::from(format!("{function}(")), replaces: 0 };
+        let close = Insert { at: to, order: -order, text: Rc::from(end), replaces: 0 };
+        self.inserts.extend([open, close]);
+    }
+
+    /// Makes the operator after an operand the comma between two arguments.
+    fn star(&mut self, left: &Expr<'_>) {
+        let end = left.span().end_offset as usize;
+        let gap = self.source[end..].find(|c: char| !c.is_whitespace() && c != ')').unwrap_or_default();
+        debug_assert!(self.source[end + gap..].starts_with('*'), "`*` follows its operand");
+        self.inserts.push(Insert { at: end + gap, order: 0, text: Rc::from(","), replaces: 1 });
+    }
+}
+
+/// Where a piece of the text begins if what it closes was opened before it: the engine's spans leave parentheses out.
+fn opened_before(source: &str, from: usize, to: usize) -> usize {
+    let (mut depth, mut missing, mut quote) = (0usize, 0usize, None);
+    let mut bytes = source.as_bytes()[from..to].iter();
+    while let Some(byte) = bytes.next() {
+        match (quote, byte) {
+            (Some(_), b'\\') => drop(bytes.next()),
+            (Some(open), byte) => quote = (open != *byte).then_some(open),
+            (None, b'"' | b'\'') => quote = Some(*byte),
+            (None, b'(') => depth += 1,
+            (None, b')') if depth == 0 => missing += 1,
+            (None, b')') => depth -= 1,
+            _ => {}
+        }
+    }
+    (0..missing).fold(from, |from, _| source[..from].rfind('(').unwrap_or(from))
+}
+
+/// Where an expression begins. The engine's spans of attributes and calls begin at their last step.
+fn start(expression: &Expr<'_>) -> Span {
+    match expression {
+        Expr::GetAttr(found) => start(&found.expr),
+        Expr::GetItem(found) => start(&found.expr),
+        Expr::Call(found) => start(&found.expr),
+        Expr::Slice(found) => start(&found.expr),
+        Expr::Filter(found) => found.expr.as_ref().map_or(found.span(), start),
+        Expr::Test(found) => start(&found.expr),
+        other => other.span(),
+    }
+}
+
+/// `a.b.c` as it is written.
+fn dotted(expression: &Expr<'_>) -> Option<String> {
+    match expression {
+        Expr::Var(found) => Some(found.id.to_owned()),
+        Expr::GetAttr(found) => Some(format!("{}.{}", dotted(&found.expr)?, found.name)),
+        _ => None,
+    }
+}

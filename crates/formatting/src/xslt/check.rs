@@ -1,0 +1,268 @@
+//! What a stylesheet may not have, found before the library sees it.
+
+use std::collections::BTreeMap;
+
+use quick_xml::{
+    Reader,
+    events::{BytesStart, Event},
+};
+use tocsin_model::problem::{Problem, closest};
+
+/// How deep elements may be nested.
+const DEPTH_MAX: usize = 60;
+/// The longest expression, in bytes. The library goes as deep as an expression is long.
+const EXPRESSION_BYTES_MAX: usize = 2_000;
+/// Parentheses and brackets within each other.
+const PARENTHESES_MAX: usize = 30;
+/// Most stylesheets that one imports, and they in turn.
+const IMPORTS_MAX: usize = 32;
+
+const XSLT: &str = "http://www.w3.org/1999/XSL/Transform";
+
+/// The partials that a stylesheet names. Nothing if it cannot be read.
+pub fn imports(source: &str) -> Vec<String> {
+    look_through(source).map(|found| found.into_iter().map(|found| found.name).collect()).unwrap_or_default()
+}
+
+/// Checks a stylesheet and all that it imports, whose names it gives.
+///
+/// # Errors
+/// The first thing that is wrong, with its place; in the words of the stylesheet that imports, if it is in another.
+pub fn check_all(source: &str, partials: &BTreeMap<&str, &str>) -> Result<Vec<String>, Problem> {
+    let mut imported: Vec<String> = Vec::new();
+    let mut open = look_through(source)?;
+    while let Some(found) = open.pop() {
+        if imported.contains(&found.name) {
+            continue;
+        }
+        let at = |problem: Problem| problem.position(found.line, found.column);
+        let Some(text) = partials.get(found.name.as_str()) else {
+            let hint = match closest(&found.name, partials.keys().copied()) {
+                Some(meant) => format!("did you mean `{meant}`?"),
+                None if partials.is_empty() => {
+                    "stylesheets read no files; put the other one into `partials`, as `{ xslt: ... }`".to_owned()
+                }
+                None => format!(
+                    "stylesheets among the partials are {}",
+                    partials.keys().copied().collect::<Vec<_>>().join(", ")
+                ),
+            };
+            let name: String = found.name.chars().take(80).collect();
+            let problem = Problem::at("", format!("imports `{name}`, which is no stylesheet of the application"));
+            return Err(at(problem.hint(hint)));
+        };
+        let further = look_through(text).map_err(|problem| {
+            let line = problem.line.map(|line| format!(", line {line}")).unwrap_or_default();
+            let inner = Problem::at("", format!("imports `{}`{line}: {}", found.name, problem.message));
+            at(match problem.hint {
+                Some(hint) => inner.hint(hint),
+                None => inner,
+            })
+        })?;
+        imported.push(found.name.clone());
+        if imported.len() > IMPORTS_MAX {
+            return Err(at(Problem::at("", format!("imports more than {IMPORTS_MAX} stylesheets"))));
+        }
+        // What is imported by another is reported where the first tag is.
+        open.extend(further.into_iter().map(|further| Import { line: found.line, column: found.column, ..further }));
+    }
+    imported.sort();
+    Ok(imported)
+}
+
+/// A stylesheet that another one names.
+struct Import {
+    name: String,
+    line: u32,
+    column: u32,
+}
+
+struct Trouble {
+    message: String,
+    hint: &'static str,
+}
+
+fn trouble(message: impl Into<String>, hint: &'static str) -> Trouble {
+    Trouble { message: message.into(), hint }
+}
+
+/// Reads a stylesheet from its beginning to its end.
+fn look_through(source: &str) -> Result<Vec<Import>, Problem> {
+    let mut reader = Reader::from_str(source);
+    reader.config_mut().check_end_names = true;
+    let (mut imports, mut depth, mut elements) = (Vec::new(), 0usize, 0usize);
+    loop {
+        let start = reader.buffer_position() as usize;
+        let place = |at: usize| {
+            let before = source.get(..at).unwrap_or_default();
+            let line = before.matches('\n').count() as u32 + 1;
+            let column = before.rsplit('\n').next().map_or(1, |line| line.chars().count() as u32 + 1);
+            (line, column)
+        };
+        let refused = |at: usize, found: Trouble| {
+            let (line, column) = place(at);
+            Problem::at("", found.message).hint(found.hint).position(line, column)
+        };
+        let event = match reader.read_event() {
+            Ok(event) => event,
+            Err(error) => {
+                let found = trouble(format!("is not XML: {error}"), "a stylesheet is one element with all in it");
+                return Err(refused(reader.error_position() as usize, found));
+            }
+        };
+        match event {
+            Event::Start(element) | Event::Empty(element) if elements > 0 && depth == 0 => {
+                let found = trouble("has a second element at its end", "a stylesheet is one element with all in it");
+                let _ = element;
+                return Err(refused(start, found));
+            }
+            Event::Start(element) => {
+                depth += 1;
+                elements += 1;
+                if depth > DEPTH_MAX {
+                    let found =
+                        trouble(format!("has more than {DEPTH_MAX} elements within each other"), "use templates");
+                    return Err(refused(start, found));
+                }
+                look_at(&element, elements == 1).map_err(|found| refused(start, found))?;
+                imports.extend(import(&element).map(|name| Import {
+                    name,
+                    line: place(start).0,
+                    column: place(start).1,
+                }));
+            }
+            Event::Empty(element) => {
+                elements += 1;
+                look_at(&element, elements == 1).map_err(|found| refused(start, found))?;
+                imports.extend(import(&element).map(|name| Import {
+                    name,
+                    line: place(start).0,
+                    column: place(start).1,
+                }));
+            }
+            Event::End(_) => depth = depth.saturating_sub(1),
+            Event::DocType(_) => {
+                let found = trouble("has a DOCTYPE", "take it out: stylesheets have no entities and no DTD");
+                return Err(refused(start, found));
+            }
+            Event::GeneralRef(reference) => {
+                let name: &str = &reference;
+                let is_known = matches!(name, "amp" | "lt" | "gt" | "quot" | "apos") || name.starts_with('#');
+                if !is_known {
+                    let found =
+                        trouble(format!("has the entity `&{name};`"), "write the character, or its number: `&#160;`");
+                    return Err(refused(start, found));
+                }
+            }
+            Event::PI(instruction) => {
+                if instruction.target() == "xml-stylesheet" {
+                    let found = trouble("has an `xml-stylesheet`", "take it out: this is the stylesheet");
+                    return Err(refused(start, found));
+                }
+            }
+            Event::Eof => break,
+            _ => {}
+        }
+    }
+    if elements == 0 || depth > 0 {
+        let problem = Problem::at("", if depth > 0 { "ends before its elements do" } else { "has no element" });
+        return Err(problem
+            .hint("a stylesheet is `<xsl:stylesheet version=\"1.0\" ...>...</xsl:stylesheet>`")
+            .position(1, 1));
+    }
+    Ok(imports)
+}
+
+fn look_at(element: &BytesStart<'_>, is_root: bool) -> Result<(), Trouble> {
+    let name = element.name().as_ref().to_owned();
+    let local = name.rsplit(':').next().unwrap_or_default();
+    let mut is_stylesheet = false;
+    for attribute in element.attributes() {
+        let attribute = attribute.map_err(|error| trouble(format!("is not XML: {error}"), "check the attributes"))?;
+        let key: &str = attribute.key.as_ref();
+        let value = quick_xml::escape::unescape(&attribute.value)
+            .map(|value| value.into_owned())
+            .map_err(|_| trouble("has an entity in an attribute", "write the character, or its number: `&#160;`"))?;
+        is_stylesheet |= key.starts_with("xmlns") && value == XSLT;
+        if key.rsplit(':').next() == Some("extension-element-prefixes") && !value.trim().is_empty() {
+            return Err(trouble(
+                "declares extension elements",
+                "take `extension-element-prefixes` out: there are none here",
+            ));
+        }
+        if key.starts_with("xmlns") {
+            if value == "http://www.w3.org/2001/XInclude" {
+                return Err(trouble("uses XInclude", "import a partial in its place"));
+            }
+            continue;
+        }
+        if value.len() > EXPRESSION_BYTES_MAX {
+            let message = format!("has an attribute `{key}` of {} bytes", value.len());
+            return Err(trouble(message, "divide the expression: none may be longer than 2,000 bytes"));
+        }
+        expression(key, &value)?;
+    }
+    if is_root && !is_stylesheet {
+        return Err(trouble(
+            format!("is no stylesheet: its element is `{}`", name.chars().take(40).collect::<String>()),
+            "begin with `<xsl:stylesheet version=\"1.0\" xmlns:xsl=\"http://www.w3.org/1999/XSL/Transform\">`",
+        ));
+    }
+    if local == "document" && name.contains(':') || local == "result-document" {
+        return Err(trouble(format!("has `{name}`, which writes files"), "a stylesheet has one result; take it out"));
+    }
+    Ok(())
+}
+
+fn import(element: &BytesStart<'_>) -> Option<String> {
+    let name = element.name().as_ref().to_owned();
+    if !matches!(name.rsplit(':').next(), Some("import" | "include")) || !name.contains(':') {
+        return None;
+    }
+    let href = element.try_get_attribute("href").ok().flatten()?;
+    Some(href.value.into_owned())
+}
+
+/// What an attribute may not have: it may be an expression, or have some between braces.
+fn expression(key: &str, value: &str) -> Result<(), Trouble> {
+    let (mut depth, mut deepest) = (0usize, 0usize);
+    let mut quote = None;
+    for (at, c) in value.char_indices() {
+        match quote {
+            Some(open) => quote = (open != c).then_some(open),
+            None if c == '\'' || c == '"' => quote = Some(c),
+            None if c == '(' || c == '[' => {
+                depth += 1;
+                deepest = deepest.max(depth);
+                if c == '(' {
+                    call(&value[..at])?;
+                }
+            }
+            None if c == ')' || c == ']' => depth = depth.saturating_sub(1),
+            None => {}
+        }
+    }
+    if deepest > PARENTHESES_MAX {
+        let message = format!("has more than {PARENTHESES_MAX} parentheses within each other in `{key}`");
+        return Err(trouble(message, "give parts of it to variables"));
+    }
+    Ok(())
+}
+
+/// The function whose name is at the end of a text.
+fn call(before: &str) -> Result<(), Trouble> {
+    let before = before.trim_end();
+    let begin = before
+        .rfind(|c: char| !(c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | ':')))
+        .map_or(0, |at| at + before[at..].chars().next().map_or(1, char::len_utf8));
+    // `child::node()` has an axis, which is no prefix.
+    let name = before[begin..].rsplit("::").next().unwrap_or_default();
+    if name == "document" || name == "unparsed-text" {
+        return Err(trouble(format!("calls `{name}()`, which reads files"), "a stylesheet sees the notification only"));
+    }
+    if name.contains(':') {
+        let message = format!("calls the extension function `{name}()`");
+        return Err(trouble(message, "only the functions of XSLT 1.0 and XPath 1.0 are known"));
+    }
+    Ok(())
+}

@@ -1,0 +1,288 @@
+//! libxslt, as far as we need it. The only place with unsafe code; all that others see of it is safe.
+//!
+//! What is relied on: a compiled stylesheet is not changed by being applied, so that any number of threads may apply it
+//! at the same time, each to a tree of its own (libxslt's documentation says so, and a test does it). A tree belongs to
+//! one thread. Texts that are given are not kept beyond the call.
+#![allow(unsafe_code)]
+
+use std::{
+    ffi::{CStr, CString, c_char, c_int, c_long, c_ulong, c_void},
+    ptr::{self, NonNull},
+    sync::Once,
+};
+
+#[repr(C)]
+struct Source {
+    name: *const c_char,
+    text: *const c_char,
+    length: c_int,
+}
+
+/// What a transformation may use.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Instructions of XSLT.
+    pub steps: c_ulong,
+    /// Operations of XPath.
+    pub xpath_steps: c_ulong,
+    /// Bytes of memory.
+    pub bytes: c_long,
+    /// Time.
+    pub milliseconds: c_long,
+    /// Templates within each other.
+    pub depth: c_int,
+}
+
+// `tocsin_*` are in shim.c, the others in libxml2. A pointer to a document, a node or a stylesheet is opaque here.
+unsafe extern "C" {
+    fn tocsin_xslt_init();
+    fn tocsin_xslt_said() -> *const c_char;
+    fn tocsin_xslt_compile(
+        text: *const c_char,
+        length: c_int,
+        name: *const c_char,
+        sources: *const Source,
+        count: c_int,
+        method: *const c_char,
+    ) -> *mut c_void;
+    fn tocsin_xslt_free(stylesheet: *mut c_void);
+    fn tocsin_xslt_apply(
+        stylesheet: *mut c_void,
+        document: *mut c_void,
+        limits: *const Limits,
+        out: *mut *mut c_char,
+        length: *mut c_int,
+    ) -> c_int;
+    fn tocsin_xslt_free_text(text: *mut c_char);
+    fn xmlNewDoc(version: *const c_char) -> *mut c_void;
+    fn xmlFreeDoc(document: *mut c_void);
+    fn xmlNewDocNode(
+        document: *mut c_void,
+        namespace: *mut c_void,
+        name: *const c_char,
+        content: *const c_char,
+    ) -> *mut c_void;
+    fn xmlDocSetRootElement(document: *mut c_void, root: *mut c_void) -> *mut c_void;
+    fn xmlAddChild(parent: *mut c_void, child: *mut c_void) -> *mut c_void;
+    fn xmlNewDocTextLen(document: *mut c_void, content: *const c_char, length: c_int) -> *mut c_void;
+    fn xmlNewProp(node: *mut c_void, name: *const c_char, value: *const c_char) -> *mut c_void;
+}
+
+static READY: Once = Once::new();
+
+fn get_ready() {
+    // SAFETY: takes nothing; `Once` lets it run once, before any other call of the library from this process.
+    READY.call_once(|| unsafe { tocsin_xslt_init() });
+}
+
+/// What the library said of the last call of this thread.
+fn said() -> String {
+    // SAFETY: the pointer is to an array of this thread that ends with a NUL and lives as long as the thread.
+    unsafe { CStr::from_ptr(tocsin_xslt_said()) }.to_string_lossy().into_owned()
+}
+
+/// A compiled stylesheet.
+#[derive(Debug)]
+pub struct Sheet(NonNull<c_void>);
+
+// SAFETY: see the top: applying does not change it. It is freed once, by the last owner.
+unsafe impl Send for Sheet {}
+// SAFETY: as above.
+unsafe impl Sync for Sheet {}
+
+/// Why a transformation gave nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// The library says why.
+    Said(String),
+    /// It needs too much memory.
+    Memory,
+    /// It takes too long.
+    Time,
+}
+
+impl Sheet {
+    /// Compiles a text of XML. `sources` are what it may import, by name; `method` is its output method if it has none.
+    /// Without `method` it may write an XML declaration.
+    pub fn compile(text: &str, name: &str, sources: &[(&str, &str)], method: Option<&str>) -> Result<Sheet, String> {
+        get_ready();
+        let length = |text: &str| c_int::try_from(text.len()).map_err(|_| "the stylesheet is too long".to_owned());
+        let terminated = |text: &str| CString::new(text).map_err(|_| "a name has a NUL".to_owned());
+        let names: Vec<CString> = sources.iter().map(|(name, _)| terminated(name)).collect::<Result<_, _>>()?;
+        let sources: Vec<Source> = names
+            .iter()
+            .zip(sources)
+            .map(|(name, (_, text))| {
+                Ok(Source { name: name.as_ptr(), text: text.as_ptr().cast(), length: length(text)? })
+            })
+            .collect::<Result<_, String>>()?;
+        let (name, method) = (terminated(name)?, method.map(terminated).transpose()?);
+        let method = method.as_ref().map_or(ptr::null(), |method| method.as_ptr());
+        // SAFETY: all pointers are valid for the call, with the lengths that are given; the C keeps none of them.
+        let made = unsafe {
+            let count = sources.len() as c_int;
+            let (text, length) = (text.as_ptr().cast(), length(text)?);
+            tocsin_xslt_compile(text, length, name.as_ptr(), sources.as_ptr(), count, method)
+        };
+        NonNull::new(made).map(Sheet).ok_or_else(said)
+    }
+
+    /// Applies it. The result is UTF-8.
+    pub fn apply(&self, tree: Tree, limits: &Limits) -> Result<String, Failure> {
+        let (mut out, mut length) = (ptr::null_mut(), 0);
+        // SAFETY: the stylesheet lives as long as `self`, the tree is ours alone, the places for results are valid.
+        let outcome =
+            unsafe { tocsin_xslt_apply(self.0.as_ptr(), tree.document.as_ptr(), limits, &mut out, &mut length) };
+        match outcome {
+            0 if out.is_null() => Ok(String::new()),
+            0 => {
+                // SAFETY: the C gave a text of this length, which is ours until it is freed here.
+                let bytes = unsafe { std::slice::from_raw_parts(out.cast::<u8>(), length.max(0) as usize) };
+                let text = String::from_utf8_lossy(bytes).into_owned();
+                // SAFETY: as above; nothing refers to it any more.
+                unsafe { tocsin_xslt_free_text(out) };
+                Ok(text)
+            }
+            2 => Err(Failure::Memory),
+            3 => Err(Failure::Time),
+            _ => Err(Failure::Said(said())),
+        }
+    }
+}
+
+impl Drop for Sheet {
+    fn drop(&mut self) {
+        // SAFETY: it came from the compiler, and nobody else has it.
+        unsafe { tocsin_xslt_free(self.0.as_ptr()) }
+    }
+}
+
+/// An XML document that is written from its beginning to its end.
+#[derive(Debug)]
+pub struct Tree {
+    document: NonNull<c_void>,
+    open: Vec<*mut c_void>,
+    /// Texts with the NUL that C wants at their end.
+    name: Vec<u8>,
+    value: Vec<u8>,
+    nodes: usize,
+}
+
+// SAFETY: a document has no tie to a thread; it is moved as a whole.
+unsafe impl Send for Tree {}
+
+impl Tree {
+    /// A document with nothing but its root element.
+    pub fn new(root: &str) -> Tree {
+        get_ready();
+        // SAFETY: the text is a constant. Without memory nothing can go on, as elsewhere.
+        let document = NonNull::new(unsafe { xmlNewDoc(c"1.0".as_ptr()) }).expect("memory for a document");
+        let mut tree = Tree { document, open: Vec::new(), name: Vec::new(), value: Vec::new(), nodes: 0 };
+        tree.open(root);
+        tree
+    }
+
+    /// How many nodes were written.
+    pub fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    /// Begins an element. The name must be one of XML without a colon.
+    pub fn open(&mut self, name: &str) {
+        terminate(&mut self.name, name);
+        let document = self.document.as_ptr();
+        // SAFETY: the document is ours and the name ends with a NUL; a node that has a parent belongs to it.
+        let node = unsafe {
+            let node = xmlNewDocNode(document, ptr::null_mut(), self.name.as_ptr().cast(), ptr::null());
+            match self.open.last() {
+                Some(parent) => drop(xmlAddChild(*parent, node)),
+                None => drop(xmlDocSetRootElement(document, node)),
+            }
+            node
+        };
+        assert!(!node.is_null(), "memory for an element");
+        self.open.push(node);
+        self.nodes += 1;
+    }
+
+    /// Ends the element that was begun last.
+    pub fn close(&mut self) {
+        self.open.pop();
+    }
+
+    /// Gives an attribute to the element that was begun last.
+    pub fn attribute(&mut self, name: &str, value: &str) {
+        terminate(&mut self.name, name);
+        terminate(&mut self.value, value);
+        if let Some(node) = self.open.last() {
+            // SAFETY: the node is in our document; both texts end with a NUL and are copied.
+            unsafe { xmlNewProp(*node, self.name.as_ptr().cast(), self.value.as_ptr().cast()) };
+        }
+        self.nodes += 1;
+    }
+
+    /// Adds text to the element that was begun last.
+    pub fn text(&mut self, text: &str) {
+        terminate(&mut self.value, text);
+        if let Some(node) = self.open.last()
+            && self.value.len() > 1
+        {
+            let length = c_int::try_from(self.value.len() - 1).unwrap_or(c_int::MAX);
+            // SAFETY: the node is in our document; the text has this length and is copied.
+            unsafe {
+                let text = xmlNewDocTextLen(self.document.as_ptr(), self.value.as_ptr().cast(), length);
+                xmlAddChild(*node, text);
+            }
+        }
+        self.nodes += 1;
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        // SAFETY: it is ours, and all its nodes go with it.
+        unsafe { xmlFreeDoc(self.document.as_ptr()) }
+    }
+}
+
+/// Copies a text with a NUL at its end. What XML cannot hold (XML 1.0, section 2.2) is replaced.
+fn terminate(buffer: &mut Vec<u8>, text: &str) {
+    buffer.clear();
+    let is_plain = |byte: u8| byte >= 0x20 || matches!(byte, b'\t' | b'\n' | b'\r');
+    if text.bytes().all(|byte| is_plain(byte) && byte != 0xef) {
+        buffer.extend_from_slice(text.as_bytes());
+    } else {
+        let mut bytes = [0; 4];
+        for c in text.chars() {
+            let holds = !matches!(c, '\0'..='\u{8}' | '\u{b}' | '\u{c}' | '\u{e}'..='\u{1f}' | '\u{fffe}' | '\u{ffff}');
+            let c = if holds { c } else { char::REPLACEMENT_CHARACTER };
+            buffer.extend_from_slice(c.encode_utf8(&mut bytes).as_bytes());
+        }
+    }
+    buffer.push(0);
+}
+
+/// The cases of others come as files of XML. Nothing but tests reads XML with the library.
+#[cfg(test)]
+impl Tree {
+    pub fn parse(text: &[u8]) -> Option<Tree> {
+        unsafe extern "C" {
+            fn xmlReadMemory(
+                text: *const c_char,
+                length: c_int,
+                url: *const c_char,
+                encoding: *const c_char,
+                options: c_int,
+            ) -> *mut c_void;
+        }
+        /// Entities and default attributes of a DTD within the text; nothing from elsewhere.
+        const OPTIONS: c_int = 1 << 1 | 1 << 3 | 1 << 11 | 1 << 14;
+        get_ready();
+        let length = c_int::try_from(text.len()).ok()?;
+        // SAFETY: the text is valid for the call and has this length.
+        let document = unsafe { xmlReadMemory(text.as_ptr().cast(), length, c"input".as_ptr(), ptr::null(), OPTIONS) };
+        let document = NonNull::new(document)?;
+        Some(Tree { document, open: Vec::new(), name: Vec::new(), value: Vec::new(), nodes: 0 })
+    }
+}

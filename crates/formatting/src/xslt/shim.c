@@ -1,0 +1,290 @@
+/* What cannot be said from Rust: fields of libxslt's structures, and functions with any number of arguments.
+ *
+ * Everything here is bounded. Nothing reads or writes a file or the network: the loaders know only the texts they are
+ * given, and all five preferences of libxslt forbid the rest. State is kept per thread, so that any number of threads
+ * may use one stylesheet. */
+
+#include <malloc.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <libxml/parser.h>
+#include <libxml/xmlIO.h>
+#include <libxml/xmlmemory.h>
+#include <libxml/xpath.h>
+#include <libxslt/documents.h>
+#include <libxslt/imports.h>
+#include <libxslt/security.h>
+#include <libxslt/transform.h>
+#include <libxslt/xslt.h>
+#include <libxslt/xsltInternals.h>
+#include <libxslt/xsltutils.h>
+
+/* A text that stylesheets may import, by its name. */
+struct tocsin_source {
+  const char *name;
+  const char *text;
+  int length;
+};
+
+struct tocsin_limits {
+  unsigned long steps;       /* instructions of XSLT */
+  unsigned long xpath_steps; /* operations of XPath */
+  long bytes;                /* memory beyond what there was at the beginning */
+  long milliseconds;
+  int depth; /* templates within each other */
+};
+
+/* Why a transformation was stopped. */
+enum { STOPPED_NOT, STOPPED_BYTES, STOPPED_TIME };
+
+static __thread struct {
+  const struct tocsin_source *sources;
+  int source_count;
+  xsltTransformContextPtr context;
+  long used, bytes_max;
+  long deadline; /* in milliseconds of the monotonic clock; 0: none */
+  unsigned ticks;
+  int stopped;
+  char said[4096];
+  size_t said_length;
+} here;
+
+static xsltSecurityPrefsPtr preferences;
+
+static long now_milliseconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* The engine looks at both before its next step. */
+static void stop(int why) {
+  if (here.stopped != STOPPED_NOT || here.context == NULL)
+    return;
+  here.stopped = why;
+  here.context->state = XSLT_STATE_STOPPED;
+  if (here.context->xpathCtxt != NULL && here.context->xpathCtxt->opLimit != 0)
+    here.context->xpathCtxt->opCount = here.context->xpathCtxt->opLimit;
+}
+
+static void account(long bytes) {
+  if (here.context == NULL)
+    return;
+  here.used += bytes;
+  if (here.used > here.bytes_max)
+    stop(STOPPED_BYTES);
+  if ((++here.ticks & 255) == 0 && here.deadline != 0 && now_milliseconds() > here.deadline)
+    stop(STOPPED_TIME);
+}
+
+static void *counted_malloc(size_t size) {
+  void *made = malloc(size);
+  if (made != NULL)
+    account((long)malloc_usable_size(made));
+  return made;
+}
+
+static void counted_free(void *memory) {
+  if (memory == NULL)
+    return;
+  if (here.context != NULL)
+    here.used -= (long)malloc_usable_size(memory);
+  free(memory);
+}
+
+static void *counted_realloc(void *memory, size_t size) {
+  long before = memory == NULL || here.context == NULL ? 0 : (long)malloc_usable_size(memory);
+  void *made = realloc(memory, size);
+  if (made != NULL && here.context != NULL)
+    account((long)malloc_usable_size(made) - before);
+  return made;
+}
+
+static char *counted_strdup(const char *text) {
+  size_t length = strlen(text) + 1;
+  char *made = counted_malloc(length);
+  if (made != NULL)
+    memcpy(made, text, length);
+  return made;
+}
+
+static void collect(void *context, const char *format, ...) {
+  (void)context;
+  size_t room = sizeof here.said - here.said_length;
+  if (room < 2)
+    return;
+  va_list arguments;
+  va_start(arguments, format);
+  int wanted = vsnprintf(here.said + here.said_length, room, format, arguments);
+  va_end(arguments);
+  if (wanted > 0)
+    here.said_length += (size_t)wanted < room ? (size_t)wanted : room - 1;
+}
+
+static const struct tocsin_source *find(const char *name) {
+  for (int at = 0; name != NULL && at < here.source_count; at++)
+    if (strcmp(here.sources[at].name, name) == 0)
+      return &here.sources[at];
+  return NULL;
+}
+
+static int may_read(xsltSecurityPrefsPtr sec, xsltTransformContextPtr context, const char *url) {
+  (void)sec;
+  /* While a stylesheet runs it reads nothing at all. */
+  return context == NULL && find(url) != NULL;
+}
+
+static xmlDocPtr parse(const char *text, int length, const char *name, xmlDictPtr dictionary) {
+  xmlParserCtxtPtr parser = xmlNewParserCtxt();
+  if (parser == NULL)
+    return NULL;
+  if (dictionary != NULL) {
+    if (parser->dict != NULL)
+      xmlDictFree(parser->dict);
+    parser->dict = dictionary;
+    xmlDictReference(dictionary);
+  }
+  /* No entity is replaced, no DTD is loaded, no default attribute is added. */
+  xmlDocPtr doc = xmlCtxtReadMemory(parser, text, length, name, "UTF-8", XML_PARSE_NONET | XML_PARSE_NOCDATA);
+  xmlFreeParserCtxt(parser);
+  return doc;
+}
+
+static xmlDocPtr load(const xmlChar *url, xmlDictPtr dictionary, int options, void *context, xsltLoadType type) {
+  (void)options;
+  (void)context;
+  const struct tocsin_source *source = type == XSLT_LOAD_STYLESHEET ? find((const char *)url) : NULL;
+  return source == NULL ? NULL : parse(source->text, source->length, source->name, dictionary);
+}
+
+static xmlParserInputPtr load_entity(const char *url, const char *id, xmlParserCtxtPtr parser) {
+  (void)url;
+  (void)id;
+  (void)parser;
+  return NULL;
+}
+
+void tocsin_xslt_init(void) {
+  xmlMemSetup(counted_free, counted_malloc, counted_realloc, counted_strdup);
+  xmlInitParser();
+  xsltInit();
+  xmlSetExternalEntityLoader(load_entity);
+  xsltSetGenericErrorFunc(NULL, collect);
+  xmlThrDefSetGenericErrorFunc(NULL, collect);
+  xsltSetLoaderFunc(load);
+  preferences = xsltNewSecurityPrefs();
+  if (preferences == NULL)
+    abort();
+  xsltSetSecurityPrefs(preferences, XSLT_SECPREF_READ_FILE, may_read);
+  xsltSetSecurityPrefs(preferences, XSLT_SECPREF_WRITE_FILE, xsltSecurityForbid);
+  xsltSetSecurityPrefs(preferences, XSLT_SECPREF_CREATE_DIRECTORY, xsltSecurityForbid);
+  xsltSetSecurityPrefs(preferences, XSLT_SECPREF_READ_NETWORK, xsltSecurityForbid);
+  xsltSetSecurityPrefs(preferences, XSLT_SECPREF_WRITE_NETWORK, xsltSecurityForbid);
+  xsltSetDefaultSecurityPrefs(preferences);
+}
+
+static void begin(const struct tocsin_source *sources, int count) {
+  here.sources = sources;
+  here.source_count = count;
+  here.said_length = 0;
+  here.said[0] = 0;
+  here.stopped = STOPPED_NOT;
+  xmlSetGenericErrorFunc(NULL, collect);
+}
+
+/* What was complained of last on this thread; valid until the next call. */
+const char *tocsin_xslt_said(void) { return here.said; }
+
+/* Compiles a stylesheet; NULL if it is wrong. `method` is its output method if it names none. */
+xsltStylesheetPtr tocsin_xslt_compile(const char *text, int length, const char *name, const struct tocsin_source *sources,
+                                      int count, const char *method) {
+  begin(sources, count);
+  xmlDocPtr doc = parse(text, length, name, NULL);
+  xsltStylesheetPtr style = doc == NULL ? NULL : xsltParseStylesheetDoc(doc);
+  if (style == NULL && doc != NULL)
+    xmlFreeDoc(doc);
+  here.sources = NULL;
+  here.source_count = 0;
+  if (style == NULL)
+    return NULL;
+  if (style->errors != 0) {
+    xsltFreeStylesheet(style);
+    return NULL;
+  }
+  int has_method = 0;
+  for (xsltStylesheetPtr each = style; each != NULL; each = xsltNextImport(each)) {
+    has_method |= each->method != NULL;
+    /* Content is UTF-8; whoever sends it chooses how. */
+    if (each->encoding != NULL) {
+      xmlFree(each->encoding);
+      each->encoding = xmlStrdup((const xmlChar *)"UTF-8");
+    }
+  }
+  /* XML has no DOCTYPE with a public identifier alone (XSLT 1.0, section 16.1). */
+  const xmlChar *own_method = NULL, *system = NULL;
+  for (xsltStylesheetPtr each = style; each != NULL; each = xsltNextImport(each)) {
+    own_method = own_method == NULL ? each->method : own_method;
+    system = system == NULL ? each->doctypeSystem : system;
+  }
+  int is_html = own_method != NULL && xmlStrEqual(own_method, (const xmlChar *)"html");
+  for (xsltStylesheetPtr each = style; each != NULL && system == NULL && !is_html; each = xsltNextImport(each)) {
+    xmlFree(each->doctypePublic);
+    each->doctypePublic = NULL;
+  }
+  if (method != NULL && !has_method)
+    style->method = xmlStrdup((const xmlChar *)method);
+  if (method != NULL)
+    for (xsltStylesheetPtr each = style; each != NULL; each = xsltNextImport(each))
+      each->omitXmlDeclaration = 1;
+  return style;
+}
+
+void tocsin_xslt_free(xsltStylesheetPtr style) { xsltFreeStylesheet(style); }
+
+/* Applies a stylesheet. 0: the result is in `out`, which tocsin_xslt_free_text frees. Otherwise why not: 1 an error, of
+ * which tocsin_xslt_said tells; 2 too much memory; 3 too much time. */
+int tocsin_xslt_apply(xsltStylesheetPtr style, xmlDocPtr doc, const struct tocsin_limits *limits, char **out, int *length) {
+  *out = NULL;
+  *length = 0;
+  begin(NULL, 0);
+  xsltTransformContextPtr context = xsltNewTransformContext(style, doc);
+  if (context == NULL)
+    return 1;
+  context->maxTemplateDepth = limits->depth;
+  context->opLimit = limits->steps;
+  context->xpathCtxt->opLimit = limits->xpath_steps;
+  xsltSetCtxtSecurityPrefs(preferences, context);
+  xsltSetTransformErrorFunc(context, NULL, collect);
+  here.used = 0;
+  here.ticks = 0;
+  here.bytes_max = limits->bytes;
+  here.deadline = now_milliseconds() + limits->milliseconds;
+  here.context = context;
+  xmlDocPtr result = xsltApplyStylesheetUser(style, doc, NULL, NULL, NULL, context);
+  int failed = result == NULL || context->state != XSLT_STATE_OK;
+  if (!failed) {
+    xmlChar *text = NULL;
+    failed = xsltSaveResultToString(&text, length, result, style) != 0;
+    /* An empty result has no text at all. */
+    *out = (char *)text;
+  }
+  int stopped = here.stopped;
+  here.context = NULL;
+  if (result != NULL)
+    xmlFreeDoc(result);
+  xsltFreeTransformContext(context);
+  if (stopped != STOPPED_NOT || failed) {
+    if (*out != NULL)
+      xmlFree(*out);
+    *out = NULL;
+    *length = 0;
+    return stopped == STOPPED_NOT ? 1 : stopped + 1;
+  }
+  return 0;
+}
+
+void tocsin_xslt_free_text(char *text) { xmlFree(text); }
