@@ -10,13 +10,13 @@ use async_trait::async_trait;
 use tocsin_model::{
     application::Rate,
     content::Content,
-    id::{EventId, Name, NotificationId},
+    id::{EventId, Name, NotificationId, SubscriptionId},
     receipt::{Disposition, Reason},
     time::Timestamp,
 };
 use tokio::sync::mpsc;
 
-use crate::networks::Networks;
+use crate::{networks::Networks, signet::Signet};
 
 /// A message to one recipient, ready to leave: owned, cheap to move.
 ///
@@ -31,6 +31,8 @@ pub struct Outgoing {
     pub address: String,
     /// What the caller wants back with the answer.
     pub ticket: Ticket,
+    /// A link by which the recipient ends the subscription, if there is one.
+    pub unsubscribe: Option<String>,
     /// What goes there.
     pub message: Arc<Message>,
 }
@@ -167,6 +169,18 @@ pub struct Context {
     pub data_folder: PathBuf,
     /// Which non-public networks and hosts every channel of this installation may talk to.
     pub networks: Networks,
+    /// Its seal.
+    pub signet: Arc<Signet>,
+    /// Where people reach this installation from outside, without a slash at the end: `https://tocsin.example.org`.
+    pub public_url: Option<String>,
+}
+
+impl Context {
+    /// The link by which a recipient ends a subscription, if people can reach this installation. It stays the same.
+    pub fn unsubscribe_link(&self, subscription: SubscriptionId) -> Option<String> {
+        let base = self.public_url.as_deref()?;
+        Some(format!("{base}/unsubscribe/{}", self.signet.token(subscription)))
+    }
 }
 
 /// A running channel: persistent sessions that pull from one bounded queue.

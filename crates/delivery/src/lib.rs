@@ -16,10 +16,12 @@ pub mod file; // records appended to a file
 pub mod http; // requests with Standard Webhooks signatures
 pub mod smtp; // mails over persistent, pipelined sessions
 
+pub mod signet; // signs what leaves so that it is known when it comes back
 pub mod networks; // which addresses we talk to
 pub mod options; // options as the definition gives them become typed options, or every problem in them
 
 mod flow; // how much goes where at a time: lanes, pace, pauses, rates
+mod reference; // the page that explains every option
 mod queue; // the bounded queue that sessions pull from, and the message that must be answered
 mod tls; // connections of any kind, and whom we trust on them
 
@@ -30,3 +32,5 @@ pub use channel::{
     Answer, Clock, Context, Destination, DestinationState, Facts, Message, OpenChannel, Outgoing, SystemClock, Ticket,
 };
 pub use protocol::{ProtocolDescription, check, open, protocols};
+pub use reference::reference_page;
+pub use signet::{Returned, Signet};

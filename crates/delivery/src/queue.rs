@@ -362,6 +362,32 @@ impl Queue {
         self.try_take_many(|waiting| same_message(waiting.iter(), limit)).unwrap_or_default()
     }
 
+    /// Gives back what was taken from a single lane and not sent, to whoever takes next.
+    pub fn put_back(&self, taken: Vec<Pending>) {
+        let count = taken.len();
+        {
+            let mut state = self.waiting.lock();
+            let closed = state.closed;
+            match &mut state.line {
+                Line::Single(waiting, _) if !closed => {
+                    taken.into_iter().rev().for_each(|pending| waiting.push_front(pending));
+                }
+                _ => {
+                    drop(state);
+                    return drop(taken);
+                }
+            }
+        }
+        for _ in 0..count.min(self.sessions) {
+            self.arrived.notify_one();
+        }
+    }
+
+    /// Whether it takes nothing more.
+    pub fn is_closed(&self) -> bool {
+        self.waiting.lock().closed
+    }
+
     /// Says what came of a message, and takes the next if one may go now.
     pub async fn done(self: &Arc<Self>, mut turn: Turn, signal: Signal, name: &Name) -> Option<(Turn, Pending)> {
         let Done { returned, after, event } = self.finish(&mut turn, signal);

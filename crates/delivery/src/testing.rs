@@ -12,6 +12,7 @@ use tocsin_model::{
 };
 
 use crate::channel::{Clock, Context, Facts, Message, Outgoing, Ticket};
+use crate::signet::Signet;
 
 /// The time at which the tests take place.
 pub(crate) const NOW: &str = "2026-11-21T09:30:00Z";
@@ -26,7 +27,14 @@ impl Clock for Stopped {
 
 pub(crate) fn context() -> Context {
     let clock = Arc::new(Stopped);
-    Context { clock, installation: "test".into(), data_folder: "/nonexistent".into(), networks: Default::default() }
+    Context {
+        clock,
+        installation: "test".into(),
+        data_folder: "/nonexistent".into(),
+        networks: Default::default(),
+        signet: Arc::new(Signet::new(&[7; 32])),
+        public_url: None,
+    }
 }
 
 pub(crate) fn channel(protocol: &str, options: Value, concurrency: u32) -> Channel {
@@ -45,6 +53,7 @@ pub(crate) fn outgoing(ordinal: u32, address: &str) -> Outgoing {
         id: NotificationId { batch: NotificationBatchId(7), ordinal },
         address: address.into(),
         ticket: Ticket { key: 31, ordinal },
+        unsubscribe: None,
         message: Arc::new(message(ordinal)),
     }
 }

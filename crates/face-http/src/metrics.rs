@@ -74,6 +74,24 @@ pub const GAUGES: &[Metric] = &[
         labels: "application",
         help: "Subscriptions that the running version cannot match; `tocsin rule unusable` lists them.",
     },
+    Metric {
+        name: "match_filters",
+        kind: Kind::Gauge,
+        labels: "application",
+        help: "Distinct filters of subscriptions; one that several shards have counts on each.",
+    },
+    Metric {
+        name: "match_unindexed_filters",
+        kind: Kind::Gauge,
+        labels: "application",
+        help: "Those of them that are looked at for every event.",
+    },
+    Metric {
+        name: "match_filter_groups",
+        kind: Kind::Gauge,
+        labels: "application",
+        help: "Places in the index in which their alternatives are filed.",
+    },
     Metric { name: "match_index_bytes", kind: Kind::Gauge, labels: "application", help: "Memory of the match index." },
     Metric { name: "match_index_shards", kind: Kind::Gauge, labels: "application", help: "Shards of the match index." },
     Metric {
@@ -116,6 +134,9 @@ pub(crate) fn measure(status: &Status) {
         };
         set("match_indexed_subscriptions", application.indexed);
         set("match_unusable_subscriptions", application.unusable);
+        set("match_filters", application.filters);
+        set("match_unindexed_filters", application.scanned_filters);
+        set("match_filter_groups", application.filter_groups);
         set("match_index_bytes", application.index_bytes);
         set("match_index_shards", application.shards);
         set("match_index_changes_behind", application.changes_behind);

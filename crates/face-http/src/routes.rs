@@ -1,6 +1,7 @@
 //! The routes: one file for each area, each route with its documentation.
 
 mod applications;
+mod chronicles;
 mod events;
 mod firings;
 mod keys;
@@ -12,6 +13,7 @@ mod segments;
 mod subscribers;
 mod subscriptions;
 mod transfer;
+mod unsubscribe;
 
 use std::sync::Arc;
 
@@ -36,9 +38,11 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
         .merge(segments::routes())
         .merge(subscriptions::routes())
         .merge(schedules::routes())
+        .merge(chronicles::routes())
         .merge(transfer::routes())
         .merge(operations::routes())
         .merge(keys::routes())
+        .merge(unsubscribe::routes())
         .merge(pages::routes())
 }
 

@@ -168,6 +168,9 @@ pub(crate) struct RuleBody {
     branches: Vec<BranchBody>,
     /// What it remembers, and so which matches are not told.
     remembers: Vec<String>,
+    /// The own filters of its class's subscriptions, of a rule that runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    filters: Option<FilterFiguresBody>,
     /// How its query in SQL is run, in the store's words, if it has one.
     query: Vec<String>,
     /// What its author should know.
@@ -190,6 +193,27 @@ pub(crate) struct BranchBody {
     filters: bool,
     /// Checked for each candidate that the index gives.
     residual: Vec<String>,
+    /// How many subscriptions stand where the index leads an event, on average; a slice takes a part of them. Of rules
+    /// that run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    candidates: Option<u64>,
+}
+
+/// The own filters of the subscriptions of a rule's class, and what they cost since the index was built.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct FilterFiguresBody {
+    /// Distinct filters; one that subscriptions of several shards have counts on each.
+    distinct: u64,
+    /// Those of them that are looked at for every event.
+    unindexed: u64,
+    /// Events that they were asked about.
+    events: u64,
+    /// Alternatives that were looked at, since their values were found.
+    candidates: u64,
+    /// Filters that were evaluated, since no index says all of them.
+    evaluated: u64,
+    /// Filters that matched.
+    matched: u64,
 }
 
 impl From<RuleExplanation> for RuleBody {
@@ -201,12 +225,22 @@ impl From<RuleExplanation> for RuleBody {
             range: branch.range,
             filters: branch.filters,
             residual: branch.residual,
+            candidates: branch.candidates,
+        });
+        let filters = rule.filters.map(|filters| FilterFiguresBody {
+            distinct: filters.distinct,
+            unindexed: filters.unindexed,
+            events: filters.counts.events,
+            candidates: filters.counts.candidates,
+            evaluated: filters.counts.evaluated,
+            matched: filters.counts.matched,
         });
         RuleBody {
             rule: rule.rule.to_string(),
             audience: rule.audience.as_ref().map(ToString::to_string),
             branches: branches.collect(),
             remembers: rule.remembers,
+            filters,
             query: rule.query,
             warnings: rule.warnings,
         }

@@ -95,6 +95,7 @@ fn main() {
                 accepted_at: Timestamp(0),
                 sees: None,
                 events: packer.finish(),
+                chronicled: Default::default(),
             }
         })
         .collect();

@@ -9,6 +9,7 @@ use tocsin_model::{
 };
 
 use crate::{
+    chronicle::compile::{column_of, unknown_column},
     datum::Datum,
     defined::Functions,
     dialect::{Node, NodeKind, Operator, Span, cel},
@@ -23,6 +24,8 @@ use crate::{
 pub struct Scope {
     /// The fields of `event`.
     pub event: Fields,
+    /// What `chronicle` gives: columns that stand behind the fields of the event.
+    pub chronicled: Fields,
     /// The fields of `sub`.
     pub subscription: Fields,
     /// What may be asked of `subscriber`; `None` where there is none.
@@ -168,6 +171,24 @@ impl Checker<'_> {
             None => self.hint(format!("it has {} and `attributes`", PARTS.map(|part| format!("`{part}`")).join(", "))),
         }
         self.dynamic(span)
+    }
+
+    /// What `chronicle.day.high.before` reads: a column behind the fields of the event.
+    fn chronicled(&mut self, target: &Node, name: &str, span: Span) -> Option<Expression> {
+        let path = format!("{}.{name}", path(target)?);
+        let is_hidden = self.variables.iter().any(|(variable, _)| variable == "chronicle");
+        if !path.starts_with("chronicle.") || is_hidden || path.split('.').count() > 4 {
+            return None;
+        }
+        let fields = &self.scope.chronicled;
+        if let Some(at) = column_of(&path).and_then(|column| fields.position(&column)) {
+            let kind = Kind::Event(self.scope.event.len() + at);
+            return Some(Expression { kind, kind_of_value: fields[at].kind.into(), span });
+        }
+        let (message, hint) = unknown_column(&path, fields);
+        self.problem(span, message);
+        self.hint(hint);
+        Some(self.dynamic(span))
     }
 
     fn dynamic(&self, span: Span) -> Expression {
@@ -326,6 +347,9 @@ impl Checker<'_> {
         }
         if let Some(side) = self.side(target) {
             return self.field(side, name, span);
+        }
+        if let Some(column) = self.chronicled(target, name, span) {
+            return column;
         }
         let target = self.expression(target);
         if !matches!(target.kind_of_value, Type::Map | Type::Dynamic) {
@@ -613,6 +637,10 @@ impl Checker<'_> {
         let kind = match self.side(target) {
             Some(side) => Kind::Has(Box::new(self.field(side, &name, argument.span))),
             None => {
+                if let Some(column) = self.chronicled(target, &name, argument.span) {
+                    let kind = Kind::Has(Box::new(column));
+                    return Expression { kind, kind_of_value: Type::Boolean, span };
+                }
                 let target = self.expression(target);
                 if !matches!(target.kind_of_value, Type::Map | Type::Dynamic) {
                     self.problem(span, format!("{} has no field `{name}`", target.kind_of_value));

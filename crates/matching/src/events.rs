@@ -47,6 +47,12 @@ impl<'a> Events<'a> {
         Events { count: rows.len(), cells: Vec::new(), width: 0, packed: None, given: Some(rows), made }
     }
 
+    /// Events that are rows already, its own.
+    pub(crate) fn of_made(rows: Vec<Row>) -> Events<'static> {
+        let (count, made) = (rows.len(), OnceLock::from(rows));
+        Events { count, cells: Vec::new(), width: 0, packed: None, given: None, made }
+    }
+
     pub(crate) fn none() -> Events<'static> {
         Events::of_rows(&[])
     }
@@ -70,9 +76,7 @@ impl<'a> Events<'a> {
             return Ok(Events { count, cells, width: from.len(), packed, given: None, made: OnceLock::new() });
         }
         let row = |packed: Result<&[u8], Damaged>| Ok(layout.apply(unpack_row(from, packed?)?));
-        let rows: Vec<Row> = batch.events.rows().map(row).collect::<Result<_, Damaged>>()?;
-        let (count, made) = (rows.len(), OnceLock::from(rows));
-        Ok(Events { count, cells: Vec::new(), width: 0, packed: None, given: None, made })
+        Ok(Events::of_made(batch.events.rows().map(row).collect::<Result<_, Damaged>>()?))
     }
 
     /// How many there are.
@@ -236,6 +240,7 @@ mod tests {
             accepted_at: Timestamp(0),
             sees: None,
             events,
+            chronicled: Default::default(),
         }
     }
 

@@ -4,12 +4,14 @@
 use std::sync::Arc;
 
 use tocsin_model::{
-    field::{Field, Fields, Row},
+    event::EventBatch,
+    field::{Damaged, Field, Fields, Row},
     id::Name,
     value::Value,
 };
 
 use crate::{
+    chronicle::columns::Packed,
     evaluate::{Parameters, Scene, value},
     rule::{Fill, RuleNumber, RuleSet},
     shard::Layout,
@@ -40,8 +42,8 @@ impl NotifyFields {
         &self.fields
     }
 
-    /// The notification's row. The event is a row of its class in the rule set's version ([`NotifyFields::event_row`]
-    /// makes one of another version's row); `captured` gives what the match captured, by field. An expression that
+    /// The notification's row. The event is a row of its class in the rule set's version
+    /// ([`NotifyFields::reader`] makes it); `captured` gives what the match captured, by field. An expression that
     /// ends in an error gives null, and null takes the field's default.
     ///
     /// # Errors
@@ -63,11 +65,35 @@ impl NotifyFields {
         self.rules.rule(self.rule).fields.iter().map(fill).collect()
     }
 
-    /// An event of another version of its class as a row of the rule set's version: by name, what is missing is null.
-    pub fn event_row(&self, row: Row, fields: &Fields) -> Row {
+    /// Makes rows of the rule set's version out of the events of a batch, which were packed with these fields.
+    ///
+    /// # Errors
+    /// What is kept of chronicles with the batch is damaged.
+    pub fn reader<'a>(&self, batch: &'a EventBatch, fields: &Fields) -> Result<RowReader<'a>, Damaged> {
         match self.rules.events.get(&self.rules.rule(self.rule).on) {
-            Some(plan) => Layout::between(fields, &plan.fields).apply(row),
-            None => row,
+            Some(plan) => {
+                let chronicled = Packed::read(&batch.chronicled, &plan.columns)?;
+                Ok(RowReader { layout: Layout::between(fields, &plan.fields), chronicled })
+            }
+            None => Ok(RowReader { layout: Layout::Same, chronicled: Packed::default() }),
         }
+    }
+}
+
+/// Makes rows of a rule set's version out of the events of a batch.
+pub struct RowReader<'a> {
+    layout: Layout,
+    chronicled: Packed<'a>,
+}
+
+impl RowReader<'_> {
+    /// An event as a row: its fields by name, what is missing is null, and what rules read of chronicles behind them.
+    ///
+    /// # Errors
+    /// What is kept of chronicles with the batch is damaged.
+    pub fn row(&self, ordinal: u32, row: Row) -> Result<Row, Damaged> {
+        let mut row = self.layout.apply(row);
+        self.chronicled.append(ordinal as usize, &mut row)?;
+        Ok(row)
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     evaluate::{Parameters, Scene, holds, value},
     events::Events,
     expression::{Expression, Kind},
-    filter::book::Matching,
+    filter::{book::Matching, index::Counts},
     index::{
         chunks::{KeySlice, Query, Search, Stretch},
         groups::Groups,
@@ -78,6 +78,13 @@ impl Desk {
         }
         self.matched.resize_with(books, Default::default);
         self.matched.iter_mut().for_each(|(is_known, _)| *is_known = false);
+    }
+}
+
+impl Desk {
+    /// What was done with the filters of a book so far.
+    pub fn filter_counts(&self, book: usize) -> Counts {
+        self.matched.get(book).map(|(_, matching)| matching.counts()).unwrap_or_default()
     }
 }
 

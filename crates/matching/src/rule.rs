@@ -18,6 +18,10 @@ use tocsin_model::{
 };
 
 use crate::{
+    chronicle::{
+        columns::Packed,
+        compile::{Column, CompiledChronicle, column_fields, columns_read, compile_chronicles, spelling},
+    },
     defined::Functions,
     events::Events,
     expression::{Expression, Kind},
@@ -76,6 +80,21 @@ pub(crate) struct FilterPlan {
 pub(crate) struct EventPlan {
     pub fields: Fields,
     pub rules: Vec<RuleNumber>,
+    pub chronicles: Vec<CompiledChronicle>,
+    /// What rules read of them. Rows have these columns behind the fields.
+    pub read: Vec<Column>,
+    /// The same as fields.
+    pub columns: Fields,
+}
+
+impl EventPlan {
+    /// How expressions spell what stands at a place of a row.
+    pub fn spelling(&self, at: usize) -> Option<String> {
+        match at.checked_sub(self.fields.len()) {
+            None => Some(format!("event.{}", self.fields[at].name)),
+            Some(at) => self.columns.iter().nth(at).map(|column| spelling(column.name.as_str())),
+        }
+    }
 }
 
 /// A subscription class: which of its fields are kept in columns, and the branches that its subscriptions are filed in.
@@ -216,15 +235,22 @@ impl RuleSet {
             takes_filters: !class.filter.is_empty(),
             filters: Vec::new(),
         });
-        let events = application
-            .events
-            .iter()
-            .map(|(name, class)| (name.clone(), EventPlan { fields: class.fields.clone(), rules: Vec::new() }));
+        let mut events = BTreeMap::new();
+        for (name, class) in &application.events {
+            let chronicles = compile_chronicles(name, class, &functions).unwrap_or_else(|found| {
+                problems.extend(found.into_iter().filter(|problem| !is_missing(problem)));
+                Vec::new()
+            });
+            let read = columns_read(application, name, &chronicles, &functions);
+            let columns = column_fields(&chronicles, &read);
+            let plan = EventPlan { fields: class.fields.clone(), rules: Vec::new(), chronicles, read, columns };
+            events.insert(name.clone(), plan);
+        }
         let mut set = RuleSet {
             application: application.name.clone(),
             rules: Vec::with_capacity(application.rules.len()),
             classes: classes.collect(),
-            events: events.collect(),
+            events,
             branches: 0,
             filters: Vec::new(),
             audiences: Vec::new(),
@@ -465,15 +491,45 @@ impl RuleSet {
     }
 
     /// The events of a batch, as rows of their class in this version: `event_fields` are the fields with which the batch
-    /// was packed; they are mapped by name, and what is missing is null.
+    /// was packed; they are mapped by name, and what is missing is null. Behind the fields stands what rules read of
+    /// chronicles, as it is kept with the batch; null where it is not.
     ///
     /// # Errors
     /// The batch is damaged.
     pub fn rows(&self, batch: &EventBatch, event_fields: &Fields) -> Result<Vec<Row>, Damaged> {
         let Some(plan) = self.events.get(&batch.class) else { return Ok(Vec::new()) };
         let layout = Layout::between(event_fields, &plan.fields);
-        let row = |packed: Result<&[u8], Damaged>| Ok(layout.apply(unpack_row(event_fields, packed?)?));
-        batch.events.rows().map(row).collect()
+        let chronicled = Packed::read(&batch.chronicled, &plan.columns)?;
+        let row = |(ordinal, packed): (usize, Result<&[u8], Damaged>)| {
+            let mut row = layout.apply(unpack_row(event_fields, packed?)?);
+            chronicled.append(ordinal, &mut row)?;
+            Ok(row)
+        };
+        batch.events.rows().enumerate().map(row).collect()
+    }
+
+    /// An event as a row of its class, of which nothing is known but its fields. Nothing, if there is no such class.
+    pub fn bare_row(&self, class: &Name, mut fields: Row) -> Row {
+        if let Some(plan) = self.events.get(class) {
+            fields.extend(plan.columns.iter().map(|_| Value::Null));
+        }
+        fields
+    }
+
+    /// Whether rules read chronicles of a class.
+    pub fn reads_chronicles(&self, class: &Name) -> bool {
+        self.events.get(class).is_some_and(|plan| !plan.columns.is_empty())
+    }
+
+    /// What rules read of the chronicles of a class, as expressions spell it.
+    pub fn chronicle_columns(&self, class: &Name) -> Vec<String> {
+        let columns = self.events.get(class).into_iter().flat_map(|plan| plan.columns.iter());
+        columns.map(|column| spelling(column.name.as_str())).collect()
+    }
+
+    /// Whether events of any class have chronicles.
+    pub fn has_chronicles(&self) -> bool {
+        self.events.values().any(|plan| !plan.chronicles.is_empty())
     }
 
     /// The same events, for matching: rows are only made of them where somebody asks for rows.
@@ -482,7 +538,9 @@ impl RuleSet {
     /// The batch is damaged.
     pub fn events(&self, batch: &EventBatch, event_fields: &Fields) -> Result<Events<'static>, Damaged> {
         match self.events.get(&batch.class) {
-            Some(plan) => Events::of_batch(batch, event_fields, &plan.fields),
+            Some(plan) if plan.columns.is_empty() => Events::of_batch(batch, event_fields, &plan.fields),
+            // What rules read of chronicles does not lie in the batch.
+            Some(_) => Ok(Events::of_made(self.rows(batch, event_fields)?)),
             None => Ok(Events::none()),
         }
     }

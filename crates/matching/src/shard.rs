@@ -28,6 +28,7 @@ use crate::{
     datum::{Datum, Trouble, write_key},
     evaluate::{Parameters, Scene, holds, value},
     events::Events,
+    figures::{Figures, FilterFigures},
     filter::book::{FilterBook, FilterNumber},
     index::{
         Hasher,
@@ -562,6 +563,23 @@ impl Shard {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// What it holds and what it costs. Cheap: nothing is counted anew.
+    pub fn figures(&self) -> Figures {
+        let enabled = self.rules.rules.iter().filter(|rule| rule.enabled);
+        let class_of_each = enabled.flat_map(|rule| rule.branches.iter().map(|_| rule.class));
+        let together = |(class, groups): (usize, &Groups)| self.tables[class].len() as f64 / groups.len().max(1) as f64;
+        let filters = |(number, book): (usize, &FilterBook)| FilterFigures {
+            distinct: book.distinct() as u64,
+            unindexed: book.scanned() as u64,
+            groups: book.groups() as u64,
+            counts: self.desk.filter_counts(number),
+        };
+        Figures {
+            branches: class_of_each.zip(&self.indexes).map(together).collect(),
+            filters: self.books.iter().enumerate().map(filters).collect(),
+        }
     }
 
     /// How many distinct filters its subscriptions have; one that is put to several event classes counts for each.

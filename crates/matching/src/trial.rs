@@ -154,12 +154,13 @@ impl RuleSet {
             Ok(other) => (Verdict::Error, Some(format!("it gives {}, not a boolean", other.type_name()))),
             Err(trouble) => (Verdict::Error, Some(trouble.to_string())),
         };
-        let nothing = Fields::new(Vec::new());
-        let event_fields = self.events.get(&rule.on).map_or(&nothing, |plan| &plan.fields);
+        let plan = self.events.get(&rule.on);
         let mut values: Vec<(String, String)> = Vec::new();
         expression.visit(&mut |part| {
             let (name, value) = match part.kind {
-                Kind::Event(at) => (named("event", event_fields, at), event.get(at)),
+                Kind::Event(at) => {
+                    (plan.and_then(|plan| plan.spelling(at)).unwrap_or_else(|| "event".to_owned()), event.get(at))
+                }
                 Kind::Subscription(at) => {
                     let fields = &self.classes[rule.class].fields;
                     let name = match at.checked_sub(fields.len()) {

@@ -171,8 +171,16 @@ impl Evaluate for Means {
 }
 
 fn filter(random: &mut Rng) -> CompiledFilter {
-    // Many narrow ones of one place, so that groups grow large enough to be sorted.
+    // Many that ask for one value and for something else, so that its group grows large enough to be split.
     let condition = if random.u8(0..3) == 0 {
+        let path = Path { field: 0, keys: Vec::new(), reach: Reach::Items };
+        let mut parts = vec![Condition::test(path.clone(), How::equals("a")), Condition::test(path, how(random))];
+        if random.u8(0..3) == 0 {
+            parts.push(condition(random, 1));
+        }
+        Condition::All(parts)
+    // Many narrow ones of one place, so that groups grow large enough to be sorted.
+    } else if random.u8(0..2) == 0 {
         let range = loop {
             if let range @ How::Range(_) = how(random) {
                 break range;
@@ -296,10 +304,10 @@ fn it_says_how_a_filter_stands() {
     assert_eq!(insert("true"), Standing::Always);
     assert_eq!(insert("false"), Standing::Never);
     assert_eq!(insert("event.place != 'Kobe'"), Standing::Scanned(Scanned::NoValue));
-    assert_eq!(insert("event.place > 'Kobe'"), Standing::Scanned(Scanned::NoValue));
+    assert_eq!(insert("event.place > 'Kobe' && event.place <= 'Kyoto'"), Standing::Indexed);
     assert_eq!(insert("event.place == 'Kobe' || event.count != 1"), Standing::Scanned(Scanned::NoValue));
     assert_eq!(insert("size(event.tags) == 2"), Standing::Scanned(Scanned::Opaque));
-    assert_eq!((index.len(), index.scanned()), (10, 4));
+    assert_eq!((index.len(), index.scanned()), (10, 3));
 }
 
 #[test]
@@ -320,6 +328,53 @@ fn it_explains_where_a_filter_is_filed() {
         "it is looked at for every event: only evaluating it tells whether it matches\n\
          - every event\na candidate is evaluated"
     );
+}
+
+/// What stands in one place, and what an event costs there.
+fn candidates(filters: impl Iterator<Item = String>, event: &[Value], expected: &[u32]) -> u64 {
+    let mut index = FilterIndex::new();
+    let filters: Vec<CompiledFilter> = filters.map(|text| cel(&text)).collect();
+    for (number, filter) in filters.iter().enumerate() {
+        assert_eq!(index.insert(number as u32, filter), Standing::Indexed);
+    }
+    let (mut desk, mut found) = (Desk::new(), Vec::new());
+    index.matching(event, &mut desk, &mut found);
+    found.sort_unstable();
+    assert_eq!(found, expected);
+    filters.iter().enumerate().for_each(|(number, filter)| index.remove(number as u32, filter));
+    assert!(index.is_empty() && index.groups() == 0);
+    desk.counts().candidates
+}
+
+#[test]
+fn texts_are_sorted() {
+    let event = |place: &str| [Value::from(place), Value::Null, Value::Null, Value::Null, Value::Null];
+    let from = |number: u32| format!("event.place >= 'town {number:04}'");
+    assert_eq!(candidates((0..3_000).map(from), &event("town 0002/b"), &[0, 1, 2]), 3);
+    let between = |number: u32| format!("event.place > 'town {number:04}' && event.place < 'town {:04}'", number + 2);
+    assert_eq!(candidates((0..3_000).map(between), &event("town 1500"), &[1499]), 1);
+}
+
+#[test]
+fn a_value_that_very_many_ask_for_does_not_make_them_all_candidates() {
+    let place = Value::from("Kobe");
+    let event = |title: &str, tags: &[&str]| {
+        let tags = tags.iter().map(|tag| Value::from(*tag)).collect();
+        [place.clone(), Value::from(title), Value::Number(5.0), Value::Null, Value::List(tags)]
+    };
+    // Two values of one list, of which one is in all of them.
+    let tags = |number: u32| format!("'all' in event.tags && 'tag{number}' in event.tags");
+    assert!(candidates((0..3_000).map(tags), &event("", &["all", "tag7", "x"]), &[7]) <= 64);
+    // Two texts in one.
+    let texts = |number: u32| format!("event.title.contains('everything') && event.title.contains('w{number:05}')");
+    assert!(candidates((0..3_000).map(texts), &event("everything w00017", &[]), &[17]) <= 64);
+    // A set that is too wide for a key, and a range beside it.
+    let sets = |number: u32| {
+        let tags: Vec<String> = (0..12).map(|more| format!("'t{}'", number * 12 + more)).collect();
+        format!("event.place == 'Kobe' && event.title in [{}] && event.size >= {}.0", tags.join(", "), number % 7)
+    };
+    assert!(candidates((0..3_000).map(sets), &event("t96", &[]), &[8]) <= 1);
+    assert!(candidates((0..3_000).map(sets), &event("t129", &[]), &[10]) <= 1);
 }
 
 #[test]

@@ -28,6 +28,7 @@ fn scope() -> Scope {
         functions: Functions::default(),
         subscriber: None,
         variables: Vec::new(),
+        chronicled: fields(&[("day-high-before", Number), ("day-high-after", Number), ("day-count-before", Integer)]),
         event: fields(&[
             ("place", String),
             ("magnitude", Number),

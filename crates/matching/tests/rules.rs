@@ -6,6 +6,7 @@ use expect_test::{Expect, expect};
 use tocsin_matching::{
     cut::NotificationCutter,
     datum::Trouble,
+    figures::Figures,
     notify::NotifyFields,
     oracle::Witness,
     rule::{RuleNumber, RuleSet},
@@ -17,6 +18,7 @@ use tocsin_model::{
     },
     event::{EventBatch, EventPacker},
     field::{Field, FieldType, Fields},
+    filter::{Dialect, Filter},
     id::{EventBatchId, Name, SubscriptionId},
     problem::Problem,
     time::Timestamp,
@@ -61,7 +63,7 @@ fn application(when: &str, with: &[(&str, &str)]) -> Application {
     ]);
     Application {
         partials: BTreeMap::new(),
-        events: [(name("quake"), EventClass { fields: event, description: None })].into(),
+        events: [(name("quake"), EventClass { fields: event, ..EventClass::default() })].into(),
         subscriptions: [(name("nearby"), SubscriptionClass { fields: subscription, ..Default::default() })].into(),
         notifications: [(
             name("shaking"),
@@ -204,6 +206,7 @@ fn batch(fields: &Fields, rows: &[&str]) -> EventBatch {
         accepted_at: Timestamp(0),
         sees: None,
         events: packer.finish(),
+        chronicled: Default::default(),
     }
 }
 
@@ -242,7 +245,9 @@ fn notifications_are_cut_by_channel_and_size_and_filled_at_delivery() {
     for cut in &batches {
         let channel = cut.channel.as_ref().map_or("no channel", Name::as_str);
         for (at, event) in cut.notifications.event_of_each().enumerate() {
-            let row = fill.event_row(batch.events.row(&old, event.ordinal).expect("the event"), &old);
+            let reader = fill.reader(&batch, &old).expect("whole");
+            let row = batch.events.row(&old, event.ordinal).expect("the event");
+            let row = reader.row(event.ordinal, row).expect("whole");
             let captured = |field: &Name| {
                 let column = cut.notifications.captured.iter().find(|(name, _)| name == field);
                 column.and_then(|(_, column)| column.value(at))
@@ -287,6 +292,41 @@ fn a_bomb_fails_its_rule_and_no_other_candidate() {
     let (batches, failures) = cutter.finish(&rules);
     assert_eq!(batches[0].notifications.subscriptions, [SubscriptionId(2)]);
     assert_eq!((failures.len(), failures[0].trouble, failures[0].count), (1, Trouble::Cost, 1));
+}
+
+#[test]
+fn figures_say_what_an_event_costs() {
+    let mut application = application("event.place == sub.place", &[]);
+    let class = application.subscriptions.get_mut("nearby").expect("a class");
+    class.filter = vec![Dialect::Cel];
+    let rules = Arc::new(RuleSet::compile(&application).expect("it compiles"));
+    let fields = application.events["quake"].fields.clone();
+    let mut figures = Figures::default();
+    // Two shards, each with three subscriptions in two places.
+    for part in 0..2 {
+        let mut shard = Shard::new(Arc::clone(&rules));
+        let filters = ["event.magnitude > 5.0", "event.magnitude != 7.0", "event.magnitude > 8.0"];
+        for (id, (place, filter)) in ["Kobe", "Kobe", "Lima"].into_iter().zip(filters).enumerate() {
+            let (class, values) = (name("nearby"), format!(r#"{{"place":"{place}"}}"#));
+            let filter = Filter::new(Dialect::Cel, filter);
+            let id = SubscriptionId(id as u64 * 2 + part);
+            let subject = Subject { id, class: &class, values: &values, channel: None, filter: Some(&filter) };
+            shard.put(subject).expect("a subscription");
+        }
+        let batch = batch(&fields, &[r#"{"place":"Kobe","magnitude":6}"#, r#"{"place":"Oslo"}"#]);
+        shard.match_batch(&batch, &fields, &mut NotificationCutter::new()).expect("a batch");
+        figures += &shard.figures();
+    }
+    let mut explained = rules.explain();
+    assert_eq!((explained[0].branches[0].candidates, explained[0].filters), (None, None), "nothing runs yet");
+    figures.explain(&rules, &mut explained);
+    assert_eq!(explained[0].branches[0].candidates, Some(3), "one and a half on each shard");
+    let filters = explained[0].filters.expect("the class takes filters");
+    assert_eq!((filters.distinct, filters.unindexed, filters.groups), (6, 2, 2));
+    let counts = filters.counts;
+    // Of Oslo nobody wants to hear, so no filter is asked.
+    assert_eq!((counts.events, counts.evaluated, counts.matched), (1, 0, 4));
+    assert!((4..=6).contains(&counts.candidates), "{counts:?}");
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn application(rules: Vec<Rule>) -> Application {
     };
     Application {
         partials: BTreeMap::new(),
-        events: [(name("thing"), EventClass { fields: event_fields(), description: None })].into(),
+        events: [(name("thing"), EventClass { fields: event_fields(), ..EventClass::default() })].into(),
         subscriptions: [(name("near"), class.clone()), (name("far"), class)].into(),
         notifications: [(name("told"), notification)].into(),
         rules: rules.into_iter().enumerate().map(|(at, rule)| (name(&format!("r{at}")), rule)).collect(),

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use serde::Serialize;
 
 use crate::{
+    chronicle::Chronicle,
     field::{Field, FieldType, Fields},
     filter::Dialect,
     id::Name,
@@ -49,12 +50,25 @@ pub struct Application {
 }
 
 /// A kind of event.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct EventClass {
     /// Its fields.
     pub fields: Fields,
     /// What it means.
     pub description: Option<String>,
+    /// What is kept of its events, key by key.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub chronicles: BTreeMap<Name, Chronicle>,
+    /// In ordered mode: what a subscription is told of events of one key leaves in their order.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ordered: Option<Ordered>,
+}
+
+/// Which events of a class have an order among them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Ordered {
+    /// The fields that make the key. None: all events of the class have one order.
+    pub by: Vec<Name>,
 }
 
 /// A kind of interest.

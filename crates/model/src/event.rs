@@ -123,4 +123,7 @@ pub struct EventBatch {
     pub sees: Option<ChangeSequence>,
     /// The events.
     pub events: PackedEvents,
+    /// What rules read of chronicles for these events, as it was when they were matched; only matching can read it. Empty
+    /// if nothing was read, or the batch was not matched yet.
+    pub chronicled: Bytes,
 }

@@ -3,6 +3,8 @@
 //! One worker per channel claims what is due, formats on the fly and hands over to the channel's sessions, never more
 //! at a time than the bound. What becomes of each notification is reported to the channel's recorder.
 
+mod in_order; // an item whose events are in ordered mode
+
 use std::{
     collections::{BTreeMap, HashMap},
     panic::AssertUnwindSafe,
@@ -18,9 +20,10 @@ use tocsin_delivery::{Answer, Facts, Message, Outgoing, Ticket};
 use tocsin_formatting::{DeviceScope, EventScope, Scope};
 use tocsin_matching::notify::NotifyFields;
 use tocsin_model::{
+    application::EventClass,
     content::Content,
     event::EventBatch,
-    field::Row,
+    field::{Field, Fields, Row, pack_row},
     id::{EventBatchId, EventId, Name, NotificationBatchId, NotificationId, SubscriptionId},
     notification::Notifications,
     receipt::{Outcome, Reason, ReasonKind},
@@ -41,6 +44,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Flow,
     compile::Compiled,
+    lanes::Lane,
     options::PipelineOptions,
     record_receipts::Report,
     running::{Open, Running},
@@ -181,6 +185,12 @@ impl Worker {
             }
             Err(Unreadable::ForGood(what)) => return self.suspend_unread(key, &item, &what, bounds).await,
         };
+        if loaded.is_ordered()
+            && let Err(error) = self.running.lanes.learn(&self.flow, &self.running.name, &loaded).await
+        {
+            tracing::error!(%error, item = %item.claim.id, "what goes before a work item cannot be read yet");
+            return Err(GivenBack { due_at: Some(self.flow.clock.now() + REST_AFTER_FAILURE) });
+        }
         let Some(permit) = stop.run_until_cancelled(bounds.permit(loaded.ordinals.len())).await else {
             return Err(GivenBack { due_at: None });
         };
@@ -188,7 +198,10 @@ impl Worker {
         if self.reports.send(Report::Read { key, accepted: loaded.accepted.clone(), permit }).await.is_err() {
             return Ok(());
         }
-        let Fed { fed, left, due_at } = self.feed(key, &loaded, item.due_at, stop).await;
+        let Fed { fed, left, due_at } = match loaded.is_ordered() {
+            true => self.feed_in_order(key, &loaded, item.due_at, stop).await,
+            false => self.feed(key, &loaded, &loaded.ordinals, item.due_at, stop).await,
+        };
         let _ = self.reports.send(Report::Fed { key, fed, left, due_at }).await;
         Ok(())
     }
@@ -224,15 +237,22 @@ impl Worker {
     }
 
     /// Formats and hands over one notification after the other, until all are, or `stop`, or the records fail.
-    async fn feed(&self, key: u64, loaded: &Loaded, due_at: Timestamp, stop: &CancellationToken) -> Fed {
+    async fn feed(
+        &self,
+        key: u64,
+        loaded: &Loaded,
+        ordinals: &[u32],
+        due_at: Timestamp,
+        stop: &CancellationToken,
+    ) -> Fed {
         let mut fed = 0;
-        for chunk in loaded.ordinals.chunks(RECIPIENTS) {
+        for chunk in ordinals.chunks(RECIPIENTS) {
             let recipients = match self.recipients(loaded, chunk).await {
                 Ok(recipients) => recipients,
                 Err(error) => {
                     tracing::error!(%error, channel = %self.channel, "recipients cannot be read yet");
                     let due_at = self.flow.clock.now() + REST_AFTER_FAILURE;
-                    return Fed { fed, left: loaded.ordinals[fed..].to_vec(), due_at };
+                    return Fed { fed, left: ordinals[fed..].to_vec(), due_at };
                 }
             };
             let mut ready: Vec<(Arc<Open>, Vec<Outgoing>)> = Vec::new();
@@ -266,7 +286,7 @@ impl Worker {
                 channel.send_all(outgoing, &self.answers).await;
             }
             if stop.is_cancelled() {
-                return Fed { fed, left: loaded.ordinals[fed..].to_vec(), due_at };
+                return Fed { fed, left: ordinals[fed..].to_vec(), due_at };
             }
             tokio::task::yield_now().await;
         }
@@ -367,7 +387,9 @@ impl Worker {
             expires_at: head.expires_at,
         };
         let ticket = Ticket { key, ordinal };
-        let outgoing = Outgoing { id, address: device.address.clone(), ticket, message: Arc::new(message) };
+        let unsubscribe = self.flow.context.unsubscribe_link(recipient.subscription.id);
+        let (address, message) = (device.address.clone(), Arc::new(message));
+        let outgoing = Outgoing { id, address, ticket, unsubscribe, message };
         Ok((channel, outgoing))
     }
 }
@@ -515,17 +537,17 @@ struct LoadedEvent {
 }
 
 /// A work item with everything that its delivery reads.
-struct Loaded {
-    batch: StoredNotificationBatch,
+pub(crate) struct Loaded {
+    pub batch: StoredNotificationBatch,
     compiled: Arc<Compiled>,
-    ordinals: Vec<u32>,
-    event_of: Vec<EventId>,
+    pub ordinals: Vec<u32>,
+    pub event_of: Vec<EventId>,
     accepted: Vec<Timestamp>,
     events: HashMap<EventId, LoadedEvent>,
 }
 
 /// Why an item cannot be delivered.
-enum Unreadable {
+pub(crate) enum Unreadable {
     /// The store fails.
     ForNow(StoreError),
     /// What was stored is no use.
@@ -542,7 +564,7 @@ impl From<StoreError> for Unreadable {
 }
 
 impl Loaded {
-    async fn read(flow: &Flow, item: &WorkItem) -> Result<Loaded, Unreadable> {
+    pub async fn read(flow: &Flow, item: &WorkItem) -> Result<Loaded, Unreadable> {
         let batch = flow
             .journal
             .notification_batch(item.batch)
@@ -589,6 +611,35 @@ impl Loaded {
     fn notifications(&self) -> &Notifications {
         &self.batch.notifications
     }
+
+    /// The id of one of them.
+    pub fn id(&self, ordinal: u32) -> NotificationId {
+        NotificationId { batch: self.batch.id, ordinal }
+    }
+
+    fn event_class(&self) -> Option<&EventClass> {
+        self.compiled.event_class(&self.batch.head.event_class)
+    }
+
+    /// Whether its events are in ordered mode.
+    pub fn is_ordered(&self) -> bool {
+        self.event_class().is_some_and(|class| class.ordered.is_some())
+    }
+
+    /// The lane of one of them. All whose event is gone are in one.
+    pub fn lane(&self, ordinal: u32) -> Lane {
+        let mut key = self.batch.head.event_class.as_str().as_bytes().to_vec();
+        let event = self.events.get(&self.event_of[ordinal as usize]);
+        let by = self.event_class().and_then(|class| Some((class, class.ordered.as_ref()?)));
+        if let (Some(event), Some((class, ordered))) = (event, by) {
+            let fields = ordered.by.iter().filter_map(|name| class.fields.position(name.as_str()));
+            let (fields, row): (Vec<Field>, Row) =
+                fields.map(|at| (class.fields[at].clone(), event.row[at].clone())).unzip();
+            key.push(0);
+            pack_row(&Fields::new(fields), &row, &mut key);
+        }
+        (self.notifications().subscriptions[ordinal as usize], key.into())
+    }
 }
 
 /// Unpacks some events of a batch, in one pass.
@@ -611,13 +662,14 @@ async fn read_events(
     ordinals.sort_unstable();
     ordinals.dedup();
     let mut wanted = ordinals.into_iter().peekable();
+    let reader = notify.reader(batch, &packed.fields)?;
     for (ordinal, bytes) in batch.events.rows().enumerate() {
         if wanted.peek() != Some(&(ordinal as u32)) {
             continue;
         }
         wanted.next();
         let row = tocsin_model::field::unpack_row(&packed.fields, bytes?)?;
-        let row = notify.event_row(row, &packed.fields);
+        let row = reader.row(ordinal as u32, row)?;
         let scope = EventScope::new(&class.fields, &row);
         let id = EventId { batch: batch.id, ordinal: ordinal as u32 };
         events.insert(id, LoadedEvent { row, scope, accepted_at: batch.accepted_at });

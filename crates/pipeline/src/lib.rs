@@ -14,6 +14,7 @@ pub mod latency; // how long things take, by percentile
 pub mod options; // the bounds and delays of the flow
 pub mod versions; // old batches are read by the version that packed them
 
+mod lanes; // who goes before whom, where events are ordered
 mod guard; // which rules fire, and what becomes of firings that do not happen
 mod follow_changes; // keeps the match index true to the records, as of a place of their change feed
 mod places; // where submissions stand among the changes
@@ -31,6 +32,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tocsin_delivery::OpenChannel;
+use tocsin_matching::rule::RuleExplanation;
 use tocsin_model::{
     application::Channel,
     definition,
@@ -176,6 +178,8 @@ pub struct ApplicationStatus {
     pub scanned_filters: u64,
     /// Subscriptions that cannot be matched by this version.
     pub unusable: u64,
+    /// Places in the index in which their alternatives are filed.
+    pub filter_groups: u64,
     /// Changes of the records that the index has not followed yet.
     pub changes_behind: u64,
     /// Whether events are accepted and matched.
@@ -406,8 +410,9 @@ impl Pipeline {
                 indexed: report.subscriptions,
                 index_bytes: report.bytes,
                 shards: report.shards as u64,
-                filters: report.filters,
-                scanned_filters: report.scanned_filters,
+                filters: report.figures.filters().distinct,
+                scanned_filters: report.figures.filters().unindexed,
+                filter_groups: report.figures.filters().groups,
                 unusable: report.unusable,
                 changes_behind: newest.0.saturating_sub(place.0),
                 ready: true,
@@ -415,6 +420,18 @@ impl Pipeline {
             None => ApplicationStatus { version: running.compiled().version, ..ApplicationStatus::default() },
         };
         running.iter().map(|(name, running)| (name.clone(), status(name, running))).collect()
+    }
+
+    /// How the rules of an application are answered, with what its index holds now. `None` if it does not run.
+    pub fn explain(&self, application: &Name) -> Option<Vec<RuleExplanation>> {
+        let compiled = self.running.lock().get(application)?.compiled();
+        let mut explanations = compiled.explain();
+        if let Some(status) = self.flow.indexes.lock().get(application)
+            && status.version == compiled.version
+        {
+            status.report.figures.explain(&compiled.rules, &mut explanations);
+        }
+        Some(explanations)
     }
 
     /// The stopped rules of all applications, by application and rule.

@@ -7,6 +7,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::Duration,
 };
@@ -14,7 +15,9 @@ use std::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tocsin_matching::{
+    chronicle::book::{ChronicleBook, PREFIX},
     cut::{CutBatch, RuleFailure},
+    filter::index::Counts,
     rule::{RuleNumber, RuleSet},
     state::{Suppression, remembered::Remembered},
 };
@@ -76,12 +79,15 @@ struct Matched {
     followed: Followed,
     report: IndexReport,
     guard: Guard,
-    /// Whether the shards remember what the journal does. If not, it is read from there before the next match.
+    /// What is kept of its events. Computed here, before any shard matches.
+    chronicles: ChronicleBook,
+    /// Whether the shards and the chronicles remember what the journal does. If not, it is read from there before the
+    /// next match.
     remembers: bool,
 }
 
 /// What the index of an application holds, and where it stands.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct IndexStatus {
     /// The version by which it matches.
     pub version: u32,
@@ -174,7 +180,8 @@ impl Matcher {
         let name = compiled.application.name.clone();
         // What its rules did under the version before still counts.
         let guard = self.applications.remove(&name).map(|before| before.guard).unwrap_or_default();
-        self.applications.insert(name, Matched { compiled, followed, report, guard, remembers: false });
+        let chronicles = ChronicleBook::new(compiled.rules.clone());
+        self.applications.insert(name, Matched { compiled, followed, report, guard, chronicles, remembers: false });
         self.report();
     }
 
@@ -283,6 +290,10 @@ impl Matcher {
         // Due schedules come after event rules.
         for (events, compiled) in due {
             let before = notifications_of(&step);
+            if compiled.rules.has_chronicles() {
+                // What the events of the last quantum saw of them is read from the journal.
+                self.settle(committing.take()).await?;
+            }
             match schedules::run_due(&self.flow, &compiled, &events.batch, &mut step).await? {
                 Ok(()) => step.matched.push(events.claim),
                 Err(reason) => step.failed.push((events.claim, reason)),
@@ -374,11 +385,13 @@ impl Matcher {
         let mut indexes = self.flow.indexes.lock();
         indexes.clear();
         for (name, Matched { compiled, followed, report, .. }) in &self.applications {
-            let status = IndexStatus { version: compiled.version, report: *report, place: followed.place() };
+            let status = IndexStatus { version: compiled.version, report: report.clone(), place: followed.place() };
             indexes.insert(name.clone(), status);
         }
         let needed = indexes.values().map(|status| status.place).min();
         drop(indexes);
+        let chronicles = || self.applications.values().map(|matched| &matched.chronicles);
+        metrics::gauge!("match_chronicle_keys").set(chronicles().map(ChronicleBook::keys).sum::<usize>() as f64);
         self.flow.records.keep_changes_after(needed.unwrap_or(ChangeSequence(u64::MAX)));
     }
 }
@@ -430,7 +443,8 @@ impl Matched {
             Ok(rows) => {
                 guard.before(&compiled, &stops, batch, now, &mut left_out);
                 let left_out = left_out.of(batch.id);
-                Some(Readable { batch: batch.clone(), fields, rows: rows.into(), left_out, again: false })
+                let batch = EventBatch { chronicled: Bytes::new(), ..batch.clone() };
+                Some(Readable { batch, fields, rows: rows.into(), left_out, again: false })
             }
             Err(damaged) => {
                 failed.insert(batch.id, damaged.to_string());
@@ -439,8 +453,9 @@ impl Matched {
         };
         let mut readable: Vec<Readable> = keep_busy(|| fields.into_iter().filter_map(unpack).collect());
         let cut = loop {
+            keep_busy(|| self.take_events(&mut readable, &mut failed));
             let (cut, queries) = self.cut(flow, name, &readable).await?;
-            self.report = self.followed.with_queries(cut.report);
+            self.report = self.followed.with_queries(cut.report.clone());
             // Nothing was told by them, so nothing is to be taken back.
             for (batch, rule, reason) in queries {
                 left_out.fail(&compiled, batch, rule, reason, now);
@@ -485,17 +500,58 @@ impl Matched {
                 }
             }
         }
+        for Readable { batch, .. } in readable.iter().filter(|readable| !readable.batch.chronicled.is_empty()) {
+            step.chronicled.push((batch.id, batch.chronicled.clone()));
+        }
+        let pages = self.chronicles.take_changes();
+        step.states.extend(pages.into_iter().map(|page| (name.clone(), page)));
+        self.report_incidents(name);
         // Of a batch that is set aside nothing else is listed: all its rules fire when it is matched again.
         let matched: BTreeSet<EventBatchId> = step.matched.iter().map(|claim| claim.id).collect();
         step.firings.extend(left_out.firings.into_iter().filter(|firing| matched.contains(&firing.batch)));
         report_failures(&compiled, &compiled.rules, &cut.failures);
         report_suppressed(&cut.suppressed);
+        report_filtered(cut.filtered);
         step.states.extend(cut.states.into_iter().map(|page| (name.clone(), page)));
         let limits = &compiled.application.limits;
         let notifications: u64 = cut.batches.iter().map(|cut| cut.notifications.count() as u64).sum();
         self.guard.spend(limits.throttle, notifications, now);
         step.batches.extend(keep_busy(|| new_batches(&compiled, &compiled.rules, cut.batches, oldest, now)));
         Ok(())
+    }
+
+    /// Has the chronicles take the events of batches in their order, anew if they took some of them before. One that makes
+    /// them panic is set aside.
+    fn take_events(&mut self, readable: &mut Vec<Readable>, failed: &mut BTreeMap<EventBatchId, String>) {
+        if !self.chronicles.is_kept() {
+            return;
+        }
+        let chronicles = &mut self.chronicles;
+        loop {
+            chronicles.undo();
+            chronicles.begin();
+            let culprit = readable.iter_mut().position(|Readable { batch, rows, .. }| {
+                let take = || chronicles.take(&batch.class, Arc::make_mut(rows), batch.accepted_at);
+                let taken = catch_unwind(AssertUnwindSafe(take));
+                taken.map(|packed| batch.chronicled = packed).is_err()
+            });
+            let Some(culprit) = culprit else { return };
+            let reason = "its chronicles made the matcher panic".to_owned();
+            failed.insert(readable.remove(culprit).batch.id, reason);
+        }
+    }
+
+    /// Counts what chronicles did not take, and whom they forgot.
+    fn report_incidents(&mut self, application: &Name) {
+        for ((class, chronicle), incidents) in self.chronicles.take_incidents() {
+            metrics::counter!("match_chronicle_evictions_total").increment(incidents.evicted);
+            for (reason, count) in incidents.not_taken {
+                metrics::counter!("match_chronicle_not_taken_total", "reason" => reason.name()).increment(count);
+            }
+            if let Some(trouble) = incidents.trouble {
+                tracing::warn!(%application, %class, %chronicle, %trouble, "a chronicle could not take an event");
+            }
+        }
     }
 
     /// See [`Matcher::refire`].
@@ -679,9 +735,11 @@ impl Matched {
             self.rebuild(flow, name, sees.unwrap_or_else(|| flow.places.newest()), &lost).await?;
         }
         let rules = self.compiled.rules.clone();
+        let (chronicled, pages): (Vec<_>, Vec<_>) = pages.into_iter().partition(|page| page.name.starts_with(PREFIX));
+        let damaged = keep_busy(|| self.chronicles.restore(chronicled));
         let remembered = Remembered::read(&rules, pages);
-        if remembered.damaged > 0 {
-            let pages = remembered.damaged;
+        if remembered.damaged + damaged > 0 {
+            let pages = remembered.damaged + damaged;
             tracing::error!(application = %name, pages, "what rules remember is damaged in part and begins anew there");
         }
         let remembered = Arc::new(Mutex::new(remembered));
@@ -728,7 +786,7 @@ pub(crate) async fn place_wanted(flow: &Flow) -> Result<ChangeSequence, StoreErr
     Ok(flow.journal.oldest_place().await?.map_or(settled, |oldest| oldest.min(settled)))
 }
 
-/// A batch that could be unpacked.
+/// A batch that could be unpacked. Once its chronicles have taken it, it holds what rules read of them.
 struct Readable {
     batch: EventBatch,
     /// Those that it was packed with.
@@ -759,6 +817,13 @@ fn report_suppressed(suppressed: &[u64; Suppression::ALL.len()]) {
     for (reason, count) in Suppression::ALL.into_iter().zip(suppressed) {
         metrics::counter!("match_suppressed_total", "reason" => reason.name()).increment(*count);
     }
+}
+
+/// Counts what was done with the subscriptions' own filters.
+fn report_filtered(counts: Counts) {
+    metrics::counter!("match_filter_candidates_total").increment(counts.candidates);
+    metrics::counter!("match_filter_evaluations_total").increment(counts.evaluated);
+    metrics::counter!("match_filter_matches_total").increment(counts.matched);
 }
 
 /// Removes what the rules of an application that is no more remembered.

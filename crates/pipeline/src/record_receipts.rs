@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tocsin_delivery::Answer;
 use tocsin_model::{
     application::RetrySchedule,
-    id::Name,
+    id::{Name, NotificationBatchId, NotificationId},
     receipt::{Attempt, Disposition, Outcome, Reason, ReasonKind},
     time::Timestamp,
 };
@@ -23,7 +23,10 @@ use tokio::{
     time::Instant,
 };
 
-use crate::Flow;
+use crate::{
+    Flow,
+    lanes::{Lanes, Standing},
+};
 
 /// How long to wait before the same commit is tried again, at first and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -82,6 +85,7 @@ impl InFlight {
 pub(crate) struct Recorder {
     pub flow: Arc<Flow>,
     pub application: Name,
+    pub lanes: Arc<Lanes>,
     pub channel: Name,
     pub retry: RetrySchedule,
     pub lease: Duration,
@@ -181,7 +185,9 @@ impl Recorder {
             Report::Held { key, ordinal, due_at } => {
                 let Some(entry) = in_flight.get_mut(&key) else { return 0 };
                 entry.settle_one();
-                entry.untried.entry(in_whole_seconds(due_at)).or_default().push(ordinal);
+                let due_at = in_whole_seconds(due_at);
+                entry.untried.entry(due_at).or_default().push(ordinal);
+                self.put_off(entry.item.batch, ordinal, due_at);
                 1
             }
             Report::Fed { key, fed, left, due_at } => {
@@ -191,6 +197,7 @@ impl Recorder {
             }
             Report::GivenBack { key } => {
                 let Some(entry) = in_flight.get_mut(&key) else { return 0 };
+                self.lanes.returned(entry.item.batch);
                 if entry.attempts.is_empty() {
                     in_flight.remove(&key);
                 } else {
@@ -224,6 +231,7 @@ impl Recorder {
                     None => entry.item.due_at,
                 };
                 entry.untried.entry(due_at).or_default().push(ordinal);
+                self.put_off(entry.item.batch, ordinal, due_at);
                 return 1;
             }
             Disposition::Deferred { reason, retry_after } => {
@@ -276,6 +284,9 @@ impl Recorder {
             match self.flow.journal.commit(step).await {
                 Ok(_) => {
                     for key in touched {
+                        if let Some(entry) = in_flight.get(&key) {
+                            self.settle_lanes(entry);
+                        }
                         if in_flight.get(&key).is_some_and(|entry| entry.is_over() || entry.given_back) {
                             in_flight.remove(&key);
                         } else if let Some(entry) = in_flight.get_mut(&key) {
@@ -311,11 +322,30 @@ impl Recorder {
             let claim = in_flight[key].item.claim;
             if let Err(StoreError::Fenced(_)) = self.flow.journal.extend(claim, self.lease, self.flow.clock.now()).await
             {
+                self.lanes.returned(in_flight[key].item.batch);
                 in_flight.remove(key);
                 metrics::counter!("deliver_leases_lost_total").increment(1);
             }
         }
         in_flight.len() < before
+    }
+
+    /// One was not sent and waits: those behind it need not wait here.
+    fn put_off(&self, batch: NotificationBatchId, ordinal: u32, due_at: Timestamp) {
+        self.lanes.settle([(NotificationId { batch, ordinal }, Some(Standing::Later(due_at)))]);
+    }
+
+    /// Lets those behind go on: what became of an item's notifications is recorded.
+    fn settle_lanes(&self, entry: &InFlight) {
+        let id = |ordinal: &u32| NotificationId { batch: entry.item.batch, ordinal: *ordinal };
+        let is_settled = |attempt: &&Attempt| attempt.outcome.closes() || attempt.outcome == Outcome::Suspended;
+        let settled = entry.attempts.iter().filter(is_settled).map(|attempt| (id(&attempt.ordinal), None));
+        let over = entry.fed.as_ref().filter(|_| entry.is_over());
+        let left = over.into_iter().map(|(_, left, due_at)| (due_at, left));
+        let later = entry.retries.iter().chain(left);
+        let later = later
+            .flat_map(|(due, ordinals)| ordinals.iter().map(move |ordinal| (id(ordinal), Some(Standing::Later(*due)))));
+        self.lanes.settle(settled.chain(later));
     }
 
     fn append(&self, step: &mut Step, entry: &InFlight) {

@@ -14,7 +14,7 @@ use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Flow, RunError, compile::Compiled, deliver_work::Worker, match_events::unassigned_channel,
+    Flow, RunError, compile::Compiled, deliver_work::Worker, lanes::Lanes, match_events::unassigned_channel,
     record_receipts::Recorder,
 };
 
@@ -47,6 +47,8 @@ impl std::ops::Deref for Open {
 /// An application that runs.
 pub(crate) struct Running {
     pub name: Name,
+    /// Who goes before whom, where events are ordered.
+    pub lanes: Arc<Lanes>,
     compiled: ArcSwap<Compiled>,
     channels: ArcSwap<BTreeMap<Name, Arc<Open>>>,
     workers: Mutex<BTreeMap<Name, Working>>,
@@ -73,6 +75,7 @@ impl Running {
     ) -> Arc<Running> {
         let running = Arc::new(Running {
             name: compiled.application.name.clone(),
+            lanes: Arc::default(),
             compiled: ArcSwap::new(compiled.clone()),
             channels: ArcSwap::default(),
             workers: Mutex::default(),
@@ -155,6 +158,7 @@ impl Running {
         let recorder = Recorder {
             flow: flow.clone(),
             application: self.name.clone(),
+            lanes: self.lanes.clone(),
             channel: channel.clone(),
             retry: retry.clone(),
             lease,

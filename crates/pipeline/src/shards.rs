@@ -18,6 +18,8 @@ use std::{
 use parking_lot::Mutex;
 use tocsin_matching::{
     cut::{CutBatch, NotificationCutter, RuleFailure},
+    figures::Figures,
+    filter::index::Counts,
     join::join,
     rule::{RuleNumber, RuleSet},
     shard::{Shard, Subject, Watch},
@@ -85,6 +87,8 @@ pub(crate) struct Cut {
     pub states: Vec<StatePage>,
     /// Matches that were not told, by the place of the reason in [`Suppression::ALL`].
     pub suppressed: [u64; Suppression::ALL.len()],
+    /// What was done with filters since the last cut, on all shards.
+    pub filtered: Counts,
     /// What the index holds.
     pub report: IndexReport,
 }
@@ -105,7 +109,7 @@ pub(crate) enum Memory {
 }
 
 /// What the index of an application holds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct IndexReport {
     /// Shards.
     pub shards: usize,
@@ -113,12 +117,10 @@ pub(crate) struct IndexReport {
     pub subscriptions: u64,
     /// Bytes.
     pub bytes: u64,
-    /// Distinct filters; one that subscriptions of several shards have counts on each.
-    pub filters: u64,
-    /// Those of them that are looked at for every event.
-    pub scanned_filters: u64,
     /// Subscriptions that cannot be matched, and so are not in the index.
     pub unusable: u64,
+    /// What they are filed in, and what their filters cost.
+    pub figures: Arc<Figures>,
 }
 
 /// An owner is gone, and its part of the index with it: it must be built anew.
@@ -224,9 +226,9 @@ impl Shards {
             whole.report.shards += 1;
             whole.report.subscriptions += share.report.subscriptions;
             whole.report.bytes += share.report.bytes;
-            whole.report.filters += share.report.filters;
-            whole.report.scanned_filters += share.report.scanned_filters;
             whole.report.unusable += share.report.unusable;
+            *Arc::make_mut(&mut whole.report.figures) += &share.report.figures;
+            whole.filtered += share.filtered;
         }
         whole.batches = join(&self.rules, cut);
         whole
@@ -286,17 +288,34 @@ struct Keeper {
     panicked: Vec<(EventBatchId, Option<RuleNumber>)>,
     /// Those that were put and could not be matched.
     unusable: BTreeSet<SubscriptionId>,
+    /// What was done with filters up to the last cut.
+    filtered: Counts,
+    /// The bytes that it held when they were counted last, and how much was done since.
+    bytes: u64,
+    since: usize,
 }
+
+/// Counting bytes looks at everything, so it is done only after so many cuts, or when a part in sixteen has changed.
+const CUTS_MAX: usize = 256;
 
 impl Keeper {
     fn new(application: Name, rules: Arc<RuleSet>) -> Keeper {
-        let (shard, cutter) = (Shard::new(rules), NotificationCutter::new());
-        Keeper { application, shard, cutter, panicked: Vec::new(), unusable: BTreeSet::new() }
+        Keeper {
+            application,
+            shard: Shard::new(rules),
+            cutter: NotificationCutter::new(),
+            panicked: Vec::new(),
+            unusable: BTreeSet::new(),
+            filtered: Counts::default(),
+            bytes: 0,
+            since: 0,
+        }
     }
 
     /// Takes turns until nobody can give one any more.
     fn run(mut self, turns: &Receiver<Turn>) {
         while let Ok(Turn { changes, memory, batches, cut }) = turns.recv() {
+            self.since += changes.len();
             for change in changes {
                 self.change(change);
             }
@@ -361,20 +380,28 @@ impl Keeper {
 
     fn cut(&mut self) -> Cut {
         let (batches, failures) = self.cutter.finish(self.shard.rules());
+        let subscriptions = self.shard.len();
+        if self.bytes == 0 || self.since >= subscriptions / 16 {
+            (self.bytes, self.since) = (self.shard.memory_bytes() as u64, 0);
+        }
+        // What rules remember grows without changes.
+        self.since += (subscriptions / 16 / CUTS_MAX).max(1);
+        let figures = self.shard.figures();
+        let done = figures.filters().counts;
+        let filtered = done.since(std::mem::replace(&mut self.filtered, done));
         let report = IndexReport {
             shards: 1,
-            subscriptions: self.shard.len() as u64,
-            bytes: self.shard.memory_bytes() as u64,
-            filters: self.shard.distinct_filters() as u64,
-            scanned_filters: self.shard.scanned_filters() as u64,
+            subscriptions: subscriptions as u64,
+            bytes: self.bytes,
             unusable: self.unusable.len() as u64,
+            figures: figures.into(),
         };
         let mut suppressed = [0; Suppression::ALL.len()];
         for (_, reason, count) in self.shard.take_suppressed() {
             suppressed[reason as usize] += count;
         }
         let (states, panicked) = (self.shard.take_states(), std::mem::take(&mut self.panicked));
-        Cut { batches, failures, panicked, states, suppressed, report }
+        Cut { batches, failures, panicked, states, suppressed, filtered, report }
     }
 }
 

@@ -131,7 +131,8 @@ impl Service {
     /// It does not run.
     pub fn application_rules(&self, caller: &Caller, name: &Name) -> Result<Vec<RuleExplanation>, ServiceError> {
         caller.needs(Scope::ApplicationsRead)?;
-        Ok(self.running(name)?.explain())
+        self.running(name)?;
+        self.pipeline.explain(name).ok_or_else(|| ServiceError::Missing(format!("the application `{name}`")))
     }
 
     /// Reads a definition and tells everything about it, without applying it.

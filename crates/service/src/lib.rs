@@ -12,11 +12,13 @@ pub mod keys; // who is calling, and what that caller may do
 pub mod operations; // batches and notifications, suspensions
 pub mod firings; // rules that did not fire, and those that are stopped
 pub mod rules; // rules tried on events
+pub mod chronicles; // what is kept of events
 pub mod schedules; // when what is due
 pub mod status;
 pub mod subscribers; // whom to tell
 pub mod segments; // some of them, by a saved filter
 pub mod subscriptions; // what they care about
+pub mod unsubscribe; // ending that by the link of a mail
 pub mod trace; // one thing's whole story // how it all does; whether it is ready
 
 pub mod error; // why not, and what to do about it
@@ -27,6 +29,7 @@ mod lines; // a stream of bytes, cut into blocks of whole lines
 
 use std::{path::PathBuf, sync::Arc};
 
+use tocsin_delivery::Signet;
 use tocsin_model::time::Timestamp;
 use tocsin_pipeline::{Clock, Pipeline};
 use tocsin_store::{journal::Journal, records::Records};
@@ -70,6 +73,7 @@ pub struct Service {
     version: &'static str,
     started_at: Timestamp,
     keys: Arc<keys::Keys>,
+    signet: Signet,
     /// One change of an application at a time, so that a difference is against what is replaced.
     applying: tokio::sync::Mutex<()>,
     readiness: status::Probe,
@@ -89,6 +93,7 @@ impl Service {
         let clock = parts.pipeline.clock().clone();
         let started_at = clock.now();
         Ok(Arc::new(Service {
+            signet: Signet::new(parts.records.secret()),
             records: parts.records,
             journal: parts.journal,
             pipeline: parts.pipeline,

@@ -165,7 +165,7 @@ impl Service {
         };
         let event = match self.journal.event_batch(event_id.batch).await? {
             Some((batch, _)) => match self.fields_of(&batch).await {
-                Ok(fields) => batch.events.row(&fields, event_id.ordinal).ok().map(|row| (fields, row)),
+                Ok(fields) => batch.events.row(&fields, event_id.ordinal).ok().map(|row| (batch, fields, row)),
                 Err(_) => None,
             },
             None => None,
@@ -173,9 +173,10 @@ impl Service {
         let compiled = self.pipeline.version(&stored.head.application, stored.head.version).await?;
         let notify = compiled.as_ref().and_then(|compiled| compiled.notify.get(&stored.head.rule));
         let whole = match (&event, notify) {
-            (Some((fields, row)), Some(notify)) => {
-                let row = notify.row(&notify.event_row(row.clone(), fields), captured);
-                row.ok().map(|row| named(notify.fields(), row))
+            (Some((batch, fields, row)), Some(notify)) => {
+                let reader = notify.reader(batch, fields);
+                let event = reader.and_then(|reader| reader.row(event_id.ordinal, row.clone()));
+                event.ok().and_then(|event| notify.row(&event, captured).ok()).map(|row| named(notify.fields(), row))
             }
             _ => None,
         };
@@ -183,7 +184,7 @@ impl Service {
             let names = notifications.captured.iter().map(|(name, _)| name);
             names.map(|name| (name.to_string(), captured(name).unwrap_or_default())).collect()
         });
-        let event = event.map(|(fields, row)| named(&fields, row));
+        let event = event.map(|(_, fields, row)| named(&fields, row));
         let recipient = self.records.recipients(&[subscription]).await?.pop().flatten();
         let mut attempts = self.journal.attempts(id.batch).await?;
         attempts.retain(|attempt| attempt.ordinal == id.ordinal);

@@ -241,6 +241,11 @@ impl Service {
         let samples = self.samples(&tested, &draft).await?;
         let explanation = tested.rules.explain().into_iter().next();
         let mut explanation = explanation.ok_or_else(|| ServiceError::Missing("the rule".to_owned()))?;
+        let kept = compiled.rules.chronicle_columns(&tested.on);
+        let not_kept = tested.rules.chronicle_columns(&tested.on).into_iter().filter(|column| !kept.contains(column));
+        explanation.warnings.extend(not_kept.filter(|_| draft.last.is_some()).map(|column| {
+            format!("no rule of the running version reads `{column}`, so stored events have no value of it: it is null")
+        }));
         if let Some((plan, warnings)) = tested.queries.plan(&explanation.rule) {
             explanation.query = plan.to_vec();
             explanation.warnings.extend_from_slice(warnings);
@@ -303,9 +308,29 @@ impl Service {
                         Err(error) => return Err(error),
                     }
                 }
-                if problems.is_empty() { Ok(samples) } else { Err(ServiceError::Invalid(problems)) }
+                if !problems.is_empty() {
+                    return Err(ServiceError::Invalid(problems));
+                }
+                self.chronicle_samples(tested, &mut samples).await?;
+                Ok(samples)
             }
         }
+    }
+
+    /// What chronicles would say if these events came now, one after the other, to what the journal has of them.
+    async fn chronicle_samples(&self, tested: &Tested, samples: &mut [Sample]) -> Result<(), ServiceError> {
+        let mut rows: Vec<Row> = samples
+            .iter_mut()
+            .map(|sample| tested.rules.bare_row(&tested.on, std::mem::take(&mut sample.row)))
+            .collect();
+        if tested.rules.reads_chronicles(&tested.on) {
+            let mut book = self.chronicle_book(&tested.application, &tested.rules).await?;
+            book.take(&tested.on, &mut rows, self.clock.now());
+        }
+        for (sample, row) in samples.iter_mut().zip(rows) {
+            sample.row = row;
+        }
+        Ok(())
     }
 
     /// The newest stored events of the class, oldest first.
@@ -509,6 +534,7 @@ impl TestIndex {
             accepted_at: now,
             sees: None,
             events: packer.finish(),
+            chronicled: Default::default(),
         };
         let firings = tables.get_mut().run(&batch, &tested.fields, |_| true);
         let firings = firings.map_err(|damaged| damaged.to_string())?;

@@ -291,6 +291,9 @@ pub struct Step {
     /// What matching remembers from now on, with the application whose it is: each page in place of the one before, and
     /// an empty one for none.
     pub states: Vec<(Name, StatePage)>,
+    /// What rules read of chronicles for event batches that are matched now: kept with them, in
+    /// [`EventBatch::chronicled`].
+    pub chronicled: Vec<(EventBatchId, Bytes)>,
     /// Event batches that go on with what this step has begun, such as the rest of a long run of a schedule. They are
     /// accepted with it, whatever waits already; their idempotency does not count.
     pub continued: Vec<NewEventBatch>,
@@ -552,6 +555,15 @@ pub trait Journal: Send + Sync + 'static {
         before: Option<NotificationBatchId>,
         limit: usize,
     ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError>;
+
+    /// The notification batches of an application after `after` that have open work items, up to `limit` of them by
+    /// number.
+    async fn open_batches(
+        &self,
+        application: &Name,
+        after: NotificationBatchId,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead)>, StoreError>;
 
     /// All attempts at the notifications of a batch, in the order they were recorded.
     async fn attempts(&self, batch: NotificationBatchId) -> Result<Vec<Attempt>, StoreError>;

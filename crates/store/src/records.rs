@@ -320,6 +320,8 @@ pub type Written<T> = Result<T, StoreError>;
 pub trait Records: Send + Sync + 'static {
     /// An identity of this installation, made once, that goes into message ids.
     fn installation(&self) -> &str;
+    /// A secret of this installation, made once, from which the keys are made that sign what comes back to it. Never shown.
+    fn secret(&self) -> &[u8; 32];
 
     // Applications
 
@@ -581,10 +583,19 @@ pub(crate) fn no_changes_after(after: ChangeSequence) -> StoreError {
 
 /// An identity that no other installation has: 96 random bits in hexadecimal.
 pub(crate) fn new_installation() -> Result<String, StoreError> {
-    let mut bytes = [0; 12];
+    Ok(random::<12>()?.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// A secret that nobody can guess.
+pub(crate) fn new_secret() -> Result<[u8; 32], StoreError> {
+    random()
+}
+
+fn random<const N: usize>() -> Result<[u8; N], StoreError> {
+    let mut bytes = [0; N];
     ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes)
         .map_err(|_| StoreError::unavailable("the system has no random numbers"))?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(bytes)
 }
 
 /// What of a subscriber decides about its place in the match index: the channels of its active devices, if it is enabled.

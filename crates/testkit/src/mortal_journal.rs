@@ -300,6 +300,15 @@ impl Journal for MortalJournal {
         self.live().await.notification_batches(before, limit).await
     }
 
+    async fn open_batches(
+        &self,
+        application: &Name,
+        after: NotificationBatchId,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead)>, StoreError> {
+        self.live().await.open_batches(application, after, limit).await
+    }
+
     async fn attempts(&self, batch: NotificationBatchId) -> Result<Vec<Attempt>, StoreError> {
         self.live().await.attempts(batch).await
     }

@@ -61,6 +61,8 @@ pub enum Command {
     Firings(firings::Args),
     /// Shows when schedules are due, and how far they have come
     Schedules(schedules::Args),
+    /// Shows what is kept of events, key by key
+    Chronicles(chronicles::Args),
     /// Lists, makes and revokes API keys
     Keys(keys::Args),
     /// Examines the machine, the data folder and the server
@@ -145,6 +147,7 @@ impl Cli {
             Command::Suspended(args) => args.run(terminal, &client()?).await,
             Command::Firings(args) => args.run(terminal, &client()?).await,
             Command::Schedules(args) => args.run(terminal, client).await,
+            Command::Chronicles(args) => args.run(terminal, client).await,
             Command::Keys(args) => args.run(terminal, &client()?).await,
             Command::Doctor(args) => args.run(terminal, &configuration, &connection).await,
             Command::Config(args) => args.run(terminal, &configuration),

@@ -3,6 +3,7 @@
 pub mod apply;
 pub mod bench;
 pub mod check;
+pub mod chronicles;
 pub mod config;
 pub mod demo;
 pub mod doctor;

@@ -64,6 +64,9 @@ pub struct Http {
     /// speaks TLS in front before listening at other addresses.
     #[schemars(with = "String")]
     pub listen: SocketAddr,
+    /// Where people reach this server from outside, through the proxy, such as `https://tocsin.example.org`: links in
+    /// mails begin with it. Without it mails carry no link to unsubscribe.
+    pub public_url: String,
     /// Most connections; one more is told 503.
     pub connections_max: u32,
     /// How long the head of a request may take, and how long a connection may be idle.
@@ -79,6 +82,7 @@ impl Default for Http {
     fn default() -> Self {
         Http {
             listen: SocketAddr::from(([127, 0, 0, 1], 8480)),
+            public_url: String::new(),
             connections_max: 10_000,
             header_timeout: Period::seconds(30),
             body_idle_timeout: Period::seconds(30),

@@ -28,6 +28,13 @@ pub const STEPS: &[Metric] = &[
         "reason",
         "Matches that were not told: cooldown, unarmed or unchanged, by what their rule remembers.",
     ),
+    gauge("match_chronicle_keys", "", "Keys of all chronicles."),
+    counter("match_chronicle_evictions_total", "", "Keys that chronicles forgot for others, at their bound."),
+    counter(
+        "match_chronicle_not_taken_total",
+        "reason",
+        "Events that a chronicle did not take although it should: `failed`, `late` or `long`.",
+    ),
     histogram("match_query_duration_seconds", "", "Queries of rules in SQL, each over one event batch."),
     counter(
         "match_firings_missed_total",
@@ -36,6 +43,13 @@ pub const STEPS: &[Metric] = &[
     ),
     gauge("match_stopped_rules", "", "Rules that are stopped."),
     gauge("match_throttled_applications", "", "Applications that make more notifications than they may and wait."),
+    counter(
+        "match_filter_candidates_total",
+        "",
+        "Alternatives of filters that were looked at, since their values were found.",
+    ),
+    counter("match_filter_evaluations_total", "", "Filters that were evaluated, since no index says all of them."),
+    counter("match_filter_matches_total", "", "Distinct filters that matched an event."),
     counter("match_unusable_subscriptions_total", "", "Stored subscriptions that do not fit their class any more."),
     counter("schedule_runs_total", "", "Due times of scheduled rules that were accepted to be run."),
     counter("schedule_skipped_runs_total", "", "Runs that were missed and that another run, or none, makes up for."),
@@ -83,7 +97,13 @@ pub const STEPS: &[Metric] = &[
         "Notifications that were not sent: expired, or suspended before an attempt.",
     ),
     counter("deliver_leases_lost_total", "", "Work items that were taken from a worker that was too slow."),
+    counter(
+        "deliver_put_off_total",
+        "",
+        "Notifications of ordered events that were put off until the one before them is tried again.",
+    ),
     counter("deliver_panics_total", "", "Work items whose worker broke; another takes them."),
+    counter("unsubscribe_total", "", "Subscriptions that were ended by the link of a mail."),
     histogram("upkeep_duration_seconds", "", "One round of removing what is past its retention."),
     counter("upkeep_removed_batches_total", "", "Batches removed because their retention was over."),
 ];

@@ -12,7 +12,7 @@ use std::{
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use serde::Serialize;
 use tocsin_delivery::{
-    Context, SystemClock,
+    Context, Signet, SystemClock,
     networks::{NetworkError, Networks},
 };
 use tocsin_face_http::HttpOptions;
@@ -200,6 +200,8 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
             installation: records.installation().to_owned(),
             data_folder: folder.clone(),
             networks: networks(&configuration)?,
+            signet: Arc::new(Signet::new(records.secret())),
+            public_url: public_url(&configuration.http.public_url)?,
         },
         opener: Arc::new(tocsin_delivery::open),
         options: pipeline_options(&configuration),
@@ -246,6 +248,26 @@ fn pipeline_options(configuration: &Configuration) -> PipelineOptions {
         run_notifications: options.run_notifications.max(1) as usize,
         upkeep_seconds: options.upkeep_interval.0.as_secs().max(1),
         prune_batches: options.prune_batches.max(1) as usize,
+    }
+}
+
+/// The address that links begin with; `None` if there is none.
+fn public_url(text: &str) -> Outcome<Option<String>> {
+    let base = text.trim_end_matches('/');
+    let fits = |url: url::Url| {
+        matches!(url.scheme(), "http" | "https")
+            && url.has_host()
+            && url.query().is_none()
+            && url.fragment().is_none()
+            && url.username().is_empty()
+            && url.password().is_none()
+    };
+    match base {
+        "" => Ok(None),
+        _ if base.is_ascii() && url::Url::parse(base).is_ok_and(fits) => Ok(Some(base.to_owned())),
+        _ => Err(Failure::usage(format!(
+            "mend http.public_url: `{text}` is not an address such as https://tocsin.example.org"
+        ))),
     }
 }
 

@@ -121,16 +121,25 @@ pub(super) struct Letterhead {
     pub reply_to: Option<Mailbox>,
     pub headers: BTreeMap<String, String>,
     pub precedence: Precedence,
+    pub list_unsubscribe: bool,
     pub keys: Vec<DkimKey>,
+}
+
+/// The only recipient of a mail.
+pub(super) struct Addressee<'a> {
+    /// As it stands on the wire.
+    pub address: &'a str,
+    pub unsubscribe: Option<&'a str>,
 }
 
 impl Letterhead {
     /// Writes the mail as it goes over the wire: RFC 5322 and MIME, dots stuffed, with the final dot. Appends to `out`.
-    /// `to` is who it goes to if that may be shown, so nobody in particular for a mail to several.
-    pub fn write(&self, message: &Message, to: Option<&str>, out: &mut Vec<u8>) {
+    /// A mail to several names nobody in particular.
+    pub fn write(&self, message: &Message, to: Option<Addressee<'_>>, out: &mut Vec<u8>) {
         let content = &message.content;
+        let unsubscribe = to.as_ref().and_then(|to| to.unsubscribe).filter(|_| self.list_unsubscribe);
         let to: HeaderType<'_> = match to {
-            Some(address) => Address::new_address(None::<&str>, address).into(),
+            Some(Addressee { address, .. }) => Address::new_address(None::<&str>, address).into(),
             None => Raw::new("undisclosed-recipients:;").into(),
         };
         let mut mail = MessageBuilder::new()
@@ -144,6 +153,11 @@ impl Letterhead {
             Precedence::Bulk => mail = mail.header("Precedence", Raw::new("bulk")),
             Precedence::List => mail = mail.header("Precedence", Raw::new("list")),
             Precedence::None => {}
+        }
+        if let Some(link) = unsubscribe {
+            mail = mail
+                .header("List-Unsubscribe", Raw::new(format!("<{}>", clean(link))))
+                .header("List-Unsubscribe-Post", Raw::new("List-Unsubscribe=One-Click"));
         }
         if let Some(mailbox) = &self.reply_to {
             mail = mail.reply_to(mailbox.header());
@@ -184,13 +198,9 @@ fn message_id(id: &str, domain: &str) -> String {
 /// Makes every line end CR LF, the last one too, so that no server can see another end of the mail than we do. No mail holds
 /// a NUL (RFC 5322, 4.1).
 fn whole_lines(plain: Vec<u8>) -> Vec<u8> {
-    let is_whole = |(at, byte): (usize, &u8)| match byte {
-        0 => false,
-        b'\n' => at > 0 && plain[at - 1] == b'\r',
-        b'\r' => plain.get(at + 1) == Some(&b'\n'),
-        _ => true,
-    };
-    if plain.ends_with(b"\r\n") && plain.iter().enumerate().all(is_whole) {
+    // Nearly all are whole already. Without branches this looks at many bytes at once.
+    let broken = |bad, (byte, next): (&u8, &u8)| bad | (*byte == 0) | ((*byte == b'\r') != (*next == b'\n'));
+    if plain.ends_with(b"\r\n") && plain[0] != b'\n' && !plain.iter().zip(&plain[1..]).fold(false, broken) {
         return plain;
     }
     let mut out = Vec::with_capacity(plain.len() + plain.len() / 32 + 2);
@@ -206,11 +216,16 @@ fn whole_lines(plain: Vec<u8>) -> Vec<u8> {
 
 /// Appends whole lines with their dots stuffed (RFC 5321, 4.5.2) and the final dot.
 fn stuff(lines: &[u8], out: &mut Vec<u8>) {
-    for line in lines.split_inclusive(|byte| *byte == b'\n') {
-        if line[0] == b'.' {
-            out.push(b'.');
+    let dotted = |found, (byte, next): (&u8, &u8)| found | ((*byte == b'\n') & (*next == b'.'));
+    if lines.starts_with(b".") || lines.iter().zip(lines.iter().skip(1)).fold(false, dotted) {
+        for line in lines.split_inclusive(|byte| *byte == b'\n') {
+            if line[0] == b'.' {
+                out.push(b'.');
+            }
+            out.extend_from_slice(line);
         }
-        out.extend_from_slice(line);
+    } else {
+        out.extend_from_slice(lines);
     }
     out.extend_from_slice(b".\r\n");
 }

@@ -44,7 +44,7 @@ fn start(
 ) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
     let queue = Queue::single(concurrency.max(1) as usize);
     let servers = Servers::open(name, &options).map_err(|problem| vec![problem])?;
-    let courier = Arc::new(send::Courier::new(options, servers, dial, queue.clone())?);
+    let courier = Arc::new(send::Courier::new(options, context.signet.clone(), servers, dial, queue.clone())?);
     let shared = Shared::new(name, context.clock.clone());
     let sessions = courier.clone();
     Ok(Running::start(shared, queue, only_lane, courier, move || sessions.clone().run()))

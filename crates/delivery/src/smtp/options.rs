@@ -1,14 +1,17 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tocsin_model::problem::Problem;
 
 use super::{
     dkim::DkimOptions,
     message::{Mailbox, RESERVED_HEADERS, is_address, is_header_name},
 };
-use crate::options::{Options, Wait};
+use crate::{
+    options::{Options, Wait},
+    signet::RETURN_LOCAL_MAX,
+};
 
 /// Options of a channel with the protocol `smtp`.
 #[derive(Clone, Deserialize, JsonSchema)]
@@ -44,6 +47,13 @@ pub struct SmtpOptions {
     pub return_path: Option<String>,
     /// Where answers go, if not to the sender.
     pub reply_to: Option<String>,
+    /// Whether each mail has a return address of its own, `local+...@domain` with the `return_path`: it names the
+    /// notification and is signed, so that what comes back is known and cannot be forged. The mail server that takes in
+    /// `return_path` must pass on what stands behind a `+`.
+    pub return_path_signed: bool,
+    /// Whether mails to one recipient carry the link of `List-Unsubscribe`, which ends the subscription with one click (RFC
+    /// 8058). There is a link once `http.public_url` is configured.
+    pub list_unsubscribe: bool,
     /// The name by which we introduce ourselves. Without one: the address of our side of the connection.
     pub ehlo: Option<String>,
     /// Further header fields for every mail.
@@ -119,7 +129,7 @@ impl ServerOptions {
 }
 
 /// Which of several servers a session goes to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Balance {
     /// The first that lets us in; the others are its reserve.
@@ -130,7 +140,7 @@ pub enum Balance {
 }
 
 /// What the header field `Precedence` says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Precedence {
     /// `bulk`.
@@ -143,7 +153,7 @@ pub enum Precedence {
 }
 
 /// Whether the conversation is encrypted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TlsMode {
     /// Never.
@@ -173,6 +183,8 @@ impl Default for SmtpOptions {
             allow_plain_auth: false,
             from: None,
             return_path: None,
+            return_path_signed: false,
+            list_unsubscribe: true,
             reply_to: None,
             ehlo: None,
             headers: BTreeMap::new(),
@@ -287,6 +299,15 @@ impl Options for SmtpOptions {
         }
         if self.return_path.as_deref().is_some_and(|text| !is_address(text)) {
             tell("return_path", "this is not a mail address", "write `bounces@example.org`, without a shown name");
+        }
+        match self.return_path.as_deref().and_then(|address| address.rsplit_once('@')) {
+            None if self.return_path_signed => {
+                tell("return_path", "a signed return address needs one to start from", "such as `bounces@example.org`");
+            }
+            Some((local, _)) if self.return_path_signed && local.len() > RETURN_LOCAL_MAX => {
+                tell("return_path", "its left side leaves no room for the signature", "20 letters at most");
+            }
+            _ => {}
         }
         if self.ehlo.as_deref().is_some_and(|name| !is_host(name.trim_matches(['[', ']']))) {
             tell("ehlo", "this is not a host name", "give the full name of this machine, such as `tocsin.example.org`");

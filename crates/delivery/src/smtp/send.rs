@@ -10,12 +10,15 @@ use tokio::time::{Instant, timeout};
 use super::{
     classify::{ClearUp, Fate, Next, Stage, classify},
     dkim::DkimKey,
-    message::{Letterhead, Mailbox, is_address, on_wire},
+    message::{Addressee, Letterhead, Mailbox, is_address, on_wire},
     options::SmtpOptions,
-    servers::Servers,
+    servers::{Servers, Tenure},
     session::{Dial, Envelope, Extensions, Session},
 };
-use crate::queue::{FarSide, Pending, Queue, same_message};
+use crate::{
+    queue::{FarSide, Pending, Queue, same_message},
+    signet::{Returned, Signet},
+};
 
 /// What the sessions of a channel share.
 pub(super) struct Courier {
@@ -23,7 +26,8 @@ pub(super) struct Courier {
     letterhead: Letterhead,
     /// The address for what comes back, as it stands on the wire.
     return_path: String,
-    servers: Servers,
+    signet: Arc<Signet>,
+    servers: Arc<Servers>,
     dial: Arc<dyn Dial>,
     queue: Arc<Queue>,
 }
@@ -31,7 +35,7 @@ pub(super) struct Courier {
 /// A session, and which server it is with.
 struct Open {
     session: Session,
-    server: usize,
+    tenure: Tenure,
     /// Whether it has answered a mail.
     fruitful: bool,
 }
@@ -50,6 +54,7 @@ impl Courier {
     /// Keys that cannot be used; paths are relative.
     pub fn new(
         options: SmtpOptions,
+        signet: Arc<Signet>,
         servers: Servers,
         dial: Arc<dyn Dial>,
         queue: Arc<Queue>,
@@ -72,9 +77,10 @@ impl Courier {
             reply_to: options.reply_to.as_deref().and_then(Mailbox::parse).map(Mailbox::on_wire),
             headers: options.headers.clone(),
             precedence: options.precedence,
+            list_unsubscribe: options.list_unsubscribe,
             keys,
         };
-        Ok(Courier { options, letterhead, return_path, servers, dial, queue })
+        Ok(Courier { options, letterhead, return_path, signet, servers: Arc::new(servers), dial, queue })
     }
 
     /// One session after the other, until the queue is closed.
@@ -82,6 +88,15 @@ impl Courier {
         let (mut session, mut held): (Option<Open>, _) = (None, VecDeque::new());
         let limit = self.options.recipients_max as usize;
         loop {
+            if session.as_ref().is_some_and(|open: &Open| self.servers.is_stand_in(open.tenure.at))
+                && let Some(open) = session.take()
+            {
+                open.session.quit().await;
+            }
+            if session.is_none() && held.is_empty() && self.servers.others_work() && !self.queue.is_closed() {
+                self.servers.vacancy().await;
+                continue;
+            }
             let recipients = match (take_held(&mut held, limit), session.is_some()) {
                 (recipients, _) if !recipients.is_empty() => Some(recipients),
                 (_, false) => self.queue.pop_multicast(limit).await,
@@ -100,6 +115,12 @@ impl Courier {
                 Some(open) => open,
                 None => match self.connect(recipients[0].queued + self.options.patience.0).await {
                     Ok(open) => open,
+                    // A server may allow fewer sessions than we would have: the others send what this one took.
+                    Err(_) if self.servers.others_work() => {
+                        self.queue.put_back(recipients);
+                        self.queue.put_back(held.drain(..).collect());
+                        continue;
+                    }
                     Err((reason, pause)) => {
                         answer_all(recipients, &Disposition::Deferred { reason, retry_after: Some(pause) }).await;
                         continue;
@@ -118,8 +139,13 @@ impl Courier {
         loop {
             let entry = self.servers.enter(deadline).await?;
             match Session::open(&self.options, entry.server(), &*self.dial).await {
-                Ok(session) => return Ok(Open { session, server: entry.opened(), fruitful: false }),
-                Err(reason) => entry.failed(&reason),
+                Ok(session) => return Ok(Open { session, tenure: entry.opened(), fruitful: false }),
+                Err(reason) => {
+                    entry.failed(&reason);
+                    if self.servers.others_work() {
+                        return Err((reason, Duration::ZERO));
+                    }
+                }
             }
         }
     }
@@ -127,7 +153,7 @@ impl Courier {
     /// A session broke. One that never answered a mail tells something about its server.
     async fn broken(&self, open: Open, recipients: Vec<Pending>, reason: &Reason, held: &mut VecDeque<Pending>) {
         if !open.fruitful {
-            self.servers.fruitless(open.server, reason);
+            self.servers.fruitless(open.tenure.at, reason);
         }
         hold_or_defer(recipients, reason, held).await;
     }
@@ -161,7 +187,7 @@ impl Courier {
                 return None;
             }
             if !open.fruitful {
-                self.servers.fruitful(open.server);
+                self.servers.fruitful(open.tenure.at);
                 open.fruitful = true;
             }
             let session = &mut open.session;
@@ -176,7 +202,8 @@ impl Courier {
                 Next::ClearUp(ClearUp::Dot) => out.extend_from_slice(b".\r\n"),
                 Next::Content => out.extend_from_slice(&content),
             }
-            let next = match session.extensions.pipelining && session.mails < self.options.messages_per_session {
+            let stays = session.mails < self.options.messages_per_session && !self.servers.is_stand_in(open.tenure.at);
+            let next = match session.extensions.pipelining && stays {
                 true => self.next_letter(session, held).await,
                 false => None,
             };
@@ -292,9 +319,17 @@ impl Courier {
         let first = &recipients.first()?.outgoing;
         let mut content = Vec::with_capacity(2048);
         let addresses: Vec<String> = recipients.iter().map(|one| on_wire(&one.outgoing.address).into_owned()).collect();
-        let to = Some(addresses[0].as_str()).filter(|_| addresses.len() == 1);
+        let to = match &*addresses {
+            [address] => Some(Addressee { address, unsubscribe: first.unsubscribe.as_deref() }),
+            _ => None,
+        };
+        let is_multicast = to.is_none();
         self.letterhead.write(&first.message, to, &mut content);
-        let mut from = format!("<{}>", self.return_path);
+        let mut from = match (self.options.return_path_signed, is_multicast) {
+            (false, _) => format!("<{}>", self.return_path),
+            (true, false) => self.signed_return_path(Returned::Notification(first.id)),
+            (true, true) => self.signed_return_path(Returned::Multicast(first.id.batch)),
+        };
         if let Some(limit) = extensions.size {
             if limit > 0 && content.len() as u64 > limit {
                 let text = format!("the mail has {} bytes, the server takes {limit}", content.len());
@@ -310,6 +345,10 @@ impl Courier {
             from.push_str(if extensions.eight_bit { " BODY=8BITMIME SMTPUTF8" } else { " SMTPUTF8" });
         }
         Some(Ok((Envelope { from, recipients: addresses }, content)))
+    }
+
+    fn signed_return_path(&self, returned: Returned) -> String {
+        format!("<{}>", self.signet.return_address(&self.return_path, returned))
     }
 }
 

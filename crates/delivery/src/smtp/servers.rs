@@ -27,6 +27,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 const AUTHENTICATION_PAUSE_MIN: Duration = Duration::from_secs(30);
 /// A server that lets so many sessions in and then ends each before it answers any mail has failed.
 const FRUITLESS_MAX: u32 = 3;
+/// How long a session waits for a server to let one more in before it looks again whether there is anything to do.
+const VACANCY_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A mail server, with everything that opening a session takes.
 pub(super) struct Server {
@@ -76,10 +78,18 @@ struct Gate {
     closed: Option<(Instant, Reason)>,
     /// A session is finding out whether the server works again.
     probing: bool,
+    /// Sessions that are open.
+    live: usize,
     credit: i64,
     opened: metrics::Counter,
     failed: metrics::Counter,
     is_closed: metrics::Gauge,
+}
+
+impl Gate {
+    fn may_enter(&self, now: Instant) -> bool {
+        !self.probing && self.closed.as_ref().is_none_or(|(until, _)| *until <= now)
+    }
 }
 
 /// What the gates say.
@@ -111,6 +121,7 @@ impl Servers {
                 fruitless: 0,
                 closed: None,
                 probing: false,
+                live: 0,
                 credit: 0,
                 opened: count("opened"),
                 failed: count("failed"),
@@ -127,13 +138,13 @@ impl Servers {
     }
 
     /// A server that may be asked for a session. At the deadline: why there is none, and how long that may take.
-    pub async fn enter(&self, deadline: Instant) -> Result<Entry<'_>, (Reason, Duration)> {
+    pub async fn enter(self: &Arc<Self>, deadline: Instant) -> Result<Entry, (Reason, Duration)> {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
             let now = Instant::now();
             match self.choose(now) {
-                Choice::Enter(at) => return Ok(Entry { servers: self, at, started: now, is_open: true }),
+                Choice::Enter(at) => return Ok(Entry { servers: self.clone(), at, started: now, is_open: true }),
                 Choice::Closed(reason, until) if deadline <= now => {
                     return Err((reason, until.map_or(Duration::ZERO, |until| until.duration_since(now))));
                 }
@@ -147,9 +158,44 @@ impl Servers {
         }
     }
 
+    /// Waits while no server lets more sessions in and there are others at work, but not for long.
+    pub async fn vacancy(&self) {
+        let mut changed = std::pin::pin!(self.changed.notified());
+        changed.as_mut().enable();
+        let now = Instant::now();
+        let first = {
+            let gates = self.gates.lock();
+            if gates.iter().any(|gate| gate.may_enter(now)) {
+                return;
+            }
+            gates.iter().filter(|gate| !gate.probing).filter_map(|gate| Some(gate.closed.as_ref()?.0)).min()
+        };
+        let until = first.unwrap_or(now + VACANCY_PATIENCE).min(now + VACANCY_PATIENCE);
+        tokio::select! {
+            () = sleep_until(until) => {}
+            () = changed => {}
+        }
+    }
+
+    /// Whether there are sessions, and no server lets more in: what waits is theirs.
+    pub fn others_work(&self) -> bool {
+        let (gates, now) = (self.gates.lock(), Instant::now());
+        gates.iter().any(|gate| gate.live > 0) && !gates.iter().any(|gate| gate.may_enter(now))
+    }
+
+    /// Whether a session with this server should make room for one with a server that comes before it and may be tried
+    /// again.
+    pub fn is_stand_in(&self, at: usize) -> bool {
+        if at == 0 || self.balance == Balance::Weighted {
+            return false;
+        }
+        let (gates, now) = (self.gates.lock(), Instant::now());
+        gates[..at].iter().any(|gate| gate.may_enter(now))
+    }
+
     fn choose(&self, now: Instant) -> Choice {
         let mut gates = self.gates.lock();
-        let may_enter = |gate: &Gate| !gate.probing && gate.closed.as_ref().is_none_or(|(until, _)| *until <= now);
+        let may_enter = |gate: &Gate| gate.may_enter(now);
         let chosen = match self.balance {
             Balance::Ordered => gates.iter().position(may_enter),
             // Smooth: with weights 2 and 1 the sessions go A B A, A B A.
@@ -220,41 +266,43 @@ impl Servers {
         }
     }
 
-    /// Why no server lets us in, if so.
+    /// Why no server lets us in, if so. One that only takes no more sessions than it has is not down.
     pub fn down(&self) -> Option<Reason> {
         let gates = self.gates.lock();
         let first = gates.first()?.closed.as_ref()?.1.clone();
-        gates.iter().all(|gate| gate.closed.is_some()).then_some(first)
+        gates.iter().all(|gate| gate.closed.is_some() && gate.live == 0).then_some(first)
     }
 }
 
 /// Leave to ask a server for a session. Who drops it has not found out anything.
-pub(super) struct Entry<'a> {
-    servers: &'a Servers,
+pub(super) struct Entry {
+    servers: Arc<Servers>,
     at: usize,
     started: Instant,
     is_open: bool,
 }
 
-impl Entry<'_> {
+impl Entry {
     pub fn server(&self) -> &Server {
         &self.servers.all[self.at]
     }
 
-    /// There is a session: the others may follow. Gives the server's place in the list.
-    pub fn opened(mut self) -> usize {
+    /// There is a session: the others may follow.
+    pub fn opened(mut self) -> Tenure {
         self.is_open = false;
         let mut gates = self.servers.gates.lock();
         let gate = &mut gates[self.at];
         gate.opened.increment(1);
         gate.is_closed.set(0.0);
         gate.probing = false;
-        if gate.closed.take().is_some() {
-            drop(gates);
+        gate.live += 1;
+        let reopened = gate.closed.take().is_some();
+        drop(gates);
+        if reopened {
             tracing::info!(server = self.server().place(), "a mail server lets us in again");
             self.servers.changed.notify_waiters();
         }
-        self.at
+        Tenure { servers: self.servers.clone(), at: self.at }
     }
 
     /// There is none.
@@ -264,7 +312,27 @@ impl Entry<'_> {
     }
 }
 
-impl Drop for Entry<'_> {
+/// A session with a server, until it is dropped.
+pub(super) struct Tenure {
+    servers: Arc<Servers>,
+    /// The server's place in the list.
+    pub at: usize,
+}
+
+impl Drop for Tenure {
+    fn drop(&mut self) {
+        let none_left = {
+            let mut gates = self.servers.gates.lock();
+            gates[self.at].live -= 1;
+            gates[self.at].live == 0
+        };
+        if none_left {
+            self.servers.changed.notify_waiters();
+        }
+    }
+}
+
+impl Drop for Entry {
     fn drop(&mut self) {
         if self.is_open {
             self.servers.gates.lock()[self.at].probing = false;

@@ -7,6 +7,7 @@ mod access; // encryption and credentials
 mod mails; // what leaves is what was meant, whatever the text
 mod signatures; // DKIM, verified by another's library
 mod sink; // a sink that is not ours
+mod postfix; // a whole mail server that is not ours
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -32,6 +33,16 @@ pub fn start(
 
 /// A channel with one session.
 pub fn start_at(dial: Arc<dyn Dial>, place: serde_json::Value, options: serde_json::Value) -> Box<dyn OpenChannel> {
+    start_some(1, dial, place, options)
+}
+
+/// A channel with so many sessions.
+pub fn start_some(
+    sessions: u32,
+    dial: Arc<dyn Dial>,
+    place: serde_json::Value,
+    options: serde_json::Value,
+) -> Box<dyn OpenChannel> {
     let mut given = json!({ "from": "Tocsin <bells@near.example>" });
     for more in [place, options] {
         given.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
@@ -39,7 +50,7 @@ pub fn start_at(dial: Arc<dyn Dial>, place: serde_json::Value, options: serde_js
     let options: SmtpOptions =
         read(given.as_object().expect("an object"), "").unwrap_or_else(|problems| panic!("{problems:?}"));
     let name = "mail".parse().expect("a name");
-    super::start(&name, 1, &context(), options, dial).unwrap_or_else(|problems| panic!("{problems:?}"))
+    super::start(&name, sessions, &context(), options, dial).unwrap_or_else(|problems| panic!("{problems:?}"))
 }
 
 pub async fn deliver(open: &dyn OpenChannel, addresses: &[&str]) -> Vec<String> {

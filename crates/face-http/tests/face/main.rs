@@ -1,6 +1,7 @@
 //! The face over a real socket, in front of a whole platform in memory.
 
 mod bad_input;
+mod chronicles;
 mod events;
 mod platform;
 mod reference;
@@ -8,3 +9,4 @@ mod resources;
 mod rules;
 mod schedules;
 mod transfer;
+mod unsubscribe;

@@ -7,7 +7,7 @@ use std::sync::{
 
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value as Json;
-use tocsin_delivery::{Context, SystemClock, networks::Networks};
+use tocsin_delivery::{Context, Signet, SystemClock, networks::Networks};
 use tocsin_face_http::HttpOptions;
 use tocsin_model::{problem::Problem, time::Timestamp};
 use tocsin_pipeline::Pipeline;
@@ -61,6 +61,8 @@ pub struct Platform {
     pub far_ends: FarEnds,
     /// How often a channel was opened.
     pub opened: Arc<AtomicUsize>,
+    /// From which links are made.
+    pub secret: [u8; 32],
     stop: Option<tokio::sync::oneshot::Sender<()>>,
     served: tokio::task::JoinHandle<std::io::Result<()>>,
 }
@@ -78,6 +80,7 @@ impl Platform {
         let far_ends = FarEnds::new(SimulatedClock::midnight());
         let ends = far_ends.clone();
         let opened = Arc::new(AtomicUsize::new(0));
+        let secret = *records.secret();
         let counted = opened.clone();
         let parts = tocsin_pipeline::Parts {
             journal: journal.clone(),
@@ -88,6 +91,8 @@ impl Platform {
                 installation: "test".to_owned(),
                 data_folder: std::path::PathBuf::new(),
                 networks: Networks::default(),
+                signet: Arc::new(Signet::new(records.secret())),
+                public_url: Some("https://tocsin.example".to_owned()),
             },
             opener: Arc::new(move |name, channel, _| {
                 if channel.options.get("path").is_some_and(|path| path == TAKEN) {
@@ -111,7 +116,7 @@ impl Platform {
         // The client wants one even for plain HTTP; a second installation is refused, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = Client::builder().build().expect("a client");
-        Platform { address, key, client, far_ends, opened, stop: Some(stop), served }
+        Platform { address, key, client, far_ends, opened, secret, stop: Some(stop), served }
     }
 
     /// With the application `quakes` and the subscriber `alice`.

@@ -13,7 +13,7 @@ use crate::{defined::Functions, index::table::Bits};
 
 use super::{
     CompiledFilter, compile_with,
-    index::{Desk, FilterIndex},
+    index::{Counts, Desk, FilterIndex},
     kept::Kept,
 };
 
@@ -69,6 +69,11 @@ impl Matching {
     #[inline]
     pub fn has(&self, number: FilterNumber) -> bool {
         self.has.has(number)
+    }
+
+    /// What was done to find them, for all events so far.
+    pub fn counts(&self) -> Counts {
+        self.desk.counts()
     }
 
     /// How many filters could not be decided; they do not match.
@@ -208,6 +213,11 @@ impl FilterBook {
     /// How many distinct filters are candidates for every event.
     pub fn scanned(&self) -> usize {
         self.index.scanned()
+    }
+
+    /// How many groups they are filed in.
+    pub fn groups(&self) -> usize {
+        self.index.groups()
     }
 
     /// How many distinct filters there are.

@@ -3,8 +3,8 @@
 //! A condition is taken apart into conjunctions. The tests of one that can be looked up (equality, sets, prefixes,
 //! suffixes, networks, texts within texts) are its keys; conjunctions that ask the same places in the same way share a
 //! signature, in which the values asked for lead to a group. An event costs one lookup for each value it holds and each
-//! signature, and then what it finds there. In a group that grows, ranges are sorted by their ends. What is left over is
-//! asked of each candidate, equal tests once for an event. Only filters whose condition is not exact are evaluated.
+//! signature, and then what it finds there. A group that grows is split by what else its conjunctions ask for, and ranges
+//! are sorted by their ends. What is left over is asked of each candidate, equal tests once for an event. Only filters whose condition is not exact are evaluated.
 //!
 //! What has no key and no range is asked of every event; [`FilterIndex::insert`] says so, and it is counted.
 
@@ -18,7 +18,7 @@ mod readings; // what is read of an event: symbols
 mod signatures; // conjunctions by what they ask and for what
 mod symbols; // values as small numbers
 
-use std::sync::Arc;
+use std::{ops::AddAssign, sync::Arc};
 
 use hashbrown::{HashMap, HashSet};
 use tocsin_model::value::Value;
@@ -26,9 +26,9 @@ use tocsin_model::value::Value;
 use self::{
     checks::{Checks, Memory, Rest, View},
     plan::{Conjunction, KEYS_MAX, Plan},
-    ranges::{Column, Spot},
+    ranges::{Column, Key, Spot},
     readings::{Found, Readings},
-    signatures::{Entry, Group, GroupKey, Lookup, Signature, SortedEntry},
+    signatures::{Entry, GroupKey, Lookup, Meet, Signature},
     symbols::NONE,
 };
 use super::{CompiledFilter, Condition, Evaluate};
@@ -67,8 +67,7 @@ impl Standing {
 pub enum Scanned {
     /// Only evaluating it tells anything.
     Opaque,
-    /// One of its alternatives asks for no value and no range of numbers or instants, only what something is not, or for
-    /// a range of text.
+    /// One of its alternatives asks for no value and no range, only what something is not.
     NoValue,
     /// It has too many alternatives to be taken apart, and no values one of which each of them needs.
     NoCommonValue,
@@ -113,7 +112,7 @@ struct Judge {
 }
 
 /// What an index did, added up over events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 pub struct Counts {
     /// Events asked about.
     pub events: u64,
@@ -123,6 +122,27 @@ pub struct Counts {
     pub evaluated: u64,
     /// Filters that matched.
     pub matched: u64,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, more: Counts) {
+        self.events += more.events;
+        self.candidates += more.candidates;
+        self.evaluated += more.evaluated;
+        self.matched += more.matched;
+    }
+}
+
+impl Counts {
+    /// What was added since an earlier count.
+    pub fn since(self, earlier: Counts) -> Counts {
+        Counts {
+            events: self.events.saturating_sub(earlier.events),
+            candidates: self.candidates.saturating_sub(earlier.candidates),
+            evaluated: self.evaluated.saturating_sub(earlier.evaluated),
+            matched: self.matched.saturating_sub(earlier.matched),
+        }
+    }
 }
 
 impl FilterIndex {
@@ -149,6 +169,11 @@ impl FilterIndex {
     /// How many sets of readings are asked; an event costs a lookup for each.
     pub fn signatures(&self) -> usize {
         self.signatures_by_readings.len()
+    }
+
+    /// How many groups its conjunctions are filed in.
+    pub fn groups(&self) -> usize {
+        self.signatures.iter().map(Signature::groups).sum()
     }
 
     /// Files a filter under a number below 2^30 that is not in use. Cost: linear in its condition, and in what it is
@@ -268,19 +293,13 @@ impl FilterIndex {
         conjunction: Conjunction<'a>,
     ) -> Result<(), Conjunction<'a>> {
         let Some((at, alternatives)) = self.find_signature(&conjunction) else { return Err(conjunction) };
-        let entry = |rest: Option<u32>| rest.map(|rest| Entry::new(number, flags, rest));
-        let rest = self.checks.find(&conjunction.rests, &self.readings);
-        let sorted = self.find_sorted(&conjunction).and_then(|(lane, interval, rests)| {
-            let entry = entry(self.checks.find(&rests, &self.readings))?;
-            Some(SortedEntry { lane, interval, entry })
-        });
         let asked: Box<[u32]> = self.signatures[at].readings().into();
         let mut removed = true;
         for key in combinations(&alternatives) {
             removed &= self.signatures[at].remove(
                 &key,
-                entry(rest),
-                sorted,
+                |rest| Entry::new(number, flags, rest),
+                &conjunction.rests,
                 &mut self.readings,
                 &mut self.checks,
                 |readings| {
@@ -314,18 +333,6 @@ impl FilterIndex {
         Some((at as usize, keys.into_iter().map(|(_, symbols)| symbols).collect()))
     }
 
-    /// How a conjunction stands in a group that sorts ranges: by which place and range, and what is left beside it.
-    fn find_sorted<'a>(&self, conjunction: &Conjunction<'a>) -> Option<(u32, ranges::Interval, Vec<Rest<'a>>)> {
-        let ranges = conjunction.intervals().filter_map(|(at, test, interval)| {
-            let lane = self.readings.find_lane(&test.path)?;
-            Some((at, lane, interval))
-        });
-        let (chosen, lane, interval) = ranges.min_by_key(|(_, lane, interval)| checks::order(*lane, interval))?;
-        let mut rests = conjunction.rests.clone();
-        rests.remove(chosen);
-        Some((lane, interval, rests))
-    }
-
     /// Appends the numbers of the filters that match an event, a row of the class for which they were compiled; each
     /// once, in no particular order. [`Desk::stopped`] then holds those that could not be decided.
     pub fn matching(&self, event: &[Value], desk: &mut Desk, out: &mut Vec<u32>) {
@@ -342,16 +349,19 @@ impl FilterIndex {
             for (lookup, signature) in lookups.iter_mut().zip(signatures) {
                 *lookup = signature.look_up(found);
             }
-            let mut meet = |group: &Group| {
-                candidates.extend_from_slice(group.listed());
-                for (lane, column) in group.columns() {
-                    self.answer(*lane, column, event, candidates, &mut judge.counts, out);
+            let mut meet = |met: Meet<'_>| match met {
+                Meet::Listed(entries) => candidates.extend_from_slice(entries),
+                Meet::Column(lane, column) => {
+                    self.answer(lane, column, event, Spot::of, candidates, &mut judge.counts, out);
+                }
+                Meet::Texts(lane, column) => {
+                    self.answer(lane, column, event, Spot::of_text, candidates, &mut judge.counts, out);
                 }
             };
             for lookup in lookups {
                 match lookup {
                     Lookup::Nothing => {}
-                    Lookup::One(group) => meet(group),
+                    Lookup::One(group) => group.meet(found, &mut meet),
                     Lookup::Many(signature) => signature.meet_many(found, &mut meet),
                 }
             }
@@ -371,17 +381,19 @@ impl FilterIndex {
     }
 
     /// Takes what lies in ranges around the values of a place: certain matches, and further candidates.
-    fn answer(
+    #[allow(clippy::too_many_arguments)]
+    fn answer<'v, K: Key>(
         &self,
         lane: u32,
-        column: &Column<Entry>,
-        event: &[Value],
+        column: &Column<K, Entry>,
+        event: &'v [Value],
+        spot: impl Fn(&'v Value) -> Option<Spot<K::Seen<'v>>>,
         candidates: &mut Vec<Entry>,
         counts: &mut Counts,
         out: &mut Vec<u32>,
     ) {
         self.readings.path(lane).any(event, &mut |value| {
-            let Some(spot) = Spot::of(value) else { return false };
+            let Some(spot) = spot(value) else { return false };
             column.answer(spot, &mut |entries, is_plain| {
                 if is_plain {
                     counts.candidates += entries.len() as u64;
@@ -485,7 +497,7 @@ fn combinations(lists: &[Vec<u32>]) -> impl Iterator<Item = GroupKey> {
 
 fn standing(plan: &Plan<'_>, condition: &Condition, is_exact: bool) -> Standing {
     let is_scanned =
-        |conjunction: &Conjunction<'_>| conjunction.keys.is_empty() && conjunction.intervals().next().is_none();
+        |conjunction: &Conjunction<'_>| conjunction.keys.is_empty() && conjunction.ranges().next().is_none();
     match plan.conjunctions.iter().find(|conjunction| is_scanned(conjunction)) {
         None if plan.conjunctions.is_empty() => Standing::Never,
         None => Standing::Indexed,

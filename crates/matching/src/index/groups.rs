@@ -38,6 +38,11 @@ impl Groups {
         Groups { arrangement, by_number: Vec::new(), groups: Vec::new(), free: Vec::new() }
     }
 
+    /// How many groups there are.
+    pub fn len(&self) -> usize {
+        self.groups.len() - self.free.len()
+    }
+
     /// The group of a key.
     #[inline]
     pub fn find(&self, number: KeyNumber) -> Option<&Chunks> {

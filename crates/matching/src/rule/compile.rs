@@ -32,6 +32,7 @@ pub(super) fn compile_rule(
         application.notifications.get(&rule.notify).ok_or_else(|| missing("notification", &rule.notify, "notify"))?;
     let scope = Scope {
         event: event.fields.clone(),
+        chronicled: set.events.get(&rule.on).map(|plan| plan.columns.clone()).unwrap_or_default(),
         subscription: set.classes[class].fields.clone(),
         subscriber: Some(set.subscriber.clone()),
         functions: set.functions.clone(),

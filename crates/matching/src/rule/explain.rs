@@ -3,23 +3,25 @@
 use tocsin_model::id::Name;
 
 use super::{CompiledRule, branches::Range};
-use crate::expression::Expression;
+use crate::{expression::Expression, figures::FilterFigures};
 
 /// How a rule is answered.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct RuleExplanation {
     /// The rule.
     pub rule: Name,
     /// The segment to which a subscriber must belong to be told, if to any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub audience: Option<Name>,
     /// Its alternatives; a subscription that several of them find is matched once.
     pub branches: Vec<BranchExplanation>,
     /// What it remembers, and so which matches are not told.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub remembers: Vec<String>,
+    /// The subscriptions' own filters. Known of what runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filters: Option<FilterFigures>,
     /// How its query is run, in the words of the store, if it has one.
-    #[serde(default)]
     pub query: Vec<String>,
     /// What its author should know.
     pub warnings: Vec<String>,
@@ -27,6 +29,7 @@ pub struct RuleExplanation {
 
 /// How one alternative is answered.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct BranchExplanation {
     /// Tested once per event.
     pub event_guards: Vec<String>,
@@ -41,6 +44,10 @@ pub struct BranchExplanation {
     pub filters: bool,
     /// Checked for each candidate that the index gives.
     pub residual: Vec<String>,
+    /// How many subscriptions stand where the index leads an event, on average; a slice takes a part of them. Known of
+    /// what runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub candidates: Option<u64>,
 }
 
 /// One line, such as `near: looks at every subscription; checks distance_km(...) <= sub.distance_km for each`.
@@ -135,6 +142,7 @@ impl CompiledRule {
                 },
                 filters: self.filters.is_some(),
                 residual: branch.residual.iter().map(|check| text(check.source())).collect(),
+                candidates: None,
             })
             .collect();
         let mut warnings = Vec::new();
@@ -157,6 +165,14 @@ impl CompiledRule {
         }
         let remembers = self.state.as_ref().map(|state| state.explained.clone()).unwrap_or_default();
         let audience = self.audience.map(|audience| audiences[audience].clone());
-        RuleExplanation { rule: self.name.clone(), audience, branches, remembers, query: Vec::new(), warnings }
+        RuleExplanation {
+            rule: self.name.clone(),
+            audience,
+            branches,
+            remembers,
+            filters: None,
+            query: Vec::new(),
+            warnings,
+        }
     }
 }

@@ -43,6 +43,9 @@ pub(crate) struct Rearm {
     pub fields: Vec<usize>,
     /// Where the key stands among the columns of those that wait: behind the fields of the class.
     pub key_at: usize,
+    /// How many fields the class has, and where the columns of chronicles that it reads stand in rows of the rule's set.
+    pub width: usize,
+    pub columns: Vec<usize>,
 }
 
 /// Compiles what a rule says of its state, with the scope of its predicate.
@@ -131,6 +134,7 @@ fn compile_rearm(
             key.push('_');
         }
         if let Some(class) = derived.events.get_mut(&rule.on) {
+            // Rows get it behind their fields, before what chronicles gave.
             class.fields = with_key(&class.fields, &key);
         }
         if let Some(class) = derived.subscriptions.get_mut(&rule.subscription) {
@@ -150,7 +154,11 @@ fn compile_rearm(
     }
     let rules = Arc::new(RuleSet::compile(&derived)?);
     let key_at = scope.subscription.len();
-    Ok(Rearm { rules, on: rule.on.clone(), class: rule.subscription.clone(), fields, key_at })
+    let width = scope.event.len();
+    let read = rules.events.get(&rule.on).map(|plan| plan.columns.clone()).unwrap_or_default();
+    let place = |column: &Field| Some(width + scope.chronicled.position(column.name.as_str())?);
+    let columns = read.iter().filter_map(place).collect();
+    Ok(Rearm { rules, on: rule.on.clone(), class: rule.subscription.clone(), fields, key_at, width, columns })
 }
 
 fn with_key(fields: &Fields, name: &str) -> Fields {

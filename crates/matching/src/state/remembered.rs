@@ -10,7 +10,10 @@ use super::{
     page::{Memory, Page, WIDTH},
     waiting::Waiter,
 };
-use crate::rule::{RuleNumber, RuleSet};
+use crate::{
+    chronicle::book::PREFIX,
+    rule::{RuleNumber, RuleSet},
+};
 
 /// Pages of the journal, taken apart. Each shard takes what is of its subscriptions; what nobody takes is of
 /// subscriptions that are no more.
@@ -26,11 +29,12 @@ pub struct Remembered {
 }
 
 impl Remembered {
-    /// Takes pages apart. Those of rules that are no more or remember something else now are not taken over.
+    /// Takes pages apart. Those of rules that are no more or remember something else now are not taken over; those of
+    /// chronicles are passed over.
     pub fn read(rules: &RuleSet, pages: impl IntoIterator<Item = StatePage>) -> Remembered {
         let mut remembered =
             Remembered { rules: rules.rules.iter().map(|_| HashMap::new()).collect(), ..Remembered::default() };
-        for page in pages {
+        for page in pages.into_iter().filter(|page| !page.name.starts_with(PREFIX)) {
             if !remembered.take(rules, &page) {
                 remembered.dead.push(StatePage { body: Bytes::new(), ..page });
             }

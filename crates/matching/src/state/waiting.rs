@@ -76,10 +76,11 @@ impl Waiting {
         let mut found = Found::default();
         let Waiting { shard, event: row, .. } = self;
         row.clear();
-        row.extend_from_slice(event);
+        row.extend_from_slice(&event[..rearm.width.min(event.len())]);
         if self.keyed {
             row.push(Value::Integer(key as i64));
         }
+        row.extend(rearm.columns.iter().map(|at| event.get(*at).cloned().unwrap_or_default()));
         let now = (EventBatchId(0), Timestamp(0));
         shard.match_rows(now, &rearm.on, std::slice::from_ref(row), Watch::default(), &mut found);
         let waiter = |id: SubscriptionId| match self.keyed {

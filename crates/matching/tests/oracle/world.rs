@@ -17,6 +17,7 @@ use tocsin_matching::{
     oracle::{self, Witness},
     rule::{Memberships, RuleNumber, RuleSet},
     shard::{MatchSink, Run, Shard, Subject},
+    subscriber::SubscriberView,
 };
 use tocsin_model::{
     application::{Application, ContentTemplates, EventClass, NotificationClass, Rule, SubscriptionClass},
@@ -150,7 +151,7 @@ impl World {
             (name(&format!("r{at}")), rule)
         });
         Application {
-            events: [(name("thing"), EventClass { fields: event_fields().clone(), description: None })].into(),
+            events: [(name("thing"), EventClass { fields: event_fields().clone(), ..EventClass::default() })].into(),
             subscriptions: [(name("near"), class(Dialect::ALL.into())), (name("far"), class(Vec::new()))].into(),
             notifications: [(name("told"), notification)].into(),
             rules: rules.collect(),
@@ -294,7 +295,7 @@ impl<'w> Life<'w> {
         let filter = subscription.filter.map(|at| &self.world.filters[at].filter);
         let subject = Subject { id, class: &class, values: &subscription.values, channel: channel.as_ref(), filter };
         let memberships = self.memberships(|(filter, _)| filter.matches(&person.entry()));
-        self.shard.put_member(subject, memberships).expect("a subscription");
+        self.shard.put_of(subject, SubscriberView::member(memberships)).expect("a subscription");
         // Its own filter is asked apart.
         let mut witness = Witness::read(&self.set, id, &class, &subscription.values, None).expect("a subscription");
         witness.memberships = self.memberships(|(_, filter)| filter.evaluate(person) == Truth::True);
@@ -408,6 +409,7 @@ fn batch(number: u64, rows: &[Row]) -> EventBatch {
         accepted_at: Timestamp(0),
         sees: None,
         events: packer.finish(),
+        chronicled: Default::default(),
     }
 }
 

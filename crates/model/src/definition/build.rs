@@ -3,6 +3,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+mod chronicles; // what is kept of the events of a class
+
 use super::{
     document::{Entry, Kind, Node, join},
     duration::parse_duration,
@@ -10,7 +12,7 @@ use super::{
 };
 use crate::{
     application::{
-        Application, Channel, ContentTemplates, EventClass, Flow, Function, Limits, Missed, NotificationClass,
+        Application, Channel, ContentTemplates, EventClass, Flow, Function, Limits, Missed, NotificationClass, Ordered,
         Presence, Rate, Recurs, Retention, RetrySchedule, Rule, RuleSchedule, RuleState, Source, SourceKind,
         SubscriptionClass, TemplateEngine, TemplateParts, TemplateText, Throttle, due_class, due_fields,
     },
@@ -39,9 +41,12 @@ pub fn application(root: &Node, problems: &mut Vec<Problem>) -> Option<Applicati
     let mut application = Application {
         name: name(root, "application").unwrap_or_else(|| "unnamed".parse().expect("`unnamed` is a name")),
         description: text(root, "description"),
-        events: builder.section("events", |_, path, node, builder| EventClass {
-            fields: builder.fields(node, path),
-            description: text(node, "description"),
+        events: builder.section("events", |_, path, node, builder| {
+            let fields = builder.fields(node, path);
+            let chronicles = builder.chronicles(node, path, &fields);
+            let ordered = node.get("ordered");
+            let ordered = ordered.map(|given| Ordered { by: builder.key(given, &join(path, "ordered"), &fields) });
+            EventClass { fields, description: text(node, "description"), chronicles, ordered }
         }),
         attributes: builder.named_fields(root, "attributes", "attributes"),
         subscriptions: builder.section("subscriptions", |_, path, node, builder| SubscriptionClass {
@@ -333,7 +338,7 @@ impl<'a> Builder<'a> {
             self.problems.push(problem.hint("choose another name").position(own.line, own.column));
         }
         let description = Some("A scheduled rule is due.".to_owned());
-        application.events.insert(class, EventClass { fields: due_fields(), description });
+        application.events.insert(class, EventClass { fields: due_fields(), description, ..EventClass::default() });
     }
 
     fn rules(&mut self, application: &Application) -> BTreeMap<Name, Rule> {

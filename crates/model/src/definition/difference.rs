@@ -7,9 +7,10 @@ use serde::Serialize;
 use super::duration::write_duration;
 use crate::{
     application::{
-        Application, Channel, ContentTemplates, Flow, Limits, NotificationClass, Rate, RetrySchedule, Rule, RuleState,
-        Source, Throttle, due_class,
+        Application, Channel, ContentTemplates, EventClass, Flow, Limits, NotificationClass, Ordered, Rate,
+        RetrySchedule, Rule, RuleState, Source, Throttle, due_class,
     },
+    chronicle::Chronicle,
     field::{Field, FieldType, Fields},
     id::Name,
 };
@@ -42,8 +43,8 @@ pub enum DifferenceKind {
 
 /// What applying `new` would do where `old` runs, in the order of the definition. Empty if nothing.
 ///
-/// Stored data is lost where a subscription class or an event class goes, and where a field of a subscription goes or
-/// takes a type that its stored values do not fit. Options of channels may hold secrets: only their names are told.
+/// Stored data is lost where a subscription class, an event class or a chronicle goes, where a chronicle begins anew, and
+/// where a field of a subscription goes or takes a type that its stored values do not fit. Options of channels may hold secrets: only their names are told.
 pub fn difference(old: &Application, new: &Application) -> Vec<Difference> {
     let mut found = Differences(Vec::new());
     if old.description != new.description {
@@ -58,6 +59,18 @@ pub fn difference(old: &Application, new: &Application) -> Vec<Difference> {
     found.section("events", "event class", &given(old), &given(new), |found, path, old, new| {
         found.description(path, &old.description, &new.description);
         found.fields(path, &old.fields, &new.fields, FieldsOf::Events);
+        found.chronicles(path, old, new);
+        if old.ordered != new.ordered {
+            let shown = |ordered: &Option<Ordered>| match ordered {
+                None => "in any order".to_owned(),
+                Some(Ordered { by }) if by.is_empty() => "in their order".to_owned(),
+                Some(Ordered { by }) => {
+                    format!("in their order by {}", by.iter().map(Name::as_str).collect::<Vec<_>>().join(", "))
+                }
+            };
+            let sentence = format!("its events are told {} (was {})", shown(&new.ordered), shown(&old.ordered));
+            found.changed(format!("{path}.ordered"), sentence);
+        }
     });
     found.fields("attributes", &old.attributes, &new.attributes, FieldsOf::Attributes);
     found.section(
@@ -212,6 +225,41 @@ impl Differences {
             };
             let sentence = format!("the {} `{}` is added{after}", of.noun(), is.name);
             self.say(DifferenceKind::Added, format!("{path}.{}", is.name), sentence, false);
+        }
+    }
+
+    /// What a chronicle holds cannot be computed anew from events that are gone, so that it is lost has to be allowed.
+    fn chronicles(&mut self, path: &str, old: &EventClass, new: &EventClass) {
+        let names: std::collections::BTreeSet<&Name> = old.chronicles.keys().chain(new.chronicles.keys()).collect();
+        for name in names {
+            let path = format!("{path}.chronicles.{name}");
+            let kind_of = |class: &EventClass, field: &Name| {
+                class.fields.position(field.as_str()).map(|at| class.fields[at].kind)
+            };
+            match (old.chronicles.get(name), new.chronicles.get(name)) {
+                (None, _) => {
+                    let sentence = format!("the chronicle `{name}` is added, and begins with the next event");
+                    self.say(DifferenceKind::Added, path, sentence, false);
+                }
+                (Some(_), None) => {
+                    let sentence = format!("the chronicle `{name}` is removed, and all that it holds with it");
+                    self.say(DifferenceKind::Removed, path, sentence, true);
+                }
+                (Some(was), Some(is)) => {
+                    let same_keys = was.by.iter().all(|field| kind_of(old, field) == kind_of(new, field));
+                    let (described, keys) = (was.description.clone(), was.keys);
+                    if !same_keys || *was != (Chronicle { description: described, keys, ..is.clone() }) {
+                        let sentence = format!("the chronicle `{name}` begins anew, and all that it held is lost");
+                        self.say(DifferenceKind::Changed, path, sentence, true);
+                        continue;
+                    }
+                    self.description(&path, &was.description, &is.description);
+                    if was.keys != is.keys {
+                        let sentence = format!("it keeps {} keys at most (was {})", is.keys, was.keys);
+                        self.changed(format!("{path}.keys"), sentence);
+                    }
+                }
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 //! this table, and the JSON Schema is made from it.
 
 use super::shape::{Key, Keys, Shape};
+use crate::chronicle::{CHRONICLES_MAX, KEY_FIELDS_MAX};
 
 const DAY: u64 = 86_400;
 
@@ -46,6 +47,63 @@ static EVENTS: Shape = Shape::Entries { keys: Keys::Names, of: &EVENT, most: 1_0
 static EVENT: Shape = Shape::Object(&[
     optional("description", &Shape::Text, "What it means."),
     required("fields", &FIELDS, "The fields of an event."),
+    optional(
+        "chronicles",
+        &CHRONICLES,
+        "What is kept of its events, key by key: last value, high and low, counts and sums. Rules see them as `chronicle`.",
+    ),
+    optional(
+        "ordered",
+        &ORDERED,
+        "Ordered mode: what a subscription is told of events of one key leaves in their order, also over retries. In any \
+         order if not given.",
+    ),
+]);
+static ORDERED: Shape = Shape::Object(&[optional(
+    "by",
+    &KEY,
+    "The fields of the event that make the key; all events of the class have one order if not given.",
+)]);
+static CHRONICLES: Shape = Shape::Entries { keys: Keys::Chronicles, of: &CHRONICLE, most: CHRONICLES_MAX };
+static CHRONICLE: Shape = Shape::Object(&[
+    optional("description", &Shape::Text, "What it means."),
+    optional("by", &KEY, "The fields of the event that make the key; one entry for all events if not given."),
+    optional(
+        "of",
+        &Shape::Text,
+        "The value that it follows, in CEL over `event`: a boolean, integer, number, string or timestamp. Without it, it \
+         only counts.",
+    ),
+    optional("when", &Shape::Text, "A predicate over `event`, in CEL: it takes these events only. All if not given."),
+    optional(
+        "time",
+        &Shape::Text,
+        "The event's own time, in CEL over `event`. The time at which it was accepted if not given.",
+    ),
+    optional(
+        "window",
+        &WINDOW,
+        "How far back it reaches: a duration, or the beginning of the hour, day, week or month. For ever if not given.",
+    ),
+    optional("reset", &Shape::Text, "A predicate over `event`, in CEL: with such an event an entry begins anew."),
+    optional(
+        "keys",
+        &Shape::Integer { least: 1, most: 10_000_000 },
+        "Most keys; for one more the key is forgotten whose last event is the longest ago. 100,000 if not given.",
+    ),
+]);
+static KEY: Shape = Shape::Either(&[&Shape::Name, &KEY_FIELDS]);
+static KEY_FIELDS: Shape = Shape::List { of: &Shape::Name, most: KEY_FIELDS_MAX };
+static WINDOW: Shape = Shape::Either(&[&SLIDING, &CALENDAR]);
+static SLIDING: Shape = Shape::Duration { least: 60, most: 366 * DAY };
+static CALENDAR: Shape = Shape::Object(&[
+    required("every", &Shape::Choice(&["hour", "day", "week", "month"]), "What it begins anew with; weeks on Monday."),
+    optional("time_zone", &Shape::Text, "The IANA name of a time zone, such as `Europe/Vienna`; `UTC` if not given."),
+    optional(
+        "starts",
+        &Shape::Text,
+        "The wall-clock time at which its days begin, such as `09:30`; midnight if not given.",
+    ),
 ]);
 
 static SUBSCRIPTIONS: Shape = Shape::Entries { keys: Keys::Names, of: &SUBSCRIPTION, most: 1_000 };

@@ -9,6 +9,7 @@ use super::{
     duration::{parse_duration, write_duration},
 };
 use crate::{
+    chronicle::NAME_CHARS_MAX,
     id::Name,
     problem::{Problem, closest},
 };
@@ -60,6 +61,8 @@ pub enum Keys {
     NotificationFields,
     /// A function, which expressions must be able to spell.
     Functions,
+    /// A chronicle, which expressions must be able to spell, and whose values have names that begin with its own.
+    Chronicles,
     /// Something that is checked elsewhere.
     Free,
 }
@@ -114,6 +117,7 @@ const RESERVED_NOTIFICATION_FIELDS: [&str; 18] = [
 
 const NAME_HINT: &str = "a name is a letter, then up to 63 letters, digits, `_` or `-`";
 const FUNCTION_HINT: &str = "the name of a function is a letter, then up to 63 letters, digits or `_`";
+const CHRONICLE_HINT: &str = "the name of a chronicle is a letter, then up to 39 letters, digits or `_`";
 const FIELD_HINT: &str = "the name of a field is a letter, then up to 63 letters, digits or `_`";
 
 /// Checks a node and all below it.
@@ -342,6 +346,7 @@ impl Keys {
         match self {
             Keys::Names => "^[A-Za-z][A-Za-z0-9_-]{0,63}$",
             Keys::Fields | Keys::NotificationFields | Keys::Functions => "^[A-Za-z][A-Za-z0-9_]{0,63}$",
+            Keys::Chronicles => "^[A-Za-z][A-Za-z0-9_]{0,39}$",
             Keys::Free => "",
         }
     }
@@ -355,13 +360,18 @@ impl Keys {
             Keys::Names if RESERVED_NAMES.contains(&key) => ("is a reserved word", "choose another name"),
             Keys::Fields | Keys::NotificationFields if !is_name => ("is not the name of a field", FIELD_HINT),
             Keys::Functions if !is_name => ("is not the name of a function", FUNCTION_HINT),
-            Keys::Fields | Keys::NotificationFields | Keys::Functions if key.contains('-') => {
+            Keys::Chronicles if !is_name || key.len() > NAME_CHARS_MAX => {
+                ("is not the name of a chronicle", CHRONICLE_HINT)
+            }
+            Keys::Fields | Keys::NotificationFields | Keys::Functions | Keys::Chronicles if key.contains('-') => {
                 return Some((
                     "would read as a subtraction in expressions".to_owned(),
                     format!("call it `{}`", key.replace('-', "_")),
                 ));
             }
-            Keys::Fields | Keys::NotificationFields | Keys::Functions if RESERVED_FIELDS.contains(&key) => {
+            Keys::Fields | Keys::NotificationFields | Keys::Functions | Keys::Chronicles
+                if RESERVED_FIELDS.contains(&key) =>
+            {
                 ("is a reserved word of expressions", "choose another name")
             }
             Keys::NotificationFields if RESERVED_NOTIFICATION_FIELDS.contains(&key) => {

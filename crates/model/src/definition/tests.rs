@@ -1,4 +1,5 @@
 mod attributes;
+mod chronicles;
 mod differences;
 mod files;
 mod functions;

@@ -6,12 +6,13 @@
 //! them other events are matched.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use tocsin_matching::{
     cut::NotificationCutter,
     datum::Trouble,
@@ -169,7 +170,9 @@ pub(crate) async fn run_due(
         Ok(rows) => rows,
         Err(damaged) => return Ok(Err(damaged.to_string())),
     };
-    let mut part = Part { flow, compiled, batch, made: Vec::new(), notifications: 0, bytes: 0 };
+    // What was matched in this very step is not in the journal yet.
+    let chronicled: BTreeMap<EventBatchId, Bytes> = step.chronicled.iter().cloned().collect();
+    let mut part = Part { flow, compiled, batch, chronicled, made: Vec::new(), notifications: 0, bytes: 0 };
     let mut queue: VecDeque<(usize, Row)> = rows.into_iter().enumerate().collect();
     let mut left = Vec::new();
     while let Some((ordinal, row)) = queue.pop_front() {
@@ -215,6 +218,7 @@ struct Part<'a> {
     flow: &'a Flow,
     compiled: &'a Arc<Compiled>,
     batch: &'a EventBatch,
+    chronicled: BTreeMap<EventBatchId, Bytes>,
     made: Vec<tocsin_store::journal::NewNotificationBatch>,
     notifications: usize,
     bytes: usize,
@@ -348,7 +352,10 @@ impl Part<'_> {
                 tracing::error!(batch = %id, rule = %due.rule, "an event batch cannot be read and is left out of a run");
                 metrics::counter!("schedule_unreadable_batches_total").increment(1);
             }
-            for batch in page.batches {
+            for mut batch in page.batches {
+                if let Some(packed) = self.chronicled.get(&batch.id) {
+                    batch.chronicled = packed.clone();
+                }
                 let is_theirs = |member: &mut Member| member.since <= batch.accepted_at;
                 while let Some(member) = new.pop_if(is_theirs) {
                     table.put(member);

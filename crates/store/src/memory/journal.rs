@@ -225,6 +225,7 @@ impl State {
             accepted_at: new.accepted_at,
             sees: Some(self.last.sees),
             events: new.events,
+            chronicled: Bytes::new(),
         };
         self.event_batches.insert(id.0, Events { batch, state: EventBatchState::Accepted, open: 0, closed_at: None });
         id
@@ -501,6 +502,11 @@ impl Journal for MemoryJournal {
                 events.closed_at = (events.open == 0).then_some(time);
             }
         }
+        for (id, packed) in step.chronicled {
+            if let Some(events) = state.event_batches.get_mut(&id.0) {
+                events.batch.chronicled = packed;
+            }
+        }
         for (claim, reason) in step.failed {
             state.event_claims.remove(&claim.id.0);
             if let Some(events) = state.event_batches.get_mut(&claim.id.0) {
@@ -593,7 +599,8 @@ impl Journal for MemoryJournal {
         let before = before.map_or(u64::MAX, |id| id.0);
         let without_events = |events: &Events| {
             let packed = PackedEvents::from_parts(events.batch.events.count(), Bytes::new());
-            (EventBatch { events: packed, ..events.batch.clone() }, events.state.clone())
+            let chronicled = Bytes::new();
+            (EventBatch { events: packed, chronicled, ..events.batch.clone() }, events.state.clone())
         };
         Ok(state.event_batches.range(..before).rev().take(limit).map(|(_, events)| without_events(events)).collect())
     }
@@ -768,6 +775,23 @@ impl Journal for MemoryJournal {
         let before = before.map_or(u64::MAX, |id| id.0);
         let head = |(id, batch): (&u64, &Batch)| (NotificationBatchId(*id), batch.head.clone(), batch.count);
         Ok(state.notification_batches.range(..before).rev().take(limit).map(head).collect())
+    }
+
+    async fn open_batches(
+        &self,
+        application: &Name,
+        after: NotificationBatchId,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead)>, StoreError> {
+        let state = self.state.lock();
+        let open: BTreeSet<NotificationBatchId> = state
+            .work
+            .values()
+            .filter(|item| item.application == *application && item.batch > after)
+            .map(|item| item.batch)
+            .collect();
+        let head = |id: NotificationBatchId| Some((id, state.notification_batches.get(&id.0)?.head.clone()));
+        Ok(open.into_iter().filter_map(head).take(limit).collect())
     }
 
     async fn attempts(&self, batch: NotificationBatchId) -> Result<Vec<Attempt>, StoreError> {

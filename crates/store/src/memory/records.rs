@@ -25,14 +25,15 @@ use crate::{
         ApiKey, ApplicationVersion, Change, Changed, Expect, FEED_KEPT, FollowedSchedule, IndexedSubscription,
         NewSegment, NewSubscriber, NewSubscription, ProfileImage, REMOVED_AT_ONCE, Recipient, RecordCounts, Records,
         ScheduledSubscription, SubscriberFilter, SubscriptionChange, SubscriptionFilter, Survey, SurveyBounds, Written,
-        due_schedule, has_attribute, new_installation, no_application, no_changes_after, no_device, no_segment,
-        no_subscriber, no_subscription, reach, read_filter, runs, since_change, trim_to, usable_device,
+        due_schedule, has_attribute, new_installation, new_secret, no_application, no_changes_after, no_device,
+        no_segment, no_subscriber, no_subscription, reach, read_filter, runs, since_change, trim_to, usable_device,
     },
 };
 
 /// The records in memory.
 pub struct MemoryRecords {
     installation: String,
+    secret: [u8; 32],
     shelf: Mutex<Shelf>,
     newest: watch::Sender<ChangeSequence>,
 }
@@ -94,6 +95,7 @@ impl MemoryRecords {
     pub fn with_feed_kept(feed_kept: u64) -> Result<Self, StoreError> {
         Ok(MemoryRecords {
             installation: new_installation()?,
+            secret: new_secret()?,
             shelf: Mutex::new(Shelf { feed_kept, feed_needed: u64::MAX, ..Shelf::default() }),
             newest: watch::Sender::new(ChangeSequence(0)),
         })
@@ -464,6 +466,10 @@ fn after_subscription(
 impl Records for MemoryRecords {
     fn installation(&self) -> &str {
         &self.installation
+    }
+
+    fn secret(&self) -> &[u8; 32] {
+        &self.secret
     }
 
     async fn put_application(&self, name: &Name, text: &str, author: &str, now: Timestamp) -> Result<u32, StoreError> {

@@ -99,6 +99,7 @@ fn batch(application: &Application, class: &str, events: &[&str]) -> (EventBatch
         accepted_at: Timestamp(ACCEPTED),
         sees: None,
         events: packer.finish(),
+        chronicled: Default::default(),
     };
     (batch, fields)
 }

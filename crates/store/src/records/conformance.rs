@@ -822,6 +822,7 @@ fn a_probe_reaches_the_disk() {
         records.probe().await.expect("the store answers");
         records.probe().await.expect("and answers again");
         assert!(!records.installation().is_empty());
+        assert_ne!(*records.secret(), [0; 32]);
     });
 }
 

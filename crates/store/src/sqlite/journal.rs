@@ -422,6 +422,17 @@ impl Journal for SqliteJournal {
             .await
     }
 
+    async fn open_batches(
+        &self,
+        application: &Name,
+        after: NotificationBatchId,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead)>, StoreError> {
+        let Some(application) = self.shared.names.find(application) else { return Ok(Vec::new()) };
+        self.read(move |connection, shared| reading::open_batches(connection, &shared.names, application, after, limit))
+            .await
+    }
+
     async fn attempts(&self, batch: NotificationBatchId) -> Result<Vec<Attempt>, StoreError> {
         self.read(move |connection, _| reading::attempts(connection, batch)).await
     }

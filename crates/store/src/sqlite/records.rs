@@ -35,7 +35,7 @@ use crate::{
         ApiKey, ApplicationVersion, Change, Expect, FEED_KEPT, FollowedSchedule, IndexedSubscription, NewSegment,
         NewSubscriber, NewSubscription, ProfileImage, Recipient, RecordCounts, Records, ScheduledSubscription,
         SubscriberFilter, SubscriptionChange, SubscriptionFilter, Survey, SurveyBounds, Written, new_installation,
-        no_subscription,
+        new_secret, no_subscription,
     },
 };
 use feed::Books;
@@ -74,6 +74,7 @@ pub struct SqliteRecords {
     free_space: FreeSpace,
     feed_kept: u64,
     installation: String,
+    secret: [u8; 32],
     published: Arc<Published>,
 }
 
@@ -104,19 +105,23 @@ impl SqliteRecords {
                 migrations: schema::MIGRATIONS,
             },
         )?;
-        let fresh = new_installation()?;
-        let (installation, change, counts) = database.write_blocking(move |connection, _| {
+        let (fresh, fresh_secret) = (new_installation()?, new_secret()?);
+        let (installation, secret, change, counts) = database.write_blocking(move |connection, _| {
             let sql = "INSERT INTO installation (one, identity) VALUES (1, ?1) ON CONFLICT DO NOTHING";
             execute(connection, sql, [fresh])?;
-            let identity = query_one(connection, "SELECT identity FROM installation", (), |row| row.get(0))?;
+            execute(connection, "UPDATE installation SET secret = ?1 WHERE secret IS NULL", [fresh_secret])?;
+            let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+            let own = query_one(connection, "SELECT identity, secret FROM installation", (), read)?;
+            let (identity, secret) = own.ok_or_else(|| StoreError::Damaged("the row of the installation".into()))?;
             let books = Books::open(connection)?;
-            Ok((identity.unwrap_or_default(), ChangeSequence(books.change), books.counts))
+            Ok((identity, secret, ChangeSequence(books.change), books.counts))
         })?;
         Ok(SqliteRecords {
             free_space: FreeSpace::beside(&path, options.reserve_bytes),
             database,
             feed_kept: options.feed_kept,
             installation,
+            secret,
             published: Arc::new(Published {
                 counts: Mutex::new(counts),
                 newest: watch::Sender::new(change),
@@ -161,6 +166,10 @@ impl SqliteRecords {
 impl Records for SqliteRecords {
     fn installation(&self) -> &str {
         &self.installation
+    }
+
+    fn secret(&self) -> &[u8; 32] {
+        &self.secret
     }
 
     async fn put_application(&self, name: &Name, text: &str, author: &str, now: Timestamp) -> Result<u32, StoreError> {

@@ -1,7 +1,7 @@
 //! Steps: all or nothing, once.
 
 use tocsin_model::{
-    id::{Name, NotificationBatchId},
+    id::{EventBatchId, Name, NotificationBatchId},
     receipt::Outcome,
     state::StatePage,
 };
@@ -272,6 +272,30 @@ fn what_matching_remembers_is_changed_with_the_match_or_not_at_all() {
             listed.push(page.clone());
         }
         assert_eq!(sorted(listed), [page("rules.a", u64::MAX, "two"), page("rules.b", 7, "four")]);
+    });
+}
+
+#[test]
+fn what_chronicles_said_is_kept_with_the_batch_and_goes_with_it() {
+    on_each(async |journal| {
+        let batch = accept(&*journal, 1, at(0)).await;
+        let claim = claim_events(&*journal, 1, at(0)).await[0].claim;
+        let said = bytes::Bytes::from(vec![7; 5_000]);
+        let step = Step { matched: vec![claim], chronicled: vec![(batch, said.clone())], ..Step::default() };
+        let mut lost = step.clone();
+        lost.matched[0].token += 1;
+        journal.commit(lost).await.expect_err("the claim is another's");
+        let found = journal.event_batch(batch).await.expect("read").expect("it is there").0;
+        assert!(found.chronicled.is_empty());
+        journal.commit(step).await.expect("committed");
+        let found = journal.event_batch(batch).await.expect("read").expect("it is there").0;
+        assert_eq!(found.chronicled, said);
+        let page = journal.events_between(&app(), &found.class, EventBatchId(0), EventBatchId(9), 9_999).await;
+        assert_eq!(page.expect("read").batches[0].chronicled, said);
+        let listed = journal.event_batches(None, 9).await.expect("read");
+        assert!(listed[0].0.chronicled.is_empty(), "lists hold no bodies");
+        journal.prune(at(9), at(9), 9).await.expect("pruned");
+        assert!(journal.event_batch(batch).await.expect("read").is_none());
     });
 }
 

@@ -192,3 +192,37 @@ fn arrivals_wake() {
         waiting.await.expect("woken");
     });
 }
+
+#[test]
+fn open_batches_are_those_with_work_by_number() {
+    on_each(async |journal| {
+        let batches =
+            [queue(&*journal, 2, at(0)).await, queue(&*journal, 1, at(1)).await, queue(&*journal, 3, at(2)).await];
+        let open = async |after: u64, limit: usize| {
+            let found = journal.open_batches(&app(), NotificationBatchId(after), limit).await.expect("read");
+            found.into_iter().map(|(id, head)| (id, head.channel)).collect::<Vec<_>>()
+        };
+        assert_eq!(open(0, 9).await, batches.map(|id| (id, mail())));
+        assert_eq!(open(batches[0].0, 1).await, [(batches[1], mail())]);
+        assert!(open(batches[2].0, 9).await.is_empty());
+        assert!(journal.open_batches(&name("other"), NotificationBatchId(0), 9).await.expect("read").is_empty());
+        let item = claim_work(&*journal, 1, at(2)).await.remove(0);
+        assert_eq!(open(0, 9).await.len(), 3, "what is claimed is open");
+        let step = Step {
+            finished: vec![item.claim],
+            receipts: vec![
+                chunk(batches[0], attempts([0], 1, Outcome::Delivered, at(3))),
+                chunk(batches[0], attempts([1], 1, Outcome::Deferred, at(3))),
+            ],
+            retries: vec![retry(batches[0], vec![1], 1, 20)],
+            ..Step::default()
+        };
+        journal.commit(step).await.expect("committed");
+        assert_eq!(open(0, 9).await.len(), 3, "what is tried again is open");
+        let item = claim_work(&*journal, 9, at(20)).await.into_iter().find(|item| item.batch == batches[0]);
+        let done = chunk(batches[0], attempts([1], 2, Outcome::Delivered, at(21)));
+        let finished = item.into_iter().map(|item| item.claim).collect();
+        journal.commit(Step { finished, receipts: vec![done], ..Step::default() }).await.expect("committed");
+        assert_eq!(open(0, 9).await, [(batches[1], mail()), (batches[2], mail())]);
+    });
+}

@@ -24,8 +24,8 @@ pub struct Fanout {
     _folder: Scratch,
 }
 
-/// The definition, with this channel, a YAML mapping in one line.
-fn definition(channel: &str) -> String {
+/// The definition, with this channel, a YAML mapping in one line, and one more line for the notification class.
+fn definition(channel: &str, class: &str) -> String {
     format!(
         r#"
 application: delivery
@@ -35,6 +35,7 @@ notifications:
   item:
     fields: {{ topic: string, text: string }}
     batch_size: 2500
+    {class}
     content: {{ templates: {{ base: {{ subject: "News of {{{{ topic }}}}", text: "{{{{ text }}}}\n" }} }} }}
 rules: {{ about: {{ on: news, subscription: interest, when: event.topic == sub.topic, notify: item }} }}
 channels: {{ out: {channel} }}
@@ -43,19 +44,21 @@ channels: {{ out: {channel} }}
 }
 
 impl Fanout {
-    /// Starts a server whose readers are told through this channel; `address` gives the address of each.
+    /// Starts a server whose readers are told through this channel; `class` is one more line for the notification class, or
+    /// empty, and `address` gives the address of each.
     ///
     /// # Errors
     /// The server refuses something.
     pub async fn start(
         context: &Context,
         channel: &str,
+        class: &str,
         readers: u64,
         address: impl Fn(u64) -> String + Send + 'static,
     ) -> Outcome<Self> {
         let folder = context.folder()?;
         let server = Server::start(context, folder.path()).await?;
-        server.apply("delivery", &definition(channel)).await?;
+        server.apply("delivery", &definition(channel, class)).await?;
         let subscribers = move |out: &mut super::server::Parts| {
             for number in 0..readers {
                 let address = Value::from(address(number));

@@ -13,6 +13,11 @@ impl Samples {
         self.0.push(sample);
     }
 
+    /// Adds what one more run gave, if it ran.
+    pub fn extend(&mut self, sample: Option<f64>) {
+        self.0.extend(sample);
+    }
+
     /// How many runs there were.
     pub fn len(&self) -> usize {
         self.0.len()

@@ -3,6 +3,7 @@
 mod accept_batch;
 mod accept_single;
 mod binary_size;
+mod case_broadcast;
 mod case_stock;
 mod case_stock_paced;
 mod deliver_file;
@@ -47,7 +48,7 @@ pub struct Bench {
 }
 
 /// Every figure, in the order in which they are measured.
-pub const ALL: [Bench; 30] = [
+pub const ALL: [Bench; 36] = [
     binary_size::BENCH,
     start_ready::BENCH,
     idle_memory::BENCH,
@@ -72,10 +73,16 @@ pub const ALL: [Bench; 30] = [
     match_commit::BENCH,
     format_jinja::BENCH,
     deliver_smtp::BENCH,
+    deliver_smtp::TWO_SINKS,
+    deliver_smtp::FAST_SINK,
+    deliver_smtp::MANY_10,
+    deliver_smtp::MANY_50,
+    deliver_smtp::POOL_50,
     deliver_http::BENCH,
     deliver_file::BENCH,
     case_stock::BENCH,
     case_stock_paced::BENCH,
+    case_broadcast::BENCH,
     restart::BENCH,
     restart::SINGLE,
     restart::TEN_MILLION,

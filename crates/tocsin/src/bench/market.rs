@@ -127,6 +127,7 @@ pub fn event_batches(compiled: &Compiled) -> Outcome<Vec<EventBatch>> {
             accepted_at: Timestamp::from_millis(0),
             sees: None,
             events: packer.finish(),
+            chronicled: Default::default(),
         }
     };
     Ok((0..BATCHES).map(batch).collect())

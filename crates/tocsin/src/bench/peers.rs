@@ -180,15 +180,79 @@ impl SmtpSink {
     }
 }
 
-/// Postfix's smtp-source: so many mails of 1 KB over 10 sessions that stay open. Gives mails/s from its start to its
-/// end; `None` if it is missing.
+/// The bare sink of `bench/peers/smtp`: one event loop, all replies to what one read brought in one write.
+pub struct BareSink {
+    /// Where it listens.
+    pub port: u16,
+    _process: Child,
+    _folder: Scratch,
+}
+
+impl BareSink {
+    /// Builds it where it is missing, and starts it.
+    ///
+    /// # Errors
+    /// It cannot be built or does not start; without a receiver there is nothing to measure.
+    pub async fn start(context: &Context) -> Outcome<Self> {
+        let program = rust_program(context, "smtp-load", "smtp_sink").await?;
+        let (folder, port) = (context.folder()?, free_port()?);
+        let mut command = Command::new(program);
+        command.args(["--port", &port.to_string()]);
+        let mut process = Child::start(&mut command, "the bare sink", folder.path().join("log"))?;
+        process.until(Instant::now(), async || listens(port).await).await?;
+        Ok(BareSink { port, _process: process, _folder: folder })
+    }
+}
+
+/// nodemailer's pool of so many connections sends so many mails of 1 KB. Gives mails/s; `None` if it is not set up.
 ///
 /// # Errors
 /// It fails.
-pub async fn smtp_source(context: &Context, port: u16, mails: u64) -> Outcome<Option<f64>> {
+pub async fn nodemailer(context: &Context, port: u16, connections: u32, mails: u64) -> Outcome<Option<f64>> {
+    let folder = context.peers_folder.join("npm/nodemailer");
+    if !folder.join("node_modules").is_dir() {
+        context.tell("   nodemailer is missing: `bench/peers/smtp/setup.sh` sets it up");
+        return Ok(None);
+    }
+    let Some(program) = context.program("node") else { return Ok(None) };
+    let mut command = tokio::process::Command::new(program);
+    command.arg(folder.join("send.js")).args([port.to_string(), connections.to_string(), mails.to_string()]);
+    let text = run(&mut command, "nodemailer", PATIENCE).await?;
+    let printed = text.lines().find_map(|line| serde_json::from_str::<Value>(line).ok());
+    let found = printed.and_then(|line| line["per_s"].as_f64());
+    found
+        .map(Some)
+        .ok_or_else(|| Failure::failed("nodemailer printed something unknown").detail(text.trim().to_owned()))
+}
+
+/// What smtp-source is to do.
+#[derive(Debug, Clone, Copy)]
+pub struct Source {
+    /// Mails of 1 KB.
+    pub mails: u64,
+    /// Sessions, which stay open.
+    pub sessions: u32,
+    /// Recipients of each mail.
+    pub recipients: u32,
+}
+
+impl Source {
+    /// So many mails to one recipient each over 10 sessions.
+    pub fn of(mails: u64) -> Source {
+        Source { mails, sessions: 10, recipients: 1 }
+    }
+}
+
+/// Postfix's smtp-source. Gives mails/s from its start to its end; `None` if it is missing.
+///
+/// # Errors
+/// It fails.
+pub async fn smtp_source(context: &Context, port: u16, source: Source) -> Outcome<Option<f64>> {
+    let Source { mails, sessions, recipients } = source;
     let Some(program) = context.program("smtp-source") else { return Ok(None) };
     let mut command = tokio::process::Command::new(program);
-    command.args(["-d", "-s", "10", "-l", "1024", "-m", &mails.to_string(), &format!("127.0.0.1:{port}")]);
+    command.args(["-d", "-l", "1024", "-s", &sessions.to_string(), "-r", &recipients.to_string()]);
+    command.args(["-m", &mails.to_string(), &format!("127.0.0.1:{port}")]);
     let started = Instant::now();
     run(&mut command, "smtp-source", PATIENCE).await?;
     Ok(Some(mails as f64 / started.elapsed().as_secs_f64()))

@@ -4,7 +4,7 @@ use std::{io::Read, path::PathBuf};
 
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
-use tocsin_matching::rule::RuleExplanation;
+use tocsin_matching::rule::BranchExplanation;
 use tocsin_model::problem::Problem;
 
 use super::lists::Listed;
@@ -280,23 +280,65 @@ fn texts(list: &Value) -> Vec<String> {
     items.iter().filter_map(Value::as_str).map(|text| printable(text).into_owned()).collect()
 }
 
+/// What filters there are, and what an event costs among them.
+fn explain_filters(terminal: &Terminal, figure: &dyn Fn(&str) -> u64) -> Outcome {
+    let (distinct, events) = (figure("distinct"), figure("events"));
+    let mut said = format!("{} distinct filters", thousands(distinct));
+    if figure("unindexed") > 0 {
+        said.push_str(&format!(", {} of them looked at for every event", thousands(figure("unindexed"))));
+    }
+    if events > 0 && distinct > 0 {
+        // One place behind the point says enough.
+        let each = |name: &str| {
+            let tenths = (u128::from(figure(name)) * 10).div_ceil(u128::from(events)) as u64;
+            format!("{}.{}", thousands(tenths / 10), tenths % 10)
+        };
+        said.push_str(&format!(
+            "; for an event {} looked at, {} evaluated, {} matching (of {} events)",
+            each("candidates"),
+            each("evaluated"),
+            each("matched"),
+            thousands(events)
+        ));
+    }
+    terminal.line(format_args!("  {said}"))?;
+    Ok(())
+}
+
 /// How a rule is answered, one line for each way, in the words of the compiler.
 fn explain(terminal: &Terminal, rule: &Value) -> Outcome {
-    let rule: RuleExplanation = serde_json::from_value(rule.clone()).map_err(|error| {
-        Failure::failed("the server explains a rule in a way that is not known here").because(&error)
-    })?;
-    let say = |line: String| terminal.line(printable(&line));
-    say(format!("{}:", rule.rule))?;
-    rule.branches.iter().try_for_each(|branch| say(format!("  {branch}")))?;
-    rule.query.iter().try_for_each(|step| say(format!("  query: {step}")))?;
-    if let (Some(audience), false) = (&rule.audience, rule.query.is_empty()) {
-        say(format!("  passes over who is no subscriber of `{audience}`"))?;
+    terminal.line(format_args!("{}:", printable(rule["rule"].as_str().unwrap_or_default())))?;
+    let branches = rule["branches"].as_array().map(Vec::as_slice).unwrap_or_default();
+    for branch in branches {
+        let unknown = "the server explains a rule in a way that is not known here";
+        let branch: BranchExplanation =
+            serde_json::from_value(branch.clone()).map_err(|error| Failure::failed(unknown).because(&error))?;
+        let count = match branch.candidates {
+            None => String::new(),
+            Some(1) => "; 1 subscription stands there for an event".to_owned(),
+            Some(count) => format!("; about {} subscriptions stand there for an event", thousands(count)),
+        };
+        terminal.line(format_args!("  {}{count}", printable(&branch.to_string())))?;
     }
-    if rule.branches.is_empty() && rule.query.is_empty() {
-        say("  never matches".to_owned())?;
+    if let Some(filters) = rule["filters"].as_object() {
+        explain_filters(terminal, &|name| filters.get(name).and_then(Value::as_u64).unwrap_or_default())?;
     }
-    rule.remembers.iter().try_for_each(|memory| say(format!("  remembers: {memory}")))?;
-    rule.warnings.iter().try_for_each(|warning| say(format!("  warning: {warning}")))?;
+    let query = texts(&rule["query"]);
+    for step in &query {
+        terminal.line(format_args!("  query: {step}"))?;
+    }
+    if let (Some(audience), false) = (rule["audience"].as_str(), query.is_empty()) {
+        terminal.line(format_args!("  passes over who is no subscriber of `{}`", printable(audience)))?;
+    }
+    if branches.is_empty() && query.is_empty() {
+        terminal.line("  never matches")?;
+    }
+    for memory in texts(&rule["remembers"]) {
+        terminal.line(format_args!("  remembers: {memory}"))?;
+    }
+    for warning in texts(&rule["warnings"]) {
+        terminal.line(format_args!("  warning: {warning}"))?;
+    }
     Ok(())
 }
 
@@ -370,6 +412,21 @@ mod tests {
             expect![[r#"
             near:
               looks up event.s == sub.s; takes those whose own filter matches, or that have none
+              warning: w
+            GET /v1/applications/quakes/rules?limit=1000"#]],
+        )
+        .await;
+        let mut running = rule();
+        running["branches"][0]["candidates"] = json!(1200);
+        running["filters"] = json!({"distinct": 5000, "unindexed": 2, "events": 10, "candidates": 31, "evaluated": 4,
+            "matched": 12_345});
+        check(
+            &["explain", "quakes", "near"],
+            vec![(200, json!({"items": [running]}))],
+            expect![[r#"
+            near:
+              looks up event.s == sub.s; takes those whose own filter matches, or that have none; about 1,200 subscriptions stand there for an event
+              5,000 distinct filters, 2 of them looked at for every event; for an event 3.1 looked at, 0.4 evaluated, 1,234.5 matching (of 10 events)
               warning: w
             GET /v1/applications/quakes/rules?limit=1000"#]],
         )

@@ -2,7 +2,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use serde_json::json;
 
-use super::{OK, deliver, far_end::*, start_at};
+use super::{OK, deliver, far_end::*, start_at, start_some};
 use crate::channel::OpenChannel;
 
 /// A channel with these servers, in this order.
@@ -37,6 +37,34 @@ async fn the_next_server_takes_over_at_once_and_hands_back() {
     }
     assert_eq!((hosts["a.example"].connections(), hosts["b.example"].connections()), (5, 7));
     assert!(open.probe().await.is_ok_and(|text| text.matches("far.example ready").count() == 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stand_in_makes_room_for_the_first_when_that_is_back() {
+    let script: Script = |connection, mail, heard| if connection <= 1 { Close } else { fine(connection, mail, heard) };
+    let (open, hosts) = start_all(&[("a.example", 1, script), ("b.example", 1, fine)], json!({}));
+    assert_eq!(deliver(&*open, &["a@b.example"; 3]).await, [OK; 3]);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(deliver(&*open, &["a@b.example"; 3]).await, [OK; 3]);
+    let contents = |host| hosts[host].seen.lock().contents.len();
+    // The session with the stand-in was waiting for mail, so it takes one more before it makes room.
+    assert_eq!((contents("a.example") + contents("b.example"), contents("b.example") <= 4), (6, true));
+    assert_eq!((hosts["a.example"].connections(), hosts["b.example"].connections()), (2, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_allows_few_sessions_is_not_down() {
+    // It allows one session of ours. The others leave the mails to it.
+    let script: Script = |connection, mail, heard| match heard {
+        "" if connection > 1 => Last("421 too many connections"),
+        _ => fine(connection, mail, heard),
+    };
+    let server = Scripted::new(script, None);
+    let open = start_some(4, server.clone(), json!({ "host": "far.example" }), json!({}));
+    assert_eq!(deliver(&*open, &["a@b.example"; 50]).await, [OK; 50]);
+    assert!(open.down().is_none());
+    assert_eq!(server.seen.lock().contents.len(), 50);
+    open.close().await;
 }
 
 #[tokio::test(start_paused = true)]

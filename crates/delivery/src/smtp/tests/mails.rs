@@ -3,8 +3,11 @@ use std::{collections::HashMap, sync::Arc};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use super::{OK, deliver, far_end::*, start};
-use crate::testing::{outgoing, show};
+use super::{OK, deliver, deliver_all, far_end::*, start};
+use crate::{
+    signet::Returned,
+    testing::{context, message, multicast, outgoing, show},
+};
 
 #[tokio::test(start_paused = true)]
 async fn wide_addresses_need_the_extension() {
@@ -58,6 +61,43 @@ async fn header_fields_that_others_look_at() {
         assert!(seen.contents[0].contains(expected), "{}", seen.contents[0]);
         assert!(seen.contents[0].contains("Message-ID: <n-7-0.test@near.example>\r\n"));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_click_ends_the_subscription_of_a_mail_to_one() {
+    let link = "https://tocsin.example/unsubscribe/15-abcdefghijklmnopqrstuv";
+    for (options, count) in [(json!({}), 1), (json!({ "list_unsubscribe": false }), 0)] {
+        let (open, server) = start(fine, options, None);
+        let mut mails = multicast(&["a@b.example", "c@d.example", "e@f.example"]);
+        mails.iter_mut().for_each(|mail| mail.unsubscribe = Some(link.into()));
+        // The last is a mail of its own.
+        mails[2].message = Arc::new(message(2));
+        assert_eq!(deliver_all(&*open, mails).await, [OK; 3]);
+        let seen = server.seen.lock();
+        assert!(!seen.contents[0].contains("List-Unsubscribe"), "a link would be that of another");
+        let expected = format!("List-Unsubscribe: <{link}>\r\nList-Unsubscribe-Post: List-Unsubscribe=One-Click\r\n");
+        assert_eq!(seen.contents[1].matches(&expected).count(), count, "{}", seen.contents[1]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn return_addresses_are_signed() {
+    let options = json!({ "return_path": "back@near.example", "return_path_signed": true });
+    let (open, server) = start(fine, options, None);
+    assert_eq!(deliver(&*open, &["a@b.example"]).await, [OK]);
+    assert_eq!(deliver_all(&*open, multicast(&["a@b.example", "c@d.example"])).await, [OK; 2]);
+    let (signet, seen) = (context().signet, server.seen.lock());
+    let senders: Vec<&str> =
+        seen.heard.iter().filter_map(|heard| heard.strip_prefix("MAIL FROM:<")?.split('>').next()).collect();
+    assert!(
+        senders.iter().all(|sender| sender.starts_with("back+") && sender.ends_with("@near.example")),
+        "{senders:?}"
+    );
+    let returned: Vec<_> = senders.iter().map(|sender| signet.returned(sender)).collect();
+    assert_eq!(
+        returned,
+        [Some(Returned::Notification(outgoing(0, "").id)), Some(Returned::Multicast(outgoing(0, "").id.batch))]
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,7 +9,8 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use tocsin_model::value::Value;
 
 use super::{
-    ranges::{Interval, Spot},
+    plan,
+    ranges::Ends,
     readings::{Ask, Found, Readings},
     symbols::NONE,
 };
@@ -22,7 +23,7 @@ use crate::filter::{
 #[derive(Debug, PartialEq)]
 enum Check {
     /// A value lies in a range.
-    Within { lane: u32, interval: Interval },
+    Within { lane: u32, ends: Ends },
     /// A value is one of these; with `but`, a value is none of these. `is_one`: there is one at most.
     Among { reading: u32, lane: u32, symbols: Box<[u32]>, but: bool, is_one: bool },
     /// Something is there, or nothing is, as a reading found out.
@@ -40,6 +41,19 @@ pub enum Rest<'a> {
     Test(&'a Test),
     /// The whole condition.
     Tree(&'a Condition),
+}
+
+/// A check that stands for a lookup.
+#[derive(Debug)]
+pub struct Split {
+    /// The check.
+    pub check: u32,
+    /// What is read of an event.
+    pub reading: u32,
+    /// One of these must be found.
+    pub symbols: Vec<u32>,
+    /// Whether an event can have several of them.
+    pub repeats: bool,
 }
 
 /// Nothing is left over.
@@ -149,13 +163,51 @@ impl Checks {
         checks.iter().for_each(|check| self.release_check(*check, readings));
     }
 
-    /// The first check that is a range, those with two ends before the others: its place and the range.
-    pub fn interval(&self, rest: u32) -> Option<(u32, Interval, u32)> {
+    /// The first check that is a range, those with two ends before the others: its place, the range and the check.
+    pub fn range(&self, rest: u32) -> Option<(u32, Ends, u32)> {
         let of = |check: &u32| match &self.checks[*check as usize].what {
-            Some(Check::Within { lane, interval }) => Some((*lane, *interval, *check)),
+            Some(Check::Within { lane, ends }) => Some((*lane, ends, *check)),
             _ => None,
         };
-        self.list(rest).iter().filter_map(of).min_by_key(|(lane, interval, _)| order(*lane, interval))
+        let first = |(lane, ends, _): &(u32, &Ends, u32)| (!ends.is_closed(), *lane, Ends::clone(ends));
+        let found = self.list(rest).iter().filter_map(of).min_by_key(first);
+        found.map(|(lane, ends, check)| (lane, ends.clone(), check))
+    }
+
+    /// The check that finds the least, if one of them can be looked up and asks for no more than `most` values: what a
+    /// group is split by. Says the same of equal lists, whatever else is in use. Its reading and symbols are acquired.
+    pub fn acquire_split(&self, rest: u32, most: usize, readings: &mut Readings) -> Option<Split> {
+        let rank = |check: &u32| match self.checks[*check as usize].what.as_ref()? {
+            Check::Among { reading, symbols, but: false, .. } if symbols.len() <= most && !symbols.contains(&NONE) => {
+                // What is in use in a group keeps its numbers.
+                Some(((0, symbols.len()), vec![*reading], symbols.to_vec(), Vec::new(), *check))
+            }
+            Check::Test(test) => {
+                let key = plan::key(test).filter(|key| !key.is_rough && !key.is_weak() && key.names.len() <= most)?;
+                let mut bytes = Vec::new();
+                write_test(test, &mut bytes);
+                Some((key.rank(), Vec::new(), Vec::new(), bytes, *check))
+            }
+            _ => None,
+        };
+        let (.., check) = self.list(rest).iter().filter_map(rank).min()?;
+        let (reading, symbols, path) = match self.checks[check as usize].what.as_ref()? {
+            Check::Among { lane, symbols, .. } => {
+                let path = readings.path(*lane).clone();
+                let reading = readings.acquire(&path, Ask::Equal);
+                symbols.iter().for_each(|symbol| readings.acquire_again(reading, *symbol));
+                (reading, symbols.to_vec(), path)
+            }
+            Check::Test(test) => {
+                let key = plan::key(test)?;
+                let reading = readings.acquire(key.path, key.ask);
+                let acquire = |name: &plan::Name<'_>| readings.acquire_symbol(reading, &name.wanted());
+                (reading, key.names.iter().map(acquire).collect(), key.path.clone())
+            }
+            _ => return None,
+        };
+        let repeats = symbols.len() > 1 && (path.reach != Reach::One || readings.seeks_needles(reading));
+        Some(Split { check, reading, symbols, repeats })
     }
 
     /// What is left over without one check, acquired.
@@ -223,9 +275,9 @@ impl Checks {
                         is_one: test.path.reach == Reach::One,
                     }
                 }
-                None => match (presence(test), interval(test)) {
+                None => match (presence(test), ends(test)) {
                     (Some(ask), _) => Check::So { reading: readings.acquire(&test.path, ask) },
-                    (_, Some(interval)) => Check::Within { lane: readings.acquire_lane(&test.path), interval },
+                    (_, Some(ends)) => Check::Within { lane: readings.acquire_lane(&test.path), ends },
                     _ => Check::Test(Box::new((*test).clone())),
                 },
             },
@@ -259,9 +311,9 @@ impl Checks {
                         is_one: test.path.reach == Reach::One,
                     }
                 }
-                None => match (presence(test), interval(test)) {
+                None => match (presence(test), ends(test)) {
                     (Some(ask), _) => Check::So { reading: readings.find(&test.path, ask)? },
-                    (_, Some(interval)) => Check::Within { lane: readings.find_lane(&test.path)?, interval },
+                    (_, Some(ends)) => Check::Within { lane: readings.find_lane(&test.path)?, ends },
                     _ => Check::Test(Box::new((*test).clone())),
                 },
             },
@@ -293,7 +345,7 @@ impl Checks {
     fn hash_check(&self, check: &Check) -> u32 {
         let mut hasher = self.hasher.build_hasher();
         match check {
-            Check::Within { lane, interval } => (0, lane, interval).hash(&mut hasher),
+            Check::Within { lane, ends } => (0, lane, ends).hash(&mut hasher),
             Check::Among { reading, symbols, but, .. } => (1, reading, symbols, but).hash(&mut hasher),
             Check::So { reading } => (2, reading).hash(&mut hasher),
             Check::Test(test) => {
@@ -327,10 +379,7 @@ impl Checks {
         memory.asked += 1;
         let Some(check) = &self.checks[at as usize].what else { return false };
         match check {
-            Check::Within { lane, interval } => {
-                let path = view.readings.path(*lane);
-                path.any(view.event, &mut |value| Spot::of(value).is_some_and(|spot| interval.holds(spot)))
-            }
+            Check::Within { lane, ends } => view.readings.path(*lane).any(view.event, &mut |value| ends.holds(value)),
             Check::Among { reading, symbols, but: false, .. } => {
                 view.found[*reading as usize].symbols().iter().any(|symbol| has(symbols, *symbol))
             }
@@ -352,6 +401,7 @@ impl Checks {
     pub fn memory_bytes(&self) -> usize {
         let inner = |slot: &Slot<Check>| match &slot.what {
             Some(Check::Among { symbols, .. }) => symbols.len() * 4 + 16,
+            Some(Check::Within { ends, .. }) => ends.memory_bytes(),
             Some(Check::Test(test)) => test_bytes(test),
             Some(Check::Tree(condition)) => tree_bytes(condition),
             _ => 0,
@@ -365,11 +415,6 @@ impl Checks {
             + self.lists_by_hash.allocation_size()
             + (self.checks_free.capacity() + self.lists_free.capacity()) * 4
     }
-}
-
-/// By this order a conjunction with several ranges chooses the one it is sorted by.
-pub fn order(lane: u32, interval: &Interval) -> impl Ord + use<> {
-    (!interval.span.is_closed(), lane, *interval)
 }
 
 /// The values of a test of equality, and whether it is negated.
@@ -394,9 +439,9 @@ fn presence(test: &Test) -> Option<Ask> {
 }
 
 /// The range of a test, as keys.
-fn interval(test: &Test) -> Option<Interval> {
+fn ends(test: &Test) -> Option<Ends> {
     match &test.how {
-        How::Range(range) => Interval::of(range),
+        How::Range(range) => Ends::of(range),
         _ => None,
     }
 }

@@ -36,7 +36,7 @@ pub struct Place {
     /// How many further tests a candidate is put to.
     pub asked: usize,
     /// How many conjunctions stand in the same place: what an event that has the values must look through, unless they
-    /// are sorted by ranges.
+    /// are sorted by ranges or further values.
     pub neighbours: usize,
 }
 
@@ -44,9 +44,7 @@ impl Display for Scanned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Scanned::Opaque => "only evaluating it tells whether it matches",
-            Scanned::NoValue => {
-                "it asks for no value that an event must have, only for what something is not, or for a range of text"
-            }
+            Scanned::NoValue => "it asks for no value that an event must have, only for what something is not",
             Scanned::NoCommonValue => {
                 "it has more than 16 alternatives, and no values of which each alternative needs one"
             }
@@ -67,10 +65,8 @@ impl FilterIndex {
         let neighbours = self.find_signature(conjunction).map_or(0, |(at, alternatives)| {
             combinations(&alternatives).map(|key| self.signatures[at].group_len(&key)).max().unwrap_or(0)
         });
-        let range = conjunction
-            .intervals()
-            .map(|(_, test, interval)| (!interval.span.is_closed(), test))
-            .min_by_key(|(is_open, _)| *is_open);
+        let range =
+            conjunction.ranges().map(|(test, ends)| (!ends.is_closed(), test)).min_by_key(|(is_open, _)| *is_open);
         Place {
             keys: conjunction.keys.iter().map(|key| key_text(key.test, key.ask, key.names.len(), fields)).collect(),
             range: range.map(|(_, test)| test_text(test, fields)),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{
     checks::Rest,
     literals,
-    ranges::Interval,
+    ranges::Ends,
     readings::{Ask, Wanted},
     symbols::Atom,
 };
@@ -85,7 +85,7 @@ impl Name<'_> {
 
 impl Key<'_> {
     /// How much a key can be expected to find, most useful first: how it asks, then how much it asks for.
-    fn rank(&self) -> (u8, usize) {
+    pub fn rank(&self) -> (u8, usize) {
         // The longer, the better.
         let text = |bytes: usize| 256_usize.saturating_sub(bytes);
         match self.ask {
@@ -190,11 +190,11 @@ impl<'a> Conjunction<'a> {
         self
     }
 
-    /// The ranges by which it can be found: their places among the rests.
-    pub fn intervals(&self) -> impl Iterator<Item = (usize, &'a Test, Interval)> + '_ {
-        self.rests.iter().enumerate().filter_map(|(at, rest)| match rest {
+    /// The ranges by which it can be found.
+    pub fn ranges(&self) -> impl Iterator<Item = (&'a Test, Ends)> + '_ {
+        self.rests.iter().filter_map(|rest| match rest {
             Rest::Test(test) => match &test.how {
-                How::Range(range) => Interval::of(range).map(|interval| (at, *test, interval)),
+                How::Range(range) => Ends::of(range).map(|ends| (*test, ends)),
                 _ => None,
             },
             Rest::Tree(_) => None,
@@ -222,7 +222,7 @@ fn needs_value(how: &How, reach: Reach) -> bool {
 }
 
 /// The test as a key.
-fn key(test: &Test) -> Option<Key<'_>> {
+pub fn key(test: &Test) -> Option<Key<'_>> {
     let rough = |is_rough, ask, names| Some(Key { path: &test.path, ask, names, test, is_rough });
     let exact = |ask, names| rough(false, ask, names);
     match &test.how {

@@ -232,6 +232,21 @@ impl Readings {
         (lane.folds, lane.tells) = (folds, tells);
     }
 
+    /// The path that a reading reads.
+    pub fn path_of(&self, reading: u32) -> &Path {
+        self.path(self.readings[reading as usize].lane)
+    }
+
+    /// How a reading asks.
+    pub fn ask_of(&self, reading: u32) -> Ask {
+        self.readings[reading as usize].ask
+    }
+
+    /// Whether a reading finds texts within text, and so several at once.
+    pub fn seeks_needles(&self, reading: u32) -> bool {
+        matches!(self.readings[reading as usize].ask, Ask::Needle(_))
+    }
+
     /// The symbol of what a filter asks a reading for, kept until it is released as often as it was acquired.
     pub fn acquire_symbol(&mut self, reading: u32, wanted: &Wanted<'_>) -> u32 {
         match (wanted, &mut self.readings[reading as usize].needles) {

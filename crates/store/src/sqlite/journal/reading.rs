@@ -67,10 +67,16 @@ pub fn find_event_batch(
     if id.0 > NUMBER_MAX {
         return Ok(None);
     }
-    find(connection, &format!("{EVENTS} WHERE b.id = ?1"), [id.0], |row| {
+    let found = find(connection, &format!("{EVENTS} WHERE b.id = ?1"), [id.0], |row| {
         let body = row.get_ref(12).and_then(|body| Ok(body.as_blob()?)).map_err(store_error)?;
         read_event_batch(row, names, unpack_body(body, row.get(11).map_err(store_error)?)?)
-    })
+    })?;
+    let Some((batch, state)) = found else { return Ok(None) };
+    let chronicled = find(connection, "SELECT bytes, body FROM event_chronicles WHERE id = ?1", [id.0], |row| {
+        let body = row.get_ref(1).and_then(|body| Ok(body.as_blob()?)).map_err(store_error)?;
+        unpack_body(body, row.get(0).map_err(store_error)?)
+    })?;
+    Ok(Some((EventBatch { chronicled: chronicled.unwrap_or_default(), ..batch }, state)))
 }
 
 /// The newest event batches before one, newest first, without their bodies.
@@ -114,6 +120,7 @@ fn read_event_batch(row: &Row<'_>, names: &Names, body: Bytes) -> Result<(EventB
         accepted_at: Timestamp(number(6)?),
         sees: row.get::<_, Option<u64>>(10).map_err(store_error)?.map(ChangeSequence),
         events: PackedEvents::from_parts(row.get(7).map_err(store_error)?, body),
+        chronicled: Bytes::new(),
     };
     Ok((batch, state))
 }
@@ -151,6 +158,27 @@ pub fn notification_batches(
     collect(connection, &sql, range(before.map(|id| id.0), limit), |row| {
         let id = NotificationBatchId(row.get(0).map_err(store_error)?);
         Ok((id, read_head(row, names)?, row.get(10).map_err(store_error)?))
+    })
+}
+
+/// The notification batches of an application after one that have open work items, by number, without their bodies.
+pub fn open_batches(
+    connection: &Connection,
+    names: &Names,
+    application: i64,
+    after: NotificationBatchId,
+    limit: usize,
+) -> Result<Vec<(NotificationBatchId, NotificationHead)>, StoreError> {
+    let (after, limit) = (i64::try_from(after.0).unwrap_or(i64::MAX), i64::try_from(limit).unwrap_or(i64::MAX));
+    // By the index over batches, so that what is closed is never looked at.
+    let sql = format!(
+        "{NOTIFICATIONS} WHERE id IN (
+             SELECT DISTINCT batch FROM work INDEXED BY work_of_batch WHERE batch > ?1 AND application = ?2
+             ORDER BY batch LIMIT ?3
+         ) ORDER BY id"
+    );
+    collect(connection, &sql, (after, application, limit), |row| {
+        Ok((NotificationBatchId(row.get(0).map_err(store_error)?), read_head(row, names)?))
     })
 }
 

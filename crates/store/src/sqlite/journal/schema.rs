@@ -197,4 +197,8 @@ CREATE TABLE states (
 ) STRICT;
 CREATE UNIQUE INDEX states_of ON states (application, name, number);
 ",
+    "
+-- What rules read of chronicles for the events of a batch, in a form that only matching can read. Compressed like bodies.
+CREATE TABLE event_chronicles (id INTEGER PRIMARY KEY, bytes INTEGER NOT NULL, body BLOB NOT NULL) STRICT;
+",
 ];

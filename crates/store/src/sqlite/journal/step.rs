@@ -31,6 +31,7 @@ pub struct PackedStep {
     retries: Vec<Destined>,
     suspensions: Vec<Destined>,
     continued: Vec<accept::NewRow>,
+    chronicled: Vec<(EventBatchId, Body)>,
 }
 
 struct PackedBatch {
@@ -78,6 +79,7 @@ pub async fn commit(
         suspensions.push(destine(database, shared, &waits.application, &waits.channel, &waits.ordinals).await?);
     }
     let bytes = step.batches.iter().map(|new| new.packed.len()).sum::<usize>()
+        + step.chronicled.iter().map(|(_, packed)| packed.len()).sum::<usize>()
         + step.receipts.iter().map(|chunk| chunk.attempts.len() * size_of::<Attempt>()).sum::<usize>();
     let mut packed = super::off_the_runtime(bytes, move || pack(step, names, retries, suspensions)).await??;
     packed.continued = continued;
@@ -110,7 +112,9 @@ fn pack(
         batches.push(PackedBatch { names, events, body: pack_body(packed) });
     }
     let receipts = step.receipts.iter().map(|chunk| pack_chunk(chunk.batch, &chunk.attempts)).collect();
-    Ok(PackedStep { step, batches, receipts, retries, suspensions, continued: Vec::new() })
+    let chronicled =
+        std::mem::take(&mut step.chronicled).into_iter().map(|(id, packed)| (id, pack_body(packed))).collect();
+    Ok(PackedStep { step, batches, receipts, retries, suspensions, continued: Vec::new(), chronicled })
 }
 
 fn pack_chunk(batch: NotificationBatchId, attempts: &[Attempt]) -> PackedChunk {
@@ -124,7 +128,7 @@ fn store(
     shared: &Shared,
     packed: PackedStep,
 ) -> Result<Vec<NotificationBatchId>, StoreError> {
-    let PackedStep { step, batches, receipts, retries, suspensions, continued } = packed;
+    let PackedStep { step, batches, receipts, retries, suspensions, continued, chronicled } = packed;
     let committing = shared.claims.begin(&step)?;
     let mut rows = Rows::new(connection, shared, step.time(committing.claimed_at));
     let matching = !(step.matched.is_empty() && step.failed.is_empty());
@@ -155,6 +159,9 @@ fn store(
     }
     for (claim, reason) in &step.failed {
         rows.mark_failed(*claim, reason)?;
+    }
+    for (id, body) in &chronicled {
+        rows.keep_chronicled(*id, body)?;
     }
     for claim in &step.held {
         rows.mark_progress(*claim, &step)?;
@@ -346,6 +353,11 @@ impl<'a> Rows<'a> {
             (claim.id.0, self.time.0),
         )?;
         Ok(())
+    }
+
+    fn keep_chronicled(&mut self, id: EventBatchId, body: &Body) -> Result<(), StoreError> {
+        let sql = "INSERT OR REPLACE INTO event_chronicles (id, bytes, body) VALUES (?1, ?2, ?3)";
+        self.execute(sql, (id.0, body.bytes, &body.stored[..])).map(|_| ())
     }
 
     fn mark_failed(&mut self, claim: Claim<EventBatchId>, reason: &str) -> Result<(), StoreError> {

@@ -168,4 +168,8 @@ CREATE INDEX scheduled_by_schedule ON scheduled (schedule);
 CREATE INDEX changes_of_segments ON changes (name) WHERE kind = 5;
 CREATE INDEX changes_of_profiles ON changes (first) WHERE kind = 6;
 "#,
+    r#"
+-- The keys that sign links and return addresses are made from it.
+ALTER TABLE installation ADD COLUMN secret BLOB CHECK (length(secret) = 32);
+"#,
 ];

@@ -47,7 +47,7 @@ fn interest(values: &str) -> NewSubscription {
 fn everything_lasts() {
     let folder = tempfile::tempdir().expect("a folder");
     let records = open(folder.path());
-    let installation = records.installation().to_owned();
+    let (installation, secret) = (records.installation().to_owned(), *records.secret());
     let (subscriber, subscription) = block_on(async {
         let subscriber = records.put_subscriber(ann(), Expect::Absent, NOW).await.expect("stored");
         let gone = records.put_subscription(interest("{}"), NOW).await.expect("stored");
@@ -60,7 +60,7 @@ fn everything_lasts() {
     drop(records);
 
     let records = open(folder.path());
-    assert_eq!(records.installation(), installation);
+    assert_eq!((records.installation(), *records.secret()), (installation.as_str(), secret));
     assert_eq!((records.counts(), *records.newest_change().borrow()), (counts, newest));
     assert_eq!(counts, RecordCounts { subscribers: 1, devices: 1, subscriptions: 1 });
     block_on(async {

@@ -26,7 +26,7 @@ const TEXT_CHARACTERS: usize = 100;
 async fn run(context: &Context) -> Outcome<Figure> {
     let records = context.size(100_000, 2_000);
     let channel = "{protocol: file, options: {path: bench.ndjson}}";
-    let mut fanout = Fanout::start(context, channel, records, |number| format!("reader{number}")).await?;
+    let mut fanout = Fanout::start(context, channel, "", records, |number| format!("reader{number}")).await?;
     let (mut ours, mut peer, mut each) = (Samples::default(), Samples::default(), 0);
     let mut before = 0;
     for _ in context.turns() {

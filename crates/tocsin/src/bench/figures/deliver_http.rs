@@ -36,7 +36,7 @@ async fn run(context: &Context) -> Outcome<Figure> {
     );
     let port = nginx.port;
     let mut fanout =
-        Fanout::start(context, &channel, posts, move |number| format!("http://127.0.0.1:{port}/hook/r{number}"))
+        Fanout::start(context, &channel, "", posts, move |number| format!("http://127.0.0.1:{port}/hook/r{number}"))
             .await?;
     let data = json!({"topic": "all", "text": "x".repeat(TEXT_CHARACTERS)});
     let body = json!({"id": "n-12-3456", "type": "item", "timestamp": "2026-11-21T09:30:00.123456Z", "data": data})

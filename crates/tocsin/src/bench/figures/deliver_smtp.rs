@@ -1,4 +1,4 @@
-//! Mails through the whole server into Postfix's smtp-sink, beside Postfix's own sender.
+//! Mails through the whole server into sinks that keep nothing, beside others who send the same.
 
 use super::{Bench, Measuring};
 use crate::{
@@ -6,40 +6,167 @@ use crate::{
         context::Context,
         fanout::Fanout,
         figure::{Figure, Samples},
-        peers::{SmtpSink, smtp_source},
+        peers::{BareSink, SmtpSink, Source, nodemailer, smtp_source},
     },
     failure::Outcome,
 };
 
-/// The figure.
+/// Into Postfix's smtp-sink, beside Postfix's own sender.
 pub const BENCH: Bench = Bench {
     name: "deliver.smtp",
     about: "mails/s into smtp-sink over 10 sessions, receipts durable; peer: smtp-source",
     by_default: true,
-    run: |context| -> Measuring<'_> { Box::pin(run(context)) },
+    run: |context| -> Measuring<'_> { Box::pin(one_sink(context)) },
+};
+
+/// One sink is one process on one core, which is soon the limit; here are two.
+pub const TWO_SINKS: Bench = Bench {
+    name: "deliver.smtp.two_sinks",
+    about: "the same into two smtp-sinks, 10 sessions shared by weight; peer: a smtp-source for each",
+    by_default: true,
+    run: |context| -> Measuring<'_> { Box::pin(two_sinks(context)) },
+};
+
+/// A sink that answers all that one read brought with one write.
+pub const FAST_SINK: Bench = Bench {
+    name: "deliver.smtp.fast_sink",
+    about: "the same into the bare sink of bench/peers; peer: smtp-source",
+    by_default: true,
+    run: |context| -> Measuring<'_> { Box::pin(fast_sink(context)) },
+};
+
+/// One content for ten recipients.
+pub const MANY_10: Bench = Bench {
+    name: "deliver.smtp.many10",
+    about: "recipients/s of mails to 10 each; peer: smtp-source -r 10",
+    by_default: true,
+    run: |context| -> Measuring<'_> { Box::pin(many(context, 10)) },
+};
+
+/// One content for fifty recipients.
+pub const MANY_50: Bench = Bench {
+    name: "deliver.smtp.many50",
+    about: "recipients/s of mails to 50 each; peer: smtp-source -r 50",
+    by_default: true,
+    run: |context| -> Measuring<'_> { Box::pin(many(context, 50)) },
+};
+
+/// As many sessions as the pool that most programs use.
+pub const POOL_50: Bench = Bench {
+    name: "deliver.smtp.pool50",
+    about: "mails/s into smtp-sink over 50 sessions; peer: nodemailer's pool of 50",
+    by_default: true,
+    run: |context| -> Measuring<'_> { Box::pin(pool(context)) },
 };
 
 /// With its header fields a mail of this text has about 1 KB.
 const TEXT_CHARACTERS: usize = 560;
+const SESSIONS: u32 = 10;
 
-async fn run(context: &Context) -> Outcome<Figure> {
+/// A channel to these sinks.
+fn channel(sessions: u32, ports: &[u16]) -> String {
+    let servers: Vec<String> = ports.iter().map(|port| format!("{{host: 127.0.0.1, port: {port}}}")).collect();
+    format!(
+        "{{protocol: smtp, concurrency: {sessions}, options: {{servers: [{}], balance: weighted, tls: off, \
+         from: Tocsin <news@example.org>, recipients_max: 100}}}}",
+        servers.join(", ")
+    )
+}
+
+async fn fanout(context: &Context, channel: &str, class: &str, mails: u64) -> Outcome<Fanout> {
+    Fanout::start(context, channel, class, mails, |number| format!("reader{number}@example.org")).await
+}
+
+async fn one_sink(context: &Context) -> Outcome<Figure> {
     let mails = context.size(100_000, 2_000);
     let sink = SmtpSink::start(context).await?;
-    let channel = format!(
-        "{{protocol: smtp, concurrency: 10, options: {{host: 127.0.0.1, port: {}, tls: off, from: Tocsin <news@example.org>}}}}",
-        sink.port
-    );
-    let mut fanout = Fanout::start(context, &channel, mails, |number| format!("reader{number}@example.org")).await?;
+    let mut fanout = fanout(context, &channel(SESSIONS, &[sink.port]), "", mails).await?;
     let (mut ours, mut peer) = (Samples::default(), Samples::default());
     for _ in context.turns() {
         ours.push(mails as f64 / fanout.tell_all(TEXT_CHARACTERS).await?.as_secs_f64());
-        if let Some(per_second) = smtp_source(context, sink.port, mails).await? {
-            peer.push(per_second);
-        }
+        peer.extend(smtp_source(context, sink.port, Source::of(mails)).await?);
     }
-    Ok(Figure::new("messages/s", ours)
+    Ok(figure("messages/s", ours)
         .beside("smtp-source", peer)
         .under(format!("{mails} mails of 1 KB"))
-        .under("10 sessions kept open")
-        .under("from acceptance to the last durable receipt"))
+        .under(sessions(SESSIONS)))
+}
+
+async fn two_sinks(context: &Context) -> Outcome<Figure> {
+    let mails = context.size(100_000, 2_000);
+    let sinks = [SmtpSink::start(context).await?, SmtpSink::start(context).await?];
+    let mut fanout = fanout(context, &channel(SESSIONS, &sinks.each_ref().map(|sink| sink.port)), "", mails).await?;
+    let (mut ours, mut peer) = (Samples::default(), Samples::default());
+    for _ in context.turns() {
+        ours.push(mails as f64 / fanout.tell_all(TEXT_CHARACTERS).await?.as_secs_f64());
+        let half = Source { sessions: SESSIONS / 2, ..Source::of(mails / 2) };
+        let (one, other) =
+            tokio::join!(smtp_source(context, sinks[0].port, half), smtp_source(context, sinks[1].port, half));
+        // Both have the same to do, so the slower one says how long it took.
+        if let (Some(one), Some(other)) = (one?, other?) {
+            peer.push(2.0 * one.min(other));
+        }
+    }
+    Ok(figure("messages/s", ours)
+        .beside("two smtp-sources", peer)
+        .under(format!("{mails} mails of 1 KB"))
+        .under("10 sessions kept open, 5 to each of two sinks"))
+}
+
+async fn fast_sink(context: &Context) -> Outcome<Figure> {
+    let mails = context.size(100_000, 2_000);
+    let sink = BareSink::start(context).await?;
+    let mut fanout = fanout(context, &channel(SESSIONS, &[sink.port]), "", mails).await?;
+    let (mut ours, mut peer) = (Samples::default(), Samples::default());
+    for _ in context.turns() {
+        ours.push(mails as f64 / fanout.tell_all(TEXT_CHARACTERS).await?.as_secs_f64());
+        peer.extend(smtp_source(context, sink.port, Source::of(mails)).await?);
+    }
+    Ok(figure("messages/s", ours)
+        .beside("smtp-source", peer)
+        .under(format!("{mails} mails of 1 KB"))
+        .under(sessions(SESSIONS))
+        .under("a sink that answers each read with one write"))
+}
+
+async fn many(context: &Context, recipients: u32) -> Outcome<Figure> {
+    let people = context.size(200_000, 4_000);
+    let sink = SmtpSink::start(context).await?;
+    let class = format!("multicast: {{ recipient_limit: {recipients} }}");
+    let mut fanout = fanout(context, &channel(SESSIONS, &[sink.port]), &class, people).await?;
+    let (mut ours, mut peer) = (Samples::default(), Samples::default());
+    for _ in context.turns() {
+        ours.push(people as f64 / fanout.tell_all(TEXT_CHARACTERS).await?.as_secs_f64());
+        let source = Source { recipients, ..Source::of(people / u64::from(recipients)) };
+        peer.extend(smtp_source(context, sink.port, source).await?.map(|mails| mails * f64::from(recipients)));
+    }
+    Ok(figure("recipients/s", ours)
+        .beside("smtp-source", peer)
+        .under(format!("{people} recipients, {recipients} to a mail of 1 KB"))
+        .under(sessions(SESSIONS)))
+}
+
+async fn pool(context: &Context) -> Outcome<Figure> {
+    const POOL: u32 = 50;
+    let mails = context.size(100_000, 2_000);
+    let sink = SmtpSink::start(context).await?;
+    let mut fanout = fanout(context, &channel(POOL, &[sink.port]), "", mails).await?;
+    let (mut ours, mut peer) = (Samples::default(), Samples::default());
+    for _ in context.turns() {
+        ours.push(mails as f64 / fanout.tell_all(TEXT_CHARACTERS).await?.as_secs_f64());
+        // It is so slow that a twentieth says as much.
+        peer.extend(nodemailer(context, sink.port, POOL, (mails / 20).max(500)).await?);
+    }
+    Ok(figure("messages/s", ours)
+        .beside("nodemailer", peer)
+        .under(format!("{mails} mails of 1 KB"))
+        .under(sessions(POOL)))
+}
+
+fn figure(unit: &'static str, ours: Samples) -> Figure {
+    Figure::new(unit, ours).under("from acceptance to the last durable receipt")
+}
+
+fn sessions(count: u32) -> String {
+    format!("{count} sessions kept open")
 }

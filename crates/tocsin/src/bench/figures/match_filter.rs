@@ -133,6 +133,7 @@ impl Bed {
                 accepted_at: Timestamp::from_millis(0),
                 sees: None,
                 events: packer.finish(),
+                chronicled: Default::default(),
             })
         };
         let batches = (1..).zip(events.lines()).map(batch).collect::<Outcome<_>>()?;

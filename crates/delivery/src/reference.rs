@@ -1,0 +1,143 @@
+//! The page of the reference that explains every option of every protocol, made from their schemas.
+
+use std::fmt::Write;
+
+use serde_json::{Map, Value};
+
+use crate::protocol::protocols;
+
+/// `docs/reference/channels.md`.
+pub fn reference_page() -> String {
+    let mut page = String::from(
+        "# Channel options\n\n<!-- Generated from the code; `UPDATE=1 cargo test -p tocsin-delivery` writes it anew. -->\n\n\
+         What stands under `options` of a channel, for each `protocol`. A text may name a variable of the environment, \
+         `${SMTP_PASSWORD}`. Times are written `500ms`, `30s`, `5m` or `2h`. What the protocols do with them is told in the \
+         guide: [channels](../guide/channels.md), [mail](../guide/mail.md).\n",
+    );
+    for protocol in protocols() {
+        let schema = (protocol.schema)().to_value();
+        let _ = write!(page, "\n## {}\n\n{}.\n\n", protocol.name, capital(protocol.summary));
+        let empty = Map::new();
+        let definitions = schema.get("$defs").and_then(Value::as_object).unwrap_or(&empty);
+        let mut inner = Vec::new();
+        table(&mut page, &schema, definitions, &mut inner);
+        // Options with options of their own; these have none in turn.
+        for (name, schema) in inner {
+            let _ = write!(page, "\nEach of `{name}`:\n\n");
+            table(&mut page, schema, definitions, &mut Vec::new());
+        }
+    }
+    page
+}
+
+fn table<'a>(
+    page: &mut String,
+    schema: &'a Value,
+    definitions: &'a Map<String, Value>,
+    inner: &mut Vec<(&'a str, &'a Value)>,
+) {
+    page.push_str("| option | value | if not given | meaning |\n|---|---|---|---|\n");
+    let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    for (name, option) in schema["properties"].as_object().into_iter().flatten() {
+        let resolved = resolve(option, definitions);
+        if let Some(items) = resolved.get("items").map(|items| resolve(items, definitions))
+            && items.get("properties").is_some()
+        {
+            inner.push((name, items));
+        }
+        let default = match option.get("default") {
+            _ if required.contains(&name.as_str()) => "required".to_owned(),
+            None | Some(Value::Null) => String::new(),
+            Some(Value::Array(list)) if list.is_empty() => String::new(),
+            Some(Value::Object(map)) if map.is_empty() => String::new(),
+            Some(Value::String(text)) => format!("`{text}`"),
+            Some(value) => format!("`{value}`"),
+        };
+        let meaning =
+            option.get("description").or(resolved.get("description")).and_then(Value::as_str).unwrap_or_default();
+        let meaning: Vec<&str> = meaning.split_whitespace().collect();
+        let choices = choices(resolved);
+        let _ = writeln!(
+            page,
+            "| `{name}` | {} | {default} | {}{choices} |",
+            kind(resolved, definitions),
+            meaning.join(" ")
+        );
+    }
+}
+
+/// What a reference leads to, through `null` beside it.
+fn resolve<'a>(schema: &'a Value, definitions: &'a Map<String, Value>) -> &'a Value {
+    let one = schema["anyOf"].as_array().and_then(|any| any.iter().find(|one| one["type"] != "null")).unwrap_or(schema);
+    let name = one["$ref"].as_str().and_then(|path| path.rsplit('/').next());
+    name.and_then(|name| definitions.get(name)).unwrap_or(one)
+}
+
+fn kind(schema: &Value, definitions: &Map<String, Value>) -> String {
+    let types: Vec<&str> = match &schema["type"] {
+        Value::String(one) => vec![one],
+        Value::Array(some) => some.iter().filter_map(Value::as_str).filter(|word| *word != "null").collect(),
+        _ => Vec::new(),
+    };
+    let range = match (schema["minimum"].as_u64(), schema["maximum"].as_u64()) {
+        (Some(least), Some(most)) if most > 0 => format!(", {least} to {most}"),
+        (Some(least), None) if least > 0 => format!(", at least {least}"),
+        _ => String::new(),
+    };
+    match types.first().copied() {
+        Some("string") if schema["pattern"].as_str().is_some_and(|pattern| pattern.contains("ms|s|m|h")) => {
+            "time".into()
+        }
+        Some("string") if schema.get("enum").is_some() => "word".into(),
+        Some("string") => "text".into(),
+        Some("integer") => format!("whole number{range}"),
+        Some("number") => format!("number{range}"),
+        Some("boolean") => "`true` or `false`".into(),
+        Some("array") => match kind(resolve(&schema["items"], definitions), definitions).as_str() {
+            "mapping" => "list, see below".into(),
+            one => format!("list: {one}"),
+        },
+        Some("object") => "mapping".into(),
+        _ => "word".into(),
+    }
+}
+
+/// The words that may stand there, each with what it means.
+fn choices(schema: &Value) -> String {
+    let of = |one: &Value| {
+        let word = one["const"].as_str()?;
+        let meaning = one["description"].as_str().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+        Some(format!("<br>`{word}`: {meaning}"))
+    };
+    let listed = schema["enum"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    schema["oneOf"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(of)
+        .chain(listed.map(|word| format!("<br>`{word}`")))
+        .collect()
+}
+
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{env, fs, path::Path};
+
+    use super::*;
+
+    #[test]
+    fn the_committed_page_of_options_is_the_generated_one() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/channels.md");
+        let page = reference_page();
+        if env::var_os("UPDATE").is_some() {
+            fs::write(&file, &page).expect("the page can be written");
+        }
+        let committed = fs::read_to_string(&file).unwrap_or_default();
+        assert_eq!(committed, page, "`UPDATE=1 cargo test -p tocsin-delivery committed` writes it anew");
+    }
+}

@@ -1,0 +1,172 @@
+//! Signs what leaves so that it is known when it comes back: links that end a subscription, and return addresses. Nobody
+//! can make one, and one is good for nothing but what it was made for.
+
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+use ring::hmac;
+use tocsin_model::id::{NotificationBatchId, NotificationId, SubscriptionId};
+
+/// Bytes of the signature in a link: 128 bits.
+const LINK_BYTES: usize = 16;
+/// Letters of the signature in a return address: 100 bits, as its left side has 64 letters at most.
+const RETURN_LETTERS: usize = 20;
+/// The longest left side of an address that still has room for what is signed.
+pub(crate) const RETURN_LOCAL_MAX: usize = 20;
+
+/// The seal of an installation.
+pub struct Signet {
+    links: hmac::Key,
+    returns: hmac::Key,
+}
+
+impl std::fmt::Debug for Signet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Signet")
+    }
+}
+
+/// What a return address stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Returned {
+    /// A notification, so one recipient.
+    Notification(NotificationId),
+    /// A mail to several recipients of a notification batch: which of them must be said by what comes back.
+    Multicast(NotificationBatchId),
+}
+
+impl Signet {
+    /// The seal that belongs to a secret. Each use has a key of its own.
+    pub fn new(secret: &[u8; 32]) -> Signet {
+        let root = hmac::Key::new(hmac::HMAC_SHA256, secret);
+        let key = |purpose: &str| hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&root, purpose.as_bytes()).as_ref());
+        Signet { links: key("unsubscribe"), returns: key("return address") }
+    }
+
+    /// What a link that ends a subscription says; letters, digits, `-` and `_`.
+    pub fn token(&self, subscription: SubscriptionId) -> String {
+        let number = subscription.0.to_string();
+        let tag = hmac::sign(&self.links, number.as_bytes());
+        format!("{number}-{}", BASE64_URL_SAFE_NO_PAD.encode(&tag.as_ref()[..LINK_BYTES]))
+    }
+
+    /// The subscription that a link ends, if we made it.
+    pub fn subscription(&self, token: &str) -> Option<SubscriptionId> {
+        let subscription = SubscriptionId(token.split_once('-')?.0.parse().ok()?);
+        is_same(&self.token(subscription), token).then_some(subscription)
+    }
+
+    /// The address to which servers return what they could not deliver: that of `base`, with what is returned and its
+    /// signature behind a `+`.
+    pub fn return_address(&self, base: &str, returned: Returned) -> String {
+        let (local, domain) = base.rsplit_once('@').unwrap_or((base, "localhost"));
+        format!("{local}+{}@{domain}", self.sealed(returned))
+    }
+
+    /// What came back to an address of ours, in whatever case it was written on its way; `None` if we did not make it.
+    pub fn returned(&self, address: &str) -> Option<Returned> {
+        let (local, _) = address.rsplit_once('@')?;
+        let (_, sealed) = local.rsplit_once('+')?;
+        let sealed = sealed.to_ascii_lowercase();
+        let mut parts = sealed.split('-');
+        let batch = NotificationBatchId(u64::from_str_radix(parts.next()?, 36).ok()?);
+        let second = parts.next()?;
+        let returned = match parts.next() {
+            Some(_) => {
+                let ordinal = u32::from_str_radix(second, 36).ok()?;
+                Returned::Notification(NotificationId { batch, ordinal })
+            }
+            None => Returned::Multicast(batch),
+        };
+        is_same(&self.sealed(returned), &sealed).then_some(returned)
+    }
+
+    fn sealed(&self, returned: Returned) -> String {
+        let what = match returned {
+            Returned::Notification(id) => format!("{}-{}", base36(id.batch.0), base36(id.ordinal.into())),
+            Returned::Multicast(batch) => base36(batch.0),
+        };
+        let tag = hmac::sign(&self.returns, what.as_bytes());
+        // Relays may change the case of letters, so only one case is used.
+        let letters =
+            tag.as_ref().iter().map(|byte| char::from(b"abcdefghijklmnopqrstuvwxyz234567"[usize::from(byte % 32)]));
+        let letters: String = letters.take(RETURN_LETTERS).collect();
+        format!("{what}-{letters}")
+    }
+}
+
+/// Compares without telling by its time how much is the same.
+fn is_same(ours: &str, theirs: &str) -> bool {
+    ours.len() == theirs.len() && ours.bytes().zip(theirs.bytes()).fold(0, |other, (a, b)| other | (a ^ b)) == 0
+}
+
+fn base36(mut number: u64) -> String {
+    let mut digits = Vec::with_capacity(13);
+    loop {
+        digits.push(b"0123456789abcdefghijklmnopqrstuvwxyz"[(number % 36) as usize]);
+        number /= 36;
+        if number == 0 {
+            break;
+        }
+    }
+    digits.iter().rev().map(|digit| char::from(*digit)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_are_known_and_cannot_be_made() {
+        let (ours, theirs) = (Signet::new(&[7; 32]), Signet::new(&[8; 32]));
+        let token = ours.token(SubscriptionId(15));
+        assert_eq!(token.len(), "15-".len() + 22, "{token}");
+        assert_eq!(ours.subscription(&token), Some(SubscriptionId(15)));
+        assert_eq!(ours.token(SubscriptionId(15)), token, "it stays the same");
+        assert_eq!(theirs.subscription(&token), None);
+        let other = ours.token(SubscriptionId(16));
+        for wrong in [
+            "",
+            "15",
+            "15-",
+            &token[..token.len() - 1],
+            &format!("{token}A"),
+            &format!("0{token}"),
+            &format!("+{token}"),
+            &token.to_uppercase(),
+            &format!("15-{}", &other[3..]),
+            &format!("16-{}", &token[3..]),
+        ] {
+            assert_eq!(ours.subscription(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn return_addresses_are_known_and_cannot_be_made() {
+        let (ours, theirs) = (Signet::new(&[7; 32]), Signet::new(&[8; 32]));
+        let one = Returned::Notification(NotificationId { batch: NotificationBatchId(3), ordinal: 41 });
+        let most = Returned::Notification(NotificationId { batch: NotificationBatchId(u64::MAX), ordinal: u32::MAX });
+        let many = Returned::Multicast(NotificationBatchId(3));
+        for returned in [one, most, many] {
+            let base = format!("{}@example.org", "b".repeat(RETURN_LOCAL_MAX));
+            let address = ours.return_address(&base, returned);
+            assert!(address.rsplit_once('@').is_some_and(|(local, _)| local.len() <= 64), "{address}");
+            assert_eq!(ours.returned(&address), Some(returned));
+            assert_eq!(ours.returned(&address.to_uppercase()), Some(returned));
+            assert_eq!(theirs.returned(&address), None);
+        }
+        let address = ours.return_address("b+c@example.org", one);
+        assert_eq!(ours.returned(&address), Some(one), "{address}");
+        let of_many = ours.return_address("b@example.org", many);
+        for wrong in [
+            "b@example.org",
+            "b+3-15@example.org",
+            "b+3-15-aaaaaaaaaaaaaaaaaaaa@example.org",
+            &address.replace("+3-", "+4-"),
+            &address.replace("+3-15-", "+3-"),
+            &of_many.replace("+3-", "+3-15-"),
+            &address.replace("-15-", "-015-"),
+            "",
+        ] {
+            assert_eq!(ours.returned(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+use std::sync::Arc;
+
+use axum::{extract::State, http::StatusCode, response::Response};
+use serde::{Deserialize, Serialize};
+use tocsin_model::id::Name;
+use tocsin_service::{
+    chronicles::{ChronicleEntry, ChronicleStatus},
+    page,
+};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{Failures, json};
+use crate::{
+    App,
+    problems::Failure,
+    request::{Authorized, Parameters, Segments, id},
+    wire::List,
+};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(entries))
+}
+
+/// A chronicle of an event class, and how full it is.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Chronicle)]
+struct ChronicleBody {
+    /// The event class.
+    class: String,
+    /// Its name.
+    name: String,
+    /// What it keeps, in words.
+    keeps: String,
+    /// The fields of its key; none if it has one entry for all events.
+    key: Vec<String>,
+    /// What it gives, such as `high`.
+    gives: Vec<&'static str>,
+    /// How many keys it has.
+    keys: usize,
+    /// Most keys.
+    keys_max: usize,
+}
+
+impl From<ChronicleStatus> for ChronicleBody {
+    fn from(ChronicleStatus { chronicle, keys }: ChronicleStatus) -> Self {
+        ChronicleBody {
+            class: chronicle.class.to_string(),
+            name: chronicle.name.to_string(),
+            keeps: chronicle.keeps,
+            key: chronicle.key.iter().map(Name::to_string).collect(),
+            gives: chronicle.gives,
+            keys,
+            keys_max: chronicle.keys_max,
+        }
+    }
+}
+
+/// What a chronicle says of a key now.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ChronicleEntry)]
+struct EntryBody {
+    /// The key, by field.
+    #[schema(value_type = std::collections::BTreeMap<String, serde_json::Value>)]
+    key: serde_json::Map<String, serde_json::Value>,
+    /// What it says, such as `high`; null where there is nothing.
+    #[schema(value_type = std::collections::BTreeMap<String, serde_json::Value>)]
+    values: serde_json::Map<String, serde_json::Value>,
+}
+
+impl From<ChronicleEntry> for EntryBody {
+    fn from(ChronicleEntry { key, values }: ChronicleEntry) -> Self {
+        EntryBody { key, values }
+    }
+}
+
+/// The chronicles of the running version: what is kept of its events, key by key.
+#[utoipa::path(get, path = "/v1/applications/{application}/chronicles", tag = "operations", params(("application" = String, Path)), responses((status = 200, body = List<ChronicleBody>), Failures))]
+async fn list(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(name): Segments<String>,
+) -> Result<Response, Failure> {
+    let found = app.service.chronicles(&caller, &id::<Name>(&name)?).await?;
+    let items = found.into_iter().map(ChronicleBody::from).collect();
+    Ok(json(StatusCode::OK, &List { items, next: None }))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct EntryParameters {
+    /// Only this key, as a JSON object of its fields: `{"symbol": "A"}`. A field that is left out is null.
+    #[serde(default)]
+    key: Option<String>,
+    /// How many; 1 to 1,000, default 100.
+    #[serde(default)]
+    limit: Option<usize>,
+    /// The cursor of the page before.
+    #[serde(default)]
+    after: Option<String>,
+}
+
+/// What a chronicle says now of its keys, or of one of them.
+#[utoipa::path(get, path = "/v1/applications/{application}/chronicles/{class}/{chronicle}", tag = "operations", params(("application" = String, Path), ("class" = String, Path), ("chronicle" = String, Path), EntryParameters), responses((status = 200, body = List<EntryBody>), Failures))]
+async fn entries(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments((application, class, chronicle)): Segments<(String, String, String)>,
+    Parameters(asked): Parameters<EntryParameters>,
+) -> Result<Response, Failure> {
+    let limit = page::limit(asked.limit)?;
+    let (class, chronicle) = (id::<Name>(&class)?, id::<Name>(&chronicle)?);
+    let (key, after) = (asked.key.as_deref(), asked.after.as_deref());
+    let application = id::<Name>(&application)?;
+    let found = app.service.chronicle_entries(&caller, &application, (&class, &chronicle), key, after, limit).await?;
+    Ok(json(StatusCode::OK, &List::from(found.map(EntryBody::from))))
+}

@@ -1,0 +1,235 @@
+//! Stories of what is kept of events, and of rules that read it: whatever dies in between, the same is told.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use expect_test::expect;
+use tocsin_store::journal::Journal;
+use tocsin_testkit::{Moment, Scenario, check};
+
+const PRICES: &str = r#"
+application: prices
+events:
+  price:
+    fields: { symbol: string, price: number }
+    chronicles:
+CHRONICLES
+subscriptions:
+  watch: { fields: { symbol: string, percent: number } }
+notifications:
+  alert:
+    fields: { symbol: string, price: number, high: number }
+    content: { templates: { base: { subject: "{{ symbol }} {{ price }} (was {{ high }})" } } }
+rules:
+  high:
+    on: price
+    subscription: watch
+    notify: alert
+    when: event.symbol == sub.symbol && event.price > chronicle.day.high.before
+    with: { high: chronicle.day.high.before }
+RULES
+channels:
+  email: { protocol: smtp, options: { host: localhost, from: t@example.org } }
+"#;
+
+const DAY: &str = "      day: { by: symbol, of: event.price, window: { every: day, time_zone: America/New_York } }";
+
+fn prices(chronicles: &str, rules: &str) -> String {
+    PRICES.replace("CHRONICLES", chronicles).replace("RULES", rules)
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_new_high_of_the_day_is_told() {
+    check(
+        &prices(DAY, ""),
+        r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscribe alice watch {"symbol": "A"}
+           09:00 event price {"symbol": "A", "price": 10} {"symbol": "A", "price": 9} {"symbol": "A", "price": 11}
+           09:30 event price {"symbol": "B", "price": 50}
+           10:00 event price {"symbol": "A", "price": 11}
+           11:00 crash
+           12:00 event price {"symbol": "A", "price": 12} {"symbol": "A", "price": 13}
+           +1d03:00 event price {"symbol": "A", "price": 12.5}
+           +1d08:00 event price {"symbol": "A", "price": 5} {"symbol": "A", "price": 6}"#,
+        expect![[r#"
+            09:00:00 email alice@example.org n-1-0: A 11.0 (was 10.0) -> delivered
+            11:00:00 crash
+            12:00:00 email alice@example.org n-2-0: A 12.0 (was 11.0) -> delivered
+            12:00:00 email alice@example.org n-2-1: A 13.0 (was 12.0) -> delivered
+            +1d 08:00:00 email alice@example.org n-3-0: A 6.0 (was 5.0) -> delivered"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_by_a_percentage_and_repetitions_are_rules_of_one_line() {
+    let chronicles = format!(
+        "{DAY}\n      each: {{ by: symbol, of: event.price }}\n      same: {{ by: [symbol, price], window: 10m }}"
+    );
+    let rules = "  high: { enabled: false, on: price, subscription: watch, notify: alert }
+  moved:
+    on: price
+    subscription: watch
+    notify: alert
+    when: >-
+      event.symbol == sub.symbol && chronicle.same.count.before == 0
+      && math.abs(event.price / chronicle.each.last.before - 1.0) * 100.0 >= sub.percent
+    with: { high: chronicle.each.last.before }";
+    let definition = prices(&chronicles, rules);
+    // The rule of the other story goes.
+    let start = definition.find("  high:\n").expect("the rule");
+    let end = definition.find("  high: {").expect("its switch");
+    let definition = format!("{}{}", &definition[..start], &definition[end..]);
+    check(
+        &definition,
+        r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscriber bob email=bob@example.org
+           08:00 subscribe alice watch {"symbol": "A", "percent": 5}
+           08:00 subscribe bob watch {"symbol": "A", "percent": 20}
+           09:00 event price {"symbol": "A", "price": 100}
+           09:01 event price {"symbol": "A", "price": 104} {"symbol": "A", "price": 110}
+           09:02 event price {"symbol": "A", "price": 104} {"symbol": "A", "price": 110}
+           09:30 event price {"symbol": "A", "price": 55}"#,
+        expect![[r#"
+            09:01:00 email alice@example.org n-1-0: A 110.0 (was 104.0) -> delivered
+            09:30:00 email alice@example.org n-2-0: A 55.0 (was 110.0) -> delivered
+            09:30:00 email bob@example.org n-2-1: A 55.0 (was 110.0) -> delivered"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rule_by_schedule_reads_what_events_saw_when_they_came() {
+    let rules = "    every: 1h";
+    check(
+        &prices(DAY, rules),
+        r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscribe alice watch {"symbol": "A"}
+           08:10 event price {"symbol": "A", "price": 10}
+           08:20 event price {"symbol": "A", "price": 12}
+           08:30 crash
+           08:40 event price {"symbol": "A", "price": 11}
+           09:00 event price {"symbol": "A", "price": 14}
+           10:30 event price {"symbol": "A", "price": 1}"#,
+        expect![[r#"
+            08:30:00 crash
+            09:00:00 email alice@example.org n-1-0: A 12.0 (was 10.0) -> delivered
+            09:00:00 email alice@example.org n-1-1: A 14.0 (was 12.0) -> delivered"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_rule_remembers_may_speak_of_chronicles() {
+    let state =
+        "    per: event.symbol\n    rearm: event.symbol == sub.symbol && event.price < chronicle.day.low.before";
+    check(
+        &prices(DAY, state),
+        r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscribe alice watch {"symbol": "A"}
+           09:00 event price {"symbol": "A", "price": 10} {"symbol": "A", "price": 11} {"symbol": "A", "price": 12}
+           10:00 event price {"symbol": "A", "price": 9}
+           11:00 event price {"symbol": "A", "price": 13} {"symbol": "A", "price": 14}"#,
+        expect![[r#"
+            09:00:00 email alice@example.org n-1-0: A 11.0 (was 10.0) -> delivered
+            11:00:00 email alice@example.org n-2-0: A 13.0 (was 12.0) -> delivered"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_version_goes_on_with_what_means_the_same() {
+    let week = DAY.replace("every: day", "every: week");
+    let more = DAY.replace("by: symbol", "keys: 7, by: symbol");
+    let none = PRICES
+        .replace("    chronicles:\nCHRONICLES\n", "")
+        .replace("RULES", "")
+        .replace(" && event.price > chronicle.day.high.before", "")
+        .replace("{ high: chronicle.day.high.before }", "{ high: event.price }");
+    let mut scenario = Scenario::new(&[&prices(DAY, ""), &prices(&more, ""), &prices(&week, ""), &none]).await;
+    let seen = scenario
+        .run(
+            r#"08:00 subscriber alice email=alice@example.org
+               08:00 subscribe alice watch {"symbol": "A"}
+               09:00 event price {"symbol": "A", "price": 10}
+               10:00 apply
+               10:30 event price {"symbol": "A", "price": 11}
+               11:00 apply
+               11:30 event price {"symbol": "A", "price": 20} {"symbol": "A", "price": 21}
+               12:00 apply
+               12:30 event price {"symbol": "A", "price": 1}"#,
+        )
+        .await;
+    expect![[r#"
+        10:30:00 email alice@example.org n-1-0: A 11.0 (was 10.0) -> delivered
+        11:30:00 email alice@example.org n-2-0: A 21.0 (was 20.0) -> delivered
+        12:30:00 email alice@example.org n-3-0: A 1.0 (was 1.0) -> delivered"#]]
+    .assert_eq(&seen);
+    // What nobody keeps any more is gone from the journal.
+    let application = "prices".parse().expect("a name");
+    assert_eq!(scenario.journal().state_pages(&application, None, 9).await.expect("read"), []);
+}
+
+const STORY: &str = r#"
+    08:00 subscriber alice email=alice@example.org
+    08:00 subscribe alice watch {"symbol": "A"}
+    09:00:00 event price {"symbol": "A", "price": 10} {"symbol": "A", "price": 11}
+    09:00:01 event price {"symbol": "A", "price": 12}
+    09:00:02 event price {"symbol": "A", "price": 12}
+    09:10:00 event price {"symbol": "A", "price": 11} {"symbol": "A", "price": 13}
+    09:30:00 event price {"symbol": "A", "price": 13} {"symbol": "A", "price": 14}"#;
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_at_any_write_changes_nothing_in_what_is_told() {
+    let expected = BTreeSet::from(["A 11.0 10.0)", "A 12.0 11.0)", "A 13.0 12.0)", "A 14.0 13.0)"].map(str::to_owned));
+    for moment in [Moment::Before, Moment::After] {
+        let mut writes = 0;
+        loop {
+            let mut scenario = Scenario::new(&[&prices(DAY, "")]).await;
+            scenario.die_at(writes + 1, moment);
+            let seen = scenario.run_and_wait(STORY, Duration::from_secs(3600)).await;
+            let mut told: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+            for line in seen.lines().filter(|line| line.contains("-> delivered")) {
+                let words: Vec<&str> = line.split_whitespace().collect();
+                told.entry(format!("{} {} {}", words[4], words[5], words[7])).or_default().insert(words[3]);
+            }
+            let context = format!("{moment:?} write {writes}\n{seen}");
+            assert_eq!(told.keys().cloned().collect::<BTreeSet<_>>(), expected, "{context}");
+            assert!(told.values().all(|ids| ids.len() == 1), "told under several ids: {context}");
+            if !scenario.has_died() {
+                break;
+            }
+            writes += 1;
+        }
+        assert!(writes >= 10, "the story has many writes, but the process died at {writes} only");
+    }
+}
+
+/// The example, as its README tells it.
+#[tokio::test(start_paused = true)]
+async fn the_example_tells_of_highs_and_jumps() {
+    let definition = include_str!("../../../examples/ticker/application.yaml").replace("${SMTP_PORT:-2525}", "2525");
+    let trades: Vec<&str> = include_str!("../../../examples/ticker/samples/trades.ndjson").lines().collect();
+    let script = format!(
+        r#"15:00 subscriber ann email=ann@example.org
+           15:00 subscriber ben email=ben@example.org
+           15:00 subscriber cid email=cid@example.org
+           15:00 subscribe ann watch {{"symbol": "TOC"}}
+           15:00 subscribe ben watch {{"symbol": "TOC", "volume": 100}}
+           15:00 subscribe cid jump {{"symbol": "TOC", "percent": 10}}
+           15:30 event trade {}"#,
+        trades.join(" ")
+    );
+    check(
+        &definition,
+        &script,
+        expect![[r#"
+            15:30:00 email cid@example.org n-1-0: TOC jumped from 10.50 to 12.00 -> delivered
+            15:30:00 email ann@example.org n-2-0: TOC 10.50: a new high of the day (was 10.00) -> delivered
+            15:30:00 email ann@example.org n-2-1: TOC 12.00: a new high of the day (was 10.50) -> delivered
+            15:30:00 email ben@example.org n-2-2: TOC 12.00: a new high of the day (was 10.50) -> delivered"#]],
+    )
+    .await;
+}

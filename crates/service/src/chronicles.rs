@@ -1,0 +1,146 @@
+//! What is kept of events, for people: the chronicles of an application, and what they say of a key now.
+//!
+//! It is read from the journal, so it is what is committed, and whoever looks does not hold up the matcher.
+
+use std::{sync::Arc, time::Duration};
+
+use tocsin_matching::{
+    chronicle::{
+        book::{ChronicleBook, PREFIX},
+        view::ChronicleExplanation,
+    },
+    rule::RuleSet,
+};
+use tocsin_model::{id::Name, problem::Problem, state::StatePage, value::Value};
+
+pub use tocsin_matching::chronicle::view::ChronicleEntry;
+
+use crate::{
+    Service,
+    error::ServiceError,
+    keys::{Caller, Scope},
+    page::{Page, cursor},
+};
+
+/// Pages read from the journal at a time.
+const PAGES: usize = 100;
+
+/// A chronicle, and how full it is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChronicleStatus {
+    /// What it is.
+    pub chronicle: ChronicleExplanation,
+    /// How many keys it has.
+    pub keys: usize,
+}
+
+impl Service {
+    /// The chronicles of the running version of an application, by event class and name.
+    ///
+    /// # Errors
+    /// The scope `operations:read` is missing; the application does not run; somebody else looks already.
+    pub async fn chronicles(&self, caller: &Caller, application: &Name) -> Result<Vec<ChronicleStatus>, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        let rules = self.running(application)?.rules.clone();
+        let _place = self.look()?;
+        let book = self.chronicle_book(application, &rules).await?;
+        let status = |chronicle: ChronicleExplanation| {
+            let keys = book.keys_of(&chronicle.class, &chronicle.name);
+            ChronicleStatus { chronicle, keys }
+        };
+        Ok(rules.chronicles().into_iter().map(status).collect())
+    }
+
+    /// What a chronicle says now of its keys, or of one of them. Keys whose window is over are left out.
+    ///
+    /// # Errors
+    /// As [`Service::chronicles`]; there is no such chronicle; the key or the cursor is wrong.
+    pub async fn chronicle_entries(
+        &self,
+        caller: &Caller,
+        application: &Name,
+        (class, chronicle): (&Name, &Name),
+        key: Option<&str>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Page<ChronicleEntry>, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        let rules = self.running(application)?.rules.clone();
+        if !rules.chronicles().iter().any(|found| found.class == *class && found.name == *chronicle) {
+            return Err(ServiceError::Missing(format!("the chronicle `{chronicle}` of `{class}`")));
+        }
+        let key = key.map(|key| read_key(&rules, class, chronicle, key)).transpose()?;
+        let after = after.map(packed_key).transpose()?;
+        let _place = self.look()?;
+        let book = self.chronicle_book(application, &rules).await?;
+        let now = self.clock.now();
+        if let Some(key) = key {
+            let found = book.entry(&rules, class, chronicle, &key, now);
+            return Ok(Page { items: found.into_iter().collect(), next: None });
+        }
+        let mut found = book.entries(&rules, class, chronicle, after.as_deref(), limit + 1, now);
+        let more = found.len() > limit;
+        found.truncate(limit);
+        let next = found.last().filter(|_| more).map(|(key, _)| cursor(&hex(key)));
+        Ok(Page { items: found.into_iter().map(|(_, entry)| entry).collect(), next })
+    }
+
+    /// Whoever looks holds all entries in memory.
+    fn look(&self) -> Result<tokio::sync::SemaphorePermit<'_>, ServiceError> {
+        self.surveys.try_acquire().map_err(|_| ServiceError::TooMany {
+            reason: "others look through what is stored already".to_owned(),
+            retry_after: Duration::from_secs(2),
+        })
+    }
+
+    /// What the journal has of the chronicles of an application.
+    pub(crate) async fn chronicle_book(
+        &self,
+        application: &Name,
+        rules: &Arc<RuleSet>,
+    ) -> Result<ChronicleBook, ServiceError> {
+        let mut last = StatePage { name: PREFIX.into(), number: 0, body: bytes::Bytes::new() };
+        let mut pages: Vec<StatePage> = Vec::new();
+        loop {
+            let found = self.journal.state_pages(application, Some(&last), PAGES).await?;
+            let before = pages.len();
+            pages.extend(found.into_iter().take_while(|page| page.name.starts_with(PREFIX)));
+            match pages.last() {
+                Some(page) if pages.len() == before + PAGES => {
+                    last = StatePage { body: bytes::Bytes::new(), ..page.clone() };
+                }
+                _ => break,
+            }
+        }
+        let mut book = ChronicleBook::new(rules.clone());
+        book.restore(pages);
+        Ok(book)
+    }
+}
+
+/// A key, as a JSON object of its fields.
+fn read_key(rules: &RuleSet, class: &Name, chronicle: &Name, key: &str) -> Result<Vec<u8>, ServiceError> {
+    let wrong = |message: String| {
+        let problem = Problem::at("key", message);
+        ServiceError::Invalid(vec![problem.hint("give its fields as a JSON object, such as `{\"symbol\": \"A\"}`")])
+    };
+    let values: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_str(key).map_err(|error| wrong(error.to_string()))?;
+    let values = values.into_iter().map(|(name, value)| (name, Value::from(value)));
+    rules.chronicle_key(class, chronicle, values).map_err(|problems| {
+        let below = |problem: Problem| Problem { path: format!("key.{}", problem.path), ..problem };
+        ServiceError::Invalid(problems.into_iter().map(below).collect())
+    })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The packed key that a cursor stands for.
+fn packed_key(given: &str) -> Result<Vec<u8>, ServiceError> {
+    let wrong = || ServiceError::invalid("after", "is not a cursor of this list");
+    let text: String = crate::page::key_of(Some(given))?.ok_or_else(wrong)?;
+    let byte = |at: usize| text.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+    (0..text.len()).step_by(2).map(|at| byte(at).ok_or_else(wrong)).collect()
+}

@@ -1,0 +1,60 @@
+//! Ending a subscription by the link that its mails carry. Whoever holds the link may, and needs no key.
+
+use tocsin_model::id::{Name, SubscriptionId};
+use tocsin_store::{
+    error::StoreError,
+    records::{Expect, SubscriptionChange},
+};
+
+use crate::{Service, error::ServiceError};
+
+/// How often a change that another one overtook is tried again.
+const TRIES: usize = 8;
+
+/// Leave to end one subscription, which only its link gives.
+#[derive(Debug)]
+pub struct Unsubscribing {
+    id: SubscriptionId,
+    /// What it is of, if it is still there: application and class.
+    pub of: Option<(Name, Name)>,
+}
+
+impl Service {
+    /// What a link is about. Changes nothing.
+    ///
+    /// # Errors
+    /// `Missing` for a link that we did not make.
+    pub async fn unsubscribing(&self, token: &str) -> Result<Unsubscribing, ServiceError> {
+        let id = self.signet.subscription(token).ok_or_else(|| ServiceError::Missing("this link".into()))?;
+        let found = self.records.subscription(id).await?;
+        Ok(Unsubscribing { id, of: found.map(|found| (found.application, found.class)) })
+    }
+
+    /// Switches the subscription off: nothing more is told, not even what waits already. Doing it again, or after the
+    /// subscription was removed, changes nothing.
+    ///
+    /// # Errors
+    /// The records do not answer, or take no change now.
+    pub async fn unsubscribe(&self, leave: &Unsubscribing) -> Result<(), ServiceError> {
+        for _ in 0..TRIES {
+            let Some(found) = self.records.subscription(leave.id).await? else { return Ok(()) };
+            if !found.enabled {
+                return Ok(());
+            }
+            let change =
+                SubscriptionChange { device: found.device, enabled: false, values: found.values, terms: found.terms };
+            let expect = Expect::Revision(found.revision);
+            match self.records.update_subscription(leave.id, change, expect, self.clock.now()).await {
+                Ok(_) => {
+                    metrics::counter!("unsubscribe_total").increment(1);
+                    tracing::info!(subscription = %leave.id, "ended by the link of a mail");
+                    return Ok(());
+                }
+                Err(StoreError::Missing(_)) => return Ok(()),
+                Err(StoreError::Changed(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(ServiceError::from(StoreError::Changed(format!("the subscription `{}`", leave.id))))
+    }
+}

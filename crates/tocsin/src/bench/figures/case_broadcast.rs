@@ -1,0 +1,105 @@
+//! A broadcast: one event, a million people, and a filter of each that decides whether they are told, by mail.
+
+use std::{io::Write, time::Instant};
+
+use serde_json::json;
+
+use super::{Bench, Measuring};
+use crate::{
+    bench::{
+        context::Context,
+        figure::{Figure, Samples, rounded},
+        peers::{SmtpSink, Source, smtp_source},
+        server::{Parts, Server, megabytes},
+    },
+    failure::Outcome,
+};
+
+/// The figure.
+pub const BENCH: Bench = Bench {
+    name: "case.broadcast",
+    about: "mails/s, a filter of each of 1,000,000 people decides, into smtp-sink; peer: smtp-source",
+    by_default: true,
+    run: |context| -> Measuring<'_> { Box::pin(run(context)) },
+};
+
+const DEFINITION: &str = r#"
+application: broadcast
+events: { alert: { fields: { severity: { type: number, required: true }, area: { type: string, required: true }, text: string } } }
+subscriptions: { interest: { filter: [cel] } }
+notifications:
+  item:
+    fields: { area: string, text: string }
+    batch_size: 2500
+    content: { templates: { base: { subject: "An alert for {{ area }}", text: "{{ text }}\n" } } }
+rules: { told: { on: alert, subscription: interest, when: true, notify: item } }
+"#;
+const SESSIONS: u32 = 10;
+
+async fn run(context: &Context) -> Outcome<Figure> {
+    let people: u64 = context.size(1_000_000, 4_000);
+    let sink = SmtpSink::start(context).await?;
+    let folder = context.folder()?;
+    let mut server = Server::start(context, folder.path()).await?;
+    let channel = format!(
+        "channels: {{ out: {{ protocol: smtp, concurrency: {SESSIONS}, options: {{ host: 127.0.0.1, port: {}, tls: off, \
+         from: Tocsin <news@example.org> }} }} }}\n",
+        sink.port
+    );
+    server.apply("broadcast", &format!("{DEFINITION}{channel}")).await?;
+    let subscribers = move |out: &mut Parts| {
+        for number in 0..people {
+            let address = format!("person{number}@example.org");
+            writeln!(out, r#"{{"id":"p{number}","devices":{{"mail":{{"channel":"out","address":"{address}"}}}}}}"#)?;
+        }
+        Ok(())
+    };
+    server.import_subscribers(subscribers).await?;
+    let interests = move |out: &mut Parts| {
+        for number in 0..people {
+            let filter = json!({"dialect": "cel", "text": filter(number)});
+            writeln!(
+                out,
+                r#"{{"application":"broadcast","class":"interest","subscriber":"p{number}","values":{{}},"filter":{filter}}}"#
+            )?;
+        }
+        Ok(())
+    };
+    server.import_subscriptions("broadcast", "interest", interests).await?;
+    let text: String = "All the news that fits. ".chars().cycle().take(560).collect();
+    let (mut ours, mut peer, mut told) = (Samples::default(), Samples::default(), 0);
+    for turn in context.turns() {
+        // Each turn meets other filters, by its area; everybody is told in each.
+        let event = json!({"severity": 9.5, "area": format!("a{}", turn % 10), "text": text});
+        server.publish("broadcast", "alert", &event).await?;
+        let accepted = Instant::now();
+        told += people;
+        server.until_delivered(told).await?;
+        ours.push(people as f64 / accepted.elapsed().as_secs_f64());
+        peer.extend(smtp_source(context, sink.port, Source::of(people / 5)).await?);
+    }
+    Ok(Figure::new("messages/s", ours)
+        .beside("smtp-source", peer)
+        .under(format!("{people} subscribers, each with a filter of 1,000 distinct ones, all told by a mail of 1 KB"))
+        .under(format!("{SESSIONS} sessions kept open to smtp-sink"))
+        .under("from acceptance to the last durable receipt")
+        .under(format!("peak memory {} MB", rounded(megabytes(server.peak_bytes()), 3))))
+}
+
+/// What a person wants to be told of: of a thousand kinds, each of which the event meets.
+fn filter(number: u64) -> String {
+    let (least, other) = (number % 9, number % 1000);
+    format!("event.severity >= {least}.5 && (event.area != \"b{other}\" || event.severity >= 9.0)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_is_in_order() {
+        let text = format!("{DEFINITION}channels: {{ out: {{ protocol: file, options: {{ path: x }} }} }}\n");
+        let compiled = tocsin_pipeline::compile_text(&text, 1, &|_| None);
+        assert!(compiled.is_ok(), "{:?}", compiled.err());
+    }
+}

@@ -1,0 +1,172 @@
+//! Shows what is kept of events, key by key.
+
+use clap::Subcommand;
+use serde_json::Value;
+
+use crate::{
+    client::{Client, segment},
+    failure::Outcome,
+    terminal::{Terminal, printable},
+};
+
+/// Arguments of `tocsin chronicles`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Lists the chronicles of an application, and how full they are
+    List {
+        /// The application
+        application: String,
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Shows what a chronicle says now, of its keys or of one
+    Show {
+        /// The application
+        application: String,
+        /// The event class
+        class: String,
+        /// The chronicle
+        chronicle: String,
+        /// Only this key, as JSON: `{"symbol": "A"}`
+        #[arg(long)]
+        key: Option<String>,
+        /// Most lines
+        #[arg(long, default_value_t = 1000)]
+        limit: usize,
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+impl Args {
+    /// Shows what was asked for.
+    ///
+    /// # Errors
+    /// The server does not know the application or chronicle, or the key is wrong.
+    pub async fn run(self, terminal: &Terminal, client: impl FnOnce() -> Outcome<Client>) -> Outcome {
+        match self.what {
+            What::List { application, json } => {
+                let path = format!("/v1/applications/{}/chronicles", segment(&application));
+                let items = client()?.list(&path, &[], usize::MAX).await?;
+                if json {
+                    return Ok(terminal.json(&items)?);
+                }
+                if items.is_empty() {
+                    return Ok(terminal.line("its event classes have no chronicles")?);
+                }
+                let row = |item: &Value| {
+                    let name = format!("{}.{}", text(&item["class"]), text(&item["name"]));
+                    let keys = format!("{} of {}", item["keys"], item["keys_max"]);
+                    vec![name, text(&item["keeps"]), keys, listed(&item["gives"])]
+                };
+                let rows: Vec<Vec<String>> = items.iter().map(row).collect();
+                Ok(terminal.table(&["chronicle", "keeps", "keys", "gives"], &rows)?)
+            }
+            What::Show { application, class, chronicle, key, limit, json } => {
+                let [application, class, chronicle] = [&application, &class, &chronicle].map(|part| segment(part));
+                let path = format!("/v1/applications/{application}/chronicles/{class}/{chronicle}");
+                let query: Vec<(&str, &str)> = key.iter().map(|key| ("key", key.as_str())).collect();
+                let items = client()?.list(&path, &query, limit).await?;
+                if json {
+                    return Ok(terminal.json(&items)?);
+                }
+                let Some(first) = items.first() else {
+                    return Ok(terminal.line("there is nothing of it")?);
+                };
+                let titles = |part: &str| -> Vec<String> {
+                    first[part].as_object().map(|map| map.keys().cloned().collect()).unwrap_or_default()
+                };
+                let (keys, values) = (titles("key"), titles("values"));
+                let row = |item: &Value| {
+                    let of_key = keys.iter().map(|name| cell(&item["key"][name]));
+                    of_key.chain(values.iter().map(|name| cell(&item["values"][name]))).collect()
+                };
+                let rows: Vec<Vec<String>> = items.iter().map(row).collect();
+                let head: Vec<&str> = keys.iter().chain(&values).map(String::as_str).collect();
+                Ok(terminal.table(&head, &rows)?)
+            }
+        }
+    }
+}
+
+fn text(value: &Value) -> String {
+    printable(value.as_str().unwrap_or_default()).into_owned()
+}
+
+fn listed(value: &Value) -> String {
+    value.as_array().map_or_else(String::new, |items| items.iter().map(text).collect::<Vec<_>>().join(", "))
+}
+
+/// A text as it is, nothing for null, anything else as JSON.
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => printable(text).into_owned(),
+        other => printable(&other.to_string()).into_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::commands::fake_server::FakeServer;
+
+    #[derive(clap::Parser)]
+    struct Wrapped {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// What is printed and asked must contain these, in this order.
+    async fn check(args: &[&str], answer: Value, expected: &[&str]) {
+        let server = FakeServer::start(vec![(200, answer)]).await;
+        let (terminal, captured) = Terminal::captured();
+        let args = <Wrapped as clap::Parser>::parse_from([&["chronicles"], args].concat()).args;
+        args.run(&terminal, || Ok(server.client())).await.expect("it is shown");
+        let said = format!("{}{}", captured.text(), server.requests().join("\n"));
+        let mut rest = said.as_str();
+        for piece in expected {
+            let Some(at) = rest.find(piece) else { panic!("`{piece}` is missing in\n{said}") };
+            rest = &rest[at + piece.len()..];
+        }
+    }
+
+    #[tokio::test]
+    async fn chronicles_and_their_keys_are_shown() {
+        let chronicle = json!({
+            "class": "quote", "name": "day", "keeps": "follows event.price by symbol", "key": ["symbol"],
+            "gives": ["last", "high"], "keys": 2, "keys_max": 100_000,
+        });
+        check(
+            &["list", "stock"],
+            json!({ "items": [chronicle] }),
+            &[
+                "quote.day",
+                "follows event.price by symbol",
+                "2 of 100000",
+                "last, high",
+                "GET /v1/applications/stock/chronicles",
+            ],
+        )
+        .await;
+        let entry = json!({ "key": { "symbol": "A" }, "values": { "high": 12.5, "last": null } });
+        check(
+            &["show", "stock", "quote", "day", "--key", r#"{"symbol":"A"}"#],
+            json!({ "items": [entry] }),
+            &["symbol", "high", "last", "A", "12.5", "GET /v1/applications/stock/chronicles/quote/day?key=%7B"],
+        )
+        .await;
+        check(&["list", "stock"], json!({ "items": [] }), &["its event classes have no chronicles"]).await;
+        check(&["show", "stock", "quote", "day"], json!({ "items": [] }), &["there is nothing of it"]).await;
+    }
+}
