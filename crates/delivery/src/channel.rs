@@ -16,7 +16,7 @@ use tocsin_model::{
 };
 use tokio::sync::mpsc;
 
-use crate::{networks::Networks, signet::Signet};
+use crate::{networks::Networks, programs::Programs, signet::Signet};
 
 /// A message to one recipient, ready to leave: owned, cheap to move.
 ///
@@ -90,6 +90,8 @@ pub struct Answer {
     pub answered_at: Timestamp,
     /// What came of it.
     pub disposition: Disposition,
+    /// The address that was tried, if the far side said that it is gone for good.
+    pub gone: Option<String>,
 }
 
 /// Tells the time.
@@ -169,6 +171,8 @@ pub struct Context {
     pub data_folder: PathBuf,
     /// Which non-public networks and hosts every channel of this installation may talk to.
     pub networks: Networks,
+    /// Which programs channels may start.
+    pub programs: Programs,
     /// Its seal.
     pub signet: Arc<Signet>,
     /// Where people reach this installation from outside, without a slash at the end: `https://tocsin.example.org`.

@@ -14,13 +14,18 @@ pub mod protocol; // which protocols there are; options are checked, channels op
 
 pub mod file; // records appended to a file
 pub mod http; // requests with Standard Webhooks signatures
+pub mod mqtt; // messages to the topics of an MQTT broker
+pub mod nats; // messages that a stream of NATS JetStream keeps
+pub mod process; // lines of JSON to a program, and its answers
 pub mod smtp; // mails over persistent, pipelined sessions
 
 pub mod signet; // signs what leaves so that it is known when it comes back
 pub mod networks; // which addresses we talk to
+pub mod programs; // which programs we start
 pub mod options; // options as the definition gives them become typed options, or every problem in them
 
 mod flow; // how much goes where at a time: lanes, pace, pauses, rates
+mod record; // a message as data, for programs
 mod reference; // the page that explains every option
 mod queue; // the bounded queue that sessions pull from, and the message that must be answered
 mod tls; // connections of any kind, and whom we trust on them

@@ -10,9 +10,9 @@ use tocsin_model::{
 
 use crate::{
     channel::{Context, OpenChannel},
-    file, http,
+    file, http, mqtt, nats,
     options::{self, Options},
-    smtp,
+    process, smtp,
 };
 
 /// What a protocol is, for reference pages and checks.
@@ -30,10 +30,21 @@ pub struct ProtocolDescription {
 
 type Opened = Result<Box<dyn OpenChannel>, Vec<Problem>>;
 
-static PROTOCOLS: [ProtocolDescription; 3] = [
+static PROTOCOLS: [ProtocolDescription; 6] = [
     describe::<smtp::SmtpOptions>("smtp", "mails over persistent, pipelined sessions to a mail server", smtp::open),
-    describe::<http::HttpOptions>("http", "requests with Standard Webhooks signatures to the device's URL", http::open),
+    describe::<http::HttpOptions>(
+        "http",
+        "requests to the device's URL or a service, with Standard Webhooks signatures",
+        http::open,
+    ),
     describe::<file::FileOptions>("file", "records appended to a file, durable before they are answered", file::open),
+    describe::<nats::NatsOptions>("nats", "messages that a stream of NATS JetStream keeps", nats::open),
+    describe::<mqtt::MqttOptions>("mqtt", "messages to the topics of an MQTT 5 broker", mqtt::open),
+    describe::<process::ProcessOptions>(
+        "process",
+        "lines of JSON to a program of yours, and its answers",
+        process::open,
+    ),
 ];
 
 const fn describe<T: Options + JsonSchema>(
@@ -144,7 +155,7 @@ mod tests {
             json!({ "secret": "hunter2", "timeout": "soon", "allow_networks": ["10.0.0.0/99"] }),
             "channels.c.options.timeout: `soon` is not a time from 1ms to 24h, such as `500ms`, `30s`, `5m` or `2h`\n\
              channels.c.options.allow_networks: `10.0.0.0/99` is not a network, such as `10.0.0.0/8`, `fd00::/8` or `127.0.0.1`\n\
-             channels.c.options.secret: a secret starts with `whsec_`; make one with `echo whsec_$(openssl rand -base64 32)` and take it \
+             channels.c.options.secret: a secret starts with `whsec_`, or with `whsk_` for a key pair; make one with `echo whsec_$(openssl rand -base64 32)` and take it \
              from the environment",
         );
         check(
@@ -153,11 +164,46 @@ mod tests {
             "channels.c.options.path: a relative name stays in the data folder; give the whole path, starting with `/`\n\
              channels.c.options.rotate_bytes: a file is at least 4096 bytes long before it is renamed",
         );
+        check(
+            "file",
+            json!({ "format": "ndjson", "columns": ["id", "place", "id"] }),
+            "channels.c.options.columns: only CSV has columns; add `format: csv`, or leave them out\n\
+             channels.c.options.columns[2]: the column `id` is there already",
+        );
+        check(
+            "process",
+            json!({ "command": ["send-sms", "--fast\0"], "environment": { "A=B": "c" }, "window": 0 }),
+            "channels.c.options.command[0]: the program is given by its whole path, such as `/usr/local/bin/send-sms`\n\
+             channels.c.options.command[1]: an argument cannot hold a NUL\n\
+             channels.c.options.environment.A=B: this is not the name of a variable\n\
+             channels.c.options.window: at least 1 and at most 4096 messages are on their way to a program",
+        );
+        check(
+            "process",
+            json!({}),
+            "channels.c.options.command: the program is missing; give it and its arguments: `[/usr/local/bin/send-sms, --fast]`",
+        );
+        check(
+            "nats",
+            json!({ "servers": ["broker:4222", "http://x"], "subject_prefix": "a..b>", "username": "me", "token": "t" }),
+            "channels.c.options.servers[1]: this is not the address of a server; such as `nats://broker.example.org:4222` or `tls://…`\n\
+             channels.c.options.subject_prefix: a subject is words with dots between them, without spaces and wildcards; such as `notices.`\n\
+             channels.c.options.token: there is more than one way to log in here; keep one of `token`, `username` and `credentials_file`\n\
+             channels.c.options.password: a user name needs a password; take it from the environment: `${NATS_PASSWORD}`",
+        );
+        check(
+            "mqtt",
+            json!({ "topic_prefix": "a/+/", "qos": 3, "retain": "perhaps" }),
+            "channels.c.options.retain: invalid type: string \"perhaps\", expected a boolean\n\
+             channels.c.options.host: the broker is missing; give its name or address, such as `broker.example.org`\n\
+             channels.c.options.topic_prefix: a topic that is written to holds no `+`, `#` or NUL\n\
+             channels.c.options.qos: 1 (at least once) or 2 (exactly once); with 0 nobody would say that it arrived",
+        );
         check("smpt", json!({}), "channels.c.options: `smpt` is not a protocol; did you mean `smtp`?");
         check(
             "pigeon",
             json!({}),
-            "channels.c.options: `pigeon` is not a protocol; the protocols are smtp, http, file",
+            "channels.c.options: `pigeon` is not a protocol; the protocols are smtp, http, file, nats, mqtt, process",
         );
     }
 

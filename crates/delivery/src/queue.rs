@@ -149,7 +149,11 @@ impl Pending {
             None => self.shared.returned.increment(1),
         }
         let (ticket, id, formatted_at) = (self.outgoing.ticket, self.outgoing.id, self.outgoing.message.formatted_at);
-        Answer { ticket, id, formatted_at, sent_at, answered_at, disposition }
+        let gone = match &disposition {
+            Disposition::Refused { reason } if reason.kind == ReasonKind::Gone => Some(self.outgoing.address.clone()),
+            _ => None,
+        };
+        Answer { ticket, id, formatted_at, sent_at, answered_at, disposition, gone }
     }
 
     fn close(&mut self) {
@@ -534,7 +538,7 @@ pub(crate) trait FarSide: Send + Sync {
 pub(crate) struct Running {
     shared: Arc<Shared>,
     queue: Arc<Queue>,
-    lane_of: fn(&str) -> Arc<str>,
+    lane_of: Box<dyn Fn(&str) -> Arc<str> + Send + Sync>,
     far_side: Arc<dyn FarSide>,
     sessions: JoinSet<()>,
 }
@@ -545,7 +549,7 @@ impl Running {
     pub fn start<F, S>(
         shared: Arc<Shared>,
         queue: Arc<Queue>,
-        lane_of: fn(&str) -> Arc<str>,
+        lane_of: impl Fn(&str) -> Arc<str> + Send + Sync + 'static,
         far_side: Arc<dyn FarSide>,
         session: F,
     ) -> Box<dyn OpenChannel>
@@ -563,7 +567,7 @@ impl Running {
                 }
             });
         }
-        Box::new(Running { shared, queue, lane_of, far_side, sessions })
+        Box::new(Running { shared, queue, lane_of: Box::new(lane_of), far_side, sessions })
     }
 }
 

@@ -34,6 +34,7 @@ pub(crate) fn context() -> Context {
         networks: Default::default(),
         signet: Arc::new(Signet::new(&[7; 32])),
         public_url: None,
+        programs: Default::default(),
     }
 }
 

@@ -4,8 +4,9 @@
 use std::{path::Path, sync::Arc};
 
 use rustls::{
-    ClientConfig, RootCertStore,
-    pki_types::{CertificateDer, pem::PemObject},
+    ClientConfig, ConfigBuilder, RootCertStore,
+    client::WantsClientCert,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
 use tocsin_model::problem::Problem;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -16,6 +17,30 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// What a TLS client needs to verify the far side. `path` names the option `ca_file` in problems.
 pub(crate) fn trust(ca_file: Option<&Path>, path: &str) -> Result<Arc<ClientConfig>, Problem> {
+    Ok(Arc::new(verifier(ca_file, path)?.with_no_client_auth()))
+}
+
+/// As `trust`, for a client that can prove itself with a certificate, read from files of the options `certificate_file`
+/// and `key_file`.
+pub(crate) fn trust_and_prove(
+    ca_file: Option<&Path>,
+    certificate_file: &Path,
+    key_file: &Path,
+) -> Result<Arc<ClientConfig>, Problem> {
+    let unusable = |option: &str, file: &Path, error: &dyn std::fmt::Display| {
+        Problem::at(option, format!("{} cannot be used: {error}", file.display()))
+    };
+    let certificates: Vec<_> = CertificateDer::pem_file_iter(certificate_file)
+        .and_then(Iterator::collect)
+        .map_err(|error| unusable("certificate_file", certificate_file, &error))?;
+    let key = PrivateKeyDer::from_pem_file(key_file).map_err(|error| unusable("key_file", key_file, &error))?;
+    let config = verifier(ca_file, "ca_file")?
+        .with_client_auth_cert(certificates, key)
+        .map_err(|error| unusable("certificate_file", certificate_file, &error))?;
+    Ok(Arc::new(config))
+}
+
+fn verifier(ca_file: Option<&Path>, path: &str) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, Problem> {
     let mut roots = RootCertStore::empty();
     // Unreadable system certificates are not a problem as such: verification then fails, with its own reason.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -31,10 +56,8 @@ pub(crate) fn trust(ca_file: Option<&Path>, path: &str) -> Result<Arc<ClientConf
             roots.add(certificate).map_err(|error| unusable(&error))?;
         }
     }
-    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+    Ok(ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
         .expect("the provider supports the default versions")
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(Arc::new(config))
+        .with_root_certificates(roots))
 }

@@ -1,6 +1,6 @@
 //! What is measured here, in one list. The reference page is generated from it.
 
-use tocsin_service::status::Status;
+use tocsin_service::status::{DestinationState, Status};
 
 /// What a metric is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,6 +100,12 @@ pub const GAUGES: &[Metric] = &[
         labels: "application",
         help: "Changes of the records that the match index has not followed yet.",
     },
+    Metric {
+        name: "deliver_destinations",
+        kind: Kind::Gauge,
+        labels: "application, channel, state",
+        help: "Destinations that are known, by state: open, trial, paused; see `tocsin destinations`.",
+    },
     gauge("platform_ready", "1 if every match index is built, 0 otherwise."),
 ];
 
@@ -140,6 +146,16 @@ pub(crate) fn measure(status: &Status) {
         set("match_index_bytes", application.index_bytes);
         set("match_index_shards", application.shards);
         set("match_index_changes_behind", application.changes_behind);
+    }
+    for (application, channel, counts) in &status.destinations {
+        for (state, count) in DestinationState::ALL.into_iter().zip(counts) {
+            let gauge = metrics::gauge!(
+                "deliver_destinations",
+                "application" => application.to_string(), "channel" => channel.to_string(), "state" => state.word()
+            );
+            #[expect(clippy::cast_precision_loss, reason = "as above")]
+            gauge.set(*count as f64);
+        }
     }
 }
 

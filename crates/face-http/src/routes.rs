@@ -8,6 +8,7 @@ mod keys;
 mod operations;
 mod pages;
 mod rules;
+mod destinations;
 mod schedules;
 mod segments;
 mod subscribers;
@@ -37,6 +38,7 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
         .merge(subscribers::routes())
         .merge(segments::routes())
         .merge(subscriptions::routes())
+        .merge(destinations::routes())
         .merge(schedules::routes())
         .merge(chronicles::routes())
         .merge(transfer::routes())

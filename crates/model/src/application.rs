@@ -359,14 +359,27 @@ pub struct Channel {
 /// How a channel treats its destinations. What is beyond a bound waits; nothing of it is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Flow {
-    /// Most at the same time to one destination. How many there are below that is found by the channel.
+    /// Most at the same time to one destination.
     pub per_destination: u32,
+    /// Whether there are always so many.
+    pub pace: Pace,
     /// How fast messages may leave, all together.
     pub rate: Option<Rate>,
     /// How fast they may go to one destination.
     pub rate_per_destination: Option<Rate>,
     /// After so many failures in a row a destination is left alone for a while; 0: never.
     pub failures_before_pause: u32,
+}
+
+/// How many messages a destination gets at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pace {
+    /// As many as help: the channel finds out.
+    #[default]
+    Auto,
+    /// Always as many as allowed.
+    Fixed,
 }
 
 /// So many messages in a time.
@@ -380,7 +393,13 @@ pub struct Rate {
 
 impl Default for Flow {
     fn default() -> Self {
-        Flow { per_destination: 20, rate: None, rate_per_destination: None, failures_before_pause: 20 }
+        Flow {
+            per_destination: 20,
+            pace: Pace::Auto,
+            rate: None,
+            rate_per_destination: None,
+            failures_before_pause: 20,
+        }
     }
 }
 

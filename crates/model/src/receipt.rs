@@ -58,6 +58,8 @@ pub enum ReasonKind {
     Authentication,
     /// The address cannot be an address, or is one we do not talk to.
     Address,
+    /// The far side said that the address is gone for good; nothing else for it is worth trying.
+    Gone,
     /// The content could not be made.
     Format,
     /// Its time was over before it was sent.

@@ -195,7 +195,8 @@ impl Worker {
             return Err(GivenBack { due_at: None });
         };
         drop(ahead);
-        if self.reports.send(Report::Read { key, accepted: loaded.accepted.clone(), permit }).await.is_err() {
+        let (accepted, subscriptions) = (loaded.accepted.clone(), loaded.notifications().subscriptions.clone());
+        if self.reports.send(Report::Read { key, accepted, subscriptions, permit }).await.is_err() {
             return Ok(());
         }
         let Fed { fed, left, due_at } = match loaded.is_ordered() {
@@ -223,7 +224,7 @@ impl Worker {
             }
         };
         let permit = bounds.permit(ordinals.len()).await;
-        let _ = self.reports.send(Report::Read { key, accepted: Vec::new(), permit }).await;
+        let _ = self.reports.send(Report::Read { key, accepted: Vec::new(), subscriptions: Vec::new(), permit }).await;
         let fed = ordinals.len();
         for ordinal in ordinals {
             let reason = Reason::new(ReasonKind::Internal, what);

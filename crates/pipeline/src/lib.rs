@@ -8,6 +8,7 @@ pub mod accept_events; // 1. a submission becomes an event batch
 pub mod match_events; // 2. the batch meets the index: matches, cut into notification batches
 mod deliver_work; // 3. a work item is formatted and leaves through its channel: dispositions
 mod record_receipts; // 4. dispositions become receipts, retries, suspensions
+mod disable_devices; // what the far side says is gone is not tried again
 
 pub mod compile; // a definition becomes what the steps run: rules, formatters, channels
 pub mod latency; // how long things take, by percentile
@@ -55,6 +56,7 @@ pub use compile::Compiled;
 pub use latency::Latencies;
 pub use options::PipelineOptions;
 pub use shards::subject;
+pub use tocsin_delivery::{Clock, Context, Destination, DestinationState, SystemClock};
 pub use tocsin_delivery::{Clock, Context, SystemClock};
 pub use versions::{Environment, Versions};
 pub use view_subscribers::view_subscribers;
@@ -492,6 +494,18 @@ impl Pipeline {
             Some(running) => running.probe().await,
             None => Vec::new(),
         }
+    }
+
+    /// The destinations that each channel of an application knows, those with trouble first; at most `limit` for each.
+    pub fn destinations(&self, name: &Name, limit: usize) -> Vec<(Name, Vec<Destination>)> {
+        let running = self.running.lock().get(name).cloned();
+        running.map(|running| running.destinations(limit)).unwrap_or_default()
+    }
+
+    /// How many destinations there are, by application, channel and state in the order of `DestinationState::ALL`.
+    pub fn destination_counts(&self) -> Vec<(Name, Name, [usize; DestinationState::ALL.len()])> {
+        let running: Vec<_> = self.running.lock().values().cloned().collect();
+        running.iter().flat_map(|running| running.destination_counts()).collect()
     }
 
     /// Ends at once, in the middle of everything, as a crash would. For tests of what is left behind.

@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tocsin_delivery::Answer;
 use tocsin_model::{
     application::RetrySchedule,
-    id::{Name, NotificationBatchId, NotificationId},
+    id::{Name, NotificationBatchId, NotificationId, SubscriptionId},
     receipt::{Attempt, Disposition, Outcome, Reason, ReasonKind},
     time::Timestamp,
 };
@@ -25,6 +25,7 @@ use tokio::{
 
 use crate::{
     Flow,
+    disable_devices::{Disabler, Gone},
     lanes::{Lanes, Standing},
 };
 
@@ -36,8 +37,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 pub(crate) enum Report {
     /// It was claimed, and its notifications will come under this key. Its lease is kept from now on.
     Begun { key: u64, item: WorkItem },
-    /// When the event of each notification was accepted, by ordinal. The permit covers those that are about to be sent.
-    Read { key: u64, accepted: Vec<Timestamp>, permit: OwnedSemaphorePermit },
+    /// When the event of each notification was accepted, and for whom it is, by ordinal. The permit covers those that are
+    /// about to be sent.
+    Read { key: u64, accepted: Vec<Timestamp>, subscriptions: Vec<SubscriptionId>, permit: OwnedSemaphorePermit },
     /// One that was not even sent: its attempt, and why.
     Unsent { key: u64, ordinal: u32, at: Timestamp, outcome: Outcome, reason: Reason },
     /// One that is not made yet, because its destination is better let be until then. It is no attempt.
@@ -53,6 +55,7 @@ struct InFlight {
     item: WorkItem,
     /// When the event of each notification was accepted, by ordinal.
     accepted: Vec<Timestamp>,
+    subscriptions: Vec<SubscriptionId>,
     answered: usize,
     /// Set once nothing more will be sent: how many were, what is left, and when that is due.
     fed: Option<(usize, Vec<u32>, Timestamp)>,
@@ -91,6 +94,7 @@ pub(crate) struct Recorder {
     pub lease: Duration,
     pub reports: mpsc::Receiver<Report>,
     pub answers: mpsc::Receiver<Answer>,
+    pub disabler: Disabler,
 }
 
 impl Recorder {
@@ -116,6 +120,7 @@ impl Recorder {
                         while let Ok(report) = self.reports.try_recv() {
                             unrecorded += self.take_report(&mut in_flight, report);
                         }
+                        self.note_gone(&in_flight, &answer);
                         unrecorded += self.take_answer(&mut in_flight, answer);
                     }
                     None => answers_open = false,
@@ -128,6 +133,7 @@ impl Recorder {
             }
             if unrecorded >= self.flow.options.receipts_chunk || flush_at.is_some_and(|at| at <= now) {
                 self.commit(&mut in_flight).await;
+                self.disabler.work(&self.flow);
                 (unrecorded, flush_at) = (0, None);
             }
             if extend_at <= now {
@@ -136,6 +142,18 @@ impl Recorder {
             }
         }
         self.commit(&mut in_flight).await;
+        self.disabler.finish(&self.flow).await;
+    }
+
+    fn note_gone(&mut self, in_flight: &BTreeMap<u64, InFlight>, answer: &Answer) {
+        let entry = in_flight.get(&answer.ticket.key);
+        let subscription = entry.and_then(|entry| entry.subscriptions.get(answer.ticket.ordinal as usize));
+        if let (Some(address), Some(subscription), Disposition::Refused { reason }) =
+            (&answer.gone, subscription, &answer.disposition)
+        {
+            let (subscription, address, reason) = (*subscription, address.clone(), reason.text.clone());
+            self.disabler.note(Gone { subscription, address, reason });
+        }
     }
 
     /// Gives the number of things that are now to be recorded.
@@ -145,6 +163,7 @@ impl Recorder {
                 let begun = InFlight {
                     item,
                     accepted: Vec::new(),
+                    subscriptions: Vec::new(),
                     answered: 0,
                     fed: None,
                     untried: BTreeMap::new(),
@@ -157,9 +176,9 @@ impl Recorder {
                 in_flight.insert(key, begun);
                 0
             }
-            Report::Read { key, accepted, permit } => {
+            Report::Read { key, accepted, subscriptions, permit } => {
                 if let Some(entry) = in_flight.get_mut(&key) {
-                    (entry.accepted, entry.permit) = (accepted, Some(permit));
+                    (entry.accepted, entry.subscriptions, entry.permit) = (accepted, subscriptions, Some(permit));
                 }
                 0
             }

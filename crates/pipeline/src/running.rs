@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tocsin_delivery::OpenChannel;
+use tocsin_delivery::{Destination, DestinationState, OpenChannel};
 use tocsin_model::{
     application::{Application, Channel, RetrySchedule},
     id::Name,
@@ -164,6 +164,7 @@ impl Running {
             lease,
             reports: reports_in,
             answers: answers_in,
+            disabler: Default::default(),
         };
         let worker =
             Worker { flow: flow.clone(), running: self.clone(), channel: channel.clone(), lease, reports, answers };
@@ -196,6 +197,17 @@ impl Running {
             answers.push((name.clone(), open.probe().await.map_err(|reason| reason.text)));
         }
         answers
+    }
+
+    /// The destinations of every channel; at most `limit` for each.
+    pub fn destinations(&self, limit: usize) -> Vec<(Name, Vec<Destination>)> {
+        self.channels.load().iter().map(|(name, open)| (name.clone(), open.destinations(limit))).collect()
+    }
+
+    /// How many destinations every channel has in each state.
+    pub fn destination_counts(&self) -> Vec<(Name, Name, [usize; DestinationState::ALL.len()])> {
+        let channels = self.channels.load();
+        channels.iter().map(|(name, open)| (self.name.clone(), name.clone(), open.census())).collect()
     }
 
     /// Ends all tasks where they are.

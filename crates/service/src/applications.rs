@@ -286,7 +286,7 @@ impl Service {
         Ok(problems)
     }
 
-    async fn current(&self, name: &Name) -> Result<Option<ApplicationVersion>, ServiceError> {
+    pub(crate) async fn current(&self, name: &Name) -> Result<Option<ApplicationVersion>, ServiceError> {
         Ok(self.records.application(name, None).await?)
     }
 

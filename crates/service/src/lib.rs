@@ -12,6 +12,7 @@ pub mod keys; // who is calling, and what that caller may do
 pub mod operations; // batches and notifications, suspensions
 pub mod firings; // rules that did not fire, and those that are stopped
 pub mod rules; // rules tried on events
+pub mod destinations; // where messages go, and how each destination does
 pub mod chronicles; // what is kept of events
 pub mod schedules; // when what is due
 pub mod status;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tocsin_model::{id::Name, time::Timestamp};
-pub use tocsin_pipeline::{ApplicationStatus, latency::Percentiles};
+pub use tocsin_pipeline::{ApplicationStatus, DestinationState, latency::Percentiles};
 use tocsin_store::{
     journal::{Backlog, Totals},
     records::RecordCounts,
@@ -41,6 +41,8 @@ pub struct Status {
     pub totals: Totals,
     /// Since the start of the process.
     pub latencies: LatencySummaries,
+    /// How many destinations there are, by application, channel and state in the order of `DestinationState::ALL`.
+    pub destinations: Vec<(Name, Name, [usize; DestinationState::ALL.len()])>,
 }
 
 /// Percentiles of the flow's latencies.
@@ -89,6 +91,7 @@ impl Service {
                 deliver: latencies.deliver.percentiles(),
                 end_to_end: latencies.end_to_end.percentiles(),
             },
+            destinations: self.pipeline.destination_counts(),
         }
     }
 

@@ -23,6 +23,8 @@ pub enum Manner {
     Defers(Option<Duration>),
     /// Never.
     Refuses,
+    /// Never, and nothing else for this address.
+    Gone,
     /// Takes it, but the answer comes so much later.
     Ponders(Duration),
     /// Has no free session: the message waits in the channel's queue until the channel is closed.
@@ -117,6 +119,10 @@ impl OpenChannel for FarEnd {
             Manner::Defers(retry_after) => {
                 (Disposition::Deferred { reason: answer("not now"), retry_after }, "deferred", Duration::ZERO)
             }
+            Manner::Gone => {
+                let reason = Reason::new(ReasonKind::Gone, "gone for good");
+                (Disposition::Refused { reason }, "gone", Duration::ZERO)
+            }
             Manner::Refuses => (Disposition::Refused { reason: answer("never") }, "refused", Duration::ZERO),
         };
         let subject = outgoing.message.content.subject.as_deref().unwrap_or_default();
@@ -125,6 +131,7 @@ impl OpenChannel for FarEnd {
         let line = format!("{time} {name} {address} {id}: {subject} -> {word}");
         self.ends.seen.lock().push(Seen { time, channel: Some(name.clone()), line });
         let (answers, clock) = (answers.clone(), self.ends.clock);
+        let gone = (word == "gone").then(|| outgoing.address.clone());
         tokio::spawn(async move {
             tokio::time::sleep(delay).await;
             let answer = Answer {
@@ -134,6 +141,7 @@ impl OpenChannel for FarEnd {
                 sent_at,
                 answered_at: clock.now(),
                 disposition,
+                gone,
             };
             // A crash in between leaves nobody to tell.
             let _ = answers.send(answer).await;
@@ -162,6 +170,7 @@ impl OpenChannel for FarEnd {
                 sent_at: now,
                 answered_at: now,
                 disposition: Disposition::Deferred { reason, retry_after: None },
+                gone: None,
             };
             answers.try_send(answer).expect("there is room for the few answers of a scenario");
         }

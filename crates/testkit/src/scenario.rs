@@ -7,7 +7,7 @@
 //! 08:00 subscribe alice nearby {"magnitude": 5} at DTSTART:20260301T080000|RRULE:FREQ=DAILY
 //! 08:00 subscribe alice nearby {} if event.place == 'Kobe'
 //! 08:00 reschedule alice DTSTART:20260301T090000|RRULE:FREQ=DAILY
-//! 08:00 bob@example.org defers 90 | refuses | delivers | ponders 30 | waits
+//! 08:00 bob@example.org defers 90 | refuses | gone | delivers | ponders 30 | waits
 //! 08:10 email is down | email is up               (the channel as a whole)
 //! 08:20 damage alice                              (the records of her subscriptions cannot be read any more)
 //! 08:20 damage nb-1                               (nor can this notification batch)
@@ -26,7 +26,7 @@
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use tocsin_delivery::{Clock, Context, Signet, networks::Networks};
+use tocsin_delivery::{Clock, Context, Signet, networks::Networks, programs::Programs};
 use tocsin_model::{
     event::EventPacker,
     filter::{Dialect, Filter},
@@ -120,6 +120,7 @@ impl Scenario {
                 networks: Networks::default(),
                 signet: Arc::new(Signet::new(&[7; 32])),
                 public_url: None,
+                programs: Programs::default(),
             },
             opener: Arc::new(move |name, _, _| Ok(ends.lock().channel(name.as_str()))),
             options: self.options.clone(),
@@ -247,6 +248,7 @@ impl Scenario {
             [channel, "is", "up"] => self.ends.lock().set_down(channel, false),
             [address, "waits"] => self.ends.lock().set(address, Manner::Waits),
             [address, "delivers"] => self.ends.lock().set(address, Manner::Delivers),
+            [address, "gone"] => self.ends.lock().set(address, Manner::Gone),
             [address, "refuses"] => self.ends.lock().set(address, Manner::Refuses),
             [address, "defers"] => self.ends.lock().set(address, Manner::Defers(None)),
             [address, "defers", wait] => self.ends.lock().set(address, Manner::Defers(Some(duration(wait)))),

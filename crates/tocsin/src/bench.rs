@@ -16,6 +16,7 @@ mod peers; // nginx, wrk, smtp-sink, smtp-source, dd, the bare prototypes
 mod server; // `tocsin serve` on a folder of its own
 mod wire; // a bare HTTP client that leaves the processor to the server
 
+mod far_end; // a far end of our own, as slow as it is told
 mod fanout; // one event that concerns many, for the deliveries
 mod market; // the stock market, in this process and in a server
 mod bed; // an index in this process that is asked again and again

@@ -59,6 +59,8 @@ pub enum Command {
     Suspended(suspended::Args),
     /// Lists rules that did not fire, and fires them again
     Firings(firings::Args),
+    /// Shows where messages go, and how each destination does
+    Destinations(destinations::Args),
     /// Shows when schedules are due, and how far they have come
     Schedules(schedules::Args),
     /// Shows what is kept of events, key by key
@@ -146,6 +148,7 @@ impl Cli {
             Command::Trace(args) => args.run(terminal, &client()?).await,
             Command::Suspended(args) => args.run(terminal, &client()?).await,
             Command::Firings(args) => args.run(terminal, &client()?).await,
+            Command::Destinations(args) => args.run(terminal, &client()?).await,
             Command::Schedules(args) => args.run(terminal, client).await,
             Command::Chronicles(args) => args.run(terminal, client).await,
             Command::Keys(args) => args.run(terminal, &client()?).await,

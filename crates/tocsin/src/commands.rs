@@ -6,6 +6,7 @@ pub mod check;
 pub mod chronicles;
 pub mod config;
 pub mod demo;
+pub mod destinations;
 pub mod doctor;
 pub mod example;
 pub mod export;

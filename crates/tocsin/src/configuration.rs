@@ -191,6 +191,9 @@ pub struct Delivery {
     pub allow_networks: Vec<String>,
     /// Host names that every channel may reach wherever they lead.
     pub allow_hosts: Vec<String>,
+    /// Programs that channels with the protocol `process` may start, and folders whose programs they may start. None
+    /// unless they are named here: a definition may come from whoever holds a key.
+    pub allow_programs: Vec<PathBuf>,
 }
 
 /// The log, on standard error.

@@ -96,6 +96,7 @@ pub const STEPS: &[Metric] = &[
         "outcome",
         "Notifications that were not sent: expired, or suspended before an attempt.",
     ),
+    counter("deliver_devices_bounced_total", "", "Devices switched off because the far side said that they are gone."),
     counter("deliver_leases_lost_total", "", "Work items that were taken from a worker that was too slow."),
     counter(
         "deliver_put_off_total",

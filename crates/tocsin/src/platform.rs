@@ -14,6 +14,7 @@ use serde::Serialize;
 use tocsin_delivery::{
     Context, Signet, SystemClock,
     networks::{NetworkError, Networks},
+    programs::Programs,
 };
 use tocsin_face_http::HttpOptions;
 use tocsin_model::{definition, problem::Problem, time::Timestamp};
@@ -202,6 +203,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
             networks: networks(&configuration)?,
             signet: Arc::new(Signet::new(records.secret())),
             public_url: public_url(&configuration.http.public_url)?,
+            programs: Programs { allow: configuration.delivery.allow_programs.clone() },
         },
         opener: Arc::new(tocsin_delivery::open),
         options: pipeline_options(&configuration),

@@ -12,6 +12,7 @@ use std::{
 };
 
 use axum::{Router, body::Bytes, extract::State, http::HeaderMap, http::StatusCode, routing::post};
+use base64::{Engine, prelude::BASE64_STANDARD};
 use parking_lot::Mutex;
 use support::Platform;
 use tokio::sync::watch;
@@ -180,6 +181,76 @@ async fn a_published_library_verifies_the_webhooks() {
         received.iter().map(|(_, body)| body["data"]["token"].as_str().expect("a token").to_owned()).collect();
     assert_eq!(seen, tokens);
     assert_eq!(received[0].1["type"], "note");
+}
+
+/// Takes any post and keeps it as it is, for a library that verifies it later.
+async fn keep(State(kept): State<Kept>, headers: HeaderMap, body: Bytes) -> StatusCode {
+    let headers: serde_json::Map<String, serde_json::Value> = headers
+        .iter()
+        .filter(|(name, _)| name.as_str().starts_with("webhook-"))
+        .map(|(name, value)| (name.to_string(), value.to_str().expect("text").into()))
+        .collect();
+    let body = BASE64_STANDARD.encode(&body);
+    for secret in SECRETS {
+        kept.lines.lock().push(serde_json::json!({"secret": secret, "headers": headers, "body": body}).to_string());
+    }
+    kept.count.send_modify(|count| *count += 1);
+    StatusCode::NO_CONTENT
+}
+
+/// Both are in force: one replaces the other.
+const SECRETS: [&str; 2] = [SECRET, "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"];
+
+#[derive(Clone)]
+struct Kept {
+    lines: Arc<Mutex<Vec<String>>>,
+    count: watch::Sender<usize>,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_libraries_of_python_and_javascript_verify_the_webhooks() {
+    let kept = Kept { lines: Arc::default(), count: watch::Sender::new(0) };
+    let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = format!("http://{}/hook", socket.local_addr().expect("an address"));
+    let router = Router::new().route("/hook", post(keep)).with_state(kept.clone());
+    tokio::spawn(async move { axum::serve(socket, router).await });
+
+    let secrets = SECRETS.join(" ");
+    let platform = Platform::start(&[("HOOK_SECRET", &secrets)]).await;
+    let channel =
+        "{ protocol: http, options: { secret: \"${HOOK_SECRET}\", allow_networks: [127.0.0.0/8] }, retry: [] }";
+    platform.apply("relay", &application(channel)).await;
+    platform.subscribe("relay", "every", "alice", "out", &address, serde_json::json!({})).await;
+    publish(&platform).await;
+    let mut count = kept.count.subscribe();
+    let all = tokio::time::timeout(support::PATIENCE, count.wait_for(|count| *count >= EVENTS)).await;
+    all.expect("all hooks come").expect("a count");
+    let lines = kept.lines.lock().join("\n");
+    let expected = format!("{}\n", EVENTS * SECRETS.len());
+    let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/root"), PathBuf::from);
+    let libraries =
+        std::env::var_os("WEBHOOK_LIBRARIES").map_or_else(|| home.join(".cache/tocsin/webhooks"), PathBuf::from);
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/webhooks");
+    for (program, script, variable, folder) in
+        [("python3", "verify.py", "PYTHONPATH", "python"), ("node", "verify.js", "NODE_PATH", "node_modules")]
+    {
+        let mut command = Command::new(program);
+        command.arg(scripts.join(script)).env(variable, libraries.join(folder));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child =
+            command.spawn().unwrap_or_else(|error| panic!("{program}: {error}; `scripts/setup test` installs it"));
+        let mut input = child.stdin.take().expect("a pipe");
+        let written = lines.clone();
+        let writer = std::thread::spawn(move || std::io::Write::write_all(&mut input, written.as_bytes()));
+        let output = child.wait_with_output().expect("an end");
+        let _ = writer.join();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(
+            String::from_utf8_lossy(&output.stdout),
+            expected,
+            "{program}: {said}; `scripts/setup test` installs the library"
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

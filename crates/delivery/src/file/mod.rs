@@ -5,9 +5,9 @@
 //! of its records and never a name. One channel has one writer, and the file is locked against others.
 
 mod classify; // an error of the file system becomes a disposition
+mod lines; // a message becomes a line
 mod options; // what an operator may set
-mod record;
-mod send; // the writer // a message becomes a line
+mod send; // the writer
 
 #[cfg(test)]
 mod tests;

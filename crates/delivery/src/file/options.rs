@@ -10,10 +10,14 @@ use crate::options::Options;
 #[derive(Clone, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct FileOptions {
-    /// The file. A relative name lies in the data folder; without one, `<channel>.ndjson` or `<channel>.txt` there.
+    /// The file. A relative name lies in the data folder; without one, `<channel>.ndjson`, `.txt` or `.csv` there.
     pub path: Option<PathBuf>,
     /// How a record looks.
     pub format: RecordFormat,
+    /// The columns of CSV: `id`, `message_id`, `timestamp`, `application`, `type`, `event`, `address`, `subject`, `text`,
+    /// `html`, `data` (all fields as JSON), or the name of a field of the notification; `data.NAME` where it is called
+    /// like one of these. Without them `id`, `timestamp`, `application`, `type`, `address`, `subject`, `text`, `data`.
+    pub columns: Vec<String>,
     /// From this size on the file is renamed, with the time in its name, and a fresh one begun.
     #[schemars(range(min = 4096))]
     pub rotate_bytes: Option<u64>,
@@ -28,6 +32,20 @@ pub enum RecordFormat {
     Ndjson,
     /// The content's text in a line; its line breaks are written as `\n`, its backslashes as `\\`.
     Text,
+    /// A row of cells, quoted where need be (RFC 4180), below a row with the names of the columns. Line breaks are
+    /// written as in `text`, so that a row is a line.
+    Csv,
+}
+
+impl RecordFormat {
+    /// What its files are usually called at the end.
+    pub(super) fn extension(self) -> &'static str {
+        match self {
+            RecordFormat::Ndjson => "ndjson",
+            RecordFormat::Text => "txt",
+            RecordFormat::Csv => "csv",
+        }
+    }
 }
 
 impl Options for FileOptions {
@@ -45,6 +63,15 @@ impl Options for FileOptions {
                 );
             } else if text.contains('\0') {
                 problems.push(Problem::at("path", "the name holds a NUL"));
+            }
+        }
+        if !self.columns.is_empty() && self.format != RecordFormat::Csv {
+            problems.push(Problem::at("columns", "only CSV has columns").hint("add `format: csv`, or leave them out"));
+        }
+        for (number, column) in self.columns.iter().enumerate() {
+            if self.columns[..number].contains(column) {
+                problems
+                    .push(Problem::at(format!("columns[{number}]"), format!("the column `{column}` is there already")));
             }
         }
         if self.rotate_bytes.is_some_and(|bytes| bytes < 4096) {

@@ -16,8 +16,8 @@ use tocsin_model::{
 
 use super::{
     classify::{classify, reason},
-    options::{FileOptions, RecordFormat},
-    record,
+    lines::Lines,
+    options::FileOptions,
 };
 use crate::{
     channel::{Clock, Context},
@@ -31,7 +31,7 @@ const BATCH_BYTES: usize = 4 << 20;
 
 /// The writer of a channel.
 pub(super) struct Writer {
-    format: RecordFormat,
+    lines: Lines,
     path: PathBuf,
     clock: Arc<dyn Clock>,
     queue: Arc<Queue>,
@@ -41,14 +41,12 @@ pub(super) struct Writer {
 impl Writer {
     /// Opens the file, makes its folder if need be, and cuts off what a crash left unfinished.
     pub fn open(options: FileOptions, name: &Name, context: &Context, queue: Arc<Queue>) -> Result<Self, Problem> {
-        let default = || {
-            PathBuf::from(format!("{name}.{}", if options.format == RecordFormat::Ndjson { "ndjson" } else { "txt" }))
-        };
+        let default = || PathBuf::from(format!("{name}.{}", options.format.extension()));
+        let lines = Lines::new(options.format, &options.columns);
         let path = context.data_folder.join(options.path.clone().unwrap_or_else(default));
-        let file = RecordFile::open(&path, options.rotate_bytes)
+        let file = RecordFile::open(&path, lines.head(), options.rotate_bytes)
             .map_err(|error| Problem::at("path", format!("{} cannot be opened: {error}", path.display())))?;
-        let (format, clock) = (options.format, context.clock.clone());
-        Ok(Writer { format, path, clock, queue, file: Arc::new(Mutex::new(file)) })
+        Ok(Writer { lines, path, clock: context.clock.clone(), queue, file: Arc::new(Mutex::new(file)) })
     }
 
     /// One batch after the other, until the queue is closed. While one is on its way to the disk the next is composed.
@@ -66,7 +64,7 @@ impl Writer {
                         pending.answer(Disposition::Refused { reason }).await;
                         continue;
                     }
-                    record::write(&pending.outgoing, self.format, &mut bytes);
+                    self.lines.write(&pending.outgoing, &mut bytes);
                     pending.sent();
                     written.push(pending);
                     if bytes.len() >= BATCH_BYTES {
@@ -114,6 +112,8 @@ impl FarSide for Writer {
 /// A file of whole records.
 pub(super) struct RecordFile {
     path: PathBuf,
+    /// What stands at its top.
+    head: Vec<u8>,
     rotate_bytes: Option<u64>,
     /// Missing after trouble whose extent is not known; the next batch opens it anew.
     file: Option<File>,
@@ -124,10 +124,11 @@ pub(super) struct RecordFile {
 }
 
 impl RecordFile {
-    pub fn open(path: &Path, rotate_bytes: Option<u64>) -> io::Result<Self> {
+    pub fn open(path: &Path, head: Vec<u8>, rotate_bytes: Option<u64>) -> io::Result<Self> {
         let (file, bytes) = open_whole(path)?;
         Ok(RecordFile {
             path: path.to_owned(),
+            head,
             rotate_bytes,
             file: Some(file),
             bytes,
@@ -154,11 +155,16 @@ impl RecordFile {
         // A failed sync may have dropped what it could not write, so nothing is assumed about the file after trouble.
         self.bytes = self.bytes.min(file.metadata()?.len());
         file.seek(SeekFrom::Start(self.bytes))?;
-        if let Err(error) = self.write(&mut file, records) {
+        let head = if self.bytes == 0 { self.head.as_slice() } else { &[] };
+        let written = match head {
+            [] => self.write(&mut file, records),
+            head => self.write(&mut file, &[head, records].concat()),
+        };
+        if let Err(error) = written {
             let _ = file.set_len(self.bytes);
             return Err(error);
         }
-        self.bytes += records.len() as u64;
+        self.bytes += (head.len() + records.len()) as u64;
         self.file = Some(file);
         Ok(())
     }

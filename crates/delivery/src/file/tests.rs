@@ -73,11 +73,28 @@ async fn records_are_lines_of_text() {
 }
 
 #[tokio::test]
+async fn records_are_rows_below_the_names_of_their_columns() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let columns = ["id", "place", "magnitude", "data.address", "nothing", "subject"];
+    for _ in 0..2 {
+        // Opened again, it goes on below what is there.
+        let channel = open(folder.path(), json!({ "format": "csv", "columns": columns }));
+        let mut message = outgoing(0, "ada");
+        Arc::make_mut(&mut message.message).content.subject = Some("Say \"hello\", Kobe".into());
+        deliver(&*channel, vec![message]).await;
+        channel.close().await;
+    }
+    let row = "n-7-0,Kobe,6.1,,,\"Say \"\"hello\"\", Kobe\"\r\n";
+    let expected = format!("id,place,magnitude,data.address,nothing,subject\r\n{row}{row}");
+    assert_eq!(fs::read_to_string(folder.path().join("log.csv")).expect("text"), expected);
+}
+
+#[tokio::test]
 async fn every_string_is_one_record() {
     let strings: Vec<String> =
         serde_json::from_str(include_str!("../../../../testdata/naughty-strings.json")).expect("strings");
     let folder = tempfile::tempdir().expect("a folder");
-    for format in ["ndjson", "text"] {
+    for format in ["ndjson", "text", "csv"] {
         let channel = open(folder.path(), json!({ "format": format, "path": format }));
         let messages = strings.iter().enumerate().map(|(number, string)| {
             let mut message = outgoing(number as u32, string);
@@ -86,7 +103,15 @@ async fn every_string_is_one_record() {
         });
         deliver(&*channel, messages.collect()).await;
         let text = fs::read_to_string(folder.path().join(format)).expect("text");
-        assert_eq!(text.split_terminator('\n').count(), strings.len());
+        assert_eq!(text.split_terminator('\n').count(), strings.len() + usize::from(format == "csv"));
+    }
+    // A reader that is not ours finds every cell again.
+    let mut rows = csv::Reader::from_path(folder.path().join("csv")).expect("CSV");
+    assert_eq!(rows.headers().expect("a head"), super::lines::COLUMNS.as_slice());
+    let rows: Vec<csv::StringRecord> = rows.records().collect::<Result<_, _>>().expect("rows of equal length");
+    let escaped = |text: &str| text.replace('\\', "\\\\").replace('\n', "\\n").replace('\r', "\\r");
+    for (row, string) in rows.iter().zip(&strings) {
+        assert_eq!((&row[4], &row[6]), (&*escaped(string), &*escaped(&format!("{string}\r\n{string}"))));
     }
     for (record, string) in lines(&folder.path().join("ndjson")).iter().zip(&strings) {
         assert_eq!(record["address"], **string);
@@ -120,7 +145,7 @@ async fn what_cannot_be_written_is_deferred_and_leaves_nothing() {
 
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("log.ndjson");
-    let mut file = RecordFile::open(&path, None).expect("a file");
+    let mut file = RecordFile::open(&path, Vec::new(), None).expect("a file");
     let now = NOW.parse().expect("a time");
     file.append(b"{}\n", now).expect("room");
     file.limit_for_tests(5);

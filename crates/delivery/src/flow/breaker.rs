@@ -15,6 +15,8 @@ pub(crate) struct Breaker {
     enough: u32,
     /// In a row, those without an answer weighted.
     failures: u32,
+    /// Whether the last attempt got no answer.
+    silent: bool,
     /// Pauses in a row.
     pauses: u32,
     until: Option<Instant>,
@@ -33,7 +35,7 @@ pub(crate) enum Way {
 
 impl Breaker {
     pub fn new(enough: u32) -> Breaker {
-        Breaker { enough, failures: 0, pauses: 0, until: None }
+        Breaker { enough, failures: 0, silent: false, pauses: 0, until: None }
     }
 
     pub fn way(&self, now: Instant) -> Way {
@@ -44,6 +46,12 @@ impl Breaker {
         }
     }
 
+    /// Whether the last attempt got no answer. Each of that kind holds a session for the whole time limit, so one at a
+    /// time is enough to learn more.
+    pub fn is_silent(&self) -> bool {
+        self.silent
+    }
+
     /// Failures in a row, weighted.
     pub fn failures(&self) -> u32 {
         self.failures
@@ -52,7 +60,7 @@ impl Breaker {
     /// The destination answered in earnest. Gives whether that ended a trial.
     pub fn succeed(&mut self) -> bool {
         let ended = self.until.is_some();
-        (self.failures, self.pauses, self.until) = (0, 0, None);
+        (self.failures, self.silent, self.pauses, self.until) = (0, false, 0, None);
         ended
     }
 
@@ -60,12 +68,14 @@ impl Breaker {
     /// to 1.
     pub fn fail(&mut self, now: Instant, silent: bool, luck: f64) -> Option<Duration> {
         self.failures = self.failures.saturating_add(if silent { SILENCE_COUNTS } else { 1 });
-        match self.way(now) {
+        self.silent = silent && self.enough > 0;
+        match self.until {
             // Sent before the pause began.
-            Way::Shut(_) => return None,
-            Way::Trial => {}
-            Way::Open if self.enough == 0 || self.failures < self.enough => return None,
-            Way::Open => {}
+            Some(until) if until > now => return None,
+            // The trial.
+            Some(_) => {}
+            None if self.enough == 0 || self.failures < self.enough => return None,
+            None => {}
         }
         let pause = PAUSE_MIN.saturating_mul(1 << self.pauses.min(10)).min(PAUSE_MAX);
         let pause = pause.mul_f64(0.9 + 0.2 * luck.clamp(0.0, 1.0));

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use tocsin_model::application::Flow;
+use tocsin_model::application::{self, Flow};
 use tokio::time::Instant;
 
 use super::{
@@ -49,6 +49,8 @@ pub(crate) enum Signal {
     Slower(Option<Duration>),
     /// It answered that it is broken.
     Failed(String),
+    /// The same, because it has too much to do.
+    Overloaded(String),
     /// It did not answer.
     Silent(String),
 }
@@ -150,7 +152,10 @@ impl<T> Lane<T> {
             waiting: VecDeque::new(),
             busy: 0,
             place: Place::Away,
-            pace: Pace::new(flow.per_destination as usize),
+            pace: match flow.pace {
+                application::Pace::Auto => Pace::new(flow.per_destination as usize),
+                application::Pace::Fixed => Pace::fixed(flow.per_destination as usize),
+            },
             breaker: Breaker::new(flow.failures_before_pause),
             meter: flow.rate_per_destination.map(Meter::new),
             paused_until: None,
@@ -338,7 +343,8 @@ impl<T> Lanes<T> {
         if let Some(until) = lane.shut(now) {
             return Ready::At(until);
         }
-        let limit = if lane.breaker.way(now) == Way::Trial { 1 } else { lane.pace.limit() };
+        let careful = lane.breaker.is_silent() || lane.breaker.way(now) == Way::Trial;
+        let limit = if careful { 1 } else { lane.pace.limit() };
         if lane.busy >= limit {
             return Ready::Full;
         }
@@ -388,10 +394,10 @@ impl<T> Lanes<T> {
                 lane.reason = Some("asks for less".into());
                 away = (wait > SHORT_PAUSE).then_some(wait);
             }
-            Signal::Failed(ref reason) | Signal::Silent(ref reason) => {
+            Signal::Failed(ref reason) | Signal::Overloaded(ref reason) | Signal::Silent(ref reason) => {
                 let silent = matches!(signal, Signal::Silent(_));
                 lane.pace.answered(now, latency, false, full);
-                if silent {
+                if !matches!(signal, Signal::Failed(_)) {
                     lane.pace.slow_down();
                 }
                 lane.failing_since.get_or_insert(now);

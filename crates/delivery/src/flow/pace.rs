@@ -14,8 +14,9 @@ const LATENCY_CHEAP: Duration = Duration::from_millis(3);
 const LATENCY_DEAR: Duration = Duration::from_millis(15);
 /// Twice as many must bring a fifth more, and so in proportion.
 const WORTH: f64 = 0.2;
-/// So much less may be luck.
+/// So much less may be luck, and so much in the short windows of the climb.
 const NOISE: f64 = 0.03;
+const CLIMB_NOISE: f64 = 0.12;
 /// A rate that is off by this much means that the far side has changed.
 const CHANGED: f64 = 0.3;
 /// Quiet windows between trials, at most.
@@ -31,6 +32,7 @@ const REST_MAX: u32 = 32;
 pub(crate) struct Pace {
     limit: usize,
     most: usize,
+    fixed: bool,
     mode: Mode,
     /// Quiet windows before the next trial.
     rest: u32,
@@ -84,7 +86,12 @@ impl Pace {
     pub fn new(most: usize) -> Pace {
         let (most, limit) = (most.max(1), START.min(most.max(1)));
         let (mode, window) = (Mode::Climb(None), Window::after(0));
-        Pace { limit, most, mode, rest: 1, best: 0.0, window, last: None, latency: None }
+        Pace { limit, most, fixed: false, mode, rest: 1, best: 0.0, window, last: None, latency: None }
+    }
+
+    /// Always as many as allowed.
+    pub fn fixed(most: usize) -> Pace {
+        Pace { limit: most.max(1), fixed: true, ..Pace::new(most) }
     }
 
     /// How many may be on their way.
@@ -99,7 +106,7 @@ impl Pace {
 
     /// A message begins. After a long silence the limit is what it was at first, at most.
     pub fn begin(&mut self, now: Instant) {
-        if self.last.is_some_and(|last| now.duration_since(last) >= FORGOTTEN) {
+        if !self.fixed && self.last.is_some_and(|last| now.duration_since(last) >= FORGOTTEN) {
             let latency = self.latency;
             *self = Pace { limit: self.limit.min(START), latency, ..Pace::new(self.most) };
         }
@@ -110,6 +117,9 @@ impl Pace {
     pub fn answered(&mut self, now: Instant, latency: Duration, good: bool, full: bool) {
         self.last = Some(now);
         self.latency = Some(self.latency.map_or(latency, |usual| (usual * 7 + latency) / 8));
+        if self.fixed {
+            return;
+        }
         let window = &mut self.window;
         if window.skip > 0 {
             window.skip -= 1;
@@ -145,7 +155,7 @@ impl Pace {
     /// The far side asks for less, or does not answer: half as many, once for all that were on their way together.
     pub fn slow_down(&mut self) {
         let cut = self.window.skip > 0 && matches!(self.mode, Mode::Hold(_, None));
-        if !cut {
+        if !cut && !self.fixed {
             self.best = 0.0;
             self.rest = 4;
             self.go((self.limit / 2).max(1), Mode::Hold(4, None));
@@ -156,7 +166,7 @@ impl Pace {
         self.best = self.best.max(sample.rate);
         match self.mode {
             Mode::Climb(before) => match before {
-                Some(before) if !is_worth(before, sample) => self.go(before.limit, Mode::Hold(1, None)),
+                Some(before) if !is_worth(before, sample, CLIMB_NOISE) => self.go(before.limit, Mode::Hold(1, None)),
                 _ if self.limit >= self.most => self.go(self.limit, Mode::Hold(1, Some(sample))),
                 _ => self.go((self.limit * 2).min(self.most), Mode::Climb(Some(sample))),
             },
@@ -173,7 +183,7 @@ impl Pace {
                 let rate = usual.map_or(sample.rate, |usual| (usual.rate * 3.0 + sample.rate) / 4.0);
                 self.stay(Mode::Hold(windows - 1, Some(Sample { rate, ..sample })));
             }
-            Mode::Up(before) if is_worth(before, sample) => {
+            Mode::Up(before) if is_worth(before, sample, NOISE) => {
                 self.rest = 1;
                 self.try_more(sample);
             }
@@ -233,11 +243,11 @@ impl Pace {
 }
 
 /// Whether more at a time paid.
-fn is_worth(before: Sample, sample: Sample) -> bool {
+fn is_worth(before: Sample, sample: Sample, noise: f64) -> bool {
     let dear = (sample.latency.as_secs_f64() - LATENCY_CHEAP.as_secs_f64())
         / (LATENCY_DEAR.as_secs_f64() - LATENCY_CHEAP.as_secs_f64());
     let step = sample.limit as f64 / before.limit.max(1) as f64 - 1.0;
-    let asked = (WORTH * step + NOISE) * dear.clamp(0.0, 1.0) - NOISE;
+    let asked = (WORTH * step + noise) * dear.clamp(0.0, 1.0) - noise;
     sample.rate >= before.rate * (1.0 + asked)
 }
 

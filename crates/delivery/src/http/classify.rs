@@ -1,33 +1,188 @@
-use std::time::Duration;
+use std::{ops::RangeInclusive, time::Duration};
 
 use jiff::fmt::rfc2822::DateTimeParser;
+use serde_json::Value;
 use tocsin_model::{
+    problem::Problem,
     receipt::{Disposition, Reason, ReasonKind},
     time::Timestamp,
 };
 
+use super::options::{AnswerRule, Meaning};
+
+/// A response, as much of it as we care about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Response {
+    pub status: u16,
+    pub retry_after: Option<String>,
+    /// The first 64 KiB.
+    pub body: Vec<u8>,
+}
+
 /// What a response means.
-pub(super) fn classify(status: u16, retry_after: Option<Duration>, body: &[u8]) -> Disposition {
-    let words = || {
-        let excerpt: String = String::from_utf8_lossy(&body[..body.len().min(600)]).chars().take(200).collect();
-        let excerpt = excerpt
-            .split(|c: char| c.is_control() || c.is_whitespace())
-            .filter(|word| !word.is_empty())
-            .collect::<Vec<_>>()
-            .join(" ");
-        if excerpt.is_empty() { status.to_string() } else { format!("{status} {excerpt}") }
-    };
-    let refused = |text: String| Disposition::Refused { reason: Reason::new(ReasonKind::Answer, text) };
-    match status {
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Verdict {
+    pub disposition: Disposition,
+    pub load: Load,
+}
+
+/// What a response says of its far side's load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Load {
+    /// Nothing.
+    Fine,
+    /// It wants less.
+    Less,
+    /// It fails under it, or what stands behind it does.
+    Over,
+}
+
+/// What responses of a channel mean: its own rules in their order, then what the status says.
+#[derive(Debug, Default)]
+pub(super) struct Answers(Vec<Rule>);
+
+#[derive(Debug)]
+struct Rule {
+    status: Option<RangeInclusive<u16>>,
+    json: Option<String>,
+    is: Vec<String>,
+    contains: Option<String>,
+    means: Meaning,
+    retry_after: Option<String>,
+    reply: Option<String>,
+}
+
+impl Answers {
+    /// Compiles the rules; every problem in them.
+    pub fn read(given: &[AnswerRule]) -> Result<Answers, Vec<Problem>> {
+        let mut problems = Vec::new();
+        if given.len() > 64 {
+            problems.push(Problem::at("answers", "these are more than 64 rules"));
+        }
+        let rules = given.iter().enumerate().map(|(number, rule)| {
+            let at = |key: &str| format!("answers[{number}].{key}");
+            for (key, pointer) in [("json", &rule.json), ("retry_after", &rule.retry_after), ("reply", &rule.reply)] {
+                if pointer.as_ref().is_some_and(|pointer| !pointer.is_empty() && !pointer.starts_with('/')) {
+                    let problem = Problem::at(at(key), "a place in JSON starts with `/`");
+                    problems.push(problem.hint("such as `/messages/0/status`"));
+                }
+            }
+            if !rule.is.is_empty() && rule.json.is_none() {
+                problems.push(Problem::at(at("is"), "of what?").hint("give the place with `json`"));
+            }
+            let status = rule.status.as_deref().map(statuses);
+            if status == Some(None) {
+                let problem = Problem::at(at("status"), "this is not a status");
+                problems.push(problem.hint("give `200`, `2xx` or `400-499`"));
+            }
+            Rule {
+                status: status.flatten(),
+                json: rule.json.clone(),
+                is: rule.is.clone(),
+                contains: rule.contains.clone(),
+                means: rule.means,
+                retry_after: rule.retry_after.clone(),
+                reply: rule.reply.clone(),
+            }
+        });
+        let rules = rules.collect();
+        if problems.is_empty() { Ok(Answers(rules)) } else { Err(problems) }
+    }
+
+    /// What a response means; a wish to be tried later is followed up to `most`.
+    pub fn classify(&self, response: &Response, now: Timestamp, most: Duration) -> Verdict {
+        let wish = response.retry_after.as_deref().and_then(|value| retry_after(value, now, most));
+        if self.0.is_empty() {
+            return by_status(response, wish);
+        }
+        let json: Option<Value> = serde_json::from_slice(&response.body).ok();
+        let at = |pointer: &str| json.as_ref().and_then(|json| json.pointer(pointer)).filter(|value| !value.is_null());
+        let fits = |rule: &&Rule| {
+            rule.status.as_ref().is_none_or(|statuses| statuses.contains(&response.status))
+                && rule.json.as_deref().is_none_or(|pointer| {
+                    at(pointer).is_some_and(|found| rule.is.is_empty() || rule.is.contains(&plain(found)))
+                })
+                && rule.contains.as_deref().is_none_or(|text| String::from_utf8_lossy(&response.body).contains(text))
+        };
+        let Some(rule) = self.0.iter().find(fits) else { return by_status(response, wish) };
+        let said = rule.reply.as_deref().and_then(at).map(|found| excerpt(plain(found).as_bytes()));
+        let words = match said {
+            Some(said) if !said.is_empty() => format!("{} {said}", response.status),
+            _ => words(response),
+        };
+        let wish = wish.or_else(|| {
+            let seconds = plain(rule.retry_after.as_deref().and_then(at)?).parse::<f64>().ok()?;
+            Some(Duration::try_from_secs_f64(seconds).unwrap_or_default().min(most))
+        });
+        let reason = |kind| Reason::new(kind, words.clone());
+        let disposition = match rule.means {
+            Meaning::Delivered => Disposition::Delivered { reply: words },
+            Meaning::Refused => Disposition::Refused { reason: reason(ReasonKind::Answer) },
+            Meaning::Gone => Disposition::Refused { reason: reason(ReasonKind::Gone) },
+            Meaning::Retry | Meaning::Slower => {
+                Disposition::Deferred { reason: reason(ReasonKind::Answer), retry_after: wish }
+            }
+            Meaning::Misconfigured => {
+                Disposition::Deferred { reason: reason(ReasonKind::Authentication), retry_after: wish }
+            }
+        };
+        let less = rule.means == Meaning::Slower || (rule.means == Meaning::Retry && wish.is_some());
+        Verdict { disposition, load: if less { Load::Less } else { Load::Fine } }
+    }
+}
+
+fn by_status(response: &Response, wish: Option<Duration>) -> Verdict {
+    let status = response.status;
+    let refused = |kind, text: String| Disposition::Refused { reason: Reason::new(kind, text) };
+    let disposition = match status {
         200..=299 => Disposition::Delivered { reply: status.to_string() },
-        300..=399 => {
-            refused(format!("{status}: redirects are not followed; the device's address must be the final URL"))
-        }
+        300..=399 => refused(
+            ReasonKind::Answer,
+            format!("{status}: redirects are not followed; the device's address must be the final URL"),
+        ),
         408 | 425 | 429 | 500..=599 => {
-            Disposition::Deferred { reason: Reason::new(ReasonKind::Answer, words()), retry_after }
+            Disposition::Deferred { reason: Reason::new(ReasonKind::Answer, words(response)), retry_after: wish }
         }
-        410 => refused(format!("{}; the far side is gone for good", words())),
-        _ => refused(words()),
+        410 => refused(ReasonKind::Gone, format!("{}; the far side is gone for good", words(response))),
+        _ => refused(ReasonKind::Answer, words(response)),
+    };
+    let load = match status {
+        429 => Load::Less,
+        408 | 425 | 500..=599 if wish.is_some() => Load::Less,
+        502..=504 => Load::Over,
+        _ => Load::Fine,
+    };
+    Verdict { disposition, load }
+}
+
+/// The status and the beginning of what was said.
+fn words(response: &Response) -> String {
+    let said = excerpt(&response.body);
+    if said.is_empty() { response.status.to_string() } else { format!("{} {said}", response.status) }
+}
+
+/// The first words, in one line.
+fn excerpt(text: &[u8]) -> String {
+    let text: String = String::from_utf8_lossy(&text[..text.len().min(600)]).chars().take(200).collect();
+    let words = text.split(|c: char| c.is_control() || c.is_whitespace()).filter(|word| !word.is_empty());
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// A value of JSON as text, a text without its quotes.
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// `200`, `2xx` or `400-499`.
+fn statuses(text: &str) -> Option<RangeInclusive<u16>> {
+    let one = |text: &str| text.trim().parse::<u16>().ok().filter(|status| (100..=599).contains(status));
+    if let Some(hundred) = text.strip_suffix("xx") {
+        let hundred = hundred.parse::<u16>().ok().filter(|hundred| (1..=5).contains(hundred))?;
+        return Some(hundred * 100..=hundred * 100 + 99);
+    }
+    match text.split_once('-') {
+        Some((from, to)) => Some(one(from)?..=one(to)?).filter(|range| !range.is_empty()),
+        None => one(text).map(|status| status..=status),
     }
 }
 

@@ -25,7 +25,7 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 use url::{Host, Url};
 
-use super::classify;
+use super::classify::Response;
 use crate::{networks::Networks, tls::Stream};
 
 /// A response is read up to this; what is longer is cut, and its connection given up.
@@ -84,13 +84,6 @@ impl Target {
         let origin = Arc::from(format!("{}://{host}:{port}", url.scheme()));
         Ok(Target { text: text.to_owned(), origin, secure, host, address, port, path, authority })
     }
-}
-
-/// A response, as much of it as we care about.
-pub(super) struct Response {
-    pub status: u16,
-    pub retry_after: Option<String>,
-    pub body: Vec<u8>,
 }
 
 /// Opens connections to judged addresses.
@@ -360,14 +353,4 @@ fn broken(error: &hyper::Error) -> Reason {
         source = error.source();
     }
     Reason::new(ReasonKind::Connection, text)
-}
-
-/// What a response means, its wish for later included.
-pub(super) fn disposition(
-    response: &Response,
-    now: tocsin_model::time::Timestamp,
-    most: Duration,
-) -> tocsin_model::receipt::Disposition {
-    let wish = response.retry_after.as_deref().and_then(|value| classify::retry_after(value, now, most));
-    classify::classify(response.status, wish, &response.body)
 }

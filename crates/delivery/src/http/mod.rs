@@ -1,14 +1,18 @@
-//! Requests to the URL that a device gives, signed as Standard Webhooks 1.0 asks.
+//! Requests to the URL that a device or the channel gives, signed as Standard Webhooks 1.0 asks.
 //!
-//! The body is the content's JSON, or `{id, type, timestamp, data}`. Connections are kept and used again. Nothing is
-//! followed that redirects, and private addresses are refused unless the operator opened them: the URL is the word of a
-//! subscriber. Destinations do not wait for each other: see `crate::flow`.
+//! The body is the content's JSON, or `{id, type, timestamp, data}`, or what the channel's options make of the message's
+//! parts, each escaped for where it stands. Connections are kept and used again. Nothing is followed that redirects, and
+//! private addresses are refused unless the operator opened them: a URL may be the word of a subscriber. Destinations do
+//! not wait for each other: see `crate::flow`.
 
-mod classify; // a response becomes a disposition
+mod classify; // a response becomes a disposition, by the channel's rules and its status
 mod connect; // a judged address becomes a connection, and is kept for the next request
 mod options; // what an operator may set
+mod recipes; // services whose requests and answers are known
+mod request; // what a request says
 mod send; // the sessions' loop: messages in, answers out
 mod sign; // Standard Webhooks signatures
+mod template; // texts with places to fill in, each escaped for where it stands
 
 #[cfg(test)]
 mod tests;
@@ -27,7 +31,12 @@ use crate::{
 
 pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
     let options: HttpOptions = read(&channel.options, "")?;
-    let trust = tls::trust(options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
+    let ca_file = options.ca_file.as_deref();
+    let trust = match (&options.certificate_file, &options.key_file) {
+        (Some(certificate), Some(key)) => tls::trust_and_prove(ca_file, certificate, key),
+        _ => tls::trust(ca_file, "ca_file"),
+    };
+    let trust = trust.map_err(|problem| vec![problem])?;
     Ok(start(name, channel, context, options, trust, Arc::new(connect::TcpDial)))
 }
 
@@ -42,6 +51,7 @@ fn start(
     let queue = Queue::shared(channel.concurrency.max(1) as usize, channel.flow);
     let shared = Shared::new(name, context.clock.clone());
     let courier = Arc::new(send::Courier::new(name, options, dial, trust, context, queue.clone()));
-    let sessions = courier.clone();
-    Running::start(shared, queue, send::lane_of, courier, move || sessions.clone().run())
+    let (sessions, couriers) = (courier.clone(), courier.clone());
+    let lane_of = move |address: &str| couriers.lane_of(address);
+    Running::start(shared, queue, lane_of, courier, move || sessions.clone().run())
 }

@@ -1,26 +1,25 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, header};
 use http_body_util::Full;
 use rustls::ClientConfig;
-use serde::Serialize;
 use tocsin_model::{
     content::header_objection,
     id::Name,
     receipt::{Disposition, Reason, ReasonKind},
-    time::Timestamp,
 };
 use tokio::time::timeout;
 
 use super::{
-    connect::{Connections, Dial, NoResponse, Target, disposition},
+    classify::{Answers, Load, Verdict},
+    connect::{Connections, Dial, NoResponse, Target},
     options::HttpOptions,
+    request::Form,
     sign::Signer,
 };
 use crate::{
-    channel::{Clock, Context, Outgoing},
+    channel::{Clock, Context},
     flow::lanes::Signal,
     queue::{FarSide, Pending, Queue},
 };
@@ -29,27 +28,12 @@ use crate::{
 pub(super) struct Courier {
     name: Name,
     options: HttpOptions,
+    form: Form,
+    answers: Answers,
     signer: Option<Signer>,
-    headers: HeaderMap,
     connections: Connections,
     clock: Arc<dyn Clock>,
     queue: Arc<Queue>,
-}
-
-/// A destination: scheme, host and port as written.
-pub(super) fn lane_of(address: &str) -> Arc<str> {
-    let start = address.find("//").map_or(0, |at| at + 2);
-    let end = address[start..].find(['/', '?', '#', '\\']).map_or(address.len(), |at| start + at);
-    Arc::from(&address[..end])
-}
-
-/// The body of Standard Webhooks.
-#[derive(Serialize)]
-struct Payload<'a> {
-    id: &'a str,
-    r#type: &'a Name,
-    timestamp: Timestamp,
-    data: &'a serde_json::Map<String, serde_json::Value>,
 }
 
 impl Courier {
@@ -62,22 +46,27 @@ impl Courier {
         context: &Context,
         queue: Arc<Queue>,
     ) -> Self {
+        let options = options.complete().expect("checked options have a recipe");
         let signer =
             options.secret.as_deref().map(|secret| Signer::new(secret).expect("checked options have good secrets"));
-        let mut headers = HeaderMap::from_iter([
-            (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
-            (header::USER_AGENT, HeaderValue::from_static(concat!("Tocsin/", env!("CARGO_PKG_VERSION")))),
-        ]);
-        for (name, value) in &options.headers {
-            let (name, value) = (HeaderName::try_from(name.as_str()), HeaderValue::try_from(value.as_str()));
-            headers.insert(
-                name.expect("checked options have good names"),
-                value.expect("checked options have good values"),
-            );
-        }
+        let form = Form::read(&options, &options.with).expect("checked options make a request");
+        let answers = Answers::read(&options.answers).expect("checked options have good rules");
         let networks = context.networks.with(&options.allow_networks, &options.allow_hosts);
         let connections = Connections::new(dial, (*trust).clone(), networks, options.idle_timeout.0);
-        Courier { name: name.clone(), options, signer, headers, connections, clock: context.clock.clone(), queue }
+        let clock = context.clock.clone();
+        Courier { name: name.clone(), options, form, answers, signer, connections, clock, queue }
+    }
+
+    /// The destination of an address: scheme, host and port as written.
+    pub fn lane_of(&self, address: &str) -> Arc<str> {
+        let url = self.form.destination(address);
+        let start = url.find("//").map_or(0, |at| at + 2);
+        let end = url[start..].find(['/', '?', '#', '\\']).map_or(url.len(), |at| start + at);
+        match url[start..end].rfind('@') {
+            // It will be refused; nobody needs to see the password in a list.
+            Some(at) => Arc::from(format!("{}{}", &url[..start], &url[start + at + 1..end])),
+            None => Arc::from(&url[..end]),
+        }
     }
 
     /// One request after the other, until the queue is closed.
@@ -96,95 +85,86 @@ impl Courier {
                     }
                 },
             };
-            let disposition = self.attempt(&mut pending, &mut latest).await;
-            next = self.queue.done(turn, signal(&disposition), &self.name).await;
-            pending.answer(disposition).await;
+            let verdict = self.attempt(&mut pending, &mut latest).await;
+            next = self.queue.done(turn, signal(&verdict), &self.name).await;
+            pending.answer(verdict.disposition).await;
         }
     }
 
-    async fn attempt(&self, pending: &mut Pending, latest: &mut Option<Target>) -> Disposition {
-        let refused = |kind, text: String| Disposition::Refused { reason: Reason::new(kind, text) };
+    async fn attempt(&self, pending: &mut Pending, latest: &mut Option<Target>) -> Verdict {
+        let refused = |kind, text: String| {
+            let reason = Reason::new(kind, text);
+            Verdict { disposition: Disposition::Refused { reason }, load: Load::Fine }
+        };
+        let deferred =
+            |reason| Verdict { disposition: Disposition::Deferred { reason, retry_after: None }, load: Load::Fine };
         if pending.expired() {
             return refused(ReasonKind::Expired, "its time was over before it was sent".into());
         }
-        let address = &pending.outgoing.address;
-        let target =
-            match latest.take().filter(|target| target.text == *address).map_or_else(|| Target::parse(address), Ok) {
-                Ok(target) => &*latest.insert(target),
-                Err(text) => return refused(ReasonKind::Address, text),
-            };
-        let Ok(id) = HeaderValue::try_from(&pending.outgoing.message.message_id) else {
+        let outgoing = &pending.outgoing;
+        let url = self.form.url(outgoing);
+        let target = match latest.take().filter(|target| target.text == *url).map_or_else(|| Target::parse(&url), Ok) {
+            Ok(target) => &*latest.insert(target),
+            Err(text) => return refused(ReasonKind::Address, text),
+        };
+        let Ok(id) = HeaderValue::try_from(&outgoing.message.message_id) else {
             return refused(ReasonKind::Format, "the message id holds characters that no header field may hold".into());
         };
-        pending.sent();
-        let body = body(&pending.outgoing);
+        let body = self.form.body(outgoing);
         let seconds = self.clock.now().as_millis().div_euclid(1000);
-        let signature =
-            self.signer.as_ref().map(|signer| signer.sign(&pending.outgoing.message.message_id, seconds, &body));
-        let content = &pending.outgoing.message.content;
+        let signature = self.signer.as_ref().map(|signer| signer.sign(&outgoing.message.message_id, seconds, &body));
+        let signature = signature.and_then(|signature| HeaderValue::try_from(signature).ok());
+        let mut headers = HeaderMap::with_capacity(self.form.headers.len() + 6);
+        headers.insert(header::HOST, target.authority.clone());
+        headers.extend(self.form.headers.iter().map(|(name, value)| (name.clone(), value.clone())));
+        self.form.fill_headers(outgoing, &mut headers);
+        for (name, value) in &outgoing.message.content.headers {
+            // What a request cannot hold, templates cannot make; their checker saw to it.
+            let name = HeaderName::try_from(name.as_str()).ok().filter(|_| header_objection(name).is_none());
+            if let Some((name, value)) = name.zip(HeaderValue::from_bytes(value.as_bytes()).ok()) {
+                headers.insert(name, value);
+            }
+        }
+        headers.insert(HeaderName::from_static("webhook-id"), id);
+        headers.insert(HeaderName::from_static("webhook-timestamp"), HeaderValue::from(seconds));
+        if let Some(signature) = signature {
+            headers.insert(HeaderName::from_static("webhook-signature"), signature);
+        }
+        drop(url);
+        pending.sent();
         let request = || {
             let mut request = Request::new(Full::new(body.clone()));
-            *request.method_mut() = Method::POST;
+            *request.method_mut() = self.form.method.clone();
             *request.uri_mut() = target.path.clone();
-            let headers = request.headers_mut();
-            headers.reserve(self.headers.len() + 5);
-            headers.insert(header::HOST, target.authority.clone());
-            for (name, value) in &self.headers {
-                headers.insert(name.clone(), value.clone());
-            }
-            for (name, value) in &content.headers {
-                // What a request cannot hold, templates cannot make; their checker saw to it.
-                let name = HeaderName::try_from(name.as_str()).ok().filter(|_| header_objection(name).is_none());
-                if let Some((name, value)) = name.zip(HeaderValue::from_bytes(value.as_bytes()).ok()) {
-                    headers.insert(name, value);
-                }
-            }
-            headers.insert(HeaderName::from_static("webhook-id"), id.clone());
-            headers.insert(HeaderName::from_static("webhook-timestamp"), HeaderValue::from(seconds));
-            if let Some(signature) = signature.as_deref().and_then(|signature| HeaderValue::from_str(signature).ok()) {
-                headers.insert(HeaderName::from_static("webhook-signature"), signature);
-            }
+            *request.headers_mut() = headers.clone();
             request
         };
         match timeout(self.options.timeout.0, self.connections.exchange(target, request)).await {
-            Ok(Ok(response)) => disposition(&response, self.clock.now(), self.options.retry_after_max.0),
-            Ok(Err(NoResponse::Trouble(reason))) => Disposition::Deferred { reason, retry_after: None },
-            Ok(Err(NoResponse::Closed(reason))) => Disposition::Refused { reason },
+            Ok(Ok(response)) => self.answers.classify(&response, self.clock.now(), self.options.retry_after_max.0),
+            Ok(Err(NoResponse::Trouble(reason))) => deferred(reason),
+            Ok(Err(NoResponse::Closed(reason))) => refused(reason.kind, reason.text),
             Err(_) => {
                 let text = format!("no complete response within {}", self.options.timeout);
-                Disposition::Deferred { reason: Reason::new(ReasonKind::Timeout, text), retry_after: None }
+                deferred(Reason::new(ReasonKind::Timeout, text))
             }
         }
     }
 }
 
-/// The template's JSON, or the payload of Standard Webhooks.
-fn body(outgoing: &Outgoing) -> Bytes {
-    if let Some(json) = &outgoing.message.content.json {
-        return Bytes::copy_from_slice(json.as_bytes());
-    }
-    let payload = Payload {
-        id: &outgoing.message.message_id,
-        r#type: &outgoing.message.facts.class,
-        timestamp: outgoing.message.formatted_at,
-        data: &outgoing.message.facts.fields,
-    };
-    serde_json::to_vec(&payload).expect("text, a time and JSON become JSON").into()
-}
-
-/// What a disposition says about its destination.
-fn signal(disposition: &Disposition) -> Signal {
-    let reason = match disposition {
-        Disposition::Delivered { .. } => return Signal::Fine,
-        Disposition::Deferred { retry_after: Some(wait), .. } => return Signal::Slower(Some(*wait)),
-        Disposition::Deferred { reason, .. } | Disposition::Refused { reason } => reason,
-    };
-    match (reason.kind, disposition) {
-        (ReasonKind::Connection | ReasonKind::Timeout | ReasonKind::Tls, _) => Signal::Silent(reason.text.clone()),
-        (ReasonKind::Answer, Disposition::Deferred { .. }) if reason.text.starts_with("429") => Signal::Slower(None),
-        (ReasonKind::Answer, Disposition::Deferred { .. }) => Signal::Failed(reason.text.clone()),
-        (ReasonKind::Answer, _) => Signal::Fine,
-        _ => Signal::Unasked,
+/// What a verdict says about its destination.
+fn signal(verdict: &Verdict) -> Signal {
+    match &verdict.disposition {
+        Disposition::Deferred { retry_after, .. } if verdict.load == Load::Less => Signal::Slower(*retry_after),
+        Disposition::Delivered { .. } => Signal::Fine,
+        Disposition::Refused { reason } => match reason.kind {
+            ReasonKind::Answer | ReasonKind::Gone => Signal::Fine,
+            _ => Signal::Unasked,
+        },
+        Disposition::Deferred { reason, .. } => match reason.kind {
+            ReasonKind::Answer if verdict.load == Load::Over => Signal::Overloaded(reason.text.clone()),
+            ReasonKind::Answer | ReasonKind::Authentication => Signal::Failed(reason.text.clone()),
+            _ => Signal::Silent(reason.text.clone()),
+        },
     }
 }
 
@@ -193,7 +173,10 @@ impl FarSide for Courier {
     /// Far sides are the devices' own, so there is none to reach.
     async fn probe(&self) -> Result<String, Reason> {
         let signed = if self.signer.is_some() { "signed" } else { "not signed" };
-        Ok(format!("requests are {signed}; their far sides are named by the devices"))
+        match self.form.destination("") {
+            "" => Ok(format!("requests are {signed}; their far sides are named by the devices")),
+            _ => Ok(format!("requests are {signed} and go to {}", self.lane_of(""))),
+        }
     }
 
     fn down(&self) -> Option<Reason> {

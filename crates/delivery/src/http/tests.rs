@@ -1,25 +1,32 @@
 use std::{
     io,
     net::SocketAddr,
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering},
     },
+    task::{self, Poll},
     time::Duration,
 };
 
 use async_trait::async_trait;
 use axum::{Router, body::Bytes, extract::State, http::HeaderMap, routing::post};
+use base64::{Engine, prelude::BASE64_STANDARD};
 use parking_lot::Mutex;
+use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use serde_json::{Value, json};
 use standardwebhooks::Webhook;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt, duplex},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, duplex},
     sync::mpsc,
 };
 
+mod faults;
+mod recipes;
+
 use super::{
-    classify::{classify, retry_after},
+    classify::{Answers, Response, retry_after},
     connect::Dial,
     options::HttpOptions,
     sign::Signer,
@@ -53,12 +60,16 @@ async fn deliver(open: &dyn OpenChannel, addresses: &[&str]) -> Vec<String> {
 }
 
 /// What a scripted far side does with a request.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 enum Act {
     /// Responds with these bytes.
     Say(&'static str),
+    /// The same, made while the test runs.
+    Said(String),
     /// Responds and closes.
     Last(&'static str),
+    /// As request 0: whatever is read from the connection fails.
+    Reset,
     /// Closes.
     Close,
     /// Does not respond, ever.
@@ -76,7 +87,7 @@ type Script = fn(u32, u32, SocketAddr) -> Act;
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 
 struct Scripted {
-    script: Script,
+    script: Arc<dyn Fn(u32, u32, SocketAddr) -> Act + Send + Sync>,
     connections: AtomicU32,
     heads: Arc<Mutex<Vec<String>>>,
 }
@@ -85,15 +96,17 @@ struct Scripted {
 impl Dial for Scripted {
     async fn dial(&self, address: SocketAddr) -> io::Result<Box<dyn Stream>> {
         let connection = self.connections.fetch_add(1, Ordering::SeqCst) + 1;
-        if matches!((self.script)(connection, 0, address), Close) {
-            return Err(io::ErrorKind::ConnectionRefused.into());
+        match (self.script)(connection, 0, address) {
+            Close => return Err(io::ErrorKind::ConnectionRefused.into()),
+            Reset => return Ok(Box::new(Torn)),
+            _ => {}
         }
         let (near, mut far) = duplex(1 << 16);
-        let (script, heads) = (self.script, self.heads.clone());
+        let (script, heads) = (self.script.clone(), self.heads.clone());
         tokio::spawn(async move {
             let (mut unread, mut request) = (Vec::with_capacity(1 << 16), 0);
             loop {
-                while !unread.windows(4).any(|end| end == b"\r\n\r\n") || !unread.ends_with(b"}") {
+                while !is_whole(&unread) {
                     if !matches!(far.read_buf(&mut unread).await, Ok(1..)) {
                         return;
                     }
@@ -102,6 +115,8 @@ impl Dial for Scripted {
                 unread.clear();
                 request += 1;
                 match script(connection, request, address) {
+                    Said(text) => far.write_all(text.as_bytes()).await.expect("an open connection"),
+                    Reset => return,
                     Say(text) => far.write_all(text.as_bytes()).await.expect("an open connection"),
                     Last(text) => return far.write_all(text.as_bytes()).await.expect("an open connection"),
                     Close => return,
@@ -125,7 +140,46 @@ impl Dial for Scripted {
     }
 }
 
+/// Whether these bytes are a request with all of its body.
+fn is_whole(bytes: &[u8]) -> bool {
+    let Some(end) = bytes.windows(4).position(|end| end == b"\r\n\r\n") else { return false };
+    let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
+    bytes.len() >= end + 4 + length.unwrap_or(0usize)
+}
+
+/// A connection that is torn down as soon as somebody wants to read.
+struct Torn;
+
+impl AsyncRead for Torn {
+    fn poll_read(self: Pin<&mut Self>, _: &mut task::Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+    }
+}
+
+impl AsyncWrite for Torn {
+    fn poll_write(self: Pin<&mut Self>, _: &mut task::Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut task::Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut task::Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
 fn start(script: Script, options: Value, concurrency: u32) -> (Box<dyn OpenChannel>, Arc<Scripted>) {
+    start_with(Arc::new(script), options, concurrency)
+}
+
+fn start_with(
+    script: Arc<dyn Fn(u32, u32, SocketAddr) -> Act + Send + Sync>,
+    options: Value,
+    concurrency: u32,
+) -> (Box<dyn OpenChannel>, Arc<Scripted>) {
     let options: HttpOptions =
         read(options.as_object().expect("an object"), "").unwrap_or_else(|problems| panic!("{problems:?}"));
     let dial = Arc::new(Scripted { script, connections: AtomicU32::new(0), heads: Arc::default() });
@@ -318,8 +372,11 @@ async fn strangers_are_not_trusted() {
 
 #[test]
 fn responses_by_status() {
-    let wait = Some(Duration::from_secs(7));
-    let shown = |status, body: &str| show(&classify(status, wait, body.as_bytes()));
+    let (answers, now) = (Answers::default(), NOW.parse().expect("a time"));
+    let shown = |status, body: &str| {
+        let response = Response { status, retry_after: Some("7".into()), body: body.into() };
+        show(&answers.classify(&response, now, Duration::from_secs(60)).disposition)
+    };
     for status in [200, 201, 202, 204, 299] {
         assert_eq!(shown(status, "fine"), format!("delivered {status}"));
     }
@@ -362,6 +419,18 @@ fn the_signature_of_the_specification() {
     let signer = Signer::new(SECRET).expect("a secret");
     let signature = signer.sign("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, br#"{"test": 2432232314}"#);
     assert_eq!(signature, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
+    // The same, signed by a key pair: the private key is 32 bytes of 7.
+    let seed = BASE64_STANDARD.encode([7u8; 32]);
+    let signature = Signer::new(&format!("{SECRET} whsk_{seed}")).expect("secrets").sign("id", 5, b"body");
+    let (symmetric, asymmetric) = signature.split_once(' ').expect("two signatures");
+    assert!(symmetric.starts_with("v1,"));
+    let pair = Ed25519KeyPair::from_seed_unchecked(&[7; 32]).expect("a key");
+    let bytes = BASE64_STANDARD.decode(asymmetric.strip_prefix("v1a,").expect("a version")).expect("base64");
+    let public = UnparsedPublicKey::new(&ED25519, pair.public_key().as_ref());
+    public.verify(b"id.5.body", &bytes).expect("a good signature");
+    let long_key = BASE64_STANDARD.encode([&[7u8; 32], pair.public_key().as_ref()].concat());
+    let again = Signer::new(&format!("whsk_{long_key}")).expect("a key").sign("id", 5, b"body");
+    assert_eq!(again, asymmetric, "with its public key behind it");
     let longer = format!("whsec_{}", "A".repeat(88));
     for wrong in [
         "",
@@ -369,6 +438,8 @@ fn the_signature_of_the_specification() {
         "whsec_",
         "whsec_c2hvcnQ=",
         "whsec_?",
+        "whsk_c2hvcnQ=",
+        "whpk_AAAA",
         &longer,
         &format!("{SECRET} whsec_x"),
     ] {

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     application::{
         Application, Channel, ContentTemplates, EventClass, Flow, Function, Limits, Missed, NotificationClass, Ordered,
-        Presence, Rate, Recurs, Retention, RetrySchedule, Rule, RuleSchedule, RuleState, Source, SourceKind,
+        Pace, Presence, Rate, Recurs, Retention, RetrySchedule, Rule, RuleSchedule, RuleState, Source, SourceKind,
         SubscriptionClass, TemplateEngine, TemplateParts, TemplateText, Throttle, due_class, due_fields,
     },
     content::header_objection,
@@ -570,6 +570,10 @@ fn flow(node: &Node) -> Flow {
     };
     Flow {
         per_destination: integer(node, "per_destination").unwrap_or(default.per_destination),
+        pace: match node.get("pace").and_then(Node::text) {
+            Some("fixed") => Pace::Fixed,
+            _ => Pace::Auto,
+        },
         rate: rate("rate"),
         rate_per_destination: rate("rate_per_destination"),
         failures_before_pause: integer(node, "failures_before_pause").unwrap_or(default.failures_before_pause),

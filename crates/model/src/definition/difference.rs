@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::duration::write_duration;
 use crate::{
     application::{
-        Application, Channel, ContentTemplates, EventClass, Flow, Limits, NotificationClass, Ordered, Rate,
+        Application, Channel, ContentTemplates, EventClass, Flow, Limits, NotificationClass, Ordered, Pace, Rate,
         RetrySchedule, Rule, RuleState, Source, Throttle, due_class,
     },
     chronicle::Chronicle,
@@ -500,15 +500,13 @@ fn flow(flow: &Flow) -> String {
     let rate = |rate: Option<Rate>| {
         rate.map_or("any".to_owned(), |rate| format!("{} in {}", rate.messages, write_duration(rate.per)))
     };
+    let most = if flow.pace == Pace::Fixed { "always" } else { "at most" };
     let (whole, each) = (rate(flow.rate), rate(flow.rate_per_destination));
     let pause = match flow.failures_before_pause {
         0 => "no pause".to_owned(),
         failures => format!("a pause after {failures} failures"),
     };
-    format!(
-        "at most {} to one destination, rate {whole}, rate to one destination {each}, {pause}",
-        flow.per_destination
-    )
+    format!("{most} {} to one destination, rate {whole}, rate to one destination {each}, {pause}", flow.per_destination)
 }
 
 fn schedule(retry: &RetrySchedule) -> String {

@@ -347,6 +347,12 @@ static FLOW: Shape = Shape::Object(&[
         "Most at the same time to one destination; 20 if not given. The channel starts with five and finds out how many \
          help.",
     ),
+    optional(
+        "pace",
+        &Shape::Choice(&["auto", "fixed"]),
+        "Whether the channel finds out how many at the same time help, or there are always `per_destination`; `auto` if \
+         not given.",
+    ),
     optional("rate", &RATE, "How fast messages may leave; no limit if not given. The others wait."),
     optional(
         "rate_per_destination",

@@ -122,6 +122,7 @@ fn a_definition_becomes_an_application() {
                 concurrency: 4,
                 flow: Flow {
                     per_destination: 20,
+                    pace: Auto,
                     rate: None,
                     rate_per_destination: None,
                     failures_before_pause: 20,
@@ -142,6 +143,7 @@ fn a_definition_becomes_an_application() {
                 concurrency: 10,
                 flow: Flow {
                     per_destination: 20,
+                    pace: Auto,
                     rate: None,
                     rate_per_destination: None,
                     failures_before_pause: 20,

@@ -2,6 +2,7 @@
 
 mod accept_batch;
 mod accept_single;
+mod auto_http;
 mod binary_size;
 mod case_broadcast;
 mod case_stock;
@@ -48,7 +49,7 @@ pub struct Bench {
 }
 
 /// Every figure, in the order in which they are measured.
-pub const ALL: [Bench; 36] = [
+pub const ALL: [Bench; 40] = [
     binary_size::BENCH,
     start_ready::BENCH,
     idle_memory::BENCH,
@@ -79,6 +80,10 @@ pub const ALL: [Bench; 36] = [
     deliver_smtp::MANY_50,
     deliver_smtp::POOL_50,
     deliver_http::BENCH,
+    auto_http::ISOLATION,
+    auto_http::FAST,
+    auto_http::SLOW,
+    auto_http::CHANGING,
     deliver_file::BENCH,
     case_stock::BENCH,
     case_stock_paced::BENCH,

@@ -32,7 +32,7 @@ async fn run(context: &Context) -> Outcome<Figure> {
     let nginx = Nginx::start(context).await?.ok_or_else(|| Failure::failed("nginx is needed to receive the posts"))?;
     // Anybody's key: it guards nothing.
     let channel = format!(
-        "{{protocol: http, concurrency: {CONNECTIONS}, options: {{secret: whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw, allow_networks: [127.0.0.0/8]}}}}"
+        "{{protocol: http, concurrency: {CONNECTIONS}, flow: {{per_destination: {CONNECTIONS}}}, options: {{secret: whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw, allow_networks: [127.0.0.0/8]}}}}"
     );
     let port = nginx.port;
     let mut fanout =

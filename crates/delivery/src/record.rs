@@ -1,3 +1,5 @@
+//! A message as data, for programs: a JSON object in a line with all that is known of it, or a body with what it says.
+
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tocsin_model::{
@@ -5,8 +7,7 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::options::RecordFormat;
-use crate::channel::Outgoing;
+use crate::channel::{Message, Outgoing};
 
 /// A record as a JSON object.
 #[derive(Serialize)]
@@ -37,16 +38,8 @@ enum Data<'a> {
     Fields(&'a serde_json::Map<String, serde_json::Value>),
 }
 
-/// Appends the record of a message, with its line end, and nothing else that looks like a line end.
-pub(super) fn write(outgoing: &Outgoing, format: RecordFormat, out: &mut Vec<u8>) {
-    match format {
-        RecordFormat::Ndjson => write_json(outgoing, out),
-        RecordFormat::Text => write_text(outgoing.message.content.text.as_deref().unwrap_or_default(), out),
-    }
-    out.push(b'\n');
-}
-
-fn write_json(outgoing: &Outgoing, out: &mut Vec<u8>) {
+/// Appends a message as a JSON object, without a line end and with nothing in it that looks like one.
+pub(crate) fn write_json(outgoing: &Outgoing, out: &mut Vec<u8>) {
     let content = &outgoing.message.content;
     let made = content.json.as_deref().and_then(|json| {
         // A template may break its JSON into lines; between tokens, where only they can stand, line ends are spaces.
@@ -69,16 +62,25 @@ fn write_json(outgoing: &Outgoing, out: &mut Vec<u8>) {
     serde_json::to_writer(out, &record).expect("text, times and JSON become JSON in memory");
 }
 
-fn write_text(text: &str, out: &mut Vec<u8>) {
-    let mut rest = text;
-    while let Some(at) = rest.find(['\n', '\r', '\\']) {
-        out.extend_from_slice(&rest.as_bytes()[..at]);
-        out.extend_from_slice(match rest.as_bytes()[at] {
-            b'\n' => b"\\n",
-            b'\r' => b"\\r",
-            _ => b"\\\\",
-        });
-        rest = &rest[at + 1..];
+/// The payload of Standard Webhooks 1.0.
+#[derive(Serialize)]
+struct Payload<'a> {
+    id: &'a str,
+    r#type: &'a Name,
+    timestamp: Timestamp,
+    data: &'a serde_json::Map<String, serde_json::Value>,
+}
+
+/// What a message says to a program: the JSON that its template made, or the payload of Standard Webhooks.
+pub(crate) fn body(message: &Message) -> String {
+    if let Some(json) = &message.content.json {
+        return json.clone();
     }
-    out.extend_from_slice(rest.as_bytes());
+    let payload = Payload {
+        id: &message.message_id,
+        r#type: &message.facts.class,
+        timestamp: message.formatted_at,
+        data: &message.facts.fields,
+    };
+    serde_json::to_string(&payload).expect("text, a time and JSON become JSON")
 }

@@ -1,0 +1,113 @@
+//! A message becomes a line of the file.
+
+use serde_json::Value;
+
+use super::options::RecordFormat;
+use crate::{channel::Outgoing, record};
+
+/// The columns of a CSV file whose options name none.
+pub(super) const COLUMNS: [&str; 8] = ["id", "timestamp", "application", "type", "address", "subject", "text", "data"];
+
+/// How the lines of a file look.
+pub(super) struct Lines {
+    format: RecordFormat,
+    columns: Vec<String>,
+}
+
+impl Lines {
+    /// `columns` are those of CSV; none are the usual ones.
+    pub fn new(format: RecordFormat, columns: &[String]) -> Self {
+        let columns = match columns {
+            [] => COLUMNS.map(str::to_owned).to_vec(),
+            named => named.to_vec(),
+        };
+        Lines { format, columns }
+    }
+
+    /// What stands at the top of each file.
+    pub fn head(&self) -> Vec<u8> {
+        let mut head = Vec::new();
+        if self.format == RecordFormat::Csv {
+            for (number, column) in self.columns.iter().enumerate() {
+                write_cell(number, column, &mut head);
+            }
+            head.extend_from_slice(b"\r\n");
+        }
+        head
+    }
+
+    /// Appends the record of a message, with its line end, and nothing else that looks like a line end.
+    pub fn write(&self, outgoing: &Outgoing, out: &mut Vec<u8>) {
+        match self.format {
+            RecordFormat::Ndjson => record::write_json(outgoing, out),
+            RecordFormat::Text => write_text(outgoing.message.content.text.as_deref().unwrap_or_default(), out),
+            RecordFormat::Csv => {
+                for (number, column) in self.columns.iter().enumerate() {
+                    write_cell(number, &cell(column, outgoing), out);
+                }
+                out.push(b'\r');
+            }
+        }
+        out.push(b'\n');
+    }
+}
+
+/// What a column says of a message: nothing if there is no such field.
+fn cell(column: &str, outgoing: &Outgoing) -> String {
+    let (message, facts) = (&outgoing.message, &outgoing.message.facts);
+    let text = |part: &Option<_>| part.as_ref().map(ToString::to_string).unwrap_or_default();
+    match column {
+        "id" => outgoing.id.to_string(),
+        "message_id" => message.message_id.clone(),
+        "timestamp" => message.formatted_at.to_string(),
+        "application" => facts.application.to_string(),
+        "type" => facts.class.to_string(),
+        "event" => facts.event.map(|event| event.to_string()).unwrap_or_default(),
+        "address" => outgoing.address.clone(),
+        "subject" => text(&message.content.subject),
+        "text" => text(&message.content.text),
+        "html" => text(&message.content.html),
+        "data" => match &message.content.json {
+            Some(json) => json.to_string(),
+            None => serde_json::to_string(&*facts.fields).expect("JSON becomes text"),
+        },
+        field => match facts.fields.get(field.strip_prefix("data.").unwrap_or(field)) {
+            None | Some(Value::Null) => String::new(),
+            Some(Value::String(text)) => text.clone(),
+            Some(other) => other.to_string(),
+        },
+    }
+}
+
+/// A cell as RFC 4180 has it, except that line breaks are written as in the text format: a record is a line.
+fn write_cell(number: usize, text: &str, out: &mut Vec<u8>) {
+    if number > 0 {
+        out.push(b',');
+    }
+    let quoted = text.is_empty() && number == 0 || text.contains(['"', ',']) || text.trim() != text;
+    if !quoted {
+        return write_text(text, out);
+    }
+    out.push(b'"');
+    for (number, part) in text.split('"').enumerate() {
+        if number > 0 {
+            out.extend_from_slice(b"\"\"");
+        }
+        write_text(part, out);
+    }
+    out.push(b'"');
+}
+
+fn write_text(text: &str, out: &mut Vec<u8>) {
+    let mut rest = text;
+    while let Some(at) = rest.find(['\n', '\r', '\\']) {
+        out.extend_from_slice(&rest.as_bytes()[..at]);
+        out.extend_from_slice(match rest.as_bytes()[at] {
+            b'\n' => b"\\n",
+            b'\r' => b"\\r",
+            _ => b"\\\\",
+        });
+        rest = &rest[at + 1..];
+    }
+    out.extend_from_slice(rest.as_bytes());
+}

@@ -1,0 +1,245 @@
+//! What a request says: method, URL, header fields and body, from a channel's options and a message.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use tocsin_model::problem::Problem;
+use url::Url;
+
+use super::{
+    options::{Body, HttpOptions},
+    template::{Escape, JsonTemplate, Template},
+};
+use crate::{channel::Outgoing, record};
+
+/// How requests of a channel are made; its options, compiled.
+#[derive(Debug)]
+pub(super) struct Form {
+    pub method: Method,
+    /// Where to; without one, the address of the device is the URL.
+    url: Option<Template>,
+    /// Fields that are the same in each request.
+    pub headers: HeaderMap,
+    filled: Vec<(HeaderName, Template)>,
+    body: Filled,
+}
+
+#[derive(Debug)]
+enum Filled {
+    /// The template's JSON, or the payload of Standard Webhooks.
+    Standard,
+    Json(JsonTemplate),
+    Form(Vec<(String, Template)>),
+    Text(Template),
+    None,
+}
+
+/// Header fields that the channel writes itself.
+const RESERVED_HEADERS: [&str; 7] = [
+    "host",
+    "content-length",
+    "connection",
+    "transfer-encoding",
+    "webhook-id",
+    "webhook-timestamp",
+    "webhook-signature",
+];
+
+impl Form {
+    /// Compiles the options; every problem in them. `with` are the parameters of the recipe.
+    pub fn read(options: &HttpOptions, with: &BTreeMap<String, String>) -> Result<Form, Vec<Problem>> {
+        let mut problems = Vec::new();
+        let mut template = |path: String, text: &str| match Template::read(text, with) {
+            Ok(template) => Some(template),
+            Err(wrong) => {
+                problems.push(Problem::at(path, wrong));
+                None
+            }
+        };
+        let url = options.url.as_deref().and_then(|url| template("url".into(), url));
+        let (body, content_type) = match &options.body {
+            None if options.method.has_body() => (Filled::Standard, "application/json"),
+            None => (Filled::None, ""),
+            Some(Body::Json(_)) => (Filled::None, "application/json"),
+            Some(Body::Form(entries)) => {
+                let filled = |(name, text): (&String, &String)| {
+                    Some((encoded(name), template(format!("body.form.{name}"), text)?))
+                };
+                (Filled::Form(entries.iter().filter_map(filled).collect()), "application/x-www-form-urlencoded")
+            }
+            Some(Body::Text(text)) => match template("body.text".into(), text) {
+                Some(template) => (Filled::Text(template), "text/plain; charset=utf-8"),
+                None => (Filled::None, ""),
+            },
+        };
+        let mut headers = HeaderMap::new();
+        if !content_type.is_empty() {
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        }
+        let agent = concat!("Tocsin/", env!("CARGO_PKG_VERSION"));
+        headers.insert(header::USER_AGENT, HeaderValue::from_static(agent));
+        let mut filled = Vec::new();
+        let mut wrong_headers = Vec::new();
+        for (name, text) in &options.headers {
+            let path = format!("headers.{name}");
+            let Ok(name) = HeaderName::try_from(name.as_str()) else {
+                wrong_headers.push(Problem::at(path, "this is not the name of a header field"));
+                continue;
+            };
+            if RESERVED_HEADERS.contains(&name.as_str()) {
+                let problem = Problem::at(path, "this header field is written by the channel itself");
+                wrong_headers.push(problem.hint("leave it out"));
+                continue;
+            }
+            let Some(template) = template(path.clone(), text) else { continue };
+            match template.constant().map(HeaderValue::try_from) {
+                Some(Ok(value)) => drop(headers.insert(name, value)),
+                Some(Err(_)) => {
+                    wrong_headers.push(Problem::at(path, "the value holds characters that no header field may hold"));
+                }
+                None => filled.push((name, template)),
+            }
+        }
+        let mut body = body;
+        if let Some(Body::Json(value)) = &options.body {
+            match JsonTemplate::read(value, with) {
+                Ok(template) => body = Filled::Json(template),
+                Err((at, wrong)) => problems.push(Problem::at(format!("body.json{at}"), wrong)),
+            }
+        }
+        problems.extend(wrong_headers);
+        if options.body.is_some() && !options.method.has_body() {
+            problems.push(Problem::at("body", "a GET has no body").hint("leave it out, or choose another `method`"));
+        }
+        if let Some(url) = &url
+            && let Some(problem) = url_problem(url)
+        {
+            problems.push(problem);
+        }
+        match credentials(options, with) {
+            Ok(Some(value)) if headers.contains_key(header::AUTHORIZATION) => {
+                drop(value);
+                let problem = Problem::at("username", "`headers.authorization` says the same");
+                problems.push(problem.hint("give either"));
+            }
+            Ok(Some(value)) => drop(headers.insert(header::AUTHORIZATION, value)),
+            Ok(None) => {}
+            Err(problem) => problems.push(problem),
+        }
+        let method = options.method.into();
+        if problems.is_empty() { Ok(Form { method, url, headers, filled, body }) } else { Err(problems) }
+    }
+
+    /// The URL of a message.
+    pub fn url<'a>(&'a self, outgoing: &'a Outgoing) -> Cow<'a, str> {
+        match &self.url {
+            None => Cow::from(&*outgoing.address),
+            Some(url) => match url.constant() {
+                Some(url) => url.into(),
+                None => url.fill(outgoing, Escape::Url).into(),
+            },
+        }
+    }
+
+    /// A text in which the destination of an address is found: all after the host may be missing.
+    pub fn destination<'a>(&'a self, address: &'a str) -> &'a str {
+        match &self.url {
+            None => address,
+            // No place can stand before the path.
+            Some(url) => url.beginning(),
+        }
+    }
+
+    /// The body of a message.
+    pub fn body(&self, outgoing: &Outgoing) -> Bytes {
+        match &self.body {
+            Filled::Standard => record::body(&outgoing.message).into(),
+            Filled::Json(template) => template.fill(outgoing).into(),
+            Filled::Text(template) => template.fill(outgoing, Escape::Plain).into(),
+            Filled::None => Bytes::new(),
+            Filled::Form(entries) => {
+                let mut out = String::new();
+                for (name, template) in entries {
+                    if !out.is_empty() {
+                        out.push('&');
+                    }
+                    out.push_str(name);
+                    out.push('=');
+                    match template.constant() {
+                        Some(text) => out.push_str(&encoded(text)),
+                        None => write_form(template, outgoing, &mut out),
+                    }
+                }
+                out.into()
+            }
+        }
+    }
+
+    /// Adds the header fields that depend on the message.
+    pub fn fill_headers(&self, outgoing: &Outgoing, headers: &mut HeaderMap) {
+        for (name, template) in &self.filled {
+            // Control characters are gone, so anything else is a value.
+            if let Ok(value) = HeaderValue::from_bytes(template.fill(outgoing, Escape::Header).as_bytes()) {
+                headers.insert(name.clone(), value);
+            }
+        }
+    }
+}
+
+/// Literals of a form are escaped as well, so that they can be written plainly.
+fn write_form(template: &Template, outgoing: &Outgoing, out: &mut String) {
+    out.push_str(&encoded(&template.fill(outgoing, Escape::Plain)));
+}
+
+fn encoded(text: &str) -> String {
+    url::form_urlencoded::byte_serialize(text.as_bytes()).collect()
+}
+
+/// What is wrong with a URL, places in it aside.
+fn url_problem(url: &Template) -> Option<Problem> {
+    let beginning = url.constant().unwrap_or_else(|| url.beginning());
+    let example = "such as `https://api.example.org/send/{address}`";
+    match Url::parse(beginning) {
+        Err(error) => Some(Problem::at("url", format!("this is not a URL: {error}")).hint(example)),
+        Ok(parsed) if !matches!(parsed.scheme(), "http" | "https") => {
+            Some(Problem::at("url", "a URL starts with `https://` or `http://`").hint(example))
+        }
+        Ok(_) => {
+            let host = beginning.find("//").map_or(0, |at| at + 2);
+            let ends = url.constant().is_some() || beginning[host..].contains('/');
+            let problem = Problem::at("url", "the message cannot choose the host: a place stands before the path");
+            (!ends).then(|| problem.hint(example))
+        }
+    }
+}
+
+/// The value of `Authorization` for a user name and a password.
+fn credentials(options: &HttpOptions, with: &BTreeMap<String, String>) -> Result<Option<HeaderValue>, Problem> {
+    let fill = |path: &str, text: &Option<String>| match text {
+        None => Ok(None),
+        Some(text) => match Template::read(text, with) {
+            Ok(template) => match template.constant() {
+                Some(text) => Ok(Some(text.to_owned())),
+                None => Err(Problem::at(path, "a message cannot choose it")),
+            },
+            // Braces are at home in passwords.
+            Err(_) => Ok(Some(text.clone())),
+        },
+    };
+    match (fill("username", &options.username)?, fill("password", &options.password)?) {
+        (None, None) => Ok(None),
+        (Some(_), None) => {
+            let problem = Problem::at("password", "a user name needs a password");
+            Err(problem.hint("take it from the environment: `${API_PASSWORD}`"))
+        }
+        (None, Some(_)) => Err(Problem::at("username", "a password needs a user name")),
+        (Some(name), Some(password)) => {
+            let text = format!("Basic {}", BASE64_STANDARD.encode(format!("{name}:{password}")));
+            let mut value = HeaderValue::try_from(text).expect("base64 is a value");
+            value.set_sensitive(true);
+            Ok(Some(value))
+        }
+    }
+}

@@ -1,0 +1,107 @@
+use std::path::PathBuf;
+
+use rumqttc::v5::mqttbytes::QoS;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tocsin_model::problem::Problem;
+
+use crate::options::{Options, Wait};
+
+/// Messages on their way over a connection, at most.
+pub(super) const WINDOW_MAX: u32 = 1024;
+/// The longest topic, in bytes.
+const TOPIC_BYTES_MAX: usize = 1024;
+
+/// Options of a channel with the protocol `mqtt`.
+#[derive(Clone, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(extend("required" = ["host"]))]
+pub struct MqttOptions {
+    /// The broker's name or address.
+    pub host: String,
+    /// Its port; without it 1883, encrypted 8883.
+    pub port: Option<u16>,
+    /// Whether the connection is encrypted.
+    pub tls: bool,
+    /// What stands before a device's address in the topic: `notices/`. A device can then write to no other topic.
+    pub topic_prefix: String,
+    /// 1: a message arrives at least once; 2: exactly once on its way to the broker.
+    #[schemars(range(min = 1, max = 2))]
+    pub qos: u8,
+    /// Whether the broker keeps the latest message of each topic for whoever comes later.
+    pub retain: bool,
+    /// The name of the connection; without it one is made of the installation and the channel.
+    pub client_id: Option<String>,
+    /// A user name to log in with.
+    pub username: Option<String>,
+    /// Its password.
+    pub password: Option<String>,
+    /// Time to connect, and time for the broker's answer.
+    pub timeout: Wait,
+    /// A file of further certificates to trust, in PEM form.
+    pub ca_file: Option<PathBuf>,
+}
+
+impl Default for MqttOptions {
+    fn default() -> Self {
+        MqttOptions {
+            host: String::new(),
+            port: None,
+            tls: false,
+            topic_prefix: String::new(),
+            qos: 1,
+            retain: false,
+            client_id: None,
+            username: None,
+            password: None,
+            timeout: Wait::seconds(10),
+            ca_file: None,
+        }
+    }
+}
+
+impl Options for MqttOptions {
+    fn problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        if self.host.is_empty() {
+            let problem = Problem::at("host", "the broker is missing");
+            problems.push(problem.hint("give its name or address, such as `broker.example.org`"));
+        }
+        if !self.topic_prefix.is_empty() && topic(&self.topic_prefix, "").is_err() {
+            problems.push(Problem::at("topic_prefix", "a topic that is written to holds no `+`, `#` or NUL"));
+        }
+        if !(1..=2).contains(&self.qos) {
+            let text = "1 (at least once) or 2 (exactly once); with 0 nobody would say that it arrived";
+            problems.push(Problem::at("qos", text));
+        }
+        if self.username.is_none() && self.password.is_some() {
+            problems.push(Problem::at("username", "a password needs a user name"));
+        }
+        problems
+    }
+}
+
+impl MqttOptions {
+    pub(super) fn port(&self) -> u16 {
+        self.port.unwrap_or(if self.tls { 8883 } else { 1883 })
+    }
+
+    pub(super) fn quality(&self) -> QoS {
+        if self.qos == 2 { QoS::ExactlyOnce } else { QoS::AtLeastOnce }
+    }
+}
+
+/// The topic of an address; the error says what is wrong with it.
+pub(super) fn topic(prefix: &str, address: &str) -> Result<String, String> {
+    let topic = format!("{prefix}{address}");
+    if topic.is_empty() || topic.len() > TOPIC_BYTES_MAX {
+        return Err(format!("a topic has 1 to {TOPIC_BYTES_MAX} bytes"));
+    }
+    if topic.starts_with('$') || topic.contains(['+', '#']) || topic.chars().any(char::is_control) {
+        return Err(format!(
+            "`{}` is not a topic to write to: without `+`, `#` and control characters, and not beginning with `$`",
+            topic.escape_debug()
+        ));
+    }
+    Ok(topic)
+}

@@ -1,0 +1,216 @@
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use rumqttc::{TlsConfiguration, Transport, v5::mqttbytes::v5::PublishProperties};
+use rustls::ClientConfig;
+use tocsin_model::{
+    id::Name,
+    receipt::{Disposition, Reason, ReasonKind},
+};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::{
+    connection::{Connection, Heard},
+    options::{MqttOptions, topic},
+};
+use crate::{
+    channel::{Clock, Context},
+    queue::{FarSide, Pending, Queue},
+    record,
+};
+
+/// How long a broker that cannot be reached is let be, at most.
+const PAUSE_MAX: Duration = Duration::from_secs(16);
+/// Room in a packet for all but topic and content.
+const PACKET_HEAD_BYTES: usize = 1024;
+/// How often a connection shows that it is there.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+
+/// The session of a channel.
+pub(super) struct Publisher {
+    name: Name,
+    options: MqttOptions,
+    trust: Arc<ClientConfig>,
+    client_id: String,
+    clock: Arc<dyn Clock>,
+    window: usize,
+    queue: Arc<Queue>,
+    trouble: Mutex<Option<Reason>>,
+}
+
+impl Publisher {
+    pub fn new(
+        name: &Name,
+        options: MqttOptions,
+        trust: Arc<ClientConfig>,
+        context: &Context,
+        window: usize,
+        queue: Arc<Queue>,
+    ) -> Self {
+        let client_id = options.client_id.clone().unwrap_or_else(|| format!("tocsin-{}-{name}", context.installation));
+        let (name, clock) = (name.clone(), context.clock.clone());
+        Publisher { name, options, trust, client_id, clock, window, queue, trouble: Mutex::new(None) }
+    }
+
+    /// One connection after the other, until the queue is closed.
+    pub async fn run(self: Arc<Self>) {
+        let mut failures = 0;
+        // A connection is made when there is something to send.
+        while let Some(first) = self.queue.pop_many(1).await {
+            let (greeted, over) = self.serve(first).await;
+            let Some(reason) = over else { return };
+            tracing::warn!(channel = %self.name, "{}", reason.text);
+            *self.trouble.lock() = Some(reason);
+            failures = if greeted { 1 } else { failures + 1 };
+            sleep(Duration::from_secs(1 << (failures - 1).min(4)).min(PAUSE_MAX)).await;
+        }
+    }
+
+    /// Sends over one connection until it is over or the queue is closed. Gives whether the broker ever let us in, and
+    /// why the connection is over.
+    async fn serve(&self, first: Vec<Pending>) -> (bool, Option<Reason>) {
+        let mut connection = self.connect(self.client_id.clone());
+        let (mut waiting, mut open, mut greeted) = (first, true, false);
+        let over = loop {
+            if greeted {
+                let mut lost = None;
+                for pending in waiting.drain(..) {
+                    match self.publish(&mut connection, pending) {
+                        Ok(()) => {}
+                        Err(Unsent::Refused(pending, reason)) => pending.answer(Disposition::Refused { reason }).await,
+                        Err(Unsent::Lost(pending)) => lost = Some(pending),
+                    }
+                }
+                if let Some(pending) = lost {
+                    waiting.push(pending);
+                    break Some(Reason::new(ReasonKind::Connection, "the connection takes nothing any more"));
+                }
+            }
+            if !open && waiting.is_empty() && connection.held() == 0 {
+                break None;
+            }
+            let room = self.window.saturating_sub(connection.held() + waiting.len());
+            let deadline = connection.deadline();
+            tokio::select! {
+                heard = connection.listen() => match heard {
+                    Heard::Greeted => {
+                        greeted = true;
+                        *self.trouble.lock() = None;
+                    }
+                    Heard::Answer(pending, disposition) => pending.answer(disposition).await,
+                    Heard::Nothing => {}
+                    Heard::Over(reason) => break Some(reason),
+                },
+                taken = self.queue.pop_many(room), if greeted && open && room > 0 => match taken {
+                    Some(taken) => waiting = taken,
+                    None => open = false,
+                },
+                () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
+                    let text = format!("no answer of the broker within {}", self.options.timeout);
+                    break Some(Reason::new(ReasonKind::Timeout, text));
+                }
+            }
+        };
+        match over {
+            None => {
+                let patience = self.options.timeout.0;
+                // Nothing waits for an answer, so nothing is lost if the goodbye takes too long.
+                let _ = timeout(patience, connection.close()).await;
+                (greeted, None)
+            }
+            Some(reason) => {
+                waiting.extend(connection.abandon());
+                for pending in waiting {
+                    let reason = reason.clone();
+                    pending.answer(Disposition::Deferred { reason, retry_after: None }).await;
+                }
+                (greeted, Some(reason))
+            }
+        }
+    }
+
+    fn connect(&self, client_id: String) -> Connection {
+        let mut options = rumqttc::v5::MqttOptions::new(client_id, &self.options.host, self.options.port());
+        options.set_keep_alive(KEEP_ALIVE).set_connection_timeout(self.options.timeout.0.as_secs().max(1));
+        if self.options.tls {
+            options.set_transport(Transport::tls_with_config(TlsConfiguration::Rustls(self.trust.clone())));
+        }
+        if let Some(username) = &self.options.username {
+            options.set_credentials(username, self.options.password.clone().unwrap_or_default());
+        }
+        Connection::open(options, self.window)
+    }
+
+    fn publish(&self, connection: &mut Connection, pending: Pending) -> Result<(), Unsent> {
+        if pending.expired() {
+            let reason = Reason::new(ReasonKind::Expired, "its time was over before it was sent");
+            return Err(Unsent::Refused(pending, reason));
+        }
+        let topic = match topic(&self.options.topic_prefix, &pending.outgoing.address) {
+            Ok(topic) => topic,
+            Err(text) => return Err(Unsent::Refused(pending, Reason::new(ReasonKind::Address, text))),
+        };
+        let message = pending.outgoing.message.clone();
+        let body = record::body(&message);
+        let most = connection.greeting().and_then(|greeting| greeting.packet_bytes_max).unwrap_or(u32::MAX);
+        if topic.len() + body.len() + PACKET_HEAD_BYTES > most as usize {
+            let text = format!("with {} bytes it is larger than the broker takes ({most})", body.len());
+            return Err(Unsent::Refused(pending, Reason::new(ReasonKind::Answer, text)));
+        }
+        // What is worth nothing later need not be kept by the broker either.
+        let seconds =
+            message.expires_at.map(|at| at.since(self.clock.now()).as_secs().clamp(1, u32::MAX.into()) as u32);
+        let properties = PublishProperties {
+            payload_format_indicator: Some(1),
+            message_expiry_interval: seconds,
+            content_type: Some("application/json".into()),
+            user_properties: vec![
+                ("id".into(), message.message_id.clone()),
+                ("type".into(), message.facts.class.to_string()),
+            ],
+            ..PublishProperties::default()
+        };
+        let deadline = Instant::now() + self.options.timeout.0;
+        let how = (self.options.quality(), self.options.retain);
+        connection.publish(pending, topic, how, body.into(), properties, deadline).map_err(Unsent::Lost)
+    }
+}
+
+/// Why a message is not on its way.
+enum Unsent {
+    /// It never will be.
+    Refused(Pending, Reason),
+    /// The connection is over.
+    Lost(Pending),
+}
+
+#[async_trait]
+impl FarSide for Publisher {
+    /// Logs in under another name, so that the session's own connection is not taken over.
+    async fn probe(&self) -> Result<String, Reason> {
+        let mut connection = self.connect(format!("{}-probe", self.client_id));
+        let greeting = async {
+            loop {
+                match connection.listen().await {
+                    Heard::Greeted => return Ok(()),
+                    Heard::Over(reason) => return Err(reason),
+                    Heard::Answer(..) | Heard::Nothing => {}
+                }
+            }
+        };
+        let (host, port) = (&self.options.host, self.options.port());
+        match timeout(self.options.timeout.0, greeting).await {
+            Ok(Ok(())) => {
+                let _ = timeout(self.options.timeout.0, connection.close()).await;
+                Ok(format!("{host}:{port} lets us in"))
+            }
+            Ok(Err(reason)) => Err(reason),
+            Err(_) => Err(Reason::new(ReasonKind::Timeout, format!("{host}:{port} does not answer"))),
+        }
+    }
+
+    fn down(&self) -> Option<Reason> {
+        self.trouble.lock().clone()
+    }
+}

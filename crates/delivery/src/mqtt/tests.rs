@@ -1,0 +1,171 @@
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    net::TcpListener,
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use rumqttc::v5::{
+    AsyncClient, Event,
+    mqttbytes::{QoS, v5::Packet},
+};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::options::topic;
+use crate::{
+    channel::{OpenChannel, Outgoing},
+    testing::{channel, context, outgoing, show},
+};
+
+/// A mosquitto of Debian.
+struct Broker {
+    child: Child,
+    port: u16,
+}
+
+impl Broker {
+    /// On this port, or on a free one; with further lines of configuration.
+    fn start(folder: &Path, port: Option<u16>, lines: &str) -> Broker {
+        let free = || TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+        let port = port.unwrap_or_else(free);
+        let file = folder.join("mosquitto.conf");
+        fs::write(&file, format!("listener {port} 127.0.0.1\nlog_dest stderr\n{lines}\n")).expect("a file");
+        let program = ["/usr/sbin/mosquitto", "mosquitto"].into_iter().find(|path| Path::new(path).exists());
+        let mut child = Command::new(program.unwrap_or("mosquitto"))
+            .args(["-v", "-c"])
+            .arg(&file)
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("mosquitto is there: `make setup` installs it");
+        let mut log = BufReader::new(child.stderr.take().expect("it is piped")).lines().map_while(Result::ok);
+        assert!(log.by_ref().any(|line| line.ends_with(" running")), "mosquitto does not start");
+        // Whoever stops reading stops the broker.
+        std::thread::spawn(move || log.for_each(drop));
+        Broker { child, port }
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn open(port: u16, options: Value) -> Box<dyn OpenChannel> {
+    let name = "broker".parse().expect("a name");
+    let mut all = json!({ "host": "127.0.0.1", "port": port, "topic_prefix": "notices/" });
+    all.as_object_mut().expect("an object").extend(options.as_object().expect("an object").clone());
+    crate::open(&name, &channel("mqtt", all, 16), &context()).unwrap_or_else(|problems| panic!("{problems:?}"))
+}
+
+async fn deliver(open: &dyn OpenChannel, messages: Vec<Outgoing>) -> Vec<String> {
+    let (answers, mut answered) = mpsc::channel(messages.len().max(1));
+    let mut shown = vec![String::new(); messages.len()];
+    open.send_all(messages, &answers).await;
+    drop(answers);
+    while let Some(answer) = answered.recv().await {
+        shown[answer.ticket.ordinal as usize] = show(&answer.disposition);
+    }
+    shown
+}
+
+fn many(count: u32) -> Vec<Outgoing> {
+    (0..count).map(|number| outgoing(number, "kobe/quakes")).collect()
+}
+
+/// The messages that a subscriber gets: their topic, their id, their content; `count` of them.
+async fn subscribed(port: u16, count: usize) -> tokio::task::JoinHandle<Vec<(String, String, Value)>> {
+    let mut options = rumqttc::v5::MqttOptions::new("reader", "127.0.0.1", port);
+    options.set_keep_alive(Duration::from_secs(60));
+    let (client, mut events) = AsyncClient::new(options, 10);
+    client.subscribe("notices/kobe/#", QoS::ExactlyOnce).await.expect("a request");
+    loop {
+        if let Event::Incoming(Packet::SubAck(_)) = events.poll().await.expect("a connection") {
+            break;
+        }
+    }
+    tokio::spawn(async move {
+        let (mut got, _client) = (Vec::new(), client);
+        while got.len() < count {
+            if let Event::Incoming(Packet::Publish(publish)) = events.poll().await.expect("a connection") {
+                let properties = publish.properties.expect("properties");
+                let id = properties.user_properties.iter().find(|(name, _)| name == "id").expect("an id").1.clone();
+                let topic = String::from_utf8(publish.topic.to_vec()).expect("text");
+                got.push((topic, id, serde_json::from_slice(&publish.payload).expect("JSON")));
+            }
+        }
+        got
+    })
+}
+
+#[tokio::test]
+async fn a_subscriber_gets_what_the_broker_has_answered_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let broker = Broker::start(folder.path(), None, "allow_anonymous true\nmax_queued_messages 0");
+    for qos in [1, 2] {
+        let reader = subscribed(broker.port, 300).await;
+        let channel = open(broker.port, json!({ "qos": qos }));
+        assert_eq!(deliver(&*channel, many(300)).await, vec!["delivered taken by the broker"; 300]);
+        assert_eq!(channel.down(), None);
+        assert!(channel.probe().await.is_ok_and(|text| text.ends_with("lets us in")));
+        let got = reader.await.expect("a reader");
+        for (number, (topic, id, body)) in got.iter().enumerate() {
+            assert_eq!((topic.as_str(), id), ("notices/kobe/quakes", &format!("n-7-{number}.test")), "in their order");
+            assert_eq!((&body["type"], &body["data"]["place"]), (&json!("quake"), &json!("Kobe")));
+        }
+        let wrong = deliver(&*channel, vec![outgoing(0, "#"), outgoing(1, "a\0b")]).await;
+        assert!(wrong.iter().all(|shown| shown.starts_with("refused Address")), "{wrong:?}");
+        let alone = deliver(&*channel, vec![outgoing(0, "nobody")]).await;
+        let note = if qos == 1 { "; nobody subscribes to the topic at present" } else { "" };
+        assert_eq!(alone, [format!("delivered taken by the broker{note}")]);
+        channel.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_broker_that_is_gone_or_does_not_let_us_in_is_trouble() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let broker = Broker::start(folder.path(), None, "allow_anonymous false");
+    let channel = open(broker.port, json!({}));
+    let shown = deliver(&*channel, many(1)).await;
+    assert!(shown[0].starts_with("deferred Authentication no connection to the broker"), "{shown:?}");
+    assert!(channel.down().is_some() && channel.probe().await.is_err());
+    drop(channel);
+
+    let port = broker.port;
+    drop(broker);
+    let channel = open(port, json!({}));
+    let shown = deliver(&*channel, many(1)).await;
+    assert!(shown[0].starts_with("deferred Connection no connection to the broker"), "{shown:?}");
+    let _broker = Broker::start(folder.path(), Some(port), "allow_anonymous true");
+    let shown = deliver(&*channel, many(1)).await;
+    assert!(shown[0].starts_with("delivered taken by the broker"), "{shown:?}");
+    assert_eq!(channel.down(), None);
+}
+
+#[tokio::test]
+async fn what_is_larger_than_the_broker_takes_is_refused_before_it_costs_the_connection() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let broker = Broker::start(folder.path(), None, "allow_anonymous true\nmax_packet_size 4096");
+    let channel = open(broker.port, json!({}));
+    let mut large = outgoing(1, "a");
+    std::sync::Arc::make_mut(&mut large.message).content.json = Some(format!("\"{}\"", "x".repeat(5_000)));
+    let shown = deliver(&*channel, vec![outgoing(0, "a"), large, outgoing(2, "a")]).await;
+    assert!(shown[1].starts_with("refused Answer with 5002 bytes it is larger than the broker takes"), "{shown:?}");
+    assert!(shown[0].starts_with("delivered") && shown[2].starts_with("delivered"), "{shown:?}");
+}
+
+#[test]
+fn a_topic_is_written_to_as_it_stands() {
+    for good in ["a", "a/b", "Zürich/42", "a b", "/"] {
+        assert_eq!(topic("notices/", good), Ok(format!("notices/{good}")));
+    }
+    for wrong in ["+", "a/#", "a\0", "a\nb", &"x".repeat(2_000)] {
+        assert!(topic("notices/", wrong).is_err(), "{wrong:?}");
+    }
+    assert!(topic("", "").is_err() && topic("", "$SYS/broker").is_err());
+}

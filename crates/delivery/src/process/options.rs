@@ -1,0 +1,76 @@
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tocsin_model::problem::Problem;
+
+use crate::options::{Options, Wait};
+
+/// Messages on their way to one program, at most.
+const WINDOW_MAX: u32 = 4096;
+
+/// Options of a channel with the protocol `process`.
+#[derive(Clone, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(extend("required" = ["command"]))]
+pub struct ProcessOptions {
+    /// The program, by its whole path, and its arguments; no shell reads them. The configuration must allow it:
+    /// `delivery.allow_programs`. As many of it run as the channel's `concurrency` says.
+    pub command: Vec<String>,
+    /// Variables that the program finds in its environment, besides `PATH`; it gets no others of the server's.
+    pub environment: BTreeMap<String, String>,
+    /// Messages that one program may hold without having answered them.
+    #[schemars(range(min = 1, max = 4096))]
+    pub window: u32,
+    /// Time for an answer; then the message is tried again later.
+    pub timeout: Wait,
+    /// Time that a program has to end by itself when its input has ended; then it is killed.
+    pub grace: Wait,
+}
+
+impl Default for ProcessOptions {
+    fn default() -> Self {
+        ProcessOptions {
+            command: Vec::new(),
+            environment: BTreeMap::new(),
+            window: 64,
+            timeout: Wait::seconds(30),
+            grace: Wait::seconds(10),
+        }
+    }
+}
+
+impl Options for ProcessOptions {
+    fn problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        match self.command.first() {
+            None => problems.push(
+                Problem::at("command", "the program is missing")
+                    .hint("give it and its arguments: `[/usr/local/bin/send-sms, --fast]`"),
+            ),
+            Some(program) if !program.starts_with('/') => problems.push(Problem::at(
+                "command[0]",
+                "the program is given by its whole path, such as `/usr/local/bin/send-sms`",
+            )),
+            Some(_) => {}
+        }
+        for (number, argument) in self.command.iter().enumerate() {
+            if argument.contains('\0') {
+                problems.push(Problem::at(format!("command[{number}]"), "an argument cannot hold a NUL"));
+            }
+        }
+        for (name, value) in &self.environment {
+            let path = format!("environment.{name}");
+            if name.is_empty() || name.contains(['=', '\0']) {
+                problems.push(Problem::at(path, "this is not the name of a variable"));
+            } else if value.contains('\0') {
+                problems.push(Problem::at(path, "a variable cannot hold a NUL"));
+            }
+        }
+        if !(1..=WINDOW_MAX).contains(&self.window) {
+            let text = format!("at least 1 and at most {WINDOW_MAX} messages are on their way to a program");
+            problems.push(Problem::at("window", text));
+        }
+        problems
+    }
+}

@@ -1,0 +1,242 @@
+use std::{
+    collections::{HashMap, VecDeque},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tocsin_model::{
+    id::{Name, NotificationId},
+    receipt::{Disposition, Reason, ReasonKind},
+};
+use tokio::{
+    io::AsyncWriteExt,
+    process::ChildStdin,
+    time::{Instant, sleep, sleep_until},
+};
+
+use super::{answer, options::ProcessOptions, program::Program};
+use crate::{
+    channel::Context,
+    queue::{FarSide, Pending, Queue},
+    record,
+};
+
+/// While so much waits to be written to a program, no more messages are taken for it.
+const UNWRITTEN_MAX: usize = 1 << 20;
+/// How long a program that only fails is let be, at most.
+const PAUSE_MAX: Duration = Duration::from_secs(16);
+/// Of so many lines that are no answers the log tells for each run of a program.
+const UNREADABLE_TOLD: usize = 10;
+
+/// The sessions of a channel, each with a program.
+pub(super) struct Sessions {
+    name: Name,
+    options: ProcessOptions,
+    path: PathBuf,
+    folder: PathBuf,
+    queue: Arc<Queue>,
+    /// Why the program cannot do its work, as far as is known.
+    trouble: Mutex<Option<Reason>>,
+}
+
+/// How the run of a program came to its end.
+enum End {
+    /// The channel is closed.
+    Closed,
+    /// By itself, after it had answered something.
+    Served,
+    /// It has done nothing.
+    Failed,
+}
+
+/// Messages that a program holds.
+#[derive(Default)]
+struct Held {
+    messages: HashMap<NotificationId, Pending>,
+    /// When their time for an answer is over, the first first; some are answered already.
+    deadlines: VecDeque<(Instant, NotificationId)>,
+}
+
+impl Held {
+    fn deadline(&mut self) -> Option<Instant> {
+        while let Some((deadline, id)) = self.deadlines.front() {
+            if self.messages.contains_key(id) {
+                return Some(*deadline);
+            }
+            self.deadlines.pop_front();
+        }
+        None
+    }
+}
+
+impl Sessions {
+    pub fn new(name: &Name, options: ProcessOptions, path: PathBuf, context: &Context, queue: Arc<Queue>) -> Self {
+        let folder = context.data_folder.clone();
+        Sessions { name: name.clone(), options, path, folder, queue, trouble: Mutex::new(None) }
+    }
+
+    /// One program after the other, until the queue is closed.
+    pub async fn run(self: Arc<Self>) {
+        let mut failures = 0;
+        while let Some(first) = self.queue.pop_many(1).await {
+            let started = Program::start(
+                &self.name,
+                &self.path,
+                &self.options.command[1..],
+                &self.options.environment,
+                &self.folder,
+            );
+            let end = match started {
+                Ok(program) => self.serve(program, first).await,
+                Err(error) => {
+                    self.give_up(first, &format!("{} cannot be started: {error}", self.path.display())).await;
+                    End::Failed
+                }
+            };
+            match end {
+                End::Closed => return,
+                End::Served => failures = 0,
+                End::Failed => {
+                    failures += 1;
+                    sleep(Duration::from_secs(1 << (failures - 1).min(4)).min(PAUSE_MAX)).await;
+                }
+            }
+        }
+    }
+
+    /// Lets a program work until it ends or the channel closes.
+    async fn serve(&self, mut program: Program, first: Vec<Pending>) -> End {
+        let (mut held, mut unwritten, mut written) = (Held::default(), Vec::new(), 0);
+        let (mut open, mut served, mut unreadable) = (true, false, 0);
+        let mut waiting = Some(first);
+        loop {
+            for pending in waiting.take().into_iter().flatten() {
+                self.hand_over(pending, &mut held, &mut unwritten).await;
+            }
+            if held.messages.is_empty() && (!open || program.input.is_none()) {
+                break;
+            }
+            let room = (self.options.window as usize).saturating_sub(held.messages.len());
+            let takes = open && room > 0 && unwritten.len() < UNWRITTEN_MAX && program.input.is_some();
+            let deadline = held.deadline();
+            tokio::select! {
+                line = program.lines.recv() => match line {
+                    Some(line) => match self.hear(&line, &mut held, &mut unreadable) {
+                        Some((pending, disposition)) => {
+                            served = true;
+                            *self.trouble.lock() = None;
+                            pending.answer(disposition).await;
+                        }
+                        None => {}
+                    },
+                    None => break,
+                },
+                result = write(&mut program.input, &unwritten[written..]), if written < unwritten.len() => match result {
+                    Ok(bytes) => {
+                        written += bytes;
+                        if written == unwritten.len() {
+                            unwritten.clear();
+                            written = 0;
+                        }
+                    }
+                    // It reads no more, but may still answer what it has read.
+                    Err(_) => {
+                        program.input = None;
+                        (written, unwritten) = (0, Vec::new());
+                    }
+                },
+                taken = self.queue.pop_many(room), if takes => match taken {
+                    Some(taken) => waiting = Some(taken),
+                    None => open = false,
+                },
+                () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
+                    self.time_out(&mut held).await;
+                }
+            }
+        }
+        let how = program.end(self.options.grace.0).await;
+        if !open && held.messages.is_empty() {
+            return End::Closed;
+        }
+        let left = held.messages.into_values().collect();
+        self.give_up(left, &format!("the program ended ({how})")).await;
+        if served { End::Served } else { End::Failed }
+    }
+
+    /// Puts a message among those that the program holds and its line among what is to be written.
+    async fn hand_over(&self, mut pending: Pending, held: &mut Held, unwritten: &mut Vec<u8>) {
+        if pending.expired() {
+            let reason = Reason::new(ReasonKind::Expired, "its time was over before it was sent");
+            return pending.answer(Disposition::Refused { reason }).await;
+        }
+        record::write_json(&pending.outgoing, unwritten);
+        unwritten.push(b'\n');
+        pending.sent();
+        let id = pending.outgoing.id;
+        held.deadlines.push_back((Instant::now() + self.options.timeout.0, id));
+        held.messages.insert(id, pending);
+    }
+
+    /// The message that a line is about, and what it says of it. What is no answer is told to the log.
+    fn hear(&self, line: &[u8], held: &mut Held, unreadable: &mut usize) -> Option<(Pending, Disposition)> {
+        let wrong = match answer::read(line) {
+            Ok((id, disposition)) => match held.messages.remove(&id) {
+                Some(pending) => return Some((pending, disposition)),
+                None => format!("{id} is not waiting for an answer"),
+            },
+            Err(wrong) => wrong,
+        };
+        *unreadable += 1;
+        if *unreadable <= UNREADABLE_TOLD {
+            let line: String = String::from_utf8_lossy(&line[..line.len().min(1_000)]).chars().take(200).collect();
+            tracing::warn!(channel = %self.name, %wrong, line = %line.escape_debug(), "the program wrote a line that is no answer");
+        }
+        None
+    }
+
+    async fn time_out(&self, held: &mut Held) {
+        let now = Instant::now();
+        while held.deadline().is_some_and(|deadline| deadline <= now) {
+            let (_, id) = held.deadlines.pop_front().expect("there is a first");
+            if let Some(pending) = held.messages.remove(&id) {
+                let text = format!("no answer of the program within {}", self.options.timeout);
+                let reason = Reason::new(ReasonKind::Timeout, text);
+                pending.answer(Disposition::Deferred { reason, retry_after: None }).await;
+            }
+        }
+    }
+
+    async fn give_up(&self, messages: Vec<Pending>, why: &str) {
+        let reason = Reason::new(ReasonKind::Connection, why);
+        tracing::warn!(channel = %self.name, "{}", reason.text);
+        *self.trouble.lock() = Some(reason.clone());
+        for pending in messages {
+            pending.answer(Disposition::Deferred { reason: reason.clone(), retry_after: None }).await;
+        }
+    }
+}
+
+async fn write(input: &mut Option<ChildStdin>, bytes: &[u8]) -> std::io::Result<usize> {
+    match input {
+        Some(input) => input.write(bytes).await,
+        None => Err(std::io::ErrorKind::BrokenPipe.into()),
+    }
+}
+
+#[async_trait]
+impl FarSide for Sessions {
+    /// Starts nothing: what the program would do is its own affair.
+    async fn probe(&self) -> Result<String, Reason> {
+        match self.down() {
+            Some(reason) => Err(reason),
+            None => Ok(format!("{} is there and may be started", self.path.display())),
+        }
+    }
+
+    fn down(&self) -> Option<Reason> {
+        self.trouble.lock().clone()
+    }
+}

@@ -1,0 +1,43 @@
+use std::sync::Arc;
+
+use axum::{extract::State, http::StatusCode, response::Response};
+use serde::Deserialize;
+use tocsin_model::id::Name;
+use tocsin_service::{destinations::DestinationStatus, page};
+use utoipa::IntoParams;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{Failures, json};
+use crate::{
+    App,
+    problems::Failure,
+    request::{Authorized, Parameters, Segments, id},
+    wire::List,
+};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(list))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ListParameters {
+    /// How many of each channel; 1 to 1,000, default 100.
+    #[serde(default)]
+    limit: Option<usize>,
+}
+
+/// Where the channels of an application send, and how each destination does: those with trouble first, then those with
+/// most to do. One page.
+#[utoipa::path(get, path = "/v1/applications/{application}/destinations", tag = "operations", params(("application" = String, Path), ListParameters), responses((status = 200, body = List<DestinationStatus>), Failures))]
+async fn list(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(name): Segments<String>,
+    Parameters(asked): Parameters<ListParameters>,
+) -> Result<Response, Failure> {
+    let limit = page::limit(asked.limit)?;
+    let found = app.service.destinations(&caller, &id::<Name>(&name)?, limit).await?;
+    Ok(json(StatusCode::OK, &List { items: found, next: None }))
+}

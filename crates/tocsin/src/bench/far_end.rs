@@ -1,0 +1,138 @@
+//! A far end of our own: answers posts as slowly as it is told.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    task::JoinSet,
+};
+
+use crate::failure::{Failure, Outcome};
+
+/// How it answers.
+#[derive(Debug, Clone, Copy)]
+pub struct Nature {
+    /// So many at a time; the others wait.
+    pub workers: usize,
+    /// After so long.
+    pub millis: u64,
+}
+
+/// A listener at every address of loopback, for as long as it is kept. `/dead` is never answered, `/slow` after 3 s.
+pub struct FarEnd {
+    /// Where it listens.
+    pub port: u16,
+    _serving: JoinSet<()>,
+}
+
+impl FarEnd {
+    /// Starts it; its nature may change over time.
+    ///
+    /// # Errors
+    /// There is no free port.
+    pub async fn start(nature: fn(Duration) -> Nature) -> Outcome<Self> {
+        let failed = |error: std::io::Error| Failure::failed("no port for a far end").because(&error);
+        let listener = TcpListener::bind("0.0.0.0:0").await.map_err(failed)?;
+        let port = listener.local_addr().map_err(failed)?.port();
+        let (began, desk) = (Instant::now(), Arc::new(Desk::default()));
+        let mut serving = JoinSet::new();
+        serving.spawn(async move {
+            // Ends the connections with it.
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                connections.spawn(serve(stream, began, nature, desk.clone()));
+                while connections.try_join_next().is_some() {}
+            }
+        });
+        Ok(FarEnd { port, _serving: serving })
+    }
+}
+
+/// Places to work at, as many as the far end has at the moment.
+struct Desk {
+    places: Semaphore,
+    workers: parking_lot::Mutex<usize>,
+}
+
+const PLACES: usize = 10_000;
+
+impl Default for Desk {
+    fn default() -> Self {
+        Desk { places: Semaphore::new(PLACES), workers: parking_lot::Mutex::new(PLACES) }
+    }
+}
+
+impl Desk {
+    /// Takes places away, or brings them back.
+    fn resize(&self, workers: usize) {
+        let mut present = self.workers.lock();
+        if *present < workers {
+            self.places.add_permits(workers - *present);
+            *present = workers;
+        } else {
+            // Those at work finish first; what is not free yet is taken at a later look.
+            *present -= self.places.forget_permits(*present - workers);
+        }
+    }
+}
+
+async fn serve(mut stream: TcpStream, began: Instant, nature: fn(Duration) -> Nature, desk: Arc<Desk>) {
+    let _ = stream.set_nodelay(true);
+    let mut unread = Vec::with_capacity(4096);
+    loop {
+        let Some(length) = whole(&unread) else {
+            match stream.read_buf(&mut unread).await {
+                Ok(1..) => continue,
+                _ => return,
+            }
+        };
+        let begins = |text: &[u8]| unread.starts_with(text);
+        if begins(b"POST /dead") {
+            std::future::pending::<()>().await;
+        }
+        let Nature { workers, millis } = nature(began.elapsed());
+        if begins(b"POST /slow") {
+            tokio::time::sleep(Duration::from_secs(3)).await;
+        } else if millis > 0 {
+            desk.resize(workers);
+            let Ok(place) = desk.places.acquire().await else { return };
+            tokio::time::sleep(Duration::from_millis(millis)).await;
+            drop(place);
+        }
+        unread.drain(..length);
+        if stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The length of the first request, if it is whole.
+fn whole(bytes: &[u8]) -> Option<usize> {
+    let head = bytes.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
+    let mut lines = bytes[..head].split(|byte| *byte == b'\n');
+    let length = lines.find_map(|line| {
+        let (name, value) = line.split_at_checked(15)?;
+        let value = name.eq_ignore_ascii_case(b"content-length:").then_some(value)?;
+        std::str::from_utf8(value).ok()?.trim().parse::<usize>().ok()
+    });
+    let length = head + length.unwrap_or(0);
+    (bytes.len() >= length).then_some(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_whole_with_its_body() {
+        assert_eq!(whole(b"POST / HTTP/1.1\r\ncontent-length: 3\r\n\r\nab"), None);
+        assert_eq!(whole(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabcPOST"), Some(41));
+        assert_eq!(whole(b"GET / HTTP/1.1\r\n\r\n"), Some(18));
+        assert_eq!(whole(b"GET / HTTP/1.1\r\n"), None);
+    }
+}
