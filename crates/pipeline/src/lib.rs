@@ -57,7 +57,6 @@ pub use latency::Latencies;
 pub use options::PipelineOptions;
 pub use shards::subject;
 pub use tocsin_delivery::{Clock, Context, Destination, DestinationState, SystemClock};
-pub use tocsin_delivery::{Clock, Context, SystemClock};
 pub use versions::{Environment, Versions};
 pub use view_subscribers::view_subscribers;
 
