@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tocsin_delivery::{Context, networks::Networks};
+use tocsin_delivery::{Context, Signet, networks::Networks, programs::Programs};
 use tocsin_model::{
     application::api_source,
     event::EventPacker,
@@ -79,6 +79,9 @@ impl Platform {
                 installation: "test".to_owned(),
                 data_folder: std::path::PathBuf::new(),
                 networks: Networks::default(),
+                signet: Arc::new(Signet::new(&[7; 32])),
+                public_url: None,
+                programs: Programs::default(),
             },
             opener: Arc::new(move |name, _, _| Ok(ends.channel(name.as_str()))),
             options: PipelineOptions { match_shards: 2, ..PipelineOptions::default() },

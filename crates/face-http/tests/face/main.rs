@@ -8,5 +8,6 @@ mod reference;
 mod resources;
 mod rules;
 mod schedules;
+mod telling;
 mod transfer;
 mod unsubscribe;

@@ -91,6 +91,7 @@ impl Platform {
                 installation: "test".to_owned(),
                 data_folder: std::path::PathBuf::new(),
                 networks: Networks::default(),
+                programs: Default::default(),
                 signet: Arc::new(Signet::new(records.secret())),
                 public_url: Some("https://tocsin.example".to_owned()),
             },

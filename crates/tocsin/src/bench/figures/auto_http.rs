@@ -7,7 +7,9 @@ use std::{
 };
 
 use serde_json::json;
-use tocsin_delivery::{Answer, Context as ChannelContext, Facts, Message, OpenChannel, Outgoing, SystemClock, Ticket};
+use tocsin_delivery::{
+    Answer, Context as ChannelContext, Facts, Message, OpenChannel, Outgoing, Signet, SystemClock, Ticket,
+};
 use tocsin_model::{
     application::{Channel, Flow, Pace, RetrySchedule},
     content::Content,
@@ -83,12 +85,16 @@ fn open(per_destination: u32, pace: Pace) -> Outcome<Box<dyn OpenChannel>> {
         concurrency: MOST + MOST / 4,
         flow: Flow { per_destination, pace, ..Flow::default() },
         lease: Duration::from_secs(300),
+        log: Default::default(),
     };
     let context = ChannelContext {
         clock: Arc::new(SystemClock),
         installation: "bench".to_owned(),
         data_folder: std::env::temp_dir(),
         networks: Default::default(),
+        programs: Default::default(),
+        public_url: None,
+        signet: Arc::new(Signet::new(&[7; 32])),
     };
     tocsin_delivery::open(&name("bench")?, &channel, &context)
         .map_err(|problems| Failure::failed(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")))
@@ -113,6 +119,7 @@ fn outgoing(message: &Arc<Message>, number: u32, key: u64, address: &str) -> Out
         address: address.to_owned(),
         ticket: Ticket { key, ordinal: number },
         message: message.clone(),
+        unsubscribe: None,
     }
 }
 
