@@ -95,7 +95,8 @@ impl Compiled {
         let event = EventScope::new(event_fields, &sample.event);
         let (rule, matched_at, accepted_at) = (&sample.rule, sample.now, sample.accepted_at);
         let items = [DigestItem { id: NOBODY, rule, matched_at, accepted_at, fields: &fields, event: &event }];
-        let is_digest = self.application.notifications.get(&declared.notify).is_some_and(|class| class.conduct.digest.is_some());
+        let is_digest =
+            self.application.notifications.get(&declared.notify).is_some_and(|class| class.conduct.digest.is_some());
         let scope = Scope {
             id: NOBODY,
             rule,

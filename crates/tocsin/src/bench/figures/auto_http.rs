@@ -84,7 +84,6 @@ fn open(per_destination: u32, pace: Pace) -> Outcome<Box<dyn OpenChannel>> {
         retry: RetrySchedule { delays: Vec::new(), jitter_percent: 0 },
         concurrency: MOST + MOST / 4,
         flow: Flow { per_destination, pace, ..Flow::default() },
-        log: Default::default(),
         lease: Duration::from_secs(300),
         log: Default::default(),
     };

@@ -161,6 +161,7 @@ channels: {{records: {{protocol: file}}}}
             matched_at: at,
             accepted_at: at,
             now: at,
+            digest: None,
             fields: &row,
             event: &event,
             subscriber: &subscriber,
