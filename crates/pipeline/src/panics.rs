@@ -56,7 +56,8 @@ impl Platform {
             let device = Device { channel: name("log"), address: id.to_owned(), state: DeviceState::Active };
             let id: tocsin_model::id::SubscriberId = id.parse().expect("an id");
             let devices = Some([(name("log"), device)].into());
-            let new = NewSubscriber { id: id.clone(), profile: Profile::default(), preferences: Default::default(), devices };
+            let new =
+                NewSubscriber { id: id.clone(), profile: Profile::default(), preferences: Default::default(), devices };
             records.put_subscriber(new, Expect::Any, Timestamp(0)).await.expect("stored");
             let new = NewSubscription {
                 application: name(application),
