@@ -14,7 +14,7 @@ use tocsin_model::{
 };
 use tocsin_pipeline::{
     Compiled, compile_text,
-    preview::{FormatError, Part, Preview, PreviewedPart, Sample, SampleError, ShortMessage, TestError, measure_sms},
+    sample::{FormatError, Part, Preview, PreviewedPart, Sample, SampleError, ShortMessage, TestError, measure_sms},
 };
 use utoipa::ToSchema;
 
