@@ -46,6 +46,7 @@ pub(crate) fn channel(protocol: &str, options: Value, concurrency: u32) -> Chann
         concurrency,
         flow: Default::default(),
         lease: std::time::Duration::from_secs(60),
+        log: Default::default(),
     }
 }
 

@@ -462,9 +462,9 @@ pub(crate) struct NotificationBody {
 impl From<operations::Notification> for NotificationBody {
     fn from(notification: operations::Notification) -> Self {
         let recipient = notification.recipient.map(|recipient| {
-            let (device, channel, address) = match recipient.device {
+            let (device, channel, address) = match recipient.device() {
                 Some((name, device)) => {
-                    (Some(name.to_string()), Some(device.channel.to_string()), Some(device.address))
+                    (Some(name.to_string()), Some(device.channel.to_string()), Some(device.address.clone()))
                 }
                 None => (None, None, None),
             };
@@ -697,6 +697,8 @@ pub(crate) struct SuspensionBody {
     reason: String,
     #[schema(value_type = String, format = DateTime)]
     since: Timestamp,
+    /// Whether somebody has edited what is sent when it is resumed.
+    edited: bool,
 }
 
 impl From<StoredSuspension> for SuspensionBody {
@@ -711,8 +713,94 @@ impl From<StoredSuspension> for SuspensionBody {
             attempts: suspension.attempts,
             reason: suspension.reason,
             since: suspension.since,
+            edited: suspension.course.edit.is_some(),
         }
     }
+}
+
+/// A suspension with its first notifications.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct SuspendedBody {
+    #[serde(flatten)]
+    suspension: SuspensionBody,
+    /// What is sent in place of what was to be sent: `fields`, `content`, `address`.
+    #[schema(value_type = Option<serde_json::Value>)]
+    edit: Option<serde_json::Value>,
+    /// The first twenty.
+    shown: Vec<SuspendedNotification>,
+}
+
+/// A suspended notification, and what it would say if it were resumed now.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct SuspendedNotification {
+    notification: NotificationBody,
+    /// The device that it would go to.
+    device: Option<String>,
+    channel: Option<String>,
+    address: Option<String>,
+    subject: Option<String>,
+    text: Option<String>,
+    html: Option<String>,
+    json: Option<String>,
+    /// Why it could not be sent now.
+    problem: Option<String>,
+}
+
+impl From<tocsin_service::suspensions::Suspended> for SuspendedBody {
+    fn from(suspended: tocsin_service::suspensions::Suspended) -> Self {
+        let edit = suspended.stored.suspension.course.edit.as_deref();
+        let edit = edit.and_then(|edit| serde_json::from_str(edit).ok());
+        let shown = |(notification, preview): (operations::Notification, Result<_, String>)| {
+            let (preview, problem) = match preview {
+                Ok(preview) => (Some(preview), None),
+                Err(problem) => (None, Some(problem)),
+            };
+            let (place, content) = preview
+                .map(|preview: tocsin_service::suspensions::Preview| {
+                    ((preview.device.to_string(), preview.channel.to_string(), preview.address), preview.content)
+                })
+                .unzip();
+            let content = content.unwrap_or_default();
+            let (device, channel, address) = match place {
+                Some((device, channel, address)) => (Some(device), Some(channel), Some(address)),
+                None => (None, None, None),
+            };
+            SuspendedNotification {
+                notification: notification.into(),
+                device,
+                channel,
+                address,
+                subject: content.subject,
+                text: content.text,
+                html: content.html,
+                json: content.json,
+                problem,
+            }
+        };
+        let notifications = suspended.notifications.into_iter().map(shown).collect();
+        SuspendedBody { suspension: suspended.stored.into(), edit, shown: notifications }
+    }
+}
+
+/// What is changed of suspended notifications.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct EditBody {
+    /// Only these notifications of the suspension; they become a suspension of their own.
+    #[serde(default)]
+    #[schema(value_type = Option<Vec<String>>)]
+    pub(crate) notifications: Option<Vec<tocsin_model::id::NotificationId>>,
+    /// `fields` of the notification by name, the parts of the `content` (`subject`, `text`, `html`, `json`) in place of
+    /// what the templates make, and the `address` in place of the device's. Null takes an edit away.
+    #[serde(deserialize_with = "Option::deserialize")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub(crate) edit: Option<tocsin_model::edit::Edit>,
+}
+
+/// Which suspension has the edit.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct EditedBody {
+    pub(crate) id: u64,
 }
 
 /// Which suspensions: all that meet every given condition. Without any condition `all` must be true.
@@ -730,13 +818,25 @@ pub(crate) struct FilterBody {
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     batch: Option<tocsin_model::id::NotificationBatchId>,
+    /// Only those of this notification class.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    class: Option<Name>,
+    /// Only those whose reason contains this text.
+    #[serde(default)]
+    reason: Option<String>,
+    /// Only those that were suspended before this time.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    before: Option<Timestamp>,
     #[serde(default)]
     pub(crate) all: bool,
 }
 
 impl FilterBody {
     pub(crate) fn filter(self) -> SuspensionFilter {
-        SuspensionFilter { id: self.id, application: self.application, channel: self.channel, batch: self.batch }
+        let FilterBody { id, application, channel, batch, class, reason, before, .. } = self;
+        SuspensionFilter { id, application, channel, batch, class, reason, before }
     }
 }
 

@@ -76,6 +76,7 @@ fn main() {
                 profile: &profile,
                 subscription: (&known.subscriptions[0].1, &subscription),
                 device: DeviceScope { name: "home", channel: "email", address: "alice@example.org" },
+                digest: None,
             };
             let content = formatter.format(Some("en-GB"), "email", &scope).expect("content");
             bytes = black_box(content).content.text.map_or(0, |text| text.len());

@@ -274,6 +274,42 @@ impl Formatter {
         preview
     }
 
+    /// What its templates read that is not the same for all who are told of one event: the template, its part, and the name.
+    /// Of stylesheets and of computed fields only what stands beside the fields is known.
+    pub fn personal(&self) -> Vec<(&str, Part, String)> {
+        let is_personal = |name: &String| {
+            let (root, step) = name.split_once('.').unwrap_or((name, ""));
+            match root {
+                "subscriber" | "sub" | "device" => true,
+                "notification" => step.is_empty() || step == "id",
+                _ => false,
+            }
+        };
+        let roots = |uses: Uses| {
+            let used = [("subscriber", uses.subscriber), ("sub", uses.sub), ("device", uses.device)];
+            used.into_iter().filter(|(_, used)| *used).map(|(root, _)| root.to_owned()).collect::<Vec<_>>()
+        };
+        let read = |template: &Template| match self.environment.get_template(&template.name) {
+            Ok(compiled) if template.stylesheet.is_none() => {
+                let mut names: Vec<String> =
+                    compiled.undeclared_variables(true).into_iter().filter(is_personal).collect();
+                names.sort();
+                names
+            }
+            _ => roots(template.uses),
+        };
+        let of = |template| read(template).into_iter().map(|name| (template.key.as_str(), template.part, name));
+        let mut found: Vec<_> = self.templates.iter().flat_map(of).collect();
+        let computed = self.computed.map(roots).unwrap_or_default();
+        if let Some(template) = self.templates.first() {
+            let named = computed
+                .into_iter()
+                .map(|root| (template.key.as_str(), template.part, format!("{root}, in a computed field")));
+            found.extend(named);
+        }
+        found
+    }
+
     fn find(&self, locale: Option<&str>, channel: &str) -> Slots {
         let mut found = Slots::default();
         let mut fill = |slots: Option<&Slots>| {

@@ -12,6 +12,7 @@
 //! | `subscriber` | `id`, `locale`, `time_zone`, and `attributes.<name>`, none where a subscriber has no such attribute |
 //! | `device` | `name`, `channel`, `address` |
 //! | `notification` | `id`, `rule`, `matched_at`, `accepted_at` |
+//! | `digest` | of a class with a digest: `items`, each with the fields, `event` and `notification` of one that is told, in order; `count`, how many there are; `more`, how many of them are not among the items |
 //! | filters | numbers, money, dates, times and plurals as the reader writes them; see the guide |
 //!
 //! A name that does not exist is an error, found when the template is compiled where that is possible. A field without a
@@ -52,5 +53,5 @@ mod tests;
 
 pub use formatter::{Formatted, Formatter, HEADER_BYTES_MAX, OUTPUT_BYTES_MAX, Preview, PreviewedPart};
 pub use parts::{FormatError, Part};
-pub use scope::{DeviceScope, EventScope, KnownVariables, Scope};
+pub use scope::{DeviceScope, DigestItem, DigestScope, EventScope, KnownVariables, Scope};
 pub use sms::{ShortMessage, measure as measure_sms};

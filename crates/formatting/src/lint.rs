@@ -20,7 +20,10 @@ use crate::{
     locale::truncations,
     parts::Part,
     sandbox::{self, Prepared},
-    scope::{DEVICE, DeviceScope, EventScope, KnownVariables, NOTIFICATION, ROOTS, Root, SUBSCRIBER, Scope},
+    scope::{
+        DEVICE, DIGEST, DeviceScope, DigestItem, DigestScope, EventScope, KnownVariables, NOTIFICATION, ROOTS, Root,
+        SUBSCRIBER, Scope,
+    },
     xslt,
 };
 
@@ -87,14 +90,20 @@ pub fn rehearse(formatter: &Formatter, class_path: &str, variables: &KnownVariab
             None => format!("{class_path}.content.templates.{}.{}", template.key, template.part.name()),
         };
         let problem = rows.into_iter().find_map(|row| {
+            let id = NotificationId { batch: NotificationBatchId(1), ordinal: 0 };
+            let (rule, fields) = ("rule".parse().expect("`rule` is a name"), row(&variables.fields));
+            let event = EventScope::new(event_fields, &row(event_fields));
+            let (matched_at, accepted_at) = (Timestamp(0), Timestamp(0));
+            let items = [DigestItem { id, rule: &rule, matched_at, accepted_at, fields: &fields, event: &event }];
             let scope = Scope {
-                id: NotificationId { batch: NotificationBatchId(1), ordinal: 0 },
-                rule: &"rule".parse().expect("`rule` is a name"),
-                matched_at: Timestamp(0),
-                accepted_at: Timestamp(0),
+                id,
+                rule: &rule,
+                matched_at,
+                accepted_at,
                 now: Timestamp(0),
-                fields: &row(&variables.fields),
-                event: &EventScope::new(event_fields, &row(event_fields)),
+                fields: &fields,
+                event: &event,
+                digest: variables.digest.then_some(DigestScope { items: &items, count: 2 }),
                 subscriber: &"someone".parse().expect("`someone` is an id"),
                 profile: &Profile::default(),
                 subscription: (sub_fields, &row(sub_fields)),
@@ -275,6 +284,11 @@ fn objection(name: &str, variables: &KnownVariables) -> Option<(String, String)>
         "subscriber" => fixed(&SUBSCRIBER),
         "device" => fixed(&DEVICE),
         "notification" => fixed(&NOTIFICATION),
+        "digest" if variables.digest => fixed(&DIGEST),
+        "digest" => {
+            let hint = "give the class `digest: { by: [...] }`, or leave it out";
+            Some(("but its class is not told in digests".to_owned(), hint.to_owned()))
+        }
         _ => {
             let elsewhere = [("event", &variables.events), ("sub", &variables.subscriptions)]
                 .into_iter()

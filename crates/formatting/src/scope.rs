@@ -40,6 +40,34 @@ pub struct Scope<'a> {
     pub subscription: (&'a Fields, &'a [Value]),
     /// Where it goes.
     pub device: DeviceScope<'a>,
+    /// All that is told with it, if its class is told in digests; it is the first of them then.
+    pub digest: Option<DigestScope<'a>>,
+}
+
+/// Notifications that are told as one.
+#[derive(Debug, Clone, Copy)]
+pub struct DigestScope<'a> {
+    /// Those that templates see one by one, in the order of their acceptance.
+    pub items: &'a [DigestItem<'a>],
+    /// How many there are in all.
+    pub count: usize,
+}
+
+/// A notification of a digest.
+#[derive(Debug, Clone, Copy)]
+pub struct DigestItem<'a> {
+    /// Its id.
+    pub id: NotificationId,
+    /// The rule that made it.
+    pub rule: &'a Name,
+    /// When it was matched.
+    pub matched_at: Timestamp,
+    /// When its event was accepted.
+    pub accepted_at: Timestamp,
+    /// The row of its class's fields.
+    pub fields: &'a [Value],
+    /// The event it tells of.
+    pub event: &'a EventScope,
 }
 
 /// The device to which a notification goes.
@@ -81,6 +109,8 @@ pub struct KnownVariables {
     pub events: Vec<(Name, Fields)>,
     /// The subscription classes of these rules. Empty: `sub.` may be followed by anything.
     pub subscriptions: Vec<(Name, Fields)>,
+    /// Whether the class is told in digests, so that there is `digest`.
+    pub digest: bool,
 }
 
 impl KnownVariables {
@@ -89,6 +119,7 @@ impl KnownVariables {
         let mut known = KnownVariables::default();
         if let Some(class) = application.notifications.get(class) {
             known.fields = class.fields.clone();
+            known.digest = class.conduct.digest.is_some();
             known.computed = class.computed.clone();
         }
         known.partials = application.partials.clone();
@@ -113,6 +144,7 @@ pub(crate) const ROOTS: [&str; 5] = ["event", "sub", "subscriber", "device", "no
 pub(crate) const SUBSCRIBER: [&str; 4] = ["id", "locale", "time_zone", "attributes"];
 pub(crate) const DEVICE: [&str; 3] = ["name", "channel", "address"];
 pub(crate) const NOTIFICATION: [&str; 4] = ["id", "rule", "matched_at", "accepted_at"];
+pub(crate) const DIGEST: [&str; 3] = ["items", "count", "more"];
 
 /// Which of the roots some templates use, so that no other is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -125,6 +157,7 @@ pub(crate) struct Uses {
     pub sub: bool,
     pub device: bool,
     pub notification: bool,
+    pub digest: bool,
     /// Filters that write for the reader.
     pub reader: bool,
 }
@@ -144,6 +177,7 @@ impl Uses {
             sub: mentions("sub"),
             device: mentions("device"),
             notification: mentions("notification"),
+            digest: mentions("digest"),
             reader: ["number", "date", "time", "money", "percent", "plural", "ordinal", "relative"]
                 .into_iter()
                 .any(mentions),
@@ -159,6 +193,7 @@ impl Uses {
             sub: self.sub || other.sub,
             device: self.device || other.device,
             notification: self.notification || other.notification,
+            digest: self.digest || other.digest,
             reader: self.reader || other.reader,
         }
     }
@@ -174,6 +209,7 @@ pub(crate) struct Root {
     subscriber: Jinja,
     device: Jinja,
     notification: Jinja,
+    digest: Jinja,
     reader: Jinja,
     computed: Vec<(Name, Jinja)>,
 }
@@ -217,11 +253,22 @@ impl Root {
                 ]))
             }),
             notification: made(uses.notification, &|| {
+                notification(scope.id, scope.rule, scope.matched_at, scope.accepted_at)
+            }),
+            digest: made(uses.digest && scope.digest.is_some(), &|| {
+                let digest = scope.digest.expect("it was looked for");
+                let item = |item: &DigestItem<'_>| {
+                    Jinja::from_object(Told {
+                        fields: fields.clone(),
+                        values: item.fields.iter().map(jinja).collect(),
+                        event: item.event.jinja.clone(),
+                        notification: notification(item.id, item.rule, item.matched_at, item.accepted_at),
+                    })
+                };
                 Jinja::from_object(Named(vec![
-                    ("id", Jinja::from(scope.id.to_string())),
-                    ("rule", Jinja::from(scope.rule.as_str())),
-                    ("matched_at", Jinja::from_object(Moment(scope.matched_at))),
-                    ("accepted_at", Jinja::from_object(Moment(scope.accepted_at))),
+                    ("items", digest.items.iter().map(item).collect()),
+                    ("count", Jinja::from(digest.count)),
+                    ("more", Jinja::from(digest.count.saturating_sub(digest.items.len()))),
                 ]))
             }),
             reader: made(uses.reader, &|| {
@@ -256,9 +303,46 @@ impl Object for Root {
             "subscriber" => Some(self.subscriber.clone()),
             "device" => Some(self.device.clone()),
             "notification" => Some(self.notification.clone()),
+            "digest" => Some(self.digest.clone()),
             READER => Some(self.reader.clone()),
             _ => self.computed.iter().find(|(name, _)| name.as_str() == key).map(|(_, value)| value.clone()),
         }
+    }
+}
+
+fn notification(id: NotificationId, rule: &Name, matched_at: Timestamp, accepted_at: Timestamp) -> Jinja {
+    Jinja::from_object(Named(vec![
+        ("id", Jinja::from(id.to_string())),
+        ("rule", Jinja::from(rule.as_str())),
+        ("matched_at", Jinja::from_object(Moment(matched_at))),
+        ("accepted_at", Jinja::from_object(Moment(accepted_at))),
+    ]))
+}
+
+/// One of a digest.
+#[derive(Debug)]
+struct Told {
+    fields: Fields,
+    values: Vec<Jinja>,
+    event: Jinja,
+    notification: Jinja,
+}
+
+impl Object for Told {
+    fn get_value(self: &Arc<Self>, key: &Jinja) -> Option<Jinja> {
+        self.get_value_by_str(key.as_str()?)
+    }
+
+    fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Jinja> {
+        match key {
+            "event" => Some(self.event.clone()),
+            "notification" => Some(self.notification.clone()),
+            key => self.values.get(self.fields.position(key)?).cloned(),
+        }
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Values(self.fields.iter().map(|field| Jinja::from(field.name.as_str())).collect())
     }
 }
 

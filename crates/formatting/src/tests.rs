@@ -31,6 +31,7 @@ fn fields(fields: &[(&str, FieldType)]) -> Fields {
 
 fn known() -> KnownVariables {
     KnownVariables {
+        digest: false,
         fields: fields(&[
             ("magnitude", FieldType::Number),
             ("place", FieldType::String),
@@ -95,6 +96,7 @@ impl Sample {
             profile: &self.profile,
             subscription: (&self.subscription.0, &self.subscription.1),
             device: DeviceScope { name: "home", channel: "email", address: "alice@example.org" },
+            digest: None,
         }
     }
 }

@@ -70,6 +70,7 @@ fn application(when: &str, with: &[(&str, &str)]) -> Application {
                 description: None,
                 batch_size: 2,
                 expires_after: None,
+                conduct: Default::default(),
                 computed: BTreeMap::new(),
                 content: ContentTemplates::default(),
             },

@@ -58,6 +58,7 @@ fn application(rules: Vec<Rule>) -> Application {
         description: None,
         batch_size: 7,
         expires_after: None,
+        conduct: Default::default(),
         computed: BTreeMap::new(),
         content: ContentTemplates::default(),
     };

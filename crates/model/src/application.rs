@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::{
     chronicle::Chronicle,
+    conduct::Conduct,
     field::{Field, FieldType, Fields},
     filter::Dialect,
     id::Name,
@@ -105,6 +106,9 @@ pub struct NotificationClass {
     pub batch_size: u32,
     /// After this time from the match they are not worth sending.
     pub expires_after: Option<Duration>,
+    /// How they are told.
+    #[serde(flatten)]
+    pub conduct: Conduct,
     /// Fields that are computed when it is formatted, each an expression over all that templates see.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub computed: BTreeMap<Name, String>,
@@ -350,6 +354,32 @@ pub struct Channel {
     pub flow: Flow,
     /// How long a worker may hold a work item without a sign of life.
     pub lease: Duration,
+    /// What is told of its deliveries beside what became of them.
+    #[serde(skip_serializing_if = "DeliveryLog::is_default")]
+    pub log: DeliveryLog,
+}
+
+/// What is told of deliveries beside what became of them. What a far side said to refuse or to defer is always kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct DeliveryLog {
+    /// What far sides said when they took something is kept with the receipt.
+    pub status: bool,
+    /// A line in the log before each attempt, without personal data.
+    pub attempts: bool,
+    /// What is sent goes into the log, cut and without personal data.
+    pub text: bool,
+}
+
+impl Default for DeliveryLog {
+    fn default() -> Self {
+        DeliveryLog { status: true, attempts: false, text: false }
+    }
+}
+
+impl DeliveryLog {
+    fn is_default(&self) -> bool {
+        *self == DeliveryLog::default()
+    }
 }
 
 /// How a channel treats its destinations. What is beyond a bound waits; nothing of it is lost.

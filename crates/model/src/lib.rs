@@ -10,10 +10,13 @@ pub mod subscriber; // whom to tell: subscribers and their devices
 pub mod subscription; // what they care about
 pub mod filter; // their own predicates over events
 pub mod ldap; // predicates over subscribers: filters of LDAP
+pub mod preferences; // what they want to be told, and when not
 pub mod segment; // some of the subscribers: a saved filter
 pub mod event; // what happened: packed batches of typed rows
 pub mod chronicle; // what is kept of the events of a class, key by key
 pub mod notification; // what is to be told: packed batches of columns
+pub mod conduct; // how it is told: together, at which hours
+pub mod edit; // what an operator puts in place of it
 pub mod content; // what a notification says, once it is formatted
 pub mod receipt; // what became of it: dispositions, attempts, receipts
 pub mod state; // what matching remembers between batches, as pages
@@ -22,6 +25,7 @@ pub mod field; // typed fields and the rows that hold their values
 pub mod id; // ids are types
 pub mod problem; // what is wrong, where, and what would be right
 pub mod time; // instants, to the microsecond
+pub mod hours; // hours of the day by somebody's clock
 pub mod schedule; // when something recurs: rules of RFC 5545 in time zones
 pub mod value; // the one value type
 

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     id::{Name, SubscriberId, SubscriberNumber},
+    preferences::Preferences,
     time::Timestamp,
     value::Value,
 };
@@ -21,6 +22,8 @@ pub struct Subscriber {
     pub profile: Profile,
     /// Its devices by name.
     pub devices: BTreeMap<Name, Device>,
+    /// What it wants to be told, and when not.
+    pub preferences: Preferences,
     /// When it was made, and when it or one of its devices last changed.
     pub created_at: Timestamp,
     /// See `created_at`.

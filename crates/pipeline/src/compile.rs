@@ -48,6 +48,13 @@ impl Compiled {
             let known = KnownVariables::of(&application, name);
             match Formatter::compile(&format!("notifications.{name}"), &class.content, &known) {
                 Ok(formatter) => {
+                    if class.conduct.multicast.is_some() {
+                        problems.extend(formatter.personal().into_iter().map(|(key, part, word)| {
+                            let path = format!("notifications.{name}.content.templates.{key}.{}", part.name());
+                            let message = format!("reads `{word}`, but one message goes to several subscribers");
+                            Problem::at(path, message).hint("leave it out, or leave out `multicast`")
+                        }));
+                    }
                     metrics::counter!("format_compiled_total").increment(1);
                     formatters.insert(name.clone(), formatter);
                 }

@@ -69,11 +69,9 @@ impl Disabler {
 
 async fn disable(flow: &Flow, gone: &Gone) -> Result<(), StoreError> {
     let Some(recipient) = flow.records.recipients(&[gone.subscription]).await?.pop().flatten() else { return Ok(()) };
-    let Some((name, device)) = recipient.device else { return Ok(()) };
     // Its owner may have given another address meanwhile.
-    if device.address != gone.address || device.state != DeviceState::Active {
-        return Ok(());
-    }
+    let is_gone = |device: &Device| device.address == gone.address && device.state == DeviceState::Active;
+    let Some((name, device)) = recipient.devices.into_iter().find(|(_, device)| is_gone(device)) else { return Ok(()) };
     let (subscriber, device) = (&recipient.subscription.subscriber, Device { state: DeviceState::Bounced, ..device });
     flow.records.put_device(subscriber, &name, device, flow.clock.now()).await?;
     metrics::counter!("deliver_devices_bounced_total").increment(1);

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use crate::{
     Flow,
-    deliver_work::{Loaded, Unreadable},
+    load_work::{Loaded, Unreadable},
 };
 
 /// Batches asked for at a time.

@@ -7,6 +7,14 @@
 pub mod accept_events; // 1. a submission becomes an event batch
 pub mod match_events; // 2. the batch meets the index: matches, cut into notification batches
 mod deliver_work; // 3. a work item is formatted and leaves through its channel: dispositions
+mod load_work; // 3a. what its delivery reads
+mod feed; // 3b. one after the other or together
+mod decide; // 3c. now, later or not at all, and to which device
+mod digest; // 3d. what is told as one
+mod windows; // 3e. how long it is gathered
+mod multicast; // 3f. what is said to several
+mod render; // 3g. what is sent
+mod redact; // 3h. what a log may show of it
 mod record_receipts; // 4. dispositions become receipts, retries, suspensions
 mod disable_devices; // what the far side says is gone is not tried again
 
@@ -14,6 +22,7 @@ pub mod compile; // a definition becomes what the steps run: rules, formatters, 
 pub mod sample; // a notification made of what somebody names, shown or sent as a test
 pub mod latency; // how long things take, by percentile
 pub mod options; // the bounds and delays of the flow
+mod preview; // what a notification would say
 pub mod versions; // old batches are read by the version that packed them
 
 mod lanes; // who goes before whom, where events are ordered
@@ -52,6 +61,7 @@ pub use accept_events::{AcceptError, Submission};
 pub use compile::Compiled;
 pub use latency::Latencies;
 pub use options::PipelineOptions;
+pub use preview::Preview;
 pub use tocsin_delivery::{Clock, Context, Destination, DestinationState, SystemClock};
 pub use versions::{Environment, Versions};
 

@@ -22,6 +22,7 @@ use tocsin_matching::{
     state::{Suppression, remembered::Remembered},
 };
 use tocsin_model::{
+    conduct::Priority,
     event::EventBatch,
     field::{Fields, Row},
     id::{ChangeSequence, EventBatchId, Name},
@@ -858,7 +859,9 @@ fn new_batch(
 ) -> NewNotificationBatch {
     let without_device = || cut.channel.is_none().then(|| "the subscriber has no active device".to_owned());
     let suspended = beyond.or_else(without_device);
+    let class = compiled.application.notifications.get(&cut.class);
     NewNotificationBatch {
+        priority: class.map_or(Priority::Normal, |class| class.conduct.priority),
         head: NotificationHead {
             application: compiled.application.name.clone(),
             version: compiled.version,

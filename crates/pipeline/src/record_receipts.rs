@@ -5,18 +5,23 @@
 //! One recorder per channel gathers what its work items report and commits it together. What it has not yet committed
 //! when the process dies is sent again, under the same id.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
-use tocsin_delivery::Answer;
+use tocsin_delivery::{Answer, Ticket};
 use tocsin_model::{
-    application::RetrySchedule,
+    application::{DeliveryLog, RetrySchedule},
+    conduct::{Conduct, Fallback},
     id::{Name, NotificationBatchId, NotificationId, SubscriptionId},
     receipt::{Attempt, Disposition, Outcome, Reason, ReasonKind},
     time::Timestamp,
 };
 use tocsin_store::{
     error::StoreError,
-    journal::{ReceiptChunk, Retry, Step, Suspension, WorkItem},
+    journal::{Course, ReceiptChunk, Retry, Step, Suspension, WorkItem},
 };
 use tokio::{
     sync::{OwnedSemaphorePermit, mpsc},
@@ -27,6 +32,8 @@ use crate::{
     Flow,
     disable_devices::{Disabler, Gone},
     lanes::{Lanes, Standing},
+    redact::TEXT_CHARACTERS_MAX,
+    windows::Placing,
 };
 
 /// How long to wait before the same commit is tried again, at first and at most.
@@ -37,17 +44,38 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 pub(crate) enum Report {
     /// It was claimed, and its notifications will come under this key. Its lease is kept from now on.
     Begun { key: u64, item: WorkItem },
-    /// When the event of each notification was accepted, and for whom it is, by ordinal. The permit covers those that are
-    /// about to be sent.
-    Read { key: u64, accepted: Vec<Timestamp>, subscriptions: Vec<SubscriptionId>, permit: OwnedSemaphorePermit },
+    /// When the event of each notification was accepted, and for whom it is, by ordinal, and how its class is told. The
+    /// permit covers those that are about to be sent.
+    Read {
+        key: u64,
+        accepted: Vec<Timestamp>,
+        subscriptions: Vec<SubscriptionId>,
+        conduct: Arc<Conduct>,
+        permit: Option<OwnedSemaphorePermit>,
+    },
     /// One that was not even sent: its attempt, and why.
     Unsent { key: u64, ordinal: u32, at: Timestamp, outcome: Outcome, reason: Reason },
-    /// One that is not made yet, because its destination is better let be until then. It is no attempt.
-    Held { key: u64, ordinal: u32, due_at: Timestamp },
+    /// One that waits until this time before anything is tried, because its subscriber or its destination is better let be
+    /// until then. It is no attempt.
+    Snoozed { key: u64, ordinal: u32, due_at: Timestamp },
+    /// One that waits for the window of a digest to close, which is not told before `placing` is dropped.
+    Gathered { key: u64, ordinal: u32, window: Timestamp, placing: Option<Placing> },
+    /// One that the present channel cannot reach, so that the next of its chain is tried, if there is one.
+    Passed { key: u64, ordinal: u32, at: Timestamp, reason: Reason },
+    /// Several that leave as one message: its answer comes under this key and is theirs.
+    Joined { key: u64, members: Vec<Ticket> },
     /// Nothing more will be sent. `left` are those that were not tried, to be tried from `due_at` on.
     Fed { key: u64, fed: usize, left: Vec<u32>, due_at: Timestamp },
     /// It goes back to the journal, by its release or with its lease. What is known of it is recorded all the same.
     GivenBack { key: u64 },
+}
+
+/// What is in flight.
+#[derive(Default)]
+struct Flight {
+    items: BTreeMap<u64, InFlight>,
+    /// The notifications of messages that stand for several.
+    joined: HashMap<u64, Vec<Ticket>>,
 }
 
 /// A work item in flight.
@@ -59,18 +87,31 @@ struct InFlight {
     answered: usize,
     /// Set once nothing more will be sent: how many were, what is left, and when that is due.
     fed: Option<(usize, Vec<u32>, Timestamp)>,
-    /// Returned by their channel as they were, by the time when they are due again.
+    /// Not tried, or returned by their channel as they were, by the time when they are due again.
     untried: BTreeMap<Timestamp, Vec<u32>>,
+    /// Not tried yet because they wait for others.
+    gathered: BTreeMap<Timestamp, Vec<u32>>,
+    placing: Vec<Placing>,
+    /// Not tried by this channel, but by the next from then on.
+    passed: BTreeMap<Timestamp, Vec<u32>>,
+    conduct: Arc<Conduct>,
     given_back: bool,
     /// For those that are not answered yet, so that one that is slow holds up no others.
     permit: Option<OwnedSemaphorePermit>,
     /// Attempts not yet committed.
     attempts: Vec<Attempt>,
     retries: BTreeMap<Timestamp, Vec<u32>>,
+    /// Those that go on by the next channel of their chain.
+    onward: BTreeMap<Timestamp, Vec<u32>>,
     suspended: BTreeMap<String, Vec<u32>>,
 }
 
 impl InFlight {
+    /// Since when the present channel tries.
+    fn since(&self) -> Timestamp {
+        self.item.course.since.unwrap_or(self.item.due_at)
+    }
+
     fn is_over(&self) -> bool {
         self.fed.as_ref().is_some_and(|(fed, ..)| *fed == self.answered)
     }
@@ -92,6 +133,7 @@ pub(crate) struct Recorder {
     pub channel: Name,
     pub retry: RetrySchedule,
     pub lease: Duration,
+    pub log: DeliveryLog,
     pub reports: mpsc::Receiver<Report>,
     pub answers: mpsc::Receiver<Answer>,
     pub disabler: Disabler,
@@ -100,7 +142,7 @@ pub(crate) struct Recorder {
 impl Recorder {
     /// Records until every sender of reports and answers is gone and all is committed.
     pub async fn run(mut self) {
-        let mut in_flight: BTreeMap<u64, InFlight> = BTreeMap::new();
+        let mut flight = Flight::default();
         let mut unrecorded = 0;
         let mut flush_at: Option<Instant> = None;
         let mut extend_at = Instant::now() + self.lease / 3;
@@ -110,7 +152,7 @@ impl Recorder {
             tokio::select! {
                 biased;
                 report = self.reports.recv(), if reports_open => match report {
-                    Some(report) => unrecorded += self.take_report(&mut in_flight, report),
+                    Some(report) => unrecorded += self.take_report(&mut flight, report),
                     None => reports_open = false,
                 },
                 answer = self.answers.recv(), if answers_open => match answer {
@@ -118,10 +160,10 @@ impl Recorder {
                         // A message is handed over after its item was reported, but while this task looked from one
                         // queue to the other both may have come.
                         while let Ok(report) = self.reports.try_recv() {
-                            unrecorded += self.take_report(&mut in_flight, report);
+                            unrecorded += self.take_report(&mut flight, report);
                         }
-                        self.note_gone(&in_flight, &answer);
-                        unrecorded += self.take_answer(&mut in_flight, answer);
+                        self.note_gone(&flight, &answer);
+                        unrecorded += self.take_answer(&mut flight, answer);
                     }
                     None => answers_open = false,
                 },
@@ -132,22 +174,25 @@ impl Recorder {
                 flush_at = Some(now + self.flow.options.receipts_delay());
             }
             if unrecorded >= self.flow.options.receipts_chunk || flush_at.is_some_and(|at| at <= now) {
-                self.commit(&mut in_flight).await;
+                self.commit(&mut flight.items).await;
                 self.disabler.work(&self.flow);
                 (unrecorded, flush_at) = (0, None);
             }
             if extend_at <= now {
-                self.extend(&in_flight).await;
+                self.extend(&flight.items).await;
                 extend_at = Instant::now() + self.lease / 3;
             }
         }
-        self.commit(&mut in_flight).await;
+        self.commit(&mut flight.items).await;
         self.disabler.finish(&self.flow).await;
     }
 
-    fn note_gone(&mut self, in_flight: &BTreeMap<u64, InFlight>, answer: &Answer) {
-        let entry = in_flight.get(&answer.ticket.key);
-        let subscription = entry.and_then(|entry| entry.subscriptions.get(answer.ticket.ordinal as usize));
+    /// Notes the devices that the far side says are gone; a digest goes to the device of its first.
+    fn note_gone(&mut self, flight: &Flight, answer: &Answer) {
+        let ticket =
+            flight.joined.get(&answer.ticket.key).and_then(|members| members.first()).unwrap_or(&answer.ticket);
+        let entry = flight.items.get(&ticket.key);
+        let subscription = entry.and_then(|entry| entry.subscriptions.get(ticket.ordinal as usize));
         if let (Some(address), Some(subscription), Disposition::Refused { reason }) =
             (&answer.gone, subscription, &answer.disposition)
         {
@@ -157,7 +202,8 @@ impl Recorder {
     }
 
     /// Gives the number of things that are now to be recorded.
-    fn take_report(&self, in_flight: &mut BTreeMap<u64, InFlight>, report: Report) -> usize {
+    fn take_report(&self, flight: &mut Flight, report: Report) -> usize {
+        let Flight { items: in_flight, joined } = &mut *flight;
         match report {
             Report::Begun { key, item } => {
                 let begun = InFlight {
@@ -167,6 +213,11 @@ impl Recorder {
                     answered: 0,
                     fed: None,
                     untried: BTreeMap::new(),
+                    gathered: BTreeMap::new(),
+                    placing: Vec::new(),
+                    passed: BTreeMap::new(),
+                    conduct: Arc::default(),
+                    onward: BTreeMap::new(),
                     given_back: false,
                     permit: None,
                     attempts: Vec::new(),
@@ -176,11 +227,31 @@ impl Recorder {
                 in_flight.insert(key, begun);
                 0
             }
-            Report::Read { key, accepted, subscriptions, permit } => {
+            Report::Read { key, accepted, subscriptions, conduct, permit } => {
                 if let Some(entry) = in_flight.get_mut(&key) {
-                    (entry.accepted, entry.subscriptions, entry.permit) = (accepted, subscriptions, Some(permit));
+                    (entry.accepted, entry.subscriptions) = (accepted, subscriptions);
+                    (entry.conduct, entry.permit) = (conduct, permit);
                 }
                 0
+            }
+            Report::Passed { key, ordinal, at, reason } => {
+                let Some(entry) = in_flight.get_mut(&key) else { return 0 };
+                if self.next_of(entry).is_none() {
+                    let outcome = Outcome::Refused;
+                    return self.take_report(flight, Report::Unsent { key, ordinal, at, outcome, reason });
+                }
+                entry.settle_one();
+                entry.passed.entry(whole_second(at)).or_default().push(ordinal);
+                self.put_off(entry.item.batch, ordinal, whole_second(at));
+                1
+            }
+            Report::Gathered { key, ordinal, window, placing } => {
+                let Some(entry) = in_flight.get_mut(&key) else { return 0 };
+                metrics::counter!("deliver_gathered_total").increment(1);
+                entry.settle_one();
+                entry.gathered.entry(window).or_default().push(ordinal);
+                entry.placing.extend(placing);
+                1
             }
             Report::Unsent { key, ordinal, at, outcome, reason } => {
                 let Some(entry) = in_flight.get_mut(&key) else { return 0 };
@@ -201,13 +272,18 @@ impl Recorder {
                 });
                 1
             }
-            Report::Held { key, ordinal, due_at } => {
+            Report::Snoozed { key, ordinal, due_at } => {
                 let Some(entry) = in_flight.get_mut(&key) else { return 0 };
+                metrics::counter!("deliver_snoozed_total").increment(1);
                 entry.settle_one();
-                let due_at = in_whole_seconds(due_at);
+                let due_at = whole_second(due_at);
                 entry.untried.entry(due_at).or_default().push(ordinal);
                 self.put_off(entry.item.batch, ordinal, due_at);
                 1
+            }
+            Report::Joined { key, members } => {
+                joined.insert(key, members);
+                0
             }
             Report::Fed { key, fed, left, due_at } => {
                 let Some(entry) = in_flight.get_mut(&key) else { return 0 };
@@ -227,11 +303,24 @@ impl Recorder {
         }
     }
 
-    fn take_answer(&self, in_flight: &mut BTreeMap<u64, InFlight>, answer: Answer) -> usize {
-        let ordinal = answer.ticket.ordinal;
-        let Some(entry) = in_flight.get_mut(&answer.ticket.key) else {
-            return 0;
+    fn take_answer(&self, Flight { items, joined }: &mut Flight, answer: Answer) -> usize {
+        // Drawn once, so that those who were told together are told together again.
+        let luck = match answer.disposition {
+            Disposition::Deferred { .. } => self.flow.luck(),
+            _ => 0.0,
         };
+        match joined.remove(&answer.ticket.key) {
+            None => self.take_one(items, answer, luck),
+            Some(members) => {
+                members.into_iter().map(|ticket| self.take_one(items, Answer { ticket, ..answer.clone() }, luck)).sum()
+            }
+        }
+    }
+
+    /// Takes an answer for one notification.
+    fn take_one(&self, items: &mut BTreeMap<u64, InFlight>, answer: Answer, luck: f64) -> usize {
+        let Ticket { key, ordinal } = answer.ticket;
+        let Some(entry) = items.get_mut(&key) else { return 0 };
         entry.settle_one();
         let number = entry.item.attempts + 1;
         let (outcome, reply) = match answer.disposition {
@@ -240,13 +329,16 @@ impl Recorder {
                 if let Some(accepted_at) = entry.accepted.get(ordinal as usize) {
                     self.flow.latencies.end_to_end.record(answer.answered_at.since(*accepted_at));
                 }
-                (Outcome::Delivered, reply)
+                (Outcome::Delivered, if self.log.status { reply } else { String::new() })
             }
             Disposition::Refused { reason } if reason.kind == ReasonKind::Expired => (Outcome::Expired, reason.text),
-            Disposition::Refused { reason } => (Outcome::Refused, reason.text),
+            Disposition::Refused { reason } => match self.pass_on(entry, ordinal, answer.answered_at) {
+                Some(channel) => (Outcome::Deferred, format!("{}; `{channel}` is tried next", reason.text)),
+                None => (Outcome::Refused, reason.text),
+            },
             Disposition::Deferred { reason, retry_after } if reason.kind == ReasonKind::Untried => {
                 let due_at = match retry_after {
-                    Some(wait) => in_whole_seconds(answer.answered_at + wait),
+                    Some(wait) => whole_second(answer.answered_at + wait),
                     None => entry.item.due_at,
                 };
                 entry.untried.entry(due_at).or_default().push(ordinal);
@@ -254,24 +346,41 @@ impl Recorder {
                 return 1;
             }
             Disposition::Deferred { reason, retry_after } => {
-                match self.retry.delay_after(number, retry_after, self.flow.luck()) {
-                    Some(delay) => {
-                        entry.retries.entry(in_whole_seconds(answer.answered_at + delay)).or_default().push(ordinal);
+                let due = self
+                    .retry
+                    .delay_after(number, retry_after, luck)
+                    .map(|delay| whole_second(answer.answered_at + delay));
+                let is_too_late = |due: Timestamp| {
+                    let limit = self.next_of(entry).and_then(|next| next.after);
+                    limit.filter(|after| entry.since() + *after <= due).map(|after| entry.since() + after)
+                };
+                match (due, due.and_then(is_too_late)) {
+                    (Some(_), Some(deadline)) => {
+                        let channel = self.pass_on(entry, ordinal, deadline.max(answer.answered_at));
+                        let channel = channel.map(|name| name.to_string()).unwrap_or_default();
+                        (Outcome::Deferred, format!("{}; `{channel}` is tried next", reason.text))
+                    }
+                    (Some(due), None) => {
+                        entry.retries.entry(due).or_default().push(ordinal);
                         (Outcome::Deferred, reason.text)
                     }
-                    None => {
-                        let text = match number {
-                            1 => format!("the only attempt failed: {}", reason.text),
-                            _ => format!("all {number} attempts failed, the last with: {}", reason.text),
-                        };
-                        let reason = Reason::new(ReasonKind::AttemptsExhausted, text);
-                        entry.suspended.entry(reason.text.clone()).or_default().push(ordinal);
-                        (Outcome::Suspended, reason.text)
-                    }
+                    (None, _) => match self.pass_on(entry, ordinal, answer.answered_at) {
+                        Some(channel) => (Outcome::Deferred, format!("{}; `{channel}` is tried next", reason.text)),
+                        None => {
+                            let text = match number {
+                                1 => format!("the only attempt failed: {}", reason.text),
+                                _ => format!("all {number} attempts failed, the last with: {}", reason.text),
+                            };
+                            let reason = Reason::new(ReasonKind::AttemptsExhausted, text);
+                            entry.suspended.entry(reason.text.clone()).or_default().push(ordinal);
+                            (Outcome::Suspended, reason.text)
+                        }
+                    },
                 }
             }
         };
         metrics::counter!("deliver_outcomes_total", "outcome" => outcome.word()).increment(1);
+        let reply = cut(reply);
         entry.attempts.push(Attempt {
             ordinal,
             number,
@@ -282,6 +391,22 @@ impl Recorder {
             reply,
         });
         1
+    }
+
+    /// The channel that is tried after this one, if the chain of its class has another.
+    fn next_of<'e>(&self, entry: &'e InFlight) -> Option<&'e Fallback> {
+        // Who begins with a channel of the chain goes on behind it.
+        let begun = entry.item.course.fallback == 0;
+        let own = entry.conduct.fallback.iter().position(|step| begun && step.channel == self.channel);
+        entry.conduct.fallback.get(own.map_or(usize::from(entry.item.course.fallback), |at| at + 1))
+    }
+
+    /// Lets a notification go on by the next channel of its chain from then on. Gives the channel; `None`: there is none.
+    fn pass_on(&self, entry: &mut InFlight, ordinal: u32, from: Timestamp) -> Option<Name> {
+        let channel = self.next_of(entry)?.channel.clone();
+        metrics::counter!("deliver_fallbacks_total").increment(1);
+        entry.onward.entry(whole_second(from)).or_default().push(ordinal);
+        Some(channel)
     }
 
     /// Commits all that is not yet committed, trying until the store takes it.
@@ -311,6 +436,7 @@ impl Recorder {
                         } else if let Some(entry) = in_flight.get_mut(&key) {
                             entry.attempts.clear();
                             entry.retries.clear();
+                            entry.onward.clear();
                             entry.suspended.clear();
                         }
                     }
@@ -361,7 +487,7 @@ impl Recorder {
         let settled = entry.attempts.iter().filter(is_settled).map(|attempt| (id(&attempt.ordinal), None));
         let over = entry.fed.as_ref().filter(|_| entry.is_over());
         let left = over.into_iter().map(|(_, left, due_at)| (due_at, left));
-        let later = entry.retries.iter().chain(left);
+        let later = entry.retries.iter().chain(&entry.onward).chain(left);
         let later = later
             .flat_map(|(due, ordinals)| ordinals.iter().map(move |ordinal| (id(ordinal), Some(Standing::Later(*due)))));
         self.lanes.settle(settled.chain(later));
@@ -372,15 +498,26 @@ impl Recorder {
         if !entry.attempts.is_empty() {
             step.receipts.push(ReceiptChunk { batch: item.batch, attempts: entry.attempts.clone() });
         }
-        let retry = |ordinals: &[u32], attempts: u32, due_at: Timestamp| Retry {
+        let retry = |ordinals: &[u32], attempts: u32, due_at: Timestamp, course: Course| Retry {
             batch: item.batch,
             application: self.application.clone(),
             channel: self.channel.clone(),
             ordinals: sorted(ordinals),
             attempts,
             due_at,
+            course,
         };
-        step.retries.extend(entry.retries.iter().map(|(due, ordinals)| retry(ordinals, item.attempts + 1, *due)));
+        // Another attempt of this channel, which has tried since it was first due.
+        let again = || Course { since: Some(entry.since()), ..item.course.clone() };
+        let onward = |ordinals: &[u32], due_at: Timestamp| {
+            let next = self.next_of(entry)?;
+            let place = entry.conduct.fallback.iter().position(|step| step == next)?;
+            let course = Course { fallback: place as u8 + 1, since: Some(due_at), ..item.course.clone() };
+            Some(Retry { channel: next.channel.clone(), ..retry(ordinals, 0, due_at, course) })
+        };
+        let retries = entry.retries.iter();
+        step.retries.extend(retries.map(|(due, ordinals)| retry(ordinals, item.attempts + 1, *due, again())));
+        step.retries.extend(entry.onward.iter().filter_map(|(due, ordinals)| onward(ordinals, *due)));
         step.suspensions.extend(entry.suspended.iter().map(|(reason, ordinals)| Suspension {
             batch: item.batch,
             application: self.application.clone(),
@@ -389,14 +526,23 @@ impl Recorder {
             attempts: item.attempts + 1,
             reason: reason.clone(),
             since: self.flow.clock.now(),
+            course: item.course.clone(),
         }));
         match &entry.fed {
             Some((_, left, due_at)) if entry.is_over() => {
                 step.finished.push(item.claim);
+                let course = || item.course.clone();
                 if !left.is_empty() {
-                    step.retries.push(retry(left, item.attempts, *due_at));
+                    step.retries.push(retry(left, item.attempts, *due_at, course()));
                 }
-                step.retries.extend(entry.untried.iter().map(|(due, ordinals)| retry(ordinals, item.attempts, *due)));
+                // Only now: whoever takes the item over if this worker dies decides anew.
+                let untried = entry.untried.iter();
+                step.retries.extend(untried.map(|(due, ordinals)| retry(ordinals, item.attempts, *due, course())));
+                step.retries.extend(entry.gathered.iter().map(|(window, ordinals)| {
+                    let course = Course { window: Some(*window), ..course() };
+                    retry(ordinals, item.attempts, *window, course)
+                }));
+                step.retries.extend(entry.passed.iter().filter_map(|(due, ordinals)| onward(ordinals, *due)));
             }
             // A retry or suspension goes with the attempt that caused it: a crash now must not lose it.
             _ => step.held.push(item.claim),
@@ -412,13 +558,23 @@ impl Recorder {
     }
 }
 
-/// So that those of one item that are put off together are tried again together.
-fn in_whole_seconds(due: Timestamp) -> Timestamp {
-    Timestamp(due.0.div_euclid(1_000_000) * 1_000_000)
+/// What a far side said, no longer than anybody reads.
+fn cut(mut reply: String) -> String {
+    if reply.len() > TEXT_CHARACTERS_MAX
+        && let Some((end, _)) = reply.char_indices().nth(TEXT_CHARACTERS_MAX)
+    {
+        reply.truncate(end);
+    }
+    reply
 }
 
 fn sorted(ordinals: &[u32]) -> Vec<u32> {
     let mut sorted = ordinals.to_vec();
     sorted.sort_unstable();
     sorted
+}
+
+/// So that those of one item that are put off together are tried again together.
+fn whole_second(time: Timestamp) -> Timestamp {
+    Timestamp(time.0.div_euclid(1_000_000) * 1_000_000)
 }

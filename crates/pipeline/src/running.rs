@@ -6,7 +6,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tocsin_delivery::{Destination, DestinationState, OpenChannel};
 use tocsin_model::{
-    application::{Application, Channel, RetrySchedule},
+    application::{Application, Channel, DeliveryLog, RetrySchedule},
     id::Name,
     problem::Problem,
 };
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Flow, RunError, compile::Compiled, deliver_work::Worker, lanes::Lanes, match_events::unassigned_channel,
-    record_receipts::Recorder,
+    record_receipts::Recorder, windows::Windows,
 };
 
 /// How long a work item of a channel that the application does not define may be held.
@@ -52,6 +52,8 @@ pub(crate) struct Running {
     compiled: ArcSwap<Compiled>,
     channels: ArcSwap<BTreeMap<Name, Arc<Open>>>,
     workers: Mutex<BTreeMap<Name, Working>>,
+    /// The windows of each channel's digests, whoever works for it.
+    windows: Mutex<BTreeMap<Name, Arc<Windows>>>,
     /// Replaced by others, but not done yet.
     leaving: Mutex<Vec<Working>>,
 }
@@ -61,6 +63,7 @@ struct Working {
     stop: CancellationToken,
     retry: RetrySchedule,
     lease: std::time::Duration,
+    log: DeliveryLog,
     worker: JoinHandle<()>,
     recorder: JoinHandle<()>,
 }
@@ -79,6 +82,7 @@ impl Running {
             compiled: ArcSwap::new(compiled.clone()),
             channels: ArcSwap::default(),
             workers: Mutex::default(),
+            windows: Mutex::default(),
             leaving: Mutex::default(),
         });
         running.change(flow, compiled, channels, waiting);
@@ -141,8 +145,12 @@ impl Running {
         let retry =
             definition.map_or(RetrySchedule { delays: Vec::new(), jitter_percent: 0 }, |found| found.retry.clone());
         let lease = definition.map_or(LEASE, |found| found.lease);
+        let log = definition.map_or_else(DeliveryLog::default, |found| found.log);
         let mut workers = self.workers.lock();
-        if workers.get(&channel).is_some_and(|working| working.retry == retry && working.lease == lease) {
+        if workers
+            .get(&channel)
+            .is_some_and(|working| working.retry == retry && working.lease == lease && working.log == log)
+        {
             return;
         }
         if let Some(replaced) = workers.remove(&channel) {
@@ -162,16 +170,27 @@ impl Running {
             channel: channel.clone(),
             retry: retry.clone(),
             lease,
+            log,
             reports: reports_in,
             answers: answers_in,
             disabler: Default::default(),
         };
-        let worker =
-            Worker { flow: flow.clone(), running: self.clone(), channel: channel.clone(), lease, reports, answers };
+        let worker = Worker {
+            flow: flow.clone(),
+            running: self.clone(),
+            channel: channel.clone(),
+            lease,
+            log,
+            reports,
+            answers,
+            windows: self.windows.lock().entry(channel.clone()).or_default().clone(),
+            panics: Mutex::default(),
+        };
         let stop = CancellationToken::new();
         let working = Working {
             retry,
             lease,
+            log,
             worker: tokio::spawn(worker.run(stop.clone())),
             recorder: tokio::spawn(recorder.run()),
             stop,

@@ -101,12 +101,13 @@ impl Compiled {
             now: sample.now,
             fields: &fields,
             event: &event,
+            digest: None,
             subscriber: &sample.subscriber,
             profile: &sample.profile,
             subscription: (&class.fields, &sample.subscription),
             device: DeviceScope { name: &sample.device, channel: sample.channel.as_str(), address: &sample.address },
         };
-        let facts = crate::deliver_work::facts(notify, fields.clone());
+        let facts = crate::render::facts(notify, fields.clone());
         Ok(make(formatter, sample.profile.locale.as_deref(), &scope, facts))
     }
 }

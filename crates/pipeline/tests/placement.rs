@@ -107,6 +107,7 @@ impl Stream {
             id: self.someone(),
             profile: Profile { enabled: self.luck.u32(..4) > 0, ..Profile::default() },
             devices: Some(devices.into_iter().take(count).collect()),
+            preferences: None,
         };
         self.scenario.records().put_subscriber(new, Expect::Any, Default::default()).await.expect("stored");
     }

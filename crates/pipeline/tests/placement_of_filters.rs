@@ -168,6 +168,7 @@ impl Stream {
             id: self.someone(),
             profile: Profile { enabled: self.luck.u32(..5) > 0, attributes, ..Profile::default() },
             devices: Some([(name("a"), device)].into()),
+            preferences: None,
         };
         self.scenario.records().put_subscriber(new, Expect::Any, Default::default()).await.expect("stored");
     }

@@ -10,6 +10,7 @@ pub mod exports; // many of them, as lines, out
 pub mod imports; // many of them, as lines, in
 pub mod keys; // who is calling, and what that caller may do
 pub mod operations; // batches and notifications, suspensions
+pub mod suspensions; // what waits for an operator, looked at and edited
 pub mod firings; // rules that did not fire, and those that are stopped
 pub mod preview; // templates tried on events
 pub mod rules; // rules tried on events

@@ -20,6 +20,7 @@ use tocsin_matching::{
 };
 use tocsin_model::{
     application::{Application, ContentTemplates, NotificationClass, Rule, RuleState, api_source},
+    conduct::Conduct,
     event::{EventBatch, EventPacker},
     field::{Fields, Row},
     id::{ChangeSequence, EventBatchId, EventId, Name, SubscriberNumber, SubscriptionId},
@@ -436,6 +437,7 @@ fn tested(compiled: &Compiled, rule: Option<&serde_json::Value>) -> Result<Teste
                 description: None,
                 batch_size: 1,
                 expires_after: None,
+                conduct: Conduct::default(),
                 computed: BTreeMap::new(),
                 content: ContentTemplates::default(),
             };

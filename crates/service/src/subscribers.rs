@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use tocsin_model::{
     id::{Name, SubscriberId},
+    preferences::Preferences,
     problem::Problem,
     subscriber::{Device, Profile, Subscriber, check_profile},
     time::Timestamp,
@@ -60,6 +61,12 @@ pub struct Draft {
     #[serde(default)]
     #[schema(value_type = Option<std::collections::BTreeMap<String, DeviceDraft>>)]
     pub devices: Option<BTreeMap<String, DeviceDraft>>,
+    /// What it wants to be told, and when not: `quiet_hours`, such as `["22:00-07:00"]`, and `notifications`, by
+    /// `<application>/<class>`, `<application>` or `*`, each with `enabled`, `channels` and `prefer`. When left out, what
+    /// it said stays.
+    #[serde(default)]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub preferences: Option<Preferences>,
     #[serde(default, rename = "created_at")]
     #[schema(ignore)]
     _created_at: serde::de::IgnoredAny,
@@ -102,6 +109,9 @@ pub struct Document {
     pub attributes: BTreeMap<String, Value>,
     /// Devices by name.
     pub devices: BTreeMap<String, DeviceDraft>,
+    /// What it wants to be told, and when not.
+    #[schema(value_type = serde_json::Value)]
+    pub preferences: Preferences,
     /// When it was made.
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
@@ -125,6 +135,7 @@ impl From<Subscriber> for Document {
             time_zone: subscriber.profile.time_zone,
             attributes: subscriber.profile.attributes,
             devices: subscriber.devices.into_iter().map(device).collect(),
+            preferences: subscriber.preferences,
             created_at: subscriber.created_at,
             updated_at: subscriber.updated_at,
             revision: subscriber.revision,
@@ -164,6 +175,7 @@ pub fn check(draft: Draft, id: Option<&SubscriberId>) -> Result<NewSubscriber, V
     };
     problems.extend(check_profile(&profile));
     check_attributes(&profile.attributes, &mut problems);
+    problems.extend(draft.preferences.iter().flat_map(Preferences::check));
     let devices = draft.devices.map(|devices| {
         if devices.len() > DEVICES_MAX {
             problems.push(Problem::at("devices", format!("has {} entries; at most {DEVICES_MAX} fit", devices.len())));
@@ -178,7 +190,7 @@ pub fn check(draft: Draft, id: Option<&SubscriberId>) -> Result<NewSubscriber, V
         checked.collect::<Vec<_>>()
     });
     match id {
-        Some(id) if problems.is_empty() => Ok(NewSubscriber { id, profile, devices }),
+        Some(id) if problems.is_empty() => Ok(NewSubscriber { id, profile, devices, preferences: draft.preferences }),
         _ => Err(problems),
     }
 }
@@ -304,7 +316,9 @@ impl Service {
             let mut merged = serde_json::to_value(Document::from(present)).expect("a document is always JSON");
             merge_patch(&mut merged, patch, 0)?;
             let mut draft: Draft = serde_json::from_value(merged).map_err(|error| json_error(&error))?;
+            // Whoever takes them away by a patch means it.
             draft.devices.get_or_insert_default();
+            draft.preferences.get_or_insert_default();
             let new = check(draft, Some(id)).map_err(ServiceError::Invalid)?;
             match self.records.put_subscriber(new, Expect::Revision(seen), self.clock.now()).await {
                 // Somebody was faster: the patch is merged into what they made, unless the caller wanted to know.
@@ -359,7 +373,7 @@ impl Service {
                 let mut devices = present.devices;
                 devices.insert(name.clone(), device);
                 let devices = Some(devices.into_iter().collect());
-                let whole = NewSubscriber { id: id.clone(), profile: present.profile, devices };
+                let whole = NewSubscriber { id: id.clone(), profile: present.profile, devices, preferences: None };
                 self.records.put_subscriber(whole, Expect::Revision(revision), self.clock.now()).await?
             }
         };
@@ -387,7 +401,7 @@ impl Service {
             return Err(ServiceError::Missing(format!("the device `{name}` of `{id}`")));
         }
         let devices = Some(devices.into_iter().collect());
-        let whole = NewSubscriber { id: id.clone(), profile: present.profile, devices };
+        let whole = NewSubscriber { id: id.clone(), profile: present.profile, devices, preferences: None };
         Ok(self.records.put_subscriber(whole, Expect::Revision(revision), self.clock.now()).await?.into())
     }
 

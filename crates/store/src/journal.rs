@@ -4,11 +4,12 @@
 //! before the commit repeats the step, a crash after it does not. Whoever holds a claim that was lost in the meantime
 //! commits nothing ([`StoreError::Fenced`]).
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use tocsin_model::{
+    conduct::Priority,
     event::{EventBatch, PackedEvents},
     id::{ChangeSequence, EventBatchId, Name, NotificationBatchId, NotificationId, WorkItemId},
     notification::{NotificationHead, Notifications},
@@ -19,9 +20,11 @@ use tocsin_model::{
 
 use crate::error::StoreError;
 
+pub use course::Course;
 pub use firings::{Firing, FiringFilter, FiringStatus, NewFiring, Refired, RuleStop};
 pub use schedules::{EventPage, ScheduleKey, ScheduleRun};
 
+pub(crate) mod course; // where some work stands on its way
 mod firings; // rules that did not fire, and those that are stopped
 mod schedules; // how far the schedules of rules have come
 
@@ -158,6 +161,8 @@ pub struct WorkItem {
     pub attempts: u32,
     /// When it was due.
     pub due_at: Timestamp,
+    /// Where it stands.
+    pub course: Course,
 }
 
 /// A notification batch that a step makes, with its first work item due at once.
@@ -169,6 +174,8 @@ pub struct NewNotificationBatch {
     pub count: u32,
     /// `Notifications::pack`ed; the backend compresses.
     pub packed: Bytes,
+    /// Which work goes first.
+    pub priority: Priority,
     /// If they cannot be sent for a reason known already, they are suspended with it and no work item is made.
     pub suspended: Option<String>,
 }
@@ -208,6 +215,8 @@ pub struct Retry {
     pub attempts: u32,
     /// When.
     pub due_at: Timestamp,
+    /// Where they stand then.
+    pub course: Course,
 }
 
 /// Notifications of one batch that wait for an operator.
@@ -227,6 +236,8 @@ pub struct Suspension {
     pub reason: String,
     /// Since when.
     pub since: Timestamp,
+    /// Where they stood, and stand when they are resumed.
+    pub course: Course,
 }
 
 /// A suspension with the number by which it is resumed or ended.
@@ -258,6 +269,12 @@ pub struct SuspensionFilter {
     pub channel: Option<Name>,
     /// Only of this batch.
     pub batch: Option<NotificationBatchId>,
+    /// Only of this notification class.
+    pub class: Option<Name>,
+    /// Only those whose reason contains this text; letters of ASCII in either case.
+    pub reason: Option<String>,
+    /// Only those that were suspended before this time.
+    pub before: Option<Timestamp>,
 }
 
 /// The result of a step and the acknowledgement of its input: all of it is stored, or nothing.
@@ -311,6 +328,20 @@ impl Step {
 
 /// How much earlier [`Journal::place_at`] looks, since clocks may go back a little.
 pub(crate) const CLOCK_LEEWAY: Duration = Duration::from_secs(1);
+
+/// Cuts some notifications out of a suspension, which keeps the others. `None`: it has none of them; whole: it has no others.
+pub(crate) fn cut_out(suspension: &mut Suspension, ordinals: &[u32]) -> Option<Option<Suspension>> {
+    let (meant, others): (Vec<u32>, Vec<u32>) =
+        suspension.ordinals.iter().copied().partition(|ordinal| ordinals.contains(ordinal));
+    match (meant.is_empty(), others.is_empty()) {
+        (true, _) => None,
+        (_, true) => Some(None),
+        _ => {
+            suspension.ordinals = others;
+            Some(Some(Suspension { ordinals: meant, ..suspension.clone() }))
+        }
+    }
+}
 
 /// What an operator's word adds to the attempts at a suspended notification: it closes it.
 pub(crate) fn ended(suspension: &Suspension, ordinal: u32, now: Timestamp) -> Attempt {
@@ -404,7 +435,8 @@ pub trait Journal: Send + Sync + 'static {
         now: Timestamp,
     ) -> Result<Vec<ClaimedEvents>, StoreError>;
 
-    /// Hands out up to `limit` due work items of a channel, oldest due first, each to one worker.
+    /// Hands out up to `limit` due work items of a channel, each to one worker: what has been due for longest first, where
+    /// [`Priority::patience`] counts as later.
     ///
     /// A worker that neither finishes nor extends an item within `lease` loses it to another, so a step must be safe
     /// to run twice.
@@ -415,6 +447,29 @@ pub trait Journal: Send + Sync + 'static {
         limit: usize,
         lease: Duration,
         now: Timestamp,
+    ) -> Result<Vec<WorkItem>, StoreError>;
+
+    /// Hands out all due work items of a channel that wait for the window of a digest that closes at a time, or are of it,
+    /// oldest first; as many as have up to `notifications` notifications, but at least one if there is any.
+    async fn claim_window(
+        &self,
+        application: &Name,
+        channel: &Name,
+        window: Timestamp,
+        notifications: usize,
+        lease: Duration,
+        now: Timestamp,
+    ) -> Result<Vec<WorkItem>, StoreError>;
+
+    /// The work items of a channel that wait for the window of a digest to close after `now`, by number, from after `after`,
+    /// up to `limit`. The token of one that is not claimed is 0.
+    async fn gathering(
+        &self,
+        application: &Name,
+        channel: &Name,
+        now: Timestamp,
+        after: WorkItemId,
+        limit: usize,
     ) -> Result<Vec<WorkItem>, StoreError>;
 
     /// Prolongs a lease to `now + lease`.
@@ -587,6 +642,16 @@ pub trait Journal: Send + Sync + 'static {
         resolution: Resolution,
         now: Timestamp,
     ) -> Result<u64, StoreError>;
+
+    /// Puts an operator's edit into a suspension, or takes it away: it is sent in place of what was to be sent, once that is
+    /// resumed. With `ordinals` only these of its notifications become a suspension of their own, if there are others. Gives
+    /// the number of the suspension that is edited; `None`: there is no such suspension, or it has none of them.
+    async fn edit_suspension(
+        &self,
+        id: u64,
+        ordinals: Option<&[u32]>,
+        edit: Option<Arc<str>>,
+    ) -> Result<Option<u64>, StoreError>;
 
     /// Removes up to `limit` finished event batches and notification batches that were closed before `before`, whole
     /// with their receipts, and idempotency keys that are over at `now`. Unsent, suspended and failed work stays.

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use tocsin_model::{
     id::{ChangeSequence, Name, SubscriberId, SubscriberNumber, SubscriptionId},
     ldap::{Entry, LdapFilter},
+    preferences::Preferences,
     schedule::{MissedPolicy, Schedule},
     segment::Segment,
     subscriber::{Device, DeviceState, Profile, Subscriber},
@@ -110,6 +111,8 @@ pub struct NewSubscriber {
     pub profile: Profile,
     /// All its devices; `None` leaves those that it has.
     pub devices: Option<Vec<(Name, Device)>>,
+    /// What it wants to be told; `None` leaves what it said.
+    pub preferences: Option<Preferences>,
 }
 
 /// A segment that asks to be stored.
@@ -278,8 +281,18 @@ pub struct Recipient {
     pub subscription: Subscription,
     /// The subscriber's profile.
     pub profile: Profile,
-    /// The device's name and the device, if there is one that may be used.
-    pub device: Option<(Name, Device)>,
+    /// What the subscriber wants to be told, and when not.
+    pub preferences: Preferences,
+    /// Its devices by name, whatever their state.
+    pub devices: BTreeMap<Name, Device>,
+}
+
+impl Recipient {
+    /// The device that is told if nothing else is wanted, if it may be used: the subscription's own, else the first by name
+    /// that is active.
+    pub fn device(&self) -> Option<(&Name, &Device)> {
+        usable_device(&self.devices, self.subscription.device.as_ref())
+    }
 }
 
 /// An API key as it is kept: a hash, never the key.

@@ -38,6 +38,8 @@ pub struct FarEnds {
     manners: Arc<Mutex<BTreeMap<String, Manner>>>,
     seen: Arc<Mutex<Vec<Seen>>>,
     down: Arc<Mutex<BTreeSet<String>>>,
+    /// The ids of the messages that came, whoever they were for.
+    messages: Arc<Mutex<BTreeSet<String>>>,
 }
 
 /// A line of the transcript, and the time and channel by which its place is found.
@@ -51,7 +53,7 @@ struct Seen {
 impl FarEnds {
     /// Far ends that take everything.
     pub fn new(clock: SimulatedClock) -> Self {
-        FarEnds { clock, manners: Arc::default(), seen: Arc::default(), down: Arc::default() }
+        FarEnds { clock, manners: Arc::default(), seen: Arc::default(), down: Arc::default(), messages: Arc::default() }
     }
 
     /// From now on, this address answers so.
@@ -77,6 +79,11 @@ impl FarEnds {
             group.sort_by(|a, b| a.channel.cmp(&b.channel));
         }
         seen.iter().map(|seen| seen.line.clone()).collect()
+    }
+
+    /// How many different messages came; one to several recipients is one.
+    pub fn messages(&self) -> usize {
+        self.messages.lock().len()
     }
 
     /// Adds a line of the script's own to what was seen.
@@ -107,6 +114,7 @@ impl OpenChannel for FarEnd {
         if manner == Manner::Waits {
             return self.waiting.lock().push((outgoing, answers.clone()));
         }
+        self.ends.messages.lock().insert(outgoing.message.message_id.clone());
         let answer = |text: &str| Reason::new(ReasonKind::Answer, text);
         let (disposition, word, delay) = match manner {
             _ if self.down().is_some() => {

@@ -150,6 +150,29 @@ impl Journal for MortalJournal {
         self.live().await.claim_work(application, channel, limit, lease, now).await
     }
 
+    async fn claim_window(
+        &self,
+        application: &Name,
+        channel: &Name,
+        window: Timestamp,
+        notifications: usize,
+        lease: Duration,
+        now: Timestamp,
+    ) -> Result<Vec<WorkItem>, StoreError> {
+        self.live().await.claim_window(application, channel, window, notifications, lease, now).await
+    }
+
+    async fn gathering(
+        &self,
+        application: &Name,
+        channel: &Name,
+        now: Timestamp,
+        after: WorkItemId,
+        limit: usize,
+    ) -> Result<Vec<WorkItem>, StoreError> {
+        self.live().await.gathering(application, channel, now, after, limit).await
+    }
+
     async fn extend(&self, claim: Claim<WorkItemId>, lease: Duration, now: Timestamp) -> Result<(), StoreError> {
         self.live().await.extend(claim, lease, now).await
     }
@@ -333,6 +356,15 @@ impl Journal for MortalJournal {
         now: Timestamp,
     ) -> Result<u64, StoreError> {
         self.live().await.resolve(filter, resolution, now).await
+    }
+
+    async fn edit_suspension(
+        &self,
+        id: u64,
+        ordinals: Option<&[u32]>,
+        edit: Option<Arc<str>>,
+    ) -> Result<Option<u64>, StoreError> {
+        self.write(self.journal.edit_suspension(id, ordinals, edit)).await
     }
 
     async fn prune(&self, before: Timestamp, now: Timestamp, limit: usize) -> Result<usize, StoreError> {

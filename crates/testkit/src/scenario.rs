@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! 08:00 subscriber alice email=alice@example.org [locale=de] [zone=Europe/Vienna] [@region=Vienna]
+//! 08:00 alice prefers {"quiet_hours": ["22:00-07:00"]}
 //! 08:00 segment local (region=Vienna)
 //! 08:00 subscribe alice nearby {"magnitude": 5}
 //! 08:00 subscribe alice nearby {"magnitude": 5} at DTSTART:20260301T080000|RRULE:FREQ=DAILY
@@ -15,6 +16,8 @@
 //! 08:31 down 90                                   (it dies and starts again after so many minutes)
 //! 08:32 drain                                     (SIGTERM, and a new start)
 //! 08:40 resume | end                              (all suspensions)
+//! 08:40 edit 1 {"fields": {"magnitude": 7}}       (the suspension of this number)
+//! 08:40 suspensions                               (listed in the transcript)
 //! 08:50 stop RULE | let RULE                      (the rule does not fire; it fires again)
 //! 08:50 firings | refire | dismiss                (what did not fire: listed, fired again, struck off)
 //! 09:00 disable alice | enable alice | unsubscribe alice
@@ -197,6 +200,11 @@ impl Scenario {
         self.process.has_died()
     }
 
+    /// How many different messages reached the far ends; one to several recipients is one.
+    pub fn messages(&self) -> usize {
+        self.ends.lock().messages()
+    }
+
     /// The journal itself, for looking at what is left.
     pub fn journal(&self) -> &Arc<MemoryJournal> {
         &self.journal
@@ -242,8 +250,25 @@ impl Scenario {
             }
             ["resume"] => self.resolve(Resolution::Resume).await,
             ["end"] => self.resolve(Resolution::End).await,
+            ["edit", id, ..] => {
+                let edit = what.splitn(3, ' ').nth(2).map(Into::into);
+                let id = id.parse().expect("the number of a suspension");
+                let edited = self.journal.edit_suspension(id, None, edit).await.expect("it can be edited");
+                self.ends.lock().note(format!("{} edited {edited:?}", self.now()));
+            }
+            ["suspensions"] => {
+                let found =
+                    self.journal.suspensions(&SuspensionFilter::default(), 0, 100).await.expect("they are listed");
+                for stored in found {
+                    let (waits, now) = (stored.suspension, self.now());
+                    self.ends
+                        .lock()
+                        .note(format!("{now} suspended {:?} on {}: {}", waits.ordinals, waits.channel, waits.reason));
+                }
+            }
             ["report"] => self.report(),
             ["damage", what] => self.damage(what).await,
+            [id, "prefers", ..] => self.put_preferences(id, what.splitn(3, ' ').nth(2).unwrap_or("{}")).await,
             [channel, "is", "down"] => self.ends.lock().set_down(channel, true),
             [channel, "is", "up"] => self.ends.lock().set_down(channel, false),
             [address, "waits"] => self.ends.lock().set(address, Manner::Waits),
@@ -279,7 +304,14 @@ impl Scenario {
                 }
             }
         }
-        let new = NewSubscriber { id: subscriber(id), profile, devices: Some(devices) };
+        let new = NewSubscriber { id: subscriber(id), profile, devices: Some(devices), preferences: None };
+        self.records.put_subscriber(new, Expect::Any, self.clock.now()).await.expect("it can be stored");
+    }
+
+    async fn put_preferences(&self, id: &str, preferences: &str) {
+        let found = self.records.subscriber(&subscriber(id)).await.expect("records answer").expect("a subscriber");
+        let preferences = Some(serde_json::from_str(preferences).expect("preferences"));
+        let new = NewSubscriber { id: found.id, profile: found.profile, devices: None, preferences };
         self.records.put_subscriber(new, Expect::Any, self.clock.now()).await.expect("it can be stored");
     }
 
@@ -290,7 +322,12 @@ impl Scenario {
 
     async fn put_enabled(&self, id: &str, enabled: bool) {
         let found = self.records.subscriber(&subscriber(id)).await.expect("records answer").expect("a subscriber");
-        let new = NewSubscriber { id: found.id, profile: Profile { enabled, ..found.profile }, devices: None };
+        let new = NewSubscriber {
+            id: found.id,
+            profile: Profile { enabled, ..found.profile },
+            devices: None,
+            preferences: None,
+        };
         self.records.put_subscriber(new, Expect::Any, self.clock.now()).await.expect("it can be stored");
     }
 

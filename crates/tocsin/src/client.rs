@@ -158,6 +158,15 @@ impl Client {
         self.json(answer).await
     }
 
+    /// Puts JSON and gets JSON.
+    ///
+    /// # Errors
+    /// As [`Client::send`], or the answer is not JSON.
+    pub async fn put(&self, path: &str, body: &Value) -> Outcome<Value> {
+        let answer = self.send(self.request(Method::PUT, path).json(body)).await?;
+        self.json(answer).await
+    }
+
     /// All items of a list, page after page.
     ///
     /// # Errors

@@ -97,6 +97,11 @@ pub const STEPS: &[Metric] = &[
         "Notifications that were not sent: expired, or suspended before an attempt.",
     ),
     counter("deliver_devices_bounced_total", "", "Devices switched off because the far side said that they are gone."),
+    counter("deliver_snoozed_total", "", "Notifications that wait for the end of quiet hours or for their send hours."),
+    counter("deliver_gathered_total", "", "Notifications that wait for the window of a digest to close."),
+    counter("deliver_fallbacks_total", "", "Notifications that go on by the next channel of their chain."),
+    counter("deliver_multicasts_total", "", "Messages that were made once for all who are told the same."),
+    counter("deliver_digests_total", "", "Messages that were made of all notifications of a digest."),
     counter("deliver_leases_lost_total", "", "Work items that were taken from a worker that was too slow."),
     counter(
         "deliver_put_off_total",

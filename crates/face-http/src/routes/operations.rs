@@ -18,8 +18,8 @@ use crate::{
     problems::Failure,
     request::{Authorized, Parameters, Segments, id, json_body, read_json},
     wire::{
-        EventBatchBody, FilterBody, List, Named, NotificationBatchBody, NotificationBody, ResolvedBody, StatusBody,
-        SuspensionBody, TraceBody,
+        EditBody, EditedBody, EventBatchBody, FilterBody, List, Named, NotificationBatchBody, NotificationBody,
+        ResolvedBody, StatusBody, SuspendedBody, SuspensionBody, TraceBody,
     },
 };
 
@@ -34,6 +34,8 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(notification))
         .routes(routes!(trace))
         .routes(routes!(suspensions))
+        .routes(routes!(suspension))
+        .routes(routes!(edit))
         .routes(routes!(resume))
         .routes(routes!(end))
 }
@@ -188,6 +190,17 @@ struct SuspensionParameters {
     #[serde(default)]
     #[param(value_type = Option<String>)]
     batch: Option<NotificationBatchId>,
+    /// Only those of this notification class.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    class: Option<Name>,
+    /// Only those whose reason contains this text.
+    #[serde(default)]
+    reason: Option<String>,
+    /// Only those that were suspended before this time.
+    #[serde(default)]
+    #[param(value_type = Option<String>, format = DateTime)]
+    before: Option<tocsin_model::time::Timestamp>,
 }
 
 /// What waits for an operator, oldest first.
@@ -198,10 +211,42 @@ async fn suspensions(
     Parameters(asked): Parameters<SuspensionParameters>,
 ) -> Result<Response, Failure> {
     let limit = page::limit(asked.limit)?;
-    let SuspensionParameters { application, channel, batch, after, .. } = asked;
-    let filter = SuspensionFilter { id: None, application, channel, batch };
+    let SuspensionParameters { application, channel, batch, class, reason, before, after, .. } = asked;
+    let filter = SuspensionFilter { id: None, application, channel, batch, class, reason, before };
     let found = app.service.suspensions(&caller, &filter, after, limit).await?;
     Ok(json(StatusCode::OK, &List::from(found.map(SuspensionBody::from))))
+}
+
+/// A suspension with its first notifications: their fields, attempts and recipients, and what they would say if they were
+/// resumed now.
+#[utoipa::path(get, path = "/v1/suspensions/{id}", tag = "operations", params(("id" = u64, Path)), responses((status = 200, body = SuspendedBody), Failures))]
+async fn suspension(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(number): Segments<String>,
+) -> Result<Response, Failure> {
+    let found = app.service.suspension(&caller, suspension_number(&number)?).await?;
+    Ok(json(StatusCode::OK, &SuspendedBody::from(found)))
+}
+
+/// Changes what suspended notifications say or where they go, once they are resumed.
+#[utoipa::path(put, path = "/v1/suspensions/{id}/edit", tag = "operations", params(("id" = u64, Path)), request_body = EditBody, responses((status = 200, body = EditedBody), Failures))]
+async fn edit(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(number): Segments<String>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let number = suspension_number(&number)?;
+    let (headers, body) = parts(request);
+    let taken = json_body(&app, &headers, body).await?;
+    let EditBody { notifications, edit } = read_json(&taken.bytes)?;
+    let id = app.service.edit_suspension(&caller, number, notifications.as_deref(), edit).await?;
+    Ok(json(StatusCode::OK, &EditedBody { id }))
+}
+
+fn suspension_number(text: &str) -> Result<u64, Failure> {
+    text.parse().map_err(|_| ServiceError::Missing(format!("the suspension `{text}`")).into())
 }
 
 /// Makes suspended notifications due again, with a fresh retry schedule.

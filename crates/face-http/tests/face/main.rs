@@ -8,5 +8,6 @@ mod preview;
 mod reference;
 mod resources;
 mod rules;
+mod telling;
 mod transfer;
 mod unsubscribe;

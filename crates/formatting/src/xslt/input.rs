@@ -31,6 +31,9 @@ const DEPTH_MAX: usize = 32;
 /// </notifications>
 /// ```
 ///
+/// In a digest there is a `notification` for each that is told, those after the first with fields and event only, and
+/// `notifications` has the attributes `count` and `more`.
+///
 /// Numbers and times read as the reader writes them; `value` has them for computing. Where JSON is made, each element
 /// has its value as JSON in `json`. A field without a value is an empty element.
 pub struct Input<'a> {
@@ -55,6 +58,10 @@ impl Input<'_> {
             zone,
             wants_json: self.uses.json,
         };
+        if let Some(digest) = &scope.digest {
+            writer.tree.attribute("count", &digest.count.to_string());
+            writer.tree.attribute("more", &digest.count.saturating_sub(digest.items.len()).to_string());
+        }
         writer.tree.open("notification");
         writer.tree.attribute("id", &scope.id.to_string());
         writer.tree.attribute("rule", scope.rule.as_str());
@@ -94,6 +101,21 @@ impl Input<'_> {
             writer.tree.attribute("channel", scope.device.channel);
             writer.tree.attribute("address", scope.device.address);
             writer.tree.close();
+        }
+        // The first is the one above.
+        for item in scope.digest.iter().flat_map(|digest| digest.items).skip(1) {
+            writer.tree.close();
+            writer.tree.open("notification");
+            writer.tree.attribute("id", &item.id.to_string());
+            writer.tree.attribute("rule", item.rule.as_str());
+            writer.tree.attribute("matched_at", &item.matched_at.to_string());
+            writer.tree.attribute("accepted_at", &item.accepted_at.to_string());
+            writer.row(self.fields, item.fields)?;
+            if self.uses.event {
+                writer.tree.open("event");
+                writer.row(&item.event.fields, &item.event.row)?;
+                writer.tree.close();
+            }
         }
         Ok(writer.tree)
     }

@@ -136,6 +136,7 @@ impl World {
             description: None,
             batch_size: BATCH_SIZE,
             expires_after: None,
+            conduct: Default::default(),
             computed: BTreeMap::new(),
             content: ContentTemplates::default(),
         };

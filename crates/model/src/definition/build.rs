@@ -12,10 +12,12 @@ use super::{
 };
 use crate::{
     application::{
-        Application, Channel, ContentTemplates, EventClass, Flow, Function, Limits, Missed, NotificationClass, Ordered,
-        Pace, Presence, Rate, Recurs, Retention, RetrySchedule, Rule, RuleSchedule, RuleState, Source, SourceKind,
-        SubscriptionClass, TemplateEngine, TemplateParts, TemplateText, Throttle, due_class, due_fields,
+        Application, Channel, ContentTemplates, DeliveryLog, EventClass, Flow, Function, Limits, Missed,
+        NotificationClass, Ordered, Pace, Presence, Rate, Recurs, Retention, RetrySchedule, Rule, RuleSchedule,
+        RuleState, Source, SourceKind, SubscriptionClass, TemplateEngine, TemplateParts, TemplateText, Throttle,
+        due_class, due_fields,
     },
+    conduct::{Conduct, DIGEST_ITEMS, Digest, DigestWindow, Fallback, Priority},
     content::header_objection,
     field::{Field, FieldType, Fields},
     filter::Dialect,
@@ -32,6 +34,7 @@ const CONCURRENCY: u32 = 10;
 const LEASE: Duration = Duration::from_secs(300);
 const RETRY_SECONDS: [u64; 5] = [60, 300, 1_800, 7_200, 43_200];
 const JITTER_PERCENT: u8 = 10;
+const RECIPIENT_LIMIT: u32 = 50;
 const RULE_TIMEOUT: Duration = Duration::from_secs(10);
 const STOP_AFTER: u32 = 10;
 
@@ -121,8 +124,10 @@ impl<'a> Builder<'a> {
     }
 
     fn notification(&mut self, node: &Node, path: &str) -> NotificationClass {
+        let fields = self.fields(node, path);
         NotificationClass {
-            fields: self.fields(node, path),
+            conduct: self.conduct(node, path, &fields),
+            fields,
             description: text(node, "description"),
             batch_size: integer(node, "batch_size").unwrap_or(BATCH_SIZE),
             expires_after: duration(node, "expires_after"),
@@ -131,6 +136,88 @@ impl<'a> Builder<'a> {
                 .get("content")
                 .map(|content| self.content(content, &join(path, "content")))
                 .unwrap_or_default(),
+        }
+    }
+
+    fn conduct(&mut self, node: &Node, path: &str, fields: &Fields) -> Conduct {
+        let critical = boolean(node, "critical").unwrap_or(false);
+        let send_hours = self.parsed(node, "send_hours", path, "give them as `09:00-18:00` or `09:00-18:00 mo-fr`");
+        if critical && let Some(hours) = node.get("send_hours") {
+            let problem = hours.problem(&join(path, "send_hours"), "cannot be given for what is critical");
+            self.problems.push(problem.hint("critical notifications are sent at any hour; leave one of the two out"));
+        }
+        let digest = node.get("digest").map(|digest| self.digest(digest, &join(path, "digest"), fields));
+        let multicast = node.get("multicast").map(|node| integer(node, "recipient_limit").unwrap_or(RECIPIENT_LIMIT));
+        if let (Some(_), Some(multicast)) = (&digest, node.get("multicast")) {
+            let problem = multicast.problem(&join(path, "multicast"), "cannot be given together with `digest`");
+            let hint = "a digest is for one subscriber, a multicast for many; leave one of the two out";
+            self.problems.push(problem.hint(hint));
+        }
+        let priority = node.get("priority").and_then(Node::text);
+        let priority = Priority::ALL.into_iter().find(|known| Some(known.word()) == priority).unwrap_or_default();
+        let fallback = self.fallback(node, &join(path, "fallback"));
+        Conduct { priority, critical, send_hours, digest, multicast, fallback }
+    }
+
+    fn fallback(&mut self, node: &Node, path: &str) -> Vec<Fallback> {
+        let Some(Kind::List(items)) = node.get("fallback").map(|list| &list.kind) else { return Vec::new() };
+        let channels: Vec<&str> =
+            self.root.get("channels").map_or(&[][..], Node::entries).iter().map(|entry| entry.key.as_str()).collect();
+        let mut chain: Vec<Fallback> = Vec::new();
+        for (at, item) in items.iter().enumerate() {
+            let Some(channel) = name(item, "channel") else { continue };
+            let at = format!("{path}[{at}].channel");
+            if !channels.contains(&channel.as_str()) {
+                let problem = item.problem(&at, format!("names the channel `{channel}`, which does not exist"));
+                self.problems.push(problem.hint(meant(channel.as_str(), &channels, "channels")));
+            } else if chain.iter().any(|step| step.channel == channel) {
+                let problem = item.problem(&at, format!("names the channel `{channel}` for the second time"));
+                self.problems.push(problem.hint("each is tried once; leave one of the two out"));
+            } else {
+                chain.push(Fallback { channel, after: duration(item, "after") });
+            }
+        }
+        chain
+    }
+
+    fn digest(&mut self, node: &Node, path: &str, fields: &Fields) -> Digest {
+        let hint = "give `batch`, a time from 1s to 31d such as `10m`, `hourly` or `daily 08:00`";
+        let window = self.parsed(node, "window", path, hint).unwrap_or(DigestWindow::Batch);
+        if fields.position("digest").is_some() {
+            let problem = node.problem(path, "cannot be given where a field is called `digest`");
+            self.problems.push(problem.hint("templates read the digest by this name; call the field otherwise"));
+        }
+        let mut by: Vec<Name> = Vec::new();
+        let given = node.get("by").map_or(&[][..], |list| if let Kind::List(items) = &list.kind { items } else { &[] });
+        for (at, item) in given.iter().enumerate() {
+            let Some(field) = item.text().and_then(|text| text.parse::<Name>().ok()) else { continue };
+            if fields.position(field.as_str()).is_none() {
+                let known: Vec<&str> = fields.iter().map(|field| field.name.as_str()).collect();
+                let path = format!("{path}.by[{at}]");
+                let problem = item.problem(&path, format!("`{field}` is not a field of the class"));
+                self.problems.push(problem.hint(meant(field.as_str(), &known, "fields")));
+            } else if !by.contains(&field) {
+                by.push(field);
+            }
+        }
+        Digest { by, window, items_max: integer(node, "items_max").unwrap_or(DIGEST_ITEMS) }
+    }
+
+    /// What a text says that has a form of its own.
+    fn parsed<T: std::str::FromStr<Err: std::fmt::Display>>(
+        &mut self,
+        node: &Node,
+        key: &str,
+        path: &str,
+        hint: &str,
+    ) -> Option<T> {
+        let given = node.get(key)?;
+        match given.text()?.parse() {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.problems.push(given.problem(&join(path, key), T::Err::to_string(&error)).hint(hint));
+                None
+            }
         }
     }
 
@@ -565,7 +652,14 @@ fn channel(node: &Node) -> Channel {
         concurrency: integer(node, "concurrency").unwrap_or(CONCURRENCY),
         flow: node.get("flow").map_or_else(Flow::default, flow),
         lease: duration(node, "lease").unwrap_or(LEASE),
+        log: node.get("log").map_or_else(DeliveryLog::default, delivery_log),
     }
+}
+
+fn delivery_log(node: &Node) -> DeliveryLog {
+    let Kind::List(items) = &node.kind else { return DeliveryLog::default() };
+    let has = |word: &str| items.iter().any(|item| item.text() == Some(word));
+    DeliveryLog { status: has("status"), attempts: has("attempts"), text: has("text") }
 }
 
 fn flow(node: &Node) -> Flow {

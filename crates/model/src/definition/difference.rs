@@ -11,7 +11,9 @@ use crate::{
         RetrySchedule, Rule, RuleState, Source, Throttle, due_class,
     },
     chronicle::Chronicle,
+    conduct::{Conduct, Digest, Fallback},
     field::{Field, FieldType, Fields},
+    hours::Hours,
     id::Name,
 };
 
@@ -294,6 +296,7 @@ impl Differences {
             let sentence = format!("expiry is {} (was {})", shown(new.expires_after), shown(old.expires_after));
             self.changed(format!("{path}.expires_after"), sentence);
         }
+        self.conduct(path, &old.conduct, &new.conduct);
         let names: std::collections::BTreeSet<&Name> = old.computed.keys().chain(new.computed.keys()).collect();
         for name in names {
             let (path, was, is) = (format!("{path}.computed.{name}"), old.computed.get(name), new.computed.get(name));
@@ -305,6 +308,49 @@ impl Differences {
             }
         }
         self.content(&format!("{path}.content.templates"), &old.content, &new.content);
+    }
+
+    fn conduct(&mut self, path: &str, old: &Conduct, new: &Conduct) {
+        if old.critical != new.critical {
+            let sentence = match new.critical {
+                true => "it is told in quiet hours and against preferences as well",
+                false => "quiet hours and preferences hold for it",
+            };
+            self.changed(format!("{path}.critical"), sentence);
+        }
+        if old.send_hours != new.send_hours {
+            let shown = |hours: Option<Hours>| hours.map_or("at any hour".to_owned(), |hours| format!("at {hours}"));
+            let sentence = format!("it is sent {} (was {})", shown(new.send_hours), shown(old.send_hours));
+            self.changed(format!("{path}.send_hours"), sentence);
+        }
+        if old.digest != new.digest {
+            let shown = |digest: &Option<Digest>| match digest {
+                Some(Digest { by, window, items_max }) => {
+                    let by: String = by.iter().map(|field| format!(" by `{field}`")).collect();
+                    format!("together{by} ({window}, up to {items_max} shown)")
+                }
+                None => "each by itself".to_owned(),
+            };
+            let sentence = format!("they are told {} (was {})", shown(&new.digest), shown(&old.digest));
+            self.changed(format!("{path}.digest"), sentence);
+        }
+        if old.multicast != new.multicast {
+            let shown = |most: Option<u32>| most.map_or("one".to_owned(), |most| format!("up to {most}"));
+            let sentence = format!("a message has {} recipients (was {})", shown(new.multicast), shown(old.multicast));
+            self.changed(format!("{path}.multicast"), sentence);
+        }
+        if old.priority != new.priority {
+            let sentence = format!("the priority is {} (was {})", new.priority.word(), old.priority.word());
+            self.changed(format!("{path}.priority"), sentence);
+        }
+        if old.fallback != new.fallback {
+            let shown = |chain: &[Fallback]| match chain {
+                [] => "none".to_owned(),
+                chain => chain.iter().map(|step| format!("`{}`", step.channel)).collect::<Vec<_>>().join(", "),
+            };
+            let sentence = format!("the fallback is {} (was {})", shown(&new.fallback), shown(&old.fallback));
+            self.changed(format!("{path}.fallback"), sentence);
+        }
     }
 
     fn content(&mut self, path: &str, old: &ContentTemplates, new: &ContentTemplates) {
@@ -463,6 +509,9 @@ impl Differences {
         }
         if old.flow != new.flow {
             self.changed(format!("{path}.flow"), format!("{} (was {})", flow(&new.flow), flow(&old.flow)));
+        }
+        if old.log != new.log {
+            self.changed(format!("{path}.log"), "what is told of deliveries changes");
         }
         if old.lease != new.lease {
             let sentence = format!("a lease is {} (was {})", write_duration(new.lease), write_duration(old.lease));

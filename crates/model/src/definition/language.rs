@@ -132,6 +132,38 @@ static NOTIFICATION: Shape = Shape::Object(&[
     ),
     optional("expires_after", &EXPIRY, "After this time from the match it is not worth sending; never if not given."),
     optional(
+        "critical",
+        &Shape::Boolean,
+        "Whether it is told in quiet hours and against preferences as well; false if not given.",
+    ),
+    optional(
+        "send_hours",
+        &Shape::Text,
+        "The only hours at which it is sent, by the subscriber's clock, such as `09:00-18:00 mo-fr`; what comes at other \
+         hours waits. Any hour if not given.",
+    ),
+    optional(
+        "digest",
+        &DIGEST,
+        "Those for the same subscriber, device and locale are one message, which sees them as `digest.items`.",
+    ),
+    optional(
+        "multicast",
+        &MULTICAST,
+        "Those that say the same leave as one message to several recipients, who do not see each other.",
+    ),
+    optional(
+        "priority",
+        &Shape::Choice(&["urgent", "high", "normal", "low"]),
+        "Which goes first where several wait for a channel; `normal` if not given. Nothing waits for ever: what is low \
+         goes before what became due half an hour after it.",
+    ),
+    optional(
+        "fallback",
+        &FALLBACK,
+        "Channels that are tried, in order, when the one before has failed for good or takes too long.",
+    ),
+    optional(
         "computed",
         &COMPUTED,
         "Fields that are computed when it is formatted: each an expression of Jinja over all that templates see.",
@@ -139,6 +171,36 @@ static NOTIFICATION: Shape = Shape::Object(&[
     required("content", &CONTENT, "How it reads."),
 ]);
 static COMPUTED: Shape = Shape::Entries { keys: Keys::NotificationFields, of: &Shape::Text, most: 64 };
+static MULTICAST: Shape = Shape::Object(&[optional(
+    "recipient_limit",
+    &Shape::Integer { least: 2, most: 1_000 },
+    "Most recipients of one message; 50 if not given.",
+)]);
+static FALLBACK: Shape = Shape::List { of: &FALLBACK_STEP, most: 8 };
+static FALLBACK_STEP: Shape = Shape::Object(&[
+    required("channel", &Shape::Name, "The channel that is tried."),
+    optional(
+        "after",
+        &Shape::Duration { least: 1, most: 30 * DAY },
+        "After so long without delivery by the one before it is tried, even if attempts are left; only when that has \
+         failed for good if not given.",
+    ),
+]);
+static DIGEST: Shape = Shape::Object(&[
+    optional("by", &DIGEST_BY, "Fields of the class in which those of one message agree as well; none if not given."),
+    optional(
+        "window",
+        &Shape::Text,
+        "How long they are gathered: `batch` for those of one batch, a time such as `10m` after the first, `hourly`, or \
+         `daily 08:00`, by the subscriber's clock. `batch` if not given.",
+    ),
+    optional(
+        "items_max",
+        &Shape::Integer { least: 1, most: 10_000 },
+        "Most that the templates see one by one; `digest.more` counts the rest. 100 if not given.",
+    ),
+]);
+static DIGEST_BY: Shape = Shape::List { of: &Shape::Name, most: 16 };
 static EXPIRY: Shape = Shape::Duration { least: 1, most: 3_650 * DAY };
 
 static FIELDS: Shape = Shape::Entries { keys: Keys::Fields, of: &FIELD, most: 256 };
@@ -325,7 +387,15 @@ static CHANNEL: Shape = Shape::Object(&[
         &Shape::Duration { least: 1, most: DAY },
         "How long a worker may hold a work item without a sign of life; 5m if not given.",
     ),
+    optional(
+        "log",
+        &DELIVERY_LOG,
+        "What is told of deliveries beside what became of them: `status` keeps what far sides said when they took \
+         something, `attempts` logs each attempt before it is made, `text` logs what is sent, cut and without personal \
+         data. `[status]` if not given; what was said to refuse or defer is always kept.",
+    ),
 ]);
+static DELIVERY_LOG: Shape = Shape::List { of: &Shape::Choice(&["status", "attempts", "text"]), most: 3 };
 static FLOW: Shape = Shape::Object(&[
     optional(
         "per_destination",

@@ -123,6 +123,11 @@ fn a_definition_becomes_an_application() {
                     failures_before_pause: 20,
                 },
                 lease: 60s,
+                log: DeliveryLog {
+                    status: true,
+                    attempts: false,
+                    text: false,
+                },
             },
             Name(
                 "hook",
@@ -144,6 +149,11 @@ fn a_definition_becomes_an_application() {
                     failures_before_pause: 20,
                 },
                 lease: 300s,
+                log: DeliveryLog {
+                    status: true,
+                    attempts: false,
+                    text: false,
+                },
             },
         }
     "#]]

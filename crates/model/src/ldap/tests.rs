@@ -16,6 +16,7 @@ fn subscriber(json: &str) -> Subscriber {
     };
     use crate::subscriber::DeviceState::{Active, Bounced};
     Subscriber {
+        preferences: Default::default(),
         number: crate::id::SubscriberNumber(1),
         id: "Ann-7".parse().expect("an id"),
         profile: Profile { locale: Some("de-AT".to_owned()), attributes, ..Profile::default() },

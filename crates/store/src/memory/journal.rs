@@ -4,6 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     ops::Bound,
+    sync::Arc,
     time::Duration,
 };
 
@@ -23,10 +24,10 @@ use tokio::sync::watch;
 use crate::{
     error::StoreError,
     journal::{
-        Accepted, Arrivals, Backlog, CLOCK_LEEWAY, Claim, ClaimedEvents, EventBatchState, EventPage, Firing,
+        Accepted, Arrivals, Backlog, CLOCK_LEEWAY, Claim, ClaimedEvents, Course, EventBatchState, EventPage, Firing,
         FiringFilter, Idempotency, Journal, JournalOptions, NewEventBatch, NewFiring, NewNotificationBatch,
         ReceiptChunk, Refired, Resolution, Retry, RuleStop, ScheduleKey, ScheduleRun, Step, StoredNotificationBatch,
-        StoredSuspension, Suspension, SuspensionFilter, Totals, WorkItem, ended,
+        StoredSuspension, Suspension, SuspensionFilter, Totals, WorkItem, cut_out, ended,
     },
 };
 
@@ -95,6 +96,7 @@ struct Item {
     done: BTreeSet<u32>,
     attempts: u32,
     due_at: Timestamp,
+    course: Course,
 }
 
 #[derive(Clone, Copy)]
@@ -158,6 +160,7 @@ impl Item {
             ordinals,
             attempts: self.attempts,
             due_at: self.due_at,
+            course: self.course.clone(),
         }
     }
 }
@@ -195,6 +198,12 @@ impl State {
     fn claim(&mut self, now: Timestamp, lease: Duration) -> Held {
         self.last.token += 1;
         Held { token: self.last.token, until: now + lease, claimed_at: now }
+    }
+
+    fn claim_item(&mut self, id: u64, lease: Duration, now: Timestamp) -> WorkItem {
+        let held = self.claim(now, lease);
+        self.work_claims.insert(id, held);
+        self.work[&id].hand_out(id, held.token)
     }
 
     /// Whether all claims of a step hold, and when the last of them was made.
@@ -253,6 +262,7 @@ impl State {
                     attempts: 0,
                     reason,
                     since: new.head.matched_at,
+                    course: Course { priority: new.priority, ..Course::default() },
                 }),
                 None => self.add_work(Item {
                     batch: id,
@@ -263,6 +273,7 @@ impl State {
                     done: BTreeSet::new(),
                     attempts: 0,
                     due_at: new.head.matched_at,
+                    course: Course { priority: new.priority, ..Course::default() },
                 }),
             }
         }
@@ -294,6 +305,7 @@ impl State {
             done: BTreeSet::new(),
             attempts: retry.attempts,
             due_at: retry.due_at,
+            course: retry.course,
         });
     }
 
@@ -377,6 +389,14 @@ impl State {
                 && filter.application.as_ref().is_none_or(|wanted| *wanted == suspension.application)
                 && filter.channel.as_ref().is_none_or(|wanted| *wanted == suspension.channel)
                 && filter.batch.is_none_or(|wanted| wanted == suspension.batch)
+                && filter.before.is_none_or(|before| suspension.since < before)
+                && filter
+                    .reason
+                    .as_ref()
+                    .is_none_or(|wanted| suspension.reason.to_ascii_lowercase().contains(&wanted.to_ascii_lowercase()))
+                && filter.class.as_ref().is_none_or(|wanted| {
+                    self.notification_batches.get(&suspension.batch.0).is_some_and(|batch| batch.head.class == *wanted)
+                })
         })
     }
 }
@@ -445,16 +465,61 @@ impl Journal for MemoryJournal {
             .iter()
             .filter(|(_, item)| item.application == *application && item.channel == *channel && item.due_at <= now)
             .filter(|(id, _)| is_free(&state.work_claims, **id, now))
-            .map(|(id, item)| (item.due_at, *id))
+            .map(|(id, item)| (item.due_at + item.course.priority.patience(), *id))
             .collect();
         due.sort_unstable();
         due.truncate(limit);
-        let claim = |(_, id)| {
-            let held = state.claim(now, lease);
-            state.work_claims.insert(id, held);
-            state.work[&id].hand_out(id, held.token)
+        Ok(due.into_iter().map(|(_, id)| state.claim_item(id, lease, now)).collect())
+    }
+
+    async fn claim_window(
+        &self,
+        application: &Name,
+        channel: &Name,
+        window: Timestamp,
+        notifications: usize,
+        lease: Duration,
+        now: Timestamp,
+    ) -> Result<Vec<WorkItem>, StoreError> {
+        let mut state = self.state.lock();
+        let is_due = |item: &Item| {
+            item.application == *application
+                && item.channel == *channel
+                && item.course.window == Some(window)
+                && item.due_at <= now
         };
-        Ok(due.into_iter().map(claim).collect())
+        let mut room = notifications as u64;
+        let mut due = Vec::new();
+        for (id, item) in state.work.iter().filter(|(_, item)| is_due(item)) {
+            if !is_free(&state.work_claims, *id, now) {
+                continue;
+            }
+            if !due.is_empty() && item.open() > room {
+                break;
+            }
+            room = room.saturating_sub(item.open());
+            due.push(*id);
+        }
+        Ok(due.into_iter().map(|id| state.claim_item(id, lease, now)).collect())
+    }
+
+    async fn gathering(
+        &self,
+        application: &Name,
+        channel: &Name,
+        now: Timestamp,
+        after: WorkItemId,
+        limit: usize,
+    ) -> Result<Vec<WorkItem>, StoreError> {
+        let state = self.state.lock();
+        let waits = |item: &Item| {
+            item.application == *application
+                && item.channel == *channel
+                && item.course.window.is_some_and(|window| window > now)
+        };
+        let token = |id: &u64| state.work_claims.get(id).map_or(0, |held| held.token);
+        let items = state.work.range(after.0 + 1..).filter(|(_, item)| waits(item)).take(limit);
+        Ok(items.map(|(id, item)| item.hand_out(*id, token(id))).collect())
     }
 
     async fn extend(&self, claim: Claim<WorkItemId>, lease: Duration, now: Timestamp) -> Result<(), StoreError> {
@@ -837,6 +902,7 @@ impl Journal for MemoryJournal {
                     ordinals: suspension.ordinals,
                     attempts: 0,
                     due_at: now,
+                    course: Course { since: None, ..suspension.course },
                 }),
                 Resolution::End => {
                     let attempts =
@@ -849,6 +915,28 @@ impl Journal for MemoryJournal {
             Self::wake(&self.work);
         }
         Ok(touched)
+    }
+
+    async fn edit_suspension(
+        &self,
+        id: u64,
+        ordinals: Option<&[u32]>,
+        edit: Option<Arc<str>>,
+    ) -> Result<Option<u64>, StoreError> {
+        let mut state = self.state.lock();
+        let Some(suspension) = state.suspensions.get_mut(&id) else { return Ok(None) };
+        match ordinals.map_or(Some(None), |ordinals| cut_out(suspension, ordinals)) {
+            None => Ok(None),
+            Some(None) => {
+                suspension.course.edit = edit;
+                Ok(Some(id))
+            }
+            Some(Some(mut cut)) => {
+                cut.course.edit = edit;
+                state.add_suspension(cut);
+                Ok(Some(state.last.suspension))
+            }
+        }
     }
 
     async fn prune(&self, before: Timestamp, now: Timestamp, limit: usize) -> Result<usize, StoreError> {

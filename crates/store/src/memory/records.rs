@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use tocsin_model::{
     id::{ChangeSequence, Name, SubscriberId, SubscriberNumber, SubscriptionId},
     ldap::{Entry, LdapFilter},
+    preferences::Preferences,
     segment::Segment,
     subscriber::{Device, Profile, Subscriber},
     subscription::Subscription,
@@ -25,7 +26,7 @@ use crate::{
         NewSegment, NewSubscriber, NewSubscription, ProfileImage, REMOVED_AT_ONCE, Recipient, RecordCounts, Records,
         ScheduledSubscription, SubscriberFilter, SubscriptionChange, SubscriptionFilter, Survey, SurveyBounds, Written,
         due_schedule, has_attribute, new_installation, new_secret, no_application, no_changes_after, no_device,
-        no_segment, no_subscriber, no_subscription, reach, read_filter, runs, since_change, trim_to, usable_device,
+        no_segment, no_subscriber, no_subscription, reach, read_filter, runs, since_change, trim_to,
     },
 };
 
@@ -244,6 +245,7 @@ impl Shelf {
                 id: new.id,
                 profile: new.profile,
                 devices: devices.unwrap_or_default(),
+                preferences: new.preferences.unwrap_or_default(),
                 created_at: now,
                 updated_at: now,
                 revision: 1,
@@ -252,7 +254,8 @@ impl Shelf {
             return Ok(made);
         };
         let devices = devices.unwrap_or_else(|| old.devices.clone());
-        Ok(self.replace_subscriber(old, new.profile, devices, now))
+        let preferences = new.preferences.unwrap_or_else(|| old.preferences.clone());
+        Ok(self.replace_subscriber(old, new.profile, devices, preferences, now))
     }
 
     fn replace_subscriber(
@@ -260,9 +263,10 @@ impl Shelf {
         old: Subscriber,
         profile: Profile,
         devices: BTreeMap<Name, Device>,
+        preferences: Preferences,
         now: Timestamp,
     ) -> Subscriber {
-        if old.profile == profile && old.devices == devices {
+        if old.profile == profile && old.devices == devices && old.preferences == preferences {
             return old;
         }
         let before = reach(&old.profile, &old.devices);
@@ -272,7 +276,7 @@ impl Shelf {
             self.tell_profile(&old);
         }
         let zone_changed = old.profile.time_zone != profile.time_zone;
-        let new = Subscriber { profile, devices, updated_at: now, revision: old.revision + 1, ..old };
+        let new = Subscriber { profile, devices, preferences, updated_at: now, revision: old.revision + 1, ..old };
         self.subscribers.insert(new.id.clone(), new.clone());
         if zone_changed {
             for id in self.owned.get(&new.number).cloned().unwrap_or_default() {
@@ -297,8 +301,8 @@ impl Shelf {
         let old = self.subscribers.get(id).cloned().ok_or_else(|| no_subscriber(id))?;
         let mut devices = old.devices.clone();
         change(&mut devices)?;
-        let profile = old.profile.clone();
-        Ok(self.replace_subscriber(old, profile, devices, now))
+        let (profile, preferences) = (old.profile.clone(), old.preferences.clone());
+        Ok(self.replace_subscriber(old, profile, devices, preferences, now))
     }
 
     fn put_subscriptions(&mut self, new: Vec<NewSubscription>, now: Timestamp) -> Vec<Written<SubscriptionId>> {
@@ -427,10 +431,10 @@ impl Shelf {
     fn recipient(&self, id: SubscriptionId) -> Option<Recipient> {
         let subscription = self.subscriptions.get(&id)?.clone();
         let subscriber = self.subscriber_of(&subscription);
-        let device = usable_device(&subscriber.devices, subscription.device.as_ref());
         Some(Recipient {
             profile: subscriber.profile.clone(),
-            device: device.map(|(name, device)| (name.clone(), device.clone())),
+            preferences: subscriber.preferences.clone(),
+            devices: subscriber.devices.clone(),
             subscription,
         })
     }

@@ -60,7 +60,12 @@ fn person(id: &str, devices: &[&str]) -> NewSubscriber {
         let address = format!("{id}@{channel}.example");
         (name(device), Device { channel: name(channel), address, state: DeviceState::Active })
     };
-    NewSubscriber { id: who(id), profile: Profile::default(), devices: Some(devices.iter().map(device).collect()) }
+    NewSubscriber {
+        id: who(id),
+        profile: Profile::default(),
+        devices: Some(devices.iter().map(device).collect()),
+        preferences: None,
+    }
 }
 
 fn interest(subscriber: &str, key: Option<&str>) -> NewSubscription {
@@ -166,7 +171,7 @@ fn a_subscriber_is_stored_as_expected() {
     check(async |records| {
         let put = async |expect, locale: &str, seconds| {
             let profile = Profile { locale: Some(locale.to_owned()), ..Profile::default() };
-            let new = NewSubscriber { id: who("ann"), profile, devices: None };
+            let new = NewSubscriber { id: who("ann"), profile, devices: None, preferences: None };
             records.put_subscriber(new, expect, at(seconds)).await
         };
         assert!(is_missing(put(Expect::Present, "de", 1).await));
@@ -210,6 +215,29 @@ fn devices_come_and_go() {
         assert_eq!(replaced.expect("stored").devices.keys().map(Name::as_str).collect::<Vec<_>>(), ["a", "b"]);
         records.remove_subscriber(&who("ann"), Expect::Any, at(6)).await.expect("removed");
         assert_eq!(records.counts(), RecordCounts::default());
+    });
+}
+
+#[test]
+fn preferences_stay_until_others_are_given() {
+    check(async |records| {
+        let preferences: Preferences =
+            serde_json::from_str(r#"{"quiet_hours":["22:00-07:00 mo-fr"],"notifications":{"*":{"enabled":false}}}"#)
+                .expect("preferences");
+        let wants = NewSubscriber { preferences: Some(preferences.clone()), ..person("ann", &["work=mail"]) };
+        let stored = records.put_subscriber(wants.clone(), Expect::Any, at(1)).await.expect("stored");
+        assert_eq!(stored.preferences, preferences);
+        let same = records.put_subscriber(person("ann", &["work=mail"]), Expect::Any, at(2)).await.expect("stored");
+        assert_eq!((same.revision, &same.preferences), (1, &preferences), "nothing changed");
+        let moved = records.put_device(&who("ann"), &name("home"), mailbox("a@x"), at(3)).await.expect("stored");
+        assert_eq!((moved.revision, &moved.preferences), (2, &preferences));
+        let subscription = records.put_subscription(interest("ann", None), at(4)).await.expect("stored");
+        let found = records.recipients(&[subscription.id]).await.expect("read").pop().flatten().expect("there");
+        assert_eq!((found.preferences, found.devices.len()), (preferences, 2));
+        let nothing = NewSubscriber { preferences: Some(Preferences::default()), ..person("ann", &["work=mail"]) };
+        let cleared = records.put_subscriber(nothing, Expect::Any, at(5)).await.expect("stored");
+        assert!(cleared.preferences.is_empty());
+        assert_eq!(records.subscriber(&who("ann")).await.expect("read"), Some(cleared));
     });
 }
 
@@ -672,7 +700,7 @@ fn the_channel_is_that_of_the_device_that_is_told() {
         let wanted: Vec<_> = [9, 2, 77, 3, 7, 2].map(SubscriptionId).to_vec();
         let found = records.recipients(&wanted).await.expect("read");
         let device = |place: usize| {
-            let device = found[place].as_ref().and_then(|found| found.device.as_ref());
+            let device = found[place].as_ref().and_then(|found| found.device());
             device.map(|(name, device)| format!("{name} {} {}", device.channel, device.address))
         };
         assert_eq!(device(0).as_deref(), Some("b mail ann@mail.example"));
@@ -702,7 +730,12 @@ fn any_text_is_kept_as_it_is() {
         ]);
         let (locale, time_zone) = (Some(text.to_owned()), Some(text.to_owned()));
         let profile = Profile { locale, time_zone, attributes, ..Profile::default() };
-        NewSubscriber { id: id_like(text, n), profile, devices: Some(vec![(name("a"), mailbox(text))]) }
+        NewSubscriber {
+            id: id_like(text, n),
+            profile,
+            devices: Some(vec![(name("a"), mailbox(text))]),
+            preferences: None,
+        }
     };
     let subscription = |n: usize, text: &str| NewSubscription {
         key: Some(text.to_owned()),
@@ -869,7 +902,7 @@ async fn random_act(records: &dyn Records, luck: &mut fastrand::Rng, step: i64) 
         let count = luck.usize(..4);
         let devices =
             luck.bool().then(|| (0..count).map(|_| (pick(luck, &["a", "b", "c"]), make_device(luck))).collect());
-        NewSubscriber { id: pick_id(luck), profile, devices }
+        NewSubscriber { id: pick_id(luck), profile, devices, preferences: None }
     }
     fn make_terms(luck: &mut fastrand::Rng) -> Terms {
         let filter = || Filter { dialect: Dialect::Jmespath, text: "a == `1`".into() };

@@ -194,6 +194,32 @@ impl Journal for SqliteJournal {
         self.read(move |connection, shared| hand_out::claim_work(connection, shared, lane, limit, lease, now)).await
     }
 
+    async fn claim_window(
+        &self,
+        application: &Name,
+        channel: &Name,
+        window: Timestamp,
+        notifications: usize,
+        lease: Duration,
+        now: Timestamp,
+    ) -> Result<Vec<WorkItem>, StoreError> {
+        let Some(lane) = self.lane(application, channel) else { return Ok(Vec::new()) };
+        let which = (window, notifications);
+        self.read(move |connection, shared| hand_out::claim_window(connection, shared, lane, which, lease, now)).await
+    }
+
+    async fn gathering(
+        &self,
+        application: &Name,
+        channel: &Name,
+        now: Timestamp,
+        after: WorkItemId,
+        limit: usize,
+    ) -> Result<Vec<WorkItem>, StoreError> {
+        let Some(lane) = self.lane(application, channel) else { return Ok(Vec::new()) };
+        self.read(move |connection, shared| hand_out::gathering(connection, shared, lane, now, after, limit)).await
+    }
+
     async fn extend(&self, claim: Claim<WorkItemId>, lease: Duration, now: Timestamp) -> Result<(), StoreError> {
         self.shared.claims.lock().work.extend(claim.id.0, claim.token, now + lease, claim.id)
     }
@@ -237,8 +263,14 @@ impl Journal for SqliteJournal {
     ) -> Result<Option<Timestamp>, StoreError> {
         let Some((application, channel)) = self.lane(application, channel) else { return Ok(None) };
         self.read(move |connection, _| {
+            // One look into the index for each priority.
             connection
-                .prepare_cached("SELECT min(due_at) FROM work WHERE application = ?1 AND channel = ?2 AND due_at > ?3")
+                .prepare_cached(
+                    "WITH priorities (number) AS (VALUES (0), (1), (2), (3))
+                     SELECT min((SELECT min(due_at) FROM work
+                         WHERE application = ?1 AND channel = ?2 AND priority = number AND due_at > ?3))
+                     FROM priorities",
+                )
                 .and_then(|mut statement| {
                     statement.query_row((application, channel, now.0), |row| row.get::<_, Option<i64>>(0))
                 })
@@ -474,6 +506,20 @@ impl Journal for SqliteJournal {
                 None => return Ok(total),
             }
         }
+    }
+
+    async fn edit_suspension(
+        &self,
+        id: u64,
+        ordinals: Option<&[u32]>,
+        edit: Option<Arc<str>>,
+    ) -> Result<Option<u64>, StoreError> {
+        let (shared, ordinals) = (self.shared.clone(), ordinals.map(<[u32]>::to_vec));
+        self.database
+            .write(move |connection, after| {
+                suspended::edit(connection, after, &shared, id, ordinals.as_deref(), edit.as_deref())
+            })
+            .await
     }
 
     async fn prune(&self, before: Timestamp, now: Timestamp, limit: usize) -> Result<usize, StoreError> {

@@ -8,7 +8,7 @@ use tocsin_model::{
     id::{EventBatchId, NotificationBatchId},
     receipt::Outcome,
 };
-use tocsin_store::journal::{Backlog, EventBatchState, Journal, Retry, Step, SuspensionFilter};
+use tocsin_store::journal::{Backlog, Course, EventBatchState, Journal, Retry, Step, SuspensionFilter};
 use tokio::sync::{Semaphore, watch};
 
 use crate::support::*;
@@ -112,6 +112,7 @@ async fn work(journal: &dyn Journal, acknowledged: &Mutex<Acknowledged>, random:
                     ordinals: failed.to_vec(),
                     attempts: item.attempts + 1,
                     due_at: at(1),
+                    course: Course::default(),
                 };
                 let retries = if failed.is_empty() { Vec::new() } else { vec![retry] };
                 let step = Step { finished: vec![item.claim], receipts, retries, ..Step::default() };

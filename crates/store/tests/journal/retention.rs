@@ -1,7 +1,7 @@
 //! What is pruned and what is not.
 
 use tocsin_model::{id::EventBatchId, receipt::Outcome};
-use tocsin_store::journal::{Resolution, Retry, Step, Suspension, SuspensionFilter};
+use tocsin_store::journal::{Course, Resolution, Retry, Step, Suspension, SuspensionFilter};
 
 use crate::support::*;
 
@@ -29,6 +29,7 @@ fn only_what_is_over_is_pruned() {
             attempts: 1,
             reason: "no".to_owned(),
             since: at(1),
+            course: Course::default(),
         });
         journal.commit(step).await.expect("committed");
         accept(&*journal, 1, at(0)).await;
@@ -100,6 +101,7 @@ fn a_batch_with_a_retry_is_not_over() {
                 ordinals: vec![1],
                 attempts: 1,
                 due_at: at(5),
+                course: Course::default(),
             }],
             ..Step::default()
         };

@@ -5,6 +5,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use bytes::Bytes;
 use tempfile::TempDir;
 use tocsin_model::{
+    conduct::Priority,
     event::PackedEvents,
     id::{ChangeSequence, EventBatchId, EventId, Name, NotificationBatchId, SubscriptionId},
     notification::{EventRun, NotificationHead, Notifications},
@@ -145,6 +146,7 @@ pub fn notifications(of: &[EventBatchId], count: u32, now: Timestamp) -> NewNoti
         },
         count,
         packed: Bytes::from(notifications.pack()),
+        priority: Priority::Normal,
         suspended: None,
     }
 }

@@ -11,7 +11,7 @@ use tocsin_model::{
     time::Timestamp,
 };
 use tocsin_store::journal::{
-    Claim, FiringFilter, FiringStatus, Journal, NewFiring, Refired, Resolution, Retry, RuleStop, ScheduleKey,
+    Claim, Course, FiringFilter, FiringStatus, Journal, NewFiring, Refired, Resolution, Retry, RuleStop, ScheduleKey,
     ScheduleRun, Step, Suspension, SuspensionFilter, WorkItem,
 };
 
@@ -231,6 +231,7 @@ impl Twins {
                 ordinals: some,
                 attempts: number,
                 due_at: self.now + Duration::from_secs(self.random.u64(..90)),
+                course: Course::default(),
             }),
             Outcome::Suspended => step.suspensions.push(Suspension {
                 batch: item.batch,
@@ -240,6 +241,7 @@ impl Twins {
                 attempts: number,
                 reason: "exhausted".to_owned(),
                 since: self.now,
+                course: Course::default(),
             }),
             _ => {}
         }

@@ -1,12 +1,12 @@
 //! Retries, suspensions, arrivals.
 
 use tocsin_model::{id::NotificationBatchId, receipt::Outcome};
-use tocsin_store::journal::{Resolution, Retry, Step, Suspension, SuspensionFilter};
+use tocsin_store::journal::{Course, Resolution, Retry, Step, Suspension, SuspensionFilter};
 
 use crate::support::*;
 
 fn retry(batch: NotificationBatchId, ordinals: Vec<u32>, attempts: u32, due: i64) -> Retry {
-    Retry { batch, application: app(), channel: mail(), ordinals, attempts, due_at: at(due) }
+    Retry { batch, application: app(), channel: mail(), ordinals, attempts, due_at: at(due), course: Course::default() }
 }
 
 fn suspension(batch: NotificationBatchId, ordinals: Vec<u32>, channel: &str) -> Suspension {
@@ -18,6 +18,7 @@ fn suspension(batch: NotificationBatchId, ordinals: Vec<u32>, channel: &str) -> 
         attempts: 4,
         reason: "attempts exhausted".to_owned(),
         since: at(7),
+        course: Course::default(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Lists, resumes or ends notifications that wait for an operator.
+//! Lists, shows, edits, resumes or ends notifications that wait for an operator.
 
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
@@ -29,6 +29,16 @@ enum What {
         #[arg(long)]
         json: bool,
     },
+    /// Shows one suspension: its notifications, and what they would say if they were resumed
+    Show {
+        /// Its number
+        id: u64,
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Changes what is sent when a suspension is resumed
+    Edit(Edit),
     /// Sends again, with a fresh retry schedule
     Resume {
         #[command(flatten)]
@@ -51,6 +61,73 @@ enum What {
 }
 
 #[derive(Debug, clap::Args)]
+struct Edit {
+    /// The number of the suspension
+    id: u64,
+    /// Only this notification of it, such as `n-3-41`; may be repeated
+    #[arg(long)]
+    notification: Vec<String>,
+    /// Other values of fields, as a JSON object
+    #[arg(long)]
+    fields: Option<String>,
+    /// Another subject
+    #[arg(long)]
+    subject: Option<String>,
+    /// Another text
+    #[arg(long)]
+    text: Option<String>,
+    /// Other HTML
+    #[arg(long)]
+    html: Option<String>,
+    /// Other JSON
+    #[arg(long)]
+    body: Option<String>,
+    /// Another address
+    #[arg(long)]
+    address: Option<String>,
+    /// Takes away what was edited before
+    #[arg(long)]
+    clear: bool,
+}
+
+impl Edit {
+    fn request(&self) -> Outcome<Value> {
+        let mut edit = Map::new();
+        if let Some(fields) = &self.fields {
+            let fields: Map<String, Value> = serde_json::from_str(fields)
+                .map_err(|error| Failure::usage(format!("--fields takes a JSON object: {error}")))?;
+            edit.insert("fields".into(), Value::Object(fields));
+        }
+        let parts = [("subject", &self.subject), ("text", &self.text), ("html", &self.html), ("json", &self.body)];
+        let content: Map<String, Value> = parts
+            .into_iter()
+            .filter_map(|(name, part)| Some((name.to_owned(), Value::from(part.as_deref()?))))
+            .collect();
+        if !content.is_empty() {
+            edit.insert("content".into(), Value::Object(content));
+        }
+        if let Some(address) = &self.address {
+            edit.insert("address".into(), Value::from(address.as_str()));
+        }
+        let edit = match (edit.is_empty(), self.clear) {
+            (true, false) => {
+                return Err(Failure::usage(
+                    "say what is changed: --fields, --subject, --text, --html, --body, --address or --clear",
+                ));
+            }
+            (false, true) => return Err(Failure::usage("--clear goes without other changes")),
+            (true, true) => Value::Null,
+            (false, false) => Value::Object(edit),
+        };
+        let mut body = Map::from_iter([("edit".to_owned(), edit)]);
+        if !self.notification.is_empty() {
+            body.insert("notifications".into(), json!(self.notification));
+        }
+        Ok(Value::Object(body))
+    }
+}
+
+#[derive(Debug, clap::Args)]
 struct Filter {
     /// Only this suspension, by its number
     #[arg(long)]
@@ -64,11 +141,27 @@ struct Filter {
     /// Only of this notification batch
     #[arg(long)]
     batch: Option<String>,
+    /// Only of this notification class
+    #[arg(long)]
+    class: Option<String>,
+    /// Only those whose reason contains this text
+    #[arg(long)]
+    reason: Option<String>,
+    /// Only those that were suspended before this time of RFC 3339
+    #[arg(long)]
+    before: Option<String>,
 }
 
 impl Filter {
     fn query(&self) -> Vec<(&str, &str)> {
-        let named = [("application", &self.application), ("channel", &self.channel), ("batch", &self.batch)];
+        let named = [
+            ("application", &self.application),
+            ("channel", &self.channel),
+            ("batch", &self.batch),
+            ("class", &self.class),
+            ("reason", &self.reason),
+            ("before", &self.before),
+        ];
         named.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?))).collect()
     }
 
@@ -79,7 +172,9 @@ impl Filter {
             body.insert("id".into(), id.into());
         }
         match (body.is_empty(), all) {
-            (true, false) => Err(Failure::usage("say which: --id, --application, --channel, --batch or --all")),
+            (true, false) => Err(Failure::usage(
+                "say which: --id, --application, --channel, --batch, --class, --reason, --before or --all",
+            )),
             (false, true) => Err(Failure::usage("--all goes alone")),
             (true, true) => Ok(json!({"all": true})),
             (false, false) => Ok(Value::Object(body)),
@@ -95,7 +190,7 @@ impl Filter {
 }
 
 impl Args {
-    /// Lists, resumes or ends.
+    /// Lists, shows, edits, resumes or ends.
     ///
     /// # Errors
     /// The server does not do it, or the person at the terminal said no.
@@ -116,6 +211,17 @@ impl Args {
                     terminal.line(format_args!("there may be more than {limit}; --limit shows more"))?;
                 }
                 Ok(())
+            }
+            What::Show { id, json } => {
+                let found = client.get(&format!("/v1/suspensions/{id}"), &[]).await?;
+                if json { Ok(terminal.json(&found)?) } else { show(terminal, &found) }
+            }
+            What::Edit(edit) => {
+                let path = format!("/v1/suspensions/{}/edit", edit.id);
+                let answer = client.put(&path, &edit.request()?).await?;
+                let id = answer["id"].as_u64().unwrap_or(edit.id);
+                Ok(terminal
+                    .line(format_args!("suspension {id} is edited; `tocsin suspended resume --id {id}` sends it"))?)
             }
             What::Resume { filter, all } => {
                 let answer = client.post("/v1/suspensions/resume", &filter.body(all)?).await?;
@@ -141,6 +247,32 @@ impl Args {
             }
         }
     }
+}
+
+/// A suspension for people: what it is, then each notification with what it would say.
+fn show(terminal: &Terminal, found: &Value) -> Outcome {
+    let text = |value: &Value| match value {
+        Value::String(text) => printable(text).into_owned(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    };
+    for name in ["id", "notifications", "batch", "application", "channel", "attempts", "since", "reason", "edit"] {
+        if !found[name].is_null() {
+            terminal.line(format_args!("{name:>13}  {}", text(&found[name])))?;
+        }
+    }
+    for shown in found["shown"].as_array().into_iter().flatten() {
+        let notification = &shown["notification"];
+        let subscriber = text(&notification["recipient"]["subscriber"]);
+        terminal.line(format_args!("\n{} for {subscriber}", text(&notification["id"])))?;
+        terminal.line(format_args!("{:>13}  {}", "fields", text(&notification["fields"])))?;
+        for name in ["channel", "address", "subject", "text", "html", "json", "problem"] {
+            if !shown[name].is_null() {
+                terminal.line(format_args!("{name:>13}  {}", text(&shown[name])))?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// How many notifications a suspension holds.
@@ -216,7 +348,7 @@ mod tests {
             &["resume"],
             vec![],
             expect![[r#"
-            failed: say which: --id, --application, --channel, --batch or --all
+            failed: say which: --id, --application, --channel, --batch, --class, --reason, --before or --all
         "#]],
         )
         .await;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Row};
 use tocsin_model::{
+    conduct::Priority,
     id::{EventBatchId, NotificationBatchId, WorkItemId},
     time::Timestamp,
 };
@@ -16,7 +17,10 @@ use super::{
 };
 use crate::{
     error::StoreError,
-    journal::{Claim, ClaimedEvents, WorkItem},
+    journal::{
+        Claim, ClaimedEvents, Course, WorkItem,
+        course::{priority_number, priority_of},
+    },
     sqlite::writer::store_error,
 };
 
@@ -93,24 +97,90 @@ pub fn claim_work(
         let mut claims = shared.claims.lock();
         let mut statement = connection
             .prepare_cached(
-                "SELECT id FROM work WHERE application = ?1 AND channel = ?2 AND due_at <= ?3 ORDER BY due_at, id",
+                "SELECT id, due_at FROM work WHERE application = ?1 AND channel = ?2 AND priority = ?3 AND due_at <= ?4
+                 ORDER BY due_at, id",
             )
             .map_err(store_error)?;
-        let mut rows = statement.query((application, channel, now.0)).map_err(store_error)?;
-        let mut free = Vec::new();
-        while free.len() < limit
-            && let Some(row) = rows.next().map_err(store_error)?
-        {
-            let id: u64 = row.get(0).map_err(store_error)?;
-            if claims.work.is_free(id, now) {
-                free.push(id);
+        let mut free: Vec<(Timestamp, u64)> = Vec::new();
+        for priority in Priority::ALL {
+            let params = (application, channel, priority_number(priority), now.0);
+            let mut rows = statement.query(params).map_err(store_error)?;
+            let mut found = 0;
+            while found < limit
+                && let Some(row) = rows.next().map_err(store_error)?
+            {
+                let (id, due_at): (u64, i64) = row.try_into().map_err(store_error)?;
+                if claims.work.is_free(id, now) {
+                    free.push((Timestamp(due_at) + priority.patience(), id));
+                    found += 1;
+                }
             }
+        }
+        free.sort_unstable();
+        free.truncate(limit);
+        grant(free.into_iter().map(|(_, id)| id).collect(), lease, now, &mut claims, |held| &mut held.work)
+    };
+    read_granted(connection, shared, &granted)
+}
+
+/// Claims due work items of a channel that are of one window.
+pub fn claim_window(
+    connection: &Connection,
+    shared: &Shared,
+    (application, channel): (i64, i64),
+    (window, notifications): (Timestamp, usize),
+    lease: Duration,
+    now: Timestamp,
+) -> Result<Vec<WorkItem>, StoreError> {
+    let granted = {
+        let mut claims = shared.claims.lock();
+        let mut statement = connection
+            .prepare_cached(
+                "SELECT id, open FROM work
+                 WHERE application = ?1 AND channel = ?2 AND window_end = ?3 AND due_at <= ?4 ORDER BY id",
+            )
+            .map_err(store_error)?;
+        let mut rows = statement.query((application, channel, window.0, now.0)).map_err(store_error)?;
+        let (mut free, mut room) = (Vec::new(), notifications);
+        while let Some(row) = rows.next().map_err(store_error)? {
+            let (id, open): (u64, usize) = row.try_into().map_err(store_error)?;
+            if !claims.work.is_free(id, now) {
+                continue;
+            }
+            if !free.is_empty() && open > room {
+                break;
+            }
+            room = room.saturating_sub(open);
+            free.push(id);
         }
         grant(free, lease, now, &mut claims, |held| &mut held.work)
     };
+    read_granted(connection, shared, &granted)
+}
+
+fn read_granted(connection: &Connection, shared: &Shared, granted: &[(u64, u64)]) -> Result<Vec<WorkItem>, StoreError> {
     let read = |(id, token): &(u64, u64)| find_item(connection, *id, *token);
     let claimed: Result<Vec<_>, StoreError> = granted.iter().filter_map(|grant| read(grant).transpose()).collect();
-    claimed.inspect_err(|_| take_back(&granted, &mut shared.claims.lock().work))
+    claimed.inspect_err(|_| take_back(granted, &mut shared.claims.lock().work))
+}
+
+/// The work items of a channel that wait for a window to close.
+pub fn gathering(
+    connection: &Connection,
+    shared: &Shared,
+    (application, channel): (i64, i64),
+    now: Timestamp,
+    after: WorkItemId,
+    limit: usize,
+) -> Result<Vec<WorkItem>, StoreError> {
+    let sql =
+        format!("{ITEM} WHERE application = ?1 AND channel = ?2 AND window_end > ?3 AND id > ?4 ORDER BY id LIMIT ?5");
+    let after = i64::try_from(after.0).unwrap_or(i64::MAX);
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    reading::collect(connection, &sql, (application, channel, now.0, after, limit), |row| {
+        let token = shared.claims.lock().work.token(row.get(0).map_err(store_error)?);
+        read_item(row, token)
+    })
 }
 
 fn grant(
@@ -158,11 +228,14 @@ pub fn open_work(
     })
 }
 
-const ITEM: &str = "SELECT id, batch, attempts, due_at, notifications, ordinals, done FROM work";
+const ITEM: &str = "SELECT id, batch, attempts, due_at, notifications, ordinals, done, priority, window_end, fallback,
+        since, edit FROM work";
 
 fn read_item(row: &Row<'_>, token: u64) -> Result<WorkItem, StoreError> {
-    type Columns = (u64, u64, u32, i64, u32, Option<Vec<u8>>, Option<Vec<u8>>);
-    let (id, batch, attempts, due_at, notifications, ordinals, done): Columns = row.try_into().map_err(store_error)?;
+    type Columns =
+        (u64, u64, u32, i64, u32, Option<Vec<u8>>, Option<Vec<u8>>, u8, Option<i64>, u8, Option<i64>, Option<String>);
+    let (id, batch, attempts, due_at, notifications, ordinals, done, priority, window, fallback, since, edit): Columns =
+        row.try_into().map_err(store_error)?;
     let mut ordinals = ordinals.map(|packed| unpack_ordinals(&packed)).transpose()?;
     if let Some(done) = done {
         let done = unpack_ordinals(&done)?;
@@ -176,5 +249,12 @@ fn read_item(row: &Row<'_>, token: u64) -> Result<WorkItem, StoreError> {
         ordinals,
         attempts,
         due_at: Timestamp(due_at),
+        course: Course {
+            priority: priority_of(priority),
+            window: window.map(Timestamp),
+            fallback,
+            since: since.map(Timestamp),
+            edit: edit.map(Into::into),
+        },
     })
 }

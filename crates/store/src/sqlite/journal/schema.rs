@@ -201,4 +201,20 @@ CREATE UNIQUE INDEX states_of ON states (application, name, number);
 -- What rules read of chronicles for the events of a batch, in a form that only matching can read. Compressed like bodies.
 CREATE TABLE event_chronicles (id INTEGER PRIMARY KEY, bytes INTEGER NOT NULL, body BLOB NOT NULL) STRICT;
 ",
+    "
+-- Where work stands: what goes first (0: urgent, 2: normal), for which window of a digest it waits or of which it is, how
+-- many channels of its chain have failed and since when the present one has tried, and what an operator put in its place.
+ALTER TABLE work ADD COLUMN priority INTEGER NOT NULL DEFAULT 2;
+ALTER TABLE work ADD COLUMN window_end INTEGER;
+ALTER TABLE work ADD COLUMN fallback INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE work ADD COLUMN since INTEGER;
+ALTER TABLE work ADD COLUMN edit TEXT;
+DROP INDEX work_due;
+CREATE INDEX work_due ON work (application, channel, priority, due_at);
+CREATE INDEX work_gathering ON work (application, channel, window_end) WHERE window_end IS NOT NULL;
+ALTER TABLE suspensions ADD COLUMN priority INTEGER NOT NULL DEFAULT 2;
+ALTER TABLE suspensions ADD COLUMN window_end INTEGER;
+ALTER TABLE suspensions ADD COLUMN fallback INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE suspensions ADD COLUMN edit TEXT;
+",
 ];

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     error::StoreError,
-    journal::{Claim, NewEventBatch, Step},
+    journal::{Claim, Course, NewEventBatch, Step, Suspension, course::priority_number},
     sqlite::writer::{AfterCommit, Database, store_error},
 };
 
@@ -147,10 +147,13 @@ fn store(
             Some(reason) => {
                 let ordinals = pack_numbers(0..u64::from(new.count));
                 let all = Destined { application, channel, notifications: new.count as usize, ordinals };
-                rows.add_suspension(id, &all, 0, reason, new.head.matched_at)?;
+                let course = Course { priority: new.priority, ..Course::default() };
+                rows.add_suspension(id, &all, 0, reason, new.head.matched_at, &course)?;
             }
             None => {
-                rows.add_work(id, (application, channel), 0, new.head.matched_at, new.count as usize, None)?;
+                let course = Course { priority: new.priority, ..Course::default() };
+                let due_at = new.head.matched_at;
+                rows.add_work(id, (application, channel), 0, due_at, new.count as usize, None, &course)?;
             }
         }
     }
@@ -175,10 +178,18 @@ fn store(
     for (retry, destined) in step.retries.iter().zip(retries) {
         let lane = (destined.application, destined.channel);
         let ordinals = Some(&destined.ordinals[..]);
-        rows.add_work(retry.batch, lane, retry.attempts, retry.due_at, destined.notifications, ordinals)?;
+        rows.add_work(
+            retry.batch,
+            lane,
+            retry.attempts,
+            retry.due_at,
+            destined.notifications,
+            ordinals,
+            &retry.course,
+        )?;
     }
     for (waits, destined) in step.suspensions.iter().zip(suspensions) {
-        rows.add_suspension(waits.batch, &destined, waits.attempts, &waits.reason, waits.since)?;
+        rows.add_suspension(waits.batch, &destined, waits.attempts, &waits.reason, waits.since, &waits.course)?;
     }
 
     firings::record(connection, &step)?;
@@ -287,6 +298,7 @@ impl<'a> Rows<'a> {
     }
 
     /// Adds a work item; without ordinals it means all of the batch.
+    #[expect(clippy::too_many_arguments, reason = "they are the columns of a row")]
     pub fn add_work(
         &mut self,
         batch: NotificationBatchId,
@@ -295,12 +307,28 @@ impl<'a> Rows<'a> {
         due_at: Timestamp,
         notifications: usize,
         ordinals: Option<&[u8]>,
+        course: &Course,
     ) -> Result<(), StoreError> {
         let id = Last::next(&self.shared.counters.last.work);
         self.execute(
-            "INSERT INTO work (id, batch, application, channel, attempts, due_at, notifications, open, ordinals)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8)",
-            (id, batch.0, application, channel, attempts, due_at.0, notifications, ordinals),
+            "INSERT INTO work (id, batch, application, channel, attempts, due_at, notifications, open, ordinals, priority,
+                 window_end, fallback, since, edit)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+            (
+                id,
+                batch.0,
+                application,
+                channel,
+                attempts,
+                due_at.0,
+                notifications,
+                ordinals,
+                priority_number(course.priority),
+                course.window.map(|at| at.0),
+                course.fallback,
+                course.since.map(|at| at.0),
+                course.edit.as_deref(),
+            ),
         )?;
         self.tally.work_items += 1;
         self.tally.waiting_notifications += notifications as i64;
@@ -314,12 +342,14 @@ impl<'a> Rows<'a> {
         attempts: u32,
         reason: &str,
         since: Timestamp,
-    ) -> Result<(), StoreError> {
+        course: &Course,
+    ) -> Result<u64, StoreError> {
         let id = Last::next(&self.shared.counters.last.suspension);
         self.execute(
             "INSERT INTO suspensions
-                 (id, batch, application, channel, attempts, since, notifications, ordinals, reason)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+                 (id, batch, application, channel, attempts, since, notifications, ordinals, reason, priority, window_end,
+                  fallback, edit)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
             (
                 id,
                 batch.0,
@@ -330,16 +360,37 @@ impl<'a> Rows<'a> {
                 destined.notifications,
                 &destined.ordinals,
                 reason,
+                priority_number(course.priority),
+                course.window.map(|at| at.0),
+                course.fallback,
+                course.edit.as_deref(),
             ),
         )?;
         self.tally.suspended_notifications += destined.notifications as i64;
-        Ok(())
+        Ok(id)
+    }
+
+    /// Adds a suspension beside others. Gives its number.
+    pub fn suspend(&mut self, lane: (i64, i64), suspension: &Suspension) -> Result<u64, StoreError> {
+        let (application, channel) = lane;
+        let ordinals = pack_ordinals(&suspension.ordinals);
+        let destined = Destined { application, channel, notifications: suspension.ordinals.len(), ordinals };
+        let Suspension { batch, attempts, reason, since, course, .. } = suspension;
+        self.add_suspension(*batch, &destined, *attempts, reason, *since, course)
     }
 
     /// Removes a suspension.
     pub fn remove_suspension(&mut self, id: u64, notifications: usize) -> Result<(), StoreError> {
         self.execute("DELETE FROM suspensions WHERE id = ?1", [id])?;
         self.tally.suspended_notifications -= notifications as i64;
+        Ok(())
+    }
+
+    /// Leaves some notifications in a suspension that had more.
+    pub fn shrink_suspension(&mut self, id: u64, left: &[u32], before: usize) -> Result<(), StoreError> {
+        let sql = "UPDATE suspensions SET ordinals = ?2, notifications = ?3 WHERE id = ?1";
+        self.execute(sql, (id, pack_ordinals(left), left.len()))?;
+        self.tally.suspended_notifications -= (before - left.len()) as i64;
         Ok(())
     }
 

@@ -1,7 +1,10 @@
-//! What waits for an operator: listed, resumed, ended.
+//! What waits for an operator: listed, edited, resumed, ended.
 
-use rusqlite::{Connection, Row, params_from_iter};
-use tocsin_model::{id::NotificationBatchId, time::Timestamp};
+use rusqlite::{Connection, Row, params_from_iter, types::Value};
+use tocsin_model::{
+    id::{Name, NotificationBatchId},
+    time::Timestamp,
+};
 
 use super::{
     Shared,
@@ -11,7 +14,9 @@ use super::{
 };
 use crate::{
     error::StoreError,
-    journal::{Resolution, StoredSuspension, Suspension, SuspensionFilter, ended},
+    journal::{
+        Course, Resolution, StoredSuspension, Suspension, SuspensionFilter, course::priority_of, cut_out, ended,
+    },
     sqlite::writer::{AfterCommit, store_error},
 };
 
@@ -28,34 +33,40 @@ pub fn list(
     after: u64,
     limit: usize,
 ) -> Result<Vec<StoredSuspension>, StoreError> {
-    let mut sql = "SELECT id, batch, application, channel, attempts, since, ordinals, reason FROM suspensions
-        WHERE id > ?1"
-        .to_owned();
-    let mut params = vec![i64::try_from(after).unwrap_or(i64::MAX)];
-    let mut also = |column: &str, value: i64| {
+    let number = |number: u64| Value::Integer(i64::try_from(number).unwrap_or(i64::MAX));
+    // A name that was never used has no number, and nothing has the number 0.
+    let named = |name: &Name| Value::Integer(shared.names.find(name).unwrap_or(0));
+    let conditions = [
+        (filter.id.map(number), "id ="),
+        (filter.batch.map(|batch| number(batch.0)), "batch ="),
+        (filter.application.as_ref().map(named), "application ="),
+        (filter.channel.as_ref().map(named), "channel ="),
+        (
+            filter.class.as_ref().map(named),
+            "(SELECT b.class FROM notification_batches b WHERE b.id = suspensions.batch) =",
+        ),
+        (filter.before.map(|before| Value::Integer(before.0)), "since <"),
+        (filter.reason.clone().map(|reason| Value::Text(reason.to_ascii_lowercase())), "0 < instr(lower(reason),"),
+    ];
+    let mut sql =
+        "SELECT id, batch, application, channel, attempts, since, ordinals, reason, priority, window_end, fallback,
+        edit FROM suspensions WHERE id > ?1"
+            .to_owned();
+    let mut params = vec![number(after)];
+    for (value, condition) in conditions {
+        let Some(value) = value else { continue };
         params.push(value);
-        sql.push_str(&format!(" AND {column} = ?{}", params.len()));
-    };
-    if let Some(id) = filter.id {
-        also("id", i64::try_from(id).unwrap_or(i64::MAX));
+        let close = if condition.ends_with(',') { ")" } else { "" };
+        sql.push_str(&format!(" AND {condition} ?{}{close}", params.len()));
     }
-    if let Some(batch) = filter.batch {
-        also("batch", i64::try_from(batch.0).unwrap_or(i64::MAX));
-    }
-    for (column, name) in [("application", &filter.application), ("channel", &filter.channel)] {
-        if let Some(name) = name {
-            // A name that was never used has no number, and nothing has the number 0.
-            also(column, shared.names.find(name).unwrap_or(0));
-        }
-    }
-    params.push(i64::try_from(limit).unwrap_or(i64::MAX));
+    params.push(Value::Integer(i64::try_from(limit).unwrap_or(i64::MAX)));
     sql.push_str(&format!(" ORDER BY id LIMIT ?{}", params.len()));
     collect(connection, &sql, params_from_iter(params), |row| read_suspension(row, shared))
 }
 
 fn read_suspension(row: &Row<'_>, shared: &Shared) -> Result<StoredSuspension, StoreError> {
-    type Columns = (u64, u64, i64, i64, u32, i64, Vec<u8>, String);
-    let (id, batch, application, channel, attempts, since, ordinals, reason): Columns =
+    type Columns = (u64, u64, i64, i64, u32, i64, Vec<u8>, String, u8, Option<i64>, u8, Option<String>);
+    let (id, batch, application, channel, attempts, since, ordinals, reason, priority, window, fallback, edit): Columns =
         row.try_into().map_err(store_error)?;
     let suspension = Suspension {
         batch: NotificationBatchId(batch),
@@ -65,8 +76,51 @@ fn read_suspension(row: &Row<'_>, shared: &Shared) -> Result<StoredSuspension, S
         attempts,
         reason,
         since: Timestamp(since),
+        course: Course {
+            priority: priority_of(priority),
+            window: window.map(Timestamp),
+            fallback,
+            since: None,
+            edit: edit.map(Into::into),
+        },
     };
     Ok(StoredSuspension { id, suspension })
+}
+
+/// Puts an edit into a suspension, or into one of its own for some of its notifications.
+pub fn edit(
+    connection: &Connection,
+    after: &mut AfterCommit,
+    shared: &Shared,
+    id: u64,
+    ordinals: Option<&[u32]>,
+    edit: Option<&str>,
+) -> Result<Option<u64>, StoreError> {
+    let filter = SuspensionFilter { id: Some(id), ..SuspensionFilter::default() };
+    let Some(StoredSuspension { mut suspension, .. }) = list(connection, shared, &filter, 0, 1)?.pop() else {
+        return Ok(None);
+    };
+    let whole = suspension.ordinals.len();
+    match ordinals.map_or(Some(None), |ordinals| cut_out(&mut suspension, ordinals)) {
+        None => Ok(None),
+        Some(None) => {
+            connection
+                .prepare_cached("UPDATE suspensions SET edit = ?2 WHERE id = ?1")
+                .and_then(|mut statement| statement.execute((id, edit)))
+                .map_err(store_error)?;
+            Ok(Some(id))
+        }
+        Some(Some(mut cut)) => {
+            cut.course.edit = edit.map(Into::into);
+            let number = |name| shared.names.find(name).unwrap_or(0);
+            let lane = (number(&suspension.application), number(&suspension.channel));
+            let mut rows = Rows::new(connection, shared, Timestamp::default());
+            rows.shrink_suspension(id, &suspension.ordinals, whole)?;
+            let made = rows.suspend(lane, &cut)?;
+            rows.keep(after, None, false)?;
+            Ok(Some(made))
+        }
+    }
 }
 
 /// How far a resolution has come.
@@ -103,7 +157,7 @@ pub fn resolve_some(
                 let number = |name| shared.names.find(name).unwrap_or(0);
                 let lane = (number(&suspension.application), number(&suspension.channel));
                 let ordinals = pack_ordinals(&suspension.ordinals);
-                rows.add_work(suspension.batch, lane, 0, now, count, Some(&ordinals))?;
+                rows.add_work(suspension.batch, lane, 0, now, count, Some(&ordinals), &suspension.course)?;
             }
             Resolution::End => {
                 let attempts: Vec<_> =

@@ -8,7 +8,6 @@ use std::{
 use rusqlite::{Connection, Row, Statement};
 use tocsin_model::{
     id::{ChangeSequence, Name, SubscriberNumber, SubscriptionId},
-    subscriber::{Device, DeviceState},
     subscription::{Subscription, Terms},
     time::Timestamp,
 };
@@ -214,11 +213,9 @@ impl<'c> Reaches<'c> {
 /// One statement for each subscription, so that a batch of any size is one read.
 const RECIPIENT: &str = "SELECT s.class, u.id, s.subscriber, s.key, s.device, s.enabled, s.parameters,
         s.created_at, s.updated_at, s.revision, u.enabled, u.locale, u.time_zone, u.attributes,
-        d.name, d.channel, d.address, s.filter, s.schedule
+        u.preferences, s.filter, s.schedule
     FROM subscriptions s
     JOIN subscribers u ON u.number = s.subscriber
-    LEFT JOIN devices d ON d.subscriber = s.subscriber AND d.state = 0 AND d.name = coalesce(s.device,
-        (SELECT f.name FROM devices f WHERE f.subscriber = s.subscriber AND f.state = 0 ORDER BY f.name LIMIT 1))
     WHERE s.id = ?1";
 
 pub(super) fn recipients(
@@ -226,6 +223,7 @@ pub(super) fn recipients(
     subscriptions: &[SubscriptionId],
 ) -> Result<Vec<Option<Recipient>>, StoreError> {
     let mut statement = connection.prepare_cached(RECIPIENT).map_err(store_error)?;
+    let mut devices = connection.prepare_cached(subscribers::DEVICES).map_err(store_error)?;
     let classes = applications::classes(connection, None, None)?;
     let classes = classes.into_iter().map(|(number, application, class)| (number, (application, class))).collect();
     // In the order of the numbers neighbours are found on one page.
@@ -233,7 +231,8 @@ pub(super) fn recipients(
     order.sort_unstable_by_key(|place| subscriptions[*place]);
     let mut found = vec![None; subscriptions.len()];
     for place in order {
-        found[place] = recipient(&mut statement, &classes, subscriptions[place]).map_err(store_error)?;
+        found[place] =
+            recipient((&mut statement, &mut devices), &classes, subscriptions[place]).map_err(store_error)?;
     }
     Ok(found)
 }
@@ -241,24 +240,21 @@ pub(super) fn recipients(
 type Classes = HashMap<i64, (Name, Name)>;
 
 fn recipient(
-    statement: &mut Statement<'_>,
+    (statement, devices): (&mut Statement<'_>, &mut Statement<'_>),
     classes: &Classes,
     id: SubscriptionId,
 ) -> rusqlite::Result<Option<Recipient>> {
     let mut rows = statement.query([signed(id.0)])?;
-    rows.next()?.map(|row| recipient_of(row, classes, id)).transpose()
+    let Some(mut found) = rows.next()?.map(|row| recipient_of(row, classes, id)).transpose()? else { return Ok(None) };
+    let number = signed(found.subscription.subscriber_number.0);
+    found.devices = devices.query_map([number], subscribers::device_at)?.collect::<rusqlite::Result<_>>()?;
+    Ok(Some(found))
 }
 
 fn recipient_of(row: &Row<'_>, classes: &Classes, id: SubscriptionId) -> rusqlite::Result<Recipient> {
     let class: i64 = row.get(0)?;
     let (application, class) =
         classes.get(&class).cloned().ok_or(rusqlite::Error::IntegralValueOutOfRange(0, class))?;
-    let device = match optional_name_at(row, 14)? {
-        Some(name) => {
-            Some((name, Device { channel: name_at(row, 15)?, address: row.get(16)?, state: DeviceState::Active }))
-        }
-        None => None,
-    };
     Ok(Recipient {
         subscription: Subscription {
             id,
@@ -270,12 +266,13 @@ fn recipient_of(row: &Row<'_>, classes: &Classes, id: SubscriptionId) -> rusqlit
             device: optional_name_at(row, 4)?,
             enabled: row.get(5)?,
             values: row.get(6)?,
-            terms: terms_at(row, 17)?,
+            terms: terms_at(row, 15)?,
             created_at: Timestamp(row.get(7)?),
             updated_at: Timestamp(row.get(8)?),
             revision: number_at(row, 9)?,
         },
         profile: subscribers::profile_at(row, 10)?,
-        device,
+        preferences: subscribers::preferences_at(row, 14)?,
+        devices: BTreeMap::new(),
     })
 }

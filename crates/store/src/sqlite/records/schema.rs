@@ -172,4 +172,8 @@ CREATE INDEX changes_of_profiles ON changes (first) WHERE kind = 6;
 -- The keys that sign links and return addresses are made from it.
 ALTER TABLE installation ADD COLUMN secret BLOB CHECK (length(secret) = 32);
 "#,
+    r#"
+-- What a subscriber wants to be told, and when not: a JSON object; null if nothing is said.
+ALTER TABLE subscribers ADD COLUMN preferences TEXT;
+"#,
 ];

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use rusqlite::{Connection, Row};
 use tocsin_model::{
     id::{Name, SubscriberId, SubscriberNumber},
+    preferences::Preferences,
     subscriber::{Device, DeviceState, Profile, Subscriber},
     time::Timestamp,
 };
@@ -18,8 +19,7 @@ use crate::{
     records::{Expect, NewSubscriber, SubscriberFilter, Written, has_attribute, no_device, no_subscriber, reach},
 };
 
-const COLUMNS: &str =
-    "s.number, s.id, s.enabled, s.locale, s.time_zone, s.attributes, s.created_at, s.updated_at, s.revision";
+const COLUMNS: &str = "s.number, s.id, s.enabled, s.locale, s.time_zone, s.attributes, s.created_at, s.updated_at, s.revision, s.preferences";
 
 /// Everything but the devices.
 fn subscriber_of(row: &Row<'_>) -> rusqlite::Result<Subscriber> {
@@ -28,6 +28,7 @@ fn subscriber_of(row: &Row<'_>) -> rusqlite::Result<Subscriber> {
         id: parsed_at(row, 1)?,
         profile: profile_at(row, 2)?,
         devices: BTreeMap::new(),
+        preferences: preferences_at(row, 9)?,
         created_at: Timestamp(row.get(6)?),
         updated_at: Timestamp(row.get(7)?),
         revision: number_at(row, 8)?,
@@ -45,6 +46,18 @@ pub(super) fn profile_at(row: &Row<'_>, first: usize) -> rusqlite::Result<Profil
             _ => json_at(row, first + 3)?,
         },
     })
+}
+
+/// What a subscriber wants; a null says nothing.
+pub(super) fn preferences_at(row: &Row<'_>, at: usize) -> rusqlite::Result<Preferences> {
+    match row.get_ref(at)? {
+        rusqlite::types::ValueRef::Null => Ok(Preferences::default()),
+        _ => json_at(row, at),
+    }
+}
+
+fn preferences_json(preferences: &Preferences) -> Option<String> {
+    (!preferences.is_empty()).then(|| json(preferences))
 }
 
 fn attributes_json(profile: &Profile) -> Option<String> {
@@ -69,17 +82,21 @@ fn address_hash(address: &str) -> i64 {
 
 /// The devices of a subscriber.
 pub(super) fn devices(connection: &Connection, subscriber: u64) -> Result<BTreeMap<Name, Device>, StoreError> {
-    let sql = "SELECT name, channel, address, state FROM devices WHERE subscriber = ?1";
-    let devices = query_all(connection, sql, [signed(subscriber)], |row| {
-        let state = match row.get(3)? {
-            0 => DeviceState::Active,
-            1 => DeviceState::Disabled,
-            2 => DeviceState::Bounced,
-            state => return Err(rusqlite::Error::IntegralValueOutOfRange(3, state)),
-        };
-        Ok((name_at(row, 0)?, Device { channel: name_at(row, 1)?, address: row.get(2)?, state }))
-    })?;
-    Ok(devices.into_iter().collect())
+    Ok(query_all(connection, DEVICES, [signed(subscriber)], device_at)?.into_iter().collect())
+}
+
+/// The devices of the subscriber with the number `?1`.
+pub(super) const DEVICES: &str = "SELECT name, channel, address, state FROM devices WHERE subscriber = ?1";
+
+/// A row of [`DEVICES`].
+pub(super) fn device_at(row: &Row<'_>) -> rusqlite::Result<(Name, Device)> {
+    let state = match row.get(3)? {
+        0 => DeviceState::Active,
+        1 => DeviceState::Disabled,
+        2 => DeviceState::Bounced,
+        state => return Err(rusqlite::Error::IntegralValueOutOfRange(3, state)),
+    };
+    Ok((name_at(row, 0)?, Device { channel: name_at(row, 1)?, address: row.get(2)?, state }))
 }
 
 pub(super) fn find(connection: &Connection, id: &SubscriberId) -> Result<Option<Subscriber>, StoreError> {
@@ -111,14 +128,16 @@ pub(super) fn put(
             id: new.id,
             profile: new.profile,
             devices: devices.unwrap_or_default(),
+            preferences: new.preferences.unwrap_or_default(),
             created_at: now,
             updated_at: now,
             revision: 1,
         };
         execute(
             books.connection,
-            "INSERT INTO subscribers (number, id, enabled, locale, time_zone, attributes, created_at, updated_at, revision)
-                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, 1)",
+            "INSERT INTO subscribers (number, id, enabled, locale, time_zone, attributes, created_at, updated_at, revision,
+                    preferences)
+                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, 1, ?8)",
             (
                 signed(made.number.0),
                 made.id.as_str(),
@@ -127,6 +146,7 @@ pub(super) fn put(
                 &made.profile.time_zone,
                 attributes_json(&made.profile),
                 now.0,
+                preferences_json(&made.preferences),
             ),
         )?;
         for (name, device) in &made.devices {
@@ -135,7 +155,8 @@ pub(super) fn put(
         return Ok(made);
     };
     let devices = devices.unwrap_or_else(|| old.devices.clone());
-    replace(books, old, new.profile, devices, now)
+    let preferences = new.preferences.unwrap_or_else(|| old.preferences.clone());
+    replace(books, old, new.profile, devices, preferences, now)
 }
 
 /// Stores many, in the order of their ids, which is the order of the index.
@@ -160,9 +181,10 @@ fn replace(
     old: Subscriber,
     profile: Profile,
     devices: BTreeMap<Name, Device>,
+    preferences: Preferences,
     now: Timestamp,
 ) -> Result<Subscriber, StoreError> {
-    if old.profile == profile && old.devices == devices {
+    if old.profile == profile && old.devices == devices && old.preferences == preferences {
         return Ok(old);
     }
     let before = reach(&old.profile, &old.devices);
@@ -184,10 +206,11 @@ fn replace(
     if (Profile { enabled: profile.enabled, ..old.profile.clone() }) != profile {
         books.profile_changed(&old)?;
     }
-    let new = Subscriber { profile, devices, updated_at: now, revision: old.revision + 1, ..old };
+    let new = Subscriber { profile, devices, preferences, updated_at: now, revision: old.revision + 1, ..old };
     execute(
         books.connection,
-        "UPDATE subscribers SET enabled = ?2, locale = ?3, time_zone = ?4, attributes = ?5, updated_at = ?6, revision = ?7
+        "UPDATE subscribers SET enabled = ?2, locale = ?3, time_zone = ?4, attributes = ?5, updated_at = ?6, revision = ?7,
+                preferences = ?8
             WHERE number = ?1",
         (
             signed(new.number.0),
@@ -197,6 +220,7 @@ fn replace(
             attributes_json(&new.profile),
             now.0,
             signed(new.revision),
+            preferences_json(&new.preferences),
         ),
     )?;
     let rescheduled = zone_changed && schedules::change_zone(books, new.number.0, now)?;
@@ -256,8 +280,8 @@ pub(super) fn put_device(
     let old = find(books.connection, id)?.ok_or_else(|| no_subscriber(id))?;
     let mut devices = old.devices.clone();
     devices.insert(name, device);
-    let profile = old.profile.clone();
-    replace(books, old, profile, devices, now)
+    let (profile, preferences) = (old.profile.clone(), old.preferences.clone());
+    replace(books, old, profile, devices, preferences, now)
 }
 
 pub(super) fn remove_device(
@@ -269,8 +293,8 @@ pub(super) fn remove_device(
     let old = find(books.connection, id)?.ok_or_else(|| no_subscriber(id))?;
     let mut devices = old.devices.clone();
     devices.remove(name).ok_or_else(|| no_device(id, name))?;
-    let profile = old.profile.clone();
-    replace(books, old, profile, devices, now)
+    let (profile, preferences) = (old.profile.clone(), old.preferences.clone());
+    replace(books, old, profile, devices, preferences, now)
 }
 
 pub(super) fn remove(books: &mut Books<'_>, id: &SubscriberId, expect: Expect) -> Result<(), StoreError> {

@@ -27,6 +27,7 @@ fn ann() -> NewSubscriber {
         id: "ann".parse().expect("an id"),
         profile: Profile::default(),
         devices: Some(vec![(name("work"), device)]),
+        preferences: None,
     }
 }
 

@@ -85,6 +85,7 @@ fn open(per_destination: u32, pace: Pace) -> Outcome<Box<dyn OpenChannel>> {
         concurrency: MOST + MOST / 4,
         flow: Flow { per_destination, pace, ..Flow::default() },
         lease: Duration::from_secs(300),
+        log: Default::default(),
     };
     let context = ChannelContext {
         clock: Arc::new(SystemClock),

@@ -115,6 +115,7 @@ fn renderer() -> Outcome<impl FnMut() -> Outcome<Content>> {
             profile: &profile,
             subscription: (&subscription_fields, &[Value::Number(500.0)]),
             device: DeviceScope { name: "mail", channel: "records", address: "somebody@example.org" },
+            digest: None,
         };
         formatter
             .format(None, "records", &scope)

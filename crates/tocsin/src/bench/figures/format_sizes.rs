@@ -163,6 +163,7 @@ channels: {{records: {{protocol: file}}}}
             now: at,
             fields: &row,
             event: &event,
+            digest: None,
             subscriber: &subscriber,
             profile: &profile,
             subscription: (&tocsin_model::field::Fields::default(), &[]),

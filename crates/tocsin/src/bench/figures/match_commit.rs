@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tocsin_matching::cut::NotificationCutter;
 use tocsin_model::{
+    conduct::Priority,
     event::EventBatch,
     id::{ChangeSequence, Name},
     notification::NotificationHead,
@@ -83,6 +84,7 @@ fn make(subscribers: u32) -> Outcome<Vec<(EventBatch, Vec<NewNotificationBatch>)
                 expires_at: None,
             },
             count: cut.notifications.count() as u32,
+            priority: Priority::Normal,
             packed: cut.notifications.pack().into(),
             suspended: None,
         });

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use tocsin_model::{
+    conduct::Priority,
     event::EventBatch,
     id::{EventId, SubscriptionId},
     notification::{Column, EventRun, NotificationHead, Notifications},
@@ -149,6 +150,7 @@ fn new_batch(events: &EventBatch, first: u64, count: u32) -> NewNotificationBatc
             expires_at: None,
         },
         count,
+        priority: Priority::Normal,
         packed: notifications.pack().into(),
         suspended: None,
     }

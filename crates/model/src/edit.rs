@@ -1,0 +1,138 @@
+//! What an operator puts in place of what a suspended notification was to say.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{content::Content, field::Fields, id::Name, problem::Problem, value::Value};
+
+/// What is changed of a notification before it is sent. Nothing of it changes what was recorded.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Edit {
+    /// Fields of the notification that have other values.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub fields: BTreeMap<Name, serde_json::Value>,
+    /// What it says, in place of what its templates would make of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content: Option<EditedContent>,
+    /// Where it goes, in place of the device's address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+}
+
+/// A content that somebody wrote.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EditedContent {
+    /// One line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
+    /// Plain text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// HTML.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub html: Option<String>,
+    /// JSON.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub json: Option<String>,
+}
+
+/// The longest part of an edited content, in bytes.
+const PART_BYTES_MAX: usize = 256 << 10;
+
+impl Edit {
+    /// The places and values of the fields that it changes.
+    ///
+    /// # Errors
+    /// A field that is not there, or a value that does not fit; what is wrong with the content or the address.
+    pub fn check(&self, fields: &Fields) -> Result<Vec<(usize, Value)>, Vec<Problem>> {
+        let mut problems = Vec::new();
+        let mut values = Vec::new();
+        for (name, value) in &self.fields {
+            let path = format!("fields.{name}");
+            let Some(at) = fields.position(name.as_str()) else {
+                let known: Vec<&str> = fields.iter().map(|field| field.name.as_str()).collect();
+                let problem = Problem::at(path, "is not a field of the notification class");
+                problems.push(problem.hint(format!("the fields are {}", known.join(", "))));
+                continue;
+            };
+            let one = Fields::new(vec![fields[at].clone()]);
+            let json = serde_json::json!({ name.as_str(): value }).to_string();
+            match one.row_from_json(json.as_bytes()) {
+                Ok(mut row) => values.push((at, row.swap_remove(0))),
+                Err(found) => {
+                    problems.extend(found.into_iter().map(|problem| Problem { path: path.clone(), ..problem }));
+                }
+            }
+        }
+        if let Some(content) = &self.content {
+            let EditedContent { subject, text, html, json } = content;
+            for (name, part) in [("subject", subject), ("text", text), ("html", html), ("json", json)] {
+                let Some(part) = part else { continue };
+                let path = format!("content.{name}");
+                if part.len() > PART_BYTES_MAX {
+                    problems.push(Problem::at(&path, format!("is longer than {PART_BYTES_MAX} bytes")));
+                }
+                if name == "subject" && part.chars().any(char::is_control) {
+                    problems.push(Problem::at(&path, "has control characters").hint("a subject is one line"));
+                }
+                if name == "json" && serde_json::from_str::<serde::de::IgnoredAny>(part).is_err() {
+                    problems.push(Problem::at(&path, "is not JSON").hint("give the text of a JSON value"));
+                }
+            }
+            if *content == EditedContent::default() {
+                let hint = "give `subject`, `text`, `html` or `json`, or leave `content` out";
+                problems.push(Problem::at("content", "has no parts").hint(hint));
+            }
+        }
+        if let Some(address) = &self.address
+            && (address.is_empty() || address.len() > 2_048 || address.chars().any(char::is_control))
+        {
+            let hint = "give an address of the device's channel, without control characters";
+            problems.push(Problem::at("address", "is not an address").hint(hint));
+        }
+        if problems.is_empty() { Ok(values) } else { Err(problems) }
+    }
+}
+
+impl From<EditedContent> for Content {
+    fn from(edited: EditedContent) -> Content {
+        let EditedContent { subject, text, html, json } = edited;
+        Content { subject, text, html, json, ..Content::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::field::{Field, FieldType};
+
+    #[test]
+    fn an_edit_fits_its_class_or_says_why_not() {
+        let field = |name: &str, kind| Field {
+            name: name.parse().expect("a name"),
+            kind,
+            required: false,
+            default: Value::Null,
+            description: None,
+        };
+        let fields = Fields::new(vec![field("place", FieldType::String), field("size", FieldType::Number)]);
+        let check = |json: &str| {
+            let edit: Edit = serde_json::from_str(json).expect("an edit");
+            edit.check(&fields).map_err(|problems| problems.into_iter().map(|problem| problem.path).collect::<Vec<_>>())
+        };
+        assert_eq!(check(r#"{"fields": {"size": 5}}"#), Ok(vec![(1, Value::Number(5.0))]));
+        assert_eq!(check(r#"{"content": {"text": "hello"}, "address": "a@b"}"#), Ok(vec![]));
+        assert_eq!(
+            check(
+                r#"{"fields": {"size": "x", "none": 1}, "content": {"subject": "a\nb", "json": "{"}, "address": "a\r\nb"}"#
+            ),
+            Err(["fields.none", "fields.size", "content.subject", "content.json", "address"]
+                .map(str::to_owned)
+                .to_vec())
+        );
+        assert_eq!(check(r#"{"content": {}}"#), Err(vec!["content".to_owned()]));
+    }
+}

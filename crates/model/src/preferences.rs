@@ -1,0 +1,165 @@
+//! What a subscriber wants to be told, by which channels, and at which hours not.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{hours::Hours, id::Name, problem::Problem};
+
+/// Quiet hours of one subscriber.
+pub const QUIET_HOURS_MAX: usize = 14;
+/// Preferences of one subscriber.
+pub const PREFERENCES_MAX: usize = 1_000;
+/// Channels that one preference names.
+const CHANNELS_MAX: usize = 64;
+
+/// What a subscriber wants. Critical notifications are told nevertheless.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Preferences {
+    /// Hours of its own clock at which it is told nothing. What comes then waits for their end.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub quiet_hours: Vec<Hours>,
+    /// By what they are about: `<application>/<notification class>`, `<application>` or `*`. The first of these that
+    /// says something counts.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub notifications: BTreeMap<String, Preference>,
+}
+
+/// What a subscriber wants of some notifications.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Preference {
+    /// Whether it is told at all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enabled: Option<bool>,
+    /// Channels that are switched on or off.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub channels: BTreeMap<Name, bool>,
+    /// The channels it would rather have, the first choice first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub prefer: Vec<Name>,
+}
+
+/// What a subscriber's preferences say of one class.
+#[derive(Debug, Clone, Copy)]
+pub struct Choice<'a> {
+    /// From the most special to the most general.
+    places: [Option<&'a Preference>; 3],
+}
+
+impl Preferences {
+    /// Whether nothing is said.
+    pub fn is_empty(&self) -> bool {
+        self.quiet_hours.is_empty() && self.notifications.is_empty()
+    }
+
+    /// What they say of a class.
+    pub fn of<'a>(&'a self, application: &Name, class: &Name) -> Choice<'a> {
+        if self.notifications.is_empty() {
+            return Choice { places: [None; 3] };
+        }
+        let keys = [format!("{application}/{class}"), application.to_string(), "*".to_owned()];
+        Choice { places: keys.map(|key| self.notifications.get(&key)) }
+    }
+
+    /// Every problem, their paths beginning with `preferences`.
+    pub fn check(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let mut too_many = |path: String, count: usize, most: usize| {
+            if count > most {
+                problems.push(Problem::at(path, format!("has {count} entries; at most {most} fit")));
+            }
+        };
+        too_many("preferences.quiet_hours".to_owned(), self.quiet_hours.len(), QUIET_HOURS_MAX);
+        too_many("preferences.notifications".to_owned(), self.notifications.len(), PREFERENCES_MAX);
+        for (key, preference) in &self.notifications {
+            let path = format!("preferences.notifications.{key}");
+            too_many(format!("{path}.channels"), preference.channels.len(), CHANNELS_MAX);
+            too_many(format!("{path}.prefer"), preference.prefer.len(), CHANNELS_MAX);
+        }
+        for key in self.notifications.keys().filter(|key| !is_key(key)) {
+            problems.push(
+                Problem::at("preferences.notifications", format!("`{key}` names no notifications"))
+                    .hint("give `<application>/<notification class>`, `<application>` or `*`"),
+            );
+        }
+        problems
+    }
+}
+
+fn is_key(key: &str) -> bool {
+    let is_name = |text: &str| text.parse::<Name>().is_ok();
+    key == "*"
+        || key
+            .split_once('/')
+            .map_or_else(|| is_name(key), |(application, class)| is_name(application) && is_name(class))
+}
+
+impl<'a> Choice<'a> {
+    /// Whether the subscriber is told at all.
+    pub fn is_enabled(&self) -> bool {
+        self.said().find_map(|preference| preference.enabled).unwrap_or(true)
+    }
+
+    /// Whether a channel may be used.
+    pub fn allows(&self, channel: &Name) -> bool {
+        self.said().find_map(|preference| preference.channels.get(channel).copied()).unwrap_or(true)
+    }
+
+    /// The channels it would rather have.
+    pub fn preferred(&self) -> &'a [Name] {
+        self.said().map(|preference| &preference.prefer[..]).find(|prefer| !prefer.is_empty()).unwrap_or_default()
+    }
+
+    fn said(&self) -> impl Iterator<Item = &'a Preference> {
+        self.places.into_iter().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        text.parse().expect("a name")
+    }
+
+    #[test]
+    fn the_most_special_that_says_something_counts() {
+        let preferences: Preferences = serde_json::from_str(
+            r#"{
+                "quiet_hours": ["22:00-07:00"],
+                "notifications": {
+                    "*": { "channels": { "sms": false }, "prefer": ["inbox"] },
+                    "quakes": { "enabled": false, "channels": { "sms": true } },
+                    "quakes/alert": { "enabled": true }
+                }
+            }"#,
+        )
+        .expect("preferences");
+        let check = |application: &str, class: &str, expected: (bool, bool, &str)| {
+            let choice = preferences.of(&name(application), &name(class));
+            let preferred = choice.preferred().iter().map(Name::as_str).collect::<Vec<_>>().join(",");
+            assert_eq!((choice.is_enabled(), choice.allows(&name("sms")), preferred.as_str()), expected);
+        };
+        check("quakes", "alert", (true, true, "inbox"));
+        check("quakes", "summary", (false, true, "inbox"));
+        check("stock", "alert", (true, false, "inbox"));
+        assert!(preferences.check().is_empty());
+        let again: Preferences =
+            serde_json::from_str(&serde_json::to_string(&preferences).expect("JSON")).expect("preferences");
+        assert_eq!(again, preferences);
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused() {
+        let mut preferences = Preferences::default();
+        for key in ["", "quakes/", "a/b/c", "no name"] {
+            preferences.notifications.insert(key.to_owned(), Preference::default());
+        }
+        preferences.quiet_hours = vec!["22:00-07:00".parse().expect("hours"); QUIET_HOURS_MAX + 1];
+        assert_eq!(preferences.check().len(), 5);
+        assert!(serde_json::from_str::<Preferences>(r#"{ "quiet_hours": ["late"] }"#).is_err());
+    }
+}

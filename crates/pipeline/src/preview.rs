@@ -1,0 +1,98 @@
+//! What a notification would say if it were sent now. Nothing is sent or stored.
+
+use std::sync::Arc;
+
+use tocsin_model::{
+    content::Content,
+    id::{Name, NotificationId, WorkItemId},
+    receipt::Reason,
+    time::Timestamp,
+};
+use tocsin_store::{
+    error::StoreError,
+    journal::{Claim, Course, WorkItem},
+};
+
+use crate::{
+    Flow,
+    decide::{Unsent, choose_device},
+    load_work::{Loaded, Unreadable},
+    render::{Member, render},
+};
+
+/// What a notification would say, and where it would go.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Preview {
+    /// The device.
+    pub device: Name,
+    /// Its channel.
+    pub channel: Name,
+    /// The address.
+    pub address: String,
+    /// What it says. A notification of a digest is shown alone.
+    pub content: Content,
+}
+
+/// Renders a notification as work of this channel would be. The inner error says why it could not be sent.
+pub(crate) async fn preview(
+    flow: &Flow,
+    id: NotificationId,
+    channel: &Name,
+    course: Course,
+) -> Result<Result<Preview, Reason>, StoreError> {
+    let now = flow.clock.now();
+    let claim = Claim { id: WorkItemId(0), token: 0 };
+    let item = WorkItem { claim, batch: id.batch, ordinals: Some(vec![id.ordinal]), attempts: 0, due_at: now, course };
+    let loaded = match Loaded::read(flow, &item).await {
+        Ok(loaded) => loaded,
+        Err(Unreadable::ForNow(error)) => return Err(error),
+        Err(Unreadable::ForGood(what)) => {
+            return Ok(Err(Reason::new(tocsin_model::receipt::ReasonKind::Internal, what)));
+        }
+    };
+    let subscription = loaded.notifications().subscriptions[id.ordinal as usize];
+    let recipient = flow.records.recipients(&[subscription]).await?.pop().flatten();
+    Ok(shown(flow, &loaded, id.ordinal, recipient, channel, now).map_err(|unsent| unsent.reason))
+}
+
+fn shown(
+    flow: &Flow,
+    loaded: &Loaded,
+    ordinal: u32,
+    recipient: Option<tocsin_store::records::Recipient>,
+    channel: &Name,
+    now: Timestamp,
+) -> Result<Preview, Unsent> {
+    use tocsin_model::receipt::{Outcome, ReasonKind};
+    let unreachable = |text| Unsent::closed(Outcome::Refused, ReasonKind::Unreachable, text);
+    let recipient = recipient.ok_or_else(|| unreachable("the subscription is gone"))?;
+    let device = choose_device(loaded, &recipient, channel)?;
+    let device = device.ok_or_else(|| unreachable("the subscriber has no device that its channel could reach"))?;
+    let target = &recipient.devices[device];
+    let message = render(flow, &[Member { loaded, ordinal }], &recipient, device, target, now)?;
+    let edited = loaded.edit.as_ref().and_then(|edit| edit.address.clone());
+    Ok(Preview {
+        device: device.clone(),
+        channel: target.channel.clone(),
+        address: edited.unwrap_or_else(|| target.address.clone()),
+        content: message.content,
+    })
+}
+
+impl crate::Pipeline {
+    /// What a notification would say if it were sent now, as work of this channel with this course, and where it would
+    /// go; or why it could not be sent.
+    ///
+    /// # Errors
+    /// The store does not answer, or what it holds is damaged.
+    pub async fn preview(
+        &self,
+        id: NotificationId,
+        channel: &Name,
+        edit: Option<Arc<str>>,
+        fallback: u8,
+    ) -> Result<Result<Preview, Reason>, StoreError> {
+        let course = Course { edit, fallback, ..Course::default() };
+        preview(&self.flow, id, channel, course).await
+    }
+}

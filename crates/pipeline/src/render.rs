@@ -1,0 +1,150 @@
+//! A notification, or several as one, becomes what its channel sends.
+
+use std::{panic::AssertUnwindSafe, sync::Arc};
+
+use serde_json::{Map, Value as Json, json};
+use tocsin_delivery::{Facts, Message};
+use tocsin_formatting::{DeviceScope, DigestItem, DigestScope, Scope};
+use tocsin_matching::notify::NotifyFields;
+use tocsin_model::{
+    content::Content,
+    field::Row,
+    id::Name,
+    receipt::{Reason, ReasonKind},
+    subscriber::Device,
+    time::Timestamp,
+};
+use tocsin_store::records::Recipient;
+
+use crate::{Flow, load_work::Loaded};
+
+/// What a message says, and its fields for machines.
+type Formatted = (Content, Map<String, Json>);
+
+/// One notification of some work.
+#[derive(Clone, Copy)]
+pub(crate) struct Member<'l> {
+    pub loaded: &'l Loaded,
+    pub ordinal: u32,
+}
+
+/// Makes the message of these notifications, of which there is at least one; several are a digest. Nothing of it unwinds.
+pub(crate) fn render(
+    flow: &Flow,
+    members: &[Member<'_>],
+    recipient: &Recipient,
+    device_name: &Name,
+    device: &Device,
+    now: Timestamp,
+) -> Result<Message, Reason> {
+    let Member { loaded, ordinal } = members[0];
+    let head = &loaded.batch.head;
+    let formatted = std::panic::catch_unwind(AssertUnwindSafe(|| format(members, recipient, device_name, device, now)));
+    let formatted = formatted.unwrap_or_else(|_| {
+        metrics::counter!("format_panics_total").increment(1);
+        Err(Reason::new(ReasonKind::Internal, "formatting it made the formatter panic"))
+    });
+    let result = if formatted.is_ok() { "ok" } else { "failed" };
+    metrics::counter!("format_requests_total", "result" => result).increment(1);
+    let (content, fields) = formatted?;
+    Ok(Message {
+        message_id: format!("{}.{}", loaded.id(ordinal), flow.records.installation()),
+        content,
+        facts: Facts {
+            application: head.application.clone(),
+            class: head.class.clone(),
+            event: Some(loaded.event_of[ordinal as usize]),
+            fields: Arc::new(fields),
+        },
+        formatted_at: now,
+        // A digest is worth sending as long as one of its notifications is.
+        expires_at: members.iter().map(|member| member.loaded.batch.head.expires_at).reduce(later).flatten(),
+    })
+}
+
+/// The later of two expiries, where none means never.
+fn later(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
+    Some(one?.max(other?))
+}
+
+/// Computes the fields of the notifications and renders their templates.
+fn format(
+    members: &[Member<'_>],
+    recipient: &Recipient,
+    device_name: &Name,
+    device: &Device,
+    now: Timestamp,
+) -> Result<Formatted, Reason> {
+    let Member { loaded, ordinal } = members[0];
+    let (compiled, head) = (&loaded.compiled, &loaded.batch.head);
+    let notify = loaded.notify()?;
+    let formatter =
+        compiled.formatters.get(&head.class).ok_or_else(|| loaded.gone("notification class", &head.class))?;
+    let event = loaded.event(ordinal)?;
+    let subscription = &recipient.subscription;
+    let class = compiled.application.subscriptions.get(&subscription.class);
+    let class_fields = class.map(|class| class.fields.clone()).unwrap_or_default();
+    let parameters = class_fields
+        .row_from_stored(&subscription.values)
+        .map_err(|damaged| Reason::new(ReasonKind::Internal, format!("{}: {damaged}", subscription.id)))?;
+    let digest = loaded.conduct.digest.as_ref();
+    let shown = digest.map_or(1, |digest| members.len().min(digest.items_max as usize));
+    let rows: Vec<Row> =
+        members[..shown].iter().map(|member| member.loaded.fields(member.ordinal)).collect::<Result<_, _>>()?;
+    let items: Vec<DigestItem<'_>> = match digest {
+        Some(_) => members.iter().zip(&rows).map(|(member, fields)| item(member, fields)).collect::<Result<_, _>>()?,
+        None => Vec::new(),
+    };
+    let scope = Scope {
+        id: loaded.id(ordinal),
+        rule: &head.rule,
+        matched_at: head.matched_at,
+        accepted_at: event.accepted_at,
+        now,
+        fields: &rows[0],
+        event: &event.scope,
+        subscriber: &subscription.subscriber,
+        profile: &recipient.profile,
+        subscription: (&class_fields, &parameters),
+        device: DeviceScope { name: device_name.as_str(), channel: device.channel.as_str(), address: &device.address },
+        digest: digest.map(|_| DigestScope { items: &items, count: members.len() }),
+    };
+    let locale = recipient.profile.locale.as_deref();
+    let edited = loaded.edit.as_ref().and_then(|edit| edit.content.clone());
+    let (content, computed) = match edited {
+        Some(edited) => (edited.into(), Vec::new()),
+        None => {
+            let formatted =
+                formatter.format(locale, device.channel.as_str(), &scope).map_err(|error| error.reason())?;
+            (formatted.content, formatted.computed)
+        }
+    };
+    let mut facts = match digest {
+        Some(_) => {
+            let told = rows.into_iter().map(|row| Json::Object(facts(notify, row)));
+            Map::from_iter([("count".to_owned(), json!(members.len())), ("items".to_owned(), told.collect())])
+        }
+        None => facts(notify, rows.into_iter().next().unwrap_or_default()),
+    };
+    let computed = computed.into_iter().filter(|(_, value)| !value.is_null());
+    facts.extend(computed.map(|(name, value)| (name.to_string(), value)));
+    Ok((content, facts))
+}
+
+fn item<'l>(member: &Member<'l>, fields: &'l Row) -> Result<DigestItem<'l>, Reason> {
+    let (head, event) = (&member.loaded.batch.head, member.loaded.event(member.ordinal)?);
+    Ok(DigestItem {
+        id: member.loaded.id(member.ordinal),
+        rule: &head.rule,
+        matched_at: head.matched_at,
+        accepted_at: event.accepted_at,
+        fields,
+        event: &event.scope,
+    })
+}
+
+/// The fields as a JSON object, without those that are null.
+pub(crate) fn facts(notify: &NotifyFields, row: Row) -> Map<String, Json> {
+    let named = notify.fields().iter().zip(row).filter(|(_, value)| !value.is_null());
+    named.map(|(field, value)| (field.name.to_string(), value.into())).collect()
+}

@@ -1,0 +1,516 @@
+//! Stories of when and how notifications are told: together, at whose hours, by whose wish.
+
+use std::time::Duration;
+
+use expect_test::expect;
+use tocsin_testkit::{Moment, Scenario, check};
+
+/// Quakes, with what is to be said of the class of their notifications.
+fn quakes(conduct: &str) -> String {
+    let subject = if conduct.contains("digest") {
+        "{% for quake in digest.items %}{{ quake.place }} {{ quake.magnitude }}, {% endfor %}{{ digest.count }} in all\
+         {% if digest.more %}, and {{ digest.more }} more{% endif %}"
+    } else {
+        "{{ place }} {{ magnitude }}"
+    };
+    format!(
+        r#"
+application: quakes
+events:
+  quake: {{ fields: {{ magnitude: number, place: string, region: string }} }}
+subscriptions:
+  nearby: {{ fields: {{ magnitude: {{ type: number, default: 5 }} }} }}
+notifications:
+  alert:
+    fields: {{ magnitude: number, place: string, region: string }}
+    {conduct}
+    content: {{ templates: {{ base: {{ subject: "{subject}" }} }} }}
+rules:
+  strong: {{ on: quake, subscription: nearby, when: event.magnitude >= sub.magnitude, notify: alert }}
+channels:
+  email: {{ protocol: smtp, options: {{ host: localhost, from: t@example.org }}, retry: {{ delays: [1m, 5m, 1h], jitter: 0% }} }}
+  sms: {{ protocol: http, retry: [] }}
+"#
+    )
+}
+
+#[tokio::test(start_paused = true)]
+async fn quiet_hours_hold_what_comes_until_they_end() {
+    check(
+        &quakes(""),
+        r#"08:00 subscriber alice email=alice@example.org zone=Europe/Vienna
+           08:00 subscriber bob email=bob@example.org
+           08:00 subscribe alice nearby
+           08:00 subscribe bob nearby
+           08:00 alice prefers {"quiet_hours": ["22:00-07:00", "06:30-08:30 sa,su"]}
+           20:59 event quake {"magnitude": 6, "place": "Kobe"}
+           21:30 event quake {"magnitude": 6, "place": "Lima"}
+           23:00 crash
+           23:30 event quake {"magnitude": 6, "place": "Rome"}
+           +1d05:59 report"#,
+        expect![[r#"
+            20:59:00 email alice@example.org n-1-0: Kobe 6.0 -> delivered
+            20:59:00 email bob@example.org n-1-1: Kobe 6.0 -> delivered
+            21:30:00 email bob@example.org n-2-1: Lima 6.0 -> delivered
+            23:00:00 crash
+            23:30:00 email bob@example.org n-3-1: Rome 6.0 -> delivered
+            +1d 05:59:00 events 3 notifications 6 open 2 suspended 0
+            +1d 06:00:00 email alice@example.org n-2-0: Lima 6.0 -> delivered
+            +1d 06:00:00 email alice@example.org n-3-0: Rome 6.0 -> delivered"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_expires_in_quiet_hours_is_not_sent_after_them() {
+    check(
+        &quakes("expires_after: 2h"),
+        r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscribe alice nearby
+           08:00 alice prefers {"quiet_hours": ["10:00-12:30"]}
+           10:20 event quake {"magnitude": 6, "place": "Kobe"}
+           10:40 event quake {"magnitude": 6, "place": "Lima"}
+           13:00 report"#,
+        expect![[r#"
+            12:30:00 email alice@example.org n-2-0: Lima 6.0 -> delivered
+            13:00:00 events 2 notifications 2 open 0 suspended 0"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_waits_for_the_end_of_quiet_hours_and_is_no_attempt_more() {
+    check(
+        &quakes(""),
+        r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscribe alice nearby
+           08:00 alice prefers {"quiet_hours": ["10:00-12:00"]}
+           08:00 alice@example.org defers
+           09:59:30 event quake {"magnitude": 6, "place": "Kobe"}
+           15:00 report"#,
+        expect![[r#"
+            09:59:30 email alice@example.org n-1-0: Kobe 6.0 -> deferred
+            12:00:00 email alice@example.org n-1-0: Kobe 6.0 -> deferred
+            12:05:00 email alice@example.org n-1-0: Kobe 6.0 -> deferred
+            13:05:00 email alice@example.org n-1-0: Kobe 6.0 -> deferred
+            15:00:00 events 1 notifications 1 open 0 suspended 1"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_critical_knows_no_quiet_hours_and_no_wishes() {
+    check(
+        &quakes("critical: true"),
+        r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscribe alice nearby
+           08:00 alice prefers {"quiet_hours": ["10:00-12:00"], "notifications": {"quakes": {"enabled": false, "channels": {"email": false}}}}
+           10:20 event quake {"magnitude": 6, "place": "Kobe"}"#,
+        expect!["10:20:00 email alice@example.org n-1-0: Kobe 6.0 -> delivered"],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn send_hours_are_by_the_subscribers_clock() {
+    check(
+        &quakes("send_hours: 09:00-18:00 mo-fr"),
+        r#"08:00 subscriber alice email=alice@example.org zone=Asia/Tokyo
+           08:00 subscriber bob email=bob@example.org zone=America/New_York
+           08:00 subscriber carol email=carol@example.org
+           08:00 subscribe alice nearby
+           08:00 subscribe bob nearby
+           08:00 subscribe carol nearby
+           08:00 carol prefers {"quiet_hours": ["09:00-17:30"]}
+           08:10 event quake {"magnitude": 6, "place": "Kobe"}"#,
+        expect![[r#"
+            +1d 00:00:00 email alice@example.org n-1-0: Kobe 6.0 -> delivered
+            +1d 14:00:00 email bob@example.org n-1-1: Kobe 6.0 -> delivered
+            +1d 17:30:00 email carol@example.org n-1-2: Kobe 6.0 -> delivered"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn subscribers_choose_what_they_are_told_and_by_which_channel() {
+    check(
+        &quakes(""),
+        r#"08:00 subscriber alice email=alice@example.org sms=+431
+           08:00 subscriber bob email=bob@example.org sms=+432
+           08:00 subscriber carol email=carol@example.org
+           08:00 subscriber dan email=dan@example.org sms=+434
+           08:00 subscribe alice nearby
+           08:00 subscribe bob nearby
+           08:00 subscribe carol nearby
+           08:00 subscribe dan nearby
+           08:00 alice prefers {"notifications": {"quakes/alert": {"prefer": ["pigeon", "sms"]}}}
+           08:00 bob prefers {"notifications": {"*": {"channels": {"email": false}}}}
+           08:00 carol prefers {"notifications": {"*": {"channels": {"email": false}}}}
+           08:00 dan prefers {"notifications": {"*": {"prefer": ["sms"]}, "quakes/alert": {"enabled": false}}}
+           08:10 event quake {"magnitude": 6, "place": "Kobe"}
+           08:20 report"#,
+        expect![[r#"
+            08:10:00 sms +431 n-1-0: Kobe 6.0 -> delivered
+            08:10:00 sms +432 n-1-1: Kobe 6.0 -> delivered
+            08:20:00 events 1 notifications 4 open 0 suspended 0"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_an_hour_that_never_comes() {
+    check(
+        &quakes("send_hours: 09:00-10:00"),
+        r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscribe alice nearby
+           08:00 alice prefers {"quiet_hours": ["08:00-11:00"]}
+           08:10 event quake {"magnitude": 6, "place": "Kobe"}
+           08:20 report"#,
+        expect!["08:20:00 events 1 notifications 1 open 0 suspended 1"],
+    )
+    .await;
+}
+
+const THREE: &str = r#"{"magnitude": 6, "place": "Kobe", "region": "asia"} {"magnitude": 7, "place": "Lima", "region": "america"} {"magnitude": 5, "place": "Sendai", "region": "asia"}"#;
+
+#[tokio::test(start_paused = true)]
+async fn those_of_one_batch_are_one_message() {
+    check(
+        &quakes("digest: {}"),
+        &format!(
+            r#"08:00 subscriber alice email=alice@example.org
+               08:00 subscriber bob email=bob@example.org
+               08:00 subscribe alice nearby
+               08:00 subscribe bob nearby {{"magnitude": 6.5}}
+               08:10 event quake {THREE}
+               08:20 report"#
+        ),
+        expect![[r#"
+            08:10:00 email alice@example.org n-1-0: Kobe 6.0, Lima 7.0, Sendai 5.0, 3 in all -> delivered
+            08:10:00 email bob@example.org n-1-2: Lima 7.0, 1 in all -> delivered
+            08:20:00 events 3 notifications 4 open 0 suspended 0"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn grouping_fields_devices_and_locales_keep_digests_apart() {
+    check(
+        &quakes("digest: { by: [region], items_max: 1 }"),
+        &format!(
+            r#"08:00 subscriber alice email=alice@example.org
+               08:00 subscriber bob email=bob@example.org
+               08:00 subscribe alice nearby
+               08:00 subscribe bob nearby
+               08:10 event quake {THREE}"#
+        ),
+        expect![[r#"
+            08:10:00 email alice@example.org n-1-0: Kobe 6.0, 2 in all, and 1 more -> delivered
+            08:10:00 email bob@example.org n-1-1: Kobe 6.0, 2 in all, and 1 more -> delivered
+            08:10:00 email alice@example.org n-1-2: Lima 7.0, 1 in all -> delivered
+            08:10:00 email bob@example.org n-1-3: Lima 7.0, 1 in all -> delivered"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_digest_that_is_deferred_stays_together_over_a_crash() {
+    check(
+        &quakes("digest: {}"),
+        &format!(
+            r#"08:00 subscriber alice email=alice@example.org
+               08:00 subscribe alice nearby
+               08:00 alice@example.org defers
+               08:10 event quake {THREE}
+               08:12 crash
+               08:12 alice@example.org delivers
+               08:20 report
+               08:30 alice@example.org ponders 60
+               08:40 event quake {THREE}
+               08:40:30 crash
+               08:50 report
+               09:00 alice@example.org refuses
+               09:00 event quake {THREE}
+               09:10 report"#
+        ),
+        expect![[r#"
+            08:10:00 email alice@example.org n-1-0: Kobe 6.0, Lima 7.0, Sendai 5.0, 3 in all -> deferred
+            08:11:00 email alice@example.org n-1-0: Kobe 6.0, Lima 7.0, Sendai 5.0, 3 in all -> deferred
+            08:12:00 crash
+            08:16:00 email alice@example.org n-1-0: Kobe 6.0, Lima 7.0, Sendai 5.0, 3 in all -> delivered
+            08:20:00 events 3 notifications 3 open 0 suspended 0
+            08:40:00 email alice@example.org n-2-0: Kobe 6.0, Lima 7.0, Sendai 5.0, 3 in all -> delivered
+            08:40:30 crash
+            08:40:30 email alice@example.org n-2-0: Kobe 6.0, Lima 7.0, Sendai 5.0, 3 in all -> delivered
+            08:50:00 events 6 notifications 6 open 0 suspended 0
+            09:00:00 email alice@example.org n-3-0: Kobe 6.0, Lima 7.0, Sendai 5.0, 3 in all -> refused
+            09:10:00 events 9 notifications 9 open 0 suspended 0"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_digest_waits_for_the_end_of_quiet_hours() {
+    let mut scenario = Scenario::new(&[&quakes("digest: {}")]).await;
+    let seen = scenario
+        .run(&format!(
+            r#"08:00 subscriber alice email=alice@example.org
+               08:00 subscribe alice nearby
+               08:00 alice prefers {{"quiet_hours": ["08:00-09:00"]}}
+               08:10 event quake {THREE}
+               08:10 drain"#
+        ))
+        .await;
+    expect![[r#"
+        08:10:00 drained: true
+        09:00:00 email alice@example.org n-1-0: Kobe 6.0, Lima 7.0, Sendai 5.0, 3 in all -> delivered"#]]
+    .assert_eq(&seen);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_window_opens_with_the_first_and_closes_over_a_crash() {
+    check(
+        &quakes("digest: { window: 10m }"),
+        r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscriber bob email=bob@example.org
+           08:00 subscribe alice nearby
+           08:00 subscribe bob nearby {"magnitude": 7}
+           08:10 event quake {"magnitude": 6, "place": "Kobe"}
+           08:15 event quake {"magnitude": 7, "place": "Lima"}
+           08:16 crash
+           08:17 event quake {"magnitude": 8, "place": "Rome"}
+           08:19 report
+           08:23 event quake {"magnitude": 6, "place": "Oslo"}
+           08:40 report"#,
+        expect![[r#"
+            08:16:00 crash
+            08:19:00 events 3 notifications 5 open 5 suspended 0
+            08:20:00 email alice@example.org n-1-0: Kobe 6.0, Lima 7.0, Rome 8.0, 3 in all -> delivered
+            08:25:00 email bob@example.org n-2-1: Lima 7.0, Rome 8.0, 2 in all -> delivered
+            08:33:00 email alice@example.org n-4-0: Oslo 6.0, 1 in all -> delivered
+            08:40:00 events 4 notifications 6 open 0 suspended 0"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn hourly_and_daily_digests_go_by_the_subscribers_clock() {
+    for window in ["hourly", "daily 08:00"] {
+        let mut scenario = Scenario::new(&[&quakes(&format!("digest: {{ window: {window}, items_max: 2 }}"))]).await;
+        let seen = scenario
+            .run(
+                r#"06:00 subscriber alice email=alice@example.org zone=Asia/Kolkata
+                   06:00 subscriber bob email=bob@example.org zone=Europe/Vienna
+                   06:00 subscribe alice nearby
+                   06:00 subscribe bob nearby
+                   06:10 event quake {"magnitude": 6, "place": "Kobe"}
+                   06:20 event quake {"magnitude": 7, "place": "Lima"}
+                   06:29:59 event quake {"magnitude": 8, "place": "Rome"}
+                   06:45 event quake {"magnitude": 6, "place": "Oslo"}"#,
+            )
+            .await;
+        match window {
+            "hourly" => expect![[r#"
+                06:30:00 email alice@example.org n-1-0: Kobe 6.0, Lima 7.0, 3 in all, and 1 more -> delivered
+                07:00:00 email bob@example.org n-1-1: Kobe 6.0, Lima 7.0, 4 in all, and 2 more -> delivered
+                07:30:00 email alice@example.org n-4-0: Oslo 6.0, 1 in all -> delivered"#]]
+            .assert_eq(&seen),
+            _ => expect![[r#"
+                07:00:00 email bob@example.org n-1-1: Kobe 6.0, Lima 7.0, 4 in all, and 2 more -> delivered
+                +1d 02:30:00 email alice@example.org n-1-0: Kobe 6.0, Lima 7.0, 4 in all, and 2 more -> delivered"#]]
+            .assert_eq(&seen),
+        }
+    }
+}
+
+/// The example of what a digest in quiet hours looks like.
+#[tokio::test(start_paused = true)]
+async fn quiet_hours_hold_a_digest_until_morning() {
+    check(
+        &quakes("digest: { window: hourly }"),
+        r#"22:10 subscriber alice email=alice@example.org
+           22:10 subscribe alice nearby
+           22:10 alice prefers {"quiet_hours": ["22:00-07:00"]}
+           22:30 event quake {"magnitude": 6.1, "place": "Kobe"}
+           23:15 event quake {"magnitude": 5.2, "place": "Lima"}"#,
+        expect!["+1d 07:00:00 email alice@example.org n-1-0: Kobe 6.1, Lima 5.2, 2 in all -> delivered"],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_digest_of_a_window_is_tried_again_as_it_was() {
+    check(
+        &quakes("digest: { window: hourly }"),
+        r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscriber bob email=bob@example.org
+           08:00 subscribe alice nearby
+           08:00 subscribe bob nearby
+           08:00 alice@example.org defers
+           08:10 event quake {"magnitude": 6, "place": "Kobe"}
+           08:20 event quake {"magnitude": 7, "place": "Lima"}
+           09:00:30 event quake {"magnitude": 8, "place": "Rome"}
+           09:02 alice@example.org delivers
+           09:03 crash
+           11:00 report"#,
+        expect![[r#"
+            09:00:00 email alice@example.org n-1-0: Kobe 6.0, Lima 7.0, 2 in all -> deferred
+            09:00:00 email bob@example.org n-1-1: Kobe 6.0, Lima 7.0, 2 in all -> delivered
+            09:01:00 email alice@example.org n-1-0: Kobe 6.0, Lima 7.0, 2 in all -> deferred
+            09:03:00 crash
+            09:06:00 email alice@example.org n-1-0: Kobe 6.0, Lima 7.0, 2 in all -> delivered
+            10:00:00 email alice@example.org n-3-0: Rome 8.0, 1 in all -> delivered
+            10:00:00 email bob@example.org n-3-1: Rome 8.0, 1 in all -> delivered
+            11:00:00 events 3 notifications 6 open 0 suspended 0"#]],
+    )
+    .await;
+}
+
+/// Wherever the process dies, each notification is told once or again under the same id, and none is lost.
+#[tokio::test(start_paused = true)]
+async fn a_death_at_any_write_loses_nothing_of_a_window() {
+    for moment in [Moment::Before, Moment::After] {
+        for write in 1..40 {
+            let mut scenario = Scenario::new(&[&quakes("digest: { window: 10m }")]).await;
+            scenario.die_at(write, moment);
+            let seen = scenario
+                .run_and_wait(
+                    r#"08:00 subscriber alice email=alice@example.org
+                       08:00 subscribe alice nearby
+                       08:10 event quake {"magnitude": 6, "place": "Kobe"}
+                       08:15 event quake {"magnitude": 7, "place": "Lima"}
+                       08:40 report"#,
+                    Duration::from_secs(60),
+                )
+                .await;
+            assert!(seen.contains("events 2 notifications 2 open 0 suspended 0"), "{write} {moment:?}: {seen}");
+            let told: std::collections::BTreeSet<&str> =
+                seen.lines().filter_map(|line| line.split_once(" n-")).map(|(_, told)| told).collect();
+            assert_eq!(
+                told.into_iter().collect::<Vec<_>>(),
+                ["1-0: Kobe 6.0, Lima 7.0, 2 in all -> delivered"],
+                "{write} {moment:?}: {seen}"
+            );
+            if !scenario.has_died() {
+                break;
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_one_channel_cannot_deliver_the_next_may() {
+    check(
+        &quakes("fallback: [{ channel: sms, after: 30m }]"),
+        r#"08:00 subscriber alice email=alice@example.org sms=+431
+           08:00 subscriber bob email=bob@example.org sms=+432
+           08:00 subscriber carol email=carol@example.org
+           08:00 subscriber dan sms=+434
+           08:00 subscribe alice nearby
+           08:00 subscribe bob nearby
+           08:00 subscribe carol nearby
+           08:00 subscribe dan nearby
+           08:00 alice@example.org refuses
+           08:00 bob@example.org defers
+           08:00 carol@example.org refuses
+           08:00 +434 refuses
+           08:10 event quake {"magnitude": 6, "place": "Kobe"}
+           08:20 crash
+           09:00 report"#,
+        expect![[r#"
+            08:10:00 email alice@example.org n-1-0: Kobe 6.0 -> refused
+            08:10:00 email bob@example.org n-1-1: Kobe 6.0 -> deferred
+            08:10:00 email carol@example.org n-1-2: Kobe 6.0 -> refused
+            08:10:00 sms +434 n-2-0: Kobe 6.0 -> refused
+            08:10:00 sms +431 n-1-0: Kobe 6.0 -> delivered
+            08:11:00 email bob@example.org n-1-1: Kobe 6.0 -> deferred
+            08:16:00 email bob@example.org n-1-1: Kobe 6.0 -> deferred
+            08:20:00 crash
+            08:40:00 sms +432 n-1-1: Kobe 6.0 -> delivered
+            09:00:00 events 1 notifications 4 open 0 suspended 0"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_chain_that_fails_at_its_end_is_suspended_there() {
+    check(
+        &quakes("fallback: [{ channel: sms }]"),
+        r#"08:00 subscriber alice email=alice@example.org sms=+431
+           08:00 subscribe alice nearby
+           08:00 alice@example.org defers
+           08:00 +431 defers
+           08:10 event quake {"magnitude": 6, "place": "Kobe"}
+           10:00 suspensions
+           10:00 +431 delivers
+           10:10 resume
+           10:20 report"#,
+        expect![[r#"
+            08:10:00 email alice@example.org n-1-0: Kobe 6.0 -> deferred
+            08:11:00 email alice@example.org n-1-0: Kobe 6.0 -> deferred
+            08:16:00 email alice@example.org n-1-0: Kobe 6.0 -> deferred
+            09:16:00 email alice@example.org n-1-0: Kobe 6.0 -> deferred
+            09:16:00 sms +431 n-1-0: Kobe 6.0 -> deferred
+            10:00:00 suspended [0] on sms: the only attempt failed: not now
+            10:10:00 Resume 1
+            10:10:00 sms +431 n-1-0: Kobe 6.0 -> delivered
+            10:20:00 events 1 notifications 1 open 0 suspended 0"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_edit_is_sent_in_place_of_what_failed() {
+    let definition = quakes("").replace("{{ place }} {{ magnitude }}", "{{ place }} {{ 10 / magnitude }}");
+    check(
+        &definition,
+        r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscribe alice nearby {"magnitude": 0}
+           08:10 event quake {"magnitude": 0, "place": "Kobe"} {"magnitude": 5, "place": "Lima"}
+           08:20 suspensions
+           08:20 edit 1 {"fields": {"magnitude": 2}}
+           08:20 resume
+           08:30 event quake {"magnitude": 0, "place": "Rome"}
+           08:40 edit 2 {"content": {"subject": "there was a quake"}, "address": "bob@example.org"}
+           08:40 resume
+           08:50 report"#,
+        expect![[r#"
+            08:10:00 email alice@example.org n-1-1: Lima 2.0 -> delivered
+            08:20:00 suspended [0] on email: template `base`, subject, line 1: invalid operation: unable to calculate 10 / 0.0
+            08:20:00 edited Some(1)
+            08:20:00 Resume 1
+            08:20:00 email alice@example.org n-1-0: Kobe 5.0 -> delivered
+            08:40:00 edited Some(2)
+            08:40:00 Resume 1
+            08:40:00 email bob@example.org n-2-0: there was a quake -> delivered
+            08:50:00 events 3 notifications 3 open 0 suspended 0"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_who_are_told_the_same_get_one_message() {
+    let mut scenario = Scenario::new(&[&quakes("multicast: { recipient_limit: 3 }")]).await;
+    let mut script = String::new();
+    for who in ["ann", "ben", "cat", "dan", "eve"] {
+        script += &format!("08:00 subscriber {who} email={who}@example.org\n08:00 subscribe {who} nearby\n");
+    }
+    script += "08:00 subscriber fay email=fay@example.org locale=de\n08:00 subscribe fay nearby\n";
+    script += "08:00 ben@example.org defers\n";
+    script += r#"08:10 event quake {"magnitude": 6, "place": "Kobe"} {"magnitude": 7, "place": "Lima"}"#;
+    script += "\n08:10:30 ben@example.org delivers";
+    let seen = scenario.run(&script).await;
+    assert_eq!(seen.lines().filter(|line| line.ends_with("delivered")).count(), 12, "{seen}");
+    // For each event: three and two, and one in German.
+    assert_eq!(scenario.messages(), 6, "{seen}");
+}
+
+#[test]
+fn a_message_to_many_cannot_say_what_is_for_one() {
+    let definition = quakes("multicast: {}").replace("{{ place }}", "{{ subscriber.id }} {{ notification.rule }}");
+    let Err(problems) = tocsin_pipeline::compile_text(&definition, 1, &|_| None) else { panic!("it is compiled") };
+    let shown: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    assert_eq!(shown.len(), 1, "{shown:?}");
+    assert!(shown[0].contains("reads `subscriber.id`, but one message goes to several subscribers"), "{shown:?}");
+    assert!(tocsin_pipeline::compile_text(&quakes("multicast: {}"), 1, &|_| None).is_ok());
+}

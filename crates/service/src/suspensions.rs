@@ -1,0 +1,123 @@
+//! What waits for an operator, looked at closely and edited.
+
+use std::sync::Arc;
+
+use tocsin_model::{
+    edit::Edit,
+    id::{NotificationBatchId, NotificationId},
+    problem::Problem,
+};
+pub use tocsin_pipeline::Preview;
+use tocsin_store::journal::{StoredSuspension, SuspensionFilter};
+
+use crate::{
+    Service,
+    error::ServiceError,
+    keys::{Caller, Scope},
+    operations::Notification,
+};
+
+/// Most notifications of a suspension that are shown.
+pub const SHOWN_MAX: usize = 20;
+
+/// A suspension with its first notifications, each with what it would say if it were resumed.
+#[derive(Debug, Clone)]
+pub struct Suspended {
+    /// The suspension.
+    pub stored: StoredSuspension,
+    /// The first [`SHOWN_MAX`] of its notifications.
+    pub notifications: Vec<(Notification, Result<Preview, String>)>,
+}
+
+impl Service {
+    /// A suspension, looked at closely.
+    ///
+    /// # Errors
+    /// There is none of this number; the scope `operations:read` is missing.
+    pub async fn suspension(&self, caller: &Caller, id: u64) -> Result<Suspended, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        let stored = self.find_suspension(id).await?;
+        let (batch, course) = (stored.suspension.batch, stored.suspension.course.clone());
+        let mut notifications = Vec::new();
+        for ordinal in stored.suspension.ordinals.iter().take(SHOWN_MAX) {
+            let id = NotificationId { batch, ordinal: *ordinal };
+            let notification = self.find_notification(id).await?;
+            let channel = &stored.suspension.channel;
+            let preview = self.pipeline.preview(id, channel, course.edit.clone(), course.fallback).await?;
+            notifications.push((notification, preview.map_err(|reason| reason.text)));
+        }
+        Ok(Suspended { stored, notifications })
+    }
+
+    /// Puts an edit into a suspension, or takes it away with `None`. With `only` these notifications of it become a
+    /// suspension of their own. Gives the number of the suspension that has the edit.
+    ///
+    /// # Errors
+    /// There is none of this number, or it has none of these notifications; the edit does not fit the notification class;
+    /// the scope `operations:write` is missing.
+    pub async fn edit_suspension(
+        &self,
+        caller: &Caller,
+        id: u64,
+        only: Option<&[NotificationId]>,
+        edit: Option<Edit>,
+    ) -> Result<u64, ServiceError> {
+        caller.needs(Scope::OperationsWrite)?;
+        let stored = self.find_suspension(id).await?;
+        let batch = stored.suspension.batch;
+        if let Some(edit) = &edit {
+            self.check_edit(batch, edit).await?;
+        }
+        let ordinals = only.map(|only| ordinals_in(batch, &stored, only)).transpose()?;
+        let text: Option<Arc<str>> = edit.map(|edit| serde_json::to_string(&edit).expect("an edit is JSON").into());
+        let edited = self.journal.edit_suspension(id, ordinals.as_deref(), text).await?;
+        let edited = edited.ok_or_else(|| ServiceError::Missing(format!("the suspension {id}")))?;
+        tracing::info!(suspension = id, edited, by = caller.key(), "edited what is suspended");
+        Ok(edited)
+    }
+
+    async fn check_edit(&self, batch: NotificationBatchId, edit: &Edit) -> Result<(), ServiceError> {
+        if *edit == Edit::default() {
+            let problem = Problem::at("edit", "changes nothing");
+            return Err(ServiceError::Invalid(vec![
+                problem.hint("give `fields`, `content` or `address`, or null to take an edit away"),
+            ]));
+        }
+        let head = self.find_notification_batch(batch).await?.head;
+        let compiled = self.pipeline.version(&head.application, head.version).await?;
+        let class = compiled.as_ref().and_then(|compiled| compiled.application.notifications.get(&head.class));
+        let class = class.ok_or_else(|| ServiceError::Missing(format!("the notification class `{}`", head.class)))?;
+        let within = |problem: Problem| Problem { path: format!("edit.{}", problem.path), ..problem };
+        edit.check(&class.fields)
+            .map(|_| ())
+            .map_err(|problems| ServiceError::Invalid(problems.into_iter().map(within).collect()))
+    }
+
+    async fn find_suspension(&self, id: u64) -> Result<StoredSuspension, ServiceError> {
+        let filter = SuspensionFilter { id: Some(id), ..SuspensionFilter::default() };
+        let found = self.journal.suspensions(&filter, 0, 1).await?.pop();
+        found.ok_or_else(|| ServiceError::Missing(format!("the suspension {id}")))
+    }
+}
+
+/// The places of some notifications, all of which a suspension holds.
+fn ordinals_in(
+    batch: NotificationBatchId,
+    stored: &StoredSuspension,
+    only: &[NotificationId],
+) -> Result<Vec<u32>, ServiceError> {
+    let holds = |id: &&NotificationId| id.batch == batch && stored.suspension.ordinals.contains(&id.ordinal);
+    let missing: Vec<Problem> = only
+        .iter()
+        .filter(|id| !holds(id))
+        .map(|id| Problem::at("notifications", format!("`{id}` is not suspended under {}", stored.id)))
+        .collect();
+    if only.is_empty() {
+        let problem = Problem::at("notifications", "is empty");
+        return Err(ServiceError::Invalid(vec![problem.hint("leave it out to mean all of the suspension")]));
+    }
+    match missing.is_empty() {
+        true => Ok(only.iter().map(|id| id.ordinal).collect()),
+        false => Err(ServiceError::Invalid(missing)),
+    }
+}
