@@ -69,6 +69,12 @@ pub const GAUGES: &[Metric] = &[
         help: "Subscriptions in the match index.",
     },
     Metric {
+        name: "match_unusable_subscriptions",
+        kind: Kind::Gauge,
+        labels: "application",
+        help: "Subscriptions that the running version cannot match; `tocsin rule unusable` lists them.",
+    },
+    Metric {
         name: "match_filters",
         kind: Kind::Gauge,
         labels: "application",
@@ -133,6 +139,7 @@ pub(crate) fn measure(status: &Status) {
             metrics::gauge!(metric, "application" => name.to_string()).set(value as f64);
         };
         set("match_indexed_subscriptions", application.indexed);
+        set("match_unusable_subscriptions", application.unusable);
         set("match_filters", application.filters);
         set("match_unindexed_filters", application.scanned_filters);
         set("match_filter_groups", application.filter_groups);

@@ -9,10 +9,11 @@ use axum::{
 };
 use bytes::BytesMut;
 use futures_util::{Stream, StreamExt};
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, de::DeserializeOwned};
 use tocsin_model::id::IdError;
-use tocsin_service::{BoxError, Caller, ServiceError};
+use tocsin_service::{BoxError, Caller, ServiceError, page};
 use tokio::sync::OwnedSemaphorePermit;
+use utoipa::IntoParams;
 
 use crate::{App, problems::Failure, serve::BodyIdle};
 
@@ -77,6 +78,26 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Arc<App>> for Parameters<T> {
                 Err(Failure::malformed(format!("the query cannot be read: {text}")))
             }
         }
+    }
+}
+
+/// Which page of a list is asked for, where nothing else can be.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct PageParameters {
+    /// How many; 1 to 1,000, default 100.
+    #[serde(default)]
+    pub(crate) limit: Option<usize>,
+    /// The cursor of the page before.
+    #[serde(default)]
+    pub(crate) after: Option<String>,
+}
+
+impl PageParameters {
+    /// How many, checked.
+    pub(crate) fn limit(&self) -> Result<usize, ServiceError> {
+        page::limit(self.limit)
     }
 }
 

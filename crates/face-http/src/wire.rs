@@ -161,6 +161,9 @@ impl From<Checked> for CheckedBody {
 #[derive(Serialize, ToSchema)]
 pub(crate) struct RuleBody {
     rule: String,
+    /// The segment to which a subscriber must belong to be told, if to any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    audience: Option<String>,
     /// Its alternatives; a subscription that several of them find is matched once.
     branches: Vec<BranchBody>,
     /// What it remembers, and so which matches are not told.
@@ -234,6 +237,7 @@ impl From<RuleExplanation> for RuleBody {
         });
         RuleBody {
             rule: rule.rule.to_string(),
+            audience: rule.audience.as_ref().map(ToString::to_string),
             branches: branches.collect(),
             remembers: rule.remembers,
             filters,
@@ -567,6 +571,8 @@ pub(crate) struct ApplicationStatusBody {
     index_bytes: u64,
     /// Shards of the match index.
     shards: u64,
+    /// Subscriptions that cannot be matched by this version; see `unusable-subscriptions`.
+    unusable: u64,
     /// Changes of the records that the match index has not followed yet.
     changes_behind: u64,
     ready: bool,
@@ -643,6 +649,7 @@ impl From<status::Status> for StatusBody {
             indexed: status.indexed,
             index_bytes: status.index_bytes,
             shards: status.shards,
+            unusable: status.unusable,
             changes_behind: status.changes_behind,
             ready: status.ready,
         };

@@ -16,6 +16,7 @@ use crate::{
     evaluate::{Evaluator, Scene, Steps},
     expression::{Constant, Expression, Function, Kind, Macro, MacroParts, Pattern, Type},
     functions::{SIGNATURES, Signature, pattern},
+    subscriber::{PARTS, SubscriberColumns},
 };
 
 /// What an expression may speak of.
@@ -27,6 +28,8 @@ pub struct Scope {
     pub chronicled: Fields,
     /// The fields of `sub`.
     pub subscription: Fields,
+    /// What may be asked of `subscriber`; `None` where there is none.
+    pub subscriber: Option<SubscriberColumns>,
     /// Functions of the application.
     pub functions: Functions,
     /// Further names, which stand for values of any type. One with dots hides a selection that reads the same.
@@ -79,6 +82,8 @@ struct Checker<'a> {
 enum Side {
     Event,
     Subscription,
+    Subscriber,
+    Attributes,
 }
 
 impl Checker<'_> {
@@ -92,30 +97,34 @@ impl Checker<'_> {
         }
     }
 
-    /// The variable `event` or `sub`, unless a macro's variable hides it.
+    /// The variable `event`, `sub` or `subscriber`, unless a macro's variable hides it, or `subscriber.attributes`.
     fn side(&self, node: &Node) -> Option<Side> {
-        let NodeKind::Name(name) = &node.kind else { return None };
+        let name = match &node.kind {
+            NodeKind::Name(name) => name,
+            NodeKind::Select(target, name) if name == "attributes" => {
+                return matches!(self.side(target), Some(Side::Subscriber)).then_some(Side::Attributes);
+            }
+            _ => return None,
+        };
         if self.variables.iter().any(|(variable, _)| variable == name) {
             return None;
         }
         match name.as_str() {
             "event" => Some(Side::Event),
             "sub" | "subscription" => Some(Side::Subscription),
+            "subscriber" if self.scope.subscriber.is_some() => Some(Side::Subscriber),
             _ => None,
         }
     }
 
     fn field(&mut self, side: Side, name: &str, span: Span) -> Expression {
-        let fields = match side {
-            Side::Event => &self.scope.event,
-            Side::Subscription => &self.scope.subscription,
+        let (fields, whose) = match side {
+            Side::Event => (&self.scope.event, "event"),
+            Side::Subscription => (&self.scope.subscription, "subscription"),
+            Side::Subscriber | Side::Attributes => return self.of_subscriber(side, name, span),
         };
         let Some(at) = fields.position(name) else {
             let unknown = fields.unknown(name);
-            let whose = match side {
-                Side::Event => "event",
-                Side::Subscription => "subscription",
-            };
             self.problem(span, format!("the {whose} class has no field `{name}`"));
             if let Some(hint) = unknown.hint {
                 self.hint(hint);
@@ -124,9 +133,44 @@ impl Checker<'_> {
         };
         let kind = match side {
             Side::Event => Kind::Event(at),
-            Side::Subscription => Kind::Subscription(at),
+            _ => Kind::Subscription(at),
         };
         Expression { kind, kind_of_value: fields[at].kind.into(), span }
+    }
+
+    /// A column of the subscriber: it stands behind the fields of the subscription.
+    fn of_subscriber(&mut self, side: Side, name: &str, span: Span) -> Expression {
+        let columns = self.scope.subscriber.clone().unwrap_or_default();
+        let before = self.scope.subscription.len();
+        let column =
+            |at: usize, kind_of_value: Type| Expression { kind: Kind::Subscription(before + at), kind_of_value, span };
+        if let Side::Attributes = side {
+            if let (Some(at), Some(place)) = (columns.attribute(name), columns.attributes().position(name)) {
+                return column(at, columns.attributes()[place].kind.into());
+            }
+            self.problem(span, format!("the application declares no attribute `{name}`"));
+            match closest(name, columns.attributes().iter().map(|attribute| attribute.name.as_str())) {
+                Some(meant) => self.hint(format!("did you mean `subscriber.attributes.{meant}`?")),
+                None => self.hint(format!(
+                    "say what it holds at the top of the definition: `attributes: {{ {name}: string }}`"
+                )),
+            }
+            return self.dynamic(span);
+        }
+        if let Some(at) = columns.part(name) {
+            return column(at, Type::Text);
+        }
+        if name == "attributes" {
+            self.problem(span, "`subscriber.attributes` stands for the whole, which is not a value");
+            self.hint("name one of them, such as `subscriber.attributes.region`");
+            return self.dynamic(span);
+        }
+        self.problem(span, format!("a subscriber has no field `{name}`"));
+        match columns.attribute(name) {
+            Some(_) => self.hint(format!("did you mean `subscriber.attributes.{name}`?")),
+            None => self.hint(format!("it has {} and `attributes`", PARTS.map(|part| format!("`{part}`")).join(", "))),
+        }
+        self.dynamic(span)
     }
 
     /// What `chronicle.day.high.before` reads: a column behind the fields of the event.
@@ -262,13 +306,14 @@ impl Checker<'_> {
             return Expression { kind: Kind::Constant(Constant::Type(known)), kind_of_value: Type::Type, span };
         }
         if let Some(side) = self.side(node) {
-            let fields = match side {
-                Side::Event => self.scope.event.clone(),
-                Side::Subscription => self.scope.subscription.clone(),
+            let field = match side {
+                Side::Event => self.scope.event.iter().next().map(|field| field.name.to_string()),
+                Side::Subscription => self.scope.subscription.iter().next().map(|field| field.name.to_string()),
+                Side::Subscriber | Side::Attributes => Some("id".to_owned()),
             };
             self.problem(span, format!("`{name}` stands for the whole, which is not a value"));
-            if let Some(field) = fields.iter().next() {
-                self.hint(format!("name one of its fields, such as `{name}.{}`", field.name));
+            if let Some(field) = field {
+                self.hint(format!("name one of its fields, such as `{name}.{field}`"));
             }
             return self.dynamic(span);
         }
@@ -278,6 +323,8 @@ impl Checker<'_> {
             self.hint(format!("did you mean `event.{name}`?"));
         } else if self.scope.subscription.iter().any(has) {
             self.hint(format!("did you mean `sub.{name}`?"));
+        } else if self.scope.subscriber.as_ref().is_some_and(|columns| columns.attribute(name).is_some()) {
+            self.hint(format!("did you mean `subscriber.attributes.{name}`?"));
         } else {
             self.hint("an expression speaks of `event` and `sub`");
         }

@@ -12,6 +12,7 @@ use crate::{
     evaluate::{Parameters, Scene, holds},
     filter::CompiledFilter,
     rule::{Memberships, RuleNumber, RuleSet},
+    subscriber::SubscriberView,
 };
 
 /// A subscription as the oracle sees it.
@@ -21,7 +22,7 @@ pub struct Witness {
     pub id: SubscriptionId,
     /// Its class.
     pub class: Name,
-    /// Its parameters, as a row of its class.
+    /// Its parameters, as a row of its class, and behind them what rules read of its subscriber.
     pub row: Row,
     /// Its own filter, for each event class to which it is put.
     pub filter: Vec<(Name, CompiledFilter)>,
@@ -49,6 +50,13 @@ impl Witness {
         }
         let row = plan.fields.row_from_stored(values)?;
         Ok(Witness { id, class: class.clone(), row, filter: filters, memberships: Memberships::default() })
+    }
+
+    /// The same, of this subscriber.
+    pub fn of(self, rules: &RuleSet, subscriber: SubscriberView) -> Witness {
+        let SubscriberView { memberships, columns } = subscriber;
+        let row = rules.full_row(&self.class, self.row, columns);
+        Witness { row, memberships, ..self }
     }
 
     /// Whether its filter, if it has one, matches an event of a class.

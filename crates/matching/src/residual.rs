@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tocsin_model::field::{FieldType, Fields};
+use tocsin_model::field::FieldType;
 
 use crate::{
     datum::{Datum, Trouble, compare, equal},
@@ -37,8 +37,9 @@ enum Limit {
 }
 
 impl Check {
-    pub fn new(source: Expression, fields: &Fields) -> Check {
-        let how = column(&source).or_else(|| near(&source, fields)).unwrap_or(How::Any);
+    /// `kinds` are those of the subscription's columns.
+    pub fn new(source: Expression, kinds: &[FieldType]) -> Check {
+        let how = column(&source).or_else(|| near(&source, kinds)).unwrap_or(How::Any);
         Check { source, how }
     }
 
@@ -219,14 +220,14 @@ fn column(source: &Expression) -> Option<How> {
     compares.then(|| How::Column { field, operator, event: event.clone() })
 }
 
-fn near(source: &Expression, fields: &Fields) -> Option<How> {
+fn near(source: &Expression, kinds: &[FieldType]) -> Option<How> {
     let Kind::Binary(operator, parts) = &source.kind else { return None };
     let (distance, limit, operator) = match (&parts[0].kind, &parts[1].kind) {
         (Kind::Call(Function::DistanceKm, distance), _) => (distance, &parts[1], *operator),
         (_, Kind::Call(Function::DistanceKm, distance)) => (distance, &parts[0], turned(*operator)?),
         _ => return None,
     };
-    let is_number = |field: usize| fields[field].kind == FieldType::Number;
+    let is_number = |field: usize| kinds[field] == FieldType::Number;
     let limit = match &limit.kind {
         Kind::Subscription(field) if is_number(*field) => Limit::Field(*field),
         _ if !limit.dependence().subscription => Limit::Event(limit.clone()),

@@ -1,13 +1,14 @@
-//! Rules compiled: a predicate becomes branches, each with guards, a key, at most one ordered test or range, and a
-//! residual.
-//!
-//! Only *is true* counts for a match. Under that reading `&&` and `||` distribute over each other and `!` may move
-//! inwards, errors included, so taking a predicate apart never changes what matches.
+//! All rules of an application, compiled together: what each event and subscription class needs, and which columns of
+//! subscriptions are kept for it.
+
+mod compile; // one rule becomes expressions and branches
+mod branches; // a predicate is taken apart
+mod explain; // how a rule is answered, in words
 
 use std::{collections::BTreeMap, time::Duration};
 
 use tocsin_model::{
-    application::{Application, Rule},
+    application::Application,
     event::EventBatch,
     field::{Damaged, Field, FieldType, Fields, Row, unpack_row},
     filter::Filter,
@@ -17,28 +18,29 @@ use tocsin_model::{
 };
 
 use crate::{
-    check::{Scope, compile, compile_predicate},
     chronicle::{
         columns::Packed,
         compile::{Column, CompiledChronicle, column_fields, columns_read, compile_chronicles, spelling},
     },
     defined::Functions,
-    dialect::Operator,
     events::Events,
-    expression::{Constant, Expression, Kind, Type},
-    figures::FilterFigures,
+    expression::{Expression, Kind},
     filter::{
         self, CompiledFilter,
         index::{Scanned, Standing},
     },
-    index::{chunks::Arrangement, key::Measure},
+    index::key::Measure,
     residual::Check,
-    shard::Layout,
-    state::compile::{CompiledState, compile_state},
+    shard::{Layout, Subject},
+    state::compile::CompiledState,
+    subscriber::SubscriberColumns,
 };
 
-/// Most branches of a rule; a predicate with more alternatives is a residual instead.
-pub const BRANCHES_MAX: usize = 16;
+pub use branches::BRANCHES_MAX;
+pub(crate) use branches::{Branch, Ordered, Range};
+pub use explain::{BranchExplanation, RuleExplanation};
+
+use compile::compile_rule;
 
 /// The place of a rule in its [`RuleSet`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,6 +58,10 @@ pub struct RuleSet {
     pub(crate) filters: Vec<FilterPlan>,
     /// The segments that the rules ask for.
     pub(crate) audiences: Vec<Name>,
+    /// What the rules may read of subscribers.
+    pub(crate) subscriber: SubscriberColumns,
+    /// Whether any enabled rule does.
+    pub(crate) reads_subscriber: bool,
     /// What expressions of the application may call.
     pub(crate) functions: Functions,
     /// The highest of the branches' `asks`.
@@ -96,6 +102,8 @@ impl EventPlan {
 pub(crate) struct ClassPlan {
     pub name: Name,
     pub fields: Fields,
+    /// For each field, behind them each column of the subscriber, and behind these its memberships, whether the table keeps
+    /// it.
     pub kept: Vec<bool>,
     pub rules: Vec<RuleNumber>,
     /// Whether its subscriptions may have filters of their own.
@@ -131,6 +139,19 @@ pub(crate) struct CompiledRule {
     pub fields: Vec<(Field, Fill)>,
 }
 
+impl ClassPlan {
+    /// How many columns a row of it has, those of the subscriber among them.
+    pub fn width(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// The place of the subscriber's memberships. Only rules with a query look there: others have filed the subscription
+    /// by them.
+    pub fn memberships_at(&self) -> usize {
+        self.kept.len() - 1
+    }
+}
+
 impl CompiledRule {
     /// The subscription's field whose values are the very keys of the index that hand over its matches.
     pub fn key_field(&self) -> Option<usize> {
@@ -158,149 +179,6 @@ pub(crate) enum Fill {
     Queried(usize),
     /// There is nothing to fill it with.
     Default,
-}
-
-/// One way for a rule to match.
-#[derive(Debug, Clone)]
-pub(crate) struct Branch {
-    pub event_guards: Vec<Expression>,
-    pub subscription_guards: Vec<Expression>,
-    pub keys: Vec<KeyPart>,
-    /// Equal for branches of the same event class whose keys ask the event for the same.
-    pub asks: usize,
-    pub range: Range,
-    pub residual: Vec<Check>,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct KeyPart {
-    pub event: Expression,
-    pub subscription: Expression,
-    /// The subscription holds a list, and is filed under each of its values.
-    pub any_of: bool,
-}
-
-/// `subscription operator event`.
-#[derive(Debug, Clone)]
-pub(crate) struct Ordered {
-    pub subscription: Expression,
-    pub measure: Measure,
-    pub operator: Operator,
-    pub event: Expression,
-    source: Expression,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) enum Range {
-    None,
-    One(Box<Ordered>),
-    /// The low end, the high end; both tests are of the same event expression.
-    Two(Box<[Ordered; 2]>),
-}
-
-impl Branch {
-    pub fn arrangement(&self) -> Arrangement {
-        match self.range {
-            Range::None => Arrangement::Plain,
-            Range::One(_) => Arrangement::Sorted,
-            Range::Two(_) => Arrangement::Ranges,
-        }
-    }
-
-    pub fn is_indexed(&self) -> bool {
-        !self.keys.is_empty() || !matches!(self.range, Range::None)
-    }
-}
-
-/// How a rule is answered, for people.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct RuleExplanation {
-    /// The rule.
-    pub rule: Name,
-    /// Its alternatives; a subscription that several of them find is matched once.
-    pub branches: Vec<BranchExplanation>,
-    /// What it remembers, and so which matches are not told.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub remembers: Vec<String>,
-    /// The subscriptions' own filters. Known of what runs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub filters: Option<FilterFigures>,
-    /// How its query is run, in the words of the store, if it has one.
-    pub query: Vec<String>,
-    /// What its author should know.
-    pub warnings: Vec<String>,
-}
-
-/// How one alternative is answered.
-#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize)]
-pub struct BranchExplanation {
-    /// Tested once per event.
-    pub event_guards: Vec<String>,
-    /// Tested once when a subscription is put.
-    pub subscription_guards: Vec<String>,
-    /// Answered by the hash.
-    pub keys: Vec<String>,
-    /// Answered by the sorted column.
-    pub range: Vec<String>,
-    /// Whether the subscriptions may have filters of their own. Where no index answers, the candidates are those whose
-    /// filter matches and those without one; else a candidate's filter must match.
-    pub filters: bool,
-    /// Checked for each candidate that the index gives.
-    pub residual: Vec<String>,
-    /// How many subscriptions stand where the index leads an event, on average; a slice takes a part of them. Known of
-    /// what runs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub candidates: Option<u64>,
-}
-
-/// One line, such as `near: looks at every subscription; checks distance_km(...) <= sub.distance_km for each`.
-impl std::fmt::Display for RuleExplanation {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: ", self.rule)?;
-        if !self.query.is_empty() {
-            let steps: Vec<&str> = self.query.iter().map(|line| line.trim_start()).collect();
-            return write!(f, "runs its query for each event batch: {}", steps.join("; "));
-        }
-        for (at, branch) in self.branches.iter().enumerate() {
-            if at > 0 {
-                f.write_str("; or ")?;
-            }
-            write!(f, "{branch}")?;
-        }
-        if self.branches.is_empty() {
-            f.write_str("never matches")?;
-        }
-        self.remembers.iter().try_for_each(|memory| write!(f, "; {memory}"))
-    }
-}
-
-impl std::fmt::Display for BranchExplanation {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let and = |parts: &[String]| parts.join(" && ");
-        let mut said = Vec::new();
-        if !self.event_guards.is_empty() {
-            said.push(format!("only if {}", and(&self.event_guards)));
-        }
-        if !self.subscription_guards.is_empty() {
-            said.push(format!("of subscriptions with {}", and(&self.subscription_guards)));
-        }
-        if !self.keys.is_empty() {
-            said.push(format!("looks up {}", and(&self.keys)));
-        }
-        if !self.range.is_empty() {
-            said.push(format!("takes the slice {}", and(&self.range)));
-        }
-        match (self.keys.is_empty() && self.range.is_empty(), self.filters) {
-            (true, true) => said.push("takes the subscriptions whose own filter matches, or that have none".to_owned()),
-            (true, false) => said.push("looks at every subscription".to_owned()),
-            (false, true) => said.push("takes those whose own filter matches, or that have none".to_owned()),
-            (false, false) => {}
-        }
-        if !self.residual.is_empty() {
-            said.push(format!("checks {} for each", and(&self.residual)));
-        }
-        f.write_str(&said.join("; "))
-    }
 }
 
 /// Most segments that the rules of an application ask for.
@@ -348,10 +226,11 @@ impl RuleSet {
             let defined = |name: &Name| problem.message == format!("there is no function `{name}`");
             application.functions.keys().any(defined)
         };
+        let subscriber = SubscriberColumns::new(application.attributes.clone());
         let classes = application.subscriptions.iter().map(|(name, class)| ClassPlan {
             name: name.clone(),
             fields: class.fields.clone(),
-            kept: vec![false; class.fields.len()],
+            kept: vec![false; class.fields.len() + subscriber.len() + 1],
             rules: Vec::new(),
             takes_filters: !class.filter.is_empty(),
             filters: Vec::new(),
@@ -375,6 +254,8 @@ impl RuleSet {
             branches: 0,
             filters: Vec::new(),
             audiences: Vec::new(),
+            subscriber,
+            reads_subscriber: false,
             functions,
             asks: 0,
         };
@@ -450,9 +331,20 @@ impl RuleSet {
             });
             let rearm = rule.state.as_ref().and_then(|state| state.rearm.as_ref());
             let rearm = rearm.into_iter().flat_map(|rearm| rearm.fields.iter().copied());
+            let rearm_reads: Vec<usize> = rearm.clone().collect();
             for field in residual.chain(captured).chain(rearm) {
                 class.kept[field] = true;
             }
+            if rule.queried && rule.audience.is_some() {
+                let memberships = class.memberships_at();
+                class.kept[memberships] = true;
+            }
+            let filled = rule.fields.iter().filter_map(|(_, fill)| match fill {
+                Fill::Captured(expression) => Some(expression),
+                _ => None,
+            });
+            let read = rule.predicate.iter().chain(filled).flat_map(Expression::subscription_fields).chain(rearm_reads);
+            self.reads_subscriber |= read.into_iter().any(|field| field >= class.fields.len());
             if let Some(event) = self.events.get_mut(&rule.on) {
                 event.rules.push(number);
             }
@@ -473,6 +365,16 @@ impl RuleSet {
     /// The segments that the rules ask for as audiences; at most [`AUDIENCES_MAX`].
     pub fn audiences(&self) -> &[Name] {
         &self.audiences
+    }
+
+    /// What its rules read of subscribers beside their audiences; `None` if nothing.
+    pub fn subscriber_columns(&self) -> Option<&SubscriberColumns> {
+        self.reads_subscriber.then_some(&self.subscriber)
+    }
+
+    /// Whether it matters to its rules who a subscriber is.
+    pub fn asks_of_subscribers(&self) -> bool {
+        self.reads_subscriber || !self.audiences.is_empty()
     }
 
     /// The number of a rule.
@@ -511,6 +413,18 @@ impl RuleSet {
         (0..).zip(&self.rules).filter(fires).map(|(number, _)| RuleNumber(number)).collect()
     }
 
+    /// The parameters of a subscription with the columns of its subscriber behind them, if rules read any.
+    pub(crate) fn full_row(&self, class: &Name, mut row: Row, columns: Row) -> Row {
+        if self.reads_subscriber
+            && let Some(class) = self.classes.iter().find(|plan| plan.name == *class)
+        {
+            row.resize(class.fields.len(), Value::Null);
+            row.extend(columns);
+            row.resize(class.width(), Value::Null);
+        }
+        row
+    }
+
     pub(crate) fn rule(&self, rule: RuleNumber) -> &CompiledRule {
         &self.rules[rule.0 as usize]
     }
@@ -526,6 +440,31 @@ impl RuleSet {
             Standing::Scanned(why) => Some(why),
             Standing::Never | Standing::Always | Standing::Indexed => None,
         }))
+    }
+
+    /// Whether an index of these rules takes a subscription. Where it does not, [`Shard::put_of`] refuses it for this reason.
+    ///
+    /// # Errors
+    /// Its class is not known, its parameters are not a JSON object, or its filter cannot be compiled for every event class
+    /// of the class's rules.
+    ///
+    /// [`Shard::put_of`]: crate::shard::Shard::put_of
+    pub fn check_subject(&self, subject: Subject<'_>) -> Result<(), Problem> {
+        let Some(class) = self.classes.iter().find(|plan| plan.name == *subject.class) else {
+            return Err(Problem::at("", format!("there is no subscription class `{}`", subject.class)));
+        };
+        if class.fields.row_from_stored(subject.values).is_err() {
+            return Err(Problem::at("", "the stored parameters are not a JSON object"));
+        }
+        let Some(filter) = subject.filter else { return Ok(()) };
+        if !class.takes_filters {
+            return Err(Problem::at("filter", "its class takes no filters"));
+        }
+        self.compile_filter(&class.name, filter).map(|_| ()).map_err(|problems| {
+            let first = problems.into_iter().next();
+            let first = first.unwrap_or_else(|| Problem::at("", "the filter cannot be compiled"));
+            Problem { path: "filter".to_owned(), ..first }
+        })
     }
 
     /// A filter of a subscription of a class, compiled for each event class to which it is put.
@@ -612,412 +551,7 @@ impl RuleSet {
     }
 }
 
-impl CompiledRule {
-    fn scans(&self) -> bool {
-        self.branches.iter().any(|branch| !branch.is_indexed() && !branch.residual.is_empty())
-    }
-
-    fn explain(&self, audiences: &[Name]) -> RuleExplanation {
-        let source = self.source.as_deref().unwrap_or_default();
-        let text = |expression: &Expression| expression.span.text(source).to_owned();
-        let texts = |expressions: &[Expression]| expressions.iter().map(text).collect::<Vec<String>>();
-        let branches: Vec<BranchExplanation> = self
-            .branches
-            .iter()
-            .map(|branch| BranchExplanation {
-                event_guards: texts(&branch.event_guards),
-                subscription_guards: {
-                    let audience = self.audience.map(|audience| format!("a subscriber of `{}`", audiences[audience]));
-                    audience.into_iter().chain(texts(&branch.subscription_guards)).collect()
-                },
-                keys: branch
-                    .keys
-                    .iter()
-                    .map(|key| {
-                        format!(
-                            "{} {} {}",
-                            text(&key.event),
-                            if key.any_of { "in" } else { "==" },
-                            text(&key.subscription)
-                        )
-                    })
-                    .collect(),
-                range: match &branch.range {
-                    Range::None => Vec::new(),
-                    Range::One(only) => vec![text(&only.source)],
-                    Range::Two(ends) => ends.iter().map(|end| text(&end.source)).collect(),
-                },
-                filters: self.filters.is_some(),
-                residual: branch.residual.iter().map(|check| text(check.source())).collect(),
-                candidates: None,
-            })
-            .collect();
-        let mut warnings = Vec::new();
-        if !self.enabled {
-            warnings.push("the rule is disabled".to_owned());
-        }
-        if self.filters.is_none() && self.scans() {
-            warnings.push(
-                "no index answers: each event is checked against every subscription; compare a field of the event with a \
-                 field of the subscription by `==` or an order"
-                    .to_owned(),
-            );
-        }
-        let rearm = self.state.as_ref().and_then(|state| state.rearm.as_ref());
-        if rearm.is_some_and(|rearm| rearm.rules.rules.iter().any(CompiledRule::scans)) {
-            warnings.push(
-                "no index answers `rearm`: each event is checked against every subscription that waits to be re-armed"
-                    .to_owned(),
-            );
-        }
-        let remembers = self.state.as_ref().map(|state| state.explained.clone()).unwrap_or_default();
-        RuleExplanation { rule: self.name.clone(), branches, remembers, filters: None, query: Vec::new(), warnings }
-    }
-}
-
 /// Whether what is captured for a field of this type are the keys of the index.
 pub(crate) fn is_key(captured: &Expression, kind: FieldType, key_field: Option<usize>) -> bool {
     kind == FieldType::Integer && matches!(captured.kind, Kind::Subscription(field) if Some(field) == key_field)
-}
-
-fn compile_rule(
-    application: &Application,
-    name: &Name,
-    rule: &Rule,
-    set: &RuleSet,
-    columns: &dyn Fn(&Name) -> Option<Vec<Name>>,
-) -> Result<CompiledRule, Vec<Problem>> {
-    let missing = |what: &str, class: &Name, field: &str| {
-        vec![Problem::at(format!("rules.{name}.{field}"), format!("there is no {what} class `{class}`"))]
-    };
-    let event = application.events.get(&rule.on).ok_or_else(|| missing("event", &rule.on, "on"))?;
-    let class = set.classes.iter().position(|class| class.name == rule.subscription);
-    let class = class.ok_or_else(|| missing("subscription", &rule.subscription, "subscription"))?;
-    let notification =
-        application.notifications.get(&rule.notify).ok_or_else(|| missing("notification", &rule.notify, "notify"))?;
-    let scope = Scope {
-        event: event.fields.clone(),
-        chronicled: set.events.get(&rule.on).map(|plan| plan.columns.clone()).unwrap_or_default(),
-        subscription: set.classes[class].fields.clone(),
-        functions: set.functions.clone(),
-        variables: Vec::new(),
-    };
-    let mut problems = Vec::new();
-    let mut at = |path: String, found: Vec<Problem>| {
-        problems.extend(found.into_iter().map(|problem| Problem { path: path.clone(), ..problem }));
-    };
-    let mut predicate = None;
-    if let Some(source) = &rule.when {
-        match compile_predicate(source, &scope) {
-            Ok(expression) => predicate = Some(expression),
-            Err(found) => at(format!("rules.{name}.when"), found),
-        }
-    }
-    for field in rule.with.keys() {
-        if notification.fields.position(field.as_str()).is_none() {
-            at(format!("rules.{name}.with.{field}"), vec![notification.fields.unknown(field.as_str())]);
-        }
-    }
-    let mut fields = Vec::with_capacity(notification.fields.len());
-    let queried = rule.sql.is_some();
-    let columns = queried.then(|| columns(name)).flatten();
-    for (place, field) in notification.fields.iter().enumerate() {
-        let column = match &columns {
-            Some(columns) => columns.iter().position(|column| *column == field.name),
-            None if queried && !rule.with.contains_key(&field.name) => Some(place),
-            None => None,
-        };
-        if let Some(column) = column {
-            fields.push((field.clone(), Fill::Queried(column)));
-            continue;
-        }
-        let path = format!("rules.{name}.with.{}", field.name);
-        match fill(field, rule.with.get(&field.name).map(String::as_str), &scope) {
-            Ok(fill) => fields.push((field.clone(), fill)),
-            Err(found) => at(path, found),
-        }
-    }
-    let state = match compile_state(application, name, rule, &scope) {
-        Ok(state) => state,
-        Err(found) => {
-            problems.extend(found);
-            None
-        }
-    };
-    if !problems.is_empty() {
-        return Err(problems);
-    }
-    Ok(CompiledRule {
-        name: name.clone(),
-        source: rule.sql.as_ref().or(rule.when.as_ref()).cloned(),
-        on: rule.on.clone(),
-        class,
-        notify: rule.notify.clone(),
-        batch_size: notification.batch_size.max(1) as usize,
-        expires_after: notification.expires_after,
-        // At events a scheduled rule does not fire; where it is due it is compiled without its schedule.
-        enabled: rule.enabled && rule.schedule.is_none(),
-        audience: None,
-        timeout: rule.timeout,
-        filters: None,
-        queried,
-        branches: if queried { Vec::new() } else { branches(predicate.as_ref(), &scope) },
-        predicate,
-        state,
-        first_branch: 0,
-        fields,
-    })
-}
-
-fn fill(field: &Field, source: Option<&str>, scope: &Scope) -> Result<Fill, Vec<Problem>> {
-    let Some(source) = source else {
-        let Some(at) = scope.event.position(field.name.as_str()) else {
-            if field.required && field.default.is_null() {
-                let problem = Problem::at("", "nothing fills this field of the notification, and it is required");
-                return Err(vec![
-                    problem.hint("give an expression for it, or a field of this name to the event class"),
-                ]);
-            }
-            return Ok(Fill::Default);
-        };
-        let given = scope.event[at].kind;
-        if !fits(field.kind, &given.into()) {
-            let message = format!(
-                "the event's field of this name is {}, and the notification's is {}",
-                Type::from(given),
-                Type::from(field.kind)
-            );
-            return Err(vec![Problem::at("", message).hint("convert it with an expression")]);
-        }
-        return Ok(Fill::Event(Expression {
-            kind: Kind::Event(at),
-            kind_of_value: given.into(),
-            span: Default::default(),
-        }));
-    };
-    let expression = compile(source, scope)?;
-    if !fits(field.kind, &expression.kind_of_value) {
-        let message =
-            format!("the expression gives {}, and the field is {}", expression.kind_of_value, Type::from(field.kind));
-        let problem = expression.span.problem(source, message);
-        return Err(vec![match field.kind {
-            FieldType::Integer => problem.hint("convert it with `int(...)`"),
-            FieldType::Number => problem.hint("convert it with `double(...)`"),
-            FieldType::String => problem.hint("convert it with `string(...)`"),
-            FieldType::Timestamp => problem.hint("convert it with `timestamp(...)`"),
-            _ => problem,
-        }]);
-    }
-    Ok(if expression.dependence().subscription { Fill::Captured(expression) } else { Fill::Event(expression) })
-}
-
-/// Whether a field can take what an expression gives.
-fn fits(field: FieldType, given: &Type) -> bool {
-    match (field, given) {
-        (_, Type::Dynamic | Type::Null) => true,
-        (FieldType::Number, given) => given.is_numeric(),
-        (FieldType::List, Type::List(_)) => true,
-        (field, given) => Type::from(field) == *given,
-    }
-}
-
-/// Takes a predicate apart. No predicate is one branch that matches everything.
-fn branches(predicate: Option<&Expression>, scope: &Scope) -> Vec<Branch> {
-    let Some(predicate) = predicate else { return vec![branch(Vec::new(), scope)] };
-    let predicate = normalise(predicate.clone(), false);
-    if let Some(alternatives) = alternatives(&predicate)
-        && alternatives.len() > 1
-    {
-        let branches: Vec<Branch> = alternatives.into_iter().map(|conjuncts| branch(conjuncts, scope)).collect();
-        if branches.iter().all(|branch| branch.is_indexed() || branch.residual.is_empty()) {
-            return branches;
-        }
-    }
-    let mut conjuncts = Vec::new();
-    flatten(predicate, &mut conjuncts);
-    vec![branch(conjuncts, scope)]
-}
-
-/// Moves `!` inwards over `&&`, `||` and `==`.
-fn normalise(expression: Expression, negated: bool) -> Expression {
-    let Expression { kind, kind_of_value, span } = expression;
-    let kind = match kind {
-        Kind::Not(inner) => return normalise(*inner, !negated),
-        Kind::And(parts) | Kind::Or(parts) if parts.is_empty() => {
-            Kind::Constant(Constant::Value(Value::Boolean(!negated)))
-        }
-        Kind::And(parts) => {
-            let parts = parts.into_iter().map(|part| normalise(part, negated)).collect();
-            if negated { Kind::Or(parts) } else { Kind::And(parts) }
-        }
-        Kind::Or(parts) => {
-            let parts = parts.into_iter().map(|part| normalise(part, negated)).collect();
-            if negated { Kind::And(parts) } else { Kind::Or(parts) }
-        }
-        Kind::Binary(Operator::Equal, parts) if negated => Kind::Binary(Operator::NotEqual, parts),
-        Kind::Binary(Operator::NotEqual, parts) if negated => Kind::Binary(Operator::Equal, parts),
-        kind if negated => {
-            let inner = Expression { kind, kind_of_value: kind_of_value.clone(), span };
-            Kind::Not(Box::new(inner))
-        }
-        kind => kind,
-    };
-    Expression { kind, kind_of_value, span }
-}
-
-fn flatten(expression: Expression, conjuncts: &mut Vec<Expression>) {
-    match expression.kind {
-        Kind::And(parts) => parts.into_iter().for_each(|part| flatten(part, conjuncts)),
-        _ => conjuncts.push(expression),
-    }
-}
-
-/// The disjunctive normal form, if it has few enough alternatives. What speaks of one side alone stays whole: it is a
-/// guard anyway.
-fn alternatives(expression: &Expression) -> Option<Vec<Vec<Expression>>> {
-    let dependence = expression.dependence();
-    let mixed = dependence.event && dependence.subscription;
-    let list = match &expression.kind {
-        Kind::Or(parts) if mixed => {
-            let mut list = Vec::new();
-            for part in parts {
-                list.extend(alternatives(part)?);
-                if list.len() > BRANCHES_MAX {
-                    return None;
-                }
-            }
-            list
-        }
-        Kind::And(parts) => {
-            let mut list = vec![Vec::new()];
-            for part in parts {
-                let more = alternatives(part)?;
-                if list.len() * more.len() > BRANCHES_MAX {
-                    return None;
-                }
-                // The usual case, and without it a chain of thousands would be copied thousands of times.
-                if let [only] = more.as_slice() {
-                    list.iter_mut().for_each(|left| left.extend_from_slice(only));
-                    continue;
-                }
-                list = list
-                    .iter()
-                    .flat_map(|left: &Vec<Expression>| more.iter().map(move |right| [left.as_slice(), right].concat()))
-                    .collect();
-            }
-            list
-        }
-        _ => vec![vec![expression.clone()]],
-    };
-    Some(list)
-}
-
-fn branch(conjuncts: Vec<Expression>, scope: &Scope) -> Branch {
-    let mut branch = Branch {
-        event_guards: Vec::new(),
-        subscription_guards: Vec::new(),
-        keys: Vec::new(),
-        asks: 0,
-        range: Range::None,
-        residual: Vec::new(),
-    };
-    let (mut ordered, mut left) = (Vec::new(), Vec::new());
-    for conjunct in conjuncts {
-        let dependence = conjunct.dependence();
-        if !dependence.subscription {
-            branch.event_guards.push(conjunct);
-        } else if !dependence.event {
-            branch.subscription_guards.push(conjunct);
-        } else if let Some(key) = key_part(&conjunct)
-            && !(key.any_of && branch.keys.iter().any(|key| key.any_of))
-        {
-            branch.keys.push(key);
-        } else if let Some(test) = ordered_test(&conjunct) {
-            ordered.push(test);
-        } else {
-            left.push(conjunct);
-        }
-    }
-    let is_low = |test: &Ordered| matches!(test.operator, Operator::Less | Operator::LessOrEqual);
-    let pair = ordered.iter().enumerate().find_map(|(low, test)| {
-        let same = |other: &Ordered| !is_low(other) && other.event == test.event;
-        if is_low(test) { Some((low, ordered.iter().position(same)?)) } else { None }
-    });
-    branch.range = match pair {
-        Some((low, high)) => {
-            let (low, high) = (ordered[low].clone(), ordered[high].clone());
-            ordered.retain(|test| test.source.span != low.source.span && test.source.span != high.source.span);
-            Range::Two(Box::new([low, high]))
-        }
-        None if ordered.is_empty() => Range::None,
-        None => Range::One(Box::new(ordered.remove(0))),
-    };
-    let left = left.into_iter().chain(ordered.into_iter().map(|test| test.source));
-    branch.residual = left.map(|conjunct| Check::new(conjunct, &scope.subscription)).collect();
-    // Cheap checks first: each one thins out what the next must look at.
-    branch.residual.sort_by_key(Check::weight);
-    branch
-}
-
-/// `event == subscription` in either orientation, or `event in subscription`.
-fn key_part(conjunct: &Expression) -> Option<KeyPart> {
-    let Kind::Binary(operator, parts) = &conjunct.kind else { return None };
-    let [left, right] = &**parts;
-    let (of_event, of_subscription) = sides(left, right)?;
-    match operator {
-        Operator::Equal => {
-            Some(KeyPart { event: of_event.clone(), subscription: of_subscription.clone(), any_of: false })
-        }
-        Operator::In if std::ptr::eq(of_event, left) && matches!(right.kind_of_value, Type::List(_)) => {
-            Some(KeyPart { event: of_event.clone(), subscription: of_subscription.clone(), any_of: true })
-        }
-        _ => None,
-    }
-}
-
-fn ordered_test(conjunct: &Expression) -> Option<Ordered> {
-    let Kind::Binary(operator, parts) = &conjunct.kind else { return None };
-    let [left, right] = &**parts;
-    let (of_event, of_subscription) = sides(left, right)?;
-    let operator = match (operator, std::ptr::eq(of_subscription, left)) {
-        (Operator::Less | Operator::LessOrEqual | Operator::Greater | Operator::GreaterOrEqual, true) => *operator,
-        (Operator::Less, false) => Operator::Greater,
-        (Operator::LessOrEqual, false) => Operator::GreaterOrEqual,
-        (Operator::Greater, false) => Operator::Less,
-        (Operator::GreaterOrEqual, false) => Operator::LessOrEqual,
-        _ => return None,
-    };
-    let measure = Measure::of(&of_subscription.kind_of_value).filter(|_| is_settled(of_subscription))?;
-    Some(Ordered {
-        subscription: of_subscription.clone(),
-        measure,
-        operator,
-        event: of_event.clone(),
-        source: conjunct.clone(),
-    })
-}
-
-/// The side of the event and the side of the subscription, where each stands alone.
-fn sides<'a>(left: &'a Expression, right: &'a Expression) -> Option<(&'a Expression, &'a Expression)> {
-    let (l, r) = (left.dependence(), right.dependence());
-    if l.event && !l.subscription && r.subscription && !r.event {
-        Some((left, right))
-    } else if r.event && !r.subscription && l.subscription && !l.event {
-        Some((right, left))
-    } else {
-        None
-    }
-}
-
-/// Whether the type known now is the type at run time. A choice between an integer and a number is a number to the
-/// checker, but may be an integer at run time, which a column of numbers could not hold exactly.
-fn is_settled(expression: &Expression) -> bool {
-    let mut settled = true;
-    expression.visit(&mut |part| {
-        settled &= matches!(
-            part.kind,
-            Kind::Constant(_) | Kind::Subscription(_) | Kind::Binary(..) | Kind::Negate(_) | Kind::Call(..)
-        );
-    });
-    settled
 }

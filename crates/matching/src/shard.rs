@@ -41,6 +41,7 @@ use crate::{
     residual::Until,
     rule::{Branch, Memberships, Range, RuleNumber, RuleSet},
     state::{Suppression, book::StateBook, remembered::Remembered},
+    subscriber::SubscriberView,
 };
 
 mod told; // matches that were found by a query
@@ -199,7 +200,8 @@ impl Shard {
     pub fn new(rules: Arc<RuleSet>) -> Shard {
         let hasher = Hasher::default();
         let tables = rules.classes.iter().map(|class| {
-            let kinds: Vec<FieldType> = class.fields.iter().map(|field| field.kind).collect();
+            let kinds = class.fields.iter().map(|field| field.kind).chain(rules.subscriber.kinds());
+            let kinds: Vec<FieldType> = kinds.chain([FieldType::Integer]).collect();
             Table::new(&kinds, &class.kept, hasher.clone())
         });
         let enabled = rules.rules.iter().filter(|rule| rule.enabled);
@@ -223,26 +225,30 @@ impl Shard {
         &self.rules
     }
 
-    /// Puts a subscription of a subscriber who belongs to no audience, in place of the one of the same id if there is one. About a microsecond for each rule of
-    /// its class.
+    /// Puts a subscription of a subscriber of whom nothing is known, in place of the one of the same id if there is one.
+    /// About a microsecond for each rule of its class.
     ///
     /// # Errors
     /// The class is unknown, the parameters are not a JSON object, the filter cannot be compiled for every event class
     /// of the class's rules, or the shard is full (2^32 subscriptions of a class, 65,535 channels). The subscription of
     /// this id, if there was one, is then gone.
     pub fn put(&mut self, subject: Subject<'_>) -> Result<(), Problem> {
-        self.put_member(subject, Memberships::default())
+        self.put_of(subject, SubscriberView::default())
     }
 
-    /// Puts a subscription of a subscriber who belongs to audiences; rules with others are not for it.
+    /// Puts a subscription of a subscriber as rules see it; those with another audience are not for it.
     ///
     /// # Errors
     /// As [`Shard::put`].
-    pub fn put_member(&mut self, subject: Subject<'_>, memberships: Memberships) -> Result<(), Problem> {
+    pub fn put_of(&mut self, subject: Subject<'_>, subscriber: SubscriberView) -> Result<(), Problem> {
         let class = self.rules.classes.iter().find(|class| class.name == *subject.class);
         let row = class.map(|class| stored_row(&class.fields, subject.values)).transpose();
         let result = match row.map(Option::unwrap_or_default) {
-            Ok(row) => self.put_row(subject, row, memberships),
+            Ok(row) => self.put_row(
+                subject,
+                self.rules.full_row(subject.class, row, subscriber.columns),
+                subscriber.memberships,
+            ),
             Err(_) => Err(Problem::at("", "the stored parameters are not a JSON object")),
         };
         if result.is_err() {
@@ -251,14 +257,24 @@ impl Shard {
         result
     }
 
-    /// Like `put_member`, with the parameters as a row of the class.
-    pub(crate) fn put_row(&mut self, subject: Subject<'_>, row: Row, memberships: Memberships) -> Result<(), Problem> {
+    /// Like `put_of`, with the parameters and what is read of the subscriber as a row.
+    pub(crate) fn put_row(
+        &mut self,
+        subject: Subject<'_>,
+        mut row: Row,
+        memberships: Memberships,
+    ) -> Result<(), Problem> {
         // What is remembered for it stays.
         self.take_out(subject.id);
         let rules = Arc::clone(&self.rules);
         let Some(class) = rules.classes.iter().position(|class| class.name == *subject.class) else {
             return Err(Problem::at("", format!("there is no subscription class `{}`", subject.class)));
         };
+        let plan = &rules.classes[class];
+        if plan.kept[plan.memberships_at()] {
+            row.resize(plan.width(), Value::Null);
+            row[plan.memberships_at()] = Value::Integer(memberships.0.cast_signed());
+        }
         let channel = self.channel(subject.channel)?;
         let filters = self.take_filters(class, subject.filter)?;
         let Some(slot) = self.tables[class].insert(subject.id, channel, &row) else {

@@ -162,7 +162,12 @@ impl RuleSet {
                     (plan.and_then(|plan| plan.spelling(at)).unwrap_or_else(|| "event".to_owned()), event.get(at))
                 }
                 Kind::Subscription(at) => {
-                    (named("sub", &self.classes[rule.class].fields, at), subscription.row.get(at))
+                    let fields = &self.classes[rule.class].fields;
+                    let name = match at.checked_sub(fields.len()) {
+                        Some(column) => self.subscriber.name(column),
+                        None => named("sub", fields, at),
+                    };
+                    (name, subscription.row.get(at))
                 }
                 _ => return,
             };

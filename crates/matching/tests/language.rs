@@ -26,6 +26,7 @@ fn scope() -> Scope {
     use FieldType::*;
     Scope {
         functions: Functions::default(),
+        subscriber: None,
         variables: Vec::new(),
         chronicled: fields(&[("day-high-before", Number), ("day-high-after", Number), ("day-count-before", Integer)]),
         event: fields(&[

@@ -13,7 +13,9 @@ use tocsin_matching::{
     shard::{Shard, Subject},
 };
 use tocsin_model::{
-    application::{Application, ContentTemplates, EventClass, Function, NotificationClass, Rule, SubscriptionClass},
+    application::{
+        Application, ContentTemplates, EventClass, Function, NotificationClass, Rule, RuleState, SubscriptionClass,
+    },
     event::{EventBatch, EventPacker},
     field::{Field, FieldType, Fields},
     filter::{Dialect, Filter},
@@ -399,4 +401,47 @@ fn a_trial_tells_what_each_condition_said() {
           ]
         }"#]]
     .assert_eq(&serde_json::to_string_pretty(&trial).expect("JSON"));
+}
+
+/// What a rule says of its state is checked like its predicate: each problem with its place and what would be right.
+#[test]
+fn bad_expressions_of_state_say_where_and_what_would_be_right() {
+    let found = |state: RuleState| {
+        let mut application = application("event.magnitude >= sub.magnitude", &[]);
+        let rule = application.rules.get_mut("near").expect("the rule");
+        rule.state = RuleState { cooldown: Some(std::time::Duration::from_secs(60)), ..state };
+        let problems = RuleSet::compile(&application).expect_err("a wrong state");
+        let shown = |problem: &Problem| {
+            let at = |number: Option<u32>| number.map_or("?".to_owned(), |number| number.to_string());
+            let hint = problem.hint.as_deref().unwrap_or("no hint");
+            format!("{} {}:{} {} ({hint})", problem.path, at(problem.line), at(problem.column), problem.message)
+        };
+        problems.iter().map(shown).collect::<Vec<_>>().join("\n")
+    };
+    let text = |text: &str| Some(text.to_owned());
+    let state = RuleState::default;
+    let told = [
+        found(RuleState { per: text("event.plaec"), ..state() }),
+        found(RuleState { per: text("event.place + sub.place"), ..state() }),
+        found(RuleState { per: text("event.place ="), ..state() }),
+        found(RuleState { changed: text("event.magnitude > 'a'"), ..state() }),
+        found(RuleState { changed: text("sub.magnitude"), ..state() }),
+        found(RuleState { changed: text("subscriber.locale"), ..state() }),
+        found(RuleState { rearm: text("event.magnitude"), ..state() }),
+        found(RuleState { rearm: text("event.magnitude < sub.magnitud"), ..state() }),
+        found(RuleState { rearm: text("event.magnitude < sub.magnitude &&"), per: text("event.place"), ..state() }),
+        found(RuleState { rearm: text("frist(event.place)"), per: text("event.nothing"), ..state() }),
+    ];
+    expect![[r#"
+        rules.near.per 1:1 the event class has no field `plaec` (did you mean `place`?)
+        rules.near.per 1:1 `per` speaks of the subscription (name fields of `event` only; each subscription has its own state anyway)
+        rules.near.per 1:13 `=` is not part of the language (write `==` to compare)
+        rules.near.changed 1:1 `event.magnitude` is a number and `'a'` is a string; they cannot be compared (write the number without quotes)
+        rules.near.changed 1:1 `changed` speaks of the subscription (name fields of `event` only; each subscription has its own state anyway)
+        rules.near.changed 1:1 `changed` speaks of the subscription (name fields of `event` only; each subscription has its own state anyway)
+        rules.near.rearm 1:1 the expression gives a number, not a boolean (compare it with something)
+        rules.near.rearm 1:19 the subscription class has no field `magnitud` (did you mean `magnitude`?)
+        rules.near.rearm 1:35 a value is expected here, not the end (no hint)
+        rules.near.per 1:1 the event class has no field `nothing` (its fields are place, magnitude, lat, lon)
+        rules.near.rearm 1:1 there is no function `frist` (no hint)"#]].assert_eq(&told.join("\n"));
 }

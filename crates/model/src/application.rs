@@ -24,6 +24,10 @@ pub struct Application {
     pub description: Option<String>,
     /// What can happen.
     pub events: BTreeMap<Name, EventClass>,
+    /// The attributes of subscribers that its rules may read, with the types in which they read them. The directory is
+    /// shared and knows no types: a value of another type counts as missing, and what is missing takes the default.
+    #[serde(skip_serializing_if = "Fields::is_empty")]
+    pub attributes: Fields,
     /// What subscribers can care about.
     pub subscriptions: BTreeMap<Name, SubscriptionClass>,
     /// What can be told.
@@ -561,6 +565,7 @@ impl Application {
             name,
             description: None,
             events: BTreeMap::new(),
+            attributes: Fields::default(),
             subscriptions: BTreeMap::new(),
             notifications: BTreeMap::new(),
             partials: BTreeMap::new(),

@@ -7,7 +7,7 @@
 use std::ops::RangeInclusive;
 
 use parking_lot::Mutex;
-use tocsin_matching::rule::Memberships;
+use tocsin_matching::{rule::RuleSet, subscriber::SubscriberView};
 use tocsin_model::id::{ChangeSequence, Name, SubscriberNumber, SubscriptionId};
 use tocsin_store::{
     error::StoreError,
@@ -18,7 +18,8 @@ use tocsin_store::{
 use crate::{
     compile::Compiled,
     keep_busy,
-    shards::{Gone, IndexReport, Shards},
+    shards::{Gone, IndexReport, Shards, subject},
+    view_subscribers::view_subscribers,
 };
 
 /// Subscriptions read from the records at a time.
@@ -87,9 +88,8 @@ impl Followed {
         let mut page = scan(records, application, None).await?;
         while let Some(last) = page.last().map(|subscription| subscription.id) {
             let is_last = (page.len() as u64) < PAGE;
-            let memberships =
-                memberships(records, followed.shards.audiences(), &page, ChangeSequence(u64::MAX)).await?;
-            let put = || page.into_iter().zip(memberships).try_for_each(|(one, belongs)| followed.put(one, belongs));
+            let views = followed.views(records, &page, ChangeSequence(u64::MAX)).await?;
+            let put = || page.into_iter().zip(views).try_for_each(|(one, view)| followed.put(one, view));
             if is_last {
                 keep_busy(put)?;
                 break;
@@ -135,12 +135,30 @@ impl Followed {
         IndexReport { bytes: report.bytes + queries, ..report }
     }
 
-    fn put(&mut self, subscription: IndexedSubscription, memberships: Memberships) -> Result<(), Gone> {
+    /// The subscribers of these subscriptions as rules saw them at a place.
+    async fn views(
+        &self,
+        records: &dyn Records,
+        subscriptions: &[IndexedSubscription],
+        at: ChangeSequence,
+    ) -> Result<Vec<SubscriberView>, Lost> {
+        let subscribers: Vec<SubscriberNumber> = subscriptions.iter().map(|found| found.subscriber).collect();
+        view_subscribers(records, self.shards.rules(), &subscribers, at).await.map_err(|error| match error {
+            StoreError::Missing(_) => Lost::Index("fell behind the change feed"),
+            error => Lost::Store(error),
+        })
+    }
+
+    fn put(&mut self, subscription: IndexedSubscription, subscriber: SubscriberView) -> Result<(), Gone> {
         self.last_put = self.last_put.max(subscription.id.0);
-        if let Some(queries) = self.queries() {
-            queries.put(&subscription);
+        // What the index cannot take, no query sees: it is as if it were not there.
+        let fits = self.queries.is_none() || fits(self.shards.rules(), &subscription);
+        match self.queries() {
+            Some(queries) if fits => queries.put(&subscription),
+            Some(queries) => queries.remove(subscription.id),
+            None => {}
         }
-        self.shards.put(subscription, memberships)
+        self.shards.put(subscription, subscriber)
     }
 
     fn remove(&mut self, id: SubscriptionId) -> Result<(), Gone> {
@@ -219,10 +237,9 @@ impl Followed {
             match &change.what {
                 Changed::Subscriptions(first, last) => ranges.push(first.0..=last.0),
                 Changed::Subscriber(number) => subscribers.push(*number),
-                // Whoever is told whatever the audience does not care who belongs to it.
-                Changed::Profile(number) if !self.shards.audiences().is_empty() => subscribers.push(*number),
+                Changed::Profile(number) if self.shards.rules().asks_of_subscribers() => subscribers.push(*number),
                 // Who belongs to an audience can only be found out one by one.
-                Changed::Segment(name) if self.shards.audiences().contains(name) => {
+                Changed::Segment(name) if self.shards.rules().audiences().contains(name) => {
                     ranges.extend((self.last_put > 0).then_some(1..=self.last_put));
                 }
                 Changed::Application(_) | Changed::ApiKey | Changed::Profile(_) | Changed::Segment(_) => {}
@@ -236,8 +253,8 @@ impl Followed {
         }
         for page in pages(ranges) {
             let present = records.indexed_at(&self.application, &page, at).await.map_err(as_of)?;
-            let memberships = memberships(records, self.shards.audiences(), &present, at).await?;
-            keep_busy(|| self.agree(&page, present.into_iter().zip(memberships)))?;
+            let views = self.views(records, &present, at).await?;
+            keep_busy(|| self.agree(&page, present.into_iter().zip(views)))?;
         }
         Ok(())
     }
@@ -246,17 +263,23 @@ impl Followed {
     fn agree(
         &mut self,
         page: &[RangeInclusive<SubscriptionId>],
-        present: impl Iterator<Item = (IndexedSubscription, Memberships)>,
+        present: impl Iterator<Item = (IndexedSubscription, SubscriberView)>,
     ) -> Result<(), Gone> {
         let mut present = present.peekable();
         for number in page.iter().flat_map(|range| range.start().0..=range.end().0) {
             match present.next_if(|(subscription, _)| subscription.id.0 == number) {
-                Some((subscription, memberships)) => self.put(subscription, memberships)?,
+                Some((subscription, subscriber)) => self.put(subscription, subscriber)?,
                 None => self.remove(SubscriptionId(number))?,
             }
         }
         Ok(())
     }
+}
+
+/// Whether the index can take a subscription: a class that changed since it was stored may have made it unusable. Only its
+/// filter is costly to look at, and most have none.
+fn fits(rules: &RuleSet, subscription: &IndexedSubscription) -> bool {
+    subscription.terms.filter.is_none() || rules.check_subject(subject(subscription)).is_ok()
 }
 
 fn newest(records: &dyn Records) -> ChangeSequence {
@@ -269,24 +292,6 @@ async fn scan(
     after: Option<SubscriptionId>,
 ) -> Result<Vec<IndexedSubscription>, Lost> {
     records.indexed_subscriptions(application, after, PAGE as usize).await.map_err(Lost::Store)
-}
-
-/// To which audiences the subscribers of these subscriptions belonged at a place.
-async fn memberships(
-    records: &dyn Records,
-    audiences: &[Name],
-    subscriptions: &[IndexedSubscription],
-    at: ChangeSequence,
-) -> Result<Vec<Memberships>, Lost> {
-    if audiences.is_empty() {
-        return Ok(vec![Memberships::default(); subscriptions.len()]);
-    }
-    let subscribers: Vec<SubscriberNumber> = subscriptions.iter().map(|found| found.subscriber).collect();
-    let found = records.memberships(audiences, &subscribers, at).await.map_err(|error| match error {
-        StoreError::Missing(_) => Lost::Index("fell behind the change feed"),
-        error => Lost::Store(error),
-    })?;
-    Ok(found.into_iter().map(Memberships).collect())
 }
 
 /// Joins ranges that overlap or touch, and deals them out in order, each page with so many numbers at most.

@@ -29,11 +29,15 @@ mod lanes; // who goes before whom, where events are ordered
 mod guard; // which rules fire, and what becomes of firings that do not happen
 mod follow_changes; // keeps the match index true to the records, as of a place of their change feed
 mod places; // where submissions stand among the changes
+mod view_subscribers; // subscribers as rules see them, as of a place
 mod shards; // the match index, split over threads that share nothing
 mod schedules; // clockwork: rules that are evaluated by a schedule
 mod run_queries; // rules in SQL, beside the index
 mod running; // an application's open channels and their workers
 mod upkeep; // clockwork: retention
+
+#[cfg(test)]
+mod panics; // what becomes of matching that panics
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -62,8 +66,10 @@ pub use compile::Compiled;
 pub use latency::Latencies;
 pub use options::PipelineOptions;
 pub use preview::Preview;
+pub use shards::subject;
 pub use tocsin_delivery::{Clock, Context, Destination, DestinationState, SystemClock};
 pub use versions::{Environment, Versions};
+pub use view_subscribers::view_subscribers;
 
 use match_events::{Command, IndexStatus, Matcher};
 use places::Places;
@@ -182,6 +188,8 @@ pub struct ApplicationStatus {
     pub filters: u64,
     /// Those of them that are looked at for every event.
     pub scanned_filters: u64,
+    /// Subscriptions that cannot be matched by this version.
+    pub unusable: u64,
     /// Places in the index in which their alternatives are filed.
     pub filter_groups: u64,
     /// Changes of the records that the index has not followed yet.
@@ -417,6 +425,7 @@ impl Pipeline {
                 filters: report.figures.filters().distinct,
                 scanned_filters: report.figures.filters().unindexed,
                 filter_groups: report.figures.filters().groups,
+                unusable: report.unusable,
                 changes_behind: newest.0.saturating_sub(place.0),
                 ready: true,
             },

@@ -290,6 +290,7 @@ impl Matcher {
         }
         // Due schedules come after event rules.
         for (events, compiled) in due {
+            let before = notifications_of(&step);
             if compiled.rules.has_chronicles() {
                 // What the events of the last quantum saw of them is read from the journal.
                 self.settle(committing.take()).await?;
@@ -298,8 +299,13 @@ impl Matcher {
                 Ok(()) => step.matched.push(events.claim),
                 Err(reason) => step.failed.push((events.claim, reason)),
             }
+            // What a run makes counts like anything else: it is told, and what comes behind it waits.
+            if let Some(matched) = self.applications.get_mut(&events.batch.application) {
+                let (throttle, now) = (compiled.application.limits.throttle, self.flow.clock.now());
+                matched.guard.spend(throttle, notifications_of(&step) - before, now);
+            }
         }
-        let notifications: u64 = step.batches.iter().map(|batch| u64::from(batch.count)).sum();
+        let notifications = notifications_of(&step);
         metrics::histogram!("match_duration_seconds").record(started.elapsed());
         metrics::counter!("match_quanta_total").increment(1);
         metrics::counter!("match_event_batches_total").increment(step.matched.len() as u64);
@@ -456,11 +462,16 @@ impl Matched {
                 left_out.fail(&compiled, batch, rule, reason, now);
             }
             let mut is_done = true;
+            // A rule may panic on several shards, but once it is left out on none.
+            let mut isolated: BTreeSet<(EventBatchId, RuleNumber)> = BTreeSet::new();
             for (id, rule) in &cut.panicked {
                 is_done = false;
-                let reason = "it made the matcher panic".to_owned();
-                let is_isolated = rule.is_some_and(|rule| left_out.fail(&compiled, *id, rule, reason, now));
-                if !is_isolated {
+                let mut isolate = |rule: RuleNumber| {
+                    let reason = "it made the matcher panic".to_owned();
+                    isolated.contains(&(*id, rule))
+                        || left_out.fail(&compiled, *id, rule, reason, now) && isolated.insert((*id, rule))
+                };
+                if !rule.is_some_and(&mut isolate) {
                     failed.insert(*id, "matching it made the matcher panic".to_owned());
                 }
             }
@@ -835,6 +846,11 @@ pub(crate) fn report_failures(compiled: &Compiled, rules: &RuleSet, failures: &[
         metrics::counter!("match_rule_failures_total").increment(failure.count);
         tracing::warn!(%application, %rule, count = failure.count, trouble = %failure.trouble, "a rule could not be decided");
     }
+}
+
+/// How many notifications a step makes.
+fn notifications_of(step: &Step) -> u64 {
+    step.batches.iter().map(|batch| u64::from(batch.count)).sum()
 }
 
 /// Cut batches with their heads. The rules are those by which they were cut.

@@ -1,10 +1,7 @@
 //! Rules in SQL: their queries are run over each event batch after the index has answered, and what they find is cut
 //! into the same notification batches. A query that fails is a firing that did not happen; the batch goes on without it.
 
-use tocsin_matching::{
-    cut::NotificationCutter,
-    shard::{Shard, Told},
-};
+use tocsin_matching::shard::{MatchSink, Shard, Told};
 use tocsin_model::{event::EventBatch, field::Fields, id::Name};
 use tocsin_store::queries::{QueryFiring, QueryTables};
 
@@ -25,8 +22,8 @@ pub(crate) fn run(
     firings
 }
 
-/// Gives what the queries of a batch found to the cutter, as far as it concerns the subscriptions of this shard.
-pub(crate) fn tell(shard: &mut Shard, batch: &UnpackedBatch, cutter: &mut NotificationCutter) {
+/// Gives on what the queries of a batch found, as far as it concerns the subscriptions of this shard.
+pub(crate) fn tell(shard: &mut Shard, batch: &UnpackedBatch, out: &mut impl MatchSink) {
     for firing in &batch.told {
         let (Ok(matches), Some(rule)) = (&firing.outcome, shard.rules().number(firing.rule.as_str())) else { continue };
         let told = matches.iter().map(|found| Told {
@@ -34,6 +31,6 @@ pub(crate) fn tell(shard: &mut Shard, batch: &UnpackedBatch, cutter: &mut Notifi
             subscription: found.subscription,
             given: &found.values,
         });
-        shard.tell((batch.id, batch.accepted_at), rule, &batch.rows, told, cutter);
+        shard.tell((batch.id, batch.accepted_at), rule, &batch.rows, told, out);
     }
 }

@@ -5,6 +5,7 @@
 //! every shard, without a lock and however the threads run.
 
 use std::{
+    collections::BTreeSet,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
@@ -20,9 +21,10 @@ use tocsin_matching::{
     figures::Figures,
     filter::index::Counts,
     join::join,
-    rule::{Memberships, RuleNumber, RuleSet},
+    rule::{RuleNumber, RuleSet},
     shard::{Shard, Subject, Watch},
     state::{Suppression, remembered::Remembered},
+    subscriber::SubscriberView,
 };
 use tocsin_model::{
     field::Row,
@@ -115,6 +117,8 @@ pub(crate) struct IndexReport {
     pub subscriptions: u64,
     /// Bytes.
     pub bytes: u64,
+    /// Subscriptions that cannot be matched, and so are not in the index.
+    pub unusable: u64,
     /// What they are filed in, and what their filters cost.
     pub figures: Arc<Figures>,
 }
@@ -138,7 +142,7 @@ struct Owner {
 
 /// One change of a shard.
 enum Change {
-    Put(IndexedSubscription, Memberships),
+    Put(IndexedSubscription, SubscriberView),
     Remove(SubscriptionId),
 }
 
@@ -168,16 +172,16 @@ impl Shards {
         Ok(Shards { rules: rules.clone(), owners: owners.collect::<std::io::Result<_>>()? })
     }
 
-    /// The segments that its rules ask for as audiences.
-    pub fn audiences(&self) -> &[Name] {
-        self.rules.audiences()
+    /// The rules that it answers.
+    pub fn rules(&self) -> &RuleSet {
+        &self.rules
     }
 
     /// Puts a subscription on its shard, in place of the one of the same number. Those that cannot be matched are logged
     /// and left out. Blocks while the owner has too much to do.
-    pub fn put(&mut self, subscription: IndexedSubscription, memberships: Memberships) -> Result<(), Gone> {
+    pub fn put(&mut self, subscription: IndexedSubscription, subscriber: SubscriberView) -> Result<(), Gone> {
         let shard = place(subscription.subscriber, self.owners.len());
-        self.owners[shard].hold(Change::Put(subscription, memberships))
+        self.owners[shard].hold(Change::Put(subscription, subscriber))
     }
 
     /// Removes a subscription, wherever it is.
@@ -222,6 +226,7 @@ impl Shards {
             whole.report.shards += 1;
             whole.report.subscriptions += share.report.subscriptions;
             whole.report.bytes += share.report.bytes;
+            whole.report.unusable += share.report.unusable;
             *Arc::make_mut(&mut whole.report.figures) += &share.report.figures;
             whole.filtered += share.filtered;
         }
@@ -281,6 +286,8 @@ struct Keeper {
     shard: Shard,
     cutter: NotificationCutter,
     panicked: Vec<(EventBatchId, Option<RuleNumber>)>,
+    /// Those that were put and could not be matched.
+    unusable: BTreeSet<SubscriptionId>,
     /// What was done with filters up to the last cut.
     filtered: Counts,
     /// The bytes that it held when they were counted last, and how much was done since.
@@ -298,6 +305,7 @@ impl Keeper {
             shard: Shard::new(rules),
             cutter: NotificationCutter::new(),
             panicked: Vec::new(),
+            unusable: BTreeSet::new(),
             filtered: Counts::default(),
             bytes: 0,
             since: 0,
@@ -333,17 +341,22 @@ impl Keeper {
     }
 
     fn change(&mut self, change: Change) {
-        let (subscription, memberships) = match change {
-            Change::Put(subscription, memberships) => (subscription, memberships),
-            Change::Remove(id) => return self.shard.remove(id),
+        let (subscription, subscriber) = match change {
+            Change::Put(subscription, subscriber) => (subscription, subscriber),
+            Change::Remove(id) => {
+                self.unusable.remove(&id);
+                return self.shard.remove(id);
+            }
         };
         let id = subscription.id;
-        let put = catch_unwind(AssertUnwindSafe(|| put(&mut self.shard, &subscription, memberships)));
+        let put = catch_unwind(AssertUnwindSafe(|| put(&mut self.shard, &subscription, subscriber)));
         let put = put.unwrap_or_else(|_| {
             self.shard.remove(id);
             Err(Problem::at("", "it made the index panic"))
         });
+        self.unusable.remove(&id);
         if let Err(problem) = put {
+            self.unusable.insert(id);
             metrics::counter!("match_unusable_subscriptions_total").increment(1);
             tracing::warn!(application = %self.application, subscription = %id, %problem, "a subscription cannot be matched");
         }
@@ -353,9 +366,12 @@ impl Keeper {
         let began = Instant::now();
         let clock = || began.elapsed();
         let watch = Watch { left_out: &batch.left_out, clock: Some(&clock), again: batch.again };
+        let sink = &mut self.cutter;
+        #[cfg(test)]
+        let sink = &mut faults::Faulty { application: &self.application, sink };
         let matched = catch_unwind(AssertUnwindSafe(|| {
-            self.shard.match_rows((batch.id, batch.accepted_at), &batch.class, &batch.rows, watch, &mut self.cutter);
-            run_queries::tell(&mut self.shard, batch, &mut self.cutter);
+            self.shard.match_rows((batch.id, batch.accepted_at), &batch.class, &batch.rows, watch, sink);
+            run_queries::tell(&mut self.shard, batch, sink);
         }));
         if matched.is_err() {
             self.panicked.push((batch.id, self.shard.culprit()));
@@ -373,8 +389,13 @@ impl Keeper {
         let figures = self.shard.figures();
         let done = figures.filters().counts;
         let filtered = done.since(std::mem::replace(&mut self.filtered, done));
-        let report =
-            IndexReport { shards: 1, subscriptions: subscriptions as u64, bytes: self.bytes, figures: figures.into() };
+        let report = IndexReport {
+            shards: 1,
+            subscriptions: subscriptions as u64,
+            bytes: self.bytes,
+            unusable: self.unusable.len() as u64,
+            figures: figures.into(),
+        };
         let mut suppressed = [0; Suppression::ALL.len()];
         for (_, reason, count) in self.shard.take_suppressed() {
             suppressed[reason as usize] += count;
@@ -384,17 +405,24 @@ impl Keeper {
     }
 }
 
-fn put(shard: &mut Shard, subscription: &IndexedSubscription, memberships: Memberships) -> Result<(), Problem> {
-    let subject = Subject {
+/// A subscription of the records as the index takes it.
+pub fn subject(subscription: &IndexedSubscription) -> Subject<'_> {
+    Subject {
         id: subscription.id,
         class: &subscription.class,
         values: &subscription.values,
         channel: subscription.channel.as_ref(),
         filter: subscription.terms.filter.as_ref(),
-    };
-    // It was checked when it was stored; a class that changed since may still make it unusable.
-    shard.put_member(subject, memberships).inspect_err(|_| shard.remove(subscription.id))
+    }
 }
+
+fn put(shard: &mut Shard, subscription: &IndexedSubscription, subscriber: SubscriberView) -> Result<(), Problem> {
+    // It was checked when it was stored; a class that changed since may still make it unusable.
+    shard.put_of(subject(subscription), subscriber).inspect_err(|_| shard.remove(subscription.id))
+}
+
+#[cfg(test)]
+pub(crate) mod faults; // what a test lets go wrong on a shard
 
 #[cfg(test)]
 mod tests {
@@ -448,13 +476,13 @@ mod tests {
         let compiled = crate::compile_text(DEFINITION, 1, &|_| None).expect("it compiles");
         for count in [1, 2, 4] {
             let mut shards = Shards::start(&name("notes"), &compiled.rules, count).expect("threads");
-            (1..=100).for_each(|id| shards.put(above(id, 0), Memberships::default()).expect("its owner lives"));
+            (1..=100).for_each(|id| shards.put(above(id, 0), SubscriberView::default()).expect("its owner lives"));
             shards.match_batches(&note(1, 5)).expect("its owner lives");
             (1..=50).for_each(|id| shards.remove(SubscriptionId(id)).expect("its owner lives"));
             shards.match_batches(&note(2, 5)).expect("its owner lives");
-            (51..=100).for_each(|id| shards.put(above(id, 9), Memberships::default()).expect("its owner lives"));
+            (51..=100).for_each(|id| shards.put(above(id, 9), SubscriberView::default()).expect("its owner lives"));
             shards.match_batches(&note(3, 5)).expect("its owner lives");
-            (1..=10).for_each(|id| shards.put(above(id, 1), Memberships::default()).expect("its owner lives"));
+            (1..=10).for_each(|id| shards.put(above(id, 1), SubscriberView::default()).expect("its owner lives"));
             let cut = shards.match_and_cut(note(4, 5)).expect("its owner lives");
             let of = |batch: u64| EventId { batch: EventBatchId(batch), ordinal: 0 };
             let expected = (1..=100).map(|id| (of(1), id));
@@ -470,10 +498,10 @@ mod tests {
     fn what_cannot_be_matched_is_left_out() {
         let compiled = crate::compile_text(DEFINITION, 1, &|_| None).expect("it compiles");
         let mut shards = Shards::start(&name("notes"), &compiled.rules, 2).expect("threads");
-        shards.put(above(1, 0), Memberships::default()).expect("its owner lives");
-        shards.put(above(2, 0), Memberships::default()).expect("its owner lives");
+        shards.put(above(1, 0), SubscriberView::default()).expect("its owner lives");
+        shards.put(above(2, 0), SubscriberView::default()).expect("its owner lives");
         shards
-            .put(IndexedSubscription { class: name("gone"), ..above(1, 0) }, Memberships::default())
+            .put(IndexedSubscription { class: name("gone"), ..above(1, 0) }, SubscriberView::default())
             .expect("its owner lives");
         assert_eq!(told(&shards.match_and_cut(note(1, 5)).expect("its owner lives")).len(), 1);
     }

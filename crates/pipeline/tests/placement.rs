@@ -22,6 +22,8 @@ const QUAKES: &str = r#"
 application: quakes
 events:
   quake: { fields: { magnitude: integer } }
+attributes:
+  most: { type: integer, default: 7 }
 subscriptions:
   nearby: { fields: { magnitude: integer } }
 notifications:
@@ -29,7 +31,12 @@ notifications:
     fields: { magnitude: integer, wanted: integer }
     content: { templates: { base: { subject: "{{ magnitude }} (from {{ wanted }})" } } }
 rules:
-  strong: { on: quake, subscription: nearby, when: event.magnitude >= sub.magnitude, notify: alert, with: { wanted: sub.magnitude } }
+  strong:
+    on: quake
+    subscription: nearby
+    when: event.magnitude >= sub.magnitude && event.magnitude <= subscriber.attributes.most
+    notify: alert
+    with: { wanted: sub.magnitude }
 channels:
   email: { protocol: smtp, options: { host: localhost, from: t@example.org } }
   web: { protocol: http }
@@ -103,9 +110,15 @@ impl Stream {
         let state = if self.luck.u32(..3) > 0 { DeviceState::Active } else { DeviceState::Bounced };
         let devices = [(name("a"), device("email", state)), (name("b"), device("web", DeviceState::Active))];
         let count = self.luck.usize(..3);
+        let most = match self.luck.u32(..4) {
+            0 => None,
+            1 => Some(Value::from("many")),
+            _ => Some(Value::Integer(self.luck.i64(3..10))),
+        };
+        let attributes = most.into_iter().map(|most| ("most".to_owned(), most)).collect();
         let new = NewSubscriber {
             id: self.someone(),
-            profile: Profile { enabled: self.luck.u32(..4) > 0, ..Profile::default() },
+            profile: Profile { enabled: self.luck.u32(..4) > 0, attributes, ..Profile::default() },
             devices: Some(devices.into_iter().take(count).collect()),
             preferences: None,
         };
@@ -158,10 +171,17 @@ impl Stream {
         self.batches += 1;
         let magnitudes: Vec<i64> = (0..self.luck.usize(1..4)).map(|_| self.luck.i64(0..10)).collect();
         let there = self.scenario.records().indexed_subscriptions(&name("quakes"), None, usize::MAX).await;
-        for subscription in there.expect("the records answer") {
+        let there = there.expect("the records answer");
+        let owners: Vec<_> = there.iter().map(|subscription| subscription.subscriber).collect();
+        let owners = self.scenario.records().profiles(&owners, ChangeSequence(u64::MAX)).await;
+        for (subscription, owner) in there.into_iter().zip(owners.expect("the records answer")) {
             let values: BTreeMap<String, i64> = serde_json::from_str(&subscription.values).expect("parameters");
+            let most = match owner.as_ref().and_then(|owner| owner.profile.attributes.get("most")) {
+                Some(Value::Integer(most)) => *most,
+                _ => 7,
+            };
             for (ordinal, magnitude) in magnitudes.iter().enumerate() {
-                if *magnitude >= values["magnitude"] {
+                if (values["magnitude"]..=most).contains(magnitude) {
                     let event = EventId { batch: EventBatchId(self.batches), ordinal: ordinal as u32 };
                     let channel = subscription.channel.clone().unwrap_or_else(|| name("unassigned"));
                     self.expected.insert((event, subscription.id), channel);
@@ -242,13 +262,13 @@ async fn events_that_wait_are_matched_with_the_subscriptions_of_their_time() {
     scenario.die_at(3, Moment::Before);
     scenario
         .run_and_wait(
-            r#"08:05 event quake {"magnitude": 7}
+            r#"08:05 event quake {"magnitude": 6}
                08:05 subscribe bob nearby {"magnitude": 5}
                08:05 unsubscribe ann
-               08:05 event quake {"magnitude": 8}
+               08:05 event quake {"magnitude": 7}
                08:05 crash
                08:05 disable bob
-               08:05 event quake {"magnitude": 9}"#,
+               08:05 event quake {"magnitude": 6}"#,
             Duration::from_secs(600),
         )
         .await;

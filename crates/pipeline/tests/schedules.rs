@@ -304,3 +304,31 @@ async fn a_crash_at_any_write_runs_what_is_due_once() {
         assert!(writes >= 10, "the story has many writes, but the process died at {writes} only");
     }
 }
+
+/// What a run makes counts for the throttle like anything else: the next events wait, and so does the next run.
+#[tokio::test(start_paused = true)]
+async fn a_throttle_defers_runs_and_what_comes_behind_them() {
+    let limits = "limits: { throttle: { notifications: 2, per: 1h } }\nrules:";
+    let hours = STOCK.lines().find(|line| line.starts_with("  hours:")).expect("the rule of the hours");
+    check(
+        &STOCK.replace(hours, "").replace("rules:", limits),
+        r#"01:00 subscriber alice email=alice@example.org
+           01:00 subscriber bob email=bob@example.org
+           01:00 subscribe alice limit {"price": 1} at DTSTART:20260301T080000|RRULE:FREQ=DAILY;COUNT=1
+           01:00 subscribe bob limit {"price": 100} at DTSTART:20260301T081000|RRULE:FREQ=DAILY;COUNT=1
+           06:00 event quote {"price": 5} {"price": 6} {"price": 7} {"price": 101}
+           08:05 report
+           08:30 report
+           12:00 report"#,
+        expect![[r#"
+            08:00:00 email alice@example.org n-1-0: 5.0 crossed 1.0 -> delivered
+            08:00:00 email alice@example.org n-1-1: 6.0 crossed 1.0 -> delivered
+            08:00:00 email alice@example.org n-1-2: 7.0 crossed 1.0 -> delivered
+            08:00:00 email alice@example.org n-1-3: 101.0 crossed 1.0 -> delivered
+            08:05:00 events 5 notifications 4 open 0 suspended 0
+            08:30:00 events 6 notifications 4 open 0 suspended 0
+            09:00:00 email bob@example.org n-2-0: 101.0 crossed 100.0 -> delivered
+            12:00:00 events 6 notifications 5 open 0 suspended 0"#]],
+    )
+    .await;
+}

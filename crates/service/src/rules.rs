@@ -16,7 +16,8 @@ use tocsin_matching::{
     datum::Trouble,
     oracle::Witness,
     rule::{Memberships, RuleNumber, RuleSet},
-    shard::{MatchSink, Run, Shard, Subject, Told, Watch},
+    shard::{MatchSink, Run, Shard, Told, Watch},
+    subscriber::SubscriberView,
 };
 use tocsin_model::{
     application::{Application, ContentTemplates, NotificationClass, Rule, RuleState, api_source},
@@ -28,7 +29,7 @@ use tocsin_model::{
     subscription::Terms,
     time::Timestamp,
 };
-use tocsin_pipeline::{Compiled, compile::check_queries};
+use tocsin_pipeline::{Compiled, compile::check_queries, subject, view_subscribers};
 use tocsin_store::{
     queries::{QueryMatch, QuerySet, QueryTables},
     records::IndexedSubscription,
@@ -43,6 +44,7 @@ use crate::{
     applications::RuleExplanation,
     error::{ServiceError, row_error},
     keys::{Caller, Scope},
+    page::{Page, cursor, key_of},
     subscriptions::{self, FilterDraft},
 };
 
@@ -60,6 +62,8 @@ const SHOWN_USUAL: usize = 10;
 pub const CONCURRENT_MAX: usize = 2;
 /// Subscriptions read from the records at a time.
 const PAGE: usize = 5_000;
+/// Subscriptions that one call for those that cannot be matched looks at.
+pub const LOOKS_MAX: usize = 100_000;
 /// Event batches looked through for the last events of a class.
 const BATCHES_MAX: usize = 10_000;
 
@@ -167,7 +171,55 @@ struct Tested {
     time: Duration,
 }
 
+/// A stored subscription that cannot be matched.
+#[derive(Debug, Clone)]
+pub struct Unusable {
+    /// Its id.
+    pub id: SubscriptionId,
+    /// Its class.
+    pub class: Name,
+    /// Why, with the position in its filter where it is that.
+    pub problem: Problem,
+}
+
 impl Service {
+    /// The enabled subscriptions of an application that its running version cannot match, such as those whose filter
+    /// names a field that the event class has lost. Each call looks at [`LOOKS_MAX`] subscriptions at most, so that a page
+    /// may be empty and another follow.
+    ///
+    /// # Errors
+    /// The scope `operations:read` is missing; the application does not run; `after` is no cursor.
+    pub async fn unusable_subscriptions(
+        &self,
+        caller: &Caller,
+        application: &Name,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Page<Unusable>, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        let compiled = self.running(application)?;
+        let mut after: Option<SubscriptionId> = key_of(after)?;
+        let (mut items, mut looks) = (Vec::new(), 0);
+        loop {
+            let page = self.records.indexed_subscriptions(application, after, PAGE).await?;
+            let is_last = page.len() < PAGE;
+            for stored in page {
+                after = Some(stored.id);
+                if let Err(problem) = compiled.rules.check_subject(subject(&stored)) {
+                    items.push(Unusable { id: stored.id, class: stored.class, problem });
+                }
+                looks += 1;
+                if items.len() == limit || looks == LOOKS_MAX {
+                    return Ok(Page { items, next: after.map(|last| cursor(&last.to_string())) });
+                }
+            }
+            if is_last {
+                return Ok(Page { items, next: None });
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
     /// Tries a rule on events: who would be told, or what it says of one subscription. Nothing is stored, nobody is
     /// told.
     ///
@@ -320,19 +372,22 @@ impl Service {
             let full = page.len() == PAGE;
             after = page.last().map(|subscription| subscription.id);
             let subscribers: Vec<_> = page.iter().map(|subscription| subscription.subscriber).collect();
-            let memberships = self.memberships(tested, &subscribers).await?;
-            for (subscription, memberships) in page.iter().zip(memberships) {
+            let views = self.views(tested, &subscribers).await?;
+            for (subscription, view) in page.iter().zip(views) {
                 if subscription.class == tested.class && shard.len() + unusable >= limit {
                     return Ok((TestIndex { shard, tables }, unusable, false));
                 }
+                let is_tested = subscription.class == tested.class;
+                let fits = if is_tested {
+                    shard.put_of(subject(subscription), view).is_ok()
+                } else {
+                    tables.is_some() && tested.rules.check_subject(subject(subscription)).is_ok()
+                };
+                unusable += usize::from(is_tested && !fits);
                 // A query may look at other classes as well.
-                if let Some(tables) = &mut tables {
+                if let (Some(tables), true) = (&mut tables, fits) {
                     tables.get_mut().put(subscription);
                 }
-                if subscription.class != tested.class {
-                    continue;
-                }
-                unusable += usize::from(shard.put_member(subject(subscription), memberships).is_err());
             }
             if !full {
                 return Ok((TestIndex { shard, tables }, unusable, true));
@@ -365,8 +420,8 @@ impl Service {
                 return Err(ServiceError::invalid("subscription", message));
             }
             let witness = read(id, &stored.values, stored.terms.filter.as_ref())?;
-            let memberships = self.memberships(tested, &[stored.subscriber_number]).await?;
-            return Ok(Witness { memberships: memberships.first().copied().unwrap_or_default(), ..witness });
+            let view = self.views(tested, &[stored.subscriber_number]).await?.pop().unwrap_or_default();
+            return Ok(witness.of(&tested.rules, view));
         }
         let draft: SubjectDraft = serde_json::from_value(subject.clone()).map_err(|error| {
             let problem = Problem::at("subscription", error.to_string());
@@ -380,31 +435,18 @@ impl Service {
             ServiceError::Invalid(problems.into_iter().map(below).collect())
         })?;
         // It is nobody's, so nobody's attributes can speak against it.
-        Ok(Witness { memberships: Memberships::ALL, ..read(SubscriptionId(0), &values, filter.as_ref())? })
+        let anybody = SubscriberView::member(Memberships::ALL);
+        Ok(read(SubscriptionId(0), &values, filter.as_ref())?.of(&tested.rules, anybody))
     }
 
-    /// To which audiences of the tested rule subscribers belong.
-    async fn memberships(
+    /// Subscribers as the tested rule sees them now.
+    async fn views(
         &self,
         tested: &Tested,
         subscribers: &[SubscriberNumber],
-    ) -> Result<Vec<Memberships>, ServiceError> {
-        let audiences = tested.rules.audiences();
-        if audiences.is_empty() {
-            return Ok(vec![Memberships::default(); subscribers.len()]);
-        }
+    ) -> Result<Vec<SubscriberView>, ServiceError> {
         let now = ChangeSequence(u64::MAX);
-        Ok(self.records.memberships(audiences, subscribers, now).await?.into_iter().map(Memberships).collect())
-    }
-}
-
-fn subject(subscription: &IndexedSubscription) -> Subject<'_> {
-    Subject {
-        id: subscription.id,
-        class: &subscription.class,
-        values: &subscription.values,
-        channel: subscription.channel.as_ref(),
-        filter: subscription.terms.filter.as_ref(),
+        Ok(view_subscribers(&*self.records, &tested.rules, subscribers, now).await?)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The port of the system of record: applications, subscribers, segments, subscriptions, keys, and the feed of their
 //! changes.
 
-use std::{collections::BTreeMap, ops::RangeInclusive};
+use std::{collections::BTreeMap, ops::RangeInclusive, sync::Arc};
 
 use async_trait::async_trait;
 use tocsin_model::{
@@ -409,6 +409,16 @@ pub trait Records: Send + Sync + 'static {
         subscribers: &[SubscriberNumber],
         at: ChangeSequence,
     ) -> Result<Vec<u64>, StoreError>;
+    /// Subscribers as they were at a place of the change feed that was the newest once; a later place is the present.
+    /// `None` for one that was not there. The same subscriber several times in a row costs once.
+    ///
+    /// # Errors
+    /// `Missing` if changes after `at` are not kept any more.
+    async fn profiles(
+        &self,
+        subscribers: &[SubscriberNumber],
+        at: ChangeSequence,
+    ) -> Result<Vec<Option<Arc<ProfileImage>>>, StoreError>;
     /// Looks for those who meet a filter, after `after`, up to a bound. Its cost grows with those looked at.
     async fn survey(
         &self,
@@ -609,16 +619,19 @@ pub(crate) fn reach(profile: &Profile, devices: &BTreeMap<Name, Device>) -> Opti
     })
 }
 
-/// A subscriber as segments saw it, beside its channels, before a change.
-#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
-pub(crate) struct ProfileImage {
+/// A subscriber as segments and rules saw it at a place of the change feed.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct ProfileImage {
+    /// Its id.
     pub id: SubscriberId,
+    /// When it was made.
     pub created_at: Timestamp,
+    /// What its creator said of it. Whether it was enabled is not told here: the index knows only those who are.
     pub profile: Profile,
 }
 
 impl ProfileImage {
-    pub fn of(subscriber: &Subscriber) -> ProfileImage {
+    pub(crate) fn of(subscriber: &Subscriber) -> ProfileImage {
         ProfileImage {
             id: subscriber.id.clone(),
             created_at: subscriber.created_at,
@@ -627,7 +640,7 @@ impl ProfileImage {
     }
 
     /// A bit for each filter that it meets, with the channels by which it could be told; `None` if it was disabled.
-    pub fn memberships(&self, filters: &[Option<LdapFilter>], reach: Option<Vec<&Name>>) -> u64 {
+    pub(crate) fn memberships(&self, filters: &[Option<LdapFilter>], reach: Option<Vec<&Name>>) -> u64 {
         let profile = Profile { enabled: reach.is_some(), ..self.profile.clone() };
         let channels = reach.unwrap_or_default();
         let entry = Entry { id: &self.id, profile: &profile, channels, created_at: self.created_at };

@@ -6,6 +6,7 @@
 //! 08:00 segment local (region=Vienna)
 //! 08:00 subscribe alice nearby {"magnitude": 5}
 //! 08:00 subscribe alice nearby {"magnitude": 5} at DTSTART:20260301T080000|RRULE:FREQ=DAILY
+//! 08:00 subscribe alice nearby {} if event.place == 'Kobe'
 //! 08:00 reschedule alice DTSTART:20260301T090000|RRULE:FREQ=DAILY
 //! 08:00 bob@example.org defers 90 | refuses | gone | delivers | ponders 30 | waits
 //! 08:10 email is down | email is up               (the channel as a whole)
@@ -31,6 +32,7 @@ use parking_lot::Mutex;
 use tocsin_delivery::{Clock, Context, Signet, networks::Networks, programs::Programs};
 use tocsin_model::{
     event::EventPacker,
+    filter::{Dialect, Filter},
     id::{Name, SubscriberId},
     subscriber::{Device, DeviceState, Profile},
     subscription::Terms,
@@ -216,12 +218,10 @@ impl Scenario {
             ["subscriber", id, ref settings @ ..] => self.put_subscriber(id, settings).await,
             ["segment", name, filter] => self.put_segment(name, filter).await,
             ["subscribe", id, class, ..] => {
-                let (values, schedule) = match what.split_once(" at ") {
-                    Some((values, schedule)) => (values, Some(schedule)),
-                    None => (what, None),
-                };
+                let (what, filter) = and(what, " if ");
+                let (values, schedule) = and(what, " at ");
                 let values = values.splitn(4, ' ').nth(3).unwrap_or("{}");
-                self.subscribe(id, class, values, schedule).await;
+                self.subscribe(id, class, values, schedule, filter).await;
             }
             ["reschedule", id, schedule] => self.reschedule(id, schedule).await,
             ["unsubscribe", id] => self.unsubscribe(id).await,
@@ -331,7 +331,7 @@ impl Scenario {
         self.records.put_subscriber(new, Expect::Any, self.clock.now()).await.expect("it can be stored");
     }
 
-    async fn subscribe(&self, id: &str, class: &str, values: &str, schedule: Option<&str>) {
+    async fn subscribe(&self, id: &str, class: &str, values: &str, schedule: Option<&str>, filter: Option<&str>) {
         let application = self.application().await;
         let compiled = self.pipeline().application(&application).expect("it runs");
         let fields = &compiled.application.subscriptions[class].fields;
@@ -344,7 +344,10 @@ impl Scenario {
             device: None,
             enabled: true,
             values: fields.to_json(&row).into(),
-            terms: Terms { schedule: schedule.map(lines), ..Terms::default() },
+            terms: Terms {
+                schedule: schedule.map(lines),
+                filter: filter.map(|filter| Filter::new(Dialect::Cel, filter.to_owned())),
+            },
         };
         self.records.put_subscription(new, self.clock.now()).await.expect("it can be stored");
     }
@@ -480,6 +483,11 @@ impl Scenario {
             backlog.suspended
         ));
     }
+}
+
+/// What stands before a word, and behind it.
+fn and<'a>(text: &'a str, word: &str) -> (&'a str, Option<&'a str>) {
+    text.split_once(word).map_or((text, None), |(before, behind)| (before, Some(behind)))
 }
 
 /// The time of day of a line, with its day, and the word after it.

@@ -14,6 +14,7 @@ pub mod firings;
 pub mod import;
 pub mod init;
 pub mod keys;
+mod lists; // what commands that work through a list have in common
 pub mod mailbox;
 pub mod preview;
 pub mod publish;

@@ -151,6 +151,11 @@ pub struct Pipeline {
     pub receipts_chunk: u32,
     /// How long a disposition may wait to be recorded. A crash sends again what was not recorded.
     pub receipts_delay: Period,
+    /// Most subscriptions of a due rule that are in its index at the same time. A run of more is done in parts.
+    pub run_subscriptions: u32,
+    /// After so many notifications the rest of a run of a due rule waits for the next quantum, so that events are matched
+    /// between.
+    pub run_notifications: u32,
     /// How often finished batches past their retention are looked for.
     pub upkeep_interval: Period,
     /// Batches that one step of retention removes, so that it never holds up the flow.
@@ -168,6 +173,8 @@ impl Default for Pipeline {
             in_flight_per_channel: 10_000,
             receipts_chunk: 512,
             receipts_delay: Period::millis(25),
+            run_subscriptions: 50_000,
+            run_notifications: 500_000,
             upkeep_interval: Period::seconds(60),
             prune_batches: 200,
             drain_patience: Period::seconds(30),

@@ -6,8 +6,8 @@ use axum::{
     response::Response,
 };
 use serde::Serialize;
-use tocsin_model::id::Name;
-use tocsin_service::rules::{Condition, RuleTest, TestDraft, TestedEvent, Trial, Verdict};
+use tocsin_model::{id::Name, problem::Problem};
+use tocsin_service::rules::{Condition, RuleTest, TestDraft, TestedEvent, Trial, Unusable, Verdict};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -15,12 +15,12 @@ use super::{Failures, json, parts};
 use crate::{
     App,
     problems::Failure,
-    request::{Authorized, Segments, id, json_body, read_json},
-    wire::{List, RuleBody},
+    request::{Authorized, PageParameters, Parameters, Segments, id, json_body, read_json},
+    wire::{List, ProblemItem, RuleBody},
 };
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::new().routes(routes!(rules)).routes(routes!(test))
+    OpenApiRouter::new().routes(routes!(rules)).routes(routes!(test)).routes(routes!(unusable))
 }
 
 /// How each rule of the running version is answered.
@@ -48,6 +48,37 @@ async fn test(
     let draft: TestDraft = read_json(&taken.bytes)?;
     let found = app.service.test_rule(&caller, &id::<Name>(&name)?, draft).await?;
     Ok(json(StatusCode::OK, &RuleTestBody::from(found)))
+}
+
+/// The subscriptions of an application that its running version cannot match, and why. A page may be empty and another
+/// follow.
+#[utoipa::path(get, path = "/v1/applications/{application}/unusable-subscriptions", tag = "operations", params(("application" = String, Path), PageParameters), responses((status = 200, body = List<UnusableBody>), Failures))]
+async fn unusable(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(name): Segments<String>,
+    Parameters(asked): Parameters<PageParameters>,
+) -> Result<Response, Failure> {
+    let (name, limit) = (id::<Name>(&name)?, asked.limit()?);
+    let found = app.service.unusable_subscriptions(&caller, &name, asked.after.as_deref(), limit).await?;
+    Ok(json(StatusCode::OK, &List::from(found.map(UnusableBody::from))))
+}
+
+/// A subscription that cannot be matched.
+#[derive(Serialize, ToSchema)]
+#[schema(as = UnusableSubscription)]
+struct UnusableBody {
+    id: String,
+    class: String,
+    /// Why.
+    #[schema(value_type = ProblemItem)]
+    problem: Problem,
+}
+
+impl From<Unusable> for UnusableBody {
+    fn from(found: Unusable) -> Self {
+        UnusableBody { id: found.id.to_string(), class: found.class.to_string(), problem: found.problem }
+    }
 }
 
 /// What a test of a rule found.

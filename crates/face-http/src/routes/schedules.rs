@@ -7,10 +7,7 @@ use axum::{
 };
 use serde::Deserialize;
 use tocsin_model::id::{Name, SubscriptionId};
-use tocsin_service::{
-    page,
-    schedules::{Preview, PreviewDraft, ScheduleStatus, SubscriptionSchedule},
-};
+use tocsin_service::schedules::{Preview, PreviewDraft, ScheduleStatus, SubscriptionSchedule};
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -18,7 +15,7 @@ use super::{Failures, json, parts};
 use crate::{
     App,
     problems::Failure,
-    request::{Authorized, Parameters, Segments, id, json_body, read_json},
+    request::{Authorized, PageParameters, Parameters, Segments, id, json_body, read_json},
     wire::List,
 };
 
@@ -60,27 +57,15 @@ async fn of_subscription(
     Ok(json(StatusCode::OK, &found))
 }
 
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct ListParameters {
-    /// How many; 1 to 1,000, default 100.
-    #[serde(default)]
-    limit: Option<usize>,
-    /// The cursor of the page before.
-    #[serde(default)]
-    after: Option<String>,
-}
-
 /// How far the schedules of an application have come, by rule and schedule.
-#[utoipa::path(get, path = "/v1/applications/{application}/schedules", tag = "operations", params(("application" = String, Path), ListParameters), responses((status = 200, body = List<ScheduleStatus>), Failures))]
+#[utoipa::path(get, path = "/v1/applications/{application}/schedules", tag = "operations", params(("application" = String, Path), PageParameters), responses((status = 200, body = List<ScheduleStatus>), Failures))]
 async fn list(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments(name): Segments<String>,
-    Parameters(asked): Parameters<ListParameters>,
+    Parameters(asked): Parameters<PageParameters>,
 ) -> Result<Response, Failure> {
-    let limit = page::limit(asked.limit)?;
+    let limit = asked.limit()?;
     let found = app.service.schedules(&caller, &id::<Name>(&name)?, asked.after.as_deref(), limit).await?;
     Ok(json(StatusCode::OK, &List::from(found)))
 }

@@ -8,7 +8,7 @@ use axum::{
 use serde::Deserialize;
 use tocsin_model::id::{Name, SubscriberId};
 use tocsin_service::{
-    ServiceError, page,
+    ServiceError,
     segments::{Ask, Document, Draft, Membership, Preview},
     subscribers::{Document as Subscriber, Put},
 };
@@ -19,7 +19,7 @@ use super::{Failures, json, located, parts, tagged};
 use crate::{
     App,
     problems::Failure,
-    request::{Authorized, Condition, Parameters, Segments, id, json_body, read_json},
+    request::{Authorized, Condition, PageParameters, Parameters, Segments, id, json_body, read_json},
     wire::List,
 };
 
@@ -33,26 +33,14 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(membership))
 }
 
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct ListParameters {
-    /// How many; 1 to 1,000, default 100.
-    #[serde(default)]
-    limit: Option<usize>,
-    /// The cursor of the page before.
-    #[serde(default)]
-    after: Option<String>,
-}
-
 /// Segments, in the order of their names.
-#[utoipa::path(get, path = "/v1/segments", tag = "segments", params(ListParameters), responses((status = 200, body = List<Document>), Failures))]
+#[utoipa::path(get, path = "/v1/segments", tag = "segments", params(PageParameters), responses((status = 200, body = List<Document>), Failures))]
 async fn list(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
-    Parameters(asked): Parameters<ListParameters>,
+    Parameters(asked): Parameters<PageParameters>,
 ) -> Result<Response, Failure> {
-    let found = app.service.segments(&caller, asked.after.as_deref(), page::limit(asked.limit)?).await?;
+    let found = app.service.segments(&caller, asked.after.as_deref(), asked.limit()?).await?;
     Ok(json(StatusCode::OK, &List::from(found)))
 }
 
@@ -131,14 +119,14 @@ async fn remove(
 
 /// Members of a segment, in the order of their ids. Where they are few, a page may hold less than `limit`, or nothing, and
 /// still have a next one: a request looks at 1,000,000 subscribers at most.
-#[utoipa::path(get, path = "/v1/segments/{name}/members", tag = "segments", params(("name" = String, Path), ListParameters), responses((status = 200, body = List<Subscriber>), Failures))]
+#[utoipa::path(get, path = "/v1/segments/{name}/members", tag = "segments", params(("name" = String, Path), PageParameters), responses((status = 200, body = List<Subscriber>), Failures))]
 async fn members(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments(name): Segments<String>,
-    Parameters(asked): Parameters<ListParameters>,
+    Parameters(asked): Parameters<PageParameters>,
 ) -> Result<Response, Failure> {
-    let (name, limit) = (id::<Name>(&name)?, page::limit(asked.limit)?);
+    let (name, limit) = (id::<Name>(&name)?, asked.limit()?);
     let found = app.service.segment_members(&caller, &name, asked.after.as_deref(), limit).await?;
     Ok(json(StatusCode::OK, &List::from(found)))
 }

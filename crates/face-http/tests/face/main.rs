@@ -8,6 +8,7 @@ mod preview;
 mod reference;
 mod resources;
 mod rules;
+mod schedules;
 mod telling;
 mod transfer;
 mod unsubscribe;

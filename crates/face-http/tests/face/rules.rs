@@ -158,3 +158,36 @@ async fn a_filter_that_no_index_answers_is_refused_beyond_the_limit() {
     assert_eq!(status, 201, "{body}");
     platform.stop().await;
 }
+
+#[tokio::test]
+async fn subscriptions_that_a_new_version_cannot_match_are_listed_with_their_reason() {
+    const UNUSABLE: &str = "/v1/applications/quakes/unusable-subscriptions";
+    let platform = platform().await;
+    let (status, listed) = platform.get(UNUSABLE).await;
+    assert_eq!((status.as_u16(), &listed["items"]), (200, &json!([])), "{listed}");
+    // The filter of `c` names the place.
+    let other = QUAKES.replace("  strong:\n", "  strong:\n    filter: cel\n");
+    let other = other.replace("      place: {type: string, required: true}\n", "      site: {type: string}\n");
+    let other = other.replace("    notify: shaken\n", "    notify: shaken\n    with: {place: event.site}\n");
+    let (status, body) = platform.put("/v1/applications/quakes", "application/yaml", &other).await;
+    assert_eq!(status, 200, "{body}");
+    let (status, listed) = platform.get(UNUSABLE).await;
+    assert_eq!(status, 200, "{listed}");
+    let items = listed["items"].as_array().expect("items");
+    assert_eq!(items.len(), 1, "{listed}");
+    assert_eq!((&items[0]["class"], &items[0]["problem"]["path"]), (&json!("strong"), &json!("filter")), "{listed}");
+    assert_eq!((&items[0]["problem"]["line"], &items[0]["problem"]["column"]), (&json!(1), &json!(1)), "{listed}");
+    assert!(items[0]["problem"]["message"].as_str().expect("a message").contains("no field `place`"), "{listed}");
+    let (_, page) = platform.get(&format!("{UNUSABLE}?limit=1")).await;
+    let next = page["next"].as_str().expect("a page that is full has a next");
+    let (_, page) = platform.get(&format!("{UNUSABLE}?after={next}")).await;
+    assert_eq!((&page["items"], &page["next"]), (&json!([]), &json!(null)), "{page}");
+    for (path, expected) in [
+        ("/v1/applications/nothing/unusable-subscriptions", 404),
+        ("/v1/applications/quakes/unusable-subscriptions?limit=5000", 422),
+        ("/v1/applications/quakes/unusable-subscriptions?after=x", 422),
+    ] {
+        assert_eq!(platform.get(path).await.0, expected, "{path}");
+    }
+    platform.stop().await;
+}

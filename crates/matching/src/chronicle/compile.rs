@@ -18,6 +18,7 @@ use crate::{
     defined::Functions,
     expression::{Expression, Kind, Type},
     state::compile::digest,
+    subscriber::SubscriberColumns,
 };
 
 /// A chronicle, compiled.
@@ -335,6 +336,7 @@ pub(crate) fn columns_read(
         let scope = Scope {
             event: event.fields.clone(),
             subscription: subscription.unwrap_or_default(),
+            subscriber: Some(SubscriberColumns::new(application.attributes.clone())),
             functions: functions.clone(),
             chronicled: chronicled.clone(),
             variables: Vec::new(),

@@ -1,5 +1,5 @@
 //! Matches that a rule's query found, outside the index: they get the channels and captured fields that the shard knows,
-//! and pass the subscriptions' own filters.
+//! and pass the rule's audience and the subscriptions' own filters.
 
 use tocsin_model::{
     field::Row,
@@ -10,11 +10,11 @@ use tocsin_model::{
 
 use super::{KeySlice, MatchSink, Run, Shard};
 use crate::{
-    datum::Trouble,
+    datum::{Datum, Trouble},
     events::Events,
     filter::book::{FilterBook, Matching},
     index::table::Table,
-    rule::{RuleNumber, RuleSet},
+    rule::{Memberships, RuleNumber, RuleSet},
     state::book::StateBook,
 };
 
@@ -31,8 +31,8 @@ pub struct Told<'a> {
 
 impl Shard {
     /// Gives the matches of one rule to the sink, which come in the order of their events; `events` are the batch's, as
-    /// [`RuleSet::rows`] gives them. Passed over is whoever is not here or not of the rule's class, whoever's own filter
-    /// the event does not meet, and whoever the rule remembers to have told.
+    /// [`RuleSet::rows`] gives them. Passed over is whoever is not here or not of the rule's class, whoever does
+    /// not belong to its audience, whoever's own filter the event does not meet, and whoever the rule remembers to have told.
     pub fn tell<'a>(
         &mut self,
         (batch, accepted_at): (EventBatchId, Timestamp),
@@ -48,6 +48,8 @@ impl Shard {
             events: &Events::of_rows(events),
             rules: &self.rules,
             table: &self.tables[compiled.class],
+            audience: compiled.audience,
+            memberships_at: self.rules.classes[compiled.class].memberships_at(),
             book: compiled.filters.map(|book| &self.books[book]),
             channels: &self.channels,
             matching: Matching::default(),
@@ -84,6 +86,8 @@ struct Teller<'s> {
     events: &'s Events<'s>,
     rules: &'s RuleSet,
     table: &'s Table,
+    audience: Option<usize>,
+    memberships_at: usize,
     book: Option<&'s FilterBook>,
     channels: &'s [Name],
     /// Which filters match the event of this place in the batch.
@@ -92,12 +96,22 @@ struct Teller<'s> {
 }
 
 impl Teller<'_> {
+    fn memberships(&self, slot: u32) -> Memberships {
+        match self.table.parameter(self.memberships_at, slot) {
+            Datum::Integer(bits) => Memberships(bits.cast_unsigned()),
+            _ => Memberships::default(),
+        }
+    }
+
     fn give(&mut self, told: Told<'_>, out: &mut impl MatchSink) {
         let at = told.event_ordinal as usize;
         if at >= self.events.len() {
             return;
         }
         let Some(slot) = self.table.find(told.subscription) else { return };
+        if self.audience.is_some() && !self.memberships(slot).meet(self.audience) {
+            return;
+        }
         if let Some((book, filter)) = self.book.and_then(|book| Some((book, book.of(slot)?))) {
             if self.known != Some(told.event_ordinal) {
                 self.known = Some(told.event_ordinal);

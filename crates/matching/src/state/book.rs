@@ -286,7 +286,7 @@ impl StateBook {
         let memory = Memory { told_at: moment.at, value: moment.value, armed: state.rearm.is_none() };
         let forgotten = book.pages.entry(page).or_default().put(pair, memory, state.shape);
         if let (Some(waiting), Some(rearm)) = (&mut book.waiting, &state.rearm) {
-            let width = book.rules.classes[book.rules.rule(number).class].fields.len();
+            let width = book.rules.classes[book.rules.rule(number).class].width();
             waiting.put(rearm, waiter, row_of(rearm, width, table, slot));
             if let Some(pair) = forgotten {
                 waiting.remove(Self::waiter(page, pair));
@@ -363,7 +363,7 @@ impl StateBook {
             let before = before.filter(|page| !page.is_empty());
             if let Some(waiting) = &mut book.waiting {
                 let rule = rules.rule(book.number);
-                let (table, fields) = (&tables[rule.class], &rules.classes[rule.class].fields);
+                let (table, width) = (&tables[rule.class], rules.classes[rule.class].width());
                 let Some(rearm) = rule.state.as_ref().and_then(|state| state.rearm.as_ref()) else { continue };
                 let after = book.pages.get(&page);
                 let was = |pair| before.as_ref().and_then(|page| page.get(pair)).is_some_and(|memory| !memory.armed);
@@ -374,7 +374,7 @@ impl StateBook {
                 for (pair, _) in before.iter().flat_map(Page::iter).filter(|(pair, _)| was(*pair) && !is(*pair)) {
                     let waiter = Self::waiter(page, pair);
                     if let Some(slot) = table.find(waiter.0) {
-                        waiting.put(rearm, waiter, row_of(rearm, fields.len(), table, slot));
+                        waiting.put(rearm, waiter, row_of(rearm, width, table, slot));
                     }
                 }
             }
@@ -442,7 +442,7 @@ impl StateBook {
         for at in 0..self.rules.len() {
             let Some(mine) = remembered.rules.get_mut(at) else { continue };
             let rule = rules.rule(RuleNumber(at as u32));
-            let (table, fields) = (&tables[rule.class], &rules.classes[rule.class].fields);
+            let (table, width) = (&tables[rule.class], rules.classes[rule.class].width());
             let Some(state) = &rule.state else { continue };
             let part = self.part;
             mine.retain(|(id, key), (source, memory)| {
@@ -450,7 +450,7 @@ impl StateBook {
                 let (page, pair) = (part | (id.0 / WIDTH), ((id.0 % WIDTH) as u8, *key));
                 book.pages.entry(page).or_default().put(pair, *memory, state.shape);
                 if let (Some(waiting), Some(rearm), false) = (&mut book.waiting, &state.rearm, memory.armed) {
-                    waiting.put(rearm, (*id, *key), row_of(rearm, fields.len(), table, slot));
+                    waiting.put(rearm, (*id, *key), row_of(rearm, width, table, slot));
                 }
                 if *source != page {
                     self.trail.dirty.insert((at, page));

@@ -39,8 +39,10 @@ pub(crate) struct Rearm {
     /// The event class, and the subscription class.
     pub on: Name,
     pub class: Name,
-    /// The subscription's fields that it reads.
+    /// The subscription's columns that it reads.
     pub fields: Vec<usize>,
+    /// Where the key stands among the columns of those that wait: behind the fields of the class.
+    pub key_at: usize,
     /// How many fields the class has, and where the columns of chronicles that it reads stand in rows of the rule's set.
     pub width: usize,
     pub columns: Vec<usize>,
@@ -151,11 +153,12 @@ fn compile_rearm(
         class.fields = Fields::default();
     }
     let rules = Arc::new(RuleSet::compile(&derived)?);
+    let key_at = scope.subscription.len();
     let width = scope.event.len();
     let read = rules.events.get(&rule.on).map(|plan| plan.columns.clone()).unwrap_or_default();
     let place = |column: &Field| Some(width + scope.chronicled.position(column.name.as_str())?);
     let columns = read.iter().filter_map(place).collect();
-    Ok(Rearm { rules, on: rule.on.clone(), class: rule.subscription.clone(), fields, width, columns })
+    Ok(Rearm { rules, on: rule.on.clone(), class: rule.subscription.clone(), fields, key_at, width, columns })
 }
 
 fn with_key(fields: &Fields, name: &str) -> Fields {

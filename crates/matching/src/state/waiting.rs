@@ -42,7 +42,7 @@ impl Waiting {
     pub fn put(&mut self, rearm: &Rearm, waiter: Waiter, mut row: Vec<Value>) {
         let mut number = waiter.0;
         if self.keyed {
-            row.push(Value::Integer(waiter.1 as i64));
+            row.insert(rearm.key_at.min(row.len()), Value::Integer(waiter.1 as i64));
             number = SubscriptionId(*self.numbers.entry(waiter).or_insert_with(|| {
                 self.last += 1;
                 self.waiters.insert(self.last, waiter);
@@ -98,7 +98,7 @@ impl Waiting {
     }
 }
 
-/// The fields that a re-arm condition reads, in a row of the class; the others are null.
+/// The columns that a re-arm condition reads, in a row of the class; the others are null.
 pub fn row_of(rearm: &Rearm, width: usize, table: &Table, slot: u32) -> Vec<Value> {
     let mut row = vec![Value::Null; width];
     for field in &rearm.fields {

@@ -17,6 +17,7 @@ use tocsin_matching::{
     oracle::{self, Witness},
     rule::{Memberships, RuleNumber, RuleSet},
     shard::{MatchSink, Run, Shard, Subject},
+    subscriber::SubscriberView,
 };
 use tocsin_model::{
     application::{Application, ContentTemplates, EventClass, NotificationClass, Rule, SubscriptionClass},
@@ -295,7 +296,7 @@ impl<'w> Life<'w> {
         let filter = subscription.filter.map(|at| &self.world.filters[at].filter);
         let subject = Subject { id, class: &class, values: &subscription.values, channel: channel.as_ref(), filter };
         let memberships = self.memberships(|(filter, _)| filter.matches(&person.entry()));
-        self.shard.put_member(subject, memberships).expect("a subscription");
+        self.shard.put_of(subject, SubscriberView::member(memberships)).expect("a subscription");
         // Its own filter is asked apart.
         let mut witness = Witness::read(&self.set, id, &class, &subscription.values, None).expect("a subscription");
         witness.memberships = self.memberships(|(_, filter)| filter.evaluate(person) == Truth::True);

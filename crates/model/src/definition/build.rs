@@ -51,6 +51,7 @@ pub fn application(root: &Node, problems: &mut Vec<Problem>) -> Option<Applicati
             let ordered = ordered.map(|given| Ordered { by: builder.key(given, &join(path, "ordered"), &fields) });
             EventClass { fields, description: text(node, "description"), chronicles, ordered }
         }),
+        attributes: builder.named_fields(root, "attributes", "attributes"),
         subscriptions: builder.section("subscriptions", |_, path, node, builder| SubscriptionClass {
             fields: builder.fields(node, path),
             description: text(node, "description"),
@@ -94,9 +95,12 @@ impl<'a> Builder<'a> {
     }
 
     fn fields(&mut self, class: &Node, path: &str) -> Fields {
-        let path = join(path, "fields");
-        let entries = class.get("fields").map_or(&[][..], Node::entries);
-        Fields::new(entries.iter().filter_map(|entry| self.field(entry, &join(&path, &entry.key))).collect())
+        self.named_fields(class, "fields", &join(path, "fields"))
+    }
+
+    fn named_fields(&mut self, node: &Node, key: &str, path: &str) -> Fields {
+        let entries = node.get(key).map_or(&[][..], Node::entries);
+        Fields::new(entries.iter().filter_map(|entry| self.field(entry, &join(path, &entry.key))).collect())
     }
 
     fn field(&mut self, entry: &Entry, path: &str) -> Option<Field> {
@@ -453,16 +457,6 @@ impl<'a> Builder<'a> {
             let problem = Problem::at(join(path, "sql"), "is given beside `when`");
             let problem = problem.hint("keep one: a query says itself what matches");
             self.problems.push(problem.position(entry.line, entry.column));
-        }
-        if let (Some(_), Some(given)) = (&sql, node.entry("audience")) {
-            let problem = Problem::at(join(path, "audience"), "is given beside `sql`");
-            let problem = problem.hint("a query says itself whom it tells; leave one of them out");
-            self.problems.push(problem.position(given.line, given.column));
-        }
-        if let (Some(given), true) = (node.entry("audience"), is_scheduled(node)) {
-            let problem = Problem::at(join(path, "audience"), "is given to a rule with a schedule");
-            let problem = problem.hint("an audience is asked when an event is matched; leave one of them out");
-            self.problems.push(problem.position(given.line, given.column));
         }
         if let (Some(entry), true) = (node.entry("sql"), is_scheduled(node)) {
             let problem = Problem::at(join(path, "sql"), "is given to a rule with a schedule");

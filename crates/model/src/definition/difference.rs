@@ -74,6 +74,7 @@ pub fn difference(old: &Application, new: &Application) -> Vec<Difference> {
             found.changed(format!("{path}.ordered"), sentence);
         }
     });
+    found.fields("attributes", &old.attributes, &new.attributes, FieldsOf::Attributes);
     found.section(
         "subscriptions",
         "subscription class",
@@ -140,8 +141,15 @@ struct Differences(Vec<Difference>);
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum FieldsOf {
     Events,
+    Attributes,
     Subscriptions,
     Notifications,
+}
+
+impl FieldsOf {
+    fn noun(self) -> &'static str {
+        if self == FieldsOf::Attributes { "attribute" } else { "field" }
+    }
 }
 
 impl Differences {
@@ -200,9 +208,14 @@ impl Differences {
             match new.position(name.as_str()).map(|at| &new[at]) {
                 None => {
                     let after = if stored { ", and its value in every subscription with it" } else { "" };
-                    self.say(DifferenceKind::Removed, path, format!("the field `{name}` is removed{after}"), stored);
+                    self.say(
+                        DifferenceKind::Removed,
+                        path,
+                        format!("the {} `{name}` is removed{after}", of.noun()),
+                        stored,
+                    );
                 }
-                Some(is) if is != was => self.field(path, was, is, stored),
+                Some(is) if is != was => self.field(path, was, is, of),
                 Some(_) => {}
             }
         }
@@ -212,7 +225,7 @@ impl Differences {
                 (true, _, false) => "; subscriptions that exist take its default",
                 _ => "",
             };
-            let sentence = format!("the field `{}` is added{after}", is.name);
+            let sentence = format!("the {} `{}` is added{after}", of.noun(), is.name);
             self.say(DifferenceKind::Added, format!("{path}.{}", is.name), sentence, false);
         }
     }
@@ -252,7 +265,8 @@ impl Differences {
         }
     }
 
-    fn field(&mut self, path: String, was: &Field, is: &Field, stored: bool) {
+    fn field(&mut self, path: String, was: &Field, is: &Field, of: FieldsOf) {
+        let stored = of == FieldsOf::Subscriptions;
         let mut changes = Vec::new();
         let fits = was.kind == is.kind
             || matches!(
@@ -277,7 +291,7 @@ impl Differences {
         self.say(
             DifferenceKind::Changed,
             path,
-            format!("the field `{}` {}{after}", is.name, changes.join(", ")),
+            format!("the {} `{}` {}{after}", of.noun(), is.name, changes.join(", ")),
             drops,
         );
     }

@@ -18,6 +18,12 @@ pub static APPLICATION: Shape = Shape::Object(&[
     required("application", &Shape::Name, "The name of the application."),
     optional("description", &Shape::Text, "What it is for."),
     optional("events", &EVENTS, "Event classes: what can happen."),
+    optional(
+        "attributes",
+        &ATTRIBUTES,
+        "The attributes of subscribers that rules may read, as `subscriber.attributes.NAME`, with their types. A subscriber \
+         whose value is of another type counts as having none.",
+    ),
     optional("subscriptions", &SUBSCRIPTIONS, "Subscription classes: what subscribers can care about."),
     optional("notifications", &NOTIFICATIONS, "Notification classes: what can be told, and how it reads."),
     optional(
@@ -210,6 +216,14 @@ static LONG_FIELD: Shape = Shape::Object(&[
     required("type", &FIELD_TYPE, "What it holds."),
     optional("required", &Shape::Boolean, "Whether a row without it is refused; false if not given."),
     optional("default", &Shape::Any, "What a row without it holds; of the field's type."),
+    optional("description", &Shape::Text, "What it means."),
+]);
+/// A rule reads as many as it likes; what it keeps of them costs memory for each subscription.
+static ATTRIBUTES: Shape = Shape::Entries { keys: Keys::Fields, of: &ATTRIBUTE, most: 256 };
+static ATTRIBUTE: Shape = Shape::Either(&[&FIELD_TYPE, &LONG_ATTRIBUTE]);
+static LONG_ATTRIBUTE: Shape = Shape::Object(&[
+    required("type", &FIELD_TYPE, "What it holds."),
+    optional("default", &Shape::Any, "What rules see of a subscriber without a value; of the attribute's type."),
     optional("description", &Shape::Text, "What it means."),
 ]);
 static FIELD_TYPE: Shape = Shape::Choice(&["boolean", "integer", "number", "string", "timestamp", "list", "map"]);

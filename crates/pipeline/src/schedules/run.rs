@@ -18,12 +18,13 @@ use tocsin_matching::{
     datum::Trouble,
     rule::{RuleNumber, RuleSet},
     shard::{MatchSink, Run, Shard, Subject, Watch},
+    subscriber::SubscriberView,
 };
 use tocsin_model::{
     application::{Recurs, due_class, due_fields},
     event::{EventBatch, EventPacker},
     field::Row,
-    id::{ChangeSequence, EventBatchId, EventId, Name, SubscriptionId},
+    id::{ChangeSequence, EventBatchId, EventId, Name, SubscriberNumber, SubscriptionId},
     time::Timestamp,
     value::Value,
 };
@@ -38,6 +39,7 @@ use crate::{
     compile::Compiled,
     keep_busy,
     match_events::{event_fields, new_batches},
+    view_subscribers::view_subscribers,
 };
 
 /// Subscriptions read at a time.
@@ -225,6 +227,8 @@ struct Part<'a> {
 /// A subscription of a run.
 struct Member {
     subscription: IndexedSubscription,
+    /// Its subscriber, as it is at the run.
+    subscriber: SubscriberView,
     /// Since when events are its.
     since: Timestamp,
     /// Whether this is its first run, so that events before the last one may be its as well.
@@ -239,13 +243,13 @@ impl Part<'_> {
     /// Runs some of the subscriptions of one due time. Gives what is left of it.
     async fn run(&mut self, ordinal: usize, row: &Row, due: Due) -> Result<Result<Vec<Due>, String>, StoreError> {
         let Some(rules) = self.compiled.scheduled.get(&due.rule).cloned() else { return Ok(Ok(Vec::new())) };
-        let (members, last, more) = self.members(&due).await?;
+        let (members, last, more) = self.members(&rules, &due).await?;
         let Some(last) = last else { return Ok(Ok(Vec::new())) };
         let mut rest = Vec::new();
         if self.compiled.application.rules[&due.rule].on == due_class() {
-            let of_now = members.iter().filter(|member| member.since <= due.due_at).map(|member| &member.subscription);
+            let of_now = members.into_iter().filter(|member| member.since <= due.due_at);
             let mut table = Table::new(rules, self.compiled, false);
-            of_now.for_each(|subscription| table.put(subscription));
+            of_now.for_each(|member| table.put(member));
             if let Err(reason) = table.tell(self.batch.id, ordinal as u32, row) {
                 return Ok(Err(reason));
             }
@@ -267,7 +271,11 @@ impl Part<'_> {
     }
 
     /// Some of the subscriptions of a run, the last that was looked at, and whether there are more.
-    async fn members(&self, due: &Due) -> Result<(Vec<Member>, Option<SubscriptionId>, bool), StoreError> {
+    async fn members(
+        &self,
+        rules: &RuleSet,
+        due: &Due,
+    ) -> Result<(Vec<Member>, Option<SubscriptionId>, bool), StoreError> {
         let rule = &self.compiled.application.rules[&due.rule];
         let own = rule.schedule.as_ref().is_some_and(|schedule| schedule.recurs == Recurs::Subscription);
         let (application, class) = (&self.batch.application, &rule.subscription);
@@ -283,14 +291,14 @@ impl Part<'_> {
                 let (seen, sees) = (due.seen, due.sees);
                 let member = |ScheduledSubscription { subscription, since, joined }| {
                     let since = if joined > sees { NEVER } else { since };
-                    Member { subscription, since, is_new: joined > seen }
+                    Member { subscription, subscriber: SubscriberView::default(), since, is_new: joined > seen }
                 };
                 page.await?.into_iter().map(member).collect()
             } else {
                 let page = records.indexed_subscriptions(application, Some(after), page_size).await?;
                 let member = |found: IndexedSubscription| {
                     let since = if found.created_at > self.batch.received_at { NEVER } else { found.created_at };
-                    Member { subscription: found, since, is_new: false }
+                    Member { subscription: found, subscriber: SubscriberView::default(), since, is_new: false }
                 };
                 page.into_iter().map(member).collect()
             };
@@ -302,7 +310,11 @@ impl Part<'_> {
                 let found = &member.subscription;
                 found.class == *class && found.id <= through && member.since < NEVER
             };
-            members.extend(page.into_iter().filter(of_run));
+            let mut page: Vec<Member> = page.into_iter().filter(of_run).collect();
+            let subscribers: Vec<SubscriberNumber> = page.iter().map(|member| member.subscription.subscriber).collect();
+            let views = view_subscribers(&**records, rules, &subscribers, ChangeSequence(u64::MAX)).await?;
+            page.iter_mut().zip(views).for_each(|(member, view)| member.subscriber = view);
+            members.append(&mut page);
             let over = !full || after >= through;
             if over || members.len() >= most {
                 return Ok((members, last, !over));
@@ -346,12 +358,12 @@ impl Part<'_> {
                 }
                 let is_theirs = |member: &mut Member| member.since <= batch.accepted_at;
                 while let Some(member) = new.pop_if(is_theirs) {
-                    table.put(&member.subscription);
+                    table.put(member);
                 }
                 while batch.id > due.after
                     && let Some(member) = known.pop_if(is_theirs)
                 {
-                    table.put(&member.subscription);
+                    table.put(member);
                 }
                 self.bytes += batch.events.bytes().len();
                 let fields = match event_fields(self.flow, &batch).await? {
@@ -405,7 +417,7 @@ impl<'a> Table<'a> {
         Table { shard: Shard::new(rules), compiled, cutter, takes_filters, told: 0, out_of_time: false }
     }
 
-    fn put(&mut self, subscription: &IndexedSubscription) {
+    fn put(&mut self, Member { subscription, subscriber, .. }: Member) {
         let takes_filters = self.takes_filters;
         let subject = Subject {
             id: subscription.id,
@@ -414,7 +426,7 @@ impl<'a> Table<'a> {
             channel: subscription.channel.as_ref(),
             filter: subscription.terms.filter.as_ref().filter(|_| takes_filters),
         };
-        if let Err(problem) = self.shard.put(subject) {
+        if let Err(problem) = self.shard.put_of(subject, subscriber) {
             let application = &self.compiled.application.name;
             metrics::counter!("match_unusable_subscriptions_total").increment(1);
             tracing::warn!(%application, subscription = %subscription.id, %problem, "a subscription cannot be matched");

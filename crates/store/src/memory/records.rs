@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     ops::RangeInclusive,
+    sync::Arc,
     time::Duration,
 };
 
@@ -122,11 +123,8 @@ impl Shelf {
         self.feed.push_back((Change { sequence: ChangeSequence(self.change), what }, before));
     }
 
-    /// Tells of a subscriber, while there are segments.
     fn tell_profile(&mut self, before: &Subscriber) {
-        if !self.segments.is_empty() {
-            self.tell(1, Changed::Profile(before.number), Before::Profile(ProfileImage::of(before)));
-        }
+        self.tell(1, Changed::Profile(before.number), Before::Profile(ProfileImage::of(before)));
     }
 
     /// The filter of a segment as it was at a place.
@@ -140,14 +138,19 @@ impl Shelf {
     }
 
     fn memberships_at(&self, number: SubscriberNumber, filters: &[Option<LdapFilter>], at: ChangeSequence) -> u64 {
+        let Some(image) = self.profile_at(number, at) else { return 0 };
+        let present = self.subscribers.values().find(|found| found.number == number);
+        let reach = self.reach_of(number, present, at);
+        image.memberships(filters, reach.as_ref().map(|reach| reach.values().collect()))
+    }
+
+    fn profile_at(&self, number: SubscriberNumber, at: ChangeSequence) -> Option<ProfileImage> {
         let changed = self.changes_after(at).find_map(|(change, before)| match before {
             Before::Profile(image) if change.what == Changed::Profile(number) => Some(image.clone()),
             _ => None,
         });
-        let present = self.subscribers.values().find(|found| found.number == number);
-        let Some(image) = changed.or_else(|| present.map(ProfileImage::of)) else { return 0 };
-        let reach = self.reach_of(number, present, at);
-        image.memberships(filters, reach.as_ref().map(|reach| reach.values().collect()))
+        let present = || self.subscribers.values().find(|found| found.number == number);
+        changed.or_else(|| present().map(ProfileImage::of))
     }
 
     /// Tells of changed or removed subscriptions, ascending, each of which takes up a place.
@@ -657,6 +660,16 @@ impl Records for MemoryRecords {
         shelf.check_kept(at)?;
         let filters: Vec<_> = segments.iter().map(|segment| shelf.filter_at(segment, at)).collect();
         Ok(subscribers.iter().map(|number| shelf.memberships_at(*number, &filters, at)).collect())
+    }
+
+    async fn profiles(
+        &self,
+        subscribers: &[SubscriberNumber],
+        at: ChangeSequence,
+    ) -> Result<Vec<Option<Arc<ProfileImage>>>, StoreError> {
+        let shelf = self.shelf.lock();
+        shelf.check_kept(at)?;
+        Ok(subscribers.iter().map(|number| shelf.profile_at(*number, at).map(Arc::new)).collect())
     }
 
     async fn survey(

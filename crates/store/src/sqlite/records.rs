@@ -33,9 +33,9 @@ use crate::{
     error::StoreError,
     records::{
         ApiKey, ApplicationVersion, Change, Expect, FEED_KEPT, FollowedSchedule, IndexedSubscription, NewSegment,
-        NewSubscriber, NewSubscription, Recipient, RecordCounts, Records, ScheduledSubscription, SubscriberFilter,
-        SubscriptionChange, SubscriptionFilter, Survey, SurveyBounds, Written, new_installation, new_secret,
-        no_subscription,
+        NewSubscriber, NewSubscription, ProfileImage, Recipient, RecordCounts, Records, ScheduledSubscription,
+        SubscriberFilter, SubscriptionChange, SubscriptionFilter, Survey, SurveyBounds, Written, new_installation,
+        new_secret, no_subscription,
     },
 };
 use feed::Books;
@@ -280,6 +280,15 @@ impl Records for SqliteRecords {
     ) -> Result<Vec<u64>, StoreError> {
         let (segments, subscribers) = (segments.to_vec(), subscribers.to_vec());
         self.database.read(move |connection| segments::memberships(connection, &segments, &subscribers, at)).await
+    }
+
+    async fn profiles(
+        &self,
+        subscribers: &[SubscriberNumber],
+        at: ChangeSequence,
+    ) -> Result<Vec<Option<Arc<ProfileImage>>>, StoreError> {
+        let subscribers = subscribers.to_vec();
+        self.database.read(move |connection| segments::profiles(connection, &subscribers, at)).await
     }
 
     async fn survey(

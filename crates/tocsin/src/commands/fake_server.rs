@@ -7,10 +7,11 @@ use axum::{
     extract::{Request, State},
     http::Response,
 };
+use expect_test::Expect;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use crate::client::Client;
+use crate::{client::Client, failure::Outcome, terminal::Terminal};
 
 #[derive(Default)]
 struct Script {
@@ -81,4 +82,29 @@ async fn answer(State(script): State<Arc<Mutex<Script>>>, request: Request) -> R
         answer = answer.header("retry-after", seconds);
     }
     answer.body(Body::from(body)).expect("an answer")
+}
+
+#[derive(clap::Parser)]
+struct Command<A: clap::Args> {
+    #[command(flatten)]
+    args: A,
+}
+
+/// Runs a command against a server that gives these answers. What it said, why it failed if it did, and what the server was
+/// asked must be as expected.
+pub async fn check<A: clap::Args>(
+    name: &str,
+    args: &[&str],
+    answers: Vec<(u16, Value)>,
+    run: impl AsyncFnOnce(A, &Terminal, &Client) -> Outcome,
+    expected: Expect,
+) {
+    let server = FakeServer::start(answers).await;
+    let (terminal, captured) = Terminal::captured();
+    let args = <Command<A> as clap::Parser>::parse_from([&[name], args].concat()).args;
+    let end = match run(args, &terminal, &server.client()).await {
+        Ok(()) => String::new(),
+        Err(failure) => format!("failed: {failure}\n"),
+    };
+    expected.assert_eq(&format!("{}{end}{}", captured.text(), server.requests().join("\n")));
 }

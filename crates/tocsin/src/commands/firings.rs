@@ -1,8 +1,9 @@
 //! Lists rules that did not fire for events, fires them again, or strikes them off the list.
 
 use clap::{Subcommand, ValueEnum};
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
+use super::lists::{Listed, chosen};
 use crate::{
     client::Client,
     failure::{Failure, Outcome},
@@ -83,17 +84,7 @@ impl Filter {
     }
 
     fn body(&self, all: bool) -> Outcome<Value> {
-        let mut body: Map<String, Value> =
-            self.query().into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect();
-        if let Some(id) = self.id {
-            body.insert("id".into(), id.into());
-        }
-        match (body.is_empty(), all) {
-            (true, false) => Err(Failure::usage("say which: --id, --application, --rule, --status or --all")),
-            (false, true) => Err(Failure::usage("--all goes alone")),
-            (true, true) => Ok(json!({"all": true})),
-            (false, false) => Ok(Value::Object(body)),
-        }
+        chosen(self.id, &self.query(), all, "--id, --application, --rule, --status")
     }
 
     async fn list(&self, client: &Client, limit: usize) -> Outcome<Vec<Value>> {
@@ -112,19 +103,8 @@ impl Args {
         match self.what {
             What::List { filter, limit, json } => {
                 let items = filter.list(client, limit).await?;
-                if json {
-                    return Ok(terminal.json(&items)?);
-                }
-                if items.is_empty() {
-                    return Ok(terminal.line("every rule has fired")?);
-                }
-                let rows: Vec<Vec<String>> = items.iter().map(row).collect();
-                let head = ["id", "status", "application", "rule", "batches", "from", "to", "since", "reason"];
-                terminal.table(&head, &rows)?;
-                if items.len() == limit {
-                    terminal.line(format_args!("there may be more than {limit}; --limit shows more"))?;
-                }
-                Ok(())
+                let heads = ["id", "status", "application", "rule", "batches", "from", "to", "since", "reason"];
+                Listed { items, limit, json }.show(terminal, "every rule has fired", &heads, row)
             }
             What::Refire { filter, all } => {
                 let answer = client.post("/v1/firings/refire", &filter.body(all)?).await?;
@@ -171,24 +151,14 @@ fn row(item: &Value) -> Vec<String> {
 mod tests {
     use expect_test::{Expect, expect};
 
-    use super::*;
-    use crate::commands::fake_server::FakeServer;
+    use serde_json::json;
 
-    #[derive(clap::Parser)]
-    struct Wrapped {
-        #[command(flatten)]
-        args: Args,
-    }
+    use super::*;
+    use crate::commands::fake_server;
 
     async fn check(args: &[&str], answers: Vec<(u16, Value)>, expected: Expect) {
-        let server = FakeServer::start(answers).await;
-        let (terminal, captured) = Terminal::captured();
-        let args = <Wrapped as clap::Parser>::parse_from([&["firings"], args].concat()).args;
-        let end = args
-            .run(&terminal, &server.client())
-            .await
-            .map_or_else(|failure| format!("failed: {failure}\n"), |()| String::new());
-        expected.assert_eq(&format!("{}{end}{}", captured.text(), server.requests().join("\n")));
+        let run = async |args: Args, terminal: &Terminal, client: &Client| args.run(terminal, client).await;
+        fake_server::check("firings", args, answers, run, expected).await;
     }
 
     #[tokio::test]

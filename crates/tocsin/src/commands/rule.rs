@@ -4,7 +4,10 @@ use std::{io::Read, path::PathBuf};
 
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
+use tocsin_matching::rule::BranchExplanation;
+use tocsin_model::problem::Problem;
 
+use super::lists::Listed;
 use crate::{
     client::{Client, segment},
     failure::{Failure, Outcome},
@@ -52,6 +55,17 @@ enum What {
         application: String,
         /// The rule
         rule: String,
+    },
+    /// Lists the subscriptions that the running version of an application cannot match, and why
+    Unusable {
+        /// The application
+        application: String,
+        /// Most lines
+        #[arg(long, default_value_t = 1000)]
+        limit: usize,
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Tries a rule on events: who would be told, or what it says of one subscription
     ///
@@ -105,7 +119,7 @@ struct Test {
 }
 
 impl Args {
-    /// Explains or tries.
+    /// Explains, lists, stops, resumes or tries.
     ///
     /// # Errors
     /// What was typed is not JSON, or the server does not do it.
@@ -133,17 +147,10 @@ impl Args {
             }
             What::Stopped { json } => {
                 let items = client.list("/v1/stopped-rules", &[], usize::MAX).await?;
-                if json {
-                    return Ok(terminal.json(&items)?);
-                }
-                if items.is_empty() {
-                    return Ok(terminal.line("no rule is stopped")?);
-                }
-                let text = |item: &Value, name: &str| printable(item[name].as_str().unwrap_or_default()).into_owned();
-                let row =
-                    |item: &Value| ["application", "rule", "by", "since", "reason"].map(|name| text(item, name)).into();
-                let rows: Vec<Vec<String>> = items.iter().map(row).collect();
-                Ok(terminal.table(&["application", "rule", "by", "since", "reason"], &rows)?)
+                let heads = ["application", "rule", "by", "since", "reason"];
+                Listed { items, limit: usize::MAX, json }.show(terminal, "no rule is stopped", &heads, |item| {
+                    heads.map(|name| printable(item[name].as_str().unwrap_or_default()).into_owned()).into()
+                })
             }
             What::Stop { application, rule, reason } => {
                 let path = format!("/v1/applications/{}/rules/{}/stop", segment(&application), segment(&rule));
@@ -160,6 +167,18 @@ impl Args {
                     "was not stopped"
                 };
                 Ok(terminal.line(format_args!("`{rule}` {said}"))?)
+            }
+            What::Unusable { application, limit, json } => {
+                let path = format!("/v1/applications/{}/unusable-subscriptions", segment(&application));
+                let items = client.list(&path, &[], limit).await?;
+                let none = "every subscription can be matched";
+                Listed { items, limit, json }.show(terminal, none, &["subscription", "class", "reason"], |item| {
+                    let text = |name: &str| printable(item[name].as_str().unwrap_or_default()).into_owned();
+                    let reason = serde_json::from_value::<Problem>(item["problem"].clone());
+                    let reason =
+                        reason.map_or_else(|_| String::new(), |problem| printable(&problem.to_string()).into_owned());
+                    vec![text("id"), text("class"), reason]
+                })
             }
             What::Test(test) => test.run(terminal, client).await,
         }
@@ -286,38 +305,20 @@ fn explain_filters(terminal: &Terminal, figure: &dyn Fn(&str) -> u64) -> Outcome
     Ok(())
 }
 
-/// How a rule is answered, one line for each way.
+/// How a rule is answered, one line for each way, in the words of the compiler.
 fn explain(terminal: &Terminal, rule: &Value) -> Outcome {
     terminal.line(format_args!("{}:", printable(rule["rule"].as_str().unwrap_or_default())))?;
     let branches = rule["branches"].as_array().map(Vec::as_slice).unwrap_or_default();
     for branch in branches {
-        let (keys, range) = (texts(&branch["keys"]), texts(&branch["range"]));
-        let mut said = Vec::new();
-        let mut say = |what: &str, parts: &[String]| {
-            if !parts.is_empty() {
-                said.push(format!("{what} {}", parts.join(" && ")));
-            }
+        let unknown = "the server explains a rule in a way that is not known here";
+        let branch: BranchExplanation =
+            serde_json::from_value(branch.clone()).map_err(|error| Failure::failed(unknown).because(&error))?;
+        let count = match branch.candidates {
+            None => String::new(),
+            Some(1) => "; 1 subscription stands there for an event".to_owned(),
+            Some(count) => format!("; about {} subscriptions stand there for an event", thousands(count)),
         };
-        say("only if", &texts(&branch["event_guards"]));
-        say("of subscriptions with", &texts(&branch["subscription_guards"]));
-        say("looks up", &keys);
-        say("takes the slice", &range);
-        let filters = branch["filters"] == true;
-        match (keys.is_empty() && range.is_empty(), filters) {
-            (true, false) => said.push("looks at every subscription".to_owned()),
-            (_, true) => said.push("takes those whose own filter matches, or that have none".to_owned()),
-            (false, false) => {}
-        }
-        let residual = texts(&branch["residual"]);
-        if !residual.is_empty() {
-            said.push(format!("checks {} for each", residual.join(" && ")));
-        }
-        match branch["candidates"].as_u64() {
-            None => {}
-            Some(1) => said.push("1 subscription stands there for an event".to_owned()),
-            Some(count) => said.push(format!("about {} subscriptions stand there for an event", thousands(count))),
-        }
-        terminal.line(format_args!("  {}", said.join("; ")))?;
+        terminal.line(format_args!("  {}{count}", printable(&branch.to_string())))?;
     }
     if let Some(filters) = rule["filters"].as_object() {
         explain_filters(terminal, &|name| filters.get(name).and_then(Value::as_u64).unwrap_or_default())?;
@@ -326,11 +327,14 @@ fn explain(terminal: &Terminal, rule: &Value) -> Outcome {
     for step in &query {
         terminal.line(format_args!("  query: {step}"))?;
     }
+    if let (Some(audience), false) = (rule["audience"].as_str(), query.is_empty()) {
+        terminal.line(format_args!("  passes over who is no subscriber of `{}`", printable(audience)))?;
+    }
     if branches.is_empty() && query.is_empty() {
         terminal.line("  never matches")?;
     }
     for memory in texts(&rule["remembers"]) {
-        terminal.line(format_args!("  remembers {memory}"))?;
+        terminal.line(format_args!("  remembers: {memory}"))?;
     }
     for warning in texts(&rule["warnings"]) {
         terminal.line(format_args!("  warning: {warning}"))?;
@@ -388,23 +392,11 @@ mod tests {
     use expect_test::{Expect, expect};
 
     use super::*;
-    use crate::commands::fake_server::FakeServer;
-
-    #[derive(clap::Parser)]
-    struct Wrapped {
-        #[command(flatten)]
-        args: Args,
-    }
+    use crate::commands::fake_server;
 
     async fn check(args: &[&str], answers: Vec<(u16, Value)>, expected: Expect) {
-        let server = FakeServer::start(answers).await;
-        let (terminal, captured) = Terminal::captured();
-        let args = <Wrapped as clap::Parser>::parse_from([&["rule"], args].concat()).args;
-        let end = args
-            .run(&terminal, &server.client())
-            .await
-            .map_or_else(|failure| format!("failed: {failure}\n"), |()| String::new());
-        expected.assert_eq(&format!("{}{end}{}", captured.text(), server.requests().join("\n")));
+        let run = async |args: Args, terminal: &Terminal, client: &Client| args.run(terminal, client).await;
+        fake_server::check("rule", args, answers, run, expected).await;
     }
 
     fn rule() -> Value {
@@ -445,6 +437,47 @@ mod tests {
             expect![[r#"
             failed: `far` is not a rule of `quakes`
             GET /v1/applications/quakes/rules?limit=1000"#]],
+        )
+        .await;
+    }
+
+    #[tokio::test]
+    async fn a_rule_in_sql_is_explained_by_how_its_query_runs() {
+        let rule = json!({"rule": "turnover", "audience": "vip", "branches": [], "warnings": [],
+            "query": ["SCAN e", "  SEARCH w USING INDEX symbol"], "remembers": ["tells a subscription at most once in 1h"]});
+        check(
+            &["explain", "shop"],
+            vec![(200, json!({"items": [rule]}))],
+            expect![[r#"
+            turnover:
+              query: SCAN e
+              query:   SEARCH w USING INDEX symbol
+              passes over who is no subscriber of `vip`
+              remembers: tells a subscription at most once in 1h
+            GET /v1/applications/shop/rules?limit=1000"#]],
+        )
+        .await;
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_matched_is_listed_with_its_reason() {
+        let problem = json!({"path": "filter", "line": 1, "column": 1, "message": "the event class has no field `b`"});
+        let item = json!({"id": "s-3", "class": "interest", "problem": problem});
+        check(
+            &["unusable", "quakes"],
+            vec![(200, json!({"items": [item]}))],
+            expect![[r#"
+            subscription  class     reason
+            s-3           interest  1:1: filter: the event class has no field `b`
+            GET /v1/applications/quakes/unusable-subscriptions?limit=1000"#]],
+        )
+        .await;
+        check(
+            &["unusable", "quakes"],
+            vec![(200, json!({"items": []}))],
+            expect![[r#"
+            every subscription can be matched
+            GET /v1/applications/quakes/unusable-subscriptions?limit=1000"#]],
         )
         .await;
     }

@@ -4,6 +4,7 @@ use clap::Subcommand;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use super::lists::Listed;
 use crate::{
     client::{Client, segment},
     failure::{Failure, Outcome},
@@ -82,16 +83,11 @@ impl Args {
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         match self.what {
             What::List { json } => {
-                let items = client.list("/v1/segments", &[], 100_000).await?;
-                if json {
-                    return Ok(terminal.json(&items)?);
-                }
-                if items.is_empty() {
-                    return Ok(terminal.line("there are no segments")?);
-                }
-                let rows: Vec<Vec<String>> =
-                    items.iter().map(|item| texts(item, &["name", "filter", "updated_at", "description"])).collect();
-                Ok(terminal.table(&["name", "filter", "changed", "description"], &rows)?)
+                let items = client.list("/v1/segments", &[], usize::MAX).await?;
+                let heads = ["name", "filter", "changed", "description"];
+                Listed { items, limit: usize::MAX, json }.show(terminal, "there are no segments", &heads, |item| {
+                    texts(item, &["name", "filter", "updated_at", "description"])
+                })
             }
             What::Put { name, filter, description } => {
                 let path = format!("/v1/segments/{}", segment(&name));
@@ -213,23 +209,11 @@ mod tests {
     use expect_test::{Expect, expect};
 
     use super::*;
-    use crate::commands::fake_server::FakeServer;
-
-    #[derive(clap::Parser)]
-    struct Wrapped {
-        #[command(flatten)]
-        args: Args,
-    }
+    use crate::commands::fake_server;
 
     async fn check(args: &[&str], answers: Vec<(u16, Value)>, expected: Expect) {
-        let server = FakeServer::start(answers).await;
-        let (terminal, captured) = Terminal::captured();
-        let args = <Wrapped as clap::Parser>::parse_from([&["segments"], args].concat()).args;
-        let end = args
-            .run(&terminal, &server.client())
-            .await
-            .map_or_else(|failure| format!("failed: {failure}\n"), |()| String::new());
-        expected.assert_eq(&format!("{}{end}{}", captured.text(), server.requests().join("\n")));
+        let run = async |args: Args, terminal: &Terminal, client: &Client| args.run(terminal, client).await;
+        fake_server::check("segments", args, answers, run, expected).await;
     }
 
     fn told(members: u64, ids: &[&str], next: Option<&str>) -> (u16, Value) {

@@ -148,12 +148,9 @@ impl<'a> Books<'a> {
         execute(self.connection, sql, (signed(self.change), name.as_str(), before)).map(|_| ())
     }
 
-    /// Tells of a subscriber with its image from before, while there are segments.
+    /// Tells of a subscriber with its image from before. Whether a segment or a rule asks for it is not known here, nor
+    /// which will ask before the events of now are matched.
     pub(super) fn profile_changed(&mut self, before: &Subscriber) -> Result<(), StoreError> {
-        let sql = "SELECT EXISTS (SELECT 1 FROM segments)";
-        if query_one(self.connection, sql, (), |row| row.get(0))? != Some(true) {
-            return Ok(());
-        }
         self.change += 1;
         let sql = "INSERT INTO changes (sequence, kind, first, before) VALUES (?1, 6, ?2, ?3)";
         let image = json(&ProfileImage::of(before));
@@ -231,7 +228,7 @@ pub(super) fn reach_before(
     })
 }
 
-/// A subscriber as segments saw it at a place in the past; `None` if that has not changed since.
+/// A subscriber as segments and rules saw it at a place in the past; `None` if that has not changed since.
 pub(super) fn profile_before(
     connection: &Connection,
     subscriber: u64,

@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     ops::{Bound, RangeBounds},
+    sync::Arc,
 };
 
 use rusqlite::{Connection, Row};
@@ -22,7 +23,7 @@ use tocsin_model::{
 
 use super::{
     conversion_failed, execute,
-    feed::{self, Books},
+    feed::{self, Books, Past},
     matching::Reaches,
     name_at, number_at, parsed_at, query_all, query_one, signed, store_error, subscribers,
 };
@@ -112,24 +113,44 @@ pub(super) fn memberships(
         filters.push(text.and_then(|text| read_filter(segment, &text)));
     }
     let mut reaches = Reaches::new(connection, past.as_ref())?;
-    let mut last = None;
-    let mut found = Vec::with_capacity(subscribers.len());
-    for number in subscribers {
-        if let Some((_, bits)) = last.filter(|(known, _)| known == number) {
-            found.push(bits);
-            continue;
-        }
-        let before = past.as_ref().map(|past| feed::profile_before(connection, number.0, past)).transpose()?.flatten();
-        let image = match before {
-            Some(before) => Some(before),
-            None => present(connection, number.0)?,
-        };
+    each(subscribers, |number| {
         let reach = reaches.of(number.0)?.map(|reach| reach.iter().map(|(_, channel)| channel).collect());
-        let bits = image.map_or(0, |image| image.memberships(&filters, reach));
-        last = Some((*number, bits));
-        found.push(bits);
+        Ok(image(connection, number.0, past.as_ref())?.map_or(0, |image| image.memberships(&filters, reach)))
+    })
+}
+
+/// Subscribers as they were at a place of the feed.
+pub(super) fn profiles(
+    connection: &Connection,
+    subscribers: &[SubscriberNumber],
+    at: ChangeSequence,
+) -> Result<Vec<Option<Arc<ProfileImage>>>, StoreError> {
+    let past = feed::past(connection, at)?;
+    each(subscribers, |number| Ok(image(connection, number.0, past.as_ref())?.map(Arc::new)))
+}
+
+/// Looks up each subscriber once where it comes several times in a row, as those of subscriptions do.
+fn each<T: Clone>(
+    subscribers: &[SubscriberNumber],
+    mut look_up: impl FnMut(SubscriberNumber) -> Result<T, StoreError>,
+) -> Result<Vec<T>, StoreError> {
+    let mut found: Vec<T> = Vec::with_capacity(subscribers.len());
+    for (at, number) in subscribers.iter().enumerate() {
+        let known = at.checked_sub(1).filter(|before| subscribers[*before] == *number);
+        found.push(match known {
+            Some(before) => found[before].clone(),
+            None => look_up(*number)?,
+        });
     }
     Ok(found)
+}
+
+fn image(connection: &Connection, subscriber: u64, past: Option<&Past>) -> Result<Option<ProfileImage>, StoreError> {
+    let before = past.map(|past| feed::profile_before(connection, subscriber, past)).transpose()?.flatten();
+    match before {
+        Some(before) => Ok(Some(before)),
+        None => present(connection, subscriber),
+    }
 }
 
 fn present(connection: &Connection, subscriber: u64) -> Result<Option<ProfileImage>, StoreError> {

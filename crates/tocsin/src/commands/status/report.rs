@@ -44,6 +44,8 @@ pub struct ApplicationReport {
     pub indexed: u64,
     /// Bytes of the index.
     pub index_bytes: u64,
+    /// Subscriptions that its version cannot match.
+    pub unusable: u64,
     /// Whether the index has caught up.
     pub ready: bool,
 }
@@ -168,6 +170,13 @@ impl Report {
                 size(application.index_bytes),
                 if application.ready { "" } else { ", catching up" }
             ));
+            if application.unusable > 0 {
+                lines.push(format!(
+                    "          {} more cannot be matched; `tocsin rule unusable {}` says why",
+                    thousands(application.unusable),
+                    printable(&application.name)
+                ));
+            }
         }
         if self.applications.is_empty() {
             lines.push("runs      no application yet; `tocsin apply FILE` adds one".to_owned());
@@ -200,7 +209,7 @@ mod tests {
     fn a_status_reads_like_a_report() {
         let report = Report::read(json!({
             "version": "0.1.0", "started_at": "2026-11-21T09:30:00Z", "ready": true,
-            "applications": [{"name": "quakes", "version": 2, "indexed": 10000, "index_bytes": 480000, "ready": true}],
+            "applications": [{"name": "quakes", "version": 2, "indexed": 10000, "index_bytes": 480000, "unusable": 3, "ready": true}],
             "counts": {"subscribers": 10000, "devices": 10000, "subscriptions": 10000},
             "backlog": {"events": 3, "event_batches": 1, "notifications": 12345, "suspended": 0, "oldest_event": null},
             "totals": {"events": 1707, "notifications": 40000, "attempts": [39000, 5, 1, 0, 0, 0]},
@@ -214,7 +223,8 @@ mod tests {
             waiting   3 events to match, 12,345 notifications to send, 0 suspended, 0 failed batches
             so far    1,707 events, 40,000 notifications, 39,000 delivered, 1 refused
             latency   end to end: p50 1.2 ms, p95 3.5 ms, p99 - of 39,000
-            runs      quakes version 2: 10,000 subscriptions indexed in 468.8 KiB"#]]
+            runs      quakes version 2: 10,000 subscriptions indexed in 468.8 KiB
+                      3 more cannot be matched; `tocsin rule unusable quakes` says why"#]]
         .assert_eq(&report.lines().join("\n"));
         assert!(Report::read(json!({})).expect("an older server").is_idle());
     }

@@ -1,0 +1,121 @@
+//! Schedules over HTTP: what one means, when a subscription is due, how far those of an application have come.
+
+use serde_json::json;
+
+use crate::platform::Platform;
+
+const JSON: &str = "application/json";
+const PREVIEW: &str = "/v1/schedules/preview";
+
+const STOCK: &str = "
+application: stock
+events: { quote: { fields: { price: number } } }
+subscriptions:
+  limit: { fields: { price: { type: number, default: 0 } }, schedule: optional }
+notifications:
+  crossed: { fields: { price: number }, content: { templates: { base: { text: '{{ price }}' } } } }
+rules:
+  due: { on: quote, subscription: limit, notify: crossed, when: event.price >= sub.price, schedule: subscription, missed: all }
+  closing: { on: quote, subscription: limit, notify: crossed, schedule: \"DTSTART;TZID=America/New_York:20270104T173000\\nRRULE:FREQ=DAILY\" }
+channels: { mail: { protocol: file, options: { path: out.ndjson } } }
+";
+
+async fn platform() -> Platform {
+    let platform = Platform::start().await;
+    let (status, body) = platform.put("/v1/applications/stock", "application/yaml", STOCK).await;
+    assert_eq!(status, 201, "{body}");
+    let ann = r#"{"id":"ann","time_zone":"Europe/Vienna","devices":{"mail":{"channel":"mail","address":"ann"}}}"#;
+    let (status, body) = platform.post("/v1/subscribers", JSON, ann).await;
+    assert_eq!(status, 201, "{body}");
+    platform
+}
+
+#[tokio::test]
+async fn a_schedule_is_shown_before_it_is_used() {
+    let platform = platform().await;
+    let asked = json!({
+        "schedule": {"start": "2027-03-27T02:30", "time_zone": "Europe/Vienna", "rule": "FREQ=DAILY"},
+        "from": "2027-03-27T00:00:00Z",
+        "count": 2,
+    });
+    let (status, told) = platform.post(PREVIEW, JSON, &asked.to_string()).await;
+    assert_eq!(status, 200, "{told}");
+    assert_eq!((&told["time_zone"], told["policies"].as_array().map(Vec::len)), (&json!("Europe/Vienna"), Some(2)));
+    let runs = told["runs"].as_array().expect("runs");
+    assert_eq!(runs[0]["at"], "2027-03-27T01:30:00Z", "{told}");
+    assert_eq!(runs[0].get("note"), None, "{told}");
+    assert_eq!((&runs[1]["at"], runs.len()), (&json!("2027-03-28T01:30:00Z"), 2), "{told}");
+    assert!(runs[1]["note"].as_str().expect("a note").contains("does not exist"), "{told}");
+
+    // As text, in the zone of whoever it is for.
+    let text = "DTSTART:20270104T080000\nRRULE:FREQ=DAILY;COUNT=1";
+    let asked = json!({"schedule": text, "time_zone": "Asia/Tokyo", "from": "2026-01-01T00:00:00Z"});
+    let (_, told) = platform.post(PREVIEW, JSON, &asked.to_string()).await;
+    assert_eq!(told["runs"], json!([{"at": "2027-01-03T23:00:00Z", "local": "2027-01-04T08:00:00"}]), "{told}");
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_no_schedule_is_refused_with_its_place() {
+    let platform = platform().await;
+    let cases = [
+        (json!({"schedule": "RRULE:FREQ=DAILY"}), 422, "schedule"),
+        (json!({"schedule": "DTSTART:20270104T080000\nRRULE:FREQ=DALY"}), 422, "schedule"),
+        (json!({"schedule": {"start": "2027-01-04T08:00", "time_zone": "Mars/Olympus"}}), 422, "schedule.time_zone"),
+        (json!({"schedule": {"start": "soon"}}), 422, "schedule.start"),
+        (json!({"schedule": {"start": "2027-01-04", "rule": "FREQ=HOURLY"}}), 422, "schedule.rule"),
+        (json!({"schedule": "DTSTART:20270104T080000", "time_zone": "Mars/Olympus"}), 422, "time_zone"),
+        (json!({"schedule": "DTSTART:20270104T080000", "count": 0}), 422, "count"),
+        (json!({"schedule": "DTSTART:20270104T080000", "count": 101}), 422, "count"),
+    ];
+    for (asked, expected, path) in cases {
+        let (status, problem) = platform.post(PREVIEW, JSON, &asked.to_string()).await;
+        assert_eq!((status.as_u16(), &problem["problems"][0]["path"]), (expected, &json!(path)), "{asked}: {problem}");
+    }
+    for asked in [json!({}), json!({"schedule": 5}), json!({"schedule": "x", "when": 1})] {
+        let (status, problem) = platform.post(PREVIEW, JSON, &asked.to_string()).await;
+        assert!(status.is_client_error(), "{asked}: {problem}");
+    }
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn a_subscription_says_when_it_is_due_and_an_application_how_far_it_has_come() {
+    let platform = platform().await;
+    let draft = json!({"application": "stock", "class": "limit", "subscriber": "ann",
+        "schedule": {"start": "2027-01-04T08:00", "rule": "FREQ=DAILY;BYDAY=MO,TU,WE,TH,FR"}});
+    let (status, stored) = platform.post("/v1/subscriptions", JSON, &draft.to_string()).await;
+    assert_eq!(status, 201, "{stored}");
+    let path = format!("/v1/subscriptions/{}/schedule", stored["id"].as_str().expect("an id"));
+    let (status, told) = platform.get(&format!("{path}?count=1")).await;
+    assert_eq!(status, 200, "{told}");
+    assert_eq!(told["preview"]["time_zone"], "Europe/Vienna", "it is on the clock of its subscriber: {told}");
+    assert_eq!(told["preview"]["runs"].as_array().map(Vec::len), Some(1), "{told}");
+    assert_eq!((told["rules"].as_array().map(Vec::len), &told["rules"][0]["rule"]), (Some(1), &json!("due")), "{told}");
+    assert_eq!(told["rules"][0]["missed"], "all: each is made up for, at most 1000", "{told}");
+
+    let (status, problem) = platform.get(&format!("{path}?count=1000")).await;
+    assert_eq!((status.as_u16(), &problem["problems"][0]["path"]), (422, &json!("count")), "{problem}");
+    assert_eq!(platform.get("/v1/subscriptions/s-999/schedule").await.0, 404);
+    assert_eq!(platform.get("/v1/subscriptions/15/schedule").await.0, 400);
+    let plain = json!({"application": "stock", "class": "limit", "subscriber": "ann", "key": "plain"});
+    let (_, plain) = platform.post("/v1/subscriptions", JSON, &plain.to_string()).await;
+    let path = format!("/v1/subscriptions/{}/schedule", plain["id"].as_str().expect("an id"));
+    assert_eq!(platform.get(&path).await.0, 404, "it has none");
+
+    // Which schedules are in use is known a moment after they are made, so only what must be there is asked for.
+    let (status, listed) = platform.get("/v1/applications/stock/schedules?limit=1000").await;
+    assert_eq!(status, 200, "{listed}");
+    for item in listed["items"].as_array().expect("items") {
+        assert!(item["stopped"] == false && item["skipped"] == 0, "{listed}");
+    }
+    for (path, expected) in [
+        ("/v1/applications/nothing/schedules", 404),
+        ("/v1/applications/stock/schedules?limit=0", 422),
+        ("/v1/applications/stock/schedules?after=x", 422),
+        ("/v1/applications/stock/schedules?before=x", 400),
+    ] {
+        assert_eq!(platform.get(path).await.0, expected, "{path}");
+    }
+    platform.stop().await;
+}

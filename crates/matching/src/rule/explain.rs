@@ -1,0 +1,178 @@
+//! How a rule is answered, for people.
+
+use tocsin_model::id::Name;
+
+use super::{CompiledRule, branches::Range};
+use crate::{expression::Expression, figures::FilterFigures};
+
+/// How a rule is answered.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct RuleExplanation {
+    /// The rule.
+    pub rule: Name,
+    /// The segment to which a subscriber must belong to be told, if to any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub audience: Option<Name>,
+    /// Its alternatives; a subscription that several of them find is matched once.
+    pub branches: Vec<BranchExplanation>,
+    /// What it remembers, and so which matches are not told.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub remembers: Vec<String>,
+    /// The subscriptions' own filters. Known of what runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filters: Option<FilterFigures>,
+    /// How its query is run, in the words of the store, if it has one.
+    pub query: Vec<String>,
+    /// What its author should know.
+    pub warnings: Vec<String>,
+}
+
+/// How one alternative is answered.
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+pub struct BranchExplanation {
+    /// Tested once per event.
+    pub event_guards: Vec<String>,
+    /// Tested once when a subscription is put.
+    pub subscription_guards: Vec<String>,
+    /// Answered by the hash.
+    pub keys: Vec<String>,
+    /// Answered by the sorted column.
+    pub range: Vec<String>,
+    /// Whether the subscriptions may have filters of their own. Where no index answers, the candidates are those whose
+    /// filter matches and those without one; else a candidate's filter must match.
+    pub filters: bool,
+    /// Checked for each candidate that the index gives.
+    pub residual: Vec<String>,
+    /// How many subscriptions stand where the index leads an event, on average; a slice takes a part of them. Known of
+    /// what runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub candidates: Option<u64>,
+}
+
+/// One line, such as `near: looks at every subscription; checks distance_km(...) <= sub.distance_km for each`.
+impl std::fmt::Display for RuleExplanation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: ", self.rule)?;
+        if !self.query.is_empty() {
+            let steps: Vec<&str> = self.query.iter().map(|line| line.trim_start()).collect();
+            write!(f, "runs its query for each event batch: {}", steps.join("; "))?;
+            if let Some(audience) = &self.audience {
+                write!(f, "; passes over who is no subscriber of `{audience}`")?;
+            }
+            return self.remembers.iter().try_for_each(|memory| write!(f, "; {memory}"));
+        }
+        for (at, branch) in self.branches.iter().enumerate() {
+            if at > 0 {
+                f.write_str("; or ")?;
+            }
+            write!(f, "{branch}")?;
+        }
+        if self.branches.is_empty() {
+            f.write_str("never matches")?;
+        }
+        self.remembers.iter().try_for_each(|memory| write!(f, "; {memory}"))
+    }
+}
+
+impl std::fmt::Display for BranchExplanation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let and = |parts: &[String]| parts.join(" && ");
+        let mut said = Vec::new();
+        if !self.event_guards.is_empty() {
+            said.push(format!("only if {}", and(&self.event_guards)));
+        }
+        if !self.subscription_guards.is_empty() {
+            said.push(format!("of subscriptions with {}", and(&self.subscription_guards)));
+        }
+        if !self.keys.is_empty() {
+            said.push(format!("looks up {}", and(&self.keys)));
+        }
+        if !self.range.is_empty() {
+            said.push(format!("takes the slice {}", and(&self.range)));
+        }
+        match (self.keys.is_empty() && self.range.is_empty(), self.filters) {
+            (true, true) => said.push("takes the subscriptions whose own filter matches, or that have none".to_owned()),
+            (true, false) => said.push("looks at every subscription".to_owned()),
+            (false, true) => said.push("takes those whose own filter matches, or that have none".to_owned()),
+            (false, false) => {}
+        }
+        if !self.residual.is_empty() {
+            said.push(format!("checks {} for each", and(&self.residual)));
+        }
+        f.write_str(&said.join("; "))
+    }
+}
+
+impl CompiledRule {
+    fn scans(&self) -> bool {
+        self.branches.iter().any(|branch| !branch.is_indexed() && !branch.residual.is_empty())
+    }
+
+    /// How it is answered, with warnings where it would scan.
+    pub(super) fn explain(&self, audiences: &[Name]) -> RuleExplanation {
+        let source = self.source.as_deref().unwrap_or_default();
+        let text = |expression: &Expression| expression.span.text(source).to_owned();
+        let texts = |expressions: &[Expression]| expressions.iter().map(text).collect::<Vec<String>>();
+        let branches: Vec<BranchExplanation> = self
+            .branches
+            .iter()
+            .map(|branch| BranchExplanation {
+                event_guards: texts(&branch.event_guards),
+                subscription_guards: {
+                    let audience = self.audience.map(|audience| format!("a subscriber of `{}`", audiences[audience]));
+                    audience.into_iter().chain(texts(&branch.subscription_guards)).collect()
+                },
+                keys: branch
+                    .keys
+                    .iter()
+                    .map(|key| {
+                        format!(
+                            "{} {} {}",
+                            text(&key.event),
+                            if key.any_of { "in" } else { "==" },
+                            text(&key.subscription)
+                        )
+                    })
+                    .collect(),
+                range: match &branch.range {
+                    Range::None => Vec::new(),
+                    Range::One(only) => vec![text(&only.source)],
+                    Range::Two(ends) => ends.iter().map(|end| text(&end.source)).collect(),
+                },
+                filters: self.filters.is_some(),
+                residual: branch.residual.iter().map(|check| text(check.source())).collect(),
+                candidates: None,
+            })
+            .collect();
+        let mut warnings = Vec::new();
+        if !self.enabled {
+            warnings.push("the rule is disabled".to_owned());
+        }
+        if self.filters.is_none() && self.scans() {
+            warnings.push(
+                "no index answers: each event is checked against every subscription; compare a field of the event with a \
+                 field of the subscription by `==` or an order"
+                    .to_owned(),
+            );
+        }
+        let rearm = self.state.as_ref().and_then(|state| state.rearm.as_ref());
+        if rearm.is_some_and(|rearm| rearm.rules.rules.iter().any(CompiledRule::scans)) {
+            warnings.push(
+                "no index answers `rearm`: each event is checked against every subscription that waits to be re-armed"
+                    .to_owned(),
+            );
+        }
+        let remembers = self.state.as_ref().map(|state| state.explained.clone()).unwrap_or_default();
+        let audience = self.audience.map(|audience| audiences[audience].clone());
+        RuleExplanation {
+            rule: self.name.clone(),
+            audience,
+            branches,
+            remembers,
+            filters: None,
+            query: Vec::new(),
+            warnings,
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What expressions may ask of the subscriber behind a subscription: `subscriber.id`, `subscriber.locale`,
+//! `subscriber.time_zone` and `subscriber.attributes.NAME`, for the attributes that the application declares.
+//!
+//! To an index these are columns of the subscription, behind the fields of its class.
+
+use tocsin_model::{
+    field::{FieldType, Fields, Row},
+    id::SubscriberId,
+    subscriber::Profile,
+    value::Value,
+};
+
+use crate::rule::Memberships;
+
+/// What is asked for by name, before the attributes.
+pub(crate) const PARTS: [&str; 3] = ["id", "locale", "time_zone"];
+
+/// The columns of a subscriber.
+#[derive(Debug, Clone, Default)]
+pub struct SubscriberColumns {
+    attributes: Fields,
+}
+
+/// A subscriber as rules see it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct SubscriberView {
+    /// The audiences to which it belongs.
+    pub memberships: Memberships,
+    /// The values of its columns; none where no rule reads them.
+    pub columns: Row,
+}
+
+impl SubscriberView {
+    /// Somebody who belongs to audiences, and of whom nothing else is known.
+    pub fn member(memberships: Memberships) -> SubscriberView {
+        SubscriberView { memberships, columns: Row::new() }
+    }
+}
+
+impl SubscriberColumns {
+    /// Those of an application that declares these attributes.
+    pub fn new(attributes: Fields) -> SubscriberColumns {
+        SubscriberColumns { attributes }
+    }
+
+    /// The attributes that expressions may name.
+    pub fn attributes(&self) -> &Fields {
+        &self.attributes
+    }
+
+    /// How many there are.
+    #[allow(clippy::len_without_is_empty)] // There is always an id.
+    pub fn len(&self) -> usize {
+        PARTS.len() + self.attributes.len()
+    }
+
+    /// Their types, in order.
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = FieldType> + '_ {
+        let attributes = self.attributes.iter().map(|attribute| attribute.kind);
+        PARTS.iter().map(|_| FieldType::String).chain(attributes)
+    }
+
+    /// The place of a part that is not an attribute.
+    pub(crate) fn part(&self, name: &str) -> Option<usize> {
+        PARTS.iter().position(|part| *part == name)
+    }
+
+    /// The place of an attribute.
+    pub(crate) fn attribute(&self, name: &str) -> Option<usize> {
+        Some(PARTS.len() + self.attributes.position(name)?)
+    }
+
+    /// How expressions spell a column.
+    pub(crate) fn name(&self, at: usize) -> String {
+        match PARTS.get(at) {
+            Some(part) => format!("subscriber.{part}"),
+            None => self.attributes.iter().nth(at - PARTS.len()).map_or_else(
+                || "subscriber".to_owned(),
+                |attribute| format!("subscriber.attributes.{}", attribute.name),
+            ),
+        }
+    }
+
+    /// The values of a subscriber. What is missing, or of another type than is declared, takes the default.
+    pub fn row(&self, id: &SubscriberId, profile: &Profile) -> Row {
+        let text = |text: Option<&str>| text.map_or(Value::Null, Value::from);
+        let parts = [text(Some(id.as_str())), text(profile.locale.as_deref()), text(profile.time_zone.as_deref())];
+        let attributes = self.attributes.iter().map(|attribute| {
+            let given = profile.attributes.get(attribute.name.as_str()).cloned().unwrap_or_default();
+            match attribute.kind.accept(given) {
+                Ok(Value::Null) | Err(_) => attribute.default.clone(),
+                Ok(value) => value,
+            }
+        });
+        parts.into_iter().chain(attributes).collect()
+    }
+}

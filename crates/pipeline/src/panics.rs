@@ -1,0 +1,213 @@
+//! Matching that panics: the rule is isolated and listed, nothing of it is told or remembered, and it can be fired again.
+
+use std::{sync::Arc, time::Duration};
+
+use tocsin_delivery::{Context, Signet, networks::Networks, programs::Programs};
+use tocsin_model::{
+    application::api_source,
+    event::EventPacker,
+    id::{EventBatchId, Name, SubscriptionId},
+    subscriber::{Device, DeviceState, Profile},
+    subscription::Terms,
+    time::Timestamp,
+    value::Value,
+};
+use tocsin_store::{
+    journal::{EventBatchState, Firing, FiringFilter, Journal, JournalOptions},
+    memory::{journal::MemoryJournal, records::MemoryRecords},
+    records::{Expect, NewSubscriber, NewSubscription, Records},
+};
+use tocsin_testkit::{FarEnds, SimulatedClock};
+
+use crate::{Parts, Pipeline, PipelineOptions, RefireError, Submission, compile_text, shards::faults};
+
+const DEFINITION: &str = "
+application: NAME
+events: { quote: { fields: { symbol: string } } }
+subscriptions: { watch: { fields: { symbol: string } } }
+notifications: { told: { fields: { symbol: string }, content: { templates: { base: { text: '{{ symbol }}' } } } } }
+rules:
+  changes: { on: quote, subscription: watch, notify: told, changed: event.symbol }
+  plain: { on: quote, subscription: watch, notify: told, when: event.symbol == sub.symbol }
+  queried: { on: quote, subscription: watch, notify: told, sql: 'SELECT _event, _subscription FROM events, watch' }
+channels: { log: { protocol: file, options: { path: log } } }
+";
+
+struct Platform {
+    name: Name,
+    journal: Arc<MemoryJournal>,
+    pipeline: Arc<Pipeline>,
+}
+
+fn name(text: &str) -> Name {
+    text.parse().expect("a name")
+}
+
+impl Platform {
+    /// With two subscriptions to A, of two subscribers who are on two shards. Each test has an application of its own, since
+    /// faults are planned by its name.
+    async fn start(application: &str) -> Platform {
+        let clock = SimulatedClock::midnight();
+        let (ends, records) = (FarEnds::new(clock), Arc::new(MemoryRecords::new().expect("records")));
+        let journal = Arc::new(MemoryJournal::new(JournalOptions::default()));
+        let text = DEFINITION.replace("NAME", application);
+        records.put_application(&name(application), &text, "test", Timestamp(0)).await.expect("stored");
+        for id in ["ann", "bob"] {
+            let device = Device { channel: name("log"), address: id.to_owned(), state: DeviceState::Active };
+            let id: tocsin_model::id::SubscriberId = id.parse().expect("an id");
+            let devices = Some([(name("log"), device)].into());
+            let new =
+                NewSubscriber { id: id.clone(), profile: Profile::default(), preferences: Default::default(), devices };
+            records.put_subscriber(new, Expect::Any, Timestamp(0)).await.expect("stored");
+            let new = NewSubscription {
+                application: name(application),
+                class: name("watch"),
+                subscriber: id,
+                key: None,
+                device: None,
+                enabled: true,
+                values: r#"{"symbol":"A"}"#.into(),
+                terms: Terms::default(),
+            };
+            records.put_subscription(new, Timestamp(0)).await.expect("stored");
+        }
+        let parts = Parts {
+            journal: journal.clone(),
+            records,
+            environment: Arc::new(|_| None),
+            context: Context {
+                clock: Arc::new(clock),
+                installation: "test".to_owned(),
+                data_folder: std::path::PathBuf::new(),
+                networks: Networks::default(),
+                signet: Arc::new(Signet::new(&[7; 32])),
+                public_url: None,
+                programs: Programs::default(),
+            },
+            opener: Arc::new(move |name, _, _| Ok(ends.channel(name.as_str()))),
+            options: PipelineOptions { match_shards: 2, ..PipelineOptions::default() },
+            seed: 7,
+        };
+        let pipeline = Pipeline::start(parts).await.expect("the pipeline starts");
+        Platform { name: name(application), journal, pipeline }
+    }
+
+    fn plan(&self, fault: Option<(u64, &str)>) {
+        let rules = compile_text(&DEFINITION.replace("NAME", "other"), 1, &|_| None).expect("it compiles").rules;
+        let fault = fault.map(|(batch, rule)| (EventBatchId(batch), rules.number(rule).expect("a rule")));
+        faults::plan(&self.name, fault);
+    }
+
+    /// Submits a batch of one event, and waits until it is dealt with.
+    async fn quote(&self, symbol: &str) {
+        let compiled = self.pipeline.application(&self.name).expect("it runs");
+        let mut packer = EventPacker::new(compiled.application.events["quote"].fields.clone());
+        packer.push(&[Value::from(symbol)]);
+        let submission = Submission {
+            application: self.name.clone(),
+            version: compiled.version,
+            class: name("quote"),
+            source: api_source(),
+            received_at: Timestamp(0),
+            events: packer.finish(),
+            idempotency: None,
+        };
+        self.pipeline.accept(submission).await.expect("accepted");
+        self.settle().await;
+    }
+
+    async fn settle(&self) {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+    }
+
+    /// Whom each rule has told of each batch.
+    async fn told(&self) -> Vec<(String, u64, u64)> {
+        let mut told = Vec::new();
+        for (id, head, _) in self.journal.notification_batches(None, usize::MAX).await.expect("read") {
+            let batch = self.journal.notification_batch(id).await.expect("read").expect("it is there");
+            let each = batch.notifications.event_of_each().zip(&batch.notifications.subscriptions);
+            told.extend(each.map(|(event, SubscriptionId(id))| (head.rule.to_string(), event.batch.0, *id)));
+        }
+        told.sort();
+        told
+    }
+
+    async fn firings(&self) -> Vec<Firing> {
+        self.journal.firings(&FiringFilter::default(), 0, 99).await.expect("read")
+    }
+}
+
+fn of(rule: &str, batch: u64) -> [(String, u64, u64); 2] {
+    [1, 2].map(|id| (rule.to_owned(), batch, id))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rule_that_panics_is_left_out_and_what_it_remembers_is_as_before() {
+    let platform = Platform::start("panics").await;
+    platform.quote("A").await;
+    assert_eq!(platform.told().await, [of("changes", 1), of("plain", 1), of("queried", 1)].concat());
+    platform.plan(Some((2, "changes")));
+    platform.quote("B").await;
+    let told = [of("changes", 1), of("plain", 1), of("queried", 1), of("queried", 2)];
+    let mut expected = told.concat();
+    expected.sort();
+    assert_eq!(platform.told().await, expected, "the others are told, once");
+    let firings = platform.firings().await;
+    let listed: Vec<_> = firings.iter().map(|firing| (firing.rule.as_str(), firing.first.0, &*firing.reason)).collect();
+    assert_eq!(listed, [("changes", 2, "it made the matcher panic")]);
+
+    // Had the panic left B remembered, this would be no change.
+    platform.plan(None);
+    platform.quote("B").await;
+    expected.extend(of("changes", 3));
+    expected.extend(of("queried", 3));
+    expected.sort();
+    assert_eq!(platform.told().await, expected);
+
+    // Fired again it fails as long as it panics. Then it tells, but of nothing that is remembered to have been told.
+    platform.plan(Some((2, "plain")));
+    let fired = platform.pipeline.refire(firings[0].clone()).await;
+    assert_eq!(fired.expect("no other rule is asked"), 1);
+    assert_eq!(platform.told().await, expected, "B was told meanwhile");
+    assert!(platform.firings().await.is_empty());
+    platform.plan(None);
+    platform.pipeline.abandon().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rule_that_panics_again_stays_listed() {
+    let platform = Platform::start("panics-again").await;
+    platform.plan(Some((1, "plain")));
+    platform.quote("A").await;
+    let expected = [of("changes", 1), of("queried", 1)].concat();
+    assert_eq!(platform.told().await, expected);
+    let firing = platform.firings().await.pop().expect("it is listed");
+    let again = platform.pipeline.refire(firing.clone()).await;
+    assert!(matches!(again, Err(RefireError::Failed { batch: EventBatchId(1), .. })), "{again:?}");
+    assert_eq!((platform.told().await, platform.firings().await.len()), (expected, 1));
+    platform.plan(None);
+    assert_eq!(platform.pipeline.refire(firing).await.expect("it fires"), 1);
+    assert_eq!(platform.told().await, [of("changes", 1), of("plain", 1), of("queried", 1)].concat());
+    assert!(platform.firings().await.is_empty());
+    platform.pipeline.abandon().await;
+}
+
+/// Where nobody can say which rule it was, the batch as a whole is set aside, and matched again with the next version.
+#[tokio::test(start_paused = true)]
+async fn a_panic_of_nobody_sets_the_batch_aside() {
+    let platform = Platform::start("panics-of-nobody").await;
+    platform.plan(Some((1, "queried")));
+    platform.quote("A").await;
+    platform.quote("A").await;
+    // `changes` has told of nothing before the second batch.
+    let expected = [of("changes", 2), of("plain", 2), of("queried", 2)].concat();
+    assert_eq!(platform.told().await, expected);
+    let (_, state) = platform.journal.event_batch(EventBatchId(1)).await.expect("read").expect("it is there");
+    assert!(matches!(&state, EventBatchState::Failed(reason) if reason.contains("panic")), "{state:?}");
+    platform.plan(None);
+    platform.journal.rematch(&platform.name).await.expect("read");
+    platform.settle().await;
+    let expected = [of("changes", 2), of("plain", 1), of("plain", 2), of("queried", 1), of("queried", 2)].concat();
+    assert_eq!(platform.told().await, expected, "of A the rule that remembers has told meanwhile");
+    platform.pipeline.abandon().await;
+}

@@ -1,0 +1,45 @@
+//! Panics that a test plans: nothing that can be written in a definition makes matching panic, as far as we know.
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+use tocsin_matching::{
+    datum::Trouble,
+    rule::RuleNumber,
+    shard::{MatchSink, Run},
+};
+use tocsin_model::id::{EventBatchId, EventId, Name};
+
+/// For an application, the batch and the rule whose first match panics.
+static PLANNED: Mutex<BTreeMap<Name, (EventBatchId, RuleNumber)>> = Mutex::new(BTreeMap::new());
+
+/// From now on the matches of a batch by a rule panic; or none does any more.
+pub fn plan(application: &Name, fault: Option<(EventBatchId, RuleNumber)>) {
+    let mut planned = PLANNED.lock();
+    match fault {
+        Some(fault) => planned.insert(application.clone(), fault),
+        None => planned.remove(application),
+    };
+}
+
+/// Panics as planned, and else hands on.
+pub struct Faulty<'a, S> {
+    pub application: &'a Name,
+    pub sink: &'a mut S,
+}
+
+impl<S: MatchSink> MatchSink for Faulty<'_, S> {
+    fn run(&mut self, run: Run<'_>) {
+        let planned = PLANNED.lock().get(self.application).copied();
+        self.sink.run(run);
+        assert_ne!(planned, Some((run.batch, run.rule)), "planned by a test");
+    }
+
+    fn rule_failed(&mut self, rule: RuleNumber, event: EventId, trouble: Trouble) {
+        self.sink.rule_failed(rule, event, trouble);
+    }
+
+    fn subscriptions_failed(&mut self, rule: RuleNumber, event: EventId, trouble: Trouble, count: u32) {
+        self.sink.subscriptions_failed(rule, event, trouble, count);
+    }
+}
