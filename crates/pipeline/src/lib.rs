@@ -19,7 +19,7 @@ mod record_receipts; // 4. dispositions become receipts, retries, suspensions
 mod disable_devices; // what the far side says is gone is not tried again
 
 pub mod compile; // a definition becomes what the steps run: rules, formatters, channels
-pub mod sample; // a notification that nobody is told of
+pub mod sample; // a notification made of what somebody names, shown or sent as a test
 pub mod latency; // how long things take, by percentile
 pub mod options; // the bounds and delays of the flow
 mod preview; // what a notification would say

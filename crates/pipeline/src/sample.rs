@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tocsin_delivery::{Answer, Facts, Message, Outgoing, Ticket};
-use tocsin_formatting::{DeviceScope, DigestItem, DigestScope, EventScope, Scope};
+use tocsin_formatting::{DeviceScope, EventScope, Scope};
 use tocsin_model::{
     field::Row,
     id::{EventId, Name, NotificationBatchId, NotificationId, SubscriberId},
@@ -84,29 +84,24 @@ impl Compiled {
         ) -> T,
     ) -> Result<T, SampleError> {
         let unknown = || SampleError::Rule(sample.rule.clone());
-        let declared = self.application.rules.get(&sample.rule).ok_or_else(unknown)?;
+        let rule = self.application.rules.get(&sample.rule).ok_or_else(unknown)?;
         let notify = self.notify.get(&sample.rule).ok_or_else(unknown)?;
-        let formatter = self.formatters.get(&declared.notify).ok_or_else(unknown)?;
-        let event_fields = self.application.events.get(&declared.on).map(|class| &class.fields).ok_or_else(unknown)?;
-        let class = self.application.subscriptions.get(&declared.subscription).ok_or_else(unknown)?;
+        let formatter = self.formatters.get(&rule.notify).ok_or_else(unknown)?;
+        let event_fields = self.application.events.get(&rule.on).map(|class| &class.fields).ok_or_else(unknown)?;
+        let class = self.application.subscriptions.get(&rule.subscription).ok_or_else(unknown)?;
         let fields = notify
             .row_for(&sample.event, &sample.subscription)
             .map_err(|missing| SampleError::Field(missing.to_string()))?;
         let event = EventScope::new(event_fields, &sample.event);
-        let (rule, matched_at, accepted_at) = (&sample.rule, sample.now, sample.accepted_at);
-        let items = [DigestItem { id: NOBODY, rule, matched_at, accepted_at, fields: &fields, event: &event }];
-        let is_digest =
-            self.application.notifications.get(&declared.notify).is_some_and(|class| class.conduct.digest.is_some());
         let scope = Scope {
             id: NOBODY,
-            rule,
-            matched_at,
-            accepted_at,
+            rule: &sample.rule,
+            matched_at: sample.now,
+            accepted_at: sample.accepted_at,
             now: sample.now,
             fields: &fields,
             event: &event,
-            // Alone it is the whole digest.
-            digest: is_digest.then_some(DigestScope { items: &items, count: 1 }),
+            digest: None,
             subscriber: &sample.subscriber,
             profile: &sample.profile,
             subscription: (&class.fields, &sample.subscription),

@@ -34,6 +34,7 @@ const HTML_BYTES_USUAL: usize = 102 << 10;
 /// What to show: a notification of a rule, of an event, for somebody.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = NotificationPreviewDraft)]
 pub struct PreviewDraft {
     /// The rule that would make it. Can be left out if there is only one.
     #[schema(value_type = Option<String>)]

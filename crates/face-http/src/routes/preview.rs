@@ -61,7 +61,7 @@ async fn send_test(
 
 /// What a preview or a test was made of.
 #[derive(Serialize, ToSchema)]
-#[schema(as = PreviewAbout)]
+#[schema(as = NotificationAbout)]
 struct AboutBody {
     rule: String,
     /// The notification class.
@@ -78,7 +78,7 @@ struct AboutBody {
 
 /// How a notification would read.
 #[derive(Serialize, ToSchema)]
-#[schema(as = Preview)]
+#[schema(as = NotificationPreview)]
 struct PreviewBody {
     #[serde(flatten)]
     about: AboutBody,
@@ -100,7 +100,7 @@ struct PreviewBody {
 
 /// One part of a preview.
 #[derive(Serialize, ToSchema)]
-#[schema(as = PreviewPart)]
+#[schema(as = NotificationPart)]
 struct PreviewPartBody {
     /// `subject`, `text`, `html`, `json`, `sms` or `header`.
     part: &'static str,

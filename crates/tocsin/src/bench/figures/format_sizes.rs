@@ -164,6 +164,7 @@ channels: {{records: {{protocol: file}}}}
             digest: None,
             fields: &row,
             event: &event,
+            digest: None,
             subscriber: &subscriber,
             profile: &profile,
             subscription: (&tocsin_model::field::Fields::default(), &[]),
