@@ -161,7 +161,6 @@ channels: {{records: {{protocol: file}}}}
             matched_at: at,
             accepted_at: at,
             now: at,
-            digest: None,
             fields: &row,
             event: &event,
             digest: None,
