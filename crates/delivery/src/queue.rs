@@ -210,7 +210,7 @@ enum Line {
     /// All go to one far side, in their order; the sessions that serve it are the channel's own affair.
     Single(VecDeque<Pending>, Option<Meter>),
     /// Each destination has its lane.
-    Shared(Lanes<Pending>),
+    Shared(Box<Lanes<Pending>>),
 }
 
 /// A message that was taken, and the lane that it occupies until `Queue::done`. Dropped without that, as by a panic,
@@ -239,7 +239,7 @@ impl Queue {
 
     /// For a channel whose sessions are shared among destinations.
     pub fn shared(sessions: usize, flow: Flow) -> Arc<Self> {
-        Self::new(sessions, Line::Shared(Lanes::new(flow, sessions, QUEUE_LENGTH)))
+        Self::new(sessions, Line::Shared(Box::new(Lanes::new(flow, sessions, QUEUE_LENGTH))))
     }
 
     fn new(sessions: usize, line: Line) -> Arc<Self> {
@@ -394,7 +394,7 @@ impl Queue {
 
     /// Says what came of a message, and takes the next if one may go now.
     pub async fn done(self: &Arc<Self>, mut turn: Turn, signal: Signal, name: &Name) -> Option<(Turn, Pending)> {
-        let Done { returned, after, event } = self.finish(&mut turn, signal);
+        let Done { returned, after, event } = self.finish(&turn, signal);
         turn.over = true;
         if let Some(event) = event {
             tell(name, &turn.lane, event);
@@ -534,11 +534,14 @@ pub(crate) trait FarSide: Send + Sync {
     fn down(&self) -> Option<Reason>;
 }
 
+/// The lane of an address.
+type LaneOf = dyn Fn(&str) -> Arc<str> + Send + Sync;
+
 /// A queue with its sessions: the one open channel of all protocols.
 pub(crate) struct Running {
     shared: Arc<Shared>,
     queue: Arc<Queue>,
-    lane_of: Box<dyn Fn(&str) -> Arc<str> + Send + Sync>,
+    lane_of: Box<LaneOf>,
     far_side: Arc<dyn FarSide>,
     sessions: JoinSet<()>,
 }

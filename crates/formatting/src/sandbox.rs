@@ -84,12 +84,10 @@ fn weigh(value: &Jinja, left: &mut usize, depth: usize) -> Result<(), Error> {
         return Err(Error::new(ErrorKind::InvalidOperation, "a value is nested too deeply"));
     }
     match value.kind() {
-        ValueKind::Seq | ValueKind::Iterable => {
-            // One that can be gone through only once would be used up.
-            if value.len().is_some() {
-                for item in value.try_iter()? {
-                    weigh(&item, left, depth + 1)?;
-                }
+        // One that can be gone through only once would be used up.
+        ValueKind::Seq | ValueKind::Iterable if value.len().is_some() => {
+            for item in value.try_iter()? {
+                weigh(&item, left, depth + 1)?;
             }
         }
         ValueKind::Map if value.len().is_some() => {

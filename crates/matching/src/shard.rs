@@ -569,7 +569,8 @@ impl Shard {
     pub fn figures(&self) -> Figures {
         let enabled = self.rules.rules.iter().filter(|rule| rule.enabled);
         let class_of_each = enabled.flat_map(|rule| rule.branches.iter().map(|_| rule.class));
-        let together = |(class, groups): (usize, &Groups)| self.tables[class].len() as f64 / groups.len().max(1) as f64;
+        let together =
+            |(class, groups): (usize, &Groups)| self.tables[class].len() as f64 / groups.count().max(1) as f64;
         let filters = |(number, book): (usize, &FilterBook)| FilterFigures {
             distinct: book.distinct() as u64,
             unindexed: book.scanned() as u64,

@@ -168,8 +168,8 @@ impl fmt::Display for Hours {
             match run {
                 0 => {}
                 1 | 2 => {
-                    for day in at..at + run {
-                        write!(f, "{before}{}", DAYS[day])?;
+                    for day in &DAYS[at..at + run] {
+                        write!(f, "{before}{day}")?;
                         before = ',';
                     }
                 }

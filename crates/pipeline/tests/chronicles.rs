@@ -228,8 +228,8 @@ async fn the_example_tells_of_highs_and_jumps() {
         expect![[r#"
             15:30:00 email cid@example.org n-1-0: TOC jumped from 10.50 to 12.00 -> delivered
             15:30:00 email ann@example.org n-2-0: TOC 10.50: a new high of the day (was 10.00) -> delivered
-            15:30:00 email ann@example.org n-2-1: TOC 12.00: a new high of the day (was 10.50) -> delivered
-            15:30:00 email ben@example.org n-2-2: TOC 12.00: a new high of the day (was 10.50) -> delivered"#]],
+            15:30:00 email ben@example.org n-2-2: TOC 12.00: a new high of the day (was 10.50) -> delivered
+            15:30:00 email ann@example.org n-2-1: TOC 12.00: a new high of the day (was 10.50) -> delivered"#]],
     )
     .await;
 }

@@ -414,9 +414,9 @@ async fn what_is_gone_for_good_is_not_tried_again() {
         expect![[r#"
             08:30:00 email alice@example.org n-1-0: one 6.0 (from 5.0) -> gone
             08:30:00 email bob@example.org n-1-1: one 6.0 (from 5.0) -> delivered
-            08:40:00 email bob@example.org n-2-1: two 6.0 (from 5.0) -> delivered
-            08:50:00 email alice@example.net n-3-0: three 6.0 (from 5.0) -> delivered
-            08:50:00 email bob@example.org n-3-1: three 6.0 (from 5.0) -> delivered
+            08:40:00 email bob@example.org n-3-0: two 6.0 (from 5.0) -> delivered
+            08:50:00 email bob@example.org n-4-0: three 6.0 (from 5.0) -> delivered
+            08:50:00 email alice@example.net n-4-1: three 6.0 (from 5.0) -> delivered
             08:55:00 events 3 notifications 6 open 0 suspended 1"#]],
     )
     .await;

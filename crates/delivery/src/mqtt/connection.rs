@@ -50,7 +50,7 @@ pub(super) enum Heard {
     /// The broker lets us in.
     Greeted,
     /// A message has its answer.
-    Answer(Pending, Disposition),
+    Answer(Box<Pending>, Disposition),
     /// Nothing that matters here.
     Nothing,
     /// The connection is over.
@@ -105,14 +105,14 @@ impl Connection {
         body: bytes::Bytes,
         properties: PublishProperties,
         deadline: Instant,
-    ) -> Result<(), Pending> {
+    ) -> Result<(), Box<Pending>> {
         match self.client.try_publish_with_properties(topic, quality, retain, body, properties) {
             Ok(()) => {
                 pending.sent();
                 self.unnumbered.push_back(Held { pending, deadline });
                 Ok(())
             }
-            Err(_) => Err(pending),
+            Err(_) => Err(Box::new(pending)),
         }
     }
 
@@ -124,7 +124,7 @@ impl Connection {
             None => return Heard::Over(Reason::new(ReasonKind::Connection, "the connection to the broker is over")),
         };
         let answer = |held: Option<Held>, disposition| match held {
-            Some(held) => Heard::Answer(held.pending, disposition),
+            Some(held) => Heard::Answer(Box::new(held.pending), disposition),
             None => Heard::Nothing,
         };
         match event {

@@ -79,7 +79,7 @@ impl Publisher {
                     match self.publish(&mut connection, pending) {
                         Ok(()) => {}
                         Err(Unsent::Refused(pending, reason)) => pending.answer(Disposition::Refused { reason }).await,
-                        Err(Unsent::Lost(pending)) => lost = Some(pending),
+                        Err(Unsent::Lost(pending)) => lost = Some(*pending),
                     }
                 }
                 if let Some(pending) = lost {
@@ -145,18 +145,18 @@ impl Publisher {
     fn publish(&self, connection: &mut Connection, pending: Pending) -> Result<(), Unsent> {
         if pending.expired() {
             let reason = Reason::new(ReasonKind::Expired, "its time was over before it was sent");
-            return Err(Unsent::Refused(pending, reason));
+            return Err(Unsent::Refused(Box::new(pending), reason));
         }
         let topic = match topic(&self.options.topic_prefix, &pending.outgoing.address) {
             Ok(topic) => topic,
-            Err(text) => return Err(Unsent::Refused(pending, Reason::new(ReasonKind::Address, text))),
+            Err(text) => return Err(Unsent::Refused(Box::new(pending), Reason::new(ReasonKind::Address, text))),
         };
         let message = pending.outgoing.message.clone();
         let body = record::body(&message);
         let most = connection.greeting().and_then(|greeting| greeting.packet_bytes_max).unwrap_or(u32::MAX);
         if topic.len() + body.len() + PACKET_HEAD_BYTES > most as usize {
             let text = format!("with {} bytes it is larger than the broker takes ({most})", body.len());
-            return Err(Unsent::Refused(pending, Reason::new(ReasonKind::Answer, text)));
+            return Err(Unsent::Refused(Box::new(pending), Reason::new(ReasonKind::Answer, text)));
         }
         // What is worth nothing later need not be kept by the broker either.
         let seconds =
@@ -180,9 +180,9 @@ impl Publisher {
 /// Why a message is not on its way.
 enum Unsent {
     /// It never will be.
-    Refused(Pending, Reason),
+    Refused(Box<Pending>, Reason),
     /// The connection is over.
-    Lost(Pending),
+    Lost(Box<Pending>),
 }
 
 #[async_trait]

@@ -124,14 +124,13 @@ impl Sessions {
             let deadline = held.deadline();
             tokio::select! {
                 line = program.lines.recv() => match line {
-                    Some(line) => match self.hear(&line, &mut held, &mut unreadable) {
-                        Some((pending, disposition)) => {
+                    Some(line) => {
+                        if let Some((pending, disposition)) = self.hear(&line, &mut held, &mut unreadable) {
                             served = true;
                             *self.trouble.lock() = None;
                             pending.answer(disposition).await;
                         }
-                        None => {}
-                    },
+                    }
                     None => break,
                 },
                 result = write(&mut program.input, &unwritten[written..]), if written < unwritten.len() => match result {

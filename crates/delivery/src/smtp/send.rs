@@ -301,7 +301,8 @@ impl Courier {
             ));
         }
         let ours = self.return_path.is_ascii() && self.letterhead.from.address.is_ascii();
-        if !extensions.smtputf8 && !(ours && on_wire(address).is_ascii()) {
+        let is_ascii = ours && on_wire(address).is_ascii();
+        if !extensions.smtputf8 && !is_ascii {
             return Some(Reason::new(
                 ReasonKind::Address,
                 "the address needs SMTPUTF8, which the server does not offer",

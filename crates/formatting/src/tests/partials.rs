@@ -268,8 +268,7 @@ channels: { email: { protocol: smtp } }
     let found = crate::lint::application(&application, &|_| &[Part::Text, Part::Html]);
     expect![[r#"
         notifications.one.content.templates.de: has no html: readers of `de` get that of `base`; add it in this language too
-        notifications.two.content.templates: has nothing for the locale `de`, which `one` has; its readers get another language; add a template for it
-        notifications.two.content.templates: has nothing for the locale `fr`, which `one` has; its readers get another language; add a template for it
+        notifications.two.content.templates: has nothing for the locale `de`, which `one` has, and none for `fr`, which `one` has; its readers get another language; add a template for it
         notifications.two.content.templates: has no `text` or `html` for the channel `email` (smtp); what leaves there would be empty; add a part
         partials.unused: is not used; include or extend it, or take it out"#]].assert_eq(&found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
     let class = &application.notifications["one"];

@@ -154,11 +154,9 @@ fn look_through(source: &str) -> Result<Vec<Import>, Problem> {
                     return Err(refused(start, found));
                 }
             }
-            Event::PI(instruction) => {
-                if instruction.target() == "xml-stylesheet" {
-                    let found = trouble("has an `xml-stylesheet`", "take it out: this is the stylesheet");
-                    return Err(refused(start, found));
-                }
+            Event::PI(instruction) if instruction.target() == "xml-stylesheet" => {
+                let found = trouble("has an `xml-stylesheet`", "take it out: this is the stylesheet");
+                return Err(refused(start, found));
             }
             Event::Eof => break,
             _ => {}

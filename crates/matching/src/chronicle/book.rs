@@ -334,7 +334,8 @@ fn taken(chronicle: &CompiledChronicle, row: &[Value]) -> Result<Option<Value>, 
 /// Zero has two spellings, and is one value.
 fn canonical(value: Value) -> Value {
     match value {
-        Value::Number(0.0) => Value::Number(0.0),
+        // The negative zero plus zero is zero.
+        Value::Number(number) => Value::Number(number + 0.0),
         value => value,
     }
 }

@@ -39,7 +39,7 @@ impl Groups {
     }
 
     /// How many groups there are.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.groups.len() - self.free.len()
     }
 

@@ -74,7 +74,7 @@ type Demand = (Vec<String>, Vec<Json>);
 fn alternatives(pattern: &Json, above: &[String]) -> Vec<Vec<Demand>> {
     let mut all: Vec<Vec<Demand>> = vec![Vec::new()];
     for (key, value) in pattern.as_object().expect("a pattern is an object") {
-        let path = [above, &[key.clone()]].concat();
+        let path = [above, std::slice::from_ref(key)].concat();
         let more: Vec<Vec<Demand>> = match value {
             Json::Array(patterns) if key == "$or" => {
                 patterns.iter().flat_map(|pattern| alternatives(pattern, above)).collect()

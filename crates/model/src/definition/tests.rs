@@ -484,7 +484,7 @@ fn unknown_keys_find_what_was_meant() {
         "    lease: 1m",
         "    colour: red",
         expect![
-            "49:5: channels.email.colour: is not known here; here you can give `protocol`, `options`, `retry`, `concurrency`, `flow` or `lease`"
+            "49:5: channels.email.colour: is not known here; here you can give `protocol`, `options`, `retry`, `concurrency`, `flow`, `lease` or `log`"
         ],
     );
     check_with(

@@ -104,13 +104,16 @@ fn events_may_be_ordered_by_a_key() {
         Ok(application) => format!("{:?}", application.events.values().next().and_then(|class| class.ordered.clone())),
         Err(problems) => problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
     };
-    expect![[r#""#]].assert_eq(&by("{ by: symbol }"));
-    expect![[r#""#]].assert_eq(&by("{ by: [symbol, price] }"));
-    expect![[r#""#]].assert_eq(&by("{}"));
-    expect![[r#""#]].assert_eq(&by("{ by: symbl }"));
-    expect![[r#""#]].assert_eq(&by("{ by: tags }"));
+    expect![[r#"Some(Ordered { by: [Name("symbol")] })"#]].assert_eq(&by("{ by: symbol }"));
+    expect![[r#"Some(Ordered { by: [Name("symbol"), Name("price")] })"#]].assert_eq(&by("{ by: [symbol, price] }"));
+    expect!["Some(Ordered { by: [] })"].assert_eq(&by("{}"));
+    expect!["5:20: events.tick.ordered.by: `symbl` is not a field of the event class; did you mean `symbol`?"]
+        .assert_eq(&by("{ by: symbl }"));
+    expect!["5:20: events.tick.ordered.by: `tags` is a list, which is no key; name fields that hold one value"]
+        .assert_eq(&by("{ by: tags }"));
     let read = |text: &str| read(&with(text), &|_| None).expect("a definition");
-    expect![[r#""#]].assert_eq(&difference(&read("{ by: symbol }"), &read("{}"))[0].sentence);
+    expect!["its events are told in their order (was in their order by symbol)"]
+        .assert_eq(&difference(&read("{ by: symbol }"), &read("{}"))[0].sentence);
 }
 
 #[test]

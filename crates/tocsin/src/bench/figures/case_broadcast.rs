@@ -32,7 +32,7 @@ notifications:
     fields: { area: string, text: string }
     batch_size: 2500
     content: { templates: { base: { subject: "An alert for {{ area }}", text: "{{ text }}\n" } } }
-rules: { told: { on: alert, subscription: interest, when: true, notify: item } }
+rules: { told: { on: alert, subscription: interest, when: "true", notify: item } }
 "#;
 const SESSIONS: u32 = 10;
 
