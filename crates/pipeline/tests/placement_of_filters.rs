@@ -89,13 +89,13 @@ struct Stream {
 }
 
 impl Stream {
-    async fn new(seed: u64, match_shards: usize) -> Stream {
+    async fn new(seed: u64, match_shards: usize, feed_kept: u64) -> Stream {
         let options = PipelineOptions { match_shards, ..PipelineOptions::default() };
         let compiled = compile_text(QUAKES, 1, &|_| None).expect("it compiles");
         let fields = compiled.application.events["quake"].fields.clone();
         let filters = FILTERS.map(|(dialect, text)| compile(&Filter::new(dialect, text), &fields).expect("a filter"));
         let mut stream = Stream {
-            scenario: Scenario::with(&[QUAKES], options).await,
+            scenario: Scenario::with_feed(&[QUAKES], options, feed_kept).await,
             luck: fastrand::Rng::with_seed(seed),
             fields,
             filters: filters.into(),
@@ -199,6 +199,22 @@ impl Stream {
         let _ = self.scenario.records().update_subscription(id, change, Expect::Any, Default::default()).await;
     }
 
+    /// So many changes that nobody is told anything by.
+    async fn bustle(&mut self, changes: usize) {
+        let idle = |_| NewSubscription {
+            application: name("quakes"),
+            class: name("idle"),
+            subscriber: "p0".parse().expect("an id"),
+            key: None,
+            device: None,
+            enabled: true,
+            values: "{}".into(),
+            terms: Terms::default(),
+        };
+        let new = (0..changes).map(idle).collect();
+        self.scenario.records().put_subscriptions(new, Default::default()).await.expect("stored");
+    }
+
     /// Whom an event tells as things are now.
     async fn tells(&self, event: EventId, text: &str) -> Told {
         let json: serde_json::Map<String, serde_json::Value> = serde_json::from_str(text).expect("JSON");
@@ -269,7 +285,7 @@ async fn streams(seeds: usize, acts: usize) {
     for seed in seeds {
         println!("TOCSIN_SEED={seed}");
         for shards in [1, 4] {
-            let mut stream = Stream::new(seed, shards).await;
+            let mut stream = Stream::new(seed, shards, u64::MAX / 100).await;
             for _ in 0..acts {
                 stream.act().await;
             }
@@ -291,4 +307,27 @@ async fn filters_and_audiences_take_effect_exactly_at_their_place() {
 #[tokio::test(start_paused = true)]
 async fn slow_filters_and_audiences_take_effect_exactly_at_their_place_in_many_streams() {
     streams(10, 400).await;
+}
+
+/// The feed keeps a hundred places, and ten times as many for who needs them: the index falls behind, and is built anew
+/// from the records.
+#[tokio::test(start_paused = true)]
+async fn an_index_that_falls_behind_the_changes_is_built_anew() {
+    for shards in [1, 4] {
+        let mut stream = Stream::new(7, shards, 100).await;
+        for number in 0..8 {
+            for _ in 0..3 {
+                stream.put_subscriber().await;
+                stream.subscribe().await;
+            }
+            stream.events().await;
+            stream.seconds += 1;
+            stream.script("report").await;
+            // More than the feed keeps, at once.
+            stream.bustle(if number % 2 == 0 { 1_500 } else { 1 }).await;
+            stream.update().await;
+        }
+        assert!(stream.expected.len() > 10);
+        stream.check(&format!("{shards} shards")).await;
+    }
 }

@@ -178,8 +178,8 @@ impl Service {
     pub fn preview_schedule(&self, _caller: &Caller, draft: &PreviewDraft) -> Result<Preview, ServiceError> {
         let count = count(draft.count)?;
         let below = |problem: Problem| {
-            let path = if problem.path.is_empty() { "schedule".into() } else { format!("schedule.{}", problem.path) };
-            Problem { path, ..problem }
+            let path = draft.schedule.place(&problem.path);
+            Problem { path: if path.is_empty() { "schedule".into() } else { format!("schedule.{path}") }, ..problem }
         };
         let schedule = draft.schedule.read();
         let schedule = schedule.map_err(|problems| ServiceError::Invalid(problems.into_iter().map(below).collect()))?;

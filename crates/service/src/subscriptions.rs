@@ -119,6 +119,18 @@ pub enum ScheduleDraft {
     Fields(ScheduleFields),
 }
 
+impl ScheduleDraft {
+    /// Where a problem is in what its creator wrote: a property of RFC 5545, or the field that stands for it.
+    pub(crate) fn place<'p>(&self, property: &'p str) -> &'p str {
+        match (self, property.split('.').next()) {
+            (ScheduleDraft::Fields(_), Some("DTSTART")) => "start",
+            (ScheduleDraft::Fields(_), Some("TZID")) => "time_zone",
+            (ScheduleDraft::Fields(_), Some("RRULE")) => "rule",
+            _ => property,
+        }
+    }
+}
+
 /// A schedule in fields.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -407,8 +419,8 @@ fn check_schedule(draft: Option<ScheduleDraft>, class: &Class) -> Result<Option<
     };
     let schedule = draft.read();
     let below = |problem: Problem| {
-        let path = if problem.path.is_empty() { "schedule".to_owned() } else { format!("schedule.{}", problem.path) };
-        Problem { path, ..problem }
+        let path = draft.place(&problem.path);
+        Problem { path: if path.is_empty() { "schedule".to_owned() } else { format!("schedule.{path}") }, ..problem }
     };
     let schedule = schedule.map_err(|problems| problems.into_iter().map(below).collect::<Vec<_>>())?;
     if schedule.next_after(Timestamp(i64::MIN)).is_none() {

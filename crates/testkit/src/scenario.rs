@@ -42,7 +42,9 @@ use tocsin_pipeline::{Parts, Pipeline, PipelineOptions, Submission, compile_text
 use tocsin_store::{
     journal::{FiringFilter, Idempotency, Journal, JournalOptions, Resolution, RuleStop, SuspensionFilter},
     memory::{journal::MemoryJournal, records::MemoryRecords},
-    records::{Expect, NewSegment, NewSubscriber, NewSubscription, Records, SubscriptionChange, SubscriptionFilter},
+    records::{
+        Expect, FEED_KEPT, NewSegment, NewSubscriber, NewSubscription, Records, SubscriptionChange, SubscriptionFilter,
+    },
 };
 
 use crate::{
@@ -81,11 +83,16 @@ impl Scenario {
 
     /// As `new`, with other bounds and delays.
     pub async fn with(definitions: &[&str], options: PipelineOptions) -> Scenario {
+        Self::with_feed(definitions, options, FEED_KEPT).await
+    }
+
+    /// As `with`, and the change feed keeps so many places.
+    pub async fn with_feed(definitions: &[&str], options: PipelineOptions, feed_kept: u64) -> Scenario {
         let clock = SimulatedClock::midnight();
         let mut scenario = Scenario {
             definitions: definitions.iter().rev().map(|text| text.to_string()).collect(),
             journal: Arc::new(MemoryJournal::new(JournalOptions::default())),
-            records: Arc::new(MemoryRecords::new().expect("records in memory")),
+            records: Arc::new(MemoryRecords::with_feed_kept(feed_kept).expect("records in memory")),
             clock,
             ends: Arc::new(Mutex::new(FarEnds::new(clock))),
             pipeline: None,

@@ -60,7 +60,7 @@ async fn what_is_no_schedule_is_refused_with_its_place() {
     let platform = platform().await;
     let cases = [
         (json!({"schedule": "RRULE:FREQ=DAILY"}), 422, "schedule.DTSTART"),
-        (json!({"schedule": "DTSTART:20270104T080000\nRRULE:FREQ=DALY"}), 422, "schedule"),
+        (json!({"schedule": "DTSTART:20270104T080000\nRRULE:FREQ=DALY"}), 422, "schedule.RRULE.FREQ"),
         (json!({"schedule": {"start": "2027-01-04T08:00", "time_zone": "Mars/Olympus"}}), 422, "schedule.time_zone"),
         (json!({"schedule": {"start": "soon"}}), 422, "schedule.start"),
         (json!({"schedule": {"start": "2027-01-04", "rule": "FREQ=HOURLY"}}), 422, "schedule.rule"),
