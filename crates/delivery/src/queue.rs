@@ -111,6 +111,11 @@ impl Pending {
         self.outgoing.message.expires_at.is_some_and(|at| at <= self.shared.clock.now())
     }
 
+    /// Why it is not sent any more, if its time is over.
+    pub fn too_late(&self) -> Option<Reason> {
+        self.expired().then(|| Reason::new(ReasonKind::Expired, "its time was over before it was sent"))
+    }
+
     /// Gives the answer to whoever sent the message; waits while they are not ready for it.
     pub async fn answer(mut self, disposition: Disposition) {
         // From here on a cancelled wait still tells the truth: `drop` sends what is ready.
@@ -510,6 +515,12 @@ fn tell(channel: &Name, destination: &str, event: Event) {
             tracing::info!(%channel, destination, after_s = after.as_secs(), "a destination is back");
         }
     }
+}
+
+/// How long a session lets its only far side be after so many failures in a row, of which there is at least one: a
+/// second, doubled with each, up to 16.
+pub(crate) fn pause_after(failures: u32) -> Duration {
+    Duration::from_secs(1 << failures.saturating_sub(1).min(4))
 }
 
 /// The lane of a protocol with a single far side.

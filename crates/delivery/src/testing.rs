@@ -10,9 +10,12 @@ use tocsin_model::{
     receipt::Disposition,
     time::Timestamp,
 };
+use tokio::sync::mpsc;
 
-use crate::channel::{Clock, Context, Facts, Message, Outgoing, Ticket};
-use crate::signet::Signet;
+use crate::{
+    channel::{Clock, Context, Facts, Message, OpenChannel, Outgoing, Ticket},
+    signet::Signet,
+};
 
 /// The time at which the tests take place.
 pub(crate) const NOW: &str = "2026-11-21T09:30:00Z";
@@ -88,6 +91,20 @@ pub(crate) fn message(ordinal: u32) -> Message {
         formatted_at: NOW.parse().expect("a time"),
         expires_at: None,
     }
+}
+
+/// What becomes of some messages, by their numbers, which are those from 0 on.
+pub(crate) async fn deliver(open: &dyn OpenChannel, messages: Vec<Outgoing>) -> Vec<String> {
+    let (answers, mut answered) = mpsc::channel(messages.len().max(1));
+    let mut shown = vec![String::new(); messages.len()];
+    open.send_all(messages, &answers).await;
+    drop(answers);
+    while let Some(answer) = answered.recv().await {
+        let place = &mut shown[answer.ticket.ordinal as usize];
+        assert!(place.is_empty(), "one answer each");
+        *place = show(&answer.disposition);
+    }
+    shown
 }
 
 /// A disposition in a line.

@@ -98,8 +98,8 @@ impl Courier {
         };
         let deferred =
             |reason| Verdict { disposition: Disposition::Deferred { reason, retry_after: None }, load: Load::Fine };
-        if pending.expired() {
-            return refused(ReasonKind::Expired, "its time was over before it was sent".into());
+        if let Some(reason) = pending.too_late() {
+            return refused(reason.kind, reason.text);
         }
         let outgoing = &pending.outgoing;
         let url = self.form.url(outgoing);

@@ -16,12 +16,10 @@ use super::{
 };
 use crate::{
     channel::{Clock, Context},
-    queue::{FarSide, Pending, Queue},
+    queue::{FarSide, Pending, Queue, pause_after},
     record,
 };
 
-/// How long a broker that cannot be reached is let be, at most.
-const PAUSE_MAX: Duration = Duration::from_secs(16);
 /// Room in a packet for all but topic and content.
 const PACKET_HEAD_BYTES: usize = 1024;
 /// How often a connection shows that it is there.
@@ -63,7 +61,7 @@ impl Publisher {
             tracing::warn!(channel = %self.name, "{}", reason.text);
             *self.trouble.lock() = Some(reason);
             failures = if greeted { 1 } else { failures + 1 };
-            sleep(Duration::from_secs(1 << (failures - 1).min(4)).min(PAUSE_MAX)).await;
+            sleep(pause_after(failures)).await;
         }
     }
 
@@ -143,8 +141,7 @@ impl Publisher {
     }
 
     fn publish(&self, connection: &mut Connection, pending: Pending) -> Result<(), Unsent> {
-        if pending.expired() {
-            let reason = Reason::new(ReasonKind::Expired, "its time was over before it was sent");
+        if let Some(reason) = pending.too_late() {
             return Err(Unsent::Refused(Box::new(pending), reason));
         }
         let topic = match topic(&self.options.topic_prefix, &pending.outgoing.address) {

@@ -12,12 +12,11 @@ use rumqttc::v5::{
     mqttbytes::{QoS, v5::Packet},
 };
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
 
 use super::options::topic;
 use crate::{
     channel::{OpenChannel, Outgoing},
-    testing::{channel, context, outgoing, show},
+    testing::{channel, context, deliver, outgoing},
 };
 
 /// A mosquitto of Debian.
@@ -60,17 +59,6 @@ fn open(port: u16, options: Value) -> Box<dyn OpenChannel> {
     let mut all = json!({ "host": "127.0.0.1", "port": port, "topic_prefix": "notices/" });
     all.as_object_mut().expect("an object").extend(options.as_object().expect("an object").clone());
     crate::open(&name, &channel("mqtt", all, 16), &context()).unwrap_or_else(|problems| panic!("{problems:?}"))
-}
-
-async fn deliver(open: &dyn OpenChannel, messages: Vec<Outgoing>) -> Vec<String> {
-    let (answers, mut answered) = mpsc::channel(messages.len().max(1));
-    let mut shown = vec![String::new(); messages.len()];
-    open.send_all(messages, &answers).await;
-    drop(answers);
-    while let Some(answer) = answered.recv().await {
-        shown[answer.ticket.ordinal as usize] = show(&answer.disposition);
-    }
-    shown
 }
 
 fn many(count: u32) -> Vec<Outgoing> {

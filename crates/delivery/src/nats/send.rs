@@ -1,4 +1,4 @@
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use async_nats::{
     Client, ConnectOptions,
@@ -19,12 +19,9 @@ use super::{
     options::{NatsOptions, subject},
 };
 use crate::{
-    queue::{FarSide, Pending, Queue},
+    queue::{FarSide, Pending, Queue, pause_after},
     record,
 };
-
-/// How long a system that cannot be reached is let be, at most.
-const PAUSE_MAX: Duration = Duration::from_secs(16);
 
 /// The session of a channel.
 pub(super) struct Publisher {
@@ -78,7 +75,7 @@ impl Publisher {
                                 let reason = reason.clone();
                                 pending.answer(Disposition::Deferred { reason, retry_after: None }).await;
                             }
-                            sleep(Duration::from_secs(1 << (failures - 1).min(4)).min(PAUSE_MAX)).await;
+                            sleep(pause_after(failures)).await;
                         }
                     },
                 },
@@ -113,8 +110,7 @@ impl Publisher {
     /// Hands a message over; what comes back is its acknowledgement.
     async fn publish(&self, context: &jetstream::Context, mut pending: Pending) -> Acknowledged {
         let at_once = |pending, disposition| -> Acknowledged { Box::pin(async move { (pending, disposition) }) };
-        if pending.expired() {
-            let reason = Reason::new(ReasonKind::Expired, "its time was over before it was sent");
+        if let Some(reason) = pending.too_late() {
             return at_once(pending, Disposition::Refused { reason });
         }
         let subject = match subject(&self.options.subject_prefix, &pending.outgoing.address) {

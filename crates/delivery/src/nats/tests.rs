@@ -8,12 +8,11 @@ use async_nats::jetstream::{self, stream};
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 use tocsin_model::id::NotificationBatchId;
-use tokio::sync::mpsc;
 
 use super::options::subject;
 use crate::{
     channel::{OpenChannel, Outgoing},
-    testing::{channel, context, outgoing, show},
+    testing::{channel, context, deliver, outgoing},
 };
 
 /// A nats-server of Debian that keeps streams.
@@ -64,17 +63,6 @@ fn open(server: &str) -> Box<dyn OpenChannel> {
     let name = "broker".parse().expect("a name");
     let options = json!({ "servers": [server], "subject_prefix": "notices.", "timeout": "10s" });
     crate::open(&name, &channel("nats", options, 16), &context()).unwrap_or_else(|problems| panic!("{problems:?}"))
-}
-
-async fn deliver(open: &dyn OpenChannel, messages: Vec<Outgoing>) -> Vec<String> {
-    let (answers, mut answered) = mpsc::channel(messages.len().max(1));
-    let mut shown = vec![String::new(); messages.len()];
-    open.send_all(messages, &answers).await;
-    drop(answers);
-    while let Some(answer) = answered.recv().await {
-        shown[answer.ticket.ordinal as usize] = show(&answer.disposition);
-    }
-    shown
 }
 
 fn many(count: u32) -> Vec<Outgoing> {

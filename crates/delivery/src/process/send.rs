@@ -2,7 +2,6 @@ use std::{
     collections::{HashMap, VecDeque},
     path::PathBuf,
     sync::Arc,
-    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -20,14 +19,12 @@ use tokio::{
 use super::{answer, options::ProcessOptions, program::Program};
 use crate::{
     channel::Context,
-    queue::{FarSide, Pending, Queue},
+    queue::{FarSide, Pending, Queue, pause_after},
     record,
 };
 
 /// While so much waits to be written to a program, no more messages are taken for it.
 const UNWRITTEN_MAX: usize = 1 << 20;
-/// How long a program that only fails is let be, at most.
-const PAUSE_MAX: Duration = Duration::from_secs(16);
 /// Of so many lines that are no answers the log tells for each run of a program.
 const UNREADABLE_TOLD: usize = 10;
 
@@ -101,7 +98,7 @@ impl Sessions {
                 End::Served => failures = 0,
                 End::Failed => {
                     failures += 1;
-                    sleep(Duration::from_secs(1 << (failures - 1).min(4)).min(PAUSE_MAX)).await;
+                    sleep(pause_after(failures)).await;
                 }
             }
         }
@@ -167,8 +164,7 @@ impl Sessions {
 
     /// Puts a message among those that the program holds and its line among what is to be written.
     async fn hand_over(&self, mut pending: Pending, held: &mut Held, unwritten: &mut Vec<u8>) {
-        if pending.expired() {
-            let reason = Reason::new(ReasonKind::Expired, "its time was over before it was sent");
+        if let Some(reason) = pending.too_late() {
             return pending.answer(Disposition::Refused { reason }).await;
         }
         record::write_json(&pending.outgoing, unwritten);

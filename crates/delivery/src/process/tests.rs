@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use crate::{
     channel::{OpenChannel, Outgoing},
     programs::Programs,
-    testing::{channel, context, outgoing, show},
+    testing::{channel, context, deliver, outgoing, show},
 };
 
 /// A channel to a program that is this script of the shell, in a folder of its own.
@@ -23,20 +23,6 @@ fn open(folder: &Path, script: &str, options: Value) -> Box<dyn OpenChannel> {
     all.as_object_mut().expect("an object").extend(options.as_object().expect("an object").clone());
     let name = "own".parse().expect("a name");
     crate::open(&name, &channel("process", all, 1), &context).unwrap_or_else(|problems| panic!("{problems:?}"))
-}
-
-/// What becomes of some messages, by their number.
-async fn deliver(open: &dyn OpenChannel, messages: Vec<Outgoing>) -> Vec<String> {
-    let (answers, mut answered) = mpsc::channel(messages.len().max(1));
-    let mut shown = vec![String::new(); messages.len()];
-    open.send_all(messages, &answers).await;
-    drop(answers);
-    while let Some(answer) = answered.recv().await {
-        let place = &mut shown[answer.ticket.ordinal as usize];
-        assert!(place.is_empty(), "one answer each");
-        *place = show(&answer.disposition);
-    }
-    shown
 }
 
 fn many(count: u32) -> Vec<Outgoing> {

@@ -291,8 +291,8 @@ impl Courier {
     /// Why nothing can be sent to this recipient, if so.
     fn judge(&self, pending: &Pending, extensions: &Extensions) -> Option<Reason> {
         let address = &pending.outgoing.address;
-        if pending.expired() {
-            return Some(Reason::new(ReasonKind::Expired, "its time was over before it was sent"));
+        if let Some(reason) = pending.too_late() {
+            return Some(reason);
         }
         if !is_address(address) {
             return Some(Reason::new(
