@@ -80,7 +80,7 @@ async fn a_server_that_is_asked_to_end_repeats_nothing_and_loses_nothing() {
                 (acknowledged.clone(), count.clone(), over.clone(), started.clone());
             let (url, key) = (platform.url.clone(), platform.key());
             tokio::spawn(async move {
-                let http = reqwest::Client::new();
+                let http = reqwest::Client::builder().timeout(support::PATIENCE).build().expect("a client");
                 let mut number = 0;
                 while !over.load(Ordering::SeqCst) {
                     started.mark_unchanged();
@@ -125,7 +125,7 @@ async fn a_server_that_is_asked_to_end_repeats_nothing_and_loses_nothing() {
     }
     over.store(true, Ordering::SeqCst);
     for client in clients {
-        client.await.expect("a client ends well");
+        tokio::time::timeout(support::PATIENCE, client).await.expect("a client ends").expect("a client ends well");
     }
 
     let tokens = acknowledged.lock().clone();
