@@ -129,15 +129,13 @@ async fn a_server_that_is_asked_to_end_repeats_nothing_and_loses_nothing() {
     }
 
     let tokens = acknowledged.lock().clone();
-    let all_mails = mails.wait_until(|| {
-        let seen = mails.ids_by_token();
-        tokens.iter().all(|token| seen.contains_key(token))
-    });
-    assert!(all_mails.await, "a mail is missing");
+    assert!(mails.wait_for_tokens(&tokens.iter().cloned().collect()).await, "a mail is missing");
     let mut hooked = hooks.count.subscribe();
-    let all_hooks = hooked.wait_for(|_| {
-        let seen = hooks.seen.lock();
-        tokens.iter().all(|token| seen.contains_key(token))
+    let all_hooks = hooked.wait_for(|count| {
+        *count >= tokens.len() && {
+            let seen = hooks.seen.lock();
+            tokens.iter().all(|token| seen.contains_key(token))
+        }
     });
     tokio::time::timeout(support::PATIENCE, all_hooks).await.expect("a webhook is missing").expect("a count");
     // What was still on its way when its token was seen is finished by the drain.
