@@ -274,7 +274,11 @@ mod tests {
         check(
             &["list", "--cause", "hard_bounce"],
             vec![(200, json!({"items": [bounced(), device]}))],
-            expect![[r#""#]],
+            expect![[r#"
+                protocol  address          cause        in force  bounces  since                 until                 origin    detail
+                smtp      bob@example.org  hard_bounce  true      0        2026-11-21T09:30:00Z                        postmark  5.1.1
+                device    home of ann      soft_bounce  false     2        2026-11-21T09:30:00Z  2026-12-05T09:30:00Z  smtp      full
+                GET /v1/suppressions?cause=hard_bounce&limit=1000"#]],
         )
         .await;
     }
@@ -284,11 +288,27 @@ mod tests {
         check(
             &["add", "bob+a@example.org", "--detail", "asked by phone", "--until", "2027-01-01T00:00:00Z"],
             vec![(201, bounced())],
-            expect![[r#""#]],
+            expect![[r#"
+                nothing is sent to bob+a@example.org from now on
+                PUT /v1/suppressions/addresses/smtp/bob%2Ba%40example.org [application/json] {"cause":"manual","detail":"asked by phone","expires_at":"2027-01-01T00:00:00Z"}"#]],
         )
         .await;
-        check(&["remove", "--subscriber", "ann", "--device", "home"], vec![(204, Value::Null)], expect![[r#""#]]).await;
-        check(&["remove"], vec![], expect![[r#""#]]).await;
+        check(
+            &["remove", "--subscriber", "ann", "--device", "home"],
+            vec![(204, Value::Null)],
+            expect![[r#"
+            messages may go to home of ann again
+            DELETE /v1/suppressions/devices/ann/home"#]],
+        )
+        .await;
+        check(
+            &["remove"],
+            vec![],
+            expect![[r#"
+            failed: say which: an address, or --subscriber and --device
+        "#]],
+        )
+        .await;
     }
 
     #[tokio::test]
@@ -296,13 +316,17 @@ mod tests {
         check(
             &["report", "bounce", "--notification", "n-3-41", "--status", "5.1.1"],
             vec![(200, json!({"items": [{"suppression": bounced()}]}))],
-            expect![[r#""#]],
+            expect![[r#"
+                bob@example.org is suppressed: hard_bounce
+                POST /v1/suppressions/reports [application/json] {"reports":[{"kind":"bounce","notification":"n-3-41","status":"5.1.1"}]}"#]],
         )
         .await;
         check(
             &["report", "complaint", "bob@example.org"],
             vec![(200, json!({"items": [{"problems": [{"path": "address", "message": "is empty"}]}]}))],
-            expect![[r#""#]],
+            expect![[r#"
+                failed: address: is empty
+                POST /v1/suppressions/reports [application/json] {"reports":[{"protocol":"smtp","address":"bob@example.org","kind":"complaint"}]}"#]],
         )
         .await;
     }
