@@ -90,6 +90,8 @@ pub struct Answer {
     pub answered_at: Timestamp,
     /// What came of it.
     pub disposition: Disposition,
+    /// The channel that tried it.
+    pub channel: Name,
     /// The address that was tried.
     pub address: String,
 }

@@ -36,6 +36,6 @@ mod testing; // what the tests of all protocols share
 pub use channel::{
     Answer, Clock, Context, Destination, DestinationState, Facts, Message, OpenChannel, Outgoing, SystemClock, Ticket,
 };
-pub use protocol::{ProtocolDescription, check, open, protocols};
+pub use protocol::{ProtocolDescription, check, is_endpoint, open, protocols};
 pub use reference::reference_page;
 pub use signet::{Returned, Signet};

@@ -86,6 +86,11 @@ pub fn open(name: &Name, channel: &Channel, context: &Context) -> Opened {
     Ok(open)
 }
 
+/// Whether the address of a device is the far side itself by a channel, so that its failures are those of the device.
+pub fn is_endpoint(channel: &Channel) -> bool {
+    channel.protocol.as_str() == "http" && http::is_endpoint(&channel.options)
+}
+
 fn find(name: &Name, path: &str) -> Result<&'static ProtocolDescription, Problem> {
     PROTOCOLS.iter().find(|protocol| protocol.name == name.as_str()).ok_or_else(|| {
         let problem = Problem::at(path, format!("`{name}` is not a protocol"));

@@ -155,7 +155,8 @@ impl Pending {
         }
         let (ticket, id, formatted_at) = (self.outgoing.ticket, self.outgoing.id, self.outgoing.message.formatted_at);
         let address = std::mem::take(&mut self.outgoing.address);
-        Answer { ticket, id, formatted_at, sent_at, answered_at, disposition, address }
+        let channel = self.shared.name.clone();
+        Answer { ticket, id, formatted_at, sent_at, answered_at, disposition, channel, address }
     }
 
     fn close(&mut self) {

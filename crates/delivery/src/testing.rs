@@ -43,6 +43,7 @@ pub(crate) fn context() -> Context {
 
 pub(crate) fn channel(protocol: &str, options: Value, concurrency: u32) -> Channel {
     Channel {
+        disable_after: None,
         protocol: protocol.parse().expect("a name"),
         options: options.as_object().expect("an object").clone(),
         retry: RetrySchedule { delays: Vec::new(), jitter_percent: 0 },

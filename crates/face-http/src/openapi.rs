@@ -100,6 +100,7 @@ fn name_failures(path: &str, method: &Method, operation: &mut Operation) {
         ("POST", "/v1/subscribers" | "/v1/segments") => slugs.push("exists"),
         ("GET", "/v1/segments/{name}/members" | "/v1/segments/{name}/preview") => slugs.push("too-many"),
         ("POST", path) if path.contains("/events") => slugs.push("idempotency-key-reused"),
+        ("POST", "/v1/resends") => slugs.push("exists"),
         ("DELETE", "/v1/segments/{name}") => slugs.push("in-use"),
         ("DELETE", "/v1/keys/{id}") => slugs.push("last-admin-key"),
         _ => {}

@@ -8,8 +8,10 @@ mod keys;
 mod operations;
 mod pages;
 mod preview;
+mod resends;
 mod rules;
 mod destinations;
+mod endpoints;
 mod schedules;
 mod segments;
 mod subscribers;
@@ -43,10 +45,12 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
         .merge(subscriptions::routes())
         .merge(suppressions::routes())
         .merge(destinations::routes())
+        .merge(endpoints::routes())
         .merge(schedules::routes())
         .merge(chronicles::routes())
         .merge(transfer::routes())
         .merge(operations::routes())
+        .merge(resends::routes())
         .merge(keys::routes())
         .merge(unsubscribe::routes())
         .merge(pages::routes())

@@ -358,6 +358,10 @@ pub struct Channel {
     pub flow: Flow,
     /// How long a worker may hold a work item without a sign of life.
     pub lease: Duration,
+    /// How long the endpoint of a device may only fail before the device is switched off; zero: for ever, `None`: 5 days where
+    /// the address of a device is the far side itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disable_after: Option<Duration>,
     /// What is told of its deliveries beside what became of them.
     #[serde(skip_serializing_if = "DeliveryLog::is_default")]
     pub log: DeliveryLog,

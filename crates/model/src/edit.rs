@@ -4,7 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{content::Content, field::Fields, id::Name, problem::Problem, value::Value};
+use crate::{
+    content::{Content, header_objection},
+    field::Fields,
+    id::Name,
+    problem::Problem,
+    value::Value,
+};
 
 /// What is changed of a notification before it is sent. Nothing of it changes what was recorded.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -37,10 +43,17 @@ pub struct EditedContent {
     /// JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub json: Option<String>,
+    /// Headers of a mail or a request by name, each one line.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
 }
 
 /// The longest part of an edited content, in bytes.
 const PART_BYTES_MAX: usize = 256 << 10;
+/// Most headers of an edited content.
+const HEADERS_MAX: usize = 32;
+/// The longest value of one, in bytes.
+const HEADER_BYTES_MAX: usize = 1_000;
 
 impl Edit {
     /// The places and values of the fields that it changes.
@@ -68,7 +81,8 @@ impl Edit {
             }
         }
         if let Some(content) = &self.content {
-            let EditedContent { subject, text, html, json } = content;
+            let EditedContent { subject, text, html, json, headers } = content;
+            check_headers(headers, &mut problems);
             for (name, part) in [("subject", subject), ("text", text), ("html", html), ("json", json)] {
                 let Some(part) = part else { continue };
                 let path = format!("content.{name}");
@@ -83,7 +97,7 @@ impl Edit {
                 }
             }
             if *content == EditedContent::default() {
-                let hint = "give `subject`, `text`, `html` or `json`, or leave `content` out";
+                let hint = "give `subject`, `text`, `html`, `json` or `headers`, or leave `content` out";
                 problems.push(Problem::at("content", "has no parts").hint(hint));
             }
         }
@@ -97,10 +111,30 @@ impl Edit {
     }
 }
 
+fn check_headers(headers: &BTreeMap<String, String>, problems: &mut Vec<Problem>) {
+    if headers.len() > HEADERS_MAX {
+        problems
+            .push(Problem::at("content.headers", format!("has {} entries; at most {HEADERS_MAX} fit", headers.len())));
+    }
+    for (at, (name, value)) in headers.iter().enumerate() {
+        let path = format!("content.headers.{name}");
+        if let Some((wrong, hint)) = header_objection(name) {
+            problems.push(Problem::at(&path, wrong).hint(hint));
+        }
+        if headers.keys().take(at).any(|before| before.eq_ignore_ascii_case(name)) {
+            problems.push(Problem::at(&path, "is given twice").hint("names of headers do not tell cases apart"));
+        }
+        if value.len() > HEADER_BYTES_MAX || value.chars().any(char::is_control) {
+            let hint = format!("a header is one line of at most {HEADER_BYTES_MAX} bytes");
+            problems.push(Problem::at(&path, "cannot be a header").hint(hint));
+        }
+    }
+}
+
 impl From<EditedContent> for Content {
     fn from(edited: EditedContent) -> Content {
-        let EditedContent { subject, text, html, json } = edited;
-        Content { subject, text, html, json, ..Content::default() }
+        let EditedContent { subject, text, html, json, headers } = edited;
+        Content { subject, text, html, json, headers: headers.into_iter().collect(), ..Content::default() }
     }
 }
 
@@ -134,5 +168,12 @@ mod tests {
                 .to_vec())
         );
         assert_eq!(check(r#"{"content": {}}"#), Err(vec!["content".to_owned()]));
+        assert_eq!(check(r#"{"content": {"headers": {"X-Why": "again"}}}"#), Ok(vec![]));
+        assert_eq!(
+            check(
+                r#"{"content": {"headers": {"Bcc": "a@b", "X-A": "1", "x-a": "2", "X-B": "a\r\nBcc: c@d", "a b": ""}}}"#
+            ),
+            Err(["Bcc", "X-B", "a b", "x-a"].map(|name| format!("content.headers.{name}")).to_vec())
+        );
     }
 }

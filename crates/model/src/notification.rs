@@ -125,6 +125,27 @@ impl Notifications {
         self.subscriptions.len()
     }
 
+    /// Only some of them, by their ordinals, ascending.
+    pub fn only(&self, ordinals: &[u32]) -> Notifications {
+        let mut events: Vec<EventRun> = Vec::new();
+        let mut of_each = self.event_of_each().enumerate();
+        for ordinal in ordinals {
+            let Some((_, event)) = of_each.find(|(at, _)| *at == *ordinal as usize) else { break };
+            match events.last_mut().filter(|run| run.event == event) {
+                Some(run) => run.count += 1,
+                None => events.push(EventRun { event, count: 1 }),
+            }
+        }
+        let subscriptions = ordinals.iter().map(|ordinal| self.subscriptions[*ordinal as usize]).collect();
+        let captured = self.captured.iter().map(|(name, column)| {
+            let mut kept = column.clone();
+            kept.clear();
+            ordinals.iter().for_each(|ordinal| kept.append(column, *ordinal as usize..*ordinal as usize + 1));
+            (name.clone(), kept)
+        });
+        Notifications { events, subscriptions, captured: captured.collect() }
+    }
+
     /// The event of each notification, in order.
     pub fn event_of_each(&self) -> impl Iterator<Item = EventId> {
         self.events.iter().flat_map(|run| std::iter::repeat_n(run.event, run.count as usize))
@@ -324,6 +345,16 @@ mod tests {
             let packed = notifications.pack();
             let told: std::collections::BTreeSet<_> = runs.iter().map(|run| EventBatchId(run.0)).collect();
             prop_assert_eq!(Notifications::event_batches(&packed), Ok(told.into_iter().collect()));
+            let some: Vec<u32> = (0..count).filter(|ordinal| ordinal % 3 == 1).collect();
+            let only = notifications.only(&some);
+            let events: Vec<EventId> = notifications.event_of_each().collect();
+            prop_assert_eq!(only.event_of_each().collect::<Vec<_>>(), some.iter().map(|at| events[*at as usize]).collect::<Vec<_>>());
+            for (place, at) in some.iter().enumerate() {
+                prop_assert_eq!(only.subscriptions[place], notifications.subscriptions[*at as usize]);
+                for ((_, kept), (_, column)) in only.captured.iter().zip(&notifications.captured) {
+                    prop_assert_eq!(kept.value(place), column.value(*at as usize));
+                }
+            }
             prop_assert_eq!(Notifications::unpack(&packed), Ok(notifications));
             for end in (0..packed.len()).step_by(1 + packed.len() / 20) {
                 prop_assert!(Notifications::unpack(&packed[..end]).is_err());

@@ -76,6 +76,8 @@ pub enum DeviceState {
     Disabled,
     /// The far side said that the address does not exist.
     Bounced,
+    /// The far side has failed for days.
+    Failed,
 }
 
 /// What is wrong with a locale or time zone, if anything.

@@ -12,7 +12,11 @@ use tocsin_model::{
 use tocsin_store::{error::StoreError, records::Recipient};
 use tokio::task::JoinHandle;
 
-use crate::{Flow, running::Running};
+use crate::{
+    Flow,
+    endpoints::{Care, care_for},
+    running::Running,
+};
 
 /// Those that wait to be marked, at most. What is beyond is told again by the next message for it.
 const WAITING_MAX: usize = 10_000;
@@ -33,13 +37,26 @@ pub(crate) struct Gone {
 pub(crate) struct Disabler {
     running: Arc<Running>,
     waiting: Vec<Gone>,
+    endpoints: Vec<Care>,
     at_work: Option<JoinHandle<()>>,
 }
 
 impl Disabler {
     /// Marks devices of an application.
     pub fn new(running: Arc<Running>) -> Self {
-        Disabler { running, waiting: Vec::new(), at_work: None }
+        Disabler { running, waiting: Vec::new(), endpoints: Vec::new(), at_work: None }
+    }
+
+    /// The application whose devices they are.
+    pub fn running(&self) -> &Running {
+        &self.running
+    }
+
+    /// Takes a note of an endpoint.
+    pub fn note_endpoint(&mut self, care: Care) {
+        if self.endpoints.len() < WAITING_MAX {
+            self.endpoints.push(care);
+        }
     }
 
     /// Takes one note.
@@ -51,9 +68,12 @@ impl Disabler {
 
     /// Begins with what was noted, once what was begun before is done.
     pub fn work(&mut self, flow: &Arc<Flow>) {
-        if !self.waiting.is_empty() && self.at_work.as_ref().is_none_or(JoinHandle::is_finished) {
+        let is_anything = !(self.waiting.is_empty() && self.endpoints.is_empty());
+        if is_anything && self.at_work.as_ref().is_none_or(JoinHandle::is_finished) {
             let (flow, running, gone) = (flow.clone(), self.running.clone(), std::mem::take(&mut self.waiting));
+            let endpoints = std::mem::take(&mut self.endpoints);
             self.at_work = Some(tokio::spawn(async move {
+                care_for(&flow, &running, endpoints).await;
                 for gone in gone {
                     if let Err(error) = mark(&flow, &running, &gone).await {
                         tracing::error!(%error, subscription = %gone.subscription, "a device that is gone cannot be marked");

@@ -17,7 +17,9 @@ mod multicast; // 3f. what is said to several
 mod render; // 3g. what is sent
 mod redact; // 3h. what a log may show of it
 mod record_receipts; // 4. dispositions become receipts, retries, suspensions
+mod resend; // what had failed is sent again
 mod disable_devices; // what the far side says is gone is not tried again
+mod endpoints; // nor what has failed for days
 
 pub mod compile; // a definition becomes what the steps run: rules, formatters, channels
 pub mod sample; // a notification made of what somebody names, shown or sent as a test
@@ -68,6 +70,7 @@ pub use compile::Compiled;
 pub use latency::Latencies;
 pub use options::PipelineOptions;
 pub use preview::Preview;
+pub use resend::{ResendCount, ResendRequest};
 pub use shards::subject;
 pub use tocsin_delivery::{Clock, Context, Destination, DestinationState, SystemClock};
 pub use versions::{Environment, Versions};
@@ -95,6 +98,9 @@ pub(crate) struct Flow {
     stops: Mutex<guard::Stops>,
     luck: Mutex<fastrand::Rng>,
     suppressions: suppress::Suppressions,
+    endpoints: endpoints::Endpoints,
+    /// Wakes whoever sends again what had failed.
+    resends: tokio::sync::Notify,
 }
 
 impl Flow {
@@ -231,6 +237,8 @@ impl Pipeline {
             stops: Mutex::default(),
             luck: Mutex::new(fastrand::Rng::with_seed(seed)),
             suppressions: suppress::Suppressions::new(options.suppression.clone()),
+            endpoints: endpoints::Endpoints::default(),
+            resends: tokio::sync::Notify::new(),
             journal,
             records,
             options,
@@ -259,6 +267,7 @@ impl Pipeline {
     ) -> Result<(), StoreError> {
         let mut installed = Vec::new();
         self.flow.suppressions.load(&*self.flow.records).await?;
+        self.flow.endpoints.load(&*self.flow.records).await?;
         for stop in self.flow.journal.rule_stops().await? {
             self.flow.stop(stop);
         }
@@ -288,7 +297,8 @@ impl Pipeline {
         let retention = move || pipeline.upgrade().map_or(Duration::MAX, |pipeline| pipeline.retention());
         let upkeep = tokio::spawn(upkeep::run(self.flow.clone(), retention, self.stop.clone()));
         let clockwork = tokio::spawn(Clockwork::new(self.flow.clone(), clockwork).run(self.stop.clone()));
-        self.tasks.lock().extend([matching, upkeep, clockwork]);
+        let resending = tokio::spawn(resend::run(self.flow.clone(), self.stop.clone()));
+        self.tasks.lock().extend([matching, upkeep, clockwork, resending]);
         for compiled in installed {
             let _ = self.clockwork.send(schedules::Command::Install(compiled)).await;
         }

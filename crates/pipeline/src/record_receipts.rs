@@ -166,6 +166,7 @@ impl Recorder {
                             unrecorded += self.take_report(&mut flight, report);
                         }
                         self.note_gone(&flight, &answer);
+                        self.note_endpoint(&flight, &answer);
                         unrecorded += self.take_answer(&mut flight, answer);
                     }
                     None => answers_open = false,
@@ -188,6 +189,18 @@ impl Recorder {
         }
         self.commit(&mut flight.items).await;
         self.disabler.finish(&self.flow).await;
+    }
+
+    /// How the endpoint does, where it is a matter of the device.
+    fn note_endpoint(&mut self, Flight { items, joined }: &Flight, answer: &Answer) {
+        let subscription = || {
+            let ticket = joined.get(&answer.ticket.key).and_then(|members| members.first()).unwrap_or(&answer.ticket);
+            items.get(&ticket.key)?.subscriptions.get(ticket.ordinal as usize).copied()
+        };
+        let limit = || self.disabler.running().disable_after(&answer.channel);
+        if let Some(care) = self.flow.endpoints.note(&self.application, answer, subscription, limit) {
+            self.disabler.note_endpoint(care);
+        }
     }
 
     /// What the far side says of the address, beside this message.

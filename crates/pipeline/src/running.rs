@@ -1,6 +1,6 @@
 //! An application's open channels, with a worker and a recorder on each.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -18,16 +18,28 @@ use crate::{
     match_events::unassigned_channel, record_receipts::Recorder, windows::Windows,
 };
 
+/// How long an endpoint may only fail, if its channel does not say.
+const DISABLE_AFTER: Duration = Duration::from_secs(5 * 86_400);
 /// How long a work item of a channel that the application does not define may be held.
 const LEASE: std::time::Duration = std::time::Duration::from_secs(300);
 
 /// A channel that is open, and the definition that opened it.
 pub(crate) struct Open {
     definition: Channel,
+    is_endpoint: bool,
     channel: Box<dyn OpenChannel>,
 }
 
 impl Open {
+    fn new(definition: &Channel, channel: Box<dyn OpenChannel>) -> Self {
+        Open { definition: definition.clone(), is_endpoint: tocsin_delivery::is_endpoint(definition), channel }
+    }
+
+    fn disable_after(&self) -> Option<Duration> {
+        let after = self.definition.disable_after.unwrap_or(DISABLE_AFTER);
+        Some(after).filter(|after| !after.is_zero() && self.is_endpoint)
+    }
+
     /// Its protocol.
     pub fn protocol(&self) -> &Name {
         &self.definition.protocol
@@ -39,6 +51,7 @@ impl Open {
             && self.definition.concurrency == definition.concurrency
             && self.definition.flow == definition.flow
             && self.definition.options == definition.options
+            && self.definition.disable_after == definition.disable_after
     }
 }
 
@@ -110,7 +123,7 @@ impl Running {
             }
             match (flow.opener)(name, definition, &flow.context) {
                 Ok(channel) => {
-                    channels.insert(name.clone(), Arc::new(Open { definition: definition.clone(), channel }));
+                    channels.insert(name.clone(), Arc::new(Open::new(definition, channel)));
                 }
                 Err(found) => problems.extend(found.into_iter().map(|mut problem| {
                     problem.path = format!("channels.{name}.options.{}", problem.path);
@@ -208,6 +221,11 @@ impl Running {
         self.compiled.load_full()
     }
 
+    /// How long the endpoint of a device may only fail by a channel; `None`: for ever, or it is no matter of the device.
+    pub fn disable_after(&self, channel: &Name) -> Option<Duration> {
+        self.channels.load().get(channel)?.disable_after()
+    }
+
     /// An open channel.
     pub fn channel(&self, name: &Name) -> Option<Arc<Open>> {
         self.channels.load().get(name).cloned()
@@ -290,7 +308,14 @@ pub(crate) fn check_channels(application: &Application) -> Result<(), Vec<Proble
         .channels
         .iter()
         .flat_map(|(name, channel)| {
-            tocsin_delivery::check(&channel.protocol, &channel.options, &format!("channels.{name}.options"))
+            let mut problems =
+                tocsin_delivery::check(&channel.protocol, &channel.options, &format!("channels.{name}.options"));
+            if problems.is_empty() && channel.disable_after.is_some() && !tocsin_delivery::is_endpoint(channel) {
+                let text = "by this channel one far side serves all devices: its failures say nothing of one of them";
+                let problem = Problem::at(format!("channels.{name}.disable_after"), text);
+                problems.push(problem.hint("leave it out; it is for `http` without `url`"));
+            }
+            problems
         })
         .collect();
     if problems.is_empty() { Ok(()) } else { Err(problems) }

@@ -6,6 +6,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Flow;
 
+/// How long an endpoint is remembered of which nothing is heard.
+const ENDPOINTS_KEPT: Duration = Duration::from_secs(60 * 86_400);
+
 /// Removes what is finished and past its retention, every now and then until `stop`. `retention` gives the longest of
 /// the running applications.
 pub(crate) async fn run(flow: Arc<Flow>, retention: impl Fn() -> Duration, stop: CancellationToken) {
@@ -14,6 +17,9 @@ pub(crate) async fn run(flow: Arc<Flow>, retention: impl Fn() -> Duration, stop:
         let now = flow.clock.now();
         prune(&flow, retention(), &stop).await;
         prune_suppressions(&flow).await;
+        if let Err(error) = flow.endpoints.prune(&flow, now - ENDPOINTS_KEPT).await {
+            tracing::error!(%error, "endpoints that nobody sends to cannot be forgotten");
+        }
         metrics::histogram!("upkeep_duration_seconds").record(flow.clock.now().since(now));
     }
 }

@@ -430,7 +430,7 @@ impl LineKind for SubscriberLines {
                 Some(Ok(state)) => state,
                 Some(Err(_)) => {
                     let problem = Problem::at(format!("device.{name}.state"), "is not a state");
-                    problems.push(problem.hint("states are active, disabled, bounced"));
+                    problems.push(problem.hint("states are active, disabled, bounced, failed"));
                     return None;
                 }
             };

@@ -11,9 +11,11 @@ pub mod imports; // many of them, as lines, in
 pub mod keys; // who is calling, and what that caller may do
 pub mod operations; // batches and notifications, suspensions
 pub mod suspensions; // what waits for an operator, looked at and edited
+pub mod resends; // what had failed is sent again
 pub mod firings; // rules that did not fire, and those that are stopped
 pub mod preview; // templates tried on events
 pub mod rules; // rules tried on events
+pub mod endpoints; // those of devices that have only failed of late
 pub mod destinations; // where messages go, and how each destination does
 pub mod chronicles; // what is kept of events
 pub mod schedules; // when what is due

@@ -86,7 +86,7 @@ pub struct DeviceDraft {
     pub channel: String,
     /// The address there: a mailbox, a URL, ...
     pub address: String,
-    /// `active`, `disabled` or `bounced`; default `active`.
+    /// `active`, `disabled`, `bounced` or `failed`; default `active`.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub state: tocsin_model::subscriber::DeviceState,

@@ -22,9 +22,11 @@ use crate::error::StoreError;
 
 pub use course::Course;
 pub use firings::{Firing, FiringFilter, FiringStatus, NewFiring, Refired, RuleStop};
+pub use resends::{NewResend, Resend, Resent};
 pub use schedules::{EventPage, ScheduleKey, ScheduleRun};
 
 pub(crate) mod course; // where some work stands on its way
+mod resends; // what had failed is sent again
 mod firings; // rules that did not fire, and those that are stopped
 mod schedules; // how far the schedules of rules have come
 
@@ -314,6 +316,8 @@ pub struct Step {
     /// Event batches that go on with what this step has begun, such as the rest of a long run of a schedule. They are
     /// accepted with it, whatever waits already; their idempotency does not count.
     pub continued: Vec<NewEventBatch>,
+    /// How far a request to send again comes with this step.
+    pub resent: Option<Resent>,
 }
 
 impl Step {
@@ -322,7 +326,8 @@ impl Step {
     pub(crate) fn time(&self, claimed_at: Timestamp) -> Timestamp {
         let matched = self.batches.iter().map(|batch| batch.head.matched_at);
         let answered = self.receipts.iter().flat_map(|chunk| &chunk.attempts).map(|attempt| attempt.answered_at);
-        matched.chain(answered).fold(claimed_at, Timestamp::max)
+        let resent = self.resent.iter().map(|resent| resent.now);
+        matched.chain(answered).chain(resent).fold(claimed_at, Timestamp::max)
     }
 }
 
@@ -611,6 +616,13 @@ pub trait Journal: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError>;
 
+    /// The notification batches after `after`, oldest first, up to `limit`: heads and counts only.
+    async fn notification_batches_after(
+        &self,
+        after: NotificationBatchId,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError>;
+
     /// The notification batches of an application after `after` that have open work items, up to `limit` of them by
     /// number.
     async fn open_batches(
@@ -642,6 +654,13 @@ pub trait Journal: Send + Sync + 'static {
         resolution: Resolution,
         now: Timestamp,
     ) -> Result<u64, StoreError>;
+
+    /// Stores a request to send again what had failed. One whose key is known is not stored again. Gives what is stored, and
+    /// whether it is new. It is carried out by steps ([`Step::resent`]), and forgotten by [`Journal::prune`] once it is.
+    async fn begin_resend(&self, new: NewResend) -> Result<(Resend, bool), StoreError>;
+
+    /// Requests to send again, or only those that are not carried out, oldest first, from after the number `after`.
+    async fn resends(&self, unfinished: bool, after: u64, limit: usize) -> Result<Vec<Resend>, StoreError>;
 
     /// Puts an operator's edit into a suspension, or takes it away: it is sent in place of what was to be sent, once that is
     /// resumed. With `ordinals` only these of its notifications become a suspension of their own, if there are others. Gives

@@ -200,6 +200,40 @@ pub struct SubscriptionFilter {
     pub enabled: Option<bool>,
 }
 
+/// The endpoint of a device, as the flow knows it. In the order of these three they are listed.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EndpointKey {
+    /// The application that sends to it.
+    pub application: Name,
+    /// By this channel.
+    pub channel: Name,
+    /// Where.
+    pub address: String,
+}
+
+/// An endpoint that has only failed of late.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailingEndpoint {
+    /// Which.
+    pub key: EndpointKey,
+    /// Whose device it is, once that is known.
+    pub subscriber: Option<SubscriberId>,
+    /// The device.
+    pub device: Option<Name>,
+    /// Since when it has only failed.
+    pub since: Timestamp,
+    /// The last failure.
+    pub last: Timestamp,
+    /// How often it has failed.
+    pub failures: u64,
+    /// What it said last.
+    pub reason: String,
+    /// When it was told that it will be switched off.
+    pub warned_at: Option<Timestamp>,
+    /// When its device was switched off.
+    pub disabled_at: Option<Timestamp>,
+}
+
 /// What is wanted of a list of suppressions; conditions are joined by and.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SuppressionFilter {
@@ -539,6 +573,19 @@ pub trait Records: Send + Sync + 'static {
     /// # Errors
     /// `Missing`, as [`Records::changes`].
     async fn suppression_changes(&self, after: ChangeSequence, limit: usize) -> Result<Vec<Change>, StoreError>;
+
+    // Failing endpoints: what the flow remembers of them. The feed tells nothing of it.
+
+    /// Stores what is known of some, in place of what was.
+    async fn keep_endpoints(&self, endpoints: Vec<FailingEndpoint>) -> Result<(), StoreError>;
+    /// Forgets some; those that are not known are passed over.
+    async fn forget_endpoints(&self, endpoints: Vec<EndpointKey>) -> Result<(), StoreError>;
+    /// Up to `limit` in the order of their keys, after `after`.
+    async fn failing_endpoints(
+        &self,
+        after: Option<&EndpointKey>,
+        limit: usize,
+    ) -> Result<Vec<FailingEndpoint>, StoreError>;
 
     // For matching and delivery
 

@@ -146,6 +146,7 @@ impl OpenChannel for FarEnd {
         self.ends.seen.lock().push(Seen { time, channel: Some(name.clone()), line });
         let (answers, clock) = (answers.clone(), self.ends.clock);
         let address = outgoing.address.clone();
+        let channel = name.parse().expect("the name of a channel");
         tokio::spawn(async move {
             tokio::time::sleep(delay).await;
             let answer = Answer {
@@ -155,6 +156,7 @@ impl OpenChannel for FarEnd {
                 sent_at,
                 answered_at: clock.now(),
                 disposition,
+                channel,
                 address,
             };
             // A crash in between leaves nobody to tell.
@@ -184,6 +186,7 @@ impl OpenChannel for FarEnd {
                 sent_at: now,
                 answered_at: now,
                 disposition: Disposition::Deferred { reason, retry_after: None },
+                channel: self.name.parse().expect("the name of a channel"),
                 address: outgoing.address.clone(),
             };
             answers.try_send(answer).expect("there is room for the few answers of a scenario");

@@ -9,6 +9,6 @@ mod mortal_journal; // a process that dies at a chosen write
 mod scenario; // scripts and their transcripts
 
 pub use clock::SimulatedClock;
-pub use far_end::FarEnds;
+pub use far_end::{FarEnds, Manner};
 pub use mortal_journal::Moment;
 pub use scenario::{Scenario, check};

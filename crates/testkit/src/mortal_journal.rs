@@ -23,8 +23,8 @@ use tocsin_store::{
     error::StoreError,
     journal::{
         Accepted, Arrivals, Backlog, Claim, ClaimedEvents, EventBatchState, EventPage, Firing, FiringFilter, Journal,
-        NewEventBatch, Resolution, RuleStop, ScheduleKey, ScheduleRun, Step, StoredNotificationBatch, StoredSuspension,
-        SuspensionFilter, Totals, WorkItem,
+        NewEventBatch, NewResend, Resend, Resolution, RuleStop, ScheduleKey, ScheduleRun, Step,
+        StoredNotificationBatch, StoredSuspension, SuspensionFilter, Totals, WorkItem,
     },
     memory::journal::MemoryJournal,
 };
@@ -321,6 +321,22 @@ impl Journal for MortalJournal {
         limit: usize,
     ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
         self.live().await.notification_batches(before, limit).await
+    }
+
+    async fn notification_batches_after(
+        &self,
+        after: NotificationBatchId,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
+        self.live().await.notification_batches_after(after, limit).await
+    }
+
+    async fn begin_resend(&self, new: NewResend) -> Result<(Resend, bool), StoreError> {
+        self.write(self.journal.begin_resend(new)).await
+    }
+
+    async fn resends(&self, unfinished: bool, after: u64, limit: usize) -> Result<Vec<Resend>, StoreError> {
+        self.live().await.resends(unfinished, after, limit).await
     }
 
     async fn open_batches(

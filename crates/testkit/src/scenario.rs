@@ -10,7 +10,8 @@
 //! 08:00 reschedule alice DTSTART:20260301T090000|RRULE:FREQ=DAILY
 //! 08:00 bob@example.org defers 90 | refuses | gone | unknown | delivers | ponders 30 | waits
 //! 08:00 suppress smtp bob@example.org complaint    (or soft_bounce, of which five suppress; lift takes it away)
-//! 08:00 suppressions                              (listed in the transcript)
+//! 08:00 suppressions | endpoints                  (listed in the transcript)
+//! 08:00 revive bob hook                           (the device is active again)
 //! 08:10 email is down | email is up               (the channel as a whole)
 //! 08:20 damage alice                              (the records of her subscriptions cannot be read any more)
 //! 08:20 damage nb-1                               (nor can this notification batch)
@@ -20,6 +21,7 @@
 //! 08:32 drain                                     (SIGTERM, and a new start)
 //! 08:40 resume | end                              (all suspensions)
 //! 08:40 edit 1 {"fields": {"magnitude": 7}}       (the suspension of this number)
+//! 08:40 resend {"channel": "email"}               (what was refused or suspended)
 //! 08:40 suspensions                               (listed in the transcript)
 //! 08:50 stop RULE | let RULE                      (the rule does not fire; it fires again)
 //! 08:50 firings | refire | dismiss                (what did not fire: listed, fired again, struck off)
@@ -35,7 +37,7 @@ use tocsin_delivery::{Clock, Context, Signet, networks::Networks, programs::Prog
 use tocsin_model::{
     event::EventPacker,
     filter::{Dialect, Filter},
-    id::{Name, SubscriberId},
+    id::{Name, NotificationBatchId, SubscriberId},
     subscriber::{Device, DeviceState, Profile},
     subscription::Terms,
     suppression::{Policy, Report, Target},
@@ -252,6 +254,7 @@ impl Scenario {
                 let touched = self.journal.dismiss_firings(&FiringFilter::default()).await.expect("they can be");
                 self.ends.lock().note(format!("{} dismissed {touched}", self.now()));
             }
+            ["resend", ..] => self.resend(what.split_once(' ').map_or("{}", |(_, request)| request)).await,
             ["resume"] => self.resolve(Resolution::Resume).await,
             ["end"] => self.resolve(Resolution::End).await,
             ["edit", id, ..] => {
@@ -282,6 +285,8 @@ impl Scenario {
                 let target = Target::address(&name(protocol), address);
                 self.records.remove_suppression(&target).await.expect("there is one");
             }
+            ["endpoints"] => self.list_endpoints().await,
+            ["revive", id, device] => self.put_active(id, device).await,
             ["suppressions"] => self.list_suppressions().await,
             [address, "unknown"] => self.ends.lock().set(address, Manner::Unknown),
             [address, "gone"] => self.ends.lock().set(address, Manner::Gone),
@@ -459,12 +464,46 @@ impl Scenario {
         reported.expect("it can be reported");
     }
 
+    async fn list_endpoints(&self) {
+        for found in self.records.failing_endpoints(None, 100).await.expect("records answer") {
+            let (warned, disabled) = (found.warned_at.is_some(), found.disabled_at.is_some());
+            let since = self.clock.time_of_day(found.since);
+            let line = format!(
+                "{} {} fails since {since}, warned {warned}, disabled {disabled}",
+                self.now(),
+                found.key.address
+            );
+            self.ends.lock().note(line);
+        }
+    }
+
+    async fn put_active(&self, id: &str, device: &str) {
+        let found = self.records.subscriber(&subscriber(id)).await.expect("records answer").expect("a subscriber");
+        let changed = Device { state: DeviceState::Active, ..found.devices[&name(device)].clone() };
+        let stored = self.records.put_device(&found.id, &name(device), changed, self.clock.now()).await;
+        stored.expect("it can be stored");
+    }
+
     async fn list_suppressions(&self) {
         let filter = SuppressionFilter::all(self.clock.now());
         for found in self.records.suppressions(&filter, None, 100).await.expect("records answer") {
             let (now, cause, detail) = (self.now(), found.cause.word(), found.detail);
             let line = format!("{now} {} {cause} in force {} {detail}", found.target, found.in_force);
             self.ends.lock().note(line.trim_end().to_owned());
+        }
+    }
+
+    /// Sends again what had failed, and tells how many that was to be.
+    async fn resend(&self, request: &str) {
+        let mut whole = serde_json::json!({"outcomes": ["refused", "suspended"], "as_new": false});
+        let given: serde_json::Value = serde_json::from_str(request).expect("a request is JSON");
+        whole.as_object_mut().expect("an object").extend(given.as_object().expect("an object").clone());
+        let request = serde_json::from_value(whole).expect("a request");
+        let count = self.pipeline().count_resend(&request, NotificationBatchId(0), 1_000).await.expect("counted");
+        let (resend, is_new) =
+            self.pipeline().resend(&request, self.acts.to_string(), "op".to_owned()).await.expect("asked");
+        if is_new {
+            self.ends.lock().note(format!("{} request {} sends {} again", self.now(), resend.id, count.notifications));
         }
     }
 

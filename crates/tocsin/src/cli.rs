@@ -63,10 +63,16 @@ pub enum Command {
     Suppressions(suppressions::Args),
     /// Lists, resumes or ends notifications that wait for an operator
     Suspended(suspended::Args),
+    /// Sends again what had failed, after counting it
+    Resend(resend::Args),
+    /// Sends again what had failed for one device
+    Recover(resend::Recover),
     /// Lists rules that did not fire, and fires them again
     Firings(firings::Args),
     /// Shows where messages go, and how each destination does
     Destinations(destinations::Args),
+    /// Shows endpoints of devices that have only failed of late, and those switched off for it
+    Endpoints(endpoints::Args),
     /// Shows when schedules are due, and how far they have come
     Schedules(schedules::Args),
     /// Shows what is kept of events, key by key
@@ -156,8 +162,11 @@ impl Cli {
             Command::Trace(args) => args.run(terminal, &client()?).await,
             Command::Suppressions(args) => args.run(terminal, &client()?).await,
             Command::Suspended(args) => args.run(terminal, &client()?).await,
+            Command::Resend(args) => args.run(terminal, &client()?).await,
+            Command::Recover(args) => args.run(terminal, &client()?).await,
             Command::Firings(args) => args.run(terminal, &client()?).await,
             Command::Destinations(args) => args.run(terminal, &client()?).await,
+            Command::Endpoints(args) => args.run(terminal, &client()?).await,
             Command::Schedules(args) => args.run(terminal, client).await,
             Command::Chronicles(args) => args.run(terminal, client).await,
             Command::Keys(args) => args.run(terminal, &client()?).await,

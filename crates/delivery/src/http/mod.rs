@@ -20,6 +20,7 @@ mod tests;
 use std::sync::Arc;
 
 pub use options::HttpOptions;
+use serde_json::{Map, Value};
 use tocsin_model::{application::Channel, id::Name, problem::Problem};
 
 use crate::{
@@ -38,6 +39,12 @@ pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<
     };
     let trust = trust.map_err(|problem| vec![problem])?;
     Ok(start(name, channel, context, options, trust, Arc::new(connect::TcpDial)))
+}
+
+/// Whether requests go to the URL that the device gives, and not to that of a service.
+pub(crate) fn is_endpoint(options: &Map<String, Value>) -> bool {
+    let options = read::<HttpOptions>(options, "").and_then(|options| options.complete());
+    options.is_ok_and(|options| options.url.is_none())
 }
 
 fn start(

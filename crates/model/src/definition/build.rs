@@ -72,6 +72,7 @@ pub fn application(root: &Node, problems: &mut Vec<Problem>) -> Option<Applicati
     };
     builder.add_due_class(&mut application);
     let rules = builder.rules(&application);
+    builder.check_order(&application, &rules);
     root.get("application").is_some().then_some(Application { rules, ..application })
 }
 
@@ -92,6 +93,22 @@ impl<'a> Builder<'a> {
         named
             .map(|(name, entry)| (name.clone(), build(&name, &join(section, &entry.key), &entry.value, self)))
             .collect()
+    }
+
+    /// An order that nothing of what is told could keep is a mistake of whoever asked for it.
+    fn check_order(&mut self, application: &Application, rules: &BTreeMap<Name, Rule>) {
+        let is_digest = |rule: &Rule| {
+            application.notifications.get(&rule.notify).is_some_and(|class| class.conduct.digest.is_some())
+        };
+        for (name, _) in application.events.iter().filter(|(_, class)| class.ordered.is_some()) {
+            let mut telling = rules.values().filter(|rule| rule.on == *name).peekable();
+            if telling.peek().is_some() && telling.all(is_digest) {
+                let text = "has no effect: all that is told of these events is told in digests";
+                let hint =
+                    "a digest tells events in their order and has none among others; leave `ordered` out, or `digest`";
+                self.problems.push(Problem::at(format!("events.{name}.ordered"), text).hint(hint));
+            }
+        }
     }
 
     fn fields(&mut self, class: &Node, path: &str) -> Fields {
@@ -646,6 +663,7 @@ fn channel(node: &Node) -> Channel {
         concurrency: integer(node, "concurrency").unwrap_or(CONCURRENCY),
         flow: node.get("flow").map_or_else(Flow::default, flow),
         lease: duration(node, "lease").unwrap_or(LEASE),
+        disable_after: duration(node, "disable_after"),
         log: node.get("log").map_or_else(DeliveryLog::default, delivery_log),
     }
 }

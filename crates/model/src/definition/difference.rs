@@ -1,6 +1,7 @@
 //! What an apply would do to what runs.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -530,6 +531,16 @@ impl Differences {
         if old.lease != new.lease {
             let sentence = format!("a lease is {} (was {})", write_duration(new.lease), write_duration(old.lease));
             self.changed(format!("{path}.lease"), sentence);
+        }
+        if old.disable_after != new.disable_after {
+            let shown = |after: Option<Duration>| match after {
+                None => "the usual time".to_owned(),
+                Some(Duration::ZERO) => "no time".to_owned(),
+                Some(after) => write_duration(after),
+            };
+            let (now, before) = (shown(new.disable_after), shown(old.disable_after));
+            let sentence = format!("devices are switched off after {now} of failures (was {before})");
+            self.changed(format!("{path}.disable_after"), sentence);
         }
     }
 

@@ -402,6 +402,12 @@ static CHANNEL: Shape = Shape::Object(&[
         "How long a worker may hold a work item without a sign of life; 5m if not given.",
     ),
     optional(
+        "disable_after",
+        &Shape::Duration { least: 0, most: 365 * DAY },
+        "How long the endpoint of a device may only fail before the device is switched off; 0s for ever, 5d if not given. \
+         Only for channels by which the address of a device is the far side itself, such as `http` without `url`.",
+    ),
+    optional(
         "log",
         &DELIVERY_LOG,
         "What is told of deliveries beside what became of them: `status` keeps what far sides said when they took \

@@ -128,6 +128,7 @@ fn a_definition_becomes_an_application() {
                     failures_before_pause: 20,
                 },
                 lease: 60s,
+                disable_after: None,
                 log: DeliveryLog {
                     status: true,
                     attempts: false,
@@ -154,6 +155,7 @@ fn a_definition_becomes_an_application() {
                     failures_before_pause: 20,
                 },
                 lease: 300s,
+                disable_after: None,
                 log: DeliveryLog {
                     status: true,
                     attempts: false,
@@ -484,7 +486,7 @@ fn unknown_keys_find_what_was_meant() {
         "    lease: 1m",
         "    colour: red",
         expect![
-            "49:5: channels.email.colour: is not known here; here you can give `protocol`, `options`, `retry`, `concurrency`, `flow`, `lease` or `log`"
+            "49:5: channels.email.colour: is not known here; here you can give `protocol`, `options`, `retry`, `concurrency`, `flow`, `lease`, `disable_after` or `log`"
         ],
     );
     check_with(

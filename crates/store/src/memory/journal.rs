@@ -25,9 +25,9 @@ use crate::{
     error::StoreError,
     journal::{
         Accepted, Arrivals, Backlog, CLOCK_LEEWAY, Claim, ClaimedEvents, Course, EventBatchState, EventPage, Firing,
-        FiringFilter, Idempotency, Journal, JournalOptions, NewEventBatch, NewFiring, NewNotificationBatch,
-        ReceiptChunk, Refired, Resolution, Retry, RuleStop, ScheduleKey, ScheduleRun, Step, StoredNotificationBatch,
-        StoredSuspension, Suspension, SuspensionFilter, Totals, WorkItem, cut_out, ended,
+        FiringFilter, Idempotency, Journal, JournalOptions, NewEventBatch, NewFiring, NewNotificationBatch, NewResend,
+        ReceiptChunk, Refired, Resend, Resent, Resolution, Retry, RuleStop, ScheduleKey, ScheduleRun, Step,
+        StoredNotificationBatch, StoredSuspension, Suspension, SuspensionFilter, Totals, WorkItem, cut_out, ended,
     },
 };
 
@@ -50,6 +50,8 @@ struct State {
     stops: BTreeMap<(Name, Name), RuleStop>,
     states: BTreeMap<(Name, Box<str>, u64), Bytes>,
     runs: BTreeMap<(Name, ScheduleKey), ScheduleRun>,
+    /// With their keys.
+    resends: BTreeMap<u64, (String, Resend)>,
     event_claims: BTreeMap<u64, Held>,
     work_claims: BTreeMap<u64, Held>,
     last: Last,
@@ -64,6 +66,7 @@ struct Last {
     work: u64,
     suspension: u64,
     firing: u64,
+    resend: u64,
     token: u64,
     sees: ChangeSequence,
 }
@@ -372,6 +375,64 @@ impl State {
         }
     }
 
+    /// Whether a request stands where a step takes it up, and what it opens again is still there.
+    fn check_resent(&self, resent: &Resent) -> Result<(), StoreError> {
+        let found = self.resends.get(&resent.id).map(|(_, found)| found);
+        if found.is_none_or(|found| found.reached != resent.from || found.done_at.is_some()) {
+            return Err(StoreError::Fenced(format!("the request {} to send again", resent.id)));
+        }
+        match resent.reopened.iter().find(|(batch, _)| !self.notification_batches.contains_key(&batch.0)) {
+            Some((batch, _)) => Err(StoreError::Missing(batch.to_string())),
+            None => Ok(()),
+        }
+    }
+
+    fn advance(&mut self, resent: Resent) {
+        let mut count = resent.reopens();
+        for (batch, ordinals) in &resent.reopened {
+            let Some(batch) = self.notification_batches.get_mut(&batch.0) else { continue };
+            batch.open += ordinals.len() as u32;
+            if batch.closed_at.take().is_some() {
+                for event in &batch.events {
+                    let Some(event) = self.event_batches.get_mut(&event.0) else { continue };
+                    event.open += 1;
+                    event.closed_at = None;
+                }
+            }
+        }
+        for (batch, ordinals) in &resent.resumed {
+            let of_batch = self.suspensions.iter().filter(|(_, found)| found.batch == *batch).map(|(id, _)| *id);
+            for id in of_batch.collect::<Vec<_>>() {
+                let Some(mut suspension) = self.suspensions.remove(&id) else { continue };
+                let meant = match cut_out(&mut suspension, ordinals) {
+                    None => {
+                        self.suspensions.insert(id, suspension);
+                        continue;
+                    }
+                    Some(None) => suspension,
+                    Some(Some(cut)) => {
+                        self.suspensions.insert(id, suspension);
+                        cut
+                    }
+                };
+                count += meant.ordinals.len() as u64;
+                self.add_retry(Retry {
+                    batch: meant.batch,
+                    application: meant.application,
+                    channel: meant.channel,
+                    ordinals: meant.ordinals,
+                    attempts: 0,
+                    due_at: resent.now,
+                    course: Course { since: None, ..meant.course },
+                });
+            }
+        }
+        if let Some((_, request)) = self.resends.get_mut(&resent.id) {
+            (request.reached, request.done_at) = (resent.reached, resent.done_at);
+            request.notifications += count;
+        }
+    }
+
     fn mark_progress(&mut self, held: &[Claim<WorkItemId>], receipts: &[ReceiptChunk]) {
         for claim in held {
             let Some(item) = self.work.get_mut(&claim.id.0) else { continue };
@@ -554,7 +615,10 @@ impl Journal for MemoryJournal {
         }
         let mut state = self.state.lock();
         let time = step.time(state.check_claims(&step)?);
-        let wakes = !(step.batches.is_empty() && step.retries.is_empty());
+        if let Some(resent) = &step.resent {
+            state.check_resent(resent)?;
+        }
+        let wakes = !(step.batches.is_empty() && step.retries.is_empty() && step.resent.is_none());
 
         let mut ids = Vec::with_capacity(step.batches.len());
         for batch in step.batches {
@@ -582,6 +646,9 @@ impl Journal for MemoryJournal {
         for claim in step.finished {
             state.work_claims.remove(&claim.id.0);
             state.work.remove(&claim.id.0);
+        }
+        if let Some(resent) = step.resent {
+            state.advance(resent);
         }
         for chunk in step.receipts {
             state.record(chunk, time);
@@ -842,6 +909,43 @@ impl Journal for MemoryJournal {
         Ok(state.notification_batches.range(..before).rev().take(limit).map(head).collect())
     }
 
+    async fn notification_batches_after(
+        &self,
+        after: NotificationBatchId,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
+        let state = self.state.lock();
+        let later = state.notification_batches.range((Bound::Excluded(after.0), Bound::Unbounded));
+        let head = |(id, batch): (&u64, &Batch)| (NotificationBatchId(*id), batch.head.clone(), batch.count);
+        Ok(later.take(limit).map(head).collect())
+    }
+
+    async fn begin_resend(&self, new: NewResend) -> Result<(Resend, bool), StoreError> {
+        let mut state = self.state.lock();
+        if let Some((_, known)) = state.resends.values().find(|(key, _)| *key == new.key) {
+            return Ok((known.clone(), false));
+        }
+        state.last.resend += 1;
+        let resend = Resend {
+            id: state.last.resend,
+            request: new.request,
+            by: new.by,
+            asked_at: new.asked_at,
+            reached: NotificationBatchId(0),
+            last: NotificationBatchId(state.notification_batches.keys().next_back().copied().unwrap_or(0)),
+            notifications: 0,
+            done_at: None,
+        };
+        state.resends.insert(resend.id, (new.key, resend.clone()));
+        Ok((resend, true))
+    }
+
+    async fn resends(&self, unfinished: bool, after: u64, limit: usize) -> Result<Vec<Resend>, StoreError> {
+        let state = self.state.lock();
+        let later = state.resends.range((Bound::Excluded(after), Bound::Unbounded)).map(|(_, (_, found))| found);
+        Ok(later.filter(|found| !unfinished || found.done_at.is_none()).take(limit).cloned().collect())
+    }
+
     async fn open_batches(
         &self,
         application: &Name,
@@ -943,6 +1047,7 @@ impl Journal for MemoryJournal {
         let mut state = self.state.lock();
         state.keys.retain(|_, (key, _)| key.until > now);
         let is_over = |closed_at: Option<Timestamp>| closed_at.filter(|closed_at| *closed_at < before);
+        state.resends.retain(|_, (_, request)| is_over(request.done_at).is_none());
 
         let of_batch = |(id, batch): (&u64, &Batch)| is_over(batch.closed_at).map(|closed_at| (closed_at, *id));
         let mut batches: Vec<(Timestamp, u64)> = state.notification_batches.iter().filter_map(of_batch).collect();

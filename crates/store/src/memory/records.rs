@@ -24,12 +24,12 @@ use tokio::sync::watch;
 use crate::{
     error::StoreError,
     records::{
-        ApiKey, ApplicationVersion, Change, Changed, Expect, FEED_KEPT, FollowedSchedule, IndexedSubscription,
-        NewSegment, NewSubscriber, NewSubscription, ProfileImage, REMOVED_AT_ONCE, Recipient, RecordCounts, Records,
-        ScheduledSubscription, SubscriberFilter, SubscriptionChange, SubscriptionFilter, SuppressionFilter, Survey,
-        SurveyBounds, TARGETS_TOLD, Written, due_schedule, has_attribute, new_installation, new_secret, no_application,
-        no_changes_after, no_device, no_segment, no_subscriber, no_subscription, no_suppression, reach, read_filter,
-        runs, since_change, trim_to,
+        ApiKey, ApplicationVersion, Change, Changed, EndpointKey, Expect, FEED_KEPT, FailingEndpoint, FollowedSchedule,
+        IndexedSubscription, NewSegment, NewSubscriber, NewSubscription, ProfileImage, REMOVED_AT_ONCE, Recipient,
+        RecordCounts, Records, ScheduledSubscription, SubscriberFilter, SubscriptionChange, SubscriptionFilter,
+        SuppressionFilter, Survey, SurveyBounds, TARGETS_TOLD, Written, due_schedule, has_attribute, new_installation,
+        new_secret, no_application, no_changes_after, no_device, no_segment, no_subscriber, no_subscription,
+        no_suppression, reach, read_filter, runs, since_change, trim_to,
     },
 };
 
@@ -50,6 +50,7 @@ struct Shelf {
     /// By the texts of their targets.
     suppressions: BTreeMap<String, Suppression>,
     newest_suppression: u64,
+    endpoints: BTreeMap<EndpointKey, FailingEndpoint>,
     subscriptions: BTreeMap<SubscriptionId, Subscription>,
     owned: BTreeMap<SubscriberNumber, BTreeSet<SubscriptionId>>,
     /// By application, class and text, with their numbers and the times when they were made.
@@ -858,6 +859,30 @@ impl Records for MemoryRecords {
         shelf.check_kept(after)?;
         let told = shelf.changes_after(after).map(|(change, _)| change);
         Ok(told.filter(|change| matches!(change.what, Changed::Suppressions(_))).take(limit).cloned().collect())
+    }
+
+    async fn keep_endpoints(&self, endpoints: Vec<FailingEndpoint>) -> Result<(), StoreError> {
+        self.change(|shelf| {
+            shelf.endpoints.extend(endpoints.into_iter().map(|endpoint| (endpoint.key.clone(), endpoint)));
+            Ok(())
+        })
+    }
+
+    async fn forget_endpoints(&self, endpoints: Vec<EndpointKey>) -> Result<(), StoreError> {
+        self.change(|shelf| {
+            endpoints.iter().for_each(|key| drop(shelf.endpoints.remove(key)));
+            Ok(())
+        })
+    }
+
+    async fn failing_endpoints(
+        &self,
+        after: Option<&EndpointKey>,
+        limit: usize,
+    ) -> Result<Vec<FailingEndpoint>, StoreError> {
+        let shelf = self.shelf.lock();
+        let later = shelf.endpoints.values().filter(|found| after.is_none_or(|after| found.key > *after));
+        Ok(later.take(limit).cloned().collect())
     }
 
     async fn indexed_subscriptions(

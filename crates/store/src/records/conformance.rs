@@ -407,6 +407,34 @@ fn suppressions_are_kept_counted_and_lifted() {
 }
 
 #[test]
+fn failing_endpoints_are_remembered_until_they_are_well() {
+    check(async |records| {
+        let endpoint = |address: &str, failures| FailingEndpoint {
+            key: EndpointKey { application: name("quakes"), channel: name("hook"), address: address.to_owned() },
+            subscriber: Some(who("ann")),
+            device: None,
+            since: at(1),
+            last: at(2),
+            failures,
+            reason: "500".to_owned(),
+            warned_at: Some(at(2)),
+            disabled_at: None,
+        };
+        let before = newest(records);
+        records.keep_endpoints(vec![endpoint("b", 1), endpoint("a", 1)]).await.expect("kept");
+        records.keep_endpoints(vec![endpoint("b", 2)]).await.expect("kept");
+        let list =
+            async |after: Option<&EndpointKey>, limit| records.failing_endpoints(after, limit).await.expect("read");
+        assert_eq!(list(None, 9).await, [endpoint("a", 1), endpoint("b", 2)]);
+        assert_eq!(list(None, 1).await, [endpoint("a", 1)]);
+        assert_eq!(list(Some(&endpoint("a", 1).key), 9).await, [endpoint("b", 2)]);
+        records.forget_endpoints(vec![endpoint("a", 1).key, endpoint("c", 1).key]).await.expect("forgotten");
+        assert_eq!(list(None, 9).await, [endpoint("b", 2)]);
+        assert_eq!(newest(records), before);
+    });
+}
+
+#[test]
 fn profiles_are_told_as_of_any_place() {
     check(async |records| {
         let put = async |id: &str, region: &str, devices: &[&str]| {

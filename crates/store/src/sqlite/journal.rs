@@ -6,6 +6,7 @@ mod firings; // rules that did not fire
 mod hand_out; // event batches and work items are claimed
 mod prune; // what is over is removed
 mod reading;
+mod resends; // what had failed is sent again
 mod schedules; // how far the schedules of rules have come
 mod states; // what matching remembers
 mod step; // the result of a step and the acknowledgement of its input, in one commit
@@ -40,8 +41,8 @@ use crate::{
     error::StoreError,
     journal::{
         Accepted, Arrivals, Backlog, CLOCK_LEEWAY, Claim, ClaimedEvents, EventBatchState, EventPage, Firing,
-        FiringFilter, Journal, JournalOptions, NewEventBatch, Resolution, RuleStop, ScheduleKey, ScheduleRun, Step,
-        StoredNotificationBatch, StoredSuspension, SuspensionFilter, Totals, WorkItem,
+        FiringFilter, Journal, JournalOptions, NewEventBatch, NewResend, Resend, Resolution, RuleStop, ScheduleKey,
+        ScheduleRun, Step, StoredNotificationBatch, StoredSuspension, SuspensionFilter, Totals, WorkItem,
     },
 };
 
@@ -454,6 +455,25 @@ impl Journal for SqliteJournal {
             .await
     }
 
+    async fn notification_batches_after(
+        &self,
+        after: NotificationBatchId,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
+        self.read(move |connection, shared| {
+            reading::notification_batches_after(connection, &shared.names, after, limit)
+        })
+        .await
+    }
+
+    async fn begin_resend(&self, new: NewResend) -> Result<(Resend, bool), StoreError> {
+        self.database.write(move |connection, _| resends::begin(connection, &new)).await
+    }
+
+    async fn resends(&self, unfinished: bool, after: u64, limit: usize) -> Result<Vec<Resend>, StoreError> {
+        self.read(move |connection, _| resends::list(connection, unfinished, after, limit)).await
+    }
+
     async fn open_batches(
         &self,
         application: &Name,
@@ -524,6 +544,9 @@ impl Journal for SqliteJournal {
 
     async fn prune(&self, before: Timestamp, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
         while self.database.write(move |connection, _| prune::prune_keys(connection, now)).await? == prune::KEYS_MAX {}
+        if self.read(move |connection, _| resends::is_any_over(connection, before)).await? {
+            self.database.write(move |connection, _| resends::prune(connection, before)).await?;
+        }
         let mut removed = 0;
         // An event batch goes after the notification batches that tell of it, which were closed no later.
         for prune in [prune::prune_notifications, prune::prune_events] {

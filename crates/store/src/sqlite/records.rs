@@ -33,16 +33,17 @@ use super::writer::{Database, FreeSpace, Options, store_error};
 use crate::{
     error::StoreError,
     records::{
-        ApiKey, ApplicationVersion, Change, Expect, FEED_KEPT, FollowedSchedule, IndexedSubscription, NewSegment,
-        NewSubscriber, NewSubscription, ProfileImage, Recipient, RecordCounts, Records, ScheduledSubscription,
-        SubscriberFilter, SubscriptionChange, SubscriptionFilter, SuppressionFilter, Survey, SurveyBounds, Written,
-        new_installation, new_secret, no_subscription,
+        ApiKey, ApplicationVersion, Change, EndpointKey, Expect, FEED_KEPT, FailingEndpoint, FollowedSchedule,
+        IndexedSubscription, NewSegment, NewSubscriber, NewSubscription, ProfileImage, Recipient, RecordCounts,
+        Records, ScheduledSubscription, SubscriberFilter, SubscriptionChange, SubscriptionFilter, SuppressionFilter,
+        Survey, SurveyBounds, Written, new_installation, new_secret, no_subscription,
     },
 };
 use feed::Books;
 
 mod api_keys;
 mod applications;
+mod endpoints;
 mod feed;
 mod matching;
 mod schedules;
@@ -402,6 +403,23 @@ impl Records for SqliteRecords {
 
     async fn suppression_changes(&self, after: ChangeSequence, limit: usize) -> Result<Vec<Change>, StoreError> {
         self.database.read(move |connection| feed::suppression_changes(connection, after, limit)).await
+    }
+
+    async fn keep_endpoints(&self, endpoints: Vec<FailingEndpoint>) -> Result<(), StoreError> {
+        self.change(move |books| endpoints::keep(books.connection, &endpoints)).await
+    }
+
+    async fn forget_endpoints(&self, endpoints: Vec<EndpointKey>) -> Result<(), StoreError> {
+        self.change(move |books| endpoints::forget(books.connection, &endpoints)).await
+    }
+
+    async fn failing_endpoints(
+        &self,
+        after: Option<&EndpointKey>,
+        limit: usize,
+    ) -> Result<Vec<FailingEndpoint>, StoreError> {
+        let after = after.cloned();
+        self.database.read(move |connection| endpoints::list(connection, after.as_ref(), limit)).await
     }
 
     async fn indexed_subscriptions(

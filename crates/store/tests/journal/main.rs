@@ -5,6 +5,7 @@ mod support; // journals to try, and short ways to say what happens
 mod accepting; // submissions, their keys, and the bounds
 mod course; // what goes first, what is gathered, what was edited
 mod claiming; // who gets what, and who loses it
+mod resending; // what had failed is sent again
 mod retention; // what is pruned and what is not
 mod schedules; // how far schedules have come, and the events of their runs
 mod stepping; // steps: all or nothing, once

@@ -11,8 +11,8 @@ use tocsin_model::{
     time::Timestamp,
 };
 use tocsin_store::journal::{
-    Claim, Course, FiringFilter, FiringStatus, Journal, NewFiring, Refired, Resolution, Retry, RuleStop, ScheduleKey,
-    ScheduleRun, Step, Suspension, SuspensionFilter, WorkItem,
+    Claim, Course, FiringFilter, FiringStatus, Journal, NewFiring, NewResend, Refired, Resent, Resolution, Retry,
+    RuleStop, ScheduleKey, ScheduleRun, Step, Suspension, SuspensionFilter, WorkItem,
 };
 
 use crate::support::*;
@@ -71,7 +71,8 @@ impl Twins {
             45..58 => self.claim_work().await,
             58..80 => self.deliver().await,
             80..84 => self.give_back().await,
-            84..88 => self.resolve().await,
+            84..87 => self.resolve().await,
+            87..88 => self.send_again().await,
             88..90 => self.rematch().await,
             90..92 => self.prune().await,
             92..94 => self.reopen().await,
@@ -263,6 +264,57 @@ impl Twins {
             let answers = (self.memory.release_events(one).await, self.sqlite().release_events(two).await);
             assert_eq!(format!("{:?}", answers.0), format!("{:?}", answers.1));
         }
+    }
+
+    /// Sends again what had failed of the next batch of a request.
+    async fn send_again(&mut self) {
+        let key = self.random.u32(..10).to_string();
+        let new = NewResend { key, request: "{}".to_owned(), by: "op".to_owned(), asked_at: self.now };
+        let begun = self.memory.begin_resend(new.clone()).await.expect("stored");
+        assert_eq!(self.sqlite().begin_resend(new).await.expect("stored"), begun);
+        let open = self.memory.resends(true, 0, 9).await.expect("listed");
+        assert_eq!(self.sqlite().resends(true, 0, 9).await.expect("listed"), open);
+        let Some(request) = open.first() else { return };
+        let mut step = Step::default();
+        let mut resent = Resent {
+            id: request.id,
+            from: request.reached,
+            reached: request.last,
+            done_at: Some(self.now),
+            reopened: Vec::new(),
+            resumed: Vec::new(),
+            now: self.now,
+        };
+        let next = self.memory.notification_batches_after(request.reached, 1).await.expect("listed");
+        if let Some((id, head, count)) = next.into_iter().next().filter(|(id, ..)| *id <= request.last) {
+            let mut last = vec![None; count as usize];
+            for attempt in self.memory.attempts(id).await.expect("read") {
+                last[attempt.ordinal as usize] = Some(attempt.outcome);
+            }
+            let of = |outcomes: &[Outcome]| -> Vec<u32> {
+                let meant = |at: &u32| last[*at as usize].is_some_and(|outcome| outcomes.contains(&outcome));
+                (0..count).filter(meant).collect()
+            };
+            let closed = of(&[Outcome::Refused, Outcome::Ended, Outcome::Expired]);
+            (resent.reached, resent.done_at) = (id, None);
+            resent.resumed.push((id, of(&[Outcome::Suspended])));
+            if !closed.is_empty() {
+                step.receipts.push(chunk(id, attempts(closed.iter().copied(), 1, Outcome::Deferred, self.now)));
+                step.retries.push(Retry {
+                    batch: id,
+                    application: head.application,
+                    channel: head.channel,
+                    ordinals: closed.clone(),
+                    attempts: 0,
+                    due_at: self.now,
+                    course: Course::default(),
+                });
+                resent.reopened.push((id, closed));
+            }
+        }
+        step.resent = Some(resent);
+        let (one, two) = (self.memory.commit(step.clone()).await, self.sqlite().commit(step).await);
+        assert_eq!(one.is_ok(), two.is_ok(), "memory says {one:?}, SQLite says {two:?}");
     }
 
     async fn resolve(&mut self) {

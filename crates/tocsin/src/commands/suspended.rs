@@ -82,6 +82,9 @@ struct Edit {
     /// Other JSON
     #[arg(long)]
     body: Option<String>,
+    /// A header, as `Name: value`; may be repeated
+    #[arg(long)]
+    header: Vec<String>,
     /// Another address
     #[arg(long)]
     address: Option<String>,
@@ -99,10 +102,20 @@ impl Edit {
             edit.insert("fields".into(), Value::Object(fields));
         }
         let parts = [("subject", &self.subject), ("text", &self.text), ("html", &self.html), ("json", &self.body)];
-        let content: Map<String, Value> = parts
+        let mut content: Map<String, Value> = parts
             .into_iter()
             .filter_map(|(name, part)| Some((name.to_owned(), Value::from(part.as_deref()?))))
             .collect();
+        let mut headers = Map::new();
+        for header in &self.header {
+            let (name, value) = header
+                .split_once(':')
+                .ok_or_else(|| Failure::usage(format!("--header takes `Name: value`, not `{header}`")))?;
+            headers.insert(name.trim().to_owned(), Value::from(value.trim()));
+        }
+        if !headers.is_empty() {
+            content.insert("headers".into(), Value::Object(headers));
+        }
         if !content.is_empty() {
             edit.insert("content".into(), Value::Object(content));
         }
@@ -112,7 +125,7 @@ impl Edit {
         let edit = match (edit.is_empty(), self.clear) {
             (true, false) => {
                 return Err(Failure::usage(
-                    "say what is changed: --fields, --subject, --text, --html, --body, --address or --clear",
+                    "say what is changed: --fields, --subject, --text, --html, --body, --header, --address or --clear",
                 ));
             }
             (false, true) => return Err(Failure::usage("--clear goes without other changes")),
@@ -338,6 +351,100 @@ mod tests {
             expect![[r#"
             nothing is suspended
             GET /v1/suspensions?limit=1000"#]],
+        )
+        .await;
+    }
+
+    #[tokio::test]
+    async fn one_is_shown_with_what_it_would_say() {
+        let shown = json!([{
+            "notification": {"id": "n-7-2", "fields": {"place": "Kobe"}, "recipient": {"subscriber": "ann"}},
+            "channel": "email", "address": "ann@example.org", "subject": "Kobe", "text": "A quake",
+        }, {"notification": {"id": "n-7-3", "fields": {}, "recipient": {"subscriber": "bob"}}, "problem": "it is gone"}]);
+        let found = json!({"id": 4, "notifications": 2, "batch": "nb-7", "application": "quakes", "channel": "email",
+            "attempts": 3, "since": "2026-11-21T09:30:00Z", "reason": "550 no", "edit": null, "shown": shown});
+        check(
+            &["show", "4"],
+            vec![(200, found)],
+            expect![[r#"
+                           id  4
+                notifications  2
+                        batch  nb-7
+                  application  quakes
+                      channel  email
+                     attempts  3
+                        since  2026-11-21T09:30:00Z
+                       reason  550 no
+
+                n-7-2 for ann
+                       fields  {"place":"Kobe"}
+                      channel  email
+                      address  ann@example.org
+                      subject  Kobe
+                         text  A quake
+
+                n-7-3 for bob
+                       fields  {}
+                      problem  it is gone
+                GET /v1/suspensions/4"#]],
+        )
+        .await;
+    }
+
+    #[tokio::test]
+    async fn one_is_edited() {
+        let args = [
+            "edit",
+            "4",
+            "--notification",
+            "n-7-2",
+            "--fields",
+            r#"{"place": "Lima"}"#,
+            "--subject",
+            "Mended",
+            "--header",
+            "X-Why: again: and again",
+            "--address",
+            "ann@example.com",
+        ];
+        check(
+            &args,
+            vec![(200, json!({"id": 5}))],
+            expect![[r#"
+                suspension 5 is edited; `tocsin suspended resume --id 5` sends it
+                PUT /v1/suspensions/4/edit [application/json] {"edit":{"fields":{"place":"Lima"},"content":{"subject":"Mended","headers":{"X-Why":"again: and again"}},"address":"ann@example.com"},"notifications":["n-7-2"]}"#]],
+        )
+        .await;
+        check(
+            &["edit", "4", "--clear"],
+            vec![(200, json!({"id": 4}))],
+            expect![[r#"
+                suspension 4 is edited; `tocsin suspended resume --id 4` sends it
+                PUT /v1/suspensions/4/edit [application/json] {"edit":null}"#]],
+        )
+        .await;
+        check(
+            &["edit", "4"],
+            vec![],
+            expect![[r#"
+            failed: say what is changed: --fields, --subject, --text, --html, --body, --header, --address or --clear
+        "#]],
+        )
+        .await;
+        check(
+            &["edit", "4", "--clear", "--text", "x"],
+            vec![],
+            expect![[r#"
+            failed: --clear goes without other changes
+        "#]],
+        )
+        .await;
+        check(
+            &["edit", "4", "--header", "X-Why"],
+            vec![],
+            expect![[r#"
+            failed: --header takes `Name: value`, not `X-Why`
+        "#]],
         )
         .await;
     }

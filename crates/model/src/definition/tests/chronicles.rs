@@ -98,6 +98,33 @@ fn what_is_wrong_with_a_chronicle_is_told() {
 }
 
 #[test]
+fn an_order_that_only_digests_would_keep_is_refused() {
+    let with = |digest: &str, more: &str| {
+        let text = format!(
+            "application: a
+events:
+  tick: {{ fields: {{ symbol: string }}, ordered: [symbol] }}
+subscriptions:
+  any: {{}}
+notifications:
+  told: {{ fields: {{ symbol: string }}, {digest} content: {{ templates: {{ base: {{ text: x }} }} }} }}
+  plain: {{ fields: {{ symbol: string }}, content: {{ templates: {{ base: {{ text: x }} }} }} }}
+rules:
+  first: {{ on: tick, subscription: any, notify: told }}
+{more}channels:
+  log: {{ protocol: file }}
+"
+        );
+        let problems = read(&text, &|_| None).err().unwrap_or_default();
+        problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    };
+    assert_eq!(with("", ""), "");
+    assert_eq!(with("digest: {},", "  second: { on: tick, subscription: any, notify: plain }\n"), "");
+    let told = with("digest: {},", "");
+    assert!(told.contains("events.tick.ordered: has no effect"), "{told}");
+}
+
+#[test]
 fn events_may_be_ordered_by_a_key() {
     let with = |ordered: &str| TICKS.replace("    chronicles:\n      CHRONICLE", &format!("    ordered: {ordered}"));
     let by = |text: &str| match read(&with(text), &|_| None) {

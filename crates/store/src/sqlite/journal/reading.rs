@@ -161,6 +161,21 @@ pub fn notification_batches(
     })
 }
 
+/// The notification batches after one, oldest first, without their bodies.
+pub fn notification_batches_after(
+    connection: &Connection,
+    names: &Names,
+    after: NotificationBatchId,
+    limit: usize,
+) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
+    let sql = format!("{NOTIFICATIONS} WHERE id > ?1 ORDER BY id LIMIT ?2");
+    let (after, limit) = (i64::try_from(after.0).unwrap_or(i64::MAX), i64::try_from(limit).unwrap_or(i64::MAX));
+    collect(connection, &sql, (after, limit), |row| {
+        let id = NotificationBatchId(row.get(0).map_err(store_error)?);
+        Ok((id, read_head(row, names)?, row.get(10).map_err(store_error)?))
+    })
+}
+
 /// The notification batches of an application after one that have open work items, by number, without their bodies.
 pub fn open_batches(
     connection: &Connection,

@@ -217,4 +217,18 @@ ALTER TABLE suspensions ADD COLUMN window_end INTEGER;
 ALTER TABLE suspensions ADD COLUMN fallback INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE suspensions ADD COLUMN edit TEXT;
 ",
+    "
+-- Requests to send again what had failed, and up to which batch they are carried out.
+CREATE TABLE resends (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    key TEXT NOT NULL UNIQUE,
+    request TEXT NOT NULL,
+    \"by\" TEXT NOT NULL,
+    asked_at INTEGER NOT NULL,
+    reached INTEGER NOT NULL,
+    last INTEGER NOT NULL,
+    notifications INTEGER NOT NULL,
+    done_at INTEGER
+) STRICT;
+",
 ];

@@ -16,7 +16,7 @@ use super::{
     Shared, accept, firings,
     packing::{Body, ascending, pack_body, pack_numbers, pack_ordinals, unpack_numbers, unpack_ordinals},
     reading::{CHUNK_BITS, NUMBER_MAX},
-    states,
+    resends, states,
     tally::{Last, Tally, oldest_event},
 };
 use crate::{
@@ -134,7 +134,7 @@ fn store(
     let committing = shared.claims.begin(&step)?;
     let mut rows = Rows::new(connection, shared, step.time(committing.claimed_at));
     let matching = !(step.matched.is_empty() && step.failed.is_empty());
-    let brings_work = !(step.batches.is_empty() && step.retries.is_empty());
+    let brings_work = !(step.batches.is_empty() && step.retries.is_empty() && step.resent.is_none());
 
     let mut ids = Vec::with_capacity(batches.len());
     let matched_now: HashSet<EventBatchId> = step.matched.iter().map(|claim| claim.id).collect();
@@ -173,6 +173,9 @@ fn store(
     }
     for claim in &step.finished {
         rows.finish(*claim)?;
+    }
+    if let Some(resent) = &step.resent {
+        resends::advance(connection, shared, &mut rows, resent)?;
     }
     for (packed, chunk) in receipts.iter().zip(&step.receipts) {
         rows.record(packed, &chunk.attempts)?;
@@ -245,11 +248,11 @@ impl<'a> Rows<'a> {
         Last::next(last)
     }
 
-    fn execute(&self, sql: &str, params: impl rusqlite::Params) -> Result<usize, StoreError> {
+    pub(super) fn execute(&self, sql: &str, params: impl rusqlite::Params) -> Result<usize, StoreError> {
         self.connection.prepare_cached(sql).and_then(|mut statement| statement.execute(params)).map_err(store_error)
     }
 
-    fn find<T>(
+    pub(super) fn find<T>(
         &self,
         sql: &str,
         params: impl rusqlite::Params,

@@ -194,4 +194,21 @@ CREATE TABLE suppressions (
 CREATE INDEX suppressions_that_end ON suppressions (expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX changes_of_suppressions ON changes (sequence) WHERE kind = 7;
 "#,
+    r#"
+-- Endpoints that have only failed of late; no part of the change feed.
+CREATE TABLE failing_endpoints (
+    application TEXT NOT NULL,
+    channel TEXT NOT NULL,
+    address TEXT NOT NULL,
+    subscriber TEXT,
+    device TEXT,
+    since INTEGER NOT NULL,
+    last INTEGER NOT NULL,
+    failures INTEGER NOT NULL,
+    reason TEXT NOT NULL,
+    warned_at INTEGER,
+    disabled_at INTEGER,
+    PRIMARY KEY (application, channel, address)
+) STRICT, WITHOUT ROWID;
+"#,
 ];

@@ -69,6 +69,7 @@ const fn state_number(state: DeviceState) -> i64 {
         DeviceState::Active => 0,
         DeviceState::Disabled => 1,
         DeviceState::Bounced => 2,
+        DeviceState::Failed => 3,
     }
 }
 
@@ -94,6 +95,7 @@ pub(super) fn device_at(row: &Row<'_>) -> rusqlite::Result<(Name, Device)> {
         0 => DeviceState::Active,
         1 => DeviceState::Disabled,
         2 => DeviceState::Bounced,
+        3 => DeviceState::Failed,
         state => return Err(rusqlite::Error::IntegralValueOutOfRange(3, state)),
     };
     Ok((name_at(row, 0)?, Device { channel: name_at(row, 1)?, address: row.get(2)?, state }))

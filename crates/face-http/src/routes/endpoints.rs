@@ -1,0 +1,68 @@
+use std::sync::Arc;
+
+use axum::{extract::State, http::StatusCode, response::Response};
+use serde::Deserialize;
+use tocsin_model::{id::Name, problem::Problem};
+use tocsin_service::{
+    ServiceError,
+    endpoints::{self, Document, EndpointFilter},
+    page,
+};
+use utoipa::IntoParams;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{Failures, json};
+use crate::{
+    App,
+    problems::Failure,
+    request::{Authorized, Parameters},
+    wire::List,
+};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(list))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ListParameters {
+    /// How many; 1 to 1,000, default 100.
+    #[serde(default)]
+    limit: Option<usize>,
+    /// The cursor of the page before.
+    #[serde(default)]
+    after: Option<String>,
+    /// Only of this application.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    application: Option<Name>,
+    /// Only of this channel.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    channel: Option<Name>,
+    /// Only in this state: `failing`, `warned`, `disabled`.
+    #[serde(default)]
+    state: Option<String>,
+}
+
+/// Endpoints of devices that have only failed of late, and those that were switched off for it, by application, channel and
+/// address.
+#[utoipa::path(get, path = "/v1/endpoints", tag = "operations", params(ListParameters), responses((status = 200, body = List<Document>), Failures))]
+async fn list(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Parameters(asked): Parameters<ListParameters>,
+) -> Result<Response, Failure> {
+    let limit = page::limit(asked.limit)?;
+    let read = |word: String| {
+        endpoints::State::ALL.into_iter().find(|state| state.word() == word).ok_or_else(|| {
+            let problem = Problem::at("state", format!("`{word}` is not a state of an endpoint"));
+            ServiceError::Invalid(vec![problem.hint("states are failing, warned, disabled")])
+        })
+    };
+    let state = asked.state.map(read).transpose()?;
+    let filter = EndpointFilter { application: asked.application, channel: asked.channel, state };
+    let found = app.service.endpoints(&caller, &filter, asked.after.as_deref(), limit).await?;
+    Ok(json(StatusCode::OK, &List::from(found)))
+}

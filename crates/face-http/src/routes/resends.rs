@@ -1,0 +1,93 @@
+use std::sync::Arc;
+
+use axum::{
+    extract::{Request, State},
+    http::StatusCode,
+    response::Response,
+};
+use serde::Deserialize;
+use tocsin_service::{
+    ServiceError, page,
+    resends::{Document, Draft, Preview},
+};
+use utoipa::IntoParams;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{Failures, json, located, parts};
+use crate::{
+    App,
+    problems::Failure,
+    request::{Authorized, Parameters, Segments, json_body, read_json},
+    wire::List,
+};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(list, send)).routes(routes!(preview)).routes(routes!(read))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ListParameters {
+    /// How many; 1 to 1,000, default 100.
+    #[serde(default)]
+    limit: Option<usize>,
+    /// The `next` of the page before.
+    #[serde(default)]
+    after: Option<u64>,
+}
+
+/// Requests to send again what had failed, oldest first. They are forgotten with the batches of their time.
+#[utoipa::path(get, path = "/v1/resends", tag = "operations", params(ListParameters), responses((status = 200, body = List<Document>), Failures))]
+async fn list(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Parameters(asked): Parameters<ListParameters>,
+) -> Result<Response, Failure> {
+    let limit = page::limit(asked.limit)?;
+    Ok(json(StatusCode::OK, &List::from(app.service.resends(&caller, asked.after, limit).await?)))
+}
+
+/// Sends again what had failed, under the same ids, or as new. It is durable with the answer, and carried out beside the
+/// flow. With an `Idempotency-Key` that came before it is only told how far that has come.
+#[utoipa::path(post, path = "/v1/resends", tag = "operations", params(("Idempotency-Key" = Option<String>, Header)), request_body(content = Draft, example = json!({"subscriber": "alice", "device": "hook", "since": "2026-11-20T00:00:00Z"})), responses((status = 200, body = Document), (status = 202, body = Document), Failures))]
+async fn send(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    request: Request,
+) -> Result<Response, Failure> {
+    let (headers, body) = parts(request);
+    let key = match headers.get("idempotency-key").map(|key| key.to_str()) {
+        Some(Err(_)) => return Err(ServiceError::invalid("Idempotency-Key", "is not text").into()),
+        Some(Ok(key)) => Some(key.to_owned()),
+        None => None,
+    };
+    let taken = json_body(&app, &headers, body).await?;
+    let (stored, is_new) = app.service.resend(&caller, read_json(&taken.bytes)?, key.as_deref()).await?;
+    let status = if is_new { StatusCode::ACCEPTED } else { StatusCode::OK };
+    Ok(located(json(status, &stored), format!("/v1/resends/{}", stored.id)))
+}
+
+/// Counts what would be sent again. Changes nothing.
+#[utoipa::path(post, path = "/v1/resends/preview", tag = "operations", request_body(content = Draft, example = json!({"application": "quakes", "reason": "503"})), responses((status = 200, body = Preview), Failures))]
+async fn preview(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    request: Request,
+) -> Result<Response, Failure> {
+    let (headers, body) = parts(request);
+    let taken = json_body(&app, &headers, body).await?;
+    Ok(json(StatusCode::OK, &app.service.preview_resend(&caller, read_json(&taken.bytes)?).await?))
+}
+
+/// One request to send again, and how far it has come.
+#[utoipa::path(get, path = "/v1/resends/{id}", tag = "operations", params(("id" = u64, Path)), responses((status = 200, body = Document), Failures))]
+async fn read(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(number): Segments<String>,
+) -> Result<Response, Failure> {
+    let missing = |_| ServiceError::Missing(format!("the request `{number}` to send again"));
+    let id: u64 = number.parse().map_err(missing)?;
+    Ok(json(StatusCode::OK, &app.service.find_resend(&caller, id).await?))
+}

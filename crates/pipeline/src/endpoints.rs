@@ -1,0 +1,273 @@
+//! An endpoint that has failed for days is not tried any more: its device is switched off, with notice before.
+//!
+//! Only where the address of a device is the far side itself, such as the URL of a webhook: the failures of a service that
+//! serves many devices say nothing of one of them. Since when an endpoint has only failed is durable, so that the clock goes
+//! on over restarts; what is in between, such as the number of failures, is written once an hour at most.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use tocsin_delivery::Answer;
+use tocsin_model::{
+    id::{Name, SubscriptionId},
+    receipt::{Disposition, ReasonKind},
+    subscriber::{Device, DeviceState},
+    time::Timestamp,
+};
+use tocsin_store::{
+    error::StoreError,
+    records::{EndpointKey, FailingEndpoint, Records},
+};
+
+use crate::{Flow, running::Running};
+
+/// Endpoints that are watched at the same time. The failures of others are counted once some of these are well again.
+const WATCHED_MAX: usize = 200_000;
+/// How often the number of failures and the time of the last are written.
+const WRITTEN_EVERY: Duration = Duration::from_secs(3_600);
+/// Endpoints that are read at a time.
+const PAGE: usize = 5_000;
+
+/// All endpoints that have only failed of late.
+#[derive(Default)]
+pub(crate) struct Endpoints(Mutex<HashMap<EndpointKey, Watched>>);
+
+struct Watched {
+    known: FailingEndpoint,
+    /// The last failure that is written.
+    written: Timestamp,
+}
+
+/// What is to be done about an endpoint, beside the flow.
+pub(crate) enum Care {
+    /// It has answered: it is forgotten.
+    Well(EndpointKey),
+    /// It has failed, for the first time or again. Whose message it was.
+    Failing(EndpointKey, SubscriptionId),
+}
+
+/// What a failure asks for.
+enum Due {
+    Nothing,
+    Write,
+    Warn,
+    Disable,
+    /// It was disabled before; somebody has switched it on again, or another device has the same address.
+    Again,
+}
+
+impl Endpoints {
+    /// Reads those that failed before the process began.
+    pub async fn load(&self, records: &dyn Records) -> Result<(), StoreError> {
+        let mut after: Option<EndpointKey> = None;
+        loop {
+            let page = records.failing_endpoints(after.as_ref(), PAGE).await?;
+            let is_last = page.len() < PAGE;
+            after = page.last().map(|last| last.key.clone());
+            let mut watched = self.0.lock();
+            for known in page {
+                watched.insert(known.key.clone(), Watched { written: known.last, known });
+            }
+            metrics::gauge!("deliver_failing_endpoints").set(watched.len() as f64);
+            if is_last {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes in an answer. `limit` is how long its channel lets an endpoint fail; `None`: for ever.
+    pub fn note(
+        &self,
+        application: &Name,
+        answer: &Answer,
+        subscription: impl FnOnce() -> Option<SubscriptionId>,
+        limit: impl FnOnce() -> Option<Duration>,
+    ) -> Option<Care> {
+        let key = || EndpointKey {
+            application: application.clone(),
+            channel: answer.channel.clone(),
+            address: answer.address.clone(),
+        };
+        let reason = match &answer.disposition {
+            Disposition::Delivered { .. } => {
+                let mut watched = self.0.lock();
+                if watched.is_empty() {
+                    return None;
+                }
+                let key = key();
+                watched.remove(&key)?;
+                metrics::gauge!("deliver_failing_endpoints").set(watched.len() as f64);
+                return Some(Care::Well(key));
+            }
+            Disposition::Deferred { reason, .. } | Disposition::Refused { reason } => reason,
+        };
+        let is_its = matches!(
+            reason.kind,
+            ReasonKind::Answer
+                | ReasonKind::Connection
+                | ReasonKind::Timeout
+                | ReasonKind::Tls
+                | ReasonKind::Authentication
+        );
+        let limit = limit().filter(|_| is_its)?;
+        let (key, at) = (key(), answer.answered_at);
+        let mut watched = self.0.lock();
+        let is_full = watched.len() >= WATCHED_MAX;
+        let due = match watched.get_mut(&key) {
+            Some(endpoint) => endpoint.fail(at, limit, &reason.text),
+            None if is_full => {
+                tracing::warn!(channel = %key.channel, "more endpoints fail than are watched");
+                return None;
+            }
+            None => {
+                let known = FailingEndpoint {
+                    key: key.clone(),
+                    subscriber: None,
+                    device: None,
+                    since: at,
+                    last: at,
+                    failures: 1,
+                    reason: reason.text.clone(),
+                    warned_at: None,
+                    disabled_at: None,
+                };
+                watched.insert(key.clone(), Watched { known, written: at });
+                metrics::gauge!("deliver_failing_endpoints").set(watched.len() as f64);
+                Due::Write
+            }
+        };
+        match due {
+            Due::Nothing => None,
+            _ => Some(Care::Failing(key, subscription()?)),
+        }
+    }
+
+    /// Does what there is to do about an endpoint.
+    pub async fn care(&self, flow: &Flow, running: &Running, care: Care) -> Result<(), StoreError> {
+        let (key, subscription) = match care {
+            Care::Well(key) => return flow.records.forget_endpoints(vec![key]).await,
+            Care::Failing(key, subscription) => (key, subscription),
+        };
+        let Some(limit) = running.disable_after(&key.channel) else { return Ok(()) };
+        let recipient = flow.records.recipients(&[subscription]).await?.pop().flatten();
+        let is_it = |device: &Device| device.channel == key.channel && device.address == key.address;
+        let found = recipient.as_ref().and_then(|recipient| {
+            let (name, device) = recipient.devices.iter().find(|(_, device)| is_it(device))?;
+            Some((&recipient.subscription.subscriber, name, device))
+        });
+        // Its owner has given another address, or is gone.
+        let Some((subscriber, name, device)) = found else { return self.forget(flow, key).await };
+        let (due, known) = {
+            let mut watched = self.0.lock();
+            let Some(endpoint) = watched.get_mut(&key) else { return Ok(()) };
+            let is_same =
+                endpoint.known.subscriber.as_ref() == Some(subscriber) && endpoint.known.device.as_ref() == Some(name);
+            let mut due = endpoint.due(endpoint.known.last, limit);
+            if matches!(due, Due::Again) {
+                // Another device with the address has failed as long; the same one was switched on again, and has as long as
+                // any other.
+                due = Due::Disable;
+                if is_same {
+                    endpoint.restart();
+                    due = Due::Write;
+                }
+            }
+            let now = flow.clock.now();
+            match due {
+                Due::Disable => endpoint.known.disabled_at = Some(now),
+                Due::Warn => endpoint.known.warned_at = Some(now),
+                Due::Nothing | Due::Write | Due::Again => {}
+            }
+            (endpoint.known.subscriber, endpoint.known.device) = (Some(subscriber.clone()), Some(name.clone()));
+            endpoint.written = endpoint.known.last;
+            (due, endpoint.known.clone())
+        };
+        let (since, failures, reason) = (known.since.to_string(), known.failures, known.reason.clone());
+        let channel = &key.channel;
+        match due {
+            Due::Disable => {
+                if device.state == DeviceState::Active {
+                    let device = Device { state: DeviceState::Failed, ..device.clone() };
+                    flow.records.put_device(subscriber, name, device, flow.clock.now()).await?;
+                    metrics::counter!("deliver_endpoints_disabled_total").increment(1);
+                    tracing::warn!(%subscriber, device = %name, %channel, since, failures, reason,
+                        "an endpoint has failed for too long and is switched off; `tocsin endpoints` lists it");
+                }
+            }
+            Due::Warn => {
+                metrics::counter!("deliver_endpoints_warned_total").increment(1);
+                tracing::warn!(%subscriber, device = %name, %channel, since, failures, reason,
+                    "an endpoint has only failed for half the time after which it is switched off");
+            }
+            Due::Nothing | Due::Write | Due::Again => {}
+        }
+        flow.records.keep_endpoints(vec![known]).await
+    }
+
+    async fn forget(&self, flow: &Flow, key: EndpointKey) -> Result<(), StoreError> {
+        self.0.lock().remove(&key);
+        flow.records.forget_endpoints(vec![key]).await
+    }
+
+    /// Forgets those of which nothing was heard since a time: nobody sends to them any more.
+    pub async fn prune(&self, flow: &Flow, before: Timestamp) -> Result<(), StoreError> {
+        let old = |endpoint: &Watched| {
+            endpoint.known.last < before && endpoint.known.disabled_at.is_none_or(|at| at < before)
+        };
+        let keys: Vec<EndpointKey> = {
+            let watched = self.0.lock();
+            watched.values().filter(|endpoint| old(endpoint)).map(|endpoint| endpoint.known.key.clone()).collect()
+        };
+        if keys.is_empty() {
+            return Ok(());
+        }
+        flow.records.forget_endpoints(keys.clone()).await?;
+        let mut watched = self.0.lock();
+        keys.iter().for_each(|key| drop(watched.remove(key)));
+        Ok(())
+    }
+}
+
+impl Watched {
+    /// One more failure.
+    fn fail(&mut self, at: Timestamp, limit: Duration, reason: &str) -> Due {
+        // Of the time in between nothing is known: it may have been well.
+        if at.since(self.known.last) > limit / 2 && self.known.disabled_at.is_none() {
+            self.restart();
+            self.known.since = at;
+        }
+        self.known.last = self.known.last.max(at);
+        self.known.failures += 1;
+        if self.known.reason != reason {
+            self.known.reason = reason.to_owned();
+        }
+        self.due(at, limit)
+    }
+
+    fn due(&self, at: Timestamp, limit: Duration) -> Due {
+        let failing = at.since(self.known.since);
+        match &self.known {
+            known if known.disabled_at.is_some() => Due::Again,
+            _ if failing >= limit => Due::Disable,
+            known if failing >= limit / 2 && known.warned_at.is_none() => Due::Warn,
+            _ if at.since(self.written) >= WRITTEN_EVERY => Due::Write,
+            _ => Due::Nothing,
+        }
+    }
+
+    /// The clock begins anew with the last failure.
+    fn restart(&mut self) {
+        self.known.since = self.known.last;
+        self.known.failures = 0;
+        (self.known.warned_at, self.known.disabled_at) = (None, None);
+    }
+}
+
+/// What a recorder found out about endpoints, done beside the flow in this order.
+pub(crate) async fn care_for(flow: &Arc<Flow>, running: &Running, cares: Vec<Care>) {
+    for care in cares {
+        if let Err(error) = flow.endpoints.care(flow, running, care).await {
+            tracing::error!(%error, "what is known of an endpoint cannot be kept");
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! What had failed is sent again: counted first, then in steps, each one commit with how far it has come.
+//!
+//! A notification keeps its id, so that a receiver knows it again; with `as_new` it becomes another one, with an id and a
+//! time to live of its own. What was delivered is never sent again, and what is still on its way is left alone.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use tocsin_model::{
+    conduct::Priority,
+    id::{Name, NotificationBatchId, NotificationId, SubscriberId, SubscriptionId},
+    notification::{NotificationHead, Notifications},
+    receipt::{Attempt, Outcome},
+    time::Timestamp,
+};
+use tocsin_store::{
+    error::StoreError,
+    journal::{Course, NewNotificationBatch, NewResend, ReceiptChunk, Resend, Resent, Retry, Step, SuspensionFilter},
+    records::SubscriptionFilter,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{Flow, Pipeline};
+
+/// Notifications of one step; a batch is always taken whole.
+const NOTIFICATIONS: u64 = 10_000;
+/// Batches that one step looks at.
+const BATCHES: usize = 256;
+/// Batches whose heads are read at a time.
+const PAGE: usize = 64;
+/// Requests that are read at a time.
+const REQUESTS: usize = 16;
+/// How long it rests after the store has failed.
+const REST: Duration = Duration::from_secs(5);
+/// Most subscriptions of a subscriber that are looked at.
+const SUBSCRIPTIONS_MAX: usize = 100_000;
+
+/// What is to be sent again: what meets every given condition.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ResendRequest {
+    /// What has become of it: refused, expired, ended or suspended.
+    pub outcomes: Vec<Outcome>,
+    /// Only this notification.
+    pub notification: Option<NotificationId>,
+    /// Only what failed at this time or later.
+    pub since: Option<Timestamp>,
+    /// Only what failed before this time.
+    pub until: Option<Timestamp>,
+    /// Only of this application.
+    pub application: Option<Name>,
+    /// Only of this channel.
+    pub channel: Option<Name>,
+    /// Only of this notification class.
+    pub class: Option<Name>,
+    /// Only for this subscriber.
+    pub subscriber: Option<SubscriberId>,
+    /// Only what is not for another device by the word of its subscription.
+    pub device: Option<Name>,
+    /// Only what failed with words that contain this text; letters of ASCII in either case.
+    pub reason: Option<String>,
+    /// Whether it becomes other notifications.
+    pub as_new: bool,
+}
+
+/// What of a batch is to be sent again.
+#[derive(Default)]
+struct Meant {
+    /// Closed ones, with the attempt that closed each.
+    closed: Vec<Attempt>,
+    suspended: Vec<u32>,
+}
+
+/// How many notifications would be sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResendCount {
+    /// How many, of the batches looked at.
+    pub notifications: u64,
+    /// How many batches were looked at.
+    pub batches: u64,
+    /// The last batch looked at; `None`: all were.
+    pub reached: Option<NotificationBatchId>,
+}
+
+/// A request as it is carried out: with what it means for the records.
+struct Search<'r> {
+    request: &'r ResendRequest,
+    reason: Option<String>,
+    /// The subscriptions that are meant; `None`: any.
+    subscriptions: Option<HashSet<SubscriptionId>>,
+}
+
+impl<'r> Search<'r> {
+    async fn new(flow: &Flow, request: &'r ResendRequest) -> Result<Search<'r>, StoreError> {
+        let mut subscriptions = None;
+        if let Some(subscriber) = &request.subscriber {
+            let filter = SubscriptionFilter { subscriber: Some(subscriber.clone()), ..SubscriptionFilter::default() };
+            let found = flow.records.subscriptions(&filter, None, SUBSCRIPTIONS_MAX).await?;
+            let is_meant = |device: &Option<Name>| match (&request.device, device) {
+                (Some(meant), Some(device)) => meant == device,
+                _ => true,
+            };
+            subscriptions = Some(found.into_iter().filter(|one| is_meant(&one.device)).map(|one| one.id).collect());
+        }
+        let reason = request.reason.as_ref().map(|reason| reason.to_ascii_lowercase());
+        Ok(Search { request, reason, subscriptions })
+    }
+
+    fn may_hold(&self, id: NotificationBatchId, head: &NotificationHead) -> bool {
+        let request = self.request;
+        request.notification.is_none_or(|one| one.batch == id)
+            && request.application.as_ref().is_none_or(|application| head.application == *application)
+            && request.channel.as_ref().is_none_or(|channel| head.channel == *channel)
+            && request.class.as_ref().is_none_or(|class| head.class == *class)
+            && request.until.is_none_or(|until| head.matched_at < until)
+    }
+
+    fn meets(&self, attempt: &Attempt) -> bool {
+        let request = self.request;
+        request.outcomes.contains(&attempt.outcome)
+            && request.notification.is_none_or(|one| one.ordinal == attempt.ordinal)
+            && request.since.is_none_or(|since| attempt.answered_at >= since)
+            && request.until.is_none_or(|until| attempt.answered_at < until)
+            && self.reason.as_ref().is_none_or(|reason| attempt.reply.to_ascii_lowercase().contains(reason))
+    }
+
+    /// What of a batch is meant, by the last attempt of each of its notifications.
+    async fn look(&self, flow: &Flow, id: NotificationBatchId, count: u32) -> Result<Meant, StoreError> {
+        let mut last: Vec<Option<Attempt>> = vec![None; count as usize];
+        for attempt in flow.journal.attempts(id).await? {
+            if let Some(place) = last.get_mut(attempt.ordinal as usize) {
+                *place = Some(attempt);
+            }
+        }
+        let mut failed: Vec<Attempt> = last.into_iter().flatten().filter(|attempt| self.meets(attempt)).collect();
+        if failed.is_empty() {
+            return Ok(Meant::default());
+        }
+        if let Some(subscriptions) = &self.subscriptions {
+            let batch = match flow.journal.notification_batch(id).await {
+                Ok(Some(batch)) => batch,
+                Ok(None) => return Ok(Meant::default()),
+                Err(StoreError::Damaged(what)) => {
+                    tracing::error!(batch = %id, what, "a batch cannot be read and is not sent again");
+                    return Ok(Meant::default());
+                }
+                Err(error) => return Err(error),
+            };
+            let of = |attempt: &Attempt| batch.notifications.subscriptions.get(attempt.ordinal as usize);
+            failed.retain(|attempt| of(attempt).is_some_and(|subscription| subscriptions.contains(subscription)));
+        }
+        let (suspended, closed): (Vec<_>, Vec<_>) =
+            failed.into_iter().partition(|attempt| attempt.outcome == Outcome::Suspended);
+        let mut meant = Meant { closed, suspended: Vec::new() };
+        if !suspended.is_empty() {
+            // One that was resumed is on its way, though its last attempt suspended it.
+            let filter = SuspensionFilter { batch: Some(id), ..SuspensionFilter::default() };
+            let waiting = flow.journal.suspensions(&filter, 0, usize::MAX).await?;
+            let waiting: HashSet<u32> = waiting.into_iter().flat_map(|found| found.suspension.ordinals).collect();
+            let ordinals = suspended.into_iter().map(|attempt| attempt.ordinal);
+            meant.suspended = ordinals.filter(|ordinal| waiting.contains(ordinal)).collect();
+        }
+        Ok(meant)
+    }
+}
+
+impl Pipeline {
+    /// How many notifications a request would send again, of up to `batches` batches after one.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn count_resend(
+        &self,
+        request: &ResendRequest,
+        after: NotificationBatchId,
+        batches: u64,
+    ) -> Result<ResendCount, StoreError> {
+        let flow = &self.flow;
+        let search = Search::new(flow, request).await?;
+        let mut count = ResendCount { notifications: 0, batches: 0, reached: None };
+        let mut at = start(request, after);
+        loop {
+            let page = flow.journal.notification_batches_after(at, PAGE).await?;
+            let is_last = page.len() < PAGE;
+            for (id, head, size) in page {
+                if count.batches == batches {
+                    count.reached = Some(at);
+                    return Ok(count);
+                }
+                at = id;
+                count.batches += 1;
+                if request.notification.is_some_and(|one| one.batch < id) {
+                    return Ok(count);
+                }
+                if search.may_hold(id, &head) {
+                    let meant = search.look(flow, id, size).await?;
+                    count.notifications += (meant.closed.len() + meant.suspended.len()) as u64;
+                }
+            }
+            if is_last {
+                return Ok(count);
+            }
+        }
+    }
+
+    /// Sends again what a request means. It is durable when this returns, and is carried out beside the flow, over
+    /// restarts. One whose key is known is not carried out again. Gives it, and whether it is new.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn resend(&self, request: &ResendRequest, key: String, by: String) -> Result<(Resend, bool), StoreError> {
+        let request = serde_json::to_string(request).expect("a request is JSON");
+        let new = NewResend { key, request, by, asked_at: self.flow.clock.now() };
+        let begun = self.flow.journal.begin_resend(new).await?;
+        self.flow.resends.notify_one();
+        Ok(begun)
+    }
+}
+
+/// The batch after which there is something to look at.
+fn start(request: &ResendRequest, reached: NotificationBatchId) -> NotificationBatchId {
+    let before = request.notification.map_or(0, |one| one.batch.0.saturating_sub(1));
+    reached.max(NotificationBatchId(before))
+}
+
+/// Carries requests out, one after the other, until `stop`.
+pub(crate) async fn run(flow: Arc<Flow>, stop: CancellationToken) {
+    while !stop.is_cancelled() {
+        match carry_out_all(&flow, &stop).await {
+            Ok(()) => {
+                stop.run_until_cancelled(flow.resends.notified()).await;
+            }
+            Err(error) => {
+                tracing::error!(%error, "what had failed cannot be sent again yet");
+                stop.run_until_cancelled(tokio::time::sleep(REST)).await;
+            }
+        }
+    }
+}
+
+async fn carry_out_all(flow: &Flow, stop: &CancellationToken) -> Result<(), StoreError> {
+    loop {
+        let requests = flow.journal.resends(true, 0, REQUESTS).await?;
+        if requests.is_empty() {
+            return Ok(());
+        }
+        for resend in requests {
+            carry_out(flow, resend, stop).await?;
+            if stop.is_cancelled() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+async fn carry_out(flow: &Flow, resend: Resend, stop: &CancellationToken) -> Result<(), StoreError> {
+    let request: Option<ResendRequest> = serde_json::from_str(&resend.request)
+        .inspect_err(|error| tracing::error!(%error, resend = resend.id, "a request to send again cannot be read"))
+        .ok();
+    let search = match &request {
+        Some(request) => Some(Search::new(flow, request).await?),
+        None => None,
+    };
+    let mut reached = resend.reached;
+    loop {
+        let now = flow.clock.now();
+        let mut step = Step::default();
+        let (reopened, resumed) = (Vec::new(), Vec::new());
+        let mut resent = Resent { id: resend.id, from: reached, reached, done_at: None, reopened, resumed, now };
+        let is_done = match &search {
+            Some(search) => gather(flow, search, resend.last, &mut resent, &mut step).await?,
+            None => true,
+        };
+        resent.done_at = is_done.then_some(now);
+        reached = resent.reached;
+        let count: usize = resent.reopened.iter().chain(&resent.resumed).map(|(_, ordinals)| ordinals.len()).sum();
+        step.resent = Some(resent);
+        flow.journal.commit(step).await?;
+        metrics::counter!("resend_notifications_total").increment(count as u64);
+        if is_done {
+            tracing::info!(resend = resend.id, by = resend.by, "what had failed is sent again");
+        }
+        if is_done || stop.is_cancelled() {
+            return Ok(());
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Puts what the next batches hold into a step. Gives whether there are no more.
+async fn gather(
+    flow: &Flow,
+    search: &Search<'_>,
+    last: NotificationBatchId,
+    resent: &mut Resent,
+    step: &mut Step,
+) -> Result<bool, StoreError> {
+    let mut at = start(search.request, resent.reached);
+    let last = search.request.notification.map_or(last, |one| one.batch.min(last));
+    let (mut looked_at, mut notifications) = (0, 0u64);
+    loop {
+        let page = flow.journal.notification_batches_after(at, PAGE).await?;
+        let is_last = page.len() < PAGE;
+        for (id, head, count) in page {
+            if id > last {
+                return Ok(true);
+            }
+            (at, resent.reached) = (id, id);
+            looked_at += 1;
+            if search.may_hold(id, &head) {
+                let meant = search.look(flow, id, count).await?;
+                notifications += (meant.closed.len() + meant.suspended.len()) as u64;
+                put(flow, search.request, id, head, meant, resent, step).await?;
+            }
+            if notifications >= NOTIFICATIONS || looked_at >= BATCHES {
+                return Ok(id == last);
+            }
+        }
+        if is_last {
+            return Ok(true);
+        }
+    }
+}
+
+/// Puts what is meant of a batch into a step.
+async fn put(
+    flow: &Flow,
+    request: &ResendRequest,
+    id: NotificationBatchId,
+    head: NotificationHead,
+    meant: Meant,
+    resent: &mut Resent,
+    step: &mut Step,
+) -> Result<(), StoreError> {
+    let Meant { closed, suspended } = meant;
+    if !suspended.is_empty() {
+        resent.resumed.push((id, suspended));
+    }
+    if closed.is_empty() {
+        return Ok(());
+    }
+    let mut ordinals: Vec<u32> = closed.iter().map(|attempt| attempt.ordinal).collect();
+    ordinals.sort_unstable();
+    let compiled = flow.versions.get(&head.application, head.version).await?;
+    let class = compiled.as_ref().and_then(|compiled| compiled.application.notifications.get(&head.class));
+    let priority = class.map_or(Priority::default(), |class| class.conduct.priority);
+    let (outcome, words) = match request.as_new {
+        true => (Outcome::Ended, format!("sent again as new (request {})", resent.id)),
+        false => (Outcome::Deferred, format!("sent again (request {})", resent.id)),
+    };
+    if request.as_new {
+        let Some(batch) = flow.journal.notification_batch(id).await? else { return Ok(()) };
+        let notifications = batch.notifications.only(&ordinals);
+        let lives = head.expires_at.map(|end| end.since(head.matched_at));
+        let head =
+            NotificationHead { matched_at: resent.now, expires_at: lives.map(|lives| resent.now + lives), ..head };
+        step.batches.push(NewNotificationBatch {
+            head,
+            count: ordinals.len() as u32,
+            packed: Notifications::pack(&notifications).into(),
+            priority,
+            suspended: None,
+        });
+    } else {
+        step.retries.push(Retry {
+            batch: id,
+            application: head.application,
+            channel: head.channel,
+            ordinals: ordinals.clone(),
+            attempts: 0,
+            due_at: resent.now,
+            course: Course { priority, ..Course::default() },
+        });
+    }
+    // What was closed is open again, or closed by another word: whoever asks once more does not mean it.
+    let told = closed.into_iter().map(|attempt| Attempt {
+        formatted_at: resent.now,
+        sent_at: resent.now,
+        answered_at: resent.now,
+        outcome,
+        reply: words.clone(),
+        ..attempt
+    });
+    step.receipts.push(ReceiptChunk { batch: id, attempts: told.collect() });
+    resent.reopened.push((id, ordinals));
+    Ok(())
+}

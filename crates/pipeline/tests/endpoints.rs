@@ -1,0 +1,98 @@
+//! Stories of endpoints that fail for days.
+
+use expect_test::expect;
+use tocsin_testkit::check;
+
+const QUAKES: &str = r#"
+application: quakes
+events:
+  quake: { fields: { place: string } }
+subscriptions:
+  any: {}
+notifications:
+  alert:
+    fields: { place: string }
+    content: { templates: { base: { subject: "{{ place }}" } } }
+rules:
+  every: { on: quake, subscription: any, notify: alert }
+channels:
+  hook: { protocol: http, disable_after: 4d, retry: { delays: [12h, 12h, 12h], jitter: 0% } }
+  email: { protocol: smtp, options: { host: localhost, from: t@example.org }, retry: { delays: [12h, 12h, 12h], jitter: 0% } }
+"#;
+
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_that_fails_for_days_is_switched_off_over_restarts() {
+    check(
+        QUAKES,
+        r#"08:00 subscriber ann hook=https://ann.example/
+           08:00 subscriber bob email=bob@example.org
+           08:00 subscribe ann any
+           08:00 subscribe bob any
+           08:00 https://ann.example/ defers
+           08:00 bob@example.org defers
+           08:10 event quake {"place": "Kobe"}
+           08:20 endpoints
+           +1d09:00 event quake {"place": "Lima"}
+           +1d09:01 crash
+           +2d08:00 endpoints
+           +2d09:00 event quake {"place": "Rome"}
+           +2d09:01 endpoints
+           +2d09:02 crash
+           +3d09:00 event quake {"place": "Oslo"}
+           +4d09:00 event quake {"place": "Bern"}
+           +4d09:01 endpoints
+           +4d09:02 event quake {"place": "Wien"}
+           +4d10:00 revive ann hook
+           +4d10:01 https://ann.example/ delivers
+           +4d10:02 event quake {"place": "Graz"}
+           +4d10:03 endpoints
+           +4d10:04 report"#,
+        expect![[r#""#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_success_or_a_long_silence_resets_the_clock() {
+    check(
+        QUAKES,
+        r#"08:00 subscriber ann hook=https://ann.example/
+           08:00 subscribe ann any
+           08:00 https://ann.example/ refuses
+           08:10 event quake {"place": "Kobe"}
+           +1d08:10 event quake {"place": "Lima"}
+           +2d08:10 https://ann.example/ delivers
+           +2d08:11 event quake {"place": "Rome"}
+           +2d08:12 endpoints
+           +2d08:13 https://ann.example/ refuses
+           +2d08:14 event quake {"place": "Oslo"}
+           +5d08:10 event quake {"place": "Bern"}
+           +6d08:20 event quake {"place": "Wien"}
+           +6d08:21 endpoints"#,
+        expect![[r#""#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_that_is_switched_on_again_has_as_long_as_any_other() {
+    check(
+        QUAKES,
+        r#"08:00 subscriber ann hook=https://ann.example/
+           08:00 subscribe ann any
+           08:00 https://ann.example/ refuses
+           08:10 event quake {"place": "Kobe"}
+           +1d08:10 event quake {"place": "Lima"}
+           +2d08:10 event quake {"place": "Rome"}
+           +3d08:10 event quake {"place": "Oslo"}
+           +4d08:10 event quake {"place": "Bern"}
+           +4d08:11 endpoints
+           +4d09:00 revive ann hook
+           +4d09:01 event quake {"place": "Wien"}
+           +4d09:02 endpoints
+           +5d09:00 event quake {"place": "Graz"}
+           +5d09:01 endpoints"#,
+        expect![[r#""#]],
+    )
+    .await;
+}

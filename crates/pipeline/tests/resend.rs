@@ -1,0 +1,111 @@
+//! Stories of what had failed and is sent again.
+
+use expect_test::expect;
+use tocsin_testkit::{Moment, Scenario, check};
+
+const QUAKES: &str = r#"
+application: quakes
+events:
+  quake: { fields: { place: string } }
+subscriptions:
+  any: {}
+notifications:
+  alert:
+    fields: { place: string }
+    expires_after: 2h
+    content: { templates: { base: { subject: "{{ place }}" } } }
+rules:
+  every: { on: quake, subscription: any, notify: alert }
+channels:
+  hook: { protocol: http, retry: [] }
+  email: { protocol: smtp, options: { host: localhost, from: t@example.org }, retry: [] }
+"#;
+
+const PEOPLE: &str = "08:00 subscriber ann hook=https://ann.example/
+           08:00 subscriber bob email=bob@example.org
+           08:00 subscriber eve email=eve@example.org
+           08:00 subscribe ann any
+           08:00 subscribe bob any
+           08:00 subscribe eve any
+           08:00 https://ann.example/ refuses
+           08:00 bob@example.org defers
+           08:10 event quake {\"place\": \"Kobe\"}
+           08:20 event quake {\"place\": \"Lima\"}
+           08:30 https://ann.example/ delivers
+           08:30 bob@example.org delivers";
+
+#[tokio::test(start_paused = true)]
+async fn what_was_refused_or_suspended_goes_out_under_its_id() {
+    check(
+        QUAKES,
+        &format!(
+            r#"{PEOPLE}
+           08:31 report
+           08:40 resend {{"subscriber": "ann", "since": "2026-03-01T08:15:00Z"}}
+           08:41 resend {{"channel": "email"}}
+           08:42 resend {{"application": "quakes"}}
+           08:43 resend {{"application": "quakes"}}
+           08:44 report"#
+        ),
+        expect![[r#""#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_notification_or_those_of_a_reason_are_sent() {
+    check(
+        QUAKES,
+        &format!(
+            r#"{PEOPLE}
+           08:40 resend {{"notification": "n-2-0"}}
+           08:41 resend {{"notification": "n-9-0"}}
+           08:42 resend {{"reason": "NEVER"}}
+           08:43 resend {{"reason": "nothing"}}
+           08:44 resend {{"outcomes": ["suspended"], "until": "2026-03-01T08:15:00Z"}}
+           08:45 report"#
+        ),
+        expect![[r#""#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn as_new_has_an_id_and_a_time_of_its_own() {
+    check(
+        QUAKES,
+        &format!(
+            r#"{PEOPLE}
+           12:00 resend {{"outcomes": ["refused"]}}
+           12:01 resend {{"outcomes": ["refused", "expired"], "as_new": true}}
+           12:02 resend {{"outcomes": ["refused", "expired"], "as_new": true}}
+           12:03 report"#
+        ),
+        expect![[r#""#]],
+    )
+    .await;
+}
+
+/// The process dies at each write to the journal while what had failed is sent again: all of it goes out, and what goes out
+/// twice has one id.
+#[tokio::test(start_paused = true)]
+async fn it_is_carried_out_over_a_crash_at_any_write() {
+    let script = format!(
+        r#"{PEOPLE}
+           08:40 resend {{"application": "quakes"}}
+           09:00 report"#
+    );
+    for moment in [Moment::Before, Moment::After] {
+        for write in 1.. {
+            let mut scenario = Scenario::new(&[QUAKES]).await;
+            scenario.die_at(write, moment);
+            let seen = scenario.run(&script).await;
+            let last = seen.lines().rfind(|line| line.contains("events")).expect("a report");
+            assert!(last.ends_with("notifications 6 open 0 suspended 0"), "{moment:?} {write}:\n{seen}");
+            assert_eq!(scenario.messages(), 6, "{moment:?} {write}:\n{seen}");
+            if !scenario.has_died() {
+                break;
+            }
+        }
+    }
+}

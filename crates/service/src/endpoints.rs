@@ -1,0 +1,172 @@
+//! Endpoints of devices that have only failed of late, and those that were switched off for it.
+
+use serde::Serialize;
+use tocsin_model::{
+    id::{Name, SubscriberId},
+    time::Timestamp,
+};
+use tocsin_store::records::{EndpointKey, FailingEndpoint};
+use utoipa::ToSchema;
+
+use crate::{
+    Service,
+    error::ServiceError,
+    keys::{Caller, Scope},
+    page::{Page, cursor},
+};
+
+/// How many are looked at for a page; one that is not full may have a next one all the same.
+const LOOKS_MAX: usize = 10_000;
+
+/// Whether an endpoint is still tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = EndpointState)]
+pub enum State {
+    /// It has failed, but not for long.
+    Failing,
+    /// It has failed for half the time after which it is switched off.
+    Warned,
+    /// Its device was switched off.
+    Disabled,
+}
+
+impl State {
+    /// All of them.
+    pub const ALL: [State; 3] = [State::Failing, State::Warned, State::Disabled];
+
+    /// Its one word.
+    pub fn word(self) -> &'static str {
+        match self {
+            State::Failing => "failing",
+            State::Warned => "warned",
+            State::Disabled => "disabled",
+        }
+    }
+
+    fn of(endpoint: &FailingEndpoint) -> State {
+        match endpoint {
+            endpoint if endpoint.disabled_at.is_some() => State::Disabled,
+            endpoint if endpoint.warned_at.is_some() => State::Warned,
+            _ => State::Failing,
+        }
+    }
+}
+
+/// Which endpoints; conditions are joined by and.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct EndpointFilter {
+    /// Only of this application.
+    pub application: Option<Name>,
+    /// Only of this channel.
+    pub channel: Option<Name>,
+    /// Only in this state.
+    pub state: Option<State>,
+}
+
+/// An endpoint that has only failed of late.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = FailingEndpoint)]
+pub struct Document {
+    /// The application that sends to it.
+    #[schema(value_type = String)]
+    pub application: Name,
+    /// The channel.
+    #[schema(value_type = String)]
+    pub channel: Name,
+    /// Whose device it is.
+    #[schema(value_type = Option<String>)]
+    pub subscriber: Option<SubscriberId>,
+    /// The device.
+    #[schema(value_type = Option<String>)]
+    pub device: Option<Name>,
+    /// Where it is.
+    pub address: String,
+    /// `failing`, `warned` or `disabled`.
+    pub state: State,
+    /// Since when it has only failed.
+    #[schema(value_type = String, format = DateTime)]
+    pub failing_since: Timestamp,
+    /// Its last failure; up to an hour old.
+    #[schema(value_type = String, format = DateTime)]
+    pub last_failure: Timestamp,
+    /// How often it has failed by then.
+    pub failures: u64,
+    /// What it said.
+    pub reason: String,
+    /// When it was told that it will be switched off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub warned_at: Option<Timestamp>,
+    /// When its device was switched off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub disabled_at: Option<Timestamp>,
+}
+
+impl From<FailingEndpoint> for Document {
+    fn from(found: FailingEndpoint) -> Self {
+        Document {
+            state: State::of(&found),
+            application: found.key.application,
+            channel: found.key.channel,
+            subscriber: found.subscriber,
+            device: found.device,
+            address: found.key.address,
+            failing_since: found.since,
+            last_failure: found.last,
+            failures: found.failures,
+            reason: found.reason,
+            warned_at: found.warned_at,
+            disabled_at: found.disabled_at,
+        }
+    }
+}
+
+impl Service {
+    /// Endpoints that have only failed of late, by application, channel and address.
+    ///
+    /// # Errors
+    /// The scope `operations:read` is missing, or `after` is no cursor.
+    pub async fn endpoints(
+        &self,
+        caller: &Caller,
+        filter: &EndpointFilter,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Page<Document>, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        let after = after.map(key_of).transpose()?;
+        let found = self.records.failing_endpoints(after.as_ref(), LOOKS_MAX).await?;
+        let is_last = found.len() < LOOKS_MAX;
+        let reached = found.last().map(|last| last.key.clone());
+        let meets = |found: &FailingEndpoint| {
+            filter.application.as_ref().is_none_or(|application| found.key.application == *application)
+                && filter.channel.as_ref().is_none_or(|channel| found.key.channel == *channel)
+                && filter.state.is_none_or(|state| State::of(found) == state)
+        };
+        let mut items: Vec<FailingEndpoint> = found.into_iter().filter(meets).collect();
+        let next = match items.len() > limit {
+            true => {
+                items.truncate(limit);
+                items.last().map(|last| last.key.clone())
+            }
+            false => reached.filter(|_| !is_last),
+        };
+        Ok(Page { items: items.into_iter().map(Document::from).collect(), next: next.map(|key| cursor_of(&key)) })
+    }
+}
+
+fn cursor_of(key: &EndpointKey) -> String {
+    cursor(&format!("{}/{}/{}", key.application, key.channel, key.address))
+}
+
+fn key_of(text: &str) -> Result<EndpointKey, ServiceError> {
+    let text: Option<String> = crate::page::key_of(Some(text))?;
+    let mut parts = text.as_deref().unwrap_or_default().splitn(3, '/');
+    let mut key = || {
+        let (application, channel) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        Some(EndpointKey { application, channel, address: parts.next()?.to_owned() })
+    };
+    key().ok_or_else(|| ServiceError::invalid("after", "is not a cursor that a page of this list gave"))
+}

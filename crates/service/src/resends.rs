@@ -1,0 +1,324 @@
+//! What had failed is sent again: counted first, then asked for, durable and once.
+
+use ring::rand::{SecureRandom, SystemRandom};
+use serde::{Deserialize, Serialize};
+use tocsin_model::{
+    id::{Name, NotificationBatchId, NotificationId, SubscriberId},
+    problem::Problem,
+    receipt::Outcome,
+    time::Timestamp,
+};
+use tocsin_pipeline::ResendRequest;
+use tocsin_store::journal::Resend;
+use utoipa::ToSchema;
+
+use crate::{
+    Service,
+    error::ServiceError,
+    keys::{Caller, Scope},
+    page::{Page, cursor, key_of},
+};
+
+/// Batches that one preview looks at; the next one goes on from there.
+pub const LOOKS_MAX: u64 = 10_000;
+/// Longest idempotency key, in bytes.
+pub const KEY_BYTES_MAX: usize = 255;
+/// Longest text that a reason may contain, in bytes.
+pub const REASON_BYTES_MAX: usize = 256;
+
+/// What is to be sent again: what meets every given condition. What was delivered, or is still on its way, never is.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = ResendDraft)]
+pub struct Draft {
+    /// What has become of it: `refused`, `suspended`, `expired`, `ended`. `refused` and `suspended` if it is left out; with
+    /// `as_new` `refused` and `expired`.
+    #[serde(default)]
+    pub outcomes: Option<Vec<String>>,
+    /// Only this notification, such as `n-3-41`.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub notification: Option<NotificationId>,
+    /// Only what failed at this time or later.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub since: Option<Timestamp>,
+    /// Only what failed before this time.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub until: Option<Timestamp>,
+    /// Only of this application.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub application: Option<Name>,
+    /// Only of this channel.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub channel: Option<Name>,
+    /// Only of this notification class.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub class: Option<Name>,
+    /// Only for this subscriber.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub subscriber: Option<SubscriberId>,
+    /// Only for this device of the subscriber: by its channel, and not for another that the subscription names.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub device: Option<Name>,
+    /// Only what failed with words that contain this text.
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// Whether it is sent as other notifications, with ids and a time to live of their own.
+    #[serde(default)]
+    pub as_new: bool,
+    /// Everything is meant that the rest allows, although it names nothing.
+    #[serde(default)]
+    pub all: bool,
+    /// Of a preview: the `next` of the one before, to go on counting.
+    #[serde(default)]
+    pub after: Option<String>,
+}
+
+/// How many notifications would be sent again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = ResendPreview)]
+pub struct Preview {
+    /// How many, of the batches looked at.
+    pub notifications: u64,
+    /// How many notification batches were looked at; at most 10,000 in one request.
+    pub batches: u64,
+    /// Where to go on counting, as `after`; absent if all were looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// A request to send again, and how far it has come.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = Resend)]
+pub struct Document {
+    /// Its number.
+    pub id: u64,
+    /// What is sent again.
+    #[schema(value_type = serde_json::Value)]
+    pub request: serde_json::Value,
+    /// The id of the key that asked.
+    pub by: String,
+    /// When.
+    #[schema(value_type = String, format = DateTime)]
+    pub asked_at: Timestamp,
+    /// Notifications that were sent again so far.
+    pub notifications: u64,
+    /// The notification batch up to which it has come.
+    pub reached: String,
+    /// The last notification batch that is meant.
+    pub last: String,
+    /// When it was carried out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub done_at: Option<Timestamp>,
+}
+
+impl From<Resend> for Document {
+    fn from(resend: Resend) -> Self {
+        Document {
+            id: resend.id,
+            request: serde_json::from_str(&resend.request).unwrap_or_default(),
+            by: resend.by,
+            asked_at: resend.asked_at,
+            notifications: resend.notifications,
+            reached: resend.reached.to_string(),
+            last: resend.last.to_string(),
+            done_at: resend.done_at,
+        }
+    }
+}
+
+/// Whether an outcome can be sent again.
+fn is_failure(outcome: Outcome) -> bool {
+    matches!(outcome, Outcome::Refused | Outcome::Suspended | Outcome::Expired | Outcome::Ended)
+}
+
+fn outcomes(draft: &Draft, problems: &mut Vec<Problem>) -> Vec<Outcome> {
+    let Some(words) = &draft.outcomes else {
+        return match draft.as_new {
+            true => vec![Outcome::Refused, Outcome::Expired],
+            false => vec![Outcome::Refused, Outcome::Suspended],
+        };
+    };
+    if words.is_empty() {
+        problems.push(Problem::at("outcomes", "is empty").hint("leave it out for the usual ones"));
+    }
+    let mut outcomes = Vec::new();
+    for word in words {
+        let found = Outcome::ALL.into_iter().find(|outcome| outcome.word() == word && is_failure(*outcome));
+        match found {
+            Some(Outcome::Expired) if !draft.as_new => {
+                let problem = Problem::at("outcomes", "has `expired`: its time is over under its id");
+                problems.push(problem.hint("add `\"as_new\": true`"));
+            }
+            Some(Outcome::Suspended) if draft.as_new => {
+                let problem = Problem::at("outcomes", "has `suspended`, which goes out under its own id");
+                problems.push(problem.hint("leave `as_new` out for it"));
+            }
+            Some(outcome) => outcomes.push(outcome),
+            None => {
+                let problem = Problem::at("outcomes", format!("`{word}` is nothing that can be sent again"));
+                problems.push(problem.hint("give refused, suspended, expired or ended"));
+            }
+        }
+    }
+    outcomes.sort_unstable();
+    outcomes.dedup();
+    outcomes
+}
+
+impl Service {
+    /// Counts what would be sent again. Changes nothing.
+    ///
+    /// # Errors
+    /// `Invalid` with every problem; the scope `operations:read` is missing.
+    pub async fn preview_resend(&self, caller: &Caller, draft: Draft) -> Result<Preview, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        let after: Option<NotificationBatchId> = key_of(draft.after.as_deref())?;
+        let request = self.resend_request(draft).await?;
+        let after = after.unwrap_or(NotificationBatchId(0));
+        let count = self.pipeline.count_resend(&request, after, LOOKS_MAX).await?;
+        let next = count.reached.map(|reached| cursor(&reached.to_string()));
+        Ok(Preview { notifications: count.notifications, batches: count.batches, next })
+    }
+
+    /// Sends again what a draft means, beside the flow. A request with a `key` that came before is not carried out again.
+    /// Gives it, and whether it is new.
+    ///
+    /// # Errors
+    /// `Invalid` with every problem; `Taken` if the key came with another draft; the scope `operations:write` is missing.
+    pub async fn resend(
+        &self,
+        caller: &Caller,
+        draft: Draft,
+        key: Option<&str>,
+    ) -> Result<(Document, bool), ServiceError> {
+        caller.needs(Scope::OperationsWrite)?;
+        if draft.after.is_some() {
+            return Err(ServiceError::invalid("after", "is for previews"));
+        }
+        if key.is_some_and(|key| key.is_empty() || key.len() > KEY_BYTES_MAX) {
+            return Err(ServiceError::invalid("Idempotency-Key", format!("has 1 to {KEY_BYTES_MAX} bytes")));
+        }
+        let request = self.resend_request(draft).await?;
+        let key = match key {
+            Some(key) => format!("{}/{key}", caller.key()),
+            None => random_key()?,
+        };
+        let (stored, is_new) = self.pipeline.resend(&request, key, caller.key().to_owned()).await?;
+        let text = serde_json::to_string(&request).expect("a request is JSON");
+        if !is_new && stored.request != text {
+            return Err(ServiceError::Taken("a request with this Idempotency-Key and another content".to_owned()));
+        }
+        if is_new {
+            tracing::info!(resend = stored.id, by = caller.key(), "asked to send again what had failed");
+        }
+        Ok((stored.into(), is_new))
+    }
+
+    /// Requests to send again, oldest first, from after the number `after`.
+    ///
+    /// # Errors
+    /// The scope `operations:read` is missing, or the journal does not answer.
+    pub async fn resends(
+        &self,
+        caller: &Caller,
+        after: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<Document>, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        let found = self.journal.resends(false, after.unwrap_or(0), limit).await?;
+        let next = if found.len() == limit { found.last().map(|last| last.id.to_string()) } else { None };
+        Ok(Page { items: found, next }.map(Document::from))
+    }
+
+    /// One request to send again.
+    ///
+    /// # Errors
+    /// There is none of this number (any more).
+    pub async fn find_resend(&self, caller: &Caller, id: u64) -> Result<Document, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        let found = self.journal.resends(false, id.saturating_sub(1), 1).await?.pop().filter(|found| found.id == id);
+        found.map(Document::from).ok_or_else(|| ServiceError::Missing(format!("the request {id} to send again")))
+    }
+
+    /// Checks a draft completely.
+    async fn resend_request(&self, draft: Draft) -> Result<ResendRequest, ServiceError> {
+        let mut problems = Vec::new();
+        let outcomes = outcomes(&draft, &mut problems);
+        let Draft { notification, since, until, application, mut channel, class, subscriber, device, reason, .. } =
+            draft;
+        if reason.as_ref().is_some_and(|reason| reason.is_empty() || reason.len() > REASON_BYTES_MAX) {
+            problems.push(Problem::at("reason", format!("should have 1 to {REASON_BYTES_MAX} bytes")));
+        }
+        if let (Some(since), Some(until)) = (since, until)
+            && since >= until
+        {
+            problems.push(Problem::at("until", "is not after `since`"));
+        }
+        match (&subscriber, &device) {
+            (None, Some(_)) => {
+                let problem = Problem::at("subscriber", "is required: give the id of the device's subscriber");
+                problems.push(problem);
+            }
+            (Some(subscriber), device) => {
+                let found = self.records.subscriber(subscriber).await?;
+                let known = found.as_ref().map(|found| device.as_ref().map(|device| found.devices.get(device)));
+                match known {
+                    None => problems.push(Problem::at("subscriber", format!("`{subscriber}` does not exist"))),
+                    Some(Some(None)) => problems.push(Problem::at("device", "is no device of the subscriber")),
+                    Some(Some(Some(device))) if channel.as_ref().is_some_and(|channel| *channel != device.channel) => {
+                        problems
+                            .push(Problem::at("channel", format!("is not that of the device: `{}`", device.channel)));
+                    }
+                    Some(Some(Some(device))) => channel = Some(device.channel.clone()),
+                    Some(None) => {}
+                }
+            }
+            (None, None) => {}
+        }
+        let names_something = notification.is_some()
+            || since.is_some()
+            || application.is_some()
+            || channel.is_some()
+            || class.is_some()
+            || subscriber.is_some()
+            || reason.is_some();
+        if !names_something && !draft.all {
+            let problem = Problem::at("", "names nothing that is to be sent again");
+            problems.push(problem.hint(r#"give a condition, or {"all": true} to mean everything that failed"#));
+        }
+        if !problems.is_empty() {
+            return Err(ServiceError::Invalid(problems));
+        }
+        let as_new = draft.as_new;
+        Ok(ResendRequest {
+            outcomes,
+            notification,
+            since,
+            until,
+            application,
+            channel,
+            class,
+            subscriber,
+            device,
+            reason,
+            as_new,
+        })
+    }
+}
+
+/// A key that no other request has.
+fn random_key() -> Result<String, ServiceError> {
+    let mut random = [0u8; 16];
+    let filled = SystemRandom::new().fill(&mut random);
+    filled.map_err(|_| ServiceError::Unavailable("the system gives no random numbers".into()))?;
+    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
+}

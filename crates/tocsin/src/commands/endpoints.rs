@@ -1,0 +1,80 @@
+//! Shows endpoints of devices that have only failed of late, and those that were switched off for it.
+
+use serde_json::Value;
+
+use super::lists::Listed;
+use crate::{
+    client::Client,
+    failure::Outcome,
+    terminal::{Terminal, printable},
+};
+
+/// Arguments of `tocsin endpoints`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Only of this application
+    #[arg(long)]
+    application: Option<String>,
+    /// Only of this channel
+    #[arg(long)]
+    channel: Option<String>,
+    /// Only in this state: failing, warned, disabled
+    #[arg(long)]
+    state: Option<String>,
+    /// Most lines
+    #[arg(long, default_value_t = 1000)]
+    limit: usize,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    /// Lists them.
+    ///
+    /// # Errors
+    /// The server does not do it.
+    pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
+        let named = [("application", &self.application), ("channel", &self.channel), ("state", &self.state)];
+        let query: Vec<(&str, &str)> =
+            named.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))).collect();
+        let items = client.list("/v1/endpoints", &query, self.limit).await?;
+        let heads =
+            ["state", "application", "channel", "subscriber", "device", "since", "failures", "address", "reason"];
+        Listed { items, limit: self.limit, json: self.json }.show(terminal, "no endpoint fails", &heads, row)
+    }
+}
+
+fn row(item: &Value) -> Vec<String> {
+    let names =
+        ["state", "application", "channel", "subscriber", "device", "failing_since", "failures", "address", "reason"];
+    let text = |name: &&str| match &item[*name] {
+        Value::String(text) => printable(text).into_owned(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    };
+    names.iter().map(text).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use serde_json::json;
+
+    use super::*;
+    use crate::commands::fake_server;
+
+    #[tokio::test]
+    async fn those_that_were_switched_off_are_listed() {
+        let run = async |args: Args, terminal: &Terminal, client: &Client| args.run(terminal, client).await;
+        let item = json!({"application": "quakes", "channel": "hook", "subscriber": "ann", "device": "main",
+            "address": "https://ann.example/hook", "state": "disabled", "failing_since": "2026-11-21T09:30:00Z",
+            "last_failure": "2026-11-26T09:30:00Z", "failures": 71, "reason": "503"});
+        let answers = vec![(200, json!({"items": [item]}))];
+        let expected = expect![[r#"
+            state     application  channel  subscriber  device  since                 failures  address                   reason
+            disabled  quakes       hook     ann         main    2026-11-21T09:30:00Z  71        https://ann.example/hook  503
+            GET /v1/endpoints?state=disabled&limit=1000"#]];
+        fake_server::check("endpoints", &["--state", "disabled"], answers, run, expected).await;
+    }
+}
