@@ -157,6 +157,10 @@ impl Endpoints {
         });
         // Its owner has given another address, or is gone.
         let Some((subscriber, name, device)) = found else { return self.forget(flow, key).await };
+        if device.state != DeviceState::Active {
+            // The message was on its way when the device was switched off.
+            return Ok(());
+        }
         let (due, known) = {
             let mut watched = self.0.lock();
             let Some(endpoint) = watched.get_mut(&key) else { return Ok(()) };
@@ -186,13 +190,11 @@ impl Endpoints {
         let channel = &key.channel;
         match due {
             Due::Disable => {
-                if device.state == DeviceState::Active {
-                    let device = Device { state: DeviceState::Failed, ..device.clone() };
-                    flow.records.put_device(subscriber, name, device, flow.clock.now()).await?;
-                    metrics::counter!("deliver_endpoints_disabled_total").increment(1);
-                    tracing::warn!(%subscriber, device = %name, %channel, since, failures, reason,
+                let off = Device { state: DeviceState::Failed, ..device.clone() };
+                flow.records.put_device(subscriber, name, off, flow.clock.now()).await?;
+                metrics::counter!("deliver_endpoints_disabled_total").increment(1);
+                tracing::warn!(%subscriber, device = %name, %channel, since, failures, reason,
                         "an endpoint has failed for too long and is switched off; `tocsin endpoints` lists it");
-                }
             }
             Due::Warn => {
                 metrics::counter!("deliver_endpoints_warned_total").increment(1);

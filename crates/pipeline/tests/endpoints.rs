@@ -47,7 +47,61 @@ async fn an_endpoint_that_fails_for_days_is_switched_off_over_restarts() {
            +4d10:02 event quake {"place": "Graz"}
            +4d10:03 endpoints
            +4d10:04 report"#,
-        expect![[r#""#]],
+        expect![[r#"
+            08:10:00 email bob@example.org n-2-0: Kobe -> deferred
+            08:10:00 hook https://ann.example/ n-1-0: Kobe -> deferred
+            08:20:00 https://ann.example/ fails since 08:10:00, warned false, disabled false
+            20:10:00 email bob@example.org n-2-0: Kobe -> deferred
+            20:10:00 hook https://ann.example/ n-1-0: Kobe -> deferred
+            +1d 08:10:00 email bob@example.org n-2-0: Kobe -> deferred
+            +1d 08:10:00 hook https://ann.example/ n-1-0: Kobe -> deferred
+            +1d 09:00:00 email bob@example.org n-4-0: Lima -> deferred
+            +1d 09:00:00 hook https://ann.example/ n-3-0: Lima -> deferred
+            +1d 09:01:00 crash
+            +1d 20:10:00 email bob@example.org n-2-0: Kobe -> deferred
+            +1d 20:10:00 hook https://ann.example/ n-1-0: Kobe -> deferred
+            +1d 21:00:00 email bob@example.org n-4-0: Lima -> deferred
+            +1d 21:00:00 hook https://ann.example/ n-3-0: Lima -> deferred
+            +2d 08:00:00 https://ann.example/ fails since 08:10:00, warned false, disabled false
+            +2d 09:00:00 email bob@example.org n-4-0: Lima -> deferred
+            +2d 09:00:00 email bob@example.org n-6-0: Rome -> deferred
+            +2d 09:00:00 hook https://ann.example/ n-3-0: Lima -> deferred
+            +2d 09:00:00 hook https://ann.example/ n-5-0: Rome -> deferred
+            +2d 09:01:00 https://ann.example/ fails since 08:10:00, warned true, disabled false
+            +2d 09:02:00 crash
+            +2d 21:00:00 email bob@example.org n-4-0: Lima -> deferred
+            +2d 21:00:00 email bob@example.org n-6-0: Rome -> deferred
+            +2d 21:00:00 hook https://ann.example/ n-3-0: Lima -> deferred
+            +2d 21:00:00 hook https://ann.example/ n-5-0: Rome -> deferred
+            +3d 09:00:00 email bob@example.org n-6-0: Rome -> deferred
+            +3d 09:00:00 email bob@example.org n-8-0: Oslo -> deferred
+            +3d 09:00:00 hook https://ann.example/ n-5-0: Rome -> deferred
+            +3d 09:00:00 hook https://ann.example/ n-7-0: Oslo -> deferred
+            +3d 21:00:00 email bob@example.org n-6-0: Rome -> deferred
+            +3d 21:00:00 email bob@example.org n-8-0: Oslo -> deferred
+            +3d 21:00:00 hook https://ann.example/ n-5-0: Rome -> deferred
+            +3d 21:00:00 hook https://ann.example/ n-7-0: Oslo -> deferred
+            +4d 09:00:00 email bob@example.org n-8-0: Oslo -> deferred
+            +4d 09:00:00 email bob@example.org n-10-0: Bern -> deferred
+            +4d 09:00:00 hook https://ann.example/ n-7-0: Oslo -> deferred
+            +4d 09:00:00 hook https://ann.example/ n-9-0: Bern -> deferred
+            +4d 09:01:00 https://ann.example/ fails since 08:10:00, warned true, disabled true
+            +4d 09:02:00 email bob@example.org n-12-0: Wien -> deferred
+            +4d 10:02:00 email bob@example.org n-14-0: Graz -> deferred
+            +4d 10:02:00 hook https://ann.example/ n-13-0: Graz -> delivered
+            +4d 10:04:00 events 7 notifications 14 open 6 suspended 7
+            +4d 21:00:00 email bob@example.org n-8-0: Oslo -> deferred
+            +4d 21:00:00 email bob@example.org n-10-0: Bern -> deferred
+            +4d 21:00:00 hook https://ann.example/ n-7-0: Oslo -> delivered
+            +4d 21:00:00 hook https://ann.example/ n-9-0: Bern -> delivered
+            +4d 21:02:00 email bob@example.org n-12-0: Wien -> deferred
+            +4d 22:02:00 email bob@example.org n-14-0: Graz -> deferred
+            +5d 09:00:00 email bob@example.org n-10-0: Bern -> deferred
+            +5d 09:02:00 email bob@example.org n-12-0: Wien -> deferred
+            +5d 10:02:00 email bob@example.org n-14-0: Graz -> deferred
+            +5d 21:00:00 email bob@example.org n-10-0: Bern -> deferred
+            +5d 21:02:00 email bob@example.org n-12-0: Wien -> deferred
+            +5d 22:02:00 email bob@example.org n-14-0: Graz -> deferred"#]],
     )
     .await;
 }
@@ -69,7 +123,14 @@ async fn a_success_or_a_long_silence_resets_the_clock() {
            +5d08:10 event quake {"place": "Bern"}
            +6d08:20 event quake {"place": "Wien"}
            +6d08:21 endpoints"#,
-        expect![[r#""#]],
+        expect![[r#"
+            08:10:00 hook https://ann.example/ n-1-0: Kobe -> refused
+            +1d 08:10:00 hook https://ann.example/ n-2-0: Lima -> refused
+            +2d 08:11:00 hook https://ann.example/ n-3-0: Rome -> delivered
+            +2d 08:14:00 hook https://ann.example/ n-4-0: Oslo -> refused
+            +5d 08:10:00 hook https://ann.example/ n-5-0: Bern -> refused
+            +6d 08:20:00 hook https://ann.example/ n-6-0: Wien -> refused
+            +6d 08:21:00 https://ann.example/ fails since +5d 08:10:00, warned false, disabled false"#]],
     )
     .await;
 }
@@ -92,7 +153,17 @@ async fn a_device_that_is_switched_on_again_has_as_long_as_any_other() {
            +4d09:02 endpoints
            +5d09:00 event quake {"place": "Graz"}
            +5d09:01 endpoints"#,
-        expect![[r#""#]],
+        expect![[r#"
+            08:10:00 hook https://ann.example/ n-1-0: Kobe -> refused
+            +1d 08:10:00 hook https://ann.example/ n-2-0: Lima -> refused
+            +2d 08:10:00 hook https://ann.example/ n-3-0: Rome -> refused
+            +3d 08:10:00 hook https://ann.example/ n-4-0: Oslo -> refused
+            +4d 08:10:00 hook https://ann.example/ n-5-0: Bern -> refused
+            +4d 08:11:00 https://ann.example/ fails since 08:10:00, warned true, disabled true
+            +4d 09:01:00 hook https://ann.example/ n-6-0: Wien -> refused
+            +4d 09:02:00 https://ann.example/ fails since +4d 09:01:00, warned false, disabled false
+            +5d 09:00:00 hook https://ann.example/ n-7-0: Graz -> refused
+            +5d 09:01:00 https://ann.example/ fails since +4d 09:01:00, warned false, disabled false"#]],
     )
     .await;
 }

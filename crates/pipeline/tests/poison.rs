@@ -73,7 +73,7 @@ async fn records() -> Arc<MemoryRecords> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_ten_thousand_one_is_suspended_and_the_others_are_told_once() {
+async fn slow_of_ten_thousand_one_is_suspended_and_the_others_are_told_once() {
     let folder = tempfile::tempdir().expect("a folder");
     let options = JournalOptions { free_bytes_min: 0, ..JournalOptions::default() };
     let journal = Arc::new(SqliteJournal::open(folder.path().join("journal.db"), options).await.expect("it opens"));

@@ -47,7 +47,23 @@ async fn what_was_refused_or_suspended_goes_out_under_its_id() {
            08:43 resend {{"application": "quakes"}}
            08:44 report"#
         ),
-        expect![[r#""#]],
+        expect![[r#"
+            08:10:00 email bob@example.org n-2-0: Kobe -> deferred
+            08:10:00 email eve@example.org n-2-1: Kobe -> delivered
+            08:10:00 hook https://ann.example/ n-1-0: Kobe -> refused
+            08:20:00 email bob@example.org n-4-0: Lima -> deferred
+            08:20:00 email eve@example.org n-4-1: Lima -> delivered
+            08:20:00 hook https://ann.example/ n-3-0: Lima -> refused
+            08:31:00 events 2 notifications 6 open 0 suspended 2
+            08:40:00 request 1 sends 1 again
+            08:40:00 hook https://ann.example/ n-3-0: Lima -> delivered
+            08:41:00 request 2 sends 2 again
+            08:41:00 email bob@example.org n-2-0: Kobe -> delivered
+            08:41:00 email bob@example.org n-4-0: Lima -> delivered
+            08:42:00 request 3 sends 1 again
+            08:42:00 hook https://ann.example/ n-1-0: Kobe -> delivered
+            08:43:00 request 4 sends 0 again
+            08:44:00 events 2 notifications 6 open 0 suspended 0"#]],
     )
     .await;
 }
@@ -65,7 +81,22 @@ async fn one_notification_or_those_of_a_reason_are_sent() {
            08:44 resend {{"outcomes": ["suspended"], "until": "2026-03-01T08:15:00Z"}}
            08:45 report"#
         ),
-        expect![[r#""#]],
+        expect![[r#"
+            08:10:00 email bob@example.org n-2-0: Kobe -> deferred
+            08:10:00 email eve@example.org n-2-1: Kobe -> delivered
+            08:10:00 hook https://ann.example/ n-1-0: Kobe -> refused
+            08:20:00 email bob@example.org n-4-0: Lima -> deferred
+            08:20:00 email eve@example.org n-4-1: Lima -> delivered
+            08:20:00 hook https://ann.example/ n-3-0: Lima -> refused
+            08:40:00 request 1 sends 1 again
+            08:40:00 email bob@example.org n-2-0: Kobe -> delivered
+            08:41:00 request 2 sends 0 again
+            08:42:00 request 3 sends 2 again
+            08:42:00 hook https://ann.example/ n-1-0: Kobe -> delivered
+            08:42:00 hook https://ann.example/ n-3-0: Lima -> delivered
+            08:43:00 request 4 sends 0 again
+            08:44:00 request 5 sends 0 again
+            08:45:00 events 2 notifications 6 open 0 suspended 1"#]],
     )
     .await;
 }
@@ -81,7 +112,19 @@ async fn as_new_has_an_id_and_a_time_of_its_own() {
            12:02 resend {{"outcomes": ["refused", "expired"], "as_new": true}}
            12:03 report"#
         ),
-        expect![[r#""#]],
+        expect![[r#"
+            08:10:00 email bob@example.org n-2-0: Kobe -> deferred
+            08:10:00 email eve@example.org n-2-1: Kobe -> delivered
+            08:10:00 hook https://ann.example/ n-1-0: Kobe -> refused
+            08:20:00 email bob@example.org n-4-0: Lima -> deferred
+            08:20:00 email eve@example.org n-4-1: Lima -> delivered
+            08:20:00 hook https://ann.example/ n-3-0: Lima -> refused
+            12:00:00 request 1 sends 2 again
+            12:01:00 request 2 sends 2 again
+            12:01:00 hook https://ann.example/ n-5-0: Kobe -> delivered
+            12:01:00 hook https://ann.example/ n-6-0: Lima -> delivered
+            12:02:00 request 3 sends 0 again
+            12:03:00 events 2 notifications 8 open 0 suspended 2"#]],
     )
     .await;
 }
@@ -89,7 +132,7 @@ async fn as_new_has_an_id_and_a_time_of_its_own() {
 /// The process dies at each write to the journal while what had failed is sent again: all of it goes out, and what goes out
 /// twice has one id.
 #[tokio::test(start_paused = true)]
-async fn it_is_carried_out_over_a_crash_at_any_write() {
+async fn slow_it_is_carried_out_over_a_crash_at_any_write() {
     let script = format!(
         r#"{PEOPLE}
            08:40 resend {{"application": "quakes"}}
