@@ -11,6 +11,7 @@ use tocsin_model::{
     subscriber::Profile,
     time::Timestamp,
 };
+use tocsin_store::error::StoreError;
 use tokio::sync::mpsc;
 
 pub use tocsin_formatting::{FormatError, Formatted, Part, Preview, PreviewedPart, ShortMessage, measure_sms};
@@ -127,6 +128,9 @@ pub enum TestError {
     /// The application does not run, or has no such channel.
     #[error("the channel `{0}` is not open")]
     Channel(Name),
+    /// The records do not answer.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// The channel gave no answer in time; the message may still leave.
     #[error("the channel has not answered within 60 s; the message may still leave")]
     Silent,
@@ -160,10 +164,12 @@ impl Pipeline {
                 fields: Arc::new(facts),
             },
             formatted_at: sample.now,
+            priority: Default::default(),
             expires_at: None,
         };
         let outgoing = Outgoing {
             id: NOBODY,
+            subscriber: self.flow.records.subscriber(&sample.subscriber).await?.map(|found| found.number),
             address: sample.address.clone(),
             ticket: Ticket { key: 0, ordinal: 0 },
             // A test ends nobody's subscription.

@@ -45,11 +45,15 @@ pub enum Scope {
     OperationsWrite,
     /// List, make and remove keys.
     KeysWrite,
+    /// See the feeds of all subscribers, and broadcasts.
+    InboxRead,
+    /// Mark what is in them, let subscribers read their own, and broadcast.
+    InboxWrite,
 }
 
 impl Scope {
     /// All of them.
-    pub const ALL: [Scope; 9] = [
+    pub const ALL: [Scope; 11] = [
         Scope::Admin,
         Scope::ApplicationsRead,
         Scope::ApplicationsWrite,
@@ -59,6 +63,8 @@ impl Scope {
         Scope::OperationsRead,
         Scope::OperationsWrite,
         Scope::KeysWrite,
+        Scope::InboxRead,
+        Scope::InboxWrite,
     ];
 
     /// Its one spelling.
@@ -73,6 +79,8 @@ impl Scope {
             Scope::OperationsRead => "operations:read",
             Scope::OperationsWrite => "operations:write",
             Scope::KeysWrite => "keys:write",
+            Scope::InboxRead => "inbox:read",
+            Scope::InboxWrite => "inbox:write",
         }
     }
 }

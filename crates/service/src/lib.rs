@@ -22,6 +22,9 @@ pub mod subscribers; // whom to tell
 pub mod segments; // some of them, by a saved filter
 pub mod subscriptions; // what they care about
 pub mod unsubscribe; // ending that by the link of a mail
+pub mod inbox; // what is there to read, and for whom
+pub mod broadcasts; // what is there for everybody
+pub mod push_keys; // who we are to browsers
 pub mod trace; // one thing's whole story // how it all does; whether it is ready
 
 pub mod error; // why not, and what to do about it
@@ -35,7 +38,7 @@ use std::{path::PathBuf, sync::Arc};
 use tocsin_delivery::Signet;
 use tocsin_model::time::Timestamp;
 use tocsin_pipeline::{Clock, Pipeline};
-use tocsin_store::{journal::Journal, records::Records};
+use tocsin_store::{inbox::Inbox, journal::Journal, records::Records};
 
 pub use error::ServiceError;
 pub use keys::{Caller, Scope};
@@ -48,6 +51,8 @@ pub struct Parts {
     pub records: Arc<dyn Records>,
     /// The flow.
     pub journal: Arc<dyn Journal>,
+    /// The feeds that subscribers read.
+    pub inbox: Arc<dyn Inbox>,
     /// The running applications.
     pub pipeline: Arc<Pipeline>,
     /// Where the data lives, and how many free bytes are left there, if that can be told.
@@ -70,6 +75,7 @@ pub struct FreeSpace {
 pub struct Service {
     records: Arc<dyn Records>,
     journal: Arc<dyn Journal>,
+    inbox: Arc<dyn Inbox>,
     pipeline: Arc<Pipeline>,
     clock: Arc<dyn Clock>,
     free_space: Option<FreeSpace>,
@@ -81,6 +87,7 @@ pub struct Service {
     applying: tokio::sync::Mutex<()>,
     readiness: status::Probe,
     imports: tokio::sync::Semaphore,
+    audiences: inbox::Audiences,
     surveys: tokio::sync::Semaphore,
     rule_tests: tokio::sync::Semaphore,
 }
@@ -99,6 +106,7 @@ impl Service {
             signet: Signet::new(parts.records.secret()),
             records: parts.records,
             journal: parts.journal,
+            inbox: parts.inbox,
             pipeline: parts.pipeline,
             clock,
             free_space: parts.free_space,
@@ -108,6 +116,7 @@ impl Service {
             applying: tokio::sync::Mutex::new(()),
             readiness: status::Probe::default(),
             imports: tokio::sync::Semaphore::new(imports::CONCURRENT_MAX),
+            audiences: inbox::Audiences::default(),
             surveys: tokio::sync::Semaphore::new(segments::SURVEYS_MAX),
             rule_tests: tokio::sync::Semaphore::new(rules::CONCURRENT_MAX),
         }))

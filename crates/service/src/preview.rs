@@ -196,6 +196,7 @@ impl Service {
             TestError::Sample(error) => sample_error(error),
             TestError::Format(error) => ServiceError::Invalid(vec![format_problem(&about.class, &error)]),
             TestError::Channel(channel) => ServiceError::Missing(format!("the channel `{channel}`")),
+            TestError::Store(error) => error.into(),
             TestError::Silent => ServiceError::Unavailable(TestError::Silent.into()),
         })?;
         let (sent_at, answered_at) = (answer.sent_at, answer.answered_at);

@@ -41,7 +41,7 @@ use tocsin_model::{
 use tocsin_pipeline::{Parts, Pipeline, PipelineOptions, Submission, compile_text};
 use tocsin_store::{
     journal::{FiringFilter, Idempotency, Journal, JournalOptions, Resolution, RuleStop, SuspensionFilter},
-    memory::{journal::MemoryJournal, records::MemoryRecords},
+    memory::{inbox::MemoryInbox, journal::MemoryJournal, records::MemoryRecords},
     records::{
         Expect, FEED_KEPT, NewSegment, NewSubscriber, NewSubscription, Records, SubscriptionChange, SubscriptionFilter,
     },
@@ -58,6 +58,7 @@ pub struct Scenario {
     definitions: Vec<String>,
     journal: Arc<MemoryJournal>,
     records: Arc<MemoryRecords>,
+    inbox: Arc<MemoryInbox>,
     clock: SimulatedClock,
     ends: Arc<Mutex<FarEnds>>,
     pipeline: Option<Arc<Pipeline>>,
@@ -93,6 +94,7 @@ impl Scenario {
             definitions: definitions.iter().rev().map(|text| text.to_string()).collect(),
             journal: Arc::new(MemoryJournal::new(JournalOptions::default())),
             records: Arc::new(MemoryRecords::with_feed_kept(feed_kept).expect("records in memory")),
+            inbox: Arc::default(),
             clock,
             ends: Arc::new(Mutex::new(FarEnds::new(clock))),
             pipeline: None,
@@ -105,6 +107,11 @@ impl Scenario {
         scenario
     }
 
+    /// The feeds of the platform.
+    pub fn inbox(&self) -> &Arc<MemoryInbox> {
+        &self.inbox
+    }
+
     /// The records of the platform.
     pub fn records(&self) -> &Arc<MemoryRecords> {
         &self.records
@@ -115,6 +122,7 @@ impl Scenario {
         let parts = Parts {
             journal: Arc::new(MortalJournal::new(self.journal.clone(), self.process.clone())),
             records: self.records.clone(),
+            inbox: self.inbox.clone(),
             environment: Arc::new(|_| None),
             context: Context {
                 clock: Arc::new(self.clock),
@@ -122,6 +130,7 @@ impl Scenario {
                 data_folder: std::path::PathBuf::new(),
                 networks: Networks::default(),
                 signet: Arc::new(Signet::new(&[7; 32])),
+                feeds: None,
                 public_url: None,
                 programs: Programs::default(),
             },
