@@ -167,7 +167,6 @@ async fn answers_of_push_services_become_dispositions() {
             of("403"),
             "deferred Authentication 403 because; the push service does not accept our key for this subscription",
         ),
-        (of("429-7"), "deferred Answer 429 because"),
         (of("503"), "deferred Answer 503 because"),
         (of("201").replace("null", "1000"), "refused Gone the browser's subscription is over"),
         (off_curve, "refused Address `keys.p256dh` is not a point of the curve P-256"),
@@ -175,6 +174,8 @@ async fn answers_of_push_services_become_dispositions() {
             "ann@example.org".into(),
             "refused Address this is not the JSON of a push subscription: expected value at line 1 column 1",
         ),
+        // The last one: the push service is let be for a while.
+        (of("429-7"), "deferred Answer 429 because"),
     ];
     for (number, (address, expected)) in cases.into_iter().enumerate() {
         let mut outgoing = outgoing(0, &address);

@@ -368,26 +368,80 @@ mod tests {
         check(
             &["list", "a/b", "--state", "unread", "--class", "shaken"],
             vec![(200, json!({"items": [item]}))],
-            expect![[""]],
+            expect![[r#"
+                id      came                  state   class   subject
+                n-7-15  2026-11-21T09:30:00Z  unread  shaken  Kobe�[2J
+                GET /v1/subscribers/a%2Fb/inbox?class=shaken&state=unread&limit=1000"#]],
         )
         .await;
-        check(&["show", "alice", "n-7-15"], vec![(200, item.clone())], expect![[""]]).await;
-        check(&["read", "alice", "n-7-15"], vec![(200, json!({"marked": 1, "unread": 2}))], expect![[""]]).await;
+        check(
+            &["show", "alice", "n-7-15"],
+            vec![(200, item.clone())],
+            expect![[r#"
+            n-7-15 of shaken, unread
+            subject: Kobe�[2J
+            leads to: /a
+            came: 2026-11-21T09:30:00Z
+            action: Pay (/pay)
+            data: {"n":1}
+            GET /v1/subscribers/alice/inbox/n-7-15"#]],
+        )
+        .await;
+        check(
+            &["read", "alice", "n-7-15"],
+            vec![(200, json!({"marked": 1, "unread": 2}))],
+            expect![[r#"
+            1 item marked; 2 unread
+            POST /v1/subscribers/alice/inbox/mark [application/json] {"mark":"read","ids":["n-7-15"]}"#]],
+        )
+        .await;
         check(
             &["archive", "alice", "--all", "--state", "read", "--newest", "n-7-15"],
             vec![(200, json!({"marked": 5, "unread": 0}))],
-            expect![[""]],
+            expect![[r#"
+                5 items marked; 0 unread
+                POST /v1/subscribers/alice/inbox/mark [application/json] {"mark":"archive","all":true,"state":"read","newest":"n-7-15"}"#]],
         )
         .await;
-        check(&["delete", "alice"], vec![], expect![[""]]).await;
-        check(&["read", "alice", "n-7-15", "--all"], vec![], expect![[""]]).await;
-        check(&["token", "alice", "--read-only"], vec![(201, json!({"token": "inbox.1.r.5.x"}))], expect![[""]]).await;
+        check(
+            &["delete", "alice"],
+            vec![],
+            expect![[r#"
+            failed: say which: give ids, or --all
+        "#]],
+        )
+        .await;
+        check(
+            &["read", "alice", "n-7-15", "--all"],
+            vec![],
+            expect![[r#"
+            failed: --all goes without ids
+        "#]],
+        )
+        .await;
+        check(
+            &["token", "alice", "--read-only"],
+            vec![(201, json!({"token": "inbox.1.r.5.x"}))],
+            expect![[r#"
+            inbox.1.r.5.x
+            POST /v1/subscribers/alice/inbox/token [application/json] {"expires_in":3600,"read_only":true}"#]],
+        )
+        .await;
     }
 
     #[tokio::test]
     async fn a_stream_is_told_line_by_line() {
         let stream = "retry: 2000\n\nid: 5\nevent: unread\ndata: {\"unread\":1}\n\n:\n\nid: 6\nevent: new\ndata: \
              {\"id\":\"n-7-15\",\"subject\":\"Kobe\",\"read_at\":null,\"archived_at\":null}\n\nid: 7\nevent: deleted\ndata: {\"id\":\"n-7-1\"}\n\n";
-        check(&["watch", "alice", "--after", "4", "--events", "3"], vec![(200, stream.into())], expect![[""]]).await;
+        check(
+            &["watch", "alice", "--after", "4", "--events", "3"],
+            vec![(200, stream.into())],
+            expect![[r#"
+            1 unread
+            new n-7-15 unread Kobe
+            deleted n-7-1
+            GET /v1/subscribers/alice/inbox/stream?last_event_id=4"#]],
+        )
+        .await;
     }
 }
