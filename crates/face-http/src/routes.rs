@@ -17,6 +17,7 @@ mod schedules;
 mod segments;
 mod subscribers;
 mod subscriptions;
+mod suppressions;
 mod transfer;
 mod unsubscribe;
 
@@ -43,6 +44,7 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
         .merge(subscribers::routes())
         .merge(segments::routes())
         .merge(subscriptions::routes())
+        .merge(suppressions::routes())
         .merge(destinations::routes())
         .merge(schedules::routes())
         .merge(chronicles::routes())

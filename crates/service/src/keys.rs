@@ -49,11 +49,13 @@ pub enum Scope {
     InboxRead,
     /// Mark what is in them, let subscribers read their own, and broadcast.
     InboxWrite,
+    /// Report bounces and complaints, and nothing else: for the webhook of a provider.
+    BouncesWrite,
 }
 
 impl Scope {
     /// All of them.
-    pub const ALL: [Scope; 11] = [
+    pub const ALL: [Scope; 12] = [
         Scope::Admin,
         Scope::ApplicationsRead,
         Scope::ApplicationsWrite,
@@ -65,6 +67,7 @@ impl Scope {
         Scope::KeysWrite,
         Scope::InboxRead,
         Scope::InboxWrite,
+        Scope::BouncesWrite,
     ];
 
     /// Its one spelling.
@@ -81,6 +84,7 @@ impl Scope {
             Scope::KeysWrite => "keys:write",
             Scope::InboxRead => "inbox:read",
             Scope::InboxWrite => "inbox:write",
+            Scope::BouncesWrite => "bounces:write",
         }
     }
 }

@@ -21,6 +21,7 @@ pub mod status;
 pub mod subscribers; // whom to tell
 pub mod segments; // some of them, by a saved filter
 pub mod subscriptions; // what they care about
+pub mod suppressions; // addresses that are not written to
 pub mod unsubscribe; // ending that by the link of a mail
 pub mod inbox; // what is there to read, and for whom
 pub mod broadcasts; // what is there for everybody
