@@ -2,12 +2,12 @@
 
 use std::{fmt, sync::Arc};
 
-use regex::Regex;
 use tocsin_model::{field::FieldType, value::Value};
 
 use crate::{
     defined::Defined,
     dialect::{Operator, Span},
+    regular::Pattern,
 };
 
 /// What an expression gives. Any of them may also be null at run time, since fields may be missing.
@@ -152,16 +152,6 @@ pub enum Constant {
     Bytes(Arc<[u8]>),
     /// A type by its name in CEL.
     Type(&'static str),
-}
-
-/// A compiled regular expression, equal to another of the same text.
-#[derive(Debug, Clone)]
-pub struct Pattern(pub Regex);
-
-impl PartialEq for Pattern {
-    fn eq(&self, other: &Pattern) -> bool {
-        self.0.as_str() == other.0.as_str()
-    }
 }
 
 /// A macro over the items of a list, the keys of a map, or the value of an optional.

@@ -10,13 +10,13 @@ pub(crate) mod book; // the distinct filters of a class, and who has which
 pub mod index; // which of them an event meets
 mod kept; // what stays of a filter in memory once it is filed
 pub mod normal; // the normal form, its encoding, its disjunctions
+mod light; // what is too much for an index to ask
 mod pattern; // event patterns as conditions
 pub mod show; // conditions in words
 pub mod text; // wildcards, addresses, folding: what tests do with text
 
 use std::{cmp::Ordering, fmt, sync::Arc};
 
-use regex::Regex;
 use tocsin_model::{
     field::Fields,
     filter::{Dialect, Filter},
@@ -27,6 +27,7 @@ use tocsin_model::{
 use crate::{
     datum::{Datum, Trouble, compare, equal},
     defined::Functions,
+    regular::Pattern,
 };
 
 use text::{Network, Wildcard, fold};
@@ -180,7 +181,7 @@ pub enum How {
     /// It is text that fits a pattern with `*`.
     Wildcard(Wildcard),
     /// It is text in which a regular expression is found.
-    Matches(Regex),
+    Matches(Pattern),
     /// It is text, and an address within a network.
     Cidr(Network),
     /// With [`Reach::One`]: the value is there and not null. Else: there is at least one.
@@ -262,6 +263,22 @@ impl How {
         How::Folded(Case::Folded.of(text))
     }
 
+    /// What asking it of a value costs, in steps of an evaluation.
+    pub fn steps(&self, value: &Value) -> usize {
+        let bytes = value.as_text().map_or(0, str::len);
+        match self {
+            How::In(values) => values.len() / 4,
+            How::Contains(_, Case::Kept) | How::Wildcard(_) => bytes / 256,
+            How::Prefix(_, Case::Folded)
+            | How::Suffix(_, Case::Folded)
+            | How::Contains(_, Case::Folded)
+            | How::Folded(_) => bytes / 32,
+            How::Matches(pattern) => value.as_text().map_or(0, |text| pattern.steps(text)),
+            How::But(inner) => inner.steps(value),
+            _ => 0,
+        }
+    }
+
     /// Whether it is so of one value. Whether a value is there is not asked here.
     pub fn accepts(&self, value: &Value) -> bool {
         let text = value.as_text();
@@ -276,7 +293,7 @@ impl How {
             How::Contains(part, Case::Folded) => text.is_some_and(|text| fold(text).contains(&**part)),
             How::Folded(other) => text.is_some_and(|text| *fold(text) == **other),
             How::Wildcard(wildcard) => text.is_some_and(|text| wildcard.fits(text)),
-            How::Matches(regex) => text.is_some_and(|text| regex.is_match(text)),
+            How::Matches(pattern) => text.is_some_and(|text| pattern.is_match(text)),
             How::Cidr(network) => text.is_some_and(|text| network.has(text)),
             How::Exists => true,
             How::Missing => false,
@@ -399,6 +416,10 @@ impl CompiledFilter {
             canonical.extend_from_slice(canonical_text.as_bytes());
         }
         let canonical = canonical.into();
+        let (condition, exact) = match light::lightened(&condition) {
+            Some(lighter) => (lighter, false),
+            None => (condition, exact),
+        };
         CompiledFilter { dialect, condition, exact, matches_empty: false, canonical, evaluator }
     }
 
@@ -425,7 +446,8 @@ impl CompiledFilter {
         self.matches_empty
     }
 
-    /// What must hold for it to match, in normal form; but see [`CompiledFilter::matches_empty`].
+    /// What must hold for it to match, in normal form; but see [`CompiledFilter::matches_empty`]. Where that would cost an
+    /// event too much, it says less.
     pub fn condition(&self) -> &Condition {
         &self.condition
     }

@@ -148,7 +148,7 @@ impl Lowering<'_> {
                 _ => UNKNOWN,
             },
             Kind::Binary(operator, parts) => self.binary(*operator, &parts[0], &parts[1], negated),
-            Kind::Matches(subject, pattern) => self.text(subject, How::Matches(pattern.0.clone()), negated),
+            Kind::Matches(subject, pattern) => self.text(subject, How::Matches(pattern.clone()), negated),
             Kind::Call(function, given) => {
                 let [subject, given] = given.as_slice() else { return UNKNOWN };
                 let Some(Value::Text(part)) = &self.scalar(given) else { return UNKNOWN };
@@ -431,7 +431,7 @@ fn print(expression: &Expression, out: &mut String) {
         Kind::Call(function, given) => list(&format!("{function:?}"), &mut given.iter(), out),
         Kind::Defined(function, given) => list(&format!("{function:?}"), &mut given.iter(), out),
         Kind::Matches(inner, pattern) => {
-            list(&format!("matches {:?}", pattern.0.as_str()), &mut [&**inner].into_iter(), out);
+            list(&format!("matches {:?}", pattern.as_str()), &mut [&**inner].into_iter(), out);
         }
         Kind::Macro(which, parts) => {
             let name = format!("{which:?} {} {}", parts.paired, parts.condition.is_some());

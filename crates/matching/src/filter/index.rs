@@ -10,7 +10,7 @@
 
 mod checks; // what is left over, asked of each candidate
 mod explain; // how a filter is filed, for people
-mod literals; // texts that a regular expression needs
+pub(super) mod literals; // texts that a regular expression needs
 mod needles; // texts looked for within a text, all at once
 mod plan; // how a condition is filed
 mod ranges; // ranges sorted by an end
