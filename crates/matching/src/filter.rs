@@ -272,7 +272,7 @@ impl How {
             How::Prefix(_, Case::Folded)
             | How::Suffix(_, Case::Folded)
             | How::Contains(_, Case::Folded)
-            | How::Folded(_) => bytes / 32,
+            | How::Folded(_) => bytes / 8,
             How::Matches(pattern) => value.as_text().map_or(0, |text| pattern.steps(text)),
             How::But(inner) => inner.steps(value),
             _ => 0,

@@ -10,7 +10,8 @@ use crate::{
     value::Value,
 };
 
-/// Most steps of one evaluation: one for each value that a test looks at, and one for each 32 bytes of it.
+/// Most steps of one evaluation: one for each value that a test looks at, and one for each six bytes of
+/// text, since it is prepared anew.
 pub const STEPS_MAX: u32 = 100_000;
 
 /// A subscriber as filters see it.
@@ -112,7 +113,7 @@ impl Steps {
             Seen::Id(text) | Seen::Text(text) => text.len(),
             _ => 0,
         };
-        let steps = u32::try_from(1 + bytes / 32).unwrap_or(u32::MAX);
+        let steps = u32::try_from(1 + bytes / 6).unwrap_or(u32::MAX);
         self.0 = self.0.saturating_sub(steps);
         !self.are_over()
     }
