@@ -253,6 +253,43 @@ impl Expression {
         }
     }
 
+    /// Puts the values of a row in place of the subscription's fields. What the row lacks is null.
+    pub(crate) fn bind(&mut self, row: &[Value]) {
+        let mut all = |parts: &mut [Expression]| parts.iter_mut().for_each(|part| part.bind(row));
+        match &mut self.kind {
+            Kind::Subscription(at) => {
+                let value = row.get(*at).cloned().unwrap_or_default();
+                self.kind = Kind::Constant(Constant::Value(value));
+            }
+            Kind::Constant(_) | Kind::Event(_) | Kind::Variable(_) => {}
+            Kind::Has(inner)
+            | Kind::HasKey(inner, _)
+            | Kind::Select(inner, _)
+            | Kind::Not(inner)
+            | Kind::Negate(inner)
+            | Kind::IfPresent(inner)
+            | Kind::Matches(inner, _) => inner.bind(row),
+            Kind::Bind(values, body) => {
+                all(values);
+                body.bind(row);
+            }
+            Kind::Index(parts) | Kind::Binary(_, parts) => all(&mut **parts),
+            Kind::Conditional(parts) => all(&mut **parts),
+            Kind::And(parts) | Kind::Or(parts) | Kind::List(parts) | Kind::Call(_, parts) | Kind::Defined(_, parts) => {
+                all(parts);
+            }
+            Kind::Map(entries) => entries.iter_mut().for_each(|(key, value)| {
+                key.bind(row);
+                value.bind(row);
+            }),
+            Kind::Macro(_, parts) => {
+                parts.range.bind(row);
+                parts.condition.iter_mut().for_each(|part| part.bind(row));
+                parts.result.iter_mut().for_each(|part| part.bind(row));
+            }
+        }
+    }
+
     /// What it depends on.
     pub fn dependence(&self) -> Dependence {
         let mut found = Dependence::default();

@@ -28,6 +28,7 @@ use crate::{
     datum::{Datum, Trouble, compare, equal},
     defined::Functions,
     regular::Pattern,
+    subscriber::SubscriberColumns,
 };
 
 use text::{Network, Wildcard, fold};
@@ -362,13 +363,39 @@ pub trait Evaluate: fmt::Debug + Send + Sync {
     fn memory_bytes(&self) -> usize;
 }
 
+/// What filters may speak of: the fields of an event class; in CEL also its chronicles, and who the subscriber is.
+#[derive(Debug, Clone, Default)]
+pub struct FilterScope {
+    event: Fields,
+    chronicled: Fields,
+    /// Both, as rows have them.
+    columns: Fields,
+    subscriber: Option<SubscriberColumns>,
+    functions: Functions,
+}
+
+impl FilterScope {
+    /// The fields of a class, and functions of the application.
+    pub fn new(event: Fields, functions: Functions) -> FilterScope {
+        FilterScope { columns: event.clone(), event, functions, ..FilterScope::default() }
+    }
+
+    /// With the columns of chronicles, which stand behind the fields in rows, and with what is known of subscribers.
+    pub(crate) fn with(self, chronicled: Fields, subscriber: Option<SubscriberColumns>) -> FilterScope {
+        let columns = Fields::new(self.event.iter().chain(chronicled.iter()).cloned().collect());
+        FilterScope { chronicled, columns, subscriber, ..self }
+    }
+}
+
 /// A filter that was read, checked and brought to its canonical form.
 #[derive(Debug, Clone)]
 pub struct CompiledFilter {
     dialect: Dialect,
+    asks_subscriber: bool,
     condition: Condition,
     exact: bool,
-    matches_empty: bool,
+    /// Of an event in which so many fields are null.
+    matches_empty: Option<usize>,
     canonical: Box<[u8]>,
     evaluator: Arc<dyn Evaluate>,
 }
@@ -387,10 +414,23 @@ pub fn compile(filter: &Filter, event: &Fields) -> Result<CompiledFilter, Vec<Pr
 /// # Errors
 /// Every problem found, with line and column in the filter's text.
 pub fn compile_with(filter: &Filter, event: &Fields, functions: &Functions) -> Result<CompiledFilter, Vec<Problem>> {
+    compile_for(filter, &FilterScope::new(event.clone(), functions.clone()), None)
+}
+
+/// As [`compile_with`], for somebody: the values of the columns of a subscriber, in their order. Without them the filter
+/// is as it would be for somebody of whom everything is known.
+///
+/// # Errors
+/// As [`compile_with`].
+pub(crate) fn compile_for(
+    filter: &Filter,
+    scope: &FilterScope,
+    subscriber: Option<&[Value]>,
+) -> Result<CompiledFilter, Vec<Problem>> {
     match filter.dialect {
-        Dialect::Cel => cel::compile(&filter.text, event, functions),
-        Dialect::Jmespath => jmespath::compile(&filter.text, event, functions),
-        Dialect::EventPattern => pattern::compile(&filter.text, event),
+        Dialect::Cel => cel::compile(&filter.text, scope, subscriber),
+        Dialect::Jmespath => jmespath::compile(&filter.text, &scope.event, &scope.functions),
+        Dialect::EventPattern => pattern::compile(&filter.text, &scope.event),
     }
 }
 
@@ -420,12 +460,12 @@ impl CompiledFilter {
             Some(lighter) => (lighter, false),
             None => (condition, exact),
         };
-        CompiledFilter { dialect, condition, exact, matches_empty: false, canonical, evaluator }
+        CompiledFilter { dialect, asks_subscriber: false, condition, exact, matches_empty: None, canonical, evaluator }
     }
 
-    /// The same, but it matches an event in which every field is null, whatever its condition says of it.
-    pub fn or_empty(mut self) -> CompiledFilter {
-        self.matches_empty = true;
+    /// The same, but it matches an event in which every one of so many fields is null, whatever its condition says of it.
+    pub fn or_empty(mut self, fields: usize) -> CompiledFilter {
+        self.matches_empty = Some(fields);
         // No canonical form begins so.
         self.canonical = [&[u8::MAX], &*self.canonical].concat().into();
         self
@@ -436,13 +476,19 @@ impl CompiledFilter {
         self.dialect
     }
 
+    /// Whether it asks who its subscriber is, so that its text means something else for another one.
+    pub fn asks_subscriber(&self) -> bool {
+        self.asks_subscriber
+    }
+
     /// Filters with equal bytes match the same events of their class. Not for people.
     pub fn canonical(&self) -> &[u8] {
         &self.canonical
     }
 
-    /// Whether it matches an event in which every field is null, whatever its condition says of it.
-    pub fn matches_empty(&self) -> bool {
+    /// Whether it matches an event in which every field is null, whatever its condition says of it; how many fields the
+    /// class has, if so.
+    pub fn matches_empty(&self) -> Option<usize> {
         self.matches_empty
     }
 
