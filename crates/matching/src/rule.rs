@@ -32,6 +32,7 @@ use crate::{
     index::key::Measure,
     residual::Check,
     shard::{Layout, Subject},
+    sql::{QueriesRead, chronicle_fields},
     state::compile::CompiledState,
     subscriber::SubscriberColumns,
 };
@@ -209,17 +210,19 @@ impl RuleSet {
     /// # Errors
     /// Every problem in every expression, with the path of the rule and the position in the expression.
     pub fn compile(application: &Application) -> Result<RuleSet, Vec<Problem>> {
-        RuleSet::compile_with_queries(application, &|_| None)
+        RuleSet::compile_with_queries(application, &|_| None, &QueriesRead::default())
     }
 
     /// As [`RuleSet::compile`], with the fields of the notification that the query of a rule gives, in the order of
     /// [`Told::given`](crate::shard::Told::given). For a rule of which nothing is known, every field is taken to be given.
+    /// `read` is what queries read of subscribers and chronicles.
     ///
     /// # Errors
     /// As [`RuleSet::compile`].
     pub fn compile_with_queries(
         application: &Application,
         columns: &dyn Fn(&Name) -> Option<Vec<Name>>,
+        queries: &QueriesRead,
     ) -> Result<RuleSet, Vec<Problem>> {
         let mut problems = Vec::new();
         let functions = Functions::compile(&application.functions).unwrap_or_else(|found| {
@@ -246,7 +249,7 @@ impl RuleSet {
                 problems.extend(found.into_iter().filter(|problem| !is_missing(problem)));
                 Vec::new()
             });
-            let read = columns_read(application, name, &chronicles, &functions);
+            let read = columns_read(application, name, &chronicles, &functions, queries);
             let columns = column_fields(&chronicles, &read);
             let plan = EventPlan { fields: class.fields.clone(), rules: Vec::new(), chronicles, read, columns };
             events.insert(name.clone(), plan);
@@ -260,7 +263,8 @@ impl RuleSet {
             filters: Vec::new(),
             audiences: Vec::new(),
             subscriber,
-            reads_subscriber: !application.attributes.is_empty() && takes_filters_in_cel(application),
+            reads_subscriber: queries.subscribers
+                || !application.attributes.is_empty() && takes_filters_in_cel(application),
             functions,
             asks: 0,
         };
@@ -524,6 +528,13 @@ impl RuleSet {
             fields.extend(plan.columns.iter().map(|_| Value::Null));
         }
         fields
+    }
+
+    /// What rows of a class hold of chronicles: behind how many fields, and the names that queries in SQL have for them.
+    pub fn columns_of_queries(&self, class: &Name) -> (usize, Fields) {
+        self.events
+            .get(class)
+            .map_or_else(Default::default, |plan| (plan.fields.len(), chronicle_fields(&plan.columns)))
     }
 
     /// Whether rules read chronicles of a class.

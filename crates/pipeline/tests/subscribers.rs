@@ -152,6 +152,39 @@ async fn a_query_sees_all_and_tells_its_audience_unless_it_remembers_to_have() {
     .await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_query_reads_attributes_as_they_are_when_the_event_comes() {
+    let when = OUTAGES.split_once("    when:").expect("a predicate").0;
+    let rest = OUTAGES.split_once("with: { patience: subscriber.attributes.patience }").expect("its fields").1;
+    let query = r#"
+    sql: |
+      SELECT e._event, n._subscription, n."subscriber-attributes-patience" AS patience
+      FROM events e JOIN news n ON n."subscriber-attributes-region" = e.region
+      WHERE e.minutes >= n."subscriber-attributes-patience"
+"#;
+    check(
+        &format!("{when}    notify: told{query}{rest}"),
+        r#"08:00 subscriber alice email=alice@example.org @region=Vienna
+           08:00 subscriber bob email=bob@example.org
+           08:00 subscribe alice news
+           08:00 subscribe bob news
+           08:05 event outage {"region": "Vienna", "minutes": 29} {"region": "Vienna", "minutes": 31}
+           08:10 subscriber bob email=bob@example.org @region=Graz
+           08:10 event outage {"region": "Vienna", "minutes": 40} {"region": "Graz", "minutes": 41}
+           08:20 subscriber alice email=alice@example.org @region=Graz
+           08:20 crash
+           08:20 event outage {"region": "Vienna", "minutes": 50} {"region": "Graz", "minutes": 51}"#,
+        expect![[r#"
+            08:05:00 email alice@example.org n-1-0: Vienna 31.0 (30.0) -> delivered
+            08:10:00 email alice@example.org n-2-0: Vienna 40.0 (30.0) -> delivered
+            08:10:00 email bob@example.org n-2-1: Graz 41.0 (30.0) -> delivered
+            08:20:00 crash
+            08:20:00 email alice@example.org n-3-0: Graz 51.0 (30.0) -> delivered
+            08:20:00 email bob@example.org n-3-1: Graz 51.0 (30.0) -> delivered"#]],
+    )
+    .await;
+}
+
 /// A query that fails once is a firing that can be fired again; what it told then is remembered like anything else.
 #[tokio::test(start_paused = true)]
 async fn a_query_with_state_that_failed_is_fired_again() {

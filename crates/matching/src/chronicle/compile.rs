@@ -18,6 +18,7 @@ use crate::{
     check::{Scope, compile, compile_predicate},
     defined::Functions,
     expression::{Expression, Kind, Type},
+    sql::QueriesRead,
     state::compile::digest,
     subscriber::SubscriberColumns,
 };
@@ -332,6 +333,7 @@ pub(crate) fn columns_read(
     class: &Name,
     chronicles: &[CompiledChronicle],
     functions: &Functions,
+    queries: &QueriesRead,
 ) -> Vec<Column> {
     let all = all_columns(chronicles);
     let Some(event) = application.events.get(class).filter(|_| !all.is_empty()) else { return Vec::new() };
@@ -343,7 +345,8 @@ pub(crate) fn columns_read(
     }
     let chronicled = column_fields(chronicles, &all);
     let first = event.fields.len();
-    let mut read = vec![false; all.len()];
+    let by_queries = |field: &Field| queries.chronicles.contains(&(class.clone(), field.name.clone()));
+    let mut read: Vec<bool> = chronicled.iter().map(by_queries).collect();
     for rule in application.rules.values().filter(|rule| rule.on == *class) {
         let subscription = application.subscriptions.get(&rule.subscription).map(|class| class.fields.clone());
         let scope = Scope {
