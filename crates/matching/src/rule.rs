@@ -568,7 +568,7 @@ impl RuleSet {
 
     /// How each rule is answered, with warnings where a rule would scan.
     pub fn explain(&self) -> Vec<RuleExplanation> {
-        self.rules.iter().map(|rule| rule.explain(&self.audiences)).collect()
+        self.rules.iter().map(|rule| rule.explain(&self.audiences, &self.classes[rule.class].name)).collect()
     }
 }
 
