@@ -255,7 +255,7 @@ impl Expression {
 
     /// Puts the values of a row in place of the subscription's fields. What the row lacks is null.
     pub(crate) fn bind(&mut self, row: &[Value]) {
-        let mut all = |parts: &mut [Expression]| parts.iter_mut().for_each(|part| part.bind(row));
+        let all = |parts: &mut [Expression]| parts.iter_mut().for_each(|part| part.bind(row));
         match &mut self.kind {
             Kind::Subscription(at) => {
                 let value = row.get(*at).cloned().unwrap_or_default();

@@ -57,7 +57,7 @@ pub mod oracle; // the same answers without an index, one by one
 pub mod trial; // one rule tried on one event and one subscription, condition by condition
 
 mod functions; // what expressions may call
-mod regular; // regular expressions, and what they cost
+pub mod regular; // regular expressions, and what they cost
 mod occasion; // a rule meets some events: what it asks the index, and what it gives
 mod residual; // what is left to check per candidate, column by column
 
