@@ -32,7 +32,8 @@ const EXCEPTIONS: &[(&str, &str)] = &[
 const UNKNOWN: &str = "an unknown name is refused on entry, also where evaluation would never ask for it";
 const EXACT: &str = "an integer and a number compare by exact value, not after rounding the integer";
 const MICROSECONDS: &str = "times are kept to the microsecond";
-const LAST_DAY: &str = "times are kept to the microsecond, and end 26 hours before the year 10000, as those of our library";
+const LAST_DAY: &str =
+    "times are kept to the microsecond, and end 26 hours before the year 10000, as those of our library";
 const FUNCTIONS: &str = "a scope cannot declare functions";
 
 #[test]

@@ -323,10 +323,8 @@ fn a_bomb_is_refused_before_it_costs() {
     assert!(told(format!("({}=1)", "x".repeat(300))).contains("longer than 256"));
     // What takes too many steps is undefined, whatever it would say in the end.
     let within = |value: String, test: &str, terms: usize| {
-        let filter = filter(&format!(
-            "(|{}(!(a=x)))",
-            (0..terms).map(|at| test.replace('@', &at.to_string())).collect::<String>()
-        ));
+        let filter =
+            filter(&format!("(|{})", (0..terms).map(|at| test.replace('@', &at.to_string())).collect::<String>()));
         filter.evaluate(&Entry::from(&subscriber(&format!(r#"{{"a": {value}}}"#))))
     };
     let long = || format!("\"{}\"", "\u{c4}".repeat(30_000));
@@ -334,7 +332,7 @@ fn a_bomb_is_refused_before_it_costs() {
     for test in ["(a=y@)", "(a=*y@*z*)", "(a~=y@)", "(a:caseExactMatch:=y@)", "(a>=\u{e5}@)"] {
         assert_eq!(within(long(), test, 900), Truth::Undefined, "{test}");
         assert_eq!(within(many(), test, 900), Truth::Undefined, "{test}");
-        assert_eq!(within(long(), test, 5), Truth::True, "{test}");
+        assert_eq!(within(long(), test, 5), Truth::False, "{test}");
     }
     // The most stars that fit meet the most text.
     let stars = filter(&format!("(a={}b)", "*a".repeat(8_000)));
