@@ -1,5 +1,7 @@
 //! The result of a step and the acknowledgement of its input become one commit.
 
+use std::sync::atomic::AtomicU64;
+
 use bytes::Bytes;
 use hashbrown::HashSet;
 use rusqlite::{Connection, OptionalExtension};
@@ -208,12 +210,14 @@ pub struct Rows<'a> {
     shared: &'a Shared,
     time: Timestamp,
     tally: Tally,
+    /// Whether numbers were given, which must be in the file even if the counts are as before.
+    numbered: bool,
 }
 
 impl<'a> Rows<'a> {
     /// What is marked is marked with this time.
     pub fn new(connection: &'a Connection, shared: &'a Shared, time: Timestamp) -> Self {
-        Rows { connection, shared, time, tally: Tally::default() }
+        Rows { connection, shared, time, tally: Tally::default(), numbered: false }
     }
 
     /// Stores the counts; the copy in memory follows after the commit, and then whoever waits for work wakes up.
@@ -224,7 +228,7 @@ impl<'a> Rows<'a> {
         brings_work: bool,
     ) -> Result<(), StoreError> {
         let (shared, tally) = (self.shared.clone(), self.tally);
-        if tally != Tally::default() {
+        if self.numbered || tally != Tally::default() {
             shared.counters.store(self.connection, tally)?;
         }
         after.run(move || {
@@ -234,6 +238,11 @@ impl<'a> Rows<'a> {
             }
         });
         Ok(())
+    }
+
+    fn number(&mut self, last: &AtomicU64) -> u64 {
+        self.numbered = true;
+        Last::next(last)
     }
 
     fn execute(&self, sql: &str, params: impl rusqlite::Params) -> Result<usize, StoreError> {
@@ -259,7 +268,7 @@ impl<'a> Rows<'a> {
         packed: &PackedBatch,
         matched_now: &HashSet<EventBatchId>,
     ) -> Result<NotificationBatchId, StoreError> {
-        let id = Last::next(&self.shared.counters.last.notification_batch);
+        let id = self.number(&self.shared.counters.last.notification_batch);
         let [application, rule, class, event_class, channel] = packed.names;
         self.execute(
             "INSERT INTO notification_batches
@@ -309,7 +318,7 @@ impl<'a> Rows<'a> {
         ordinals: Option<&[u8]>,
         course: &Course,
     ) -> Result<(), StoreError> {
-        let id = Last::next(&self.shared.counters.last.work);
+        let id = self.number(&self.shared.counters.last.work);
         self.execute(
             "INSERT INTO work (id, batch, application, channel, attempts, due_at, notifications, open, ordinals, priority,
                  window_end, fallback, since, edit)
@@ -344,7 +353,7 @@ impl<'a> Rows<'a> {
         since: Timestamp,
         course: &Course,
     ) -> Result<u64, StoreError> {
-        let id = Last::next(&self.shared.counters.last.suspension);
+        let id = self.number(&self.shared.counters.last.suspension);
         self.execute(
             "INSERT INTO suspensions
                  (id, batch, application, channel, attempts, since, notifications, ordinals, reason, priority, window_end,
