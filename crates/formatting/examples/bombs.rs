@@ -11,7 +11,7 @@ use std::{
 };
 
 use tocsin_formatting::{Formatter, KnownVariables};
-use tocsin_model::content::{ContentTemplates, TemplateEngine, TemplateParts, TemplateText};
+use tocsin_model::application::{ContentTemplates, TemplateEngine, TemplateParts, TemplateText};
 
 /// None may take so long.
 const LONGEST: Duration = Duration::from_millis(50);
