@@ -57,6 +57,7 @@ pub(crate) fn render(
             fields: Arc::new(fields),
         },
         formatted_at: now,
+        priority: loaded.conduct.priority,
         // A digest is worth sending as long as one of its notifications is.
         expires_at: members.iter().map(|member| member.loaded.batch.head.expires_at).reduce(later).flatten(),
     })

@@ -152,7 +152,7 @@ impl Courier {
 }
 
 /// What a verdict says about its destination.
-fn signal(verdict: &Verdict) -> Signal {
+pub(crate) fn signal(verdict: &Verdict) -> Signal {
     match &verdict.disposition {
         Disposition::Deferred { retry_after, .. } if verdict.load == Load::Less => Signal::Slower(*retry_after),
         Disposition::Delivered { .. } => Signal::Fine,
