@@ -39,11 +39,14 @@ use crate::{
     },
 };
 use feed::Books;
+use people::People;
 
 mod api_keys;
 mod applications;
 mod feed;
 mod matching;
+mod people;
+mod recipients;
 mod schedules;
 mod schema;
 mod segments;
@@ -84,6 +87,7 @@ struct Published {
     newest: watch::Sender<ChangeSequence>,
     /// Changes after this place are still needed.
     feed_needed: AtomicU64,
+    people: People,
 }
 
 impl SqliteRecords {
@@ -126,6 +130,7 @@ impl SqliteRecords {
                 counts: Mutex::new(counts),
                 newest: watch::Sender::new(change),
                 feed_needed: AtomicU64::new(u64::MAX),
+                people: People::default(),
             }),
         })
     }
@@ -142,8 +147,9 @@ impl SqliteRecords {
                 let mut books = Books::open(connection)?;
                 let result = job(&mut books)?;
                 books.close(feed_kept, published.feed_needed.load(Ordering::Relaxed))?;
-                let (change, counts) = (ChangeSequence(books.change), books.counts);
+                let (change, counts, touched) = (ChangeSequence(books.change), books.counts, books.touched);
                 after.run(move || {
+                    published.people.forget(&touched);
                     *published.counts.lock() = counts;
                     published.newest.send_if_modified(|newest| std::mem::replace(newest, change) != change);
                 });
@@ -377,8 +383,8 @@ impl Records for SqliteRecords {
     }
 
     async fn recipients(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<Option<Recipient>>, StoreError> {
-        let subscriptions = subscriptions.to_vec();
-        self.database.read(move |connection| matching::recipients(connection, &subscriptions)).await
+        let (subscriptions, published) = (subscriptions.to_vec(), self.published.clone());
+        self.database.read(move |connection| recipients::find(connection, &published.people, &subscriptions)).await
     }
 
     async fn schedules(
