@@ -124,8 +124,8 @@ pub struct Answer {
     pub answered_at: Timestamp,
     /// What came of it.
     pub disposition: Disposition,
-    /// The address that was tried, if the far side said that it is gone for good.
-    pub gone: Option<String>,
+    /// The address that was tried.
+    pub address: String,
 }
 
 /// Tells the time.

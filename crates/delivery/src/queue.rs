@@ -142,7 +142,7 @@ impl Pending {
         self.answer(Disposition::Deferred { reason, retry_after: Some(after) }).await;
     }
 
-    fn finish(&self, disposition: Disposition) -> Answer {
+    fn finish(&mut self, disposition: Disposition) -> Answer {
         let answered_at = self.shared.clock.now();
         let sent_at = self.sent_at.unwrap_or(answered_at);
         let outcome = match &disposition {
@@ -159,11 +159,8 @@ impl Pending {
             None => self.shared.returned.increment(1),
         }
         let (ticket, id, formatted_at) = (self.outgoing.ticket, self.outgoing.id, self.outgoing.message.formatted_at);
-        let gone = match &disposition {
-            Disposition::Refused { reason } if reason.kind == ReasonKind::Gone => Some(self.outgoing.address.clone()),
-            _ => None,
-        };
-        Answer { ticket, id, formatted_at, sent_at, answered_at, disposition, gone }
+        let address = std::mem::take(&mut self.outgoing.address);
+        Answer { ticket, id, formatted_at, sent_at, answered_at, disposition, address }
     }
 
     fn close(&mut self) {

@@ -30,6 +30,7 @@ use crate::{problems::KINDS, routes};
         (name = "subscribers", description = "Whom to tell, and at which devices"),
         (name = "segments", description = "Some of the subscribers, by a saved filter"),
         (name = "subscriptions", description = "What they care about"),
+        (name = "suppressions", description = "Where nothing is sent: bounces, complaints, and what somebody said"),
         (name = "import and export", description = "Many of them, as streams of lines"),
         (name = "operations", description = "What became of it"),
         (name = "keys", description = "Who may do what"),

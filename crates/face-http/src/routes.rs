@@ -14,6 +14,7 @@ mod schedules;
 mod segments;
 mod subscribers;
 mod subscriptions;
+mod suppressions;
 mod transfer;
 mod unsubscribe;
 
@@ -40,6 +41,7 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
         .merge(subscribers::routes())
         .merge(segments::routes())
         .merge(subscriptions::routes())
+        .merge(suppressions::routes())
         .merge(destinations::routes())
         .merge(schedules::routes())
         .merge(chronicles::routes())

@@ -60,6 +60,10 @@ pub enum ReasonKind {
     Address,
     /// The far side said that the address is gone for good; nothing else for it is worth trying.
     Gone,
+    /// The far side said that there is no such address, and its channel wants such addresses suppressed.
+    Bounced,
+    /// Nothing may be sent to the address: it bounced, or complained.
+    Suppressed,
     /// The content could not be made.
     Format,
     /// Its time was over before it was sent.

@@ -1,5 +1,5 @@
-//! Whether a notification goes out now, later or not at all, and to which device: expiry, switches, preferences, quiet
-//! hours and send hours, in this order. Looked at before every attempt.
+//! Whether a notification goes out now, later or not at all, and to which device: expiry, switches, preferences,
+//! suppressions, quiet hours and send hours, in this order. Looked at before every attempt.
 
 use tocsin_model::{
     conduct::Conduct,
@@ -7,6 +7,7 @@ use tocsin_model::{
     id::Name,
     receipt::{Outcome, Reason, ReasonKind},
     subscriber::{Device, DeviceState},
+    suppression::Cause,
     time::Timestamp,
 };
 use tocsin_store::records::Recipient;
@@ -50,13 +51,27 @@ pub(crate) fn time_to_send(conduct: &Conduct, recipient: &Recipient, now: Timest
     })
 }
 
+/// To which device a notification goes.
+pub(crate) enum Chosen<'r> {
+    /// This one.
+    Device(&'r Name),
+    /// The present channel has none, after others have failed.
+    Nobody,
+    /// Nothing may go to the one that it would be.
+    Suppressed(Cause),
+}
+
 /// The device to which it goes: one whose channel is preferred, else the one that is told if nothing is wanted, else any
-/// that is active and not unwanted. After others have failed it is one of the present `channel`; `None`: there is none.
+/// that is active and not unwanted. After others have failed it is one of the present `channel`.
+///
+/// Where one may not be written to (`suppressed` gives why), another of the same rank takes its place: the next of the
+/// preferred, or one of the same channel unless the subscription names its device. Another channel is a matter of the chain.
 pub(crate) fn choose_device<'r>(
     loaded: &Loaded,
     recipient: &'r Recipient,
     channel: &Name,
-) -> Result<Option<&'r Name>, Unsent> {
+    suppressed: impl Fn(&Name, &Device) -> Option<Cause>,
+) -> Result<Chosen<'r>, Unsent> {
     let (head, conduct) = (&loaded.batch.head, &loaded.conduct);
     let choice = recipient.preferences.of(&head.application, &head.class);
     if !conduct.critical && !choice.is_enabled() {
@@ -69,15 +84,36 @@ pub(crate) fn choose_device<'r>(
         let active = recipient.devices.iter().filter(|(_, device)| device.state == DeviceState::Active);
         active.filter(|(_, device)| wanted(device) && channels.contains_key(&device.channel))
     };
+    let of = |channel: &Name| {
+        let channel = channel.clone();
+        usable().filter(move |(_, device)| device.channel == channel)
+    };
+    // The first that may be written to, or why the first of all may not.
+    let first = |candidates: &mut dyn Iterator<Item = (&'r Name, &'r Device)>| {
+        let mut cause = None;
+        for (name, device) in candidates {
+            match suppressed(name, device) {
+                None => return Some(Chosen::Device(name)),
+                found => cause = cause.or(found),
+            }
+        }
+        cause.map(Chosen::Suppressed)
+    };
     if loaded.course.fallback > 0 {
-        return Ok(usable().find(|(_, device)| device.channel == *channel).map(|(name, _)| name));
+        return Ok(first(&mut of(channel)).unwrap_or(Chosen::Nobody));
     }
     let none = || Unsent::suspended(ReasonKind::Unreachable, "the subscriber has no active device");
     let standard = recipient.device().ok_or_else(none)?;
-    let preferred =
-        choice.preferred().iter().find_map(|channel| usable().find(|(_, device)| device.channel == *channel));
-    let chosen = preferred.or_else(|| wanted(standard.1).then_some(standard)).or_else(|| usable().next());
-    chosen.map(|(name, _)| Some(name)).ok_or_else(|| {
+    let preferred = first(&mut choice.preferred().iter().flat_map(of));
+    if let Some(Chosen::Device(name)) = preferred {
+        return Ok(Chosen::Device(name));
+    }
+    let others = recipient.subscription.device.is_none();
+    let chosen = match wanted(standard.1) {
+        true => first(&mut std::iter::once(standard).chain(of(&standard.1.channel).filter(|_| others))),
+        false => first(&mut usable()),
+    };
+    chosen.or(preferred).ok_or_else(|| {
         let text = "the subscriber has switched off the channels of all its devices";
         Unsent::closed(Outcome::Refused, ReasonKind::Unreachable, text)
     })

@@ -13,6 +13,7 @@ use tocsin_model::{
     id::{Name, SubscriptionId},
     receipt::{Outcome, Reason, ReasonKind},
     subscriber::Device,
+    suppression::Cause,
     time::Timestamp,
 };
 use tocsin_store::{error::StoreError, records::Recipient};
@@ -21,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     alike::Alike,
-    decide::{Unsent, choose_device, time_to_send},
+    decide::{Chosen, Unsent, choose_device, time_to_send},
     deliver_work::{REST_AFTER_FAILURE, Worker, next_key},
     digest::{Group, GroupKey, Groups, group_key},
     load_work::Loaded,
@@ -64,6 +65,8 @@ enum Taken {
     Gathered(Timestamp),
     /// The channel has no device of its subscriber.
     Passed(Reason),
+    /// Nothing may go to its device.
+    Suppressed(Cause),
 }
 
 /// What gathers while a job is fed.
@@ -113,6 +116,10 @@ impl Worker {
                 return Err(Broken(None));
             }
             let recipients = match self.recipients(loaded, chunk).await {
+                Ok(recipients) => self.flow.suppressions.follow(&*self.flow.records).await.map(|()| recipients),
+                failed => failed,
+            };
+            let recipients = match recipients {
                 Ok(recipients) => recipients,
                 Err(error) => {
                     left.extend(rest);
@@ -142,6 +149,7 @@ impl Worker {
                         Report::Gathered { key, ordinal, window, placing }
                     }
                     Ok(Taken::Passed(reason)) => Report::Passed { key, ordinal, at: now, reason },
+                    Ok(Taken::Suppressed(cause)) => Report::Suppressed { key, ordinal, at: now, cause },
                     Err(Unsent { outcome, reason }) => Report::Unsent { key, ordinal, at: now, outcome, reason },
                 };
                 *fed += 1;
@@ -172,9 +180,13 @@ impl Worker {
     ) -> Result<Taken, Unsent> {
         let (_, ordinal) = place;
         let recipient = self.tellable(loaded, recipient, now)?;
-        let Some(device) = choose_device(loaded, &recipient, &self.channel)? else {
-            let text = format!("the subscriber has no device that `{}` could reach", self.channel);
-            return Ok(Taken::Passed(Reason::new(ReasonKind::Unreachable, text)));
+        let device = match self.choose(loaded, &recipient, now)? {
+            Chosen::Device(device) => device,
+            Chosen::Suppressed(cause) => return Ok(Taken::Suppressed(cause)),
+            Chosen::Nobody => {
+                let text = format!("the subscriber has no device that `{}` could reach", self.channel);
+                return Ok(Taken::Passed(Reason::new(ReasonKind::Unreachable, text)));
+            }
         };
         if let Some(digest) = self.waits_for_others(loaded) {
             let key = group_key(loaded, digest, ordinal, &recipient, device)?;
@@ -203,6 +215,12 @@ impl Worker {
             _ => Arc::new(made()?),
         };
         Ok(Taken::Ready(channel, self.outgoing(loaded, ordinal, &recipient, target, ticket, message)))
+    }
+
+    fn choose<'r>(&self, loaded: &Loaded, recipient: &'r Recipient, now: Timestamp) -> Result<Chosen<'r>, Unsent> {
+        choose_device(loaded, recipient, &self.channel, |name, device| {
+            self.flow.suppressions.of(loaded, recipient, name, device, now)
+        })
     }
 
     /// The recipient, if it may be told at all.
@@ -275,7 +293,7 @@ impl Worker {
                     let recipients = self.recipients(&loaded, chunk).await?;
                     for (ordinal, recipient) in chunk.iter().zip(recipients) {
                         let Ok(Some(recipient)) = recipient else { continue };
-                        let Ok(Some(device)) = choose_device(&loaded, &recipient, &self.channel) else { continue };
+                        let Ok(Chosen::Device(device)) = self.choose(&loaded, &recipient, now) else { continue };
                         if let Ok(key) = group_key(&loaded, digest, *ordinal, &recipient, device) {
                             self.windows.recover(key, end);
                         }

@@ -242,6 +242,8 @@ impl Followed {
                 Changed::Segment(name) if self.shards.rules().audiences().contains(name) => {
                     ranges.extend((self.last_put > 0).then_some(1..=self.last_put));
                 }
+                // The channel of a device stays the same; delivery itself looks whether it may be used.
+                Changed::Suppressions(_) => {}
                 Changed::Application(_) | Changed::ApiKey | Changed::Profile(_) | Changed::Segment(_) => {}
             }
         }

@@ -10,6 +10,7 @@ mod deliver_work; // 3. a work item is formatted and leaves through its channel:
 mod load_work; // 3a. what its delivery reads
 mod feed; // 3b. one after the other or together
 mod decide; // 3c. now, later or not at all, and to which device
+mod suppress; // 3c. addresses that are not written to
 mod digest; // 3d. what is told as one
 mod windows; // 3e. how long it is gathered
 mod multicast; // 3f. what is said to several
@@ -51,6 +52,7 @@ use tocsin_model::{
     id::{EventBatchId, Name},
     problem::Problem,
     receipt::Outcome,
+    suppression::Policy,
 };
 use tocsin_store::{
     error::StoreError,
@@ -94,6 +96,7 @@ pub(crate) struct Flow {
     /// Rules that do not fire.
     stops: Mutex<guard::Stops>,
     luck: Mutex<fastrand::Rng>,
+    suppressions: suppress::Suppressions,
     counters: Counters,
 }
 
@@ -251,6 +254,7 @@ impl Pipeline {
             stops: Mutex::default(),
             luck: Mutex::new(fastrand::Rng::with_seed(seed)),
             counters: Counters::new(),
+            suppressions: suppress::Suppressions::new(options.suppression.clone()),
             journal,
             records,
             options,
@@ -278,6 +282,7 @@ impl Pipeline {
         clockwork: mpsc::Receiver<schedules::Command>,
     ) -> Result<(), StoreError> {
         let mut installed = Vec::new();
+        self.flow.suppressions.load(&*self.flow.records).await?;
         for stop in self.flow.journal.rule_stops().await? {
             self.flow.stop(stop);
         }
@@ -509,6 +514,11 @@ impl Pipeline {
         let stopped = || RefireError::Store(StoreError::unavailable("the server is shutting down"));
         self.commands.send(command).await.map_err(|_| stopped())?;
         fired.await.unwrap_or_else(|_| Err(stopped()))
+    }
+
+    /// What bounces and complaints make of an address.
+    pub fn suppression_policy(&self) -> &Policy {
+        self.flow.suppressions.policy()
     }
 
     /// How long things have taken since the start.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tocsin_model::suppression::Policy;
 
 /// Bounds and delays of the steps.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -30,6 +31,8 @@ pub struct PipelineOptions {
     pub upkeep_seconds: u64,
     /// Batches that one step of retention removes, so that it never holds up the flow.
     pub prune_batches: usize,
+    /// What bounces and complaints make of an address.
+    pub suppression: Policy,
 }
 
 impl Default for PipelineOptions {
@@ -45,6 +48,7 @@ impl Default for PipelineOptions {
             run_notifications: 500_000,
             upkeep_seconds: 60,
             prune_batches: 200,
+            suppression: Policy::default(),
         }
     }
 }

@@ -6,6 +6,7 @@ use tocsin_model::{
     content::{Content, PartsUsed},
     id::{Name, NotificationId, WorkItemId},
     receipt::Reason,
+    subscriber::Device,
     time::Timestamp,
 };
 use tocsin_store::{
@@ -16,7 +17,7 @@ use tocsin_store::{
 use crate::{
     Flow,
     alike::Alike,
-    decide::{Unsent, choose_device},
+    decide::{Chosen, Unsent, choose_device},
     load_work::{Loaded, Unreadable},
     render::{Member, render},
 };
@@ -53,6 +54,7 @@ pub(crate) async fn preview(
     };
     let subscription = loaded.notifications().subscriptions[id.ordinal as usize];
     let recipient = flow.records.recipients(&[subscription]).await?.pop().flatten();
+    flow.suppressions.follow(&*flow.records).await?;
     Ok(shown(flow, &loaded, id.ordinal, recipient, channel, now).map_err(|unsent| unsent.reason))
 }
 
@@ -67,8 +69,15 @@ fn shown(
     use tocsin_model::receipt::{Outcome, ReasonKind};
     let unreachable = |text| Unsent::closed(Outcome::Refused, ReasonKind::Unreachable, text);
     let recipient = recipient.ok_or_else(|| unreachable("the subscription is gone"))?;
-    let device = choose_device(loaded, &recipient, channel)?;
-    let device = device.ok_or_else(|| unreachable("the subscriber has no device that its channel could reach"))?;
+    let suppressed = |name: &Name, device: &Device| flow.suppressions.of(loaded, &recipient, name, device, now);
+    let device = match choose_device(loaded, &recipient, channel, suppressed)? {
+        Chosen::Device(device) => device,
+        Chosen::Suppressed(cause) => {
+            let text = format!("the address is suppressed: {}", cause.phrase());
+            return Err(Unsent::closed(Outcome::Refused, ReasonKind::Suppressed, &text));
+        }
+        Chosen::Nobody => return Err(unreachable("the subscriber has no device that its channel could reach")),
+    };
     let target = &recipient.devices[device];
     let (members, to, alike) = (&[Member { loaded, ordinal }], (device, target), &mut Alike::default());
     let message = render(flow, members, &recipient, to, PartsUsed::ALL, alike, now)?;

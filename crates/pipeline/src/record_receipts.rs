@@ -17,6 +17,7 @@ use tocsin_model::{
     conduct::{Conduct, Fallback},
     id::{Name, NotificationBatchId, NotificationId, SubscriptionId},
     receipt::{Attempt, Disposition, Outcome, Reason, ReasonKind},
+    suppression::Cause,
     time::Timestamp,
 };
 use tocsin_store::{
@@ -65,6 +66,8 @@ pub(crate) enum Report {
     Gathered { key: u64, ordinal: u32, window: Timestamp, placing: Option<Placing> },
     /// One that the present channel cannot reach, so that the next of its chain is tried, if there is one.
     Passed { key: u64, ordinal: u32, at: Timestamp, reason: Reason },
+    /// One that nothing may be sent to by the present channel; the next of its chain is tried, if there is one.
+    Suppressed { key: u64, ordinal: u32, at: Timestamp, cause: Cause },
     /// Several that leave as one message: its answer comes under this key and is theirs.
     Joined { key: u64, members: Vec<Ticket> },
     /// Nothing more will be sent. `left` are those that were not tried, to be tried from `due_at` on.
@@ -192,14 +195,18 @@ impl Recorder {
         self.disabler.finish(&self.flow).await;
     }
 
+    /// What the far side says of the address, beside this message.
     fn note_gone(&mut self, Flight { items, joined }: &Flight, answer: &Answer) {
-        let Some(address) = &answer.gone else { return };
+        let Disposition::Refused { reason } = &answer.disposition else { return };
+        if !matches!(reason.kind, ReasonKind::Gone | ReasonKind::Bounced) {
+            return;
+        }
         let ticket = joined.get(&answer.ticket.key).and_then(|members| members.first()).unwrap_or(&answer.ticket);
         let entry = items.get(&ticket.key);
         let subscription = entry.and_then(|entry| entry.subscriptions.get(ticket.ordinal as usize));
-        if let (Some(subscription), Disposition::Refused { reason }) = (subscription, &answer.disposition) {
-            let (subscription, address, reason) = (*subscription, address.clone(), reason.text.clone());
-            self.disabler.note(Gone { subscription, address, reason });
+        if let Some(subscription) = subscription {
+            let (id, subscription, address) = (answer.id, *subscription, answer.address.clone());
+            self.disabler.note(Gone { id, subscription, address, reason: reason.clone() });
         }
     }
 
@@ -245,6 +252,26 @@ impl Recorder {
                 entry.settle_one();
                 entry.passed.entry(whole_second(at)).or_default().push(ordinal);
                 self.put_off(entry.item.batch, ordinal, whole_second(at));
+                1
+            }
+            Report::Suppressed { key, ordinal, at, cause } => {
+                let Some(entry) = in_flight.get_mut(&key) else { return 0 };
+                metrics::counter!("deliver_suppressed_total", "cause" => cause.word()).increment(1);
+                let reason = format!("the address is suppressed: {}", cause.phrase());
+                let Some(channel) = self.pass_on(entry, ordinal, at) else {
+                    let (outcome, reason) = (Outcome::Refused, Reason::new(ReasonKind::Suppressed, reason));
+                    return self.take_report(flight, Report::Unsent { key, ordinal, at, outcome, reason });
+                };
+                entry.settle_one();
+                entry.attempts.push(Attempt {
+                    ordinal,
+                    number: entry.item.attempts + 1,
+                    formatted_at: at,
+                    sent_at: at,
+                    answered_at: at,
+                    outcome: Outcome::Deferred,
+                    reply: format!("{reason}; `{channel}` is tried next"),
+                });
                 1
             }
             Report::Gathered { key, ordinal, window, placing } => {

@@ -14,8 +14,8 @@ use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Flow, RunError, compile::Compiled, deliver_work::Worker, lanes::Lanes, match_events::unassigned_channel,
-    record_receipts::Recorder, windows::Windows,
+    Flow, RunError, compile::Compiled, deliver_work::Worker, disable_devices::Disabler, lanes::Lanes,
+    match_events::unassigned_channel, record_receipts::Recorder, windows::Windows,
 };
 
 /// How long a work item of a channel that the application does not define may be held.
@@ -28,6 +28,11 @@ pub(crate) struct Open {
 }
 
 impl Open {
+    /// Its protocol.
+    pub fn protocol(&self) -> &Name {
+        &self.definition.protocol
+    }
+
     /// Whether the channel needs not be opened anew for a definition: its workers see to retries and leases.
     fn serves(&self, definition: &Channel) -> bool {
         self.definition.protocol == definition.protocol
@@ -173,7 +178,7 @@ impl Running {
             log,
             reports: reports_in,
             answers: answers_in,
-            disabler: Default::default(),
+            disabler: Disabler::new(self.clone()),
         };
         let worker = Worker {
             flow: flow.clone(),

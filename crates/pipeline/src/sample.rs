@@ -9,13 +9,16 @@ use tocsin_model::{
     field::Row,
     id::{EventId, Name, NotificationBatchId, NotificationId, SubscriberId},
     subscriber::Profile,
+    suppression::Cause,
     time::Timestamp,
 };
 use tokio::sync::mpsc;
 
 pub use tocsin_formatting::{FormatError, Formatted, Part, Preview, PreviewedPart, ShortMessage, measure_sms};
 
-use crate::{Pipeline, compile::Compiled};
+use tocsin_store::error::StoreError;
+
+use crate::{Pipeline, compile::Compiled, suppress::Destination};
 
 /// How long a message that somebody waits for may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -127,6 +130,12 @@ pub enum TestError {
     /// The application does not run, or has no such channel.
     #[error("the channel `{0}` is not open")]
     Channel(Name),
+    /// Nothing is sent to the address.
+    #[error("the address is suppressed: {}", .0.phrase())]
+    Suppressed(Cause),
+    /// The records failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// The channel gave no answer in time; the message may still leave.
     #[error("the channel has not answered within 60 s; the message may still leave")]
     Silent,
@@ -137,7 +146,8 @@ impl Pipeline {
     /// again. Waits for the far side's answer.
     ///
     /// # Errors
-    /// It cannot be formatted, the channel is not open, or it does not answer within a minute.
+    /// It cannot be formatted, nothing may be sent to its address, the channel is not open, or it does not answer within a
+    /// minute.
     pub async fn send_test(&self, compiled: &Compiled, sample: &Sample) -> Result<Answer, TestError> {
         let (formatted, facts) = compiled.with_scope(sample, |formatter, locale, scope, facts| {
             (formatter.format(locale, sample.channel.as_str(), scope), facts)
@@ -149,6 +159,14 @@ impl Pipeline {
         let running = self.running.lock().get(&application.name).cloned();
         let channel = running.and_then(|running| running.channel(&sample.channel));
         let channel = channel.ok_or_else(|| TestError::Channel(sample.channel.clone()))?;
+        // Whoever complained did not ask for tests either.
+        self.flow.suppressions.follow(&*self.flow.records).await?;
+        let device = sample.device.parse().unwrap_or_else(|_| sample.channel.clone());
+        let (protocol, subscriber) = (channel.protocol(), &sample.subscriber);
+        let to = Destination { protocol, address: &sample.address, subscriber, device: &device };
+        if let Some(cause) = self.flow.suppressions.cause(&to, false, sample.now) {
+            return Err(TestError::Suppressed(cause));
+        }
         let class = application.rules.get(&sample.rule).map(|rule| rule.notify.clone());
         let message = Message {
             message_id: format!("test-{}.{}", sample.now.0, self.flow.records.installation()),

@@ -13,6 +13,7 @@ pub(crate) async fn run(flow: Arc<Flow>, retention: impl Fn() -> Duration, stop:
     while stop.run_until_cancelled(tokio::time::sleep(every)).await.is_some() {
         let now = flow.clock.now();
         prune(&flow, retention(), &stop).await;
+        prune_suppressions(&flow).await;
         metrics::histogram!("upkeep_duration_seconds").record(flow.clock.now().since(now));
     }
 }
@@ -38,5 +39,16 @@ async fn prune(flow: &Flow, retention: Duration, stop: &CancellationToken) {
     if removed > 0 {
         metrics::counter!("upkeep_removed_batches_total").increment(removed as u64);
         tracing::info!(batches = removed, "removed finished batches past their retention");
+    }
+}
+
+async fn prune_suppressions(flow: &Flow) {
+    let most = flow.options.prune_batches;
+    loop {
+        match flow.records.prune_suppressions(flow.clock.now(), most).await {
+            Ok(count) if count == most => tokio::task::yield_now().await,
+            Ok(_) => return,
+            Err(error) => return tracing::error!(%error, "suppressions that are over cannot be removed"),
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Subscribers or subscriptions go out as lines: NDJSON, or CSV that no spreadsheet runs.
+//! Subscribers, subscriptions or suppressions go out as lines: NDJSON, or CSV that no spreadsheet runs.
 //!
 //! The stream is made as it is read: a page of the records at a time, none before the reader has taken the last.
 
@@ -11,15 +11,16 @@ use tocsin_model::{
     id::{Name, SubscriberId, SubscriptionId},
     subscriber::Subscriber,
     subscription::Subscription,
+    suppression::Target,
 };
-use tocsin_store::records::{Records, SubscriberFilter, SubscriptionFilter};
+use tocsin_store::records::{Records, SubscriberFilter, SubscriptionFilter, SuppressionFilter};
 
 use crate::{
     Service, csv_cells,
     error::ServiceError,
     imports::Format,
     keys::{Caller, Scope},
-    subscribers, subscriptions,
+    subscribers, subscriptions, suppressions,
 };
 
 /// How many are read at a time.
@@ -114,6 +115,74 @@ impl Service {
         };
         Ok(pages(header, next))
     }
+}
+
+impl Service {
+    /// All suppressions that meet the filter, in the order of their targets.
+    ///
+    /// # Errors
+    /// The scope `subscribers:read` is missing. An error within the stream ends it.
+    pub fn export_suppressions(
+        &self,
+        caller: &Caller,
+        filter: SuppressionFilter,
+        format: Format,
+    ) -> Result<ExportStream, ServiceError> {
+        caller.needs(Scope::SubscribersRead)?;
+        let header = (format == Format::Csv).then(|| SUPPRESSION_COLUMNS.map(str::to_owned).to_vec());
+        let records = self.records.clone();
+        let next = move |after: Option<Target>| {
+            let (records, filter) = (records.clone(), filter.clone());
+            async move {
+                let found = records.suppressions(&filter, after.as_ref(), PAGE).await?;
+                let last = if found.len() < PAGE { None } else { found.last().map(|last| last.target.clone()) };
+                let mut out = Vec::with_capacity(found.len() * 256);
+                for suppression in found {
+                    let document = suppressions::Document::from(suppression);
+                    match format {
+                        Format::Ndjson => json_line(&document, &mut out),
+                        Format::Csv => csv_line(suppression_cells(document), &mut out),
+                    }
+                }
+                Ok((Bytes::from(out), last))
+            }
+        };
+        Ok(pages(header, next))
+    }
+}
+
+const SUPPRESSION_COLUMNS: [&str; 13] = [
+    "protocol",
+    "address",
+    "subscriber",
+    "device",
+    "cause",
+    "in_force",
+    "origin",
+    "detail",
+    "notification",
+    "bounces",
+    "since",
+    "updated_at",
+    "expires_at",
+];
+
+fn suppression_cells(found: suppressions::Document) -> Vec<String> {
+    vec![
+        found.protocol.unwrap_or_default(),
+        found.address.unwrap_or_default(),
+        found.subscriber.unwrap_or_default(),
+        found.device.unwrap_or_default(),
+        found.cause.to_owned(),
+        found.in_force.to_string(),
+        found.origin,
+        found.detail,
+        found.notification.map(|id| id.to_string()).unwrap_or_default(),
+        found.bounces.to_string(),
+        found.since.to_string(),
+        found.updated_at.to_string(),
+        found.expires_at.map(|end| end.to_string()).unwrap_or_default(),
+    ]
 }
 
 /// A stream of pages, each asked for with the key of the last thing of the page before.

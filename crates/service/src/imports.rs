@@ -1,4 +1,4 @@
-//! Many subscribers or subscriptions come in as lines: NDJSON, or CSV with a header.
+//! Many subscribers, subscriptions or suppressions come in as lines: NDJSON, or CSV with a header.
 //!
 //! A stream of any length passes through bounded memory. While one block of lines is being stored, the next is read
 //! and checked; each block is one commit. A bad line is told and passed over, it does not stop the others.
@@ -8,7 +8,7 @@ use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 use bytes::Bytes;
 use futures_util::Stream;
 use serde::Serialize;
-use tocsin_model::{id::Name, problem::Problem, time::Timestamp, value::Value};
+use tocsin_model::{id::Name, problem::Problem, suppression::Suppression, time::Timestamp, value::Value};
 use tocsin_pipeline::Compiled;
 use tocsin_store::{
     error::StoreError,
@@ -20,7 +20,7 @@ use crate::{
     error::{ServiceError, read_object},
     keys::{Caller, Scope},
     lines::{Block, Blocks, BoxError, LINE_BYTES_MAX, Lines},
-    subscribers, subscriptions,
+    subscribers, subscriptions, suppressions,
 };
 
 /// Most lines of one commit. Lines in no order touch a page of the subscribers' index each, so that a commit of few
@@ -121,6 +121,21 @@ impl Service {
                 })
                 .collect(),
         };
+        self.import(format, chunks, Arc::new(lines)).await
+    }
+
+    /// Stores suppressions from lines of [`suppressions::Draft`]s. A line takes the place of what was known of its target.
+    ///
+    /// # Errors
+    /// Like [`Service::import_subscribers`].
+    pub async fn import_suppressions(
+        &self,
+        caller: &Caller,
+        format: Format,
+        chunks: impl Stream<Item = Result<Bytes, BoxError>> + Unpin,
+    ) -> Result<Imported, ServiceError> {
+        caller.needs(Scope::SubscribersWrite)?;
+        let lines = SuppressionLines { origin: caller.key().to_owned(), now: self.clock.now() };
         self.import(format, chunks, Arc::new(lines)).await
     }
 
@@ -579,6 +594,77 @@ impl LineKind for SubscriptionLines {
     ) -> Result<Vec<Result<(), StoreError>>, StoreError> {
         let written = records.put_subscriptions(items, now).await?;
         Ok(written.into_iter().map(|written| written.map(drop)).collect())
+    }
+}
+
+struct SuppressionLines {
+    origin: String,
+    now: Timestamp,
+}
+
+impl LineKind for SuppressionLines {
+    type Item = Suppression;
+
+    fn read_json(&self, line: &[u8]) -> Result<Suppression, Vec<Problem>> {
+        let draft = read_object(line).map_err(|problem| vec![in_line(problem)])?;
+        suppressions::check(draft, &self.origin, self.now)
+    }
+
+    fn check_column(&self, name: &str) -> Option<Problem> {
+        let known = ["protocol", "address", "subscriber", "device", "cause", "origin", "detail", "since", "expires_at"];
+        let passed_over = ["in_force", "bounces", "notification", "updated_at"];
+        let fits = known.contains(&name) || passed_over.contains(&name);
+        (!fits).then(|| unknown_column(name, known))
+    }
+
+    fn read_cells(&self, header: &csv::StringRecord, cells: &csv::StringRecord) -> Result<Suppression, Vec<Problem>> {
+        let mut problems = Vec::new();
+        let mut draft = suppressions::Draft::default();
+        let mut time = |path: &str, cell: &str| {
+            let wrong = |_| problems.push(Problem::at(path, format!("`{cell}` is not a time of RFC 3339")));
+            cell.parse::<Timestamp>().map_err(wrong).ok()
+        };
+        for (name, cell) in header.iter().zip(cells) {
+            let cell = csv_cells::unguarded(cell);
+            if cell.is_empty() {
+                continue;
+            }
+            match name {
+                "since" => draft.since = time(name, cell),
+                "expires_at" => draft.expires_at = time(name, cell),
+                _ => {
+                    let text = Some(cell.to_owned());
+                    match name {
+                        "protocol" => draft.protocol = text,
+                        "address" => draft.address = text,
+                        "subscriber" => draft.subscriber = text,
+                        "device" => draft.device = text,
+                        "cause" => draft.cause = text,
+                        "origin" => draft.origin = text,
+                        "detail" => draft.detail = text,
+                        _ => {}
+                    }
+                }
+            }
+        }
+        match suppressions::check(draft, &self.origin, self.now) {
+            Ok(suppression) if problems.is_empty() => Ok(suppression),
+            Ok(_) => Err(problems),
+            Err(found) => {
+                problems.extend(found);
+                Err(problems)
+            }
+        }
+    }
+
+    async fn store(
+        records: &dyn Records,
+        items: Vec<Suppression>,
+        _now: Timestamp,
+    ) -> Result<Vec<Result<(), StoreError>>, StoreError> {
+        let count = items.len();
+        records.put_suppressions(items).await?;
+        Ok(std::iter::repeat_with(|| Ok(())).take(count).collect())
     }
 }
 

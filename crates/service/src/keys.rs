@@ -45,11 +45,13 @@ pub enum Scope {
     OperationsWrite,
     /// List, make and remove keys.
     KeysWrite,
+    /// Report bounces and complaints, and nothing else: for the webhook of a provider.
+    BouncesWrite,
 }
 
 impl Scope {
     /// All of them.
-    pub const ALL: [Scope; 9] = [
+    pub const ALL: [Scope; 10] = [
         Scope::Admin,
         Scope::ApplicationsRead,
         Scope::ApplicationsWrite,
@@ -59,6 +61,7 @@ impl Scope {
         Scope::OperationsRead,
         Scope::OperationsWrite,
         Scope::KeysWrite,
+        Scope::BouncesWrite,
     ];
 
     /// Its one spelling.
@@ -73,6 +76,7 @@ impl Scope {
             Scope::OperationsRead => "operations:read",
             Scope::OperationsWrite => "operations:write",
             Scope::KeysWrite => "keys:write",
+            Scope::BouncesWrite => "bounces:write",
         }
     }
 }

@@ -21,6 +21,7 @@ pub mod status;
 pub mod subscribers; // whom to tell
 pub mod segments; // some of them, by a saved filter
 pub mod subscriptions; // what they care about
+pub mod suppressions; // addresses that are not written to
 pub mod unsubscribe; // ending that by the link of a mail
 pub mod trace; // one thing's whole story // how it all does; whether it is ready
 

@@ -196,6 +196,11 @@ impl Service {
             TestError::Sample(error) => sample_error(error),
             TestError::Format(error) => ServiceError::Invalid(vec![format_problem(&about.class, &error)]),
             TestError::Channel(channel) => ServiceError::Missing(format!("the channel `{channel}`")),
+            TestError::Suppressed(_) => {
+                let problem = Problem::at("address", error.to_string().trim_start_matches("the address ").to_owned());
+                ServiceError::Invalid(vec![problem.hint("`tocsin suppressions remove` lifts it")])
+            }
+            TestError::Store(error) => error.into(),
             TestError::Silent => ServiceError::Unavailable(TestError::Silent.into()),
         })?;
         let (sent_at, answered_at) = (answer.sent_at, answer.answered_at);

@@ -12,6 +12,7 @@ use tocsin_model::{
     segment::Segment,
     subscriber::{Device, DeviceState, Profile, Subscriber},
     subscription::{Subscription, Terms},
+    suppression::{Cause, Policy, Report, Suppression, Target},
     time::Timestamp,
     value::Value,
 };
@@ -199,6 +200,53 @@ pub struct SubscriptionFilter {
     pub enabled: Option<bool>,
 }
 
+/// What is wanted of a list of suppressions; conditions are joined by and.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SuppressionFilter {
+    /// Only addresses of this protocol.
+    pub protocol: Option<Name>,
+    /// Only devices of this subscriber.
+    pub subscriber: Option<SubscriberId>,
+    /// Only those of this cause.
+    pub cause: Option<Cause>,
+    /// Only those that are in force, or that are only counted.
+    pub in_force: Option<bool>,
+    /// Only those whose address, or whose subscriber's id, contains this text; letters of ASCII in either case.
+    pub contains: Option<String>,
+    /// Those that are over by then are left out.
+    pub now: Timestamp,
+}
+
+impl SuppressionFilter {
+    /// All that stand at a time.
+    pub fn all(now: Timestamp) -> Self {
+        SuppressionFilter { protocol: None, subscriber: None, cause: None, in_force: None, contains: None, now }
+    }
+
+    /// The text with which the targets begin that can meet it.
+    pub(crate) fn prefix(&self) -> Option<String> {
+        match (&self.protocol, &self.subscriber) {
+            (Some(_), Some(_)) => None,
+            (Some(protocol), None) => Some(format!("address/{protocol}/")),
+            (None, Some(subscriber)) => Some(format!("device/{subscriber}/")),
+            (None, None) => Some(String::new()),
+        }
+    }
+}
+
+/// Targets that one entry of the feed tells of, at most.
+pub(crate) const TARGETS_TOLD: usize = 1_000;
+
+pub(crate) fn no_suppression(target: &Target) -> StoreError {
+    let what = match target {
+        Target::Address { protocol, address } => format!("a suppression of the {protocol} address `{address}`"),
+        Target::Device { subscriber, device } => {
+            format!("a suppression of the device `{device}` of subscriber `{subscriber}`")
+        }
+    };
+    StoreError::Missing(what)
+}
+
 /// A change of the records, in the order of its commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
@@ -227,6 +275,8 @@ pub enum Changed {
     /// What segments ask of a subscriber changed, beside what [`Changed::Subscriber`] tells; or it is gone. Told while there
     /// are segments.
     Profile(SubscriberNumber),
+    /// What is known against these targets changed, or was lifted.
+    Suppressions(Vec<Target>),
 }
 
 /// A subscription as the match index wants it: only those that may fire.
@@ -427,7 +477,7 @@ pub trait Records: Send + Sync + 'static {
         after: Option<&SubscriberId>,
         limit: usize,
     ) -> Result<Vec<Subscriber>, StoreError>;
-    /// Removes a subscriber with its devices and subscriptions.
+    /// Removes a subscriber with its devices, their suppressions, and its subscriptions. Suppressions of its addresses stay.
     async fn remove_subscriber(&self, id: &SubscriberId, expect: Expect, now: Timestamp) -> Result<(), StoreError>;
     /// Stores one device. Gives the subscriber as it is then.
     async fn put_device(
@@ -509,6 +559,39 @@ pub trait Records: Send + Sync + 'static {
     ) -> Result<Vec<Subscription>, StoreError>;
     /// Removes a subscription.
     async fn remove_subscription(&self, id: SubscriptionId, expect: Expect, now: Timestamp) -> Result<(), StoreError>;
+
+    // Suppressions
+
+    /// Stores suppressions as they are, in place of what was known of their targets, in one commit. Of two for one target
+    /// the later wins.
+    async fn put_suppressions(&self, new: Vec<Suppression>) -> Result<(), StoreError>;
+    /// Takes reports in their order, each by the policy, in one commit. Gives what is known of each target after it.
+    async fn report_suppressions(
+        &self,
+        reports: Vec<Report>,
+        policy: &Policy,
+        now: Timestamp,
+    ) -> Result<Vec<Suppression>, StoreError>;
+    /// What is known of a target, even if it is over.
+    async fn suppression(&self, target: &Target) -> Result<Option<Suppression>, StoreError>;
+    /// Up to `limit` in the order of the texts of their targets, after `after`.
+    async fn suppressions(
+        &self,
+        filter: &SuppressionFilter,
+        after: Option<&Target>,
+        limit: usize,
+    ) -> Result<Vec<Suppression>, StoreError>;
+    /// Forgets what is known of a target.
+    async fn remove_suppression(&self, target: &Target) -> Result<(), StoreError>;
+    /// Forgets up to `limit` of those that are over. Gives how many; less than `limit` means that there are no more.
+    async fn prune_suppressions(&self, now: Timestamp, limit: usize) -> Result<usize, StoreError>;
+    /// The newest change of a suppression that the feed keeps. Cheap: it is looked at before each attempt.
+    fn newest_suppression(&self) -> ChangeSequence;
+    /// The changes of suppressions after `after`, oldest first, up to `limit`; other changes cost nothing.
+    ///
+    /// # Errors
+    /// `Missing`, as [`Records::changes`].
+    async fn suppression_changes(&self, after: ChangeSequence, limit: usize) -> Result<Vec<Change>, StoreError>;
 
     // For matching and delivery
 

@@ -25,6 +25,8 @@ pub enum Manner {
     Refuses,
     /// Never, and nothing else for this address.
     Gone,
+    /// Never: nobody has the address.
+    Unknown,
     /// Takes it, but the answer comes so much later.
     Ponders(Duration),
     /// Has no free session: the message waits in the channel's queue until the channel is closed.
@@ -131,6 +133,10 @@ impl OpenChannel for FarEnd {
                 let reason = Reason::new(ReasonKind::Gone, "gone for good");
                 (Disposition::Refused { reason }, "gone", Duration::ZERO)
             }
+            Manner::Unknown => {
+                let reason = Reason::new(ReasonKind::Bounced, "550 5.1.1 no such user");
+                (Disposition::Refused { reason }, "unknown", Duration::ZERO)
+            }
             Manner::Refuses => (Disposition::Refused { reason: answer("never") }, "refused", Duration::ZERO),
         };
         let subject = outgoing.message.content.subject.as_deref().unwrap_or_default();
@@ -139,7 +145,7 @@ impl OpenChannel for FarEnd {
         let line = format!("{time} {name} {address} {id}: {subject} -> {word}");
         self.ends.seen.lock().push(Seen { time, channel: Some(name.clone()), line });
         let (answers, clock) = (answers.clone(), self.ends.clock);
-        let gone = (word == "gone").then(|| outgoing.address.clone());
+        let address = outgoing.address.clone();
         tokio::spawn(async move {
             tokio::time::sleep(delay).await;
             let answer = Answer {
@@ -149,7 +155,7 @@ impl OpenChannel for FarEnd {
                 sent_at,
                 answered_at: clock.now(),
                 disposition,
-                gone,
+                address,
             };
             // A crash in between leaves nobody to tell.
             let _ = answers.send(answer).await;
@@ -178,7 +184,7 @@ impl OpenChannel for FarEnd {
                 sent_at: now,
                 answered_at: now,
                 disposition: Disposition::Deferred { reason, retry_after: None },
-                gone: None,
+                address: outgoing.address.clone(),
             };
             answers.try_send(answer).expect("there is room for the few answers of a scenario");
         }

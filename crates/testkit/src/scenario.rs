@@ -8,7 +8,9 @@
 //! 08:00 subscribe alice nearby {"magnitude": 5} at DTSTART:20260301T080000|RRULE:FREQ=DAILY
 //! 08:00 subscribe alice nearby {} if event.place == 'Kobe'
 //! 08:00 reschedule alice DTSTART:20260301T090000|RRULE:FREQ=DAILY
-//! 08:00 bob@example.org defers 90 | refuses | gone | delivers | ponders 30 | waits
+//! 08:00 bob@example.org defers 90 | refuses | gone | unknown | delivers | ponders 30 | waits
+//! 08:00 suppress smtp bob@example.org complaint    (or soft_bounce, of which five suppress; lift takes it away)
+//! 08:00 suppressions                              (listed in the transcript)
 //! 08:10 email is down | email is up               (the channel as a whole)
 //! 08:20 damage alice                              (the records of her subscriptions cannot be read any more)
 //! 08:20 damage nb-1                               (nor can this notification batch)
@@ -36,6 +38,7 @@ use tocsin_model::{
     id::{Name, SubscriberId},
     subscriber::{Device, DeviceState, Profile},
     subscription::Terms,
+    suppression::{Policy, Report, Target},
     value::Value,
 };
 use tocsin_pipeline::{Parts, Pipeline, PipelineOptions, Submission, compile_text};
@@ -44,6 +47,7 @@ use tocsin_store::{
     memory::{journal::MemoryJournal, records::MemoryRecords},
     records::{
         Expect, FEED_KEPT, NewSegment, NewSubscriber, NewSubscription, Records, SubscriptionChange, SubscriptionFilter,
+        SuppressionFilter,
     },
 };
 
@@ -273,6 +277,13 @@ impl Scenario {
             [channel, "is", "up"] => self.ends.lock().set_down(channel, false),
             [address, "waits"] => self.ends.lock().set(address, Manner::Waits),
             [address, "delivers"] => self.ends.lock().set(address, Manner::Delivers),
+            ["suppress", protocol, address, cause] => self.suppress(protocol, address, cause).await,
+            ["lift", protocol, address] => {
+                let target = Target::address(&name(protocol), address);
+                self.records.remove_suppression(&target).await.expect("there is one");
+            }
+            ["suppressions"] => self.list_suppressions().await,
+            [address, "unknown"] => self.ends.lock().set(address, Manner::Unknown),
             [address, "gone"] => self.ends.lock().set(address, Manner::Gone),
             [address, "refuses"] => self.ends.lock().set(address, Manner::Refuses),
             [address, "defers"] => self.ends.lock().set(address, Manner::Defers(None)),
@@ -433,6 +444,28 @@ impl Scenario {
         let touched =
             self.journal.resolve(&SuspensionFilter::default(), resolution, now).await.expect("it can be resolved");
         self.ends.lock().note(format!("{} {resolution:?} {touched}", self.now()));
+    }
+
+    async fn suppress(&self, protocol: &str, address: &str, cause: &str) {
+        let report = Report {
+            target: Target::address(&name(protocol), address),
+            address: None,
+            cause: cause.parse().expect("a cause"),
+            origin: "test".to_owned(),
+            detail: String::new(),
+            notification: None,
+        };
+        let reported = self.records.report_suppressions(vec![report], &Policy::default(), self.clock.now()).await;
+        reported.expect("it can be reported");
+    }
+
+    async fn list_suppressions(&self) {
+        let filter = SuppressionFilter::all(self.clock.now());
+        for found in self.records.suppressions(&filter, None, 100).await.expect("records answer") {
+            let (now, cause, detail) = (self.now(), found.cause.word(), found.detail);
+            let line = format!("{now} {} {cause} in force {} {detail}", found.target, found.in_force);
+            self.ends.lock().note(line.trim_end().to_owned());
+        }
     }
 
     async fn stop_rule(&self, rule: &str) {

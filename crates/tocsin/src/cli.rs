@@ -49,9 +49,9 @@ pub enum Command {
     SendTest(Box<send_test::Args>),
     /// Submits events
     Publish(publish::Args),
-    /// Stores subscribers or subscriptions from NDJSON or CSV
+    /// Stores subscribers, subscriptions or suppressions from NDJSON or CSV
     Import(import::Args),
-    /// Writes subscribers or subscriptions as NDJSON or CSV
+    /// Writes subscribers, subscriptions or suppressions as NDJSON or CSV
     Export(export::Args),
     /// Lists, stores and removes segments of the subscribers; counts who belongs to them
     Segments(segments::Args),
@@ -59,6 +59,8 @@ pub enum Command {
     Status(status::Args),
     /// Tells the story of an event, batch, notification or subscriber
     Trace(trace::Args),
+    /// Lists, sets and lifts suppressions: where nothing is sent after bounces and complaints
+    Suppressions(suppressions::Args),
     /// Lists, resumes or ends notifications that wait for an operator
     Suspended(suspended::Args),
     /// Lists rules that did not fire, and fires them again
@@ -152,6 +154,7 @@ impl Cli {
             Command::Segments(args) => args.run(terminal, &client()?).await,
             Command::Status(args) => args.run(terminal, &client()?).await,
             Command::Trace(args) => args.run(terminal, &client()?).await,
+            Command::Suppressions(args) => args.run(terminal, &client()?).await,
             Command::Suspended(args) => args.run(terminal, &client()?).await,
             Command::Firings(args) => args.run(terminal, &client()?).await,
             Command::Destinations(args) => args.run(terminal, &client()?).await,

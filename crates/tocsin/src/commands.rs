@@ -25,6 +25,7 @@ pub mod segments;
 pub mod send_test;
 pub mod serve;
 pub mod status;
+pub mod suppressions;
 pub mod suspended;
 pub mod trace;
 

@@ -34,6 +34,8 @@ pub struct Configuration {
     pub pipeline: Pipeline,
     /// What channels may do.
     pub delivery: Delivery,
+    /// What bounces and complaints make of an address.
+    pub suppression: Suppression,
     /// The log, on standard error.
     pub log: Log,
     /// Figures for Prometheus.
@@ -194,6 +196,46 @@ pub struct Delivery {
     /// Programs that channels with the protocol `process` may start, and folders whose programs they may start. None
     /// unless they are named here: a definition may come from whoever holds a key.
     pub allow_programs: Vec<PathBuf>,
+}
+
+/// What bounces and complaints make of an address.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Suppression {
+    /// So many soft bounces within the window suppress an address; from 1 to 100.
+    #[schemars(range(min = 1, max = 100))]
+    pub soft_bounces: u32,
+    /// The window in which soft bounces are counted.
+    pub soft_bounce_window: Period,
+    /// How long soft bounces suppress an address; 0s: until it is lifted.
+    pub soft_bounce_lasts: Period,
+    /// How long a hard bounce suppresses an address; 0s: until it is lifted.
+    pub hard_bounce_lasts: Period,
+    /// What notifications of critical classes pass: `soft_bounce`, `manual`, both or nothing. Nothing passes a hard bounce,
+    /// an unsubscription or a complaint.
+    pub critical_passes: Vec<Passable>,
+}
+
+impl Default for Suppression {
+    fn default() -> Self {
+        Suppression {
+            soft_bounces: 5,
+            soft_bounce_window: Period::seconds(14 * 86_400),
+            soft_bounce_lasts: Period::seconds(30 * 86_400),
+            hard_bounce_lasts: Period::seconds(0),
+            critical_passes: vec![Passable::SoftBounce],
+        }
+    }
+}
+
+/// A cause that notifications of critical classes may pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Passable {
+    /// Messages came back for the time being.
+    SoftBounce,
+    /// An operator said so.
+    Manual,
 }
 
 /// The log, on standard error.

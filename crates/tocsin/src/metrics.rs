@@ -102,6 +102,13 @@ pub const STEPS: &[Metric] = &[
     counter("deliver_multicasts_total", "", "Messages that were made once for all who are told the same."),
     counter("deliver_digests_total", "", "Messages that were made of all notifications of a digest."),
     counter("deliver_devices_bounced_total", "", "Devices switched off because the far side said that they are gone."),
+    gauge("deliver_suppressions", "", "Addresses and devices that nothing is sent to."),
+    counter(
+        "deliver_suppressed_total",
+        "cause",
+        "Notifications that were not sent because their address is suppressed; those with a chain go on by its next channel.",
+    ),
+    counter("suppression_reports_total", "cause", "Bounces, complaints and unsubscriptions that were reported."),
     counter("deliver_leases_lost_total", "", "Work items that were taken from a worker that was too slow."),
     counter(
         "deliver_put_off_total",

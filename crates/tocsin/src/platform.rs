@@ -17,7 +17,12 @@ use tocsin_delivery::{
     programs::Programs,
 };
 use tocsin_face_http::HttpOptions;
-use tocsin_model::{definition, problem::Problem, time::Timestamp};
+use tocsin_model::{
+    definition,
+    problem::Problem,
+    suppression::{Cause, Policy, SOFT_BOUNCES_MAX},
+    time::Timestamp,
+};
 use tocsin_pipeline::{Pipeline, PipelineOptions};
 use tocsin_service::{FreeSpace, Service};
 use tocsin_store::{
@@ -33,7 +38,7 @@ use tokio::{net::TcpListener, sync::Mutex, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    configuration::Configuration,
+    configuration::{self, Configuration, Passable, Period},
     failure::{Failure, Outcome},
     first_key, metrics,
 };
@@ -254,6 +259,22 @@ fn pipeline_options(configuration: &Configuration) -> PipelineOptions {
         run_notifications: options.run_notifications.max(1) as usize,
         upkeep_seconds: options.upkeep_interval.0.as_secs().max(1),
         prune_batches: options.prune_batches.max(1) as usize,
+        suppression: suppression_policy(&configuration.suppression),
+    }
+}
+
+fn suppression_policy(options: &configuration::Suppression) -> Policy {
+    let unless_zero = |time: Period| Some(time.0).filter(|time| !time.is_zero());
+    let passes = |cause: &Passable| match cause {
+        Passable::SoftBounce => Cause::SoftBounce,
+        Passable::Manual => Cause::Manual,
+    };
+    Policy {
+        soft_bounces: options.soft_bounces.clamp(1, SOFT_BOUNCES_MAX),
+        soft_bounce_window: options.soft_bounce_window.0,
+        soft_bounce_lasts: unless_zero(options.soft_bounce_lasts),
+        hard_bounce_lasts: unless_zero(options.hard_bounce_lasts),
+        critical_passes: options.critical_passes.iter().map(passes).collect(),
     }
 }
 

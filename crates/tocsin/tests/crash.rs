@@ -125,11 +125,7 @@ async fn nothing_acknowledged_is_lost_by_fifty_kills() {
     let (acknowledged, mails, platform) =
         run(std::env::var("KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(50), &[]).await;
     let tokens = acknowledged.tokens.lock().clone();
-    let all_there = mails.wait_until(|| {
-        let seen = mails_seen(&mails);
-        tokens.iter().all(|token| seen.contains(token))
-    });
-    if !all_there.await {
+    if !mails.wait_for_tokens(&tokens).await {
         let seen = mails_seen(&mails);
         let missing: Vec<_> = tokens.iter().filter(|token| !seen.contains(*token)).collect();
         panic!(

@@ -80,7 +80,7 @@ async fn a_server_that_is_asked_to_end_repeats_nothing_and_loses_nothing() {
                 (acknowledged.clone(), count.clone(), over.clone(), started.clone());
             let (url, key) = (platform.url.clone(), platform.key());
             tokio::spawn(async move {
-                let http = reqwest::Client::new();
+                let http = reqwest::Client::builder().timeout(support::PATIENCE).build().expect("a client");
                 let mut number = 0;
                 while !over.load(Ordering::SeqCst) {
                     started.mark_unchanged();
@@ -125,19 +125,17 @@ async fn a_server_that_is_asked_to_end_repeats_nothing_and_loses_nothing() {
     }
     over.store(true, Ordering::SeqCst);
     for client in clients {
-        client.await.expect("a client ends well");
+        tokio::time::timeout(support::PATIENCE, client).await.expect("a client ends").expect("a client ends well");
     }
 
     let tokens = acknowledged.lock().clone();
-    let all_mails = mails.wait_until(|| {
-        let seen = mails.ids_by_token();
-        tokens.iter().all(|token| seen.contains_key(token))
-    });
-    assert!(all_mails.await, "a mail is missing");
+    assert!(mails.wait_for_tokens(&tokens.iter().cloned().collect()).await, "a mail is missing");
     let mut hooked = hooks.count.subscribe();
-    let all_hooks = hooked.wait_for(|_| {
-        let seen = hooks.seen.lock();
-        tokens.iter().all(|token| seen.contains_key(token))
+    let all_hooks = hooked.wait_for(|count| {
+        *count >= tokens.len() && {
+            let seen = hooks.seen.lock();
+            tokens.iter().all(|token| seen.contains_key(token))
+        }
     });
     tokio::time::timeout(support::PATIENCE, all_hooks).await.expect("a webhook is missing").expect("a count");
     // What was still on its way when its token was seen is finished by the drain.

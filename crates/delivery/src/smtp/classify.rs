@@ -32,6 +32,12 @@ impl Reply {
         Reason::new(kind, format!("{doing}: {}", self.words()))
     }
 
+    /// Whether it says, by its enhanced status code (RFC 3463), that nobody has the address.
+    fn says_unknown(&self) -> bool {
+        let status = self.text.split_whitespace().next().unwrap_or_default();
+        matches!(status, "5.1.1" | "5.1.2" | "5.1.3" | "5.1.6" | "5.1.10")
+    }
+
     fn wants_authentication(&self) -> bool {
         matches!(self.code, 454 | 530 | 534 | 535 | 538)
     }
@@ -56,6 +62,9 @@ pub(super) fn classify(stage: Stage, reply: &Reply) -> Disposition {
         (530 | 534 | 535 | 538, _) => deferred(ReasonKind::Authentication),
         // Too many recipients for now: RFC 5321, 4.5.3.1.10.
         (552, Stage::Recipient) => deferred(ReasonKind::Answer),
+        (500..=599, Stage::Recipient) if reply.says_unknown() => {
+            Disposition::Refused { reason: Reason::new(ReasonKind::Bounced, reply.words()) }
+        }
         (500..=599, _) => Disposition::Refused { reason: Reason::new(ReasonKind::Answer, reply.words()) },
         _ => deferred(ReasonKind::Answer),
     }
@@ -178,6 +187,19 @@ mod tests {
             Next::Closing(_) => "closing".to_owned(),
         };
         assert_eq!(format!("{} -> {next}", fates.collect::<Vec<_>>().join(" ")), expected, "{codes}");
+    }
+
+    #[test]
+    fn an_address_that_nobody_has_is_told_apart() {
+        let kind = |code, text: &str| match classify(Stage::Recipient, &Reply { code, text: text.into() }) {
+            Disposition::Refused { reason } => Some(reason.kind),
+            _ => None,
+        };
+        assert_eq!(kind(550, "5.1.1 <a@b>: User unknown"), Some(ReasonKind::Bounced));
+        assert_eq!(kind(556, "5.1.10 the domain takes no mail"), Some(ReasonKind::Bounced));
+        assert_eq!(kind(550, "5.7.1 no 5.1.1 here"), Some(ReasonKind::Answer));
+        assert_eq!(kind(550, "no such user"), Some(ReasonKind::Answer));
+        assert_eq!(kind(450, "5.1.1 later"), None);
     }
 
     #[test]

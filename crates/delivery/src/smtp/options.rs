@@ -51,6 +51,9 @@ pub struct SmtpOptions {
     /// notification and is signed, so that what comes back is known and cannot be forged. The mail server that takes in
     /// `return_path` must pass on what stands behind a `+`.
     pub return_path_signed: bool,
+    /// Whether an address of which the server says, in answer to it and for good, that nobody has it (`5.1.1`, `5.1.2`,
+    /// `5.1.3`, `5.1.6` or `5.1.10`) is suppressed, for all applications, as if the mail had bounced.
+    pub suppress_unknown: bool,
     /// Whether mails to one recipient carry the link of `List-Unsubscribe`, which ends the subscription with one click (RFC
     /// 8058). There is a link once `http.public_url` is configured.
     pub list_unsubscribe: bool,
@@ -184,6 +187,7 @@ impl Default for SmtpOptions {
             from: None,
             return_path: None,
             return_path_signed: false,
+            suppress_unknown: false,
             list_unsubscribe: true,
             reply_to: None,
             ehlo: None,

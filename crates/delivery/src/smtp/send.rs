@@ -153,6 +153,16 @@ impl Courier {
         }
     }
 
+    /// An address that nobody has counts as bounced only if the channel wants it.
+    fn told(&self, disposition: Disposition) -> Disposition {
+        match disposition {
+            Disposition::Refused { reason } if reason.kind == ReasonKind::Bounced && !self.options.suppress_unknown => {
+                Disposition::Refused { reason: Reason { kind: ReasonKind::Answer, ..reason } }
+            }
+            disposition => disposition,
+        }
+    }
+
     /// A session broke. One that never answered a mail tells something about its server.
     async fn broken(&self, open: Open, recipients: Vec<Pending>, reason: &Reason, held: &mut VecDeque<Pending>) {
         if !open.fruitful {
@@ -182,7 +192,7 @@ impl Courier {
                 match fate {
                     Fate::Taken => taken.push(recipient),
                     Fate::Later => later.push(recipient),
-                    Fate::Over(disposition) => recipient.answer(disposition).await,
+                    Fate::Over(disposition) => recipient.answer(self.told(disposition)).await,
                 }
             }
             if let Next::Closing(reason) = &ruling.next {

@@ -31,6 +31,8 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(import_subscriptions))
         .routes(routes!(export_subscribers))
         .routes(routes!(export_subscriptions))
+        .routes(routes!(import_suppressions))
+        .routes(routes!(export_suppressions))
 }
 
 const NDJSON: &str = "application/x-ndjson";
@@ -241,4 +243,52 @@ async fn export_subscriptions(
     let filter = SubscriptionFilter { application, class, subscriber, key, enabled };
     let stream = app.service.export_subscriptions(&caller, filter, format)?;
     Ok(exported_answer(stream, format, "subscriptions"))
+}
+
+/// Stores suppressions from a stream of lines; a line takes the place of what was known of its address or device. CSV has
+/// the columns `protocol`, `address`, `subscriber`, `device`, `cause`, `origin`, `detail`, `since` and `expires_at`.
+#[utoipa::path(post, path = "/v1/import/suppressions", tag = "import and export", request_body(content((String = "application/x-ndjson"), (String = "text/csv"))), responses((status = 200, body = ImportedBody, content_type = "application/x-ndjson"), Failures))]
+async fn import_suppressions(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    request: Request,
+) -> Result<Response, Failure> {
+    let (headers, body) = parts(request);
+    let format = import_format(&headers)?;
+    imported_answer(app.service.import_suppressions(&caller, format, stream_body(body)).await?)
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ExportSuppressionsParameters {
+    /// `ndjson` or `csv`; without it, as `Accept` says.
+    #[serde(default)]
+    format: Option<String>,
+    /// Only addresses of this protocol.
+    #[serde(default)]
+    protocol: Option<String>,
+    /// Only devices of this subscriber.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    subscriber: Option<SubscriberId>,
+    /// Only those of this cause.
+    #[serde(default)]
+    cause: Option<String>,
+}
+
+/// All suppressions that are in force, as lines that an import reads. What is only counted stays out.
+#[utoipa::path(get, path = "/v1/export/suppressions", tag = "import and export", params(ExportSuppressionsParameters), responses((status = 200, content((String = "application/x-ndjson"), (String = "text/csv"))), Failures))]
+async fn export_suppressions(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Parameters(asked): Parameters<ExportSuppressionsParameters>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let format = export_format(asked.format.as_deref(), &headers)?;
+    let ExportSuppressionsParameters { protocol, subscriber, cause, .. } = asked;
+    let filter =
+        super::suppressions::filter(&app, protocol.as_deref(), subscriber, cause.as_deref(), Some(true), None)?;
+    let stream = app.service.export_suppressions(&caller, filter, format)?;
+    Ok(exported_answer(stream, format, "suppressions"))
 }

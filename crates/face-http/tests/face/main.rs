@@ -9,6 +9,7 @@ mod reference;
 mod resources;
 mod rules;
 mod schedules;
+mod suppressions;
 mod telling;
 mod transfer;
 mod unsubscribe;

@@ -16,6 +16,7 @@ use tocsin_model::{
     segment::Segment,
     subscriber::{Device, Profile, Subscriber},
     subscription::Subscription,
+    suppression::{Policy, Report, Suppression, Target},
     time::Timestamp,
 };
 use tokio::sync::watch;
@@ -25,9 +26,10 @@ use crate::{
     records::{
         ApiKey, ApplicationVersion, Change, Changed, Expect, FEED_KEPT, FollowedSchedule, IndexedSubscription,
         NewSegment, NewSubscriber, NewSubscription, Person, ProfileImage, REMOVED_AT_ONCE, Recipient, RecordCounts,
-        Records, ScheduledSubscription, SubscriberFilter, SubscriptionChange, SubscriptionFilter, Survey, SurveyBounds,
-        Written, due_schedule, has_attribute, new_installation, new_secret, no_application, no_changes_after,
-        no_device, no_segment, no_subscriber, no_subscription, reach, read_filter, runs, since_change, trim_to,
+        Records, ScheduledSubscription, SubscriberFilter, SubscriptionChange, SubscriptionFilter, SuppressionFilter,
+        Survey, SurveyBounds, TARGETS_TOLD, Written, due_schedule, has_attribute, new_installation, new_secret,
+        no_application, no_changes_after, no_device, no_segment, no_subscriber, no_subscription, no_suppression, reach,
+        read_filter, runs, since_change, trim_to,
     },
 };
 
@@ -45,6 +47,9 @@ struct Shelf {
     applications: BTreeMap<Name, (Vec<ApplicationVersion>, bool)>,
     subscribers: BTreeMap<SubscriberId, Subscriber>,
     segments: BTreeMap<Name, Segment>,
+    /// By the texts of their targets.
+    suppressions: BTreeMap<String, Suppression>,
+    newest_suppression: u64,
     subscriptions: BTreeMap<SubscriptionId, Subscription>,
     owned: BTreeMap<SubscriberNumber, BTreeSet<SubscriptionId>>,
     /// By application, class and text, with their numbers and the times when they were made.
@@ -121,6 +126,26 @@ impl Shelf {
     fn tell(&mut self, places: u64, what: Changed, before: Before) {
         self.change += places;
         self.feed.push_back((Change { sequence: ChangeSequence(self.change), what }, before));
+    }
+
+    fn tell_suppressions(&mut self, targets: &[Target]) {
+        for told in targets.chunks(TARGETS_TOLD) {
+            self.tell(1, Changed::Suppressions(told.to_vec()), Before::Nothing);
+            self.newest_suppression = self.change;
+        }
+    }
+
+    /// Gives whether it says anything new.
+    fn put_suppression(&mut self, new: &Suppression) -> bool {
+        self.suppressions.insert(new.target.to_string(), new.clone()).as_ref() != Some(new)
+    }
+
+    fn remove_suppressions(&mut self, is_meant: impl Fn(&Suppression) -> bool, limit: usize) -> usize {
+        let meant = self.suppressions.values().filter(|found| is_meant(found)).take(limit);
+        let targets: Vec<Target> = meant.map(|found| found.target.clone()).collect();
+        targets.iter().for_each(|target| drop(self.suppressions.remove(&target.to_string())));
+        self.tell_suppressions(&targets);
+        targets.len()
     }
 
     fn tell_profile(&mut self, before: &Subscriber) {
@@ -584,6 +609,9 @@ impl Records for MemoryRecords {
             let before = shelf.subscribers.get(id).and_then(|old| reach(&old.profile, &old.devices));
             let ids: Vec<_> = shelf.owned.get(&number).into_iter().flatten().copied().collect();
             shelf.remove_subscriptions(&ids);
+            let is_its =
+                |found: &Suppression| matches!(&found.target, Target::Device { subscriber, .. } if subscriber == id);
+            shelf.remove_suppressions(is_its, usize::MAX);
             if let Some(old) = shelf.subscribers.get(id).cloned() {
                 shelf.tell_profile(&old);
             }
@@ -750,6 +778,87 @@ impl Records for MemoryRecords {
             shelf.remove_subscriptions(&[id]);
             Ok(())
         })
+    }
+
+    async fn put_suppressions(&self, new: Vec<Suppression>) -> Result<(), StoreError> {
+        self.change(|shelf| {
+            let changed = new.into_iter().filter(|new| shelf.put_suppression(new)).map(|new| new.target);
+            let changed: Vec<Target> = changed.collect();
+            shelf.tell_suppressions(&changed);
+            Ok(())
+        })
+    }
+
+    async fn report_suppressions(
+        &self,
+        reports: Vec<Report>,
+        policy: &Policy,
+        now: Timestamp,
+    ) -> Result<Vec<Suppression>, StoreError> {
+        self.change(|shelf| {
+            let (mut known, mut changed) = (Vec::with_capacity(reports.len()), Vec::new());
+            for report in reports {
+                let before = shelf.suppressions.get(&report.target.to_string()).cloned();
+                let after = policy.take(before, report, now);
+                if shelf.put_suppression(&after) {
+                    changed.push(after.target.clone());
+                }
+                known.push(after);
+            }
+            shelf.tell_suppressions(&changed);
+            Ok(known)
+        })
+    }
+
+    async fn suppression(&self, target: &Target) -> Result<Option<Suppression>, StoreError> {
+        Ok(self.shelf.lock().suppressions.get(&target.to_string()).cloned())
+    }
+
+    async fn suppressions(
+        &self,
+        filter: &SuppressionFilter,
+        after: Option<&Target>,
+        limit: usize,
+    ) -> Result<Vec<Suppression>, StoreError> {
+        let Some(prefix) = filter.prefix() else { return Ok(Vec::new()) };
+        let after = after.map(Target::to_string).unwrap_or_default();
+        let wanted = filter.contains.as_ref().map(|text| text.to_ascii_lowercase());
+        let contains = |target: &str| {
+            let whose = target.split_once('/').map_or(target, |(_, whose)| whose).to_ascii_lowercase();
+            wanted.as_ref().is_none_or(|wanted| whose.contains(wanted))
+        };
+        let meets = |(target, found): &(&String, &Suppression)| {
+            target.starts_with(&prefix)
+                && found.stands(filter.now)
+                && filter.cause.is_none_or(|cause| found.cause == cause)
+                && filter.in_force.is_none_or(|force| found.in_force == force)
+                && contains(target)
+        };
+        let shelf = self.shelf.lock();
+        let later = shelf.suppressions.iter().filter(|(target, _)| **target > after);
+        Ok(later.filter(meets).take(limit).map(|(_, found)| found.clone()).collect())
+    }
+
+    async fn remove_suppression(&self, target: &Target) -> Result<(), StoreError> {
+        self.change(|shelf| match shelf.remove_suppressions(|found| found.target == *target, 1) {
+            0 => Err(no_suppression(target)),
+            _ => Ok(()),
+        })
+    }
+
+    async fn prune_suppressions(&self, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
+        self.change(|shelf| Ok(shelf.remove_suppressions(|found| !found.stands(now), limit)))
+    }
+
+    fn newest_suppression(&self) -> ChangeSequence {
+        ChangeSequence(self.shelf.lock().newest_suppression)
+    }
+
+    async fn suppression_changes(&self, after: ChangeSequence, limit: usize) -> Result<Vec<Change>, StoreError> {
+        let shelf = self.shelf.lock();
+        shelf.check_kept(after)?;
+        let told = shelf.changes_after(after).map(|(change, _)| change);
+        Ok(told.filter(|change| matches!(change.what, Changed::Suppressions(_))).take(limit).cloned().collect())
     }
 
     async fn indexed_subscriptions(

@@ -6,6 +6,7 @@ use tocsin_model::{
     filter::{Dialect, Filter},
     id::{ChangeSequence, Name, SubscriberId, SubscriberNumber, SubscriptionId},
     subscriber::{Device, DeviceState, Profile},
+    suppression::{Cause, Policy, Report, Suppression, Target},
     time::Timestamp,
     value::Value,
 };
@@ -94,6 +95,10 @@ fn told(changes: Vec<Change>) -> Vec<String> {
         Changed::ApiKey => "API key".to_owned(),
         Changed::Segment(name) => format!("segment {name}"),
         Changed::Profile(number) => format!("profile {}", number.0),
+        Changed::Suppressions(targets) => {
+            let targets: Vec<String> = targets.iter().map(ToString::to_string).collect();
+            format!("suppressions of {}", targets.join(" "))
+        }
     };
     changes.into_iter().map(tell).collect()
 }
@@ -330,6 +335,74 @@ fn a_segment_is_stored_as_expected() {
         assert_eq!(records.segment(&name("graz")).await.expect("read"), None);
         let told = ["segment vienna", "segment vienna", "segment graz", "segment graz"];
         assert_eq!(news(records, before).await, told);
+    });
+}
+
+fn told_of(target: &str, cause: Cause) -> Report {
+    let target: Target = target.parse().expect("a target");
+    Report { target, address: None, cause, origin: "t".to_owned(), detail: "d".to_owned(), notification: None }
+}
+
+#[test]
+fn suppressions_are_kept_counted_and_lifted() {
+    check(async |records| {
+        let policy = Policy { soft_bounces: 2, ..Policy::default() };
+        let (bob, phone) = ("address/smtp/bob@example.org", "device/ann/phone");
+        assert_eq!(records.newest_suppression(), ChangeSequence(0));
+        let before = newest(records);
+        let report = async |target, cause, now| {
+            let known =
+                records.report_suppressions(vec![told_of(target, cause)], &policy, now).await.expect("reported");
+            (known[0].in_force, known[0].cause)
+        };
+        assert_eq!(report(bob, Cause::SoftBounce, at(1)).await, (false, Cause::SoftBounce));
+        assert_eq!(report(bob, Cause::SoftBounce, at(2)).await, (true, Cause::SoftBounce));
+        assert_eq!(report(bob, Cause::Complaint, at(3)).await, (true, Cause::Complaint));
+        let place = newest(records);
+        assert_eq!(records.newest_suppression(), place);
+        assert_eq!(report(bob, Cause::HardBounce, at(4)).await, (true, Cause::Complaint));
+        assert_eq!(newest(records), place, "what says nothing new is not told");
+        assert_eq!(report(phone, Cause::HardBounce, at(4)).await, (true, Cause::HardBounce));
+        let target = |text: &str| text.parse::<Target>().expect("a target");
+        let found = records.suppression(&target(bob)).await.expect("read").expect("there");
+        assert_eq!((found.since, found.updated_at, found.expires_at, found.bounces.len()), (at(3), at(3), None, 2));
+        assert_eq!(records.suppression(&target("address/smtp/x")).await.expect("read"), None);
+
+        let eve = Suppression {
+            target: target("address/http/https://eve.example/Hook"),
+            cause: Cause::Manual,
+            expires_at: Some(at(9)),
+            ..found
+        };
+        records.put_suppressions(vec![eve.clone(), eve.clone()]).await.expect("stored");
+        let names = |found: Vec<Suppression>| found.iter().map(|one| one.target.to_string()).collect::<Vec<_>>();
+        let all = SuppressionFilter::all(at(5));
+        let list = async |filter: SuppressionFilter| names(records.suppressions(&filter, None, 9).await.expect("read"));
+        let hook = "address/http/https://eve.example/Hook";
+        assert_eq!(list(all.clone()).await, [hook, bob, phone]);
+        let page = records.suppressions(&all, Some(&eve.target), 1).await.expect("read");
+        assert_eq!(names(page), [bob]);
+        assert_eq!(list(SuppressionFilter::all(at(9))).await, [bob, phone]);
+        assert_eq!(list(SuppressionFilter { protocol: Some(name("smtp")), ..all.clone() }).await, [bob]);
+        assert_eq!(list(SuppressionFilter { subscriber: Some(who("ann")), ..all.clone() }).await, [phone]);
+        assert_eq!(list(SuppressionFilter { subscriber: Some(who("an")), ..all.clone() }).await, Vec::<String>::new());
+        assert_eq!(list(SuppressionFilter { cause: Some(Cause::Complaint), ..all.clone() }).await, [bob]);
+        assert_eq!(list(SuppressionFilter { in_force: Some(false), ..all.clone() }).await, Vec::<String>::new());
+        assert_eq!(list(SuppressionFilter { contains: Some("EXAMPLE/h".to_owned()), ..all.clone() }).await, [hook]);
+        assert_eq!(list(SuppressionFilter { contains: Some("address".to_owned()), ..all }).await, Vec::<String>::new());
+
+        assert_eq!(records.prune_suppressions(at(9), 9).await.expect("pruned"), 1);
+        records.remove_suppression(&target(bob)).await.expect("removed");
+        assert!(is_missing(records.remove_suppression(&target(bob)).await));
+        records.put_subscriber(person("ann", &["phone=sms"]), Expect::Any, at(9)).await.expect("stored");
+        records.remove_subscriber(&who("ann"), Expect::Any, at(9)).await.expect("removed");
+        assert_eq!(list(SuppressionFilter::all(at(0))).await, Vec::<String>::new());
+        let feed = records.suppression_changes(before, 99).await.expect("the feed");
+        let last = feed.last().map(|change| change.sequence);
+        assert_eq!(Some(records.newest_suppression()), last);
+        let of = |targets: &str| format!("suppressions of {targets}");
+        let expected = [of(bob), of(bob), of(bob), of(phone), of(hook), of(hook), of(bob), of(phone)];
+        assert_eq!(told(feed), expected);
     });
 }
 
@@ -899,7 +972,10 @@ fn the_backends_agree() {
         let indexed = records.indexed_subscriptions(&name("a"), None, usize::MAX).await;
         let segments = records.segments(None, usize::MAX).await;
         let changes = records.changes(ChangeSequence(newest(records).0.saturating_sub(FEW)), usize::MAX).await;
-        format!("{subscribers:#?}{subscriptions:#?}{recipients:#?}{indexed:#?}{segments:#?}{changes:#?}")
+        let suppressions = records.suppressions(&SuppressionFilter::all(at(0)), None, usize::MAX).await;
+        format!(
+            "{subscribers:#?}{subscriptions:#?}{recipients:#?}{indexed:#?}{segments:#?}{suppressions:#?}{changes:#?}"
+        )
     };
     assert!(block_on(everything(&*sqlite)) == block_on(everything(&memory)), "the backends differ in the end");
 }
@@ -957,7 +1033,7 @@ async fn random_act(records: &dyn Records, luck: &mut fastrand::Rng, step: i64) 
         }
     }
     let now = at(step);
-    match luck.u32(..22) {
+    match luck.u32(..24) {
         0 | 1 => format!("{:?}", records.put_subscriber(make_subscriber(luck), pick_expect(luck), now).await),
         2 => {
             let many = (0..luck.usize(..6)).map(|_| make_subscriber(luck)).collect();
@@ -1032,6 +1108,25 @@ async fn random_act(records: &dyn Records, luck: &mut fastrand::Rng, step: i64) 
             let new = NewSegment { name: pick(luck, &["a", "b"]), description: None, filter };
             format!("{:?}", records.put_segment(new, pick_expect(luck), now).await)
         }
+        21 => {
+            let target = luck.choice(["address/smtp/x1", "address/http/x2", "device/p1/a"]).expect("three");
+            let cause = *luck.choice(&Cause::ALL).expect("some");
+            let reports = (0..luck.usize(..4)).map(|_| told_of(target, cause)).collect();
+            let policy = Policy { soft_bounces: 3, soft_bounce_lasts: None, ..Policy::default() };
+            format!("{:?}", records.report_suppressions(reports, &policy, now).await)
+        }
+        22 => match luck.u32(..3) {
+            0 => format!("{:?}", records.prune_suppressions(now, luck.usize(..3)).await),
+            1 => {
+                let target = "address/smtp/x1".parse().expect("a target");
+                format!("{:?}", records.remove_suppression(&target).await)
+            }
+            _ => {
+                let protocol = luck.bool().then(|| name("smtp"));
+                let filter = SuppressionFilter { protocol, ..SuppressionFilter::all(now) };
+                format!("{:?}", records.suppressions(&filter, None, luck.usize(..4)).await)
+            }
+        },
         18 => format!("{:?}", records.remove_segment(&pick(luck, &["a", "b"]), pick_expect(luck), now).await),
         19 => {
             let texts = ["(k0>=1)", "(!(k1=2))", "(channel=sms)", "(&(id=p1*)(locale=DE))", "(:integerMatch:=1)"];

@@ -24,6 +24,7 @@ use tocsin_model::{
     segment::Segment,
     subscriber::{Device, Subscriber},
     subscription::Subscription,
+    suppression::{Policy, Report, Suppression, Target},
     time::Timestamp,
 };
 use tokio::sync::watch;
@@ -34,8 +35,8 @@ use crate::{
     records::{
         ApiKey, ApplicationVersion, Change, Expect, FEED_KEPT, FollowedSchedule, IndexedSubscription, NewSegment,
         NewSubscriber, NewSubscription, ProfileImage, Recipient, RecordCounts, Records, ScheduledSubscription,
-        SubscriberFilter, SubscriptionChange, SubscriptionFilter, Survey, SurveyBounds, Written, new_installation,
-        new_secret, no_subscription,
+        SubscriberFilter, SubscriptionChange, SubscriptionFilter, SuppressionFilter, Survey, SurveyBounds, Written,
+        new_installation, new_secret, no_subscription,
     },
 };
 use feed::Books;
@@ -52,6 +53,7 @@ mod schema;
 mod segments;
 mod subscribers;
 mod subscriptions;
+mod suppressions;
 
 /// How the records are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,6 +90,7 @@ struct Published {
     /// Changes after this place are still needed.
     feed_needed: AtomicU64,
     people: People,
+    newest_suppression: AtomicU64,
 }
 
 impl SqliteRecords {
@@ -110,7 +113,7 @@ impl SqliteRecords {
             },
         )?;
         let (fresh, fresh_secret) = (new_installation()?, new_secret()?);
-        let (installation, secret, change, counts) = database.write_blocking(move |connection, _| {
+        let (installation, secret, change, counts, suppressed) = database.write_blocking(move |connection, _| {
             let sql = "INSERT INTO installation (one, identity) VALUES (1, ?1) ON CONFLICT DO NOTHING";
             execute(connection, sql, [fresh])?;
             execute(connection, "UPDATE installation SET secret = ?1 WHERE secret IS NULL", [fresh_secret])?;
@@ -118,7 +121,8 @@ impl SqliteRecords {
             let own = query_one(connection, "SELECT identity, secret FROM installation", (), read)?;
             let (identity, secret) = own.ok_or_else(|| StoreError::Damaged("the row of the installation".into()))?;
             let books = Books::open(connection)?;
-            Ok((identity, secret, ChangeSequence(books.change), books.counts))
+            let suppressed = feed::newest_suppression(connection)?;
+            Ok((identity, secret, ChangeSequence(books.change), books.counts, suppressed))
         })?;
         Ok(SqliteRecords {
             free_space: FreeSpace::beside(&path, options.reserve_bytes),
@@ -131,6 +135,7 @@ impl SqliteRecords {
                 newest: watch::Sender::new(change),
                 feed_needed: AtomicU64::new(u64::MAX),
                 people: People::default(),
+                newest_suppression: AtomicU64::new(suppressed.0),
             }),
         })
     }
@@ -147,9 +152,13 @@ impl SqliteRecords {
                 let mut books = Books::open(connection)?;
                 let result = job(&mut books)?;
                 books.close(feed_kept, published.feed_needed.load(Ordering::Relaxed))?;
-                let (change, counts, touched) = (ChangeSequence(books.change), books.counts, books.touched);
+                let (change, counts) = (ChangeSequence(books.change), books.counts);
+                let (suppressed, touched) = (books.suppressed, books.touched);
                 after.run(move || {
                     published.people.forget(&touched);
+                    if let Some(suppressed) = suppressed {
+                        published.newest_suppression.store(suppressed, Ordering::Release);
+                    }
                     *published.counts.lock() = counts;
                     published.newest.send_if_modified(|newest| std::mem::replace(newest, change) != change);
                 });
@@ -350,6 +359,56 @@ impl Records for SqliteRecords {
 
     async fn remove_subscription(&self, id: SubscriptionId, expect: Expect, _now: Timestamp) -> Result<(), StoreError> {
         self.change(move |books| subscriptions::remove(books, id, expect)).await
+    }
+
+    async fn put_suppressions(&self, new: Vec<Suppression>) -> Result<(), StoreError> {
+        self.take_in(move |books| suppressions::put_many(books, &new)).await
+    }
+
+    async fn report_suppressions(
+        &self,
+        reports: Vec<Report>,
+        policy: &Policy,
+        now: Timestamp,
+    ) -> Result<Vec<Suppression>, StoreError> {
+        let policy = policy.clone();
+        self.change(move |books| suppressions::report(books, reports, &policy, now)).await
+    }
+
+    async fn suppression(&self, target: &Target) -> Result<Option<Suppression>, StoreError> {
+        let target = target.to_string();
+        self.database.read(move |connection| suppressions::find(connection, &target)).await
+    }
+
+    async fn suppressions(
+        &self,
+        filter: &SuppressionFilter,
+        after: Option<&Target>,
+        limit: usize,
+    ) -> Result<Vec<Suppression>, StoreError> {
+        let (filter, after) = (filter.clone(), after.map(Target::to_string));
+        self.database.read(move |connection| suppressions::list(connection, &filter, after.as_deref(), limit)).await
+    }
+
+    async fn remove_suppression(&self, target: &Target) -> Result<(), StoreError> {
+        let target = target.clone();
+        self.change(move |books| suppressions::remove(books, &target)).await
+    }
+
+    async fn prune_suppressions(&self, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
+        // Nearly always nothing is over, and then nothing is written.
+        if !self.database.read(move |connection| suppressions::is_any_over(connection, now)).await? {
+            return Ok(0);
+        }
+        self.change(move |books| suppressions::prune(books, now, limit)).await
+    }
+
+    fn newest_suppression(&self) -> ChangeSequence {
+        ChangeSequence(self.published.newest_suppression.load(Ordering::Acquire))
+    }
+
+    async fn suppression_changes(&self, after: ChangeSequence, limit: usize) -> Result<Vec<Change>, StoreError> {
+        self.database.read(move |connection| feed::suppression_changes(connection, after, limit)).await
     }
 
     async fn indexed_subscriptions(

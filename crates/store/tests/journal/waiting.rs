@@ -22,6 +22,28 @@ fn suspension(batch: NotificationBatchId, ordinals: Vec<u32>, channel: &str) -> 
     }
 }
 
+/// What is put back unchanged leaves all counts as they were; its number must be in the file nevertheless.
+#[test]
+fn the_number_of_what_was_put_back_is_not_given_again_after_a_restart() {
+    let place = Place::sqlite();
+    run(async {
+        let batch = {
+            let journal = place.open().await;
+            let batch = queue(&*journal, 5, at(0)).await;
+            let item = claim_work(&*journal, 1, at(0)).await.remove(0);
+            let retries = vec![retry(batch, vec![0, 1, 2, 3, 4], 0, 10)];
+            let step = Step { finished: vec![item.claim], retries, ..Step::default() };
+            journal.commit(step).await.expect("committed");
+            batch
+        };
+        let journal = place.open().await;
+        let other = queue(&*journal, 2, at(0)).await;
+        let items = claim_work(&*journal, 9, at(10)).await;
+        assert_eq!(items.iter().map(|item| item.batch).collect::<Vec<_>>(), [other, batch]);
+        assert!(items[0].claim.id > items[1].claim.id);
+    });
+}
+
 #[test]
 fn what_failed_is_tried_again_when_it_is_due() {
     on_each(async |journal| {

@@ -1,4 +1,4 @@
-//! Writes subscribers or subscriptions as NDJSON or CSV.
+//! Writes subscribers, subscriptions or suppressions as NDJSON or CSV.
 
 use std::path::PathBuf;
 
@@ -38,6 +38,17 @@ enum What {
         #[arg(long)]
         class: Option<String>,
     },
+    /// Writes all suppressions that are in force
+    Suppressions {
+        #[command(flatten)]
+        output: Output,
+        /// Only addresses of this protocol
+        #[arg(long)]
+        protocol: Option<String>,
+        /// Only those of this cause
+        #[arg(long)]
+        cause: Option<String>,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -58,6 +69,9 @@ impl Args {
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         let (path, output, named) = match self.what {
             What::Subscribers { output } => ("/v1/export/subscribers", output, Vec::new()),
+            What::Suppressions { output, protocol, cause } => {
+                ("/v1/export/suppressions", output, vec![("protocol", protocol), ("cause", cause)])
+            }
             What::Subscriptions { output, application, class } => {
                 ("/v1/export/subscriptions", output, vec![("application", application), ("class", class)])
             }

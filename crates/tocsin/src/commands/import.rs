@@ -1,4 +1,4 @@
-//! Stores subscribers or subscriptions from NDJSON or CSV.
+//! Stores subscribers, subscriptions or suppressions from NDJSON or CSV.
 
 use std::path::{Path, PathBuf};
 
@@ -41,6 +41,11 @@ enum What {
         /// The subscription class of lines that name none
         #[arg(long)]
         class: Option<String>,
+    },
+    /// Stores suppressions, in place of what was known of their addresses
+    Suppressions {
+        #[command(flatten)]
+        input: Input,
     },
 }
 
@@ -86,6 +91,7 @@ impl Args {
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         let (path, input) = match self.what {
             What::Subscribers { input } => ("/v1/import/subscribers".to_owned(), input),
+            What::Suppressions { input } => ("/v1/import/suppressions".to_owned(), input),
             What::Subscriptions { input, application, class } => {
                 let named = [("application", &application), ("class", &class)];
                 let query: Vec<(&str, &str)> =

@@ -1,7 +1,7 @@
 //! A mail server that accepts everything and remembers it; it outlives the platforms that send to it.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -94,6 +94,18 @@ impl Mails {
             }
         };
         tokio::time::timeout(super::PATIENCE, waiting).await.is_ok()
+    }
+
+    /// Waits until there is a mail for each of these tokens. Gives up as `wait_until`.
+    pub async fn wait_for_tokens(&self, tokens: &BTreeSet<String>) -> bool {
+        let all_told = || {
+            // To read all mails anew with each that comes would take the square of the time.
+            self.count() >= tokens.len() && {
+                let seen = self.ids_by_token();
+                tokens.iter().all(|token| seen.contains_key(token))
+            }
+        };
+        self.wait_until(all_told).await
     }
 
     /// The Message-IDs by the first line of the text that starts with `token:`.

@@ -123,12 +123,24 @@ impl Platform {
         child.wait().expect("it ends");
     }
 
-    /// Asks the process to end, as a supervisor does, and gives its exit code.
+    /// Asks the process to end, as a supervisor does, and gives its exit code; `None` if it had to be killed.
     pub fn terminate(&mut self) -> Option<i32> {
         let mut child = self.child.take().expect("it runs");
-        let done = Command::new("kill").arg("-TERM").arg(child.id().to_string()).status().expect("kill runs");
-        assert!(done.success());
-        child.wait().expect("it ends").code()
+        let process = child.id().to_string();
+        let signal = |name: &str| Command::new("kill").args([name, &process]).status().expect("kill runs").success();
+        assert!(signal("-TERM"));
+        let (ended, ending) = std::sync::mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            let kill = || signal("-KILL");
+            scope.spawn(move || {
+                if ending.recv_timeout(PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                    kill();
+                }
+            });
+            let status = child.wait().expect("it ends");
+            drop(ended);
+            status.code()
+        })
     }
 
     /// The process id.

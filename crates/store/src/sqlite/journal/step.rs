@@ -1,5 +1,7 @@
 //! The result of a step and the acknowledgement of its input become one commit.
 
+use std::sync::atomic::AtomicU64;
+
 use bytes::Bytes;
 use hashbrown::HashSet;
 use rusqlite::{Connection, OptionalExtension};
@@ -157,8 +159,10 @@ fn store(
             }
         }
     }
-    for claim in &step.matched {
-        rows.mark_matched(*claim)?;
+    let mut matched = step.matched.clone();
+    matched.sort_unstable_by_key(|claim| claim.id);
+    for run in matched.chunk_by(|one, next| one.id.0 + 1 == next.id.0) {
+        rows.mark_matched(run)?;
     }
     for (claim, reason) in &step.failed {
         rows.mark_failed(*claim, reason)?;
@@ -208,12 +212,14 @@ pub struct Rows<'a> {
     shared: &'a Shared,
     time: Timestamp,
     tally: Tally,
+    /// Whether numbers were given, which must be in the file even if the counts are as before.
+    numbered: bool,
 }
 
 impl<'a> Rows<'a> {
     /// What is marked is marked with this time.
     pub fn new(connection: &'a Connection, shared: &'a Shared, time: Timestamp) -> Self {
-        Rows { connection, shared, time, tally: Tally::default() }
+        Rows { connection, shared, time, tally: Tally::default(), numbered: false }
     }
 
     /// Stores the counts; the copy in memory follows after the commit, and then whoever waits for work wakes up.
@@ -224,7 +230,7 @@ impl<'a> Rows<'a> {
         brings_work: bool,
     ) -> Result<(), StoreError> {
         let (shared, tally) = (self.shared.clone(), self.tally);
-        if tally != Tally::default() {
+        if self.numbered || tally != Tally::default() {
             shared.counters.store(self.connection, tally)?;
         }
         after.run(move || {
@@ -234,6 +240,11 @@ impl<'a> Rows<'a> {
             }
         });
         Ok(())
+    }
+
+    fn number(&mut self, last: &AtomicU64) -> u64 {
+        self.numbered = true;
+        Last::next(last)
     }
 
     fn execute(&self, sql: &str, params: impl rusqlite::Params) -> Result<usize, StoreError> {
@@ -259,7 +270,7 @@ impl<'a> Rows<'a> {
         packed: &PackedBatch,
         matched_now: &HashSet<EventBatchId>,
     ) -> Result<NotificationBatchId, StoreError> {
-        let id = Last::next(&self.shared.counters.last.notification_batch);
+        let id = self.number(&self.shared.counters.last.notification_batch);
         let [application, rule, class, event_class, channel] = packed.names;
         self.execute(
             "INSERT INTO notification_batches
@@ -309,7 +320,7 @@ impl<'a> Rows<'a> {
         ordinals: Option<&[u8]>,
         course: &Course,
     ) -> Result<(), StoreError> {
-        let id = Last::next(&self.shared.counters.last.work);
+        let id = self.number(&self.shared.counters.last.work);
         self.execute(
             "INSERT INTO work (id, batch, application, channel, attempts, due_at, notifications, open, ordinals, priority,
                  window_end, fallback, since, edit)
@@ -344,7 +355,7 @@ impl<'a> Rows<'a> {
         since: Timestamp,
         course: &Course,
     ) -> Result<u64, StoreError> {
-        let id = Last::next(&self.shared.counters.last.suspension);
+        let id = self.number(&self.shared.counters.last.suspension);
         self.execute(
             "INSERT INTO suspensions
                  (id, batch, application, channel, attempts, since, notifications, ordinals, reason, priority, window_end,
@@ -394,15 +405,39 @@ impl<'a> Rows<'a> {
         Ok(())
     }
 
-    fn mark_matched(&mut self, claim: Claim<EventBatchId>) -> Result<(), StoreError> {
-        self.stop_waiting(claim)?;
+    /// Marks a run of batches with neighbouring numbers, at the cost of a few statements however long it is.
+    fn mark_matched(&mut self, run: &[Claim<EventBatchId>]) -> Result<(), StoreError> {
+        let (Some(first), Some(last)) = (run.first(), run.last()) else { return Ok(()) };
+        let range = (first.id.0, last.id.0);
+        let (batches, events, bytes): (usize, i64, i64) = self
+            .find(
+                "SELECT count(*), coalesce(sum(events), 0), coalesce(sum(bytes), 0) FROM event_waiting
+                 WHERE id BETWEEN ?1 AND ?2",
+                range,
+                |row| row.try_into(),
+            )?
+            .unwrap_or_default();
+        // A step before this one in the same commit may have finished some.
+        if batches < run.len() {
+            return Err(StoreError::Fenced(first.id.to_string()));
+        }
         self.execute(
             "INSERT INTO event_matched (id, matched_at, open, closed_at)
-             SELECT ?1, ?2, count(*), CASE count(*) WHEN 0 THEN ?2 END
-             FROM links JOIN notification_states ON notification_states.id = notification_batch
-             WHERE event_batch = ?1 AND closed_at IS NULL",
-            (claim.id.0, self.time.0),
+             SELECT id, ?3, 0, ?3 FROM event_waiting WHERE id BETWEEN ?1 AND ?2",
+            (range.0, range.1, self.time.0),
         )?;
+        self.execute("DELETE FROM event_waiting WHERE id BETWEEN ?1 AND ?2", range)?;
+        self.execute(
+            "UPDATE event_matched SET open = told.batches, closed_at = NULL
+             FROM (SELECT event_batch, count(*) AS batches
+                   FROM links JOIN notification_states ON notification_states.id = notification_batch
+                   WHERE event_batch BETWEEN ?1 AND ?2 AND closed_at IS NULL GROUP BY event_batch) told
+             WHERE event_matched.id = told.event_batch",
+            range,
+        )?;
+        self.tally.waiting_batches -= run.len() as i64;
+        self.tally.waiting_events -= events;
+        self.tally.waiting_bytes -= bytes;
         Ok(())
     }
 

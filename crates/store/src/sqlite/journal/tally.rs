@@ -156,9 +156,20 @@ impl Counters {
             })
             .map_err(store_error)?;
         let (counts, lasts) = numbers.split_at(COUNTS);
-        let last = |at: usize| AtomicU64::new(lasts[at].max(0) as u64);
+        // A number in use is never given again, whatever the row says.
+        let last = |at: usize, table: &str| {
+            let used: i64 = connection
+                .query_row(&format!("SELECT coalesce(max(id), 0) FROM {table}"), (), |row| row.get(0))
+                .map_err(store_error)?;
+            Ok::<_, StoreError>(AtomicU64::new(lasts[at].max(used).max(0) as u64))
+        };
         Ok(Counters {
-            last: Last { event_batch: last(0), notification_batch: last(1), work: last(2), suspension: last(3) },
+            last: Last {
+                event_batch: last(0, "event_batches")?,
+                notification_batch: last(1, "notification_batches")?,
+                work: last(2, "work")?,
+                suspension: last(3, "suspensions")?,
+            },
             known: Mutex::new(Known {
                 tally: Tally::from_array(counts.try_into().expect("split there")),
                 oldest_event: oldest_event(connection)?,

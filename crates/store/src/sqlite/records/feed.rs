@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rusqlite::{Connection, types::ValueRef};
+use rusqlite::{Connection, Row, types::ValueRef};
 use tocsin_model::{
     filter::Filter,
     id::{ChangeSequence, Name, SubscriberNumber, SubscriptionId},
@@ -11,10 +11,10 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::{execute, json, json_at, name_at, number_at, query_all, query_one, signed};
+use super::{conversion_failed, execute, json, json_at, name_at, number_at, query_all, query_one, signed};
 use crate::{
     error::StoreError,
-    records::{Change, Changed, ProfileImage, RecordCounts, no_changes_after, trim_to},
+    records::{Change, Changed, ProfileImage, RecordCounts, TARGETS_TOLD, no_changes_after, trim_to},
 };
 
 /// The books during one write. What is changed here becomes true with [`Books::close`] and its commit.
@@ -27,6 +27,8 @@ pub(super) struct Books<'a> {
     pub(super) counts: RecordCounts,
     /// Subscribers that are not as they were, in whatever way: whoever writes a row of one or of its devices says so.
     pub(super) touched: Vec<u64>,
+    /// The last change of suppressions by this write, if there is one.
+    pub(super) suppressed: Option<u64>,
 }
 
 /// A subscription as it was before a change.
@@ -60,6 +62,7 @@ impl<'a> Books<'a> {
                         subscriptions: number_at(row, 6)?,
                     },
                     touched: Vec::new(),
+                    suppressed: None,
                 })
             },
         )?
@@ -160,6 +163,16 @@ impl<'a> Books<'a> {
         execute(self.connection, sql, (signed(self.change), signed(before.number.0), image)).map(|_| ())
     }
 
+    pub(super) fn suppressions_changed(&mut self, targets: &[String]) -> Result<(), StoreError> {
+        for told in targets.chunks(TARGETS_TOLD) {
+            self.change += 1;
+            let sql = "INSERT INTO changes (sequence, kind, before) VALUES (?1, 7, ?2)";
+            execute(self.connection, sql, (signed(self.change), json(told)))?;
+            self.suppressed = Some(self.change);
+        }
+        Ok(())
+    }
+
     /// Removes old places. Each commit removes about as many as it adds, so no single one pays for all.
     fn trim(&mut self, feed_kept: u64, feed_needed: u64) -> Result<(), StoreError> {
         if let Some(end) = trim_to(self.change, self.trimmed, feed_kept, feed_needed) {
@@ -175,24 +188,48 @@ pub(super) fn changes(connection: &Connection, after: ChangeSequence, limit: usi
     if after.0 < Books::open(connection)?.trimmed {
         return Err(no_changes_after(after));
     }
-    query_all(
-        connection,
-        "SELECT sequence, kind, name, first, last FROM changes WHERE sequence > ?1 ORDER BY sequence LIMIT ?2",
-        (signed(after.0), signed(limit as u64)),
-        |row| {
-            let sequence = ChangeSequence(number_at(row, 0)?);
-            let what = match row.get(1)? {
-                0 => Changed::Application(name_at(row, 2)?),
-                1 => Changed::Subscriber(SubscriberNumber(number_at(row, 3)?)),
-                2 | 4 => Changed::Subscriptions(SubscriptionId(number_at(row, 3)?), SubscriptionId(number_at(row, 4)?)),
-                3 => Changed::ApiKey,
-                5 => Changed::Segment(name_at(row, 2)?),
-                6 => Changed::Profile(SubscriberNumber(number_at(row, 3)?)),
-                kind => return Err(rusqlite::Error::IntegralValueOutOfRange(1, kind)),
-            };
-            Ok(Change { sequence, what })
-        },
-    )
+    let sql =
+        "SELECT sequence, kind, name, first, last, before FROM changes WHERE sequence > ?1 ORDER BY sequence LIMIT ?2";
+    query_all(connection, sql, (signed(after.0), signed(limit as u64)), change_of)
+}
+
+/// The same, only of suppressions.
+pub(super) fn suppression_changes(
+    connection: &Connection,
+    after: ChangeSequence,
+    limit: usize,
+) -> Result<Vec<Change>, StoreError> {
+    if after.0 < Books::open(connection)?.trimmed {
+        return Err(no_changes_after(after));
+    }
+    let sql = "SELECT sequence, kind, name, first, last, before FROM changes INDEXED BY changes_of_suppressions
+        WHERE kind = 7 AND sequence > ?1 ORDER BY sequence LIMIT ?2";
+    query_all(connection, sql, (signed(after.0), signed(limit as u64)), change_of)
+}
+
+/// The newest change of suppressions that is kept, or the beginning.
+pub(super) fn newest_suppression(connection: &Connection) -> Result<ChangeSequence, StoreError> {
+    let sql = "SELECT coalesce(max(sequence), 0) FROM changes INDEXED BY changes_of_suppressions WHERE kind = 7";
+    Ok(ChangeSequence(query_one(connection, sql, (), |row| number_at(row, 0))?.unwrap_or(0)))
+}
+
+fn change_of(row: &Row<'_>) -> rusqlite::Result<Change> {
+    let sequence = ChangeSequence(number_at(row, 0)?);
+    let what = match row.get(1)? {
+        0 => Changed::Application(name_at(row, 2)?),
+        1 => Changed::Subscriber(SubscriberNumber(number_at(row, 3)?)),
+        2 | 4 => Changed::Subscriptions(SubscriptionId(number_at(row, 3)?), SubscriptionId(number_at(row, 4)?)),
+        3 => Changed::ApiKey,
+        5 => Changed::Segment(name_at(row, 2)?),
+        6 => Changed::Profile(SubscriberNumber(number_at(row, 3)?)),
+        7 => {
+            let targets: Vec<String> = json_at(row, 5)?;
+            let targets = targets.iter().map(|target| target.parse().map_err(|error| conversion_failed(5, error)));
+            Changed::Suppressions(targets.collect::<rusqlite::Result<_>>()?)
+        }
+        kind => return Err(rusqlite::Error::IntegralValueOutOfRange(1, kind)),
+    };
+    Ok(Change { sequence, what })
 }
 
 /// A place of the feed in the past, with what was given out by then.

@@ -176,4 +176,22 @@ ALTER TABLE installation ADD COLUMN secret BLOB CHECK (length(secret) = 32);
 -- What a subscriber wants to be told, and when not: a JSON object; null if nothing is said.
 ALTER TABLE subscribers ADD COLUMN preferences TEXT;
 "#,
+    r#"
+-- What is known against addresses and devices. A change is of kind 7 in the feed, with the targets as JSON in `before`.
+CREATE TABLE suppressions (
+    target TEXT PRIMARY KEY,            -- `address/<protocol>/<address>` or `device/<subscriber>/<device>`
+    address TEXT,                       -- of a device: it holds only for this address
+    cause TEXT NOT NULL,
+    in_force INTEGER NOT NULL,
+    origin TEXT NOT NULL,
+    detail TEXT NOT NULL,
+    notification TEXT,
+    bounces TEXT NOT NULL,              -- the soft bounces that count, as JSON
+    since INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    expires_at INTEGER
+) STRICT, WITHOUT ROWID;
+CREATE INDEX suppressions_that_end ON suppressions (expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX changes_of_suppressions ON changes (sequence) WHERE kind = 7;
+"#,
 ];

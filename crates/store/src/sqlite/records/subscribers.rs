@@ -12,7 +12,7 @@ use tocsin_model::{
 
 use super::{
     execute, feed::Books, json, json_at, name_at, number_at, parsed_at, query_all, query_one, schedules, signed,
-    store_error, subscriptions,
+    store_error, subscriptions, suppressions,
 };
 use crate::{
     error::StoreError,
@@ -308,6 +308,7 @@ pub(super) fn remove(books: &mut Books<'_>, id: &SubscriberId, expect: Expect) -
     let number = signed(old.number.0);
     books.touched.push(old.number.0);
     subscriptions::remove_all_of_subscriber(books, old.number.0)?;
+    suppressions::remove_all_of_subscriber(books, id)?;
     execute(books.connection, "DELETE FROM devices WHERE subscriber = ?1", [number])?;
     execute(books.connection, "DELETE FROM subscribers WHERE number = ?1", [number])?;
     books.counts.devices -= old.devices.len() as u64;

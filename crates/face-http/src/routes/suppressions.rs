@@ -1,0 +1,235 @@
+use std::sync::Arc;
+
+use axum::{
+    body::Body,
+    extract::{Request, State},
+    http::{HeaderMap, StatusCode},
+    response::{IntoResponse, Response},
+};
+use serde::{Deserialize, Serialize};
+use tocsin_model::{
+    id::{Name, SubscriberId},
+    problem::Problem,
+    suppression::{Cause, Target},
+};
+use tocsin_service::{
+    ServiceError, page,
+    suppressions::{Document, Draft, ReportDraft, Reported, address_target, known_protocol},
+};
+use tocsin_store::records::SuppressionFilter;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{Failures, json, parts};
+use crate::{
+    App,
+    problems::Failure,
+    request::{Authorized, Parameters, Segments, id, json_body, read_json},
+    wire::List,
+};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(report))
+        .routes(routes!(read_address, put_address, remove_address))
+        .routes(routes!(read_device, put_device, remove_device))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ListParameters {
+    /// How many; 1 to 1,000, default 100.
+    #[serde(default)]
+    limit: Option<usize>,
+    /// The cursor of the page before.
+    #[serde(default)]
+    after: Option<String>,
+    /// Only addresses of this protocol.
+    #[serde(default)]
+    protocol: Option<String>,
+    /// Only devices of this subscriber.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    subscriber: Option<SubscriberId>,
+    /// Only those of this cause: `soft_bounce`, `manual`, `hard_bounce`, `unsubscribed`, `complaint`.
+    #[serde(default)]
+    cause: Option<String>,
+    /// Only those that are in force, or with `false` those that are only counted.
+    #[serde(default)]
+    in_force: Option<bool>,
+    /// Only those whose address, or whose subscriber's id, contains this text.
+    #[serde(default)]
+    contains: Option<String>,
+}
+
+/// Reads what is wanted of a list.
+pub(super) fn filter(
+    app: &App,
+    protocol: Option<&str>,
+    subscriber: Option<SubscriberId>,
+    cause: Option<&str>,
+    in_force: Option<bool>,
+    contains: Option<String>,
+) -> Result<SuppressionFilter, Failure> {
+    let mut problems = Vec::new();
+    let protocol = protocol.and_then(|text| known_protocol(text, &mut problems));
+    let cause = cause.and_then(|word| {
+        word.parse::<Cause>()
+            .map_err(|()| {
+                let words = Cause::ALL.map(Cause::word).join(", ");
+                let problem = Problem::at("cause", format!("`{word}` is not a cause"));
+                problems.push(problem.hint(format!("causes are {words}")));
+            })
+            .ok()
+    });
+    match problems.is_empty() {
+        true => Ok(SuppressionFilter { protocol, subscriber, cause, in_force, contains, now: app.service.now() }),
+        false => Err(ServiceError::Invalid(problems).into()),
+    }
+}
+
+/// Addresses and devices that nothing is sent to, and those of which bounces are counted, in the order of protocol and
+/// address.
+#[utoipa::path(get, path = "/v1/suppressions", tag = "suppressions", params(ListParameters), responses((status = 200, body = List<Document>), Failures))]
+async fn list(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Parameters(asked): Parameters<ListParameters>,
+) -> Result<Response, Failure> {
+    let limit = page::limit(asked.limit)?;
+    let ListParameters { protocol, subscriber, cause, in_force, contains, .. } = asked;
+    let filter = filter(&app, protocol.as_deref(), subscriber, cause.as_deref(), in_force, contains)?;
+    let found = app.service.suppressions(&caller, filter, asked.after.as_deref(), limit).await?;
+    Ok(json(StatusCode::OK, &List::from(found)))
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct ReportsBody {
+    /// Up to 1,000, each of its own.
+    reports: Vec<ReportDraft>,
+}
+
+/// What became of the reports, in their order.
+#[derive(Serialize, ToSchema)]
+struct ReportedBody {
+    items: Vec<ReportedItem>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+enum ReportedItem {
+    Known {
+        /// What is known of the address after the report.
+        suppression: Document,
+    },
+    Refused {
+        /// Why the report was not taken.
+        #[schema(value_type = Vec<crate::wire::ProblemItem>)]
+        problems: Vec<Problem>,
+    },
+}
+
+/// Tells of messages that came back, of complaints, and of addresses whose owners unsubscribed with a provider. Needs the
+/// scope `bounces:write` only. One report that is wrong does not stop the others.
+#[utoipa::path(post, path = "/v1/suppressions/reports", tag = "suppressions", request_body(content = ReportsBody, example = json!({"reports": [{"kind": "bounce", "notification": "n-3-41", "status": "5.1.1", "detail": "550 5.1.1 no such user"}]})), responses((status = 200, body = ReportedBody), Failures))]
+async fn report(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    request: Request,
+) -> Result<Response, Failure> {
+    let (headers, body) = parts(request);
+    let taken = json_body(&app, &headers, body).await?;
+    let ReportsBody { reports } = read_json(&taken.bytes)?;
+    let reported = app.service.report_suppressions(&caller, reports).await?;
+    let item = |reported| match reported {
+        Reported::Known(suppression) => ReportedItem::Known { suppression },
+        Reported::Refused(problems) => ReportedItem::Refused { problems },
+    };
+    Ok(json(StatusCode::OK, &ReportedBody { items: reported.into_iter().map(item).collect() }))
+}
+
+fn device_target(subscriber: &str, device: &str) -> Result<Target, Failure> {
+    Ok(Target::Device { subscriber: id::<SubscriberId>(subscriber)?, device: id::<Name>(device)? })
+}
+
+/// What is known of an address.
+#[utoipa::path(get, path = "/v1/suppressions/addresses/{protocol}/{address}", tag = "suppressions", params(("protocol" = String, Path), ("address" = String, Path)), responses((status = 200, body = Document), Failures))]
+async fn read_address(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments((protocol, address)): Segments<(String, String)>,
+) -> Result<Response, Failure> {
+    Ok(json(StatusCode::OK, &app.service.suppression(&caller, &address_target(&protocol, &address)?).await?))
+}
+
+/// Sends nothing to an address from now on, whoever's device has it. Takes the place of what was known of it.
+#[utoipa::path(put, path = "/v1/suppressions/addresses/{protocol}/{address}", tag = "suppressions", params(("protocol" = String, Path), ("address" = String, Path)), request_body(content = Draft, example = json!({"detail": "asked by phone"})), responses((status = 200, body = Document), (status = 201, body = Document), Failures))]
+async fn put_address(
+    State(app): State<Arc<App>>,
+    authorized: Authorized,
+    Segments((protocol, address)): Segments<(String, String)>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let (headers, body) = parts(request);
+    put(&app, authorized, address_target(&protocol, &address)?, headers, body).await
+}
+
+/// Lets messages go to an address again.
+#[utoipa::path(delete, path = "/v1/suppressions/addresses/{protocol}/{address}", tag = "suppressions", params(("protocol" = String, Path), ("address" = String, Path)), responses((status = 204), Failures))]
+async fn remove_address(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments((protocol, address)): Segments<(String, String)>,
+) -> Result<Response, Failure> {
+    app.service.remove_suppression(&caller, &address_target(&protocol, &address)?).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// What is known of a device.
+#[utoipa::path(get, path = "/v1/suppressions/devices/{subscriber}/{device}", tag = "suppressions", params(("subscriber" = String, Path), ("device" = String, Path)), responses((status = 200, body = Document), Failures))]
+async fn read_device(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments((subscriber, device)): Segments<(String, String)>,
+) -> Result<Response, Failure> {
+    Ok(json(StatusCode::OK, &app.service.suppression(&caller, &device_target(&subscriber, &device)?).await?))
+}
+
+/// Sends nothing to a device from now on; with `address`, as long as it has that one.
+#[utoipa::path(put, path = "/v1/suppressions/devices/{subscriber}/{device}", tag = "suppressions", params(("subscriber" = String, Path), ("device" = String, Path)), request_body(content = Draft, example = json!({"detail": "asked by phone"})), responses((status = 200, body = Document), (status = 201, body = Document), Failures))]
+async fn put_device(
+    State(app): State<Arc<App>>,
+    authorized: Authorized,
+    Segments((subscriber, device)): Segments<(String, String)>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let (headers, body) = parts(request);
+    put(&app, authorized, device_target(&subscriber, &device)?, headers, body).await
+}
+
+/// Lets messages go to a device again.
+#[utoipa::path(delete, path = "/v1/suppressions/devices/{subscriber}/{device}", tag = "suppressions", params(("subscriber" = String, Path), ("device" = String, Path)), responses((status = 204), Failures))]
+async fn remove_device(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments((subscriber, device)): Segments<(String, String)>,
+) -> Result<Response, Failure> {
+    app.service.remove_suppression(&caller, &device_target(&subscriber, &device)?).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+async fn put(
+    app: &App,
+    Authorized(caller): Authorized,
+    target: Target,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Failure> {
+    let taken = json_body(app, &headers, body).await?;
+    let draft: Draft = read_json(&taken.bytes)?;
+    let (stored, is_new) = app.service.put_suppression(&caller, target, draft).await?;
+    Ok(json(if is_new { StatusCode::CREATED } else { StatusCode::OK }, &stored))
+}

@@ -1,0 +1,236 @@
+//! Addresses that bounced or complained are not written to: looked at before every attempt, in memory.
+//!
+//! What is known is held whole, in some 50 bytes for each address, and brought up to the newest change of the records
+//! before each portion of notifications. As long as nothing changes that is the comparison of two numbers.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, Hash, RandomState},
+};
+
+use parking_lot::RwLock;
+use tocsin_model::{
+    id::{ChangeSequence, Name, SubscriberId},
+    subscriber::Device,
+    suppression::{Cause, Policy, Suppression, Target, bound, canonical},
+    time::Timestamp,
+};
+use tocsin_store::{
+    error::StoreError,
+    records::{Changed, Recipient, Records, SuppressionFilter},
+};
+
+use crate::load_work::Loaded;
+
+/// Suppressions that are read at a time.
+const PAGE: usize = 5_000;
+/// Changes that are followed at a time.
+const CHANGES: usize = 100;
+
+/// What is known, and by which policy critical notifications pass it.
+pub(crate) struct Suppressions {
+    policy: Policy,
+    /// Two hashes of a target make its key; with secrets of the process, so that nobody can choose addresses that meet.
+    hashers: [RandomState; 2],
+    known: RwLock<Known>,
+    following: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// What changed up to here is known.
+    place: ChangeSequence,
+    marks: HashMap<u128, Mark>,
+}
+
+/// A suppression that is in force.
+#[derive(Debug, Clone, Copy)]
+struct Mark {
+    cause: Cause,
+    ends: Option<Timestamp>,
+    /// Of a device that holds only for one address: the hash of it.
+    address: Option<u64>,
+}
+
+/// What a notification is about to be sent to.
+pub(crate) struct Destination<'a> {
+    pub protocol: &'a Name,
+    pub address: &'a str,
+    pub subscriber: &'a SubscriberId,
+    pub device: &'a Name,
+}
+
+impl Suppressions {
+    /// Nothing is known yet.
+    pub fn new(policy: Policy) -> Self {
+        let hashers = [RandomState::new(), RandomState::new()];
+        Suppressions { policy, hashers, known: RwLock::default(), following: tokio::sync::Mutex::default() }
+    }
+
+    /// What reports make of an address.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Why nothing may go there, if so: the heaviest cause. Notifications of critical classes pass some, as the policy says.
+    pub fn cause(&self, to: &Destination<'_>, critical: bool, now: Timestamp) -> Option<Cause> {
+        let known = self.known.read();
+        if known.marks.is_empty() {
+            return None;
+        }
+        let address = canonical(to.protocol, to.address);
+        let by_address = known.marks.get(&self.address_key(to.protocol, &address));
+        let by_device = known.marks.get(&self.device_key(to.subscriber, to.device));
+        let has = |hash| self.hashers[0].hash_one(bound(to.address)) == hash;
+        let by_device = by_device.filter(|mark| mark.address.is_none_or(has));
+        let holds =
+            |mark: &&Mark| mark.ends.is_none_or(|end| now < end) && !(critical && self.policy.lets_pass(mark.cause));
+        by_address.into_iter().chain(by_device).filter(holds).map(|mark| mark.cause).max()
+    }
+
+    /// The same for a notification that would go to a device.
+    pub fn of(
+        &self,
+        loaded: &Loaded,
+        recipient: &Recipient,
+        name: &Name,
+        device: &Device,
+        now: Timestamp,
+    ) -> Option<Cause> {
+        let channel = loaded.compiled.application.channels.get(&device.channel)?;
+        let edited = loaded.edit.as_ref().and_then(|edit| edit.address.as_deref());
+        let to = Destination {
+            protocol: &channel.protocol,
+            address: edited.unwrap_or(&device.address),
+            subscriber: &recipient.subscription.subscriber,
+            device: name,
+        };
+        self.cause(&to, loaded.conduct.critical, now)
+    }
+
+    /// Learns of what changed since it was last asked.
+    ///
+    /// # Errors
+    /// The records failed; nothing may be sent before they answer.
+    pub async fn follow(&self, records: &dyn Records) -> Result<(), StoreError> {
+        if records.newest_suppression() <= self.known.read().place {
+            return Ok(());
+        }
+        let _one_at_a_time = self.following.lock().await;
+        loop {
+            let place = self.known.read().place;
+            if records.newest_suppression() <= place {
+                return Ok(());
+            }
+            let changes = match records.suppression_changes(place, CHANGES).await {
+                Ok(changes) => changes,
+                Err(StoreError::Missing(_)) => return self.load(records).await,
+                Err(error) => return Err(error),
+            };
+            let Some(last) = changes.last().map(|last| last.sequence) else { return Ok(()) };
+            for change in changes {
+                let Changed::Suppressions(targets) = change.what else { continue };
+                for target in targets {
+                    // As it is now, which is at least as new as the change.
+                    let found = records.suppression(&target).await?;
+                    self.put(&mut self.known.write(), &target, found);
+                }
+            }
+            let mut known = self.known.write();
+            known.place = last;
+            metrics::gauge!("deliver_suppressions").set(known.marks.len() as f64);
+        }
+    }
+
+    /// Reads all that is known.
+    ///
+    /// # Errors
+    /// The records failed.
+    pub async fn load(&self, records: &dyn Records) -> Result<(), StoreError> {
+        let mut fresh = Known { place: *records.newest_change().borrow(), ..Known::default() };
+        let filter = SuppressionFilter { in_force: Some(true), ..SuppressionFilter::all(Timestamp(i64::MIN)) };
+        let mut after: Option<Target> = None;
+        loop {
+            let page = records.suppressions(&filter, after.as_ref(), PAGE).await?;
+            let is_last = page.len() < PAGE;
+            after = page.last().map(|last| last.target.clone());
+            for found in page {
+                self.put(&mut fresh, &found.target.clone(), Some(found));
+            }
+            if is_last {
+                break;
+            }
+        }
+        metrics::gauge!("deliver_suppressions").set(fresh.marks.len() as f64);
+        *self.known.write() = fresh;
+        Ok(())
+    }
+
+    fn put(&self, known: &mut Known, target: &Target, found: Option<Suppression>) {
+        let key = match target {
+            Target::Address { protocol, address } => self.address_key(protocol, address),
+            Target::Device { subscriber, device } => self.device_key(subscriber, device),
+        };
+        match found.filter(|found| found.in_force) {
+            Some(Suppression { cause, expires_at: ends, address, .. }) => {
+                let address = address.map(|address| self.hashers[0].hash_one(&address));
+                known.marks.insert(key, Mark { cause, ends, address });
+            }
+            None => drop(known.marks.remove(&key)),
+        }
+    }
+
+    fn address_key(&self, protocol: &Name, canonical: &str) -> u128 {
+        self.key((0u8, protocol.as_str(), canonical))
+    }
+
+    fn device_key(&self, subscriber: &SubscriberId, device: &Name) -> u128 {
+        self.key((1u8, subscriber.as_str(), device.as_str()))
+    }
+
+    fn key(&self, what: impl Hash) -> u128 {
+        let [one, other] = &self.hashers;
+        u128::from(one.hash_one(&what)) << 64 | u128::from(other.hash_one(&what))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tocsin_model::suppression::Report;
+    use tocsin_store::memory::records::MemoryRecords;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_changes_is_known_at_the_next_look() {
+        let records = MemoryRecords::with_feed_kept(10).expect("records in memory");
+        let suppressions = Suppressions::new(Policy::default());
+        suppressions.load(&records).await.expect("loaded");
+        let now = Timestamp::from_millis(1);
+        let (mail, device): (Name, Name) = ("smtp".parse().expect("a name"), "home".parse().expect("a name"));
+        let ann: SubscriberId = "ann".parse().expect("an id");
+        let cause = async |address: &str, critical| {
+            suppressions.follow(&records).await.expect("followed");
+            let to = Destination { protocol: &mail, address, subscriber: &ann, device: &device };
+            suppressions.cause(&to, critical, now)
+        };
+        let report = async |target: Target, address: Option<&str>, cause| {
+            let address = address.map(str::to_owned);
+            let (origin, detail) = ("t".to_owned(), String::new());
+            let report = Report { target, address, cause, origin, detail, notification: None };
+            records.report_suppressions(vec![report], &Policy::default(), now).await.expect("reported");
+        };
+        assert_eq!(cause("a@b.example", false).await, None);
+        report(Target::address(&mail, "A@b.example"), None, Cause::HardBounce).await;
+        assert_eq!(cause("a@B.example", false).await, Some(Cause::HardBounce));
+        assert_eq!(cause("a@B.example", true).await, Some(Cause::HardBounce));
+        report(Target::address(&mail, "soft@b.example"), None, Cause::SoftBounce).await;
+        assert_eq!(cause("soft@b.example", false).await, None, "one soft bounce does no harm");
+        let home = Target::Device { subscriber: ann.clone(), device: device.clone() };
+        report(home.clone(), Some("x@b.example"), Cause::Complaint).await;
+        assert_eq!(cause("X@b.example", false).await, Some(Cause::Complaint));
+        assert_eq!(cause("y@b.example", false).await, None, "the device has another address now");
+        records.remove_suppression(&home).await.expect("removed");
+        assert_eq!(cause("x@b.example", false).await, None);
+    }
+}

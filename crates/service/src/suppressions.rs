@@ -1,0 +1,667 @@
+//! Addresses that are not written to: listed, set and lifted by hand, and reported by those who know that a message came
+//! back or was complained about.
+
+use serde::{Deserialize, Serialize};
+use tocsin_delivery::protocols;
+use tocsin_model::{
+    id::{Name, NotificationId, SubscriberId},
+    problem::{Problem, closest},
+    subscriber::Device,
+    suppression::{
+        ADDRESS_BYTES_MAX, Cause, DETAIL_BYTES_MAX, Report, Suppression, Target, TargetError, bound, cause_of_status,
+    },
+    time::Timestamp,
+};
+use tocsin_store::records::{Recipient, SuppressionFilter};
+use utoipa::ToSchema;
+
+use crate::{
+    Service,
+    error::ServiceError,
+    keys::{Caller, Scope},
+    page::{Page, key_of},
+};
+
+/// Most reports of one request.
+pub const REPORTS_MAX: usize = 1_000;
+/// Longest name of an origin, in bytes.
+pub const ORIGIN_BYTES_MAX: usize = 128;
+
+/// A suppression as somebody writes it: of an address, with `protocol` and `address`, or of a device, with `subscriber` and
+/// `device`. What the platform adds may stand there, as in an export, and is passed over.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = SuppressionDraft)]
+pub struct Draft {
+    /// The protocol whose channels use the address, such as `smtp`.
+    #[serde(default)]
+    pub protocol: Option<String>,
+    /// The address. For a device: it holds only as long as the device has this one.
+    #[serde(default)]
+    pub address: Option<String>,
+    /// The subscriber whose device it is.
+    #[serde(default)]
+    pub subscriber: Option<String>,
+    /// The device.
+    #[serde(default)]
+    pub device: Option<String>,
+    /// `manual` (the default), `hard_bounce`, `soft_bounce`, `unsubscribed` or `complaint`.
+    #[serde(default)]
+    pub cause: Option<String>,
+    /// Who says so, such as the name of a provider; the id of the key if it is left out.
+    #[serde(default)]
+    pub origin: Option<String>,
+    /// Their words.
+    #[serde(default)]
+    pub detail: Option<String>,
+    /// Since when; now if it is left out.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub since: Option<Timestamp>,
+    /// Until when; until it is lifted if it is left out.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub expires_at: Option<Timestamp>,
+    #[serde(default, rename = "in_force")]
+    #[schema(ignore)]
+    _in_force: serde::de::IgnoredAny,
+    #[serde(default, rename = "bounces")]
+    #[schema(ignore)]
+    _bounces: serde::de::IgnoredAny,
+    #[serde(default, rename = "notification")]
+    #[schema(ignore)]
+    _notification: serde::de::IgnoredAny,
+    #[serde(default, rename = "updated_at")]
+    #[schema(ignore)]
+    _updated_at: serde::de::IgnoredAny,
+}
+
+/// A suppression as the platform shows it. A [`Draft`] reads it.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = Suppression)]
+pub struct Document {
+    /// The protocol of the address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<String>,
+    /// The address, in the form in which it is compared. Of a device: it holds only as long as the device has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// The subscriber whose device it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subscriber: Option<String>,
+    /// The device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// `soft_bounce`, `manual`, `hard_bounce`, `unsubscribed` or `complaint`.
+    pub cause: &'static str,
+    /// Whether nothing is sent there; soft bounces below the limit are only counted.
+    pub in_force: bool,
+    /// Who said so.
+    pub origin: String,
+    /// Their words.
+    pub detail: String,
+    /// The notification that it began with, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub notification: Option<NotificationId>,
+    /// Soft bounces that count.
+    pub bounces: usize,
+    /// Since when.
+    #[schema(value_type = String, format = DateTime)]
+    pub since: Timestamp,
+    /// When the last word of it came.
+    #[schema(value_type = String, format = DateTime)]
+    pub updated_at: Timestamp,
+    /// Until when; absent: until it is lifted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub expires_at: Option<Timestamp>,
+}
+
+impl From<Suppression> for Document {
+    fn from(found: Suppression) -> Self {
+        let (protocol, address, subscriber, device) = match found.target {
+            Target::Address { protocol, address } => (Some(protocol.to_string()), Some(address), None, None),
+            Target::Device { subscriber, device } => {
+                (None, found.address, Some(subscriber.to_string()), Some(device.to_string()))
+            }
+        };
+        Document {
+            protocol,
+            address,
+            subscriber,
+            device,
+            cause: found.cause.word(),
+            in_force: found.in_force,
+            origin: found.origin,
+            detail: found.detail,
+            notification: found.notification,
+            bounces: found.bounces.len(),
+            since: found.since,
+            updated_at: found.updated_at,
+            expires_at: found.expires_at,
+        }
+    }
+}
+
+/// What came back, or was complained about: of an address (`protocol` and `address`), of a device (`subscriber` and
+/// `device`), or of a notification, whose recipient's address is meant.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = SuppressionReport)]
+pub struct ReportDraft {
+    /// `bounce`, `complaint` or `unsubscribe`.
+    pub kind: String,
+    /// Of a bounce: whether it is for good. If it is left out, `status` says it.
+    #[serde(default)]
+    pub permanent: Option<bool>,
+    /// Of a bounce: its enhanced status code (RFC 3463), such as `5.1.1`.
+    #[serde(default)]
+    pub status: Option<String>,
+    /// The notification, such as `n-3-41`.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub notification: Option<String>,
+    /// The protocol of the address, such as `smtp`; with a notification that several channels tried, which one is meant.
+    #[serde(default)]
+    pub protocol: Option<String>,
+    /// The address.
+    #[serde(default)]
+    pub address: Option<String>,
+    /// The subscriber whose device it is.
+    #[serde(default)]
+    pub subscriber: Option<String>,
+    /// The device.
+    #[serde(default)]
+    pub device: Option<String>,
+    /// Whether only that device is meant, as long as it has its address, and not the address wherever it is used.
+    #[serde(default)]
+    pub only_device: bool,
+    /// Who says so, such as the name of a provider; the id of the key if it is left out.
+    #[serde(default)]
+    pub origin: Option<String>,
+    /// Their words.
+    #[serde(default)]
+    pub detail: Option<String>,
+}
+
+/// What became of a report.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Reported {
+    /// What is known after it.
+    Known(Document),
+    /// Why it was not taken.
+    Refused(Vec<Problem>),
+}
+
+/// Checks a draft completely. `origin` stands for one that names none.
+///
+/// # Errors
+/// Every problem found.
+pub fn check(draft: Draft, origin: &str, now: Timestamp) -> Result<Suppression, Vec<Problem>> {
+    let mut problems = Vec::new();
+    let target = target_of(
+        draft.protocol.as_deref(),
+        draft.address.as_deref(),
+        draft.subscriber.as_deref(),
+        draft.device.as_deref(),
+        &mut problems,
+    );
+    let cause = match draft.cause.as_deref() {
+        None => Cause::Manual,
+        Some(word) => word.parse().unwrap_or_else(|()| {
+            let words = Cause::ALL.map(Cause::word).join(", ");
+            problems.push(Problem::at("cause", format!("`{word}` is not a cause")).hint(format!("causes are {words}")));
+            Cause::Manual
+        }),
+    };
+    let origin = checked_origin(draft.origin, origin, &mut problems);
+    let detail = checked_detail(draft.detail, &mut problems);
+    if draft.expires_at.is_some_and(|end| end <= now) {
+        problems.push(Problem::at("expires_at", "is over already").hint("leave it out for a suppression without end"));
+    }
+    let address = match &target {
+        Some(Target::Device { .. }) => draft.address.as_deref().map(bound),
+        _ => None,
+    };
+    match target {
+        Some(target) if problems.is_empty() => Ok(Suppression {
+            target,
+            address,
+            cause,
+            in_force: true,
+            origin,
+            detail,
+            notification: None,
+            bounces: Vec::new(),
+            since: draft.since.unwrap_or(now),
+            updated_at: now,
+            expires_at: draft.expires_at,
+        }),
+        _ => Err(problems),
+    }
+}
+
+/// What is meant, by a protocol and an address, or by a subscriber and a device.
+fn target_of(
+    protocol: Option<&str>,
+    address: Option<&str>,
+    subscriber: Option<&str>,
+    device: Option<&str>,
+    problems: &mut Vec<Problem>,
+) -> Option<Target> {
+    if let Some(text) = address {
+        check_address(text, problems);
+    }
+    let missing = |path, what: &str| Problem::at(path, format!("is required: give {what}"));
+    match (protocol, address, subscriber, device) {
+        (None, _, Some(subscriber), Some(device)) => {
+            let subscriber = read("subscriber", subscriber, problems);
+            let device = read("device", device, problems);
+            Some(Target::Device { subscriber: subscriber?, device: device? })
+        }
+        (Some(protocol), Some(address), None, None) => {
+            let protocol = known_protocol(protocol, problems)?;
+            Some(Target::address(&protocol, address))
+        }
+        (Some(_), _, Some(_), _) | (Some(_), _, _, Some(_)) => {
+            let problem = Problem::at("protocol", "goes with an address, not with a device");
+            problems.push(problem.hint("give `protocol` and `address`, or `subscriber` and `device`"));
+            None
+        }
+        (_, _, Some(_), None) => {
+            problems.push(missing("device", "the name of the subscriber's device"));
+            None
+        }
+        (_, _, None, Some(_)) => {
+            problems.push(missing("subscriber", "the id of the device's subscriber"));
+            None
+        }
+        (Some(_), None, ..) => {
+            problems.push(missing("address", "the address"));
+            None
+        }
+        (None, Some(_), ..) => {
+            problems.push(missing("protocol", "the protocol of the address, such as `smtp`"));
+            None
+        }
+        (None, None, None, None) => {
+            let problem = Problem::at("", "names neither an address nor a device");
+            problems.push(problem.hint("give `protocol` and `address`, or `subscriber` and `device`"));
+            None
+        }
+    }
+}
+
+fn check_address(text: &str, problems: &mut Vec<Problem>) {
+    let wrong = match text {
+        _ if text.trim().is_empty() => "is empty".to_owned(),
+        _ if text.len() > ADDRESS_BYTES_MAX => format!("is longer than {ADDRESS_BYTES_MAX} bytes"),
+        _ if text.chars().any(char::is_control) => "holds control characters".to_owned(),
+        _ => return,
+    };
+    problems.push(Problem::at("address", wrong));
+}
+
+/// A protocol that there is.
+pub fn known_protocol(text: &str, problems: &mut Vec<Problem>) -> Option<Name> {
+    let names = || protocols().iter().map(|protocol| protocol.name);
+    if names().any(|name| name == text) {
+        return text.parse().ok();
+    }
+    let problem = Problem::at("protocol", format!("`{text}` is not a protocol"));
+    problems.push(match closest(text, names()) {
+        Some(meant) => problem.hint(format!("did you mean `{meant}`?")),
+        None => problem.hint(format!("protocols are {}", names().collect::<Vec<_>>().join(", "))),
+    });
+    None
+}
+
+fn read<T: std::str::FromStr<Err = tocsin_model::id::IdError>>(
+    path: &str,
+    text: &str,
+    problems: &mut Vec<Problem>,
+) -> Option<T> {
+    text.parse().map_err(|error: T::Err| problems.push(Problem::at(path, format!("is not {}", error.expected)))).ok()
+}
+
+fn checked_origin(given: Option<String>, standard: &str, problems: &mut Vec<Problem>) -> String {
+    let origin = given.unwrap_or_else(|| standard.to_owned());
+    if origin.is_empty() || origin.len() > ORIGIN_BYTES_MAX || origin.chars().any(char::is_control) {
+        let message = format!("is a name of 1 to {ORIGIN_BYTES_MAX} bytes, without control characters");
+        problems.push(Problem::at("origin", message));
+    }
+    origin
+}
+
+fn checked_detail(given: Option<String>, problems: &mut Vec<Problem>) -> String {
+    let detail = given.unwrap_or_default();
+    if detail.len() > DETAIL_BYTES_MAX {
+        problems.push(Problem::at("detail", format!("takes {} bytes; at most {DETAIL_BYTES_MAX} fit", detail.len())));
+    }
+    detail
+}
+
+/// What a report says of its address; `None`, with a problem, if nothing.
+fn cause_of(draft: &ReportDraft, problems: &mut Vec<Problem>) -> Option<Cause> {
+    let is_bounce = draft.kind == "bounce";
+    for (path, given) in [("permanent", draft.permanent.is_some()), ("status", draft.status.is_some())] {
+        if given && !is_bounce {
+            problems.push(Problem::at(path, "is for bounces only"));
+        }
+    }
+    match (draft.kind.as_str(), draft.permanent, draft.status.as_deref()) {
+        ("complaint", ..) => Some(Cause::Complaint),
+        ("unsubscribe", ..) => Some(Cause::Unsubscribed),
+        ("bounce", Some(true), _) => Some(Cause::HardBounce),
+        ("bounce", Some(false), _) => Some(Cause::SoftBounce),
+        ("bounce", None, Some(status)) => cause_of_status(status).or_else(|| {
+            let problem = Problem::at("status", format!("`{status}` says of nothing that came back"));
+            problems.push(problem.hint("give an enhanced status code, such as `5.1.1` or `4.2.2`, or `permanent`"));
+            None
+        }),
+        ("bounce", None, None) => {
+            let problem = Problem::at("permanent", "is required: give true or false");
+            problems.push(problem.hint("or give `status`, such as `5.1.1`"));
+            None
+        }
+        (kind, ..) => {
+            let problem = Problem::at("kind", format!("`{kind}` is not a kind of report"));
+            problems.push(problem.hint("kinds are bounce, complaint, unsubscribe"));
+            None
+        }
+    }
+}
+
+impl Service {
+    /// Suppressions in the order of their targets: addresses by protocol, then devices by subscriber.
+    ///
+    /// # Errors
+    /// The scope `subscribers:read` is missing, or `after` is no cursor.
+    pub async fn suppressions(
+        &self,
+        caller: &Caller,
+        filter: SuppressionFilter,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Page<Document>, ServiceError> {
+        caller.needs(Scope::SubscribersRead)?;
+        let after: Option<Target> = key_of(after)?;
+        let found = self.records.suppressions(&filter, after.as_ref(), limit + 1).await?;
+        Ok(Page::cut(found, limit, |found| found.target.to_string()).map(Document::from))
+    }
+
+    /// What is known of a target.
+    ///
+    /// # Errors
+    /// Nothing is.
+    pub async fn suppression(&self, caller: &Caller, target: &Target) -> Result<Document, ServiceError> {
+        caller.needs(Scope::SubscribersRead)?;
+        let found = self.records.suppression(target).await?.filter(|found| found.stands(self.clock.now()));
+        found.map(Document::from).ok_or_else(|| ServiceError::Missing(format!("a suppression of `{target}`")))
+    }
+
+    /// Suppresses a target, in place of what was known of it. Gives whether nothing was.
+    ///
+    /// # Errors
+    /// `Invalid` with every problem; there is no such device; the scope `subscribers:write` is missing.
+    pub async fn put_suppression(
+        &self,
+        caller: &Caller,
+        target: Target,
+        mut draft: Draft,
+    ) -> Result<(Document, bool), ServiceError> {
+        caller.needs(Scope::SubscribersWrite)?;
+        let mut problems = Vec::new();
+        let mut agree = |path: &str, written: &mut Option<String>, meant: &str| {
+            let same = |written: &String| written == meant || path == "address" && bound(written) == bound(meant);
+            if let Some(other) = written.as_ref().filter(|written| !same(written)) {
+                problems.push(Problem::at(path, format!("is `{other}`, but the address says `{meant}`")));
+            }
+            *written = Some(meant.to_owned());
+        };
+        match &target {
+            Target::Address { protocol, address } => {
+                agree("protocol", &mut draft.protocol, protocol.as_str());
+                agree("address", &mut draft.address, address);
+            }
+            Target::Device { subscriber, device } => {
+                agree("subscriber", &mut draft.subscriber, subscriber.as_str());
+                agree("device", &mut draft.device, device.as_str());
+                self.find_device(subscriber, device).await?;
+            }
+        }
+        let now = self.clock.now();
+        let checked = check(draft, caller.key(), now).map_err(|found| {
+            problems.extend(found);
+            ServiceError::Invalid(std::mem::take(&mut problems))
+        })?;
+        if !problems.is_empty() {
+            return Err(ServiceError::Invalid(problems));
+        }
+        let before = self.records.suppression(&checked.target).await?.filter(|found| found.stands(now));
+        self.records.put_suppressions(vec![checked.clone()]).await?;
+        tracing::info!(cause = checked.cause.word(), by = caller.key(), "suppressed an address");
+        Ok((checked.into(), before.is_none()))
+    }
+
+    /// Lifts a suppression, and forgets what was counted. What was refused meanwhile is not sent.
+    ///
+    /// # Errors
+    /// There is none; the scope `subscribers:write` is missing.
+    pub async fn remove_suppression(&self, caller: &Caller, target: &Target) -> Result<(), ServiceError> {
+        caller.needs(Scope::SubscribersWrite)?;
+        self.records.remove_suppression(target).await?;
+        tracing::info!(by = caller.key(), "lifted a suppression");
+        Ok(())
+    }
+
+    /// Takes reports, each alone: one that is wrong does not stop the others. In their order.
+    ///
+    /// # Errors
+    /// None of them is good, or they are more than [`REPORTS_MAX`]; the scope `bounces:write` is missing.
+    pub async fn report_suppressions(
+        &self,
+        caller: &Caller,
+        drafts: Vec<ReportDraft>,
+    ) -> Result<Vec<Reported>, ServiceError> {
+        caller.needs(Scope::BouncesWrite)?;
+        if drafts.is_empty() || drafts.len() > REPORTS_MAX {
+            return Err(ServiceError::invalid("reports", format!("should be 1 to {REPORTS_MAX} reports")));
+        }
+        let mut reported = Vec::with_capacity(drafts.len());
+        let mut reports = Vec::with_capacity(drafts.len());
+        for draft in drafts {
+            match self.read_report(draft, caller.key()).await? {
+                Ok(report) => {
+                    reports.push(report);
+                    reported.push(None);
+                }
+                Err(problems) => reported.push(Some(problems)),
+            }
+        }
+        if reports.is_empty() {
+            let within = |(at, problems): (usize, Vec<Problem>)| {
+                problems.into_iter().map(move |problem| {
+                    let path = format!("reports[{at}].{}", problem.path);
+                    Problem { path: path.trim_end_matches('.').to_owned(), ..problem }
+                })
+            };
+            let problems = reported.into_iter().flatten().enumerate().flat_map(within);
+            return Err(ServiceError::Invalid(problems.collect()));
+        }
+        for report in &reports {
+            metrics::counter!("suppression_reports_total", "cause" => report.cause.word()).increment(1);
+        }
+        let policy = self.pipeline.suppression_policy();
+        let known = self.records.report_suppressions(reports, policy, self.clock.now()).await?;
+        tracing::info!(reports = known.len(), by = caller.key(), "took reports of bounces and complaints");
+        let mut known = known.into_iter().map(|found| Reported::Known(found.into()));
+        let take = |problems: Option<Vec<Problem>>| match problems {
+            Some(problems) => Reported::Refused(problems),
+            None => known.next().expect("each good report has one answer"),
+        };
+        Ok(reported.into_iter().map(take).collect())
+    }
+
+    async fn read_report(
+        &self,
+        draft: ReportDraft,
+        origin: &str,
+    ) -> Result<Result<Report, Vec<Problem>>, ServiceError> {
+        let mut problems = Vec::new();
+        let cause = cause_of(&draft, &mut problems);
+        let origin = checked_origin(draft.origin.clone(), origin, &mut problems);
+        // The words of a far side are as long as they are.
+        let detail = tocsin_model::suppression::cut(draft.detail.clone().unwrap_or_default());
+        let notification = draft.notification.as_deref().map(|id| read("notification", id, &mut problems));
+        let meant = match notification {
+            None => self.reported_target(&draft, &mut problems).await?,
+            Some(None) => None,
+            Some(Some(id)) => self.reported_notification(id, &draft, &mut problems).await?,
+        };
+        Ok(match (cause, meant) {
+            (Some(cause), Some((target, address))) if problems.is_empty() => {
+                let notification = notification.flatten();
+                Ok(Report { target, address, cause, origin, detail, notification })
+            }
+            _ => Err(problems),
+        })
+    }
+
+    /// What a report means that names an address or a device.
+    async fn reported_target(
+        &self,
+        draft: &ReportDraft,
+        problems: &mut Vec<Problem>,
+    ) -> Result<Option<(Target, Option<String>)>, ServiceError> {
+        let ReportDraft { protocol, address, subscriber, device, .. } = draft;
+        let target =
+            target_of(protocol.as_deref(), address.as_deref(), subscriber.as_deref(), device.as_deref(), problems);
+        let (subscriber, name) = match target {
+            Some(Target::Device { subscriber, device }) => (subscriber, device),
+            Some(target) => {
+                if draft.only_device {
+                    problems.push(Problem::at("only_device", "needs a device: give `subscriber` and `device`"));
+                }
+                return Ok(Some((target, None)));
+            }
+            None => return Ok(None),
+        };
+        let device = match self.find_device(&subscriber, &name).await {
+            Ok(device) => device,
+            Err(ServiceError::Missing(what)) => {
+                problems.push(Problem::at("device", format!("{what} does not exist")));
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        let address = address.clone().unwrap_or_else(|| device.address.clone());
+        if draft.only_device {
+            return Ok(Some((Target::Device { subscriber, device: name }, Some(bound(&address)))));
+        }
+        let protocol = self.pipeline.status().into_iter().find_map(|(application, _)| {
+            let compiled = self.pipeline.application(&application)?;
+            compiled.application.channels.get(&device.channel).map(|channel| channel.protocol.clone())
+        });
+        match protocol {
+            Some(protocol) => Ok(Some((Target::address(&protocol, &address), None))),
+            None => {
+                let problem = Problem::at("device", format!("no application has its channel `{}`", device.channel));
+                problems.push(problem.hint("give `protocol` and `address` instead"));
+                Ok(None)
+            }
+        }
+    }
+
+    /// What a report means that names a notification: the address of its recipient on the channel that is meant.
+    async fn reported_notification(
+        &self,
+        id: NotificationId,
+        draft: &ReportDraft,
+        problems: &mut Vec<Problem>,
+    ) -> Result<Option<(Target, Option<String>)>, ServiceError> {
+        let found = match self.find_notification(id).await {
+            Ok(found) => found,
+            Err(ServiceError::Missing(_)) => {
+                let problem = Problem::at("notification", format!("`{id}` is not known, or not any more"));
+                problems.push(problem.hint("give the address"));
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        if draft.subscriber.is_some() || draft.device.is_some() {
+            problems.push(Problem::at("notification", "goes without `subscriber` and `device`: it says whose it was"));
+            return Ok(None);
+        }
+        let protocol = draft.protocol.as_deref().map(|text| known_protocol(text, problems));
+        if protocol == Some(None) {
+            return Ok(None);
+        }
+        if let Some(text) = &draft.address {
+            check_address(text, problems);
+        }
+        let protocol = protocol.flatten();
+        let compiled = self.pipeline.version(&found.head.application, found.head.version).await?;
+        let protocol_of = |channel: &Name| {
+            compiled.as_ref()?.application.channels.get(channel).map(|channel| channel.protocol.clone())
+        };
+        let fits = |device: &Device| match &protocol {
+            Some(protocol) => protocol_of(&device.channel).as_ref() == Some(protocol),
+            None => device.channel == found.head.channel,
+        };
+        let of_address =
+            |device: &Device| draft.address.as_ref().is_none_or(|address| bound(&device.address) == bound(address));
+        let device = found
+            .recipient
+            .as_ref()
+            .and_then(|recipient| meant_device(recipient, |device| fits(device) && of_address(device)));
+        match (device, &draft.address) {
+            (Some((name, device)), _) if draft.only_device => {
+                let subscriber = found.recipient.as_ref().map(|found| found.subscription.subscriber.clone());
+                let target = subscriber.map(|subscriber| Target::Device { subscriber, device: name.clone() });
+                Ok(target.map(|target| (target, Some(bound(&device.address)))))
+            }
+            (Some((_, device)), _) => {
+                Ok(protocol_of(&device.channel).map(|protocol| (Target::address(&protocol, &device.address), None)))
+            }
+            (None, Some(address)) if !draft.only_device => {
+                let protocol = protocol.or_else(|| protocol_of(&found.head.channel));
+                Ok(protocol.map(|protocol| (Target::address(&protocol, address), None)))
+            }
+            _ => {
+                let text = "its subscriber has no device by which it could have left";
+                problems.push(Problem::at("notification", text).hint("give `protocol` and `address`"));
+                Ok(None)
+            }
+        }
+    }
+
+    async fn find_device(&self, subscriber: &SubscriberId, device: &Name) -> Result<Device, ServiceError> {
+        let found = self.records.subscriber(subscriber).await?;
+        let found = found.and_then(|mut found| found.devices.remove(device));
+        found.ok_or_else(|| ServiceError::Missing(format!("the device `{device}` of subscriber `{subscriber}`")))
+    }
+}
+
+/// The device of a recipient that fits: the subscription's own, else the first by name.
+fn meant_device(recipient: &Recipient, fits: impl Fn(&Device) -> bool) -> Option<(&Name, &Device)> {
+    let named = recipient.subscription.device.as_ref().and_then(|name| recipient.devices.get_key_value(name));
+    named.filter(|(_, device)| fits(device)).or_else(|| recipient.devices.iter().find(|(_, device)| fits(device)))
+}
+
+/// Reads a target of an address, given by its parts.
+///
+/// # Errors
+/// There is no such protocol, or the address cannot be one.
+pub fn address_target(protocol: &str, address: &str) -> Result<Target, ServiceError> {
+    let mut problems = Vec::new();
+    let target = target_of(Some(protocol), Some(address), None, None, &mut problems);
+    target.filter(|_| problems.is_empty()).ok_or(ServiceError::Invalid(problems))
+}
+
+impl From<TargetError> for ServiceError {
+    fn from(error: TargetError) -> Self {
+        ServiceError::invalid("", error.to_string())
+    }
+}

@@ -1,0 +1,333 @@
+//! Lists, sets and lifts suppressions: addresses and devices that nothing is sent to. Reports bounces and complaints.
+
+use clap::{Subcommand, ValueEnum};
+use reqwest::Method;
+use serde_json::{Map, Value, json};
+
+use super::lists::Listed;
+use crate::{
+    client::{Client, problem_line, segment},
+    failure::{Failure, Outcome},
+    terminal::{Terminal, printable},
+};
+
+/// Arguments of `tocsin suppressions`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Lists what is suppressed, and what bounces are counted of
+    List {
+        /// Only addresses of this protocol
+        #[arg(long)]
+        protocol: Option<String>,
+        /// Only devices of this subscriber
+        #[arg(long)]
+        subscriber: Option<String>,
+        /// Only those of this cause: soft_bounce, manual, hard_bounce, unsubscribed, complaint
+        #[arg(long)]
+        cause: Option<String>,
+        /// Only those whose address, or whose subscriber's id, contains this text
+        #[arg(long)]
+        contains: Option<String>,
+        /// Only those that are counted, but not suppressed yet
+        #[arg(long)]
+        counted: bool,
+        /// Most lines
+        #[arg(long, default_value_t = 1000)]
+        limit: usize,
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Shows what is known of an address or a device
+    Show {
+        #[command(flatten)]
+        target: Target,
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Sends nothing there from now on
+    Add {
+        #[command(flatten)]
+        target: Target,
+        /// Why: manual, hard_bounce, soft_bounce, unsubscribed, complaint
+        #[arg(long, default_value = "manual")]
+        cause: String,
+        /// Words for others who look at it
+        #[arg(long)]
+        detail: Option<String>,
+        /// Until this time of RFC 3339 [default: until it is lifted]
+        #[arg(long)]
+        until: Option<String>,
+    },
+    /// Lifts a suppression
+    Remove {
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Reports that a message came back or was complained about
+    Report {
+        /// What happened
+        kind: Kind,
+        #[command(flatten)]
+        target: Target,
+        /// The notification that came back, such as `n-3-41`, in place of an address
+        #[arg(long)]
+        notification: Option<String>,
+        /// Its enhanced status code, such as 5.1.1
+        #[arg(long)]
+        status: Option<String>,
+        /// It came back for good
+        #[arg(long, conflicts_with = "status")]
+        permanent: bool,
+        /// It came back for the time being
+        #[arg(long, conflicts_with_all = ["status", "permanent"])]
+        temporary: bool,
+        /// Only the device is meant, not the address wherever it is used
+        #[arg(long)]
+        only_device: bool,
+        /// The words of the far side
+        #[arg(long)]
+        detail: Option<String>,
+    },
+}
+
+/// What can be reported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// A message came back
+    Bounce,
+    /// A message was called spam
+    Complaint,
+    /// Its owner unsubscribed with the provider
+    Unsubscribe,
+}
+
+#[derive(Debug, clap::Args)]
+struct Target {
+    /// The address
+    address: Option<String>,
+    /// Its protocol
+    #[arg(long, default_value = "smtp")]
+    protocol: String,
+    /// The subscriber whose device is meant, in place of an address
+    #[arg(long, requires = "device", conflicts_with = "address")]
+    subscriber: Option<String>,
+    /// The device
+    #[arg(long, requires = "subscriber")]
+    device: Option<String>,
+}
+
+impl Target {
+    /// Where it is, and what it is called.
+    fn path(&self) -> Outcome<(String, String)> {
+        match (&self.address, &self.subscriber, &self.device) {
+            (Some(address), None, None) => Ok((
+                format!("/v1/suppressions/addresses/{}/{}", segment(&self.protocol), segment(address)),
+                printable(address).into_owned(),
+            )),
+            (None, Some(subscriber), Some(device)) => Ok((
+                format!("/v1/suppressions/devices/{}/{}", segment(subscriber), segment(device)),
+                format!("{} of {}", printable(device), printable(subscriber)),
+            )),
+            _ => Err(Failure::usage("say which: an address, or --subscriber and --device")),
+        }
+    }
+
+    fn named(&self) -> Map<String, Value> {
+        let mut named = Map::new();
+        if let Some(address) = &self.address {
+            named.insert("protocol".into(), self.protocol.as_str().into());
+            named.insert("address".into(), address.as_str().into());
+        }
+        if let (Some(subscriber), Some(device)) = (&self.subscriber, &self.device) {
+            named.insert("subscriber".into(), subscriber.as_str().into());
+            named.insert("device".into(), device.as_str().into());
+        }
+        named
+    }
+}
+
+impl Args {
+    /// Lists, shows, sets, lifts or reports.
+    ///
+    /// # Errors
+    /// The server does not do it.
+    pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
+        match self.what {
+            What::List { protocol, subscriber, cause, contains, counted, limit, json } => {
+                let in_force = counted.then(|| "false".to_owned());
+                let named = [
+                    ("protocol", &protocol),
+                    ("subscriber", &subscriber),
+                    ("cause", &cause),
+                    ("contains", &contains),
+                    ("in_force", &in_force),
+                ];
+                let query: Vec<(&str, &str)> =
+                    named.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))).collect();
+                let items = client.list("/v1/suppressions", &query, limit).await?;
+                let heads =
+                    ["protocol", "address", "cause", "in force", "bounces", "since", "until", "origin", "detail"];
+                Listed { items, limit, json }.show(terminal, "nothing is suppressed", &heads, row)
+            }
+            What::Show { target, json } => {
+                let found = client.get(&target.path()?.0, &[]).await?;
+                if json {
+                    return Ok(terminal.json(&found)?);
+                }
+                for (name, value) in found.as_object().into_iter().flatten() {
+                    terminal.line(format_args!("{name:>12}  {}", text(value)))?;
+                }
+                Ok(())
+            }
+            What::Add { target, cause, detail, until } => {
+                let (path, what) = target.path()?;
+                let mut body = Map::from_iter([("cause".to_owned(), Value::from(cause))]);
+                body.extend(detail.map(|detail| ("detail".to_owned(), detail.into())));
+                body.extend(until.map(|until| ("expires_at".to_owned(), until.into())));
+                client.put(&path, &Value::Object(body)).await?;
+                Ok(terminal.line(format_args!("nothing is sent to {what} from now on"))?)
+            }
+            What::Remove { target } => {
+                let (path, what) = target.path()?;
+                client.send(client.request(Method::DELETE, &path)).await?;
+                Ok(terminal.line(format_args!("messages may go to {what} again"))?)
+            }
+            What::Report { kind, target, notification, status, permanent, temporary, only_device, detail } => {
+                let mut report = target.named();
+                let kind = kind.to_possible_value().expect("no kind is hidden").get_name().to_owned();
+                report.insert("kind".into(), kind.into());
+                let texts = [("notification", notification), ("status", status), ("detail", detail)];
+                report.extend(texts.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text?.into()))));
+                if permanent || temporary {
+                    report.insert("permanent".into(), permanent.into());
+                }
+                if only_device {
+                    report.insert("only_device".into(), true.into());
+                }
+                let answer = client.post("/v1/suppressions/reports", &json!({"reports": [report]})).await?;
+                let item = &answer["items"][0];
+                if let Some(problems) = item["problems"].as_array() {
+                    let lines: Vec<String> = problems.iter().map(problem_line).collect();
+                    return Err(Failure::failed(lines.join("; ")));
+                }
+                let known = &item["suppression"];
+                let whom = match known["subscriber"].as_str() {
+                    Some(subscriber) => format!("{} of {}", text(&known["device"]), printable(subscriber)),
+                    None => text(&known["address"]),
+                };
+                let told = match known["in_force"].as_bool() {
+                    Some(true) => format!("{whom} is suppressed: {}", text(&known["cause"])),
+                    _ => format!("{whom} has {} soft bounces; it is not suppressed yet", text(&known["bounces"])),
+                };
+                Ok(terminal.line(told)?)
+            }
+        }
+    }
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => printable(text).into_owned(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+fn row(item: &Value) -> Vec<String> {
+    let (place, whose) = match item["subscriber"].as_str() {
+        Some(subscriber) => ("device".to_owned(), format!("{} of {}", text(&item["device"]), printable(subscriber))),
+        None => (text(&item["protocol"]), text(&item["address"])),
+    };
+    let rest = ["cause", "in_force", "bounces", "since", "expires_at", "origin", "detail"];
+    [place, whose].into_iter().chain(rest.iter().map(|name| text(&item[*name]))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::*;
+    use crate::commands::fake_server;
+
+    async fn check(args: &[&str], answers: Vec<(u16, Value)>, expected: Expect) {
+        let run = async |args: Args, terminal: &Terminal, client: &Client| args.run(terminal, client).await;
+        fake_server::check("suppressions", args, answers, run, expected).await;
+    }
+
+    fn bounced() -> Value {
+        json!({"protocol": "smtp", "address": "bob@example.org", "cause": "hard_bounce", "in_force": true, "bounces": 0,
+            "origin": "postmark", "detail": "5.1.1", "since": "2026-11-21T09:30:00Z", "updated_at": "2026-11-21T09:30:00Z"})
+    }
+
+    #[tokio::test]
+    async fn a_list_shows_addresses_and_devices() {
+        let device = json!({"subscriber": "ann", "device": "home", "cause": "soft_bounce", "in_force": false, "bounces": 2,
+            "origin": "smtp", "detail": "full", "since": "2026-11-21T09:30:00Z", "expires_at": "2026-12-05T09:30:00Z"});
+        check(
+            &["list", "--cause", "hard_bounce"],
+            vec![(200, json!({"items": [bounced(), device]}))],
+            expect![[r#"
+                protocol  address          cause        in force  bounces  since                 until                 origin    detail
+                smtp      bob@example.org  hard_bounce  true      0        2026-11-21T09:30:00Z                        postmark  5.1.1
+                device    home of ann      soft_bounce  false     2        2026-11-21T09:30:00Z  2026-12-05T09:30:00Z  smtp      full
+                GET /v1/suppressions?cause=hard_bounce&limit=1000"#]],
+        )
+        .await;
+    }
+
+    #[tokio::test]
+    async fn one_is_added_and_lifted() {
+        check(
+            &["add", "bob+a@example.org", "--detail", "asked by phone", "--until", "2027-01-01T00:00:00Z"],
+            vec![(201, bounced())],
+            expect![[r#"
+                nothing is sent to bob+a@example.org from now on
+                PUT /v1/suppressions/addresses/smtp/bob%2Ba%40example.org [application/json] {"cause":"manual","detail":"asked by phone","expires_at":"2027-01-01T00:00:00Z"}"#]],
+        )
+        .await;
+        check(
+            &["remove", "--subscriber", "ann", "--device", "home"],
+            vec![(204, Value::Null)],
+            expect![[r#"
+            messages may go to home of ann again
+            DELETE /v1/suppressions/devices/ann/home"#]],
+        )
+        .await;
+        check(
+            &["remove"],
+            vec![],
+            expect![[r#"
+            failed: say which: an address, or --subscriber and --device
+        "#]],
+        )
+        .await;
+    }
+
+    #[tokio::test]
+    async fn a_bounce_is_reported() {
+        check(
+            &["report", "bounce", "--notification", "n-3-41", "--status", "5.1.1"],
+            vec![(200, json!({"items": [{"suppression": bounced()}]}))],
+            expect![[r#"
+                bob@example.org is suppressed: hard_bounce
+                POST /v1/suppressions/reports [application/json] {"reports":[{"kind":"bounce","notification":"n-3-41","status":"5.1.1"}]}"#]],
+        )
+        .await;
+        check(
+            &["report", "complaint", "bob@example.org"],
+            vec![(200, json!({"items": [{"problems": [{"path": "address", "message": "is empty"}]}]}))],
+            expect![[r#"
+                failed: address: is empty
+                POST /v1/suppressions/reports [application/json] {"reports":[{"protocol":"smtp","address":"bob@example.org","kind":"complaint"}]}"#]],
+        )
+        .await;
+    }
+}
