@@ -9,14 +9,15 @@ use std::{
 use async_trait::async_trait;
 use tocsin_model::{
     application::Rate,
+    conduct::Priority,
     content::{Content, PartsUsed},
-    id::{EventId, Name, NotificationId, SubscriptionId},
+    id::{EventId, Name, NotificationId, SubscriberNumber, SubscriptionId},
     receipt::{Disposition, Reason},
     time::Timestamp,
 };
 use tokio::sync::mpsc;
 
-use crate::{networks::Networks, programs::Programs, signet::Signet};
+use crate::{inbox::Feeds, networks::Networks, programs::Programs, signet::Signet};
 
 /// A message to one recipient, ready to leave: owned, cheap to move.
 ///
@@ -27,6 +28,8 @@ use crate::{networks::Networks, programs::Programs, signet::Signet};
 pub struct Outgoing {
     /// The notification that it carries.
     pub id: NotificationId,
+    /// Whom it is for, if there is such a subscriber: whose feed it goes into.
+    pub subscriber: Option<SubscriberNumber>,
     /// Where it goes: a mail address, a URL; a file takes it as a field only.
     pub address: String,
     /// What the caller wants back with the answer.
@@ -49,6 +52,8 @@ pub struct Message {
     pub facts: Facts,
     /// When the content was made.
     pub formatted_at: Timestamp,
+    /// How much it matters, for far sides that ask.
+    pub priority: Priority,
     /// After this time it is not worth sending; it is then refused with the reason `Expired`.
     pub expires_at: Option<Timestamp>,
 }
@@ -209,6 +214,8 @@ pub struct Context {
     pub programs: Programs,
     /// Its seal.
     pub signet: Arc<Signet>,
+    /// Where the items of inboxes go; `None`: this program keeps none.
+    pub feeds: Option<Arc<dyn Feeds>>,
     /// Where people reach this installation from outside, without a slash at the end: `https://tocsin.example.org`.
     pub public_url: Option<String>,
 }

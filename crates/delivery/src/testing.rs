@@ -36,6 +36,7 @@ pub(crate) fn context() -> Context {
         data_folder: "/nonexistent".into(),
         networks: Default::default(),
         signet: Arc::new(Signet::new(&[7; 32])),
+        feeds: None,
         public_url: None,
         programs: Default::default(),
     }
@@ -56,6 +57,7 @@ pub(crate) fn channel(protocol: &str, options: Value, concurrency: u32) -> Chann
 pub(crate) fn outgoing(ordinal: u32, address: &str) -> Outgoing {
     Outgoing {
         id: NotificationId { batch: NotificationBatchId(7), ordinal },
+        subscriber: None,
         address: address.into(),
         ticket: Ticket { key: 31, ordinal },
         unsubscribe: None,
@@ -91,6 +93,7 @@ pub(crate) fn message(ordinal: u32) -> Message {
             ),
         },
         formatted_at: NOW.parse().expect("a time"),
+        priority: Default::default(),
         expires_at: None,
     }
 }

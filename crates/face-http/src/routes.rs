@@ -3,11 +3,14 @@
 mod applications;
 mod chronicles;
 mod events;
+mod broadcasts;
 mod firings;
+mod inbox;
 mod keys;
 mod operations;
 mod pages;
 mod preview;
+mod push_keys;
 mod rules;
 mod destinations;
 mod schedules;
@@ -28,7 +31,7 @@ use axum::{
 };
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::{App, edge, problems::Failure};
+use crate::{App, edge, origins, problems::Failure};
 
 /// All documented routes.
 pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
@@ -48,6 +51,9 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
         .merge(transfer::routes())
         .merge(operations::routes())
         .merge(keys::routes())
+        .merge(inbox::routes())
+        .merge(broadcasts::routes())
+        .merge(push_keys::routes())
         .merge(unsubscribe::routes())
         .merge(pages::routes())
 }
@@ -59,6 +65,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .merge(pages::files())
         .fallback(async |uri: Uri| Failure::no_route(uri.path()))
         .method_not_allowed_fallback(async || Failure::method_not_allowed())
+        .layer(axum::middleware::from_fn_with_state(app.clone(), origins::origins))
         .layer(axum::middleware::from_fn_with_state(app.clone(), edge::edge))
         .with_state(app)
 }

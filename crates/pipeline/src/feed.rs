@@ -404,7 +404,8 @@ impl Worker {
         let edited = loaded.edit.as_ref().and_then(|edit| edit.address.clone());
         let address = edited.unwrap_or_else(|| target.address.clone());
         let unsubscribe = self.flow.context.unsubscribe_link(recipient.subscription.id);
-        Outgoing { id: loaded.id(ordinal), address, ticket, unsubscribe, message }
+        let subscriber = Some(recipient.subscription.subscriber_number);
+        Outgoing { id: loaded.id(ordinal), subscriber, address, ticket, unsubscribe, message }
     }
 
     /// Tells the log what is about to be sent, as far as its channel wants it.

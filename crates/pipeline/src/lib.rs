@@ -19,6 +19,7 @@ mod alike; // what reads the same for many is made once
 mod redact; // 3h. what a log may show of it
 mod record_receipts; // 4. dispositions become receipts, retries, suspensions
 mod disable_devices; // what the far side says is gone is not tried again
+mod feeds; // what goes into feeds goes into the store
 
 pub mod compile; // a definition becomes what the steps run: rules, formatters, channels
 pub mod sample; // a notification made of what somebody names, shown or sent as a test
@@ -56,6 +57,7 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
+    inbox::Inbox,
     journal::{Accepted, Firing, Journal, RuleStop},
     records::Records,
 };
@@ -84,6 +86,7 @@ use schedules::Clockwork;
 pub(crate) struct Flow {
     journal: Arc<dyn Journal>,
     records: Arc<dyn Records>,
+    inbox: Arc<dyn Inbox>,
     clock: Arc<dyn Clock>,
     options: PipelineOptions,
     latencies: Latencies,
@@ -141,6 +144,8 @@ pub struct Parts {
     pub journal: Arc<dyn Journal>,
     /// The system of record.
     pub records: Arc<dyn Records>,
+    /// The feeds that subscribers read; channels find them in their context.
+    pub inbox: Arc<dyn Inbox>,
     /// Answers `${NAME}` in definitions.
     pub environment: Environment,
     /// What channels need to know: the clock too.
@@ -244,7 +249,8 @@ impl Pipeline {
     /// # Errors
     /// The store failed.
     pub async fn start(parts: Parts) -> Result<Arc<Pipeline>, StoreError> {
-        let Parts { journal, records, environment, context, opener, options, seed } = parts;
+        let Parts { journal, records, inbox, environment, mut context, opener, options, seed } = parts;
+        context.feeds = Some(Arc::new(feeds::StoredFeeds { inbox: inbox.clone(), clock: context.clock.clone() }));
         let flow = Arc::new(Flow {
             versions: Versions::new(records.clone(), environment),
             clock: context.clock.clone(),
@@ -257,6 +263,7 @@ impl Pipeline {
             suppressions: suppress::Suppressions::new(options.suppression.clone()),
             journal,
             records,
+            inbox,
             options,
             context,
             opener,

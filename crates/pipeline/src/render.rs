@@ -69,6 +69,7 @@ pub(crate) fn render(
             fields,
         },
         formatted_at: now,
+        priority: loaded.conduct.priority,
         // A digest is worth sending as long as one of its notifications is.
         expires_at: members.iter().map(|member| member.loaded.batch.head.expires_at).reduce(later).flatten(),
     })

@@ -178,10 +178,12 @@ impl Pipeline {
                 fields: Arc::new(facts.into()),
             },
             formatted_at: sample.now,
+            priority: Default::default(),
             expires_at: None,
         };
         let outgoing = Outgoing {
             id: NOBODY,
+            subscriber: self.flow.records.subscriber(&sample.subscriber).await?.map(|found| found.number),
             address: sample.address.clone(),
             ticket: Ticket { key: 0, ordinal: 0 },
             // A test ends nobody's subscription.

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::Flow;
+use crate::{Flow, feeds};
 
 /// Removes what is finished and past its retention, every now and then until `stop`. `retention` gives the longest of
 /// the running applications.
@@ -13,6 +13,7 @@ pub(crate) async fn run(flow: Arc<Flow>, retention: impl Fn() -> Duration, stop:
     while stop.run_until_cancelled(tokio::time::sleep(every)).await.is_some() {
         let now = flow.clock.now();
         prune(&flow, retention(), &stop).await;
+        feeds::expire(&flow, &stop).await;
         prune_suppressions(&flow).await;
         metrics::histogram!("upkeep_duration_seconds").record(flow.clock.now().since(now));
     }

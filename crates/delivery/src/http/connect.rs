@@ -31,11 +31,11 @@ const URL_BYTES_MAX: usize = 4096;
 
 /// Where a request goes.
 #[derive(Debug)]
-pub(super) struct Target {
+pub(crate) struct Target {
     /// The address as it was given.
     pub text: String,
     /// Scheme, host and port: what a connection is good for.
-    origin: Arc<str>,
+    pub origin: Arc<str>,
     pub secure: bool,
     pub host: String,
     address: Option<IpAddr>,
@@ -82,13 +82,13 @@ impl Target {
 
 /// Opens connections to judged addresses.
 #[async_trait]
-pub(super) trait Dial: Send + Sync {
+pub(crate) trait Dial: Send + Sync {
     /// A fresh connection.
     async fn dial(&self, address: SocketAddr) -> io::Result<Box<dyn Stream>>;
 }
 
 /// Connections over TCP.
-pub(super) struct TcpDial;
+pub(crate) struct TcpDial;
 
 #[async_trait]
 impl Dial for TcpDial {
@@ -100,7 +100,7 @@ impl Dial for TcpDial {
 }
 
 /// Makes connections and keeps them.
-pub(super) struct Connections {
+pub(crate) struct Connections {
     dial: Arc<dyn Dial>,
     trust: Arc<ClientConfig>,
     networks: Networks,
@@ -132,7 +132,7 @@ struct Connection {
 }
 
 /// Why there is no response.
-pub(super) enum NoResponse {
+pub(crate) enum NoResponse {
     /// Another attempt may succeed.
     Trouble(Reason),
     /// We do not talk to this address.

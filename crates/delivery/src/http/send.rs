@@ -141,7 +141,7 @@ impl Courier {
 }
 
 /// A request as it goes over the wire.
-fn write_request(method: &Method, path: &Uri, headers: &HeaderMap, body: &[u8]) -> Vec<u8> {
+pub(crate) fn write_request(method: &Method, path: &Uri, headers: &HeaderMap, body: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(256 + 64 * headers.len() + body.len());
     let _ = write!(out, "{method} {path} HTTP/1.1\r\n");
     for (name, value) in headers {
@@ -159,7 +159,7 @@ fn write_request(method: &Method, path: &Uri, headers: &HeaderMap, body: &[u8]) 
 }
 
 /// Scheme, host and port of a URL as written. All after the host may be missing.
-fn origin(url: &str) -> Cow<'_, str> {
+pub(crate) fn origin(url: &str) -> Cow<'_, str> {
     let bytes = url.as_bytes();
     let start = bytes.windows(2).position(|two| two == b"//").map_or(0, |at| at + 2);
     let ends = |byte: &u8| matches!(byte, b'/' | b'?' | b'#' | b'\\');
@@ -172,7 +172,7 @@ fn origin(url: &str) -> Cow<'_, str> {
 }
 
 /// What a verdict says about its destination.
-fn signal(verdict: &Verdict) -> Signal {
+pub(crate) fn signal(verdict: &Verdict) -> Signal {
     match &verdict.disposition {
         Disposition::Deferred { retry_after, .. } if verdict.load == Load::Less => Signal::Slower(*retry_after),
         Disposition::Delivered { .. } => Signal::Fine,

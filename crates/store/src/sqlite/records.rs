@@ -551,11 +551,11 @@ fn json<T: serde::Serialize + ?Sized>(value: &T) -> String {
 }
 
 /// Runs a statement that is prepared once. Gives the number of rows it changed.
-fn execute(connection: &Connection, sql: &str, parameters: impl Params) -> Result<usize, StoreError> {
+pub(super) fn execute(connection: &Connection, sql: &str, parameters: impl Params) -> Result<usize, StoreError> {
     connection.prepare_cached(sql).and_then(|mut statement| statement.execute(parameters)).map_err(store_error)
 }
 
-fn query_one<T>(
+pub(super) fn query_one<T>(
     connection: &Connection,
     sql: &str,
     parameters: impl Params,
@@ -566,7 +566,7 @@ fn query_one<T>(
     rows.next().and_then(|row| row.map(read).transpose()).map_err(store_error)
 }
 
-fn query_all<T>(
+pub(super) fn query_all<T>(
     connection: &Connection,
     sql: &str,
     parameters: impl Params,

@@ -92,6 +92,7 @@ fn open(per_destination: u32, pace: Pace) -> Outcome<Box<dyn OpenChannel>> {
         data_folder: std::env::temp_dir(),
         networks: Default::default(),
         programs: Default::default(),
+        feeds: None,
         public_url: None,
         signet: Arc::new(Signet::new(&[7; 32])),
     };
@@ -113,6 +114,7 @@ fn message() -> Outcome<Arc<Message>> {
             fields: Arc::new(fields.into()),
         },
         formatted_at: std::time::SystemTime::now().into(),
+        priority: Default::default(),
         expires_at: None,
     }))
 }
@@ -120,6 +122,7 @@ fn message() -> Outcome<Arc<Message>> {
 fn outgoing(message: &Arc<Message>, number: u32, key: u64, address: &str) -> Outgoing {
     Outgoing {
         id: NotificationId { batch: NotificationBatchId(1), ordinal: number },
+        subscriber: None,
         address: address.to_owned(),
         ticket: Ticket { key, ordinal: number },
         message: message.clone(),
