@@ -474,7 +474,8 @@ impl From<operations::Notification> for NotificationBody {
                 }
                 None => (None, None, None),
             };
-            let (subscriber, locale) = (recipient.subscription.subscriber.to_string(), recipient.profile.locale);
+            let (subscriber, locale) =
+                (recipient.subscription.subscriber.to_string(), recipient.profile.locale.clone());
             RecipientBody { subscriber, locale, device, channel, address }
         });
         NotificationBody {
