@@ -13,11 +13,13 @@ pub mod channel; // what every protocol promises: messages in, one answer for ea
 pub mod protocol; // which protocols there are; options are checked, channels opened
 
 pub mod file; // records appended to a file
+pub mod inbox; // items for the feeds that subscribers read
 pub mod http; // requests with Standard Webhooks signatures
 pub mod mqtt; // messages to the topics of an MQTT broker
 pub mod nats; // messages that a stream of NATS JetStream keeps
 pub mod process; // lines of JSON to a program, and its answers
 pub mod smtp; // mails over persistent, pipelined sessions
+pub mod webpush; // encrypted messages to browsers
 
 pub mod signet; // signs what leaves so that it is known when it comes back
 pub mod networks; // which addresses we talk to
@@ -34,8 +36,9 @@ mod tls; // connections of any kind, and whom we trust on them
 mod testing; // what the tests of all protocols share
 
 pub use channel::{
-    Answer, Clock, Context, Destination, DestinationState, Facts, Message, OpenChannel, Outgoing, SystemClock, Ticket,
+    Answer, Clock, Context, Destination, DestinationState, FactFields, Facts, Message, OpenChannel, Outgoing,
+    SystemClock, Ticket,
 };
 pub use protocol::{ProtocolDescription, check, is_endpoint, open, protocols};
 pub use reference::reference_page;
-pub use signet::{Returned, Signet};
+pub use signet::{InboxPass, Returned, Signet};

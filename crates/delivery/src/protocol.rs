@@ -10,9 +10,9 @@ use tocsin_model::{
 
 use crate::{
     channel::{Context, OpenChannel},
-    file, http, mqtt, nats,
+    file, http, inbox, mqtt, nats,
     options::{self, Options},
-    process, smtp,
+    process, smtp, webpush,
 };
 
 /// What a protocol is, for reference pages and checks.
@@ -30,7 +30,7 @@ pub struct ProtocolDescription {
 
 type Opened = Result<Box<dyn OpenChannel>, Vec<Problem>>;
 
-static PROTOCOLS: [ProtocolDescription; 6] = [
+static PROTOCOLS: [ProtocolDescription; 8] = [
     describe::<smtp::SmtpOptions>("smtp", "mails over persistent, pipelined sessions to a mail server", smtp::open),
     describe::<http::HttpOptions>(
         "http",
@@ -38,6 +38,16 @@ static PROTOCOLS: [ProtocolDescription; 6] = [
         http::open,
     ),
     describe::<file::FileOptions>("file", "records appended to a file, durable before they are answered", file::open),
+    describe::<inbox::InboxOptions>(
+        "inbox",
+        "items for the feeds that subscribers read, in pages and as they come",
+        inbox::open,
+    ),
+    describe::<webpush::WebPushOptions>(
+        "webpush",
+        "encrypted messages to browsers through their push services, signed with a VAPID key",
+        webpush::open,
+    ),
     describe::<nats::NatsOptions>("nats", "messages that a stream of NATS JetStream keeps", nats::open),
     describe::<mqtt::MqttOptions>("mqtt", "messages to the topics of an MQTT 5 broker", mqtt::open),
     describe::<process::ProcessOptions>(
@@ -88,7 +98,11 @@ pub fn open(name: &Name, channel: &Channel, context: &Context) -> Opened {
 
 /// Whether the address of a device is the far side itself by a channel, so that its failures are those of the device.
 pub fn is_endpoint(channel: &Channel) -> bool {
-    channel.protocol.as_str() == "http" && http::is_endpoint(&channel.options)
+    match channel.protocol.as_str() {
+        "http" => http::is_endpoint(&channel.options),
+        "webpush" => true,
+        _ => false,
+    }
 }
 
 fn find(name: &Name, path: &str) -> Result<&'static ProtocolDescription, Problem> {
@@ -208,7 +222,7 @@ mod tests {
         check(
             "pigeon",
             json!({}),
-            "channels.c.options: `pigeon` is not a protocol; the protocols are smtp, http, file, nats, mqtt, process",
+            "channels.c.options: `pigeon` is not a protocol; the protocols are smtp, http, file, inbox, webpush, nats, mqtt, process",
         );
     }
 

@@ -1,9 +1,12 @@
-//! Signs what leaves so that it is known when it comes back: links that end a subscription, and return addresses. Nobody
-//! can make one, and one is good for nothing but what it was made for.
+//! Signs what leaves so that it is known when it comes back: links that end a subscription, return addresses, and passes to
+//! the feed of a subscriber. Nobody can make one, and one is good for nothing but what it was made for.
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use ring::hmac;
-use tocsin_model::id::{NotificationBatchId, NotificationId, SubscriptionId};
+use tocsin_model::{
+    id::{NotificationBatchId, NotificationId, SubscriberNumber, SubscriptionId},
+    time::Timestamp,
+};
 
 /// Bytes of the signature in a link: 128 bits.
 const LINK_BYTES: usize = 16;
@@ -16,6 +19,7 @@ pub(crate) const RETURN_LOCAL_MAX: usize = 20;
 pub struct Signet {
     links: hmac::Key,
     returns: hmac::Key,
+    passes: hmac::Key,
 }
 
 impl std::fmt::Debug for Signet {
@@ -23,6 +27,20 @@ impl std::fmt::Debug for Signet {
         f.write_str("Signet")
     }
 }
+
+/// Leave to look at the feed of one subscriber, which its holder shows in place of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InboxPass {
+    /// Whose feed.
+    pub subscriber: SubscriberNumber,
+    /// Whether its holder may mark what is there.
+    pub may_mark: bool,
+    /// From then on it is good for nothing. Whole seconds.
+    pub expires_at: Timestamp,
+}
+
+/// How a pass begins, so that nobody takes it for a key.
+const PASS: &str = "inbox";
 
 /// What a return address stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +56,7 @@ impl Signet {
     pub fn new(secret: &[u8; 32]) -> Signet {
         let root = hmac::Key::new(hmac::HMAC_SHA256, secret);
         let key = |purpose: &str| hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&root, purpose.as_bytes()).as_ref());
-        Signet { links: key("unsubscribe"), returns: key("return address") }
+        Signet { links: key("unsubscribe"), returns: key("return address"), passes: key("inbox") }
     }
 
     /// What a link that ends a subscription says; letters, digits, `-` and `_`.
@@ -52,6 +70,26 @@ impl Signet {
     pub fn subscription(&self, token: &str) -> Option<SubscriptionId> {
         let subscription = SubscriptionId(token.split_once('-')?.0.parse().ok()?);
         is_same(&self.token(subscription), token).then_some(subscription)
+    }
+
+    /// A pass as its holder shows it; letters, digits, `.`, `-` and `_`.
+    pub fn inbox_pass(&self, pass: &InboxPass) -> String {
+        let right = if pass.may_mark { "w" } else { "r" };
+        let seconds = pass.expires_at.as_millis().div_euclid(1_000);
+        let what = format!("{PASS}.{}.{right}.{seconds}", base36(pass.subscriber.0));
+        let tag = hmac::sign(&self.passes, what.as_bytes());
+        format!("{what}.{}", BASE64_URL_SAFE_NO_PAD.encode(&tag.as_ref()[..LINK_BYTES]))
+    }
+
+    /// The pass that somebody shows, if we made it; it may have expired. `None` also for what looks like none.
+    pub fn shown_pass(&self, text: &str) -> Option<InboxPass> {
+        let [PASS, subscriber, right, seconds, _] = text.split('.').collect::<Vec<_>>()[..] else { return None };
+        let pass = InboxPass {
+            subscriber: SubscriberNumber(u64::from_str_radix(subscriber, 36).ok()?),
+            may_mark: right == "w",
+            expires_at: Timestamp::from_millis(seconds.parse::<i64>().ok()?.checked_mul(1_000)?),
+        };
+        is_same(&self.inbox_pass(&pass), text).then_some(pass)
     }
 
     /// The address to which servers return what they could not deliver: that of `base`, with what is returned and its
@@ -137,6 +175,35 @@ mod tests {
         ] {
             assert_eq!(ours.subscription(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn passes_are_known_and_cannot_be_made() {
+        let (ours, theirs) = (Signet::new(&[7; 32]), Signet::new(&[8; 32]));
+        let pass = InboxPass {
+            subscriber: SubscriberNumber(77),
+            may_mark: false,
+            expires_at: Timestamp(1_700_000_000_000_000),
+        };
+        let text = ours.inbox_pass(&pass);
+        assert_eq!(ours.shown_pass(&text), Some(pass));
+        let stronger = ours.inbox_pass(&InboxPass { may_mark: true, ..pass });
+        assert!(ours.shown_pass(&stronger).is_some_and(|pass| pass.may_mark));
+        for wrong in [
+            "",
+            "inbox",
+            "tocsin_a_b",
+            &text.replace(".r.", ".w."),
+            &text.replace(".r.", ".x."),
+            &text.replace("inbox.25.", "inbox.26."),
+            &text.replace("1700", "1800"),
+            &text[..text.len() - 1],
+            &format!("{text}.x"),
+            &ours.token(SubscriptionId(77)),
+        ] {
+            assert_eq!(ours.shown_pass(wrong), None, "{wrong}");
+        }
+        assert_eq!(theirs.shown_pass(&text), None);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! a problem of RFC 9457, translated in one file. The OpenAPI document is made from the routes' own code.
 
 mod edge; // 2. what every request and answer has
+mod origins; // 2a. pages of other origins
 mod request; // what routes take from a request: caller, body, path, query, conditions
 mod routes; // 3. one file for each area
 mod serve; // 1. connections: bounds, timeouts, drain
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tocsin_service::Service;
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 
 pub use openapi::document as openapi_document;
 pub use serve::{HttpOptions, serve};
@@ -32,6 +34,14 @@ pub(crate) struct App {
     body_room: Arc<Semaphore>,
     explorer: openapi::Explorer,
     measures: edge::Measures,
+    /// Streams that may be open.
+    streams: Arc<Semaphore>,
+    /// Whose pages may use what is made for pages.
+    origins: Arc<[String]>,
+    /// How often a stream shows that it lives.
+    heartbeat: std::time::Duration,
+    /// Cancelled when the server is asked to end: streams end then, for nothing else would end them.
+    stopping: CancellationToken,
 }
 
 type State = axum::extract::State<Arc<App>>;

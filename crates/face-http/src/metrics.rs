@@ -47,6 +47,13 @@ pub const METRICS: &[Metric] = &[
         labels: "",
         help: "Connections that were told 503 because too many were open.",
     },
+    Metric { name: "inbox_streams", kind: Kind::Gauge, labels: "", help: "Streams of feeds that are open." },
+    Metric {
+        name: "inbox_streams_dropped_total",
+        kind: Kind::Counter,
+        labels: "",
+        help: "Streams of feeds that were ended because their reader was too slow.",
+    },
 ];
 
 /// What waits and what is stored: read from the service whenever the page is asked for.
@@ -62,6 +69,8 @@ pub const GAUGES: &[Metric] = &[
     gauge("records_subscribers", "Subscribers that are stored."),
     gauge("records_devices", "Devices of them."),
     gauge("records_subscriptions", "Subscriptions that are stored."),
+    gauge("inbox_items", "Items that the feeds of all subscribers hold."),
+    gauge("inbox_contents", "Texts that are kept for them and for broadcasts; what many are told is one."),
     Metric {
         name: "match_indexed_subscriptions",
         kind: Kind::Gauge,
@@ -132,6 +141,8 @@ pub(crate) fn measure(status: &Status) {
     set("records_subscribers", counts.subscribers);
     set("records_devices", counts.devices);
     set("records_subscriptions", counts.subscriptions);
+    set("inbox_items", status.inbox.items);
+    set("inbox_contents", status.inbox.contents);
     set("platform_ready", status.ready.into());
     for (name, application) in &status.applications {
         #[expect(clippy::cast_precision_loss, reason = "as above")]

@@ -33,6 +33,7 @@ use crate::{problems::KINDS, routes};
         (name = "suppressions", description = "Where nothing is sent: bounces, complaints, and what somebody said"),
         (name = "import and export", description = "Many of them, as streams of lines"),
         (name = "operations", description = "What became of it"),
+        (name = "inbox", description = "What subscribers find when they look. Each route takes an API key, or an inbox token of the subscriber as `Bearer` or `?token=`"),
         (name = "keys", description = "Who may do what"),
         (name = "health", description = "Whether it lives and serves; these need no key"),
     )
@@ -94,6 +95,9 @@ fn name_failures(path: &str, method: &Method, operation: &mut Operation) {
     }
     if *method != Method::GET {
         slugs.push("busy");
+    }
+    if path.ends_with("/inbox/stream") {
+        slugs.push("too-many");
     }
     match (method.as_str(), path) {
         ("PUT", "/v1/applications/{application}") => slugs.push("would-drop-data"),

@@ -11,7 +11,7 @@ use bytes::BytesMut;
 use futures_util::{Stream, StreamExt};
 use serde::{Deserialize, de::DeserializeOwned};
 use tocsin_model::id::IdError;
-use tocsin_service::{BoxError, Caller, ServiceError, page};
+use tocsin_service::{BoxError, Caller, ServiceError, inbox::Visitor, page};
 use tokio::sync::OwnedSemaphorePermit;
 use utoipa::IntoParams;
 
@@ -31,21 +31,37 @@ impl FromRequestParts<Arc<App>> for Authorized {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Failure> {
-        let bearer = parts.headers.get(header::AUTHORIZATION).map(|value| {
-            let text = value.to_str().unwrap_or_default();
-            match text.split_at_checked(7) {
-                Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer ") => Ok(key.trim()),
-                _ => Err(ServiceError::Unauthenticated("`Authorization` should be `Bearer` and a key")),
-            }
-        });
-        let key = match bearer {
-            Some(bearer) => bearer?,
-            None => match parts.headers.get("x-api-key") {
-                Some(key) => key.to_str().unwrap_or_default().trim(),
-                None => return Err(ServiceError::Unauthenticated("no key was given").into()),
-            },
-        };
+        let key = shown(&parts.headers)?.ok_or(ServiceError::Unauthenticated("no key was given"))?;
         Ok(Authorized(app.service.authenticate(key)?))
+    }
+}
+
+/// The key that the headers show, if any.
+fn shown(headers: &HeaderMap) -> Result<Option<&str>, ServiceError> {
+    if let Some(value) = headers.get(header::AUTHORIZATION) {
+        let text = value.to_str().unwrap_or_default();
+        return match text.split_at_checked(7) {
+            Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer ") => Ok(Some(key.trim())),
+            _ => Err(ServiceError::Unauthenticated("`Authorization` should be `Bearer` and a key")),
+        };
+    }
+    Ok(headers.get("x-api-key").map(|key| key.to_str().unwrap_or_default().trim()))
+}
+
+/// Someone with a good key, or with an inbox token: in the header, or as `?token=` where no header can be set.
+pub(crate) struct Visiting(pub(crate) Visitor);
+
+impl FromRequestParts<Arc<App>> for Visiting {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Failure> {
+        let queried = || {
+            let pairs = parts.uri.query().unwrap_or_default().split('&');
+            pairs.filter_map(|pair| pair.split_once('=')).find(|(name, _)| *name == "token").map(|(_, token)| token)
+        };
+        let shown = shown(&parts.headers)?.or_else(queried);
+        let shown = shown.ok_or(ServiceError::Unauthenticated("no key and no inbox token was given"))?;
+        Ok(Visiting(app.service.visitor(shown)?))
     }
 }
 

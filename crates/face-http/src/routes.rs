@@ -3,12 +3,15 @@
 mod applications;
 mod chronicles;
 mod events;
+mod broadcasts;
 mod firings;
+mod inbox;
 mod keys;
 mod operations;
 mod pages;
 mod preview;
 mod resends;
+mod push_keys;
 mod rules;
 mod destinations;
 mod endpoints;
@@ -30,7 +33,7 @@ use axum::{
 };
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::{App, edge, problems::Failure};
+use crate::{App, edge, origins, problems::Failure};
 
 /// All documented routes.
 pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
@@ -52,6 +55,9 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
         .merge(operations::routes())
         .merge(resends::routes())
         .merge(keys::routes())
+        .merge(inbox::routes())
+        .merge(broadcasts::routes())
+        .merge(push_keys::routes())
         .merge(unsubscribe::routes())
         .merge(pages::routes())
 }
@@ -63,6 +69,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .merge(pages::files())
         .fallback(async |uri: Uri| Failure::no_route(uri.path()))
         .method_not_allowed_fallback(async || Failure::method_not_allowed())
+        .layer(axum::middleware::from_fn_with_state(app.clone(), origins::origins))
         .layer(axum::middleware::from_fn_with_state(app.clone(), edge::edge))
         .with_state(app)
 }

@@ -21,6 +21,7 @@ use tokio::{
     sync::{Semaphore, watch},
     time::{Instant, Sleep},
 };
+use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use crate::{App, edge, openapi, routes};
@@ -38,6 +39,12 @@ pub struct HttpOptions {
     pub drain_patience: Duration,
     /// Most bytes of all request bodies in memory at the same time; streams do not count.
     pub body_memory_max: usize,
+    /// Origins whose pages may read feeds, such as `https://shop.example.org`.
+    pub origins: Vec<String>,
+    /// Most streams of feeds that are open; one more is told 429.
+    pub streams_max: usize,
+    /// How often a stream shows that it lives, if there is nothing to tell.
+    pub stream_heartbeat: Duration,
     /// Renders `/metrics`; without it there is no such page.
     pub metrics: Option<PrometheusHandle>,
 }
@@ -50,6 +57,9 @@ impl Default for HttpOptions {
             body_idle_timeout: Duration::from_secs(30),
             drain_patience: Duration::from_secs(30),
             body_memory_max: 512 * 1024 * 1024,
+            origins: Vec::new(),
+            streams_max: 5_000,
+            stream_heartbeat: Duration::from_secs(15),
             metrics: None,
         }
     }
@@ -67,12 +77,17 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send,
 ) -> std::io::Result<()> {
     let body_room = (options.body_memory_max / 1024).clamp(64 * 1024, Semaphore::MAX_PERMITS);
+    let ending = CancellationToken::new();
     let app = Arc::new(App {
         service,
         metrics: options.metrics.clone(),
         body_room: Arc::new(Semaphore::new(body_room)),
         explorer: openapi::Explorer::new(),
         measures: edge::Measures::default(),
+        origins: options.origins.clone().into(),
+        streams: Arc::new(Semaphore::new(options.streams_max)),
+        heartbeat: options.stream_heartbeat,
+        stopping: ending.clone(),
     });
     let router = routes::router(app);
     let seats = Arc::new(Semaphore::new(options.connections_max));
@@ -129,6 +144,7 @@ pub async fn serve(
     }
     drop(listener);
     drop(stop);
+    ending.cancel();
     // Every seat is free again when every connection has ended.
     let all = u32::try_from(options.connections_max).unwrap_or(u32::MAX);
     if tokio::time::timeout(options.drain_patience, seats.acquire_many(all)).await.is_err() {

@@ -26,6 +26,8 @@ use tocsin_store::{
 };
 use utoipa::ToSchema;
 
+pub(crate) mod inbox; // items, their changes, broadcasts
+
 /// A page of a list.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct List<T> {
@@ -472,7 +474,8 @@ impl From<operations::Notification> for NotificationBody {
                 }
                 None => (None, None, None),
             };
-            let (subscriber, locale) = (recipient.subscription.subscriber.to_string(), recipient.profile.locale);
+            let (subscriber, locale) =
+                (recipient.subscription.subscriber.to_string(), recipient.profile.locale.clone());
             RecipientBody { subscriber, locale, device, channel, address }
         });
         NotificationBody {
@@ -910,7 +913,7 @@ pub(crate) struct NewKeyBody {
     #[serde(default)]
     pub(crate) description: String,
     /// What it may do: `admin`, `applications:read`, `applications:write`, `subscribers:read`, `subscribers:write`,
-    /// `events:write`, `operations:read`, `operations:write`, `keys:write`.
+    /// `events:write`, `operations:read`, `operations:write`, `keys:write`, `bounces:write`, `inbox:read`, `inbox:write`.
     pub(crate) scopes: Vec<String>,
     /// When it stops working.
     #[serde(default)]

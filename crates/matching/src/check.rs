@@ -14,8 +14,9 @@ use crate::{
     defined::Functions,
     dialect::{Node, NodeKind, Operator, Span, cel},
     evaluate::{Evaluator, Scene, Steps},
-    expression::{Constant, Expression, Function, Kind, Macro, MacroParts, Pattern, Type},
-    functions::{SIGNATURES, Signature, pattern},
+    expression::{Constant, Expression, Function, Kind, Macro, MacroParts, Type},
+    functions::{SIGNATURES, Signature},
+    regular::{Budget, Pattern},
     subscriber::{PARTS, SubscriberColumns},
 };
 
@@ -66,7 +67,7 @@ pub fn compile_predicate(source: &str, scope: &Scope) -> Result<Expression, Vec<
 /// Every problem found.
 pub fn check(source: &str, node: &Node, scope: &Scope) -> Result<Expression, Vec<Problem>> {
     let variables = scope.variables.iter().map(|name| (name.to_string(), Type::Dynamic)).collect();
-    let mut checker = Checker { source, scope, variables, problems: Vec::new() };
+    let mut checker = Checker { source, scope, variables, problems: Vec::new(), budget: Budget::default() };
     let expression = checker.expression(node);
     if checker.problems.is_empty() { Ok(expression) } else { Err(checker.problems) }
 }
@@ -76,6 +77,8 @@ struct Checker<'a> {
     scope: &'a Scope,
     variables: Vec<(String, Type)>,
     problems: Vec<Problem>,
+    /// What its regular expressions may still have.
+    budget: Budget,
 }
 
 #[derive(Clone, Copy)]
@@ -557,10 +560,10 @@ impl Checker<'_> {
         if signature.function == Function::Matches
             && let Some(Value::Text(text)) = constant_value(&given[1])
         {
-            let kind = match pattern(&text) {
-                Ok(regex) => {
+            let kind = match Pattern::read_within(&text, &mut self.budget) {
+                Ok(pattern) => {
                     let subject = given.into_iter().next().expect("matches has two arguments");
-                    Kind::Matches(Box::new(subject), Pattern(regex))
+                    Kind::Matches(Box::new(subject), pattern)
                 }
                 Err(message) => {
                     self.problem(given[1].span, message);

@@ -254,8 +254,8 @@ impl<'a> Evaluator<'a> {
             }
             Kind::Matches(inner, pattern) => match self.run(inner, steps)? {
                 Datum::Text(text) => {
-                    steps.take(1 + text.len() / 8)?;
-                    Ok(Datum::Boolean(pattern.0.is_match(&text)))
+                    steps.take(pattern.steps(&text))?;
+                    Ok(Datum::Boolean(pattern.is_match(&text)))
                 }
                 Datum::Null => Err(Trouble::Null),
                 _ => Err(Trouble::Type),

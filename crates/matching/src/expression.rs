@@ -2,12 +2,12 @@
 
 use std::{fmt, sync::Arc};
 
-use regex::Regex;
 use tocsin_model::{field::FieldType, value::Value};
 
 use crate::{
     defined::Defined,
     dialect::{Operator, Span},
+    regular::Pattern,
 };
 
 /// What an expression gives. Any of them may also be null at run time, since fields may be missing.
@@ -154,16 +154,6 @@ pub enum Constant {
     Type(&'static str),
 }
 
-/// A compiled regular expression, equal to another of the same text.
-#[derive(Debug, Clone)]
-pub struct Pattern(pub Regex);
-
-impl PartialEq for Pattern {
-    fn eq(&self, other: &Pattern) -> bool {
-        self.0.as_str() == other.0.as_str()
-    }
-}
-
 /// A macro over the items of a list, the keys of a map, or the value of an optional.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)] // The names are those of CEL.
@@ -259,6 +249,43 @@ impl Expression {
                 parts.range.visit(see);
                 parts.condition.iter().for_each(|part| part.visit(see));
                 parts.result.iter().for_each(|part| part.visit(see));
+            }
+        }
+    }
+
+    /// Puts the values of a row in place of the subscription's fields. What the row lacks is null.
+    pub(crate) fn bind(&mut self, row: &[Value]) {
+        let all = |parts: &mut [Expression]| parts.iter_mut().for_each(|part| part.bind(row));
+        match &mut self.kind {
+            Kind::Subscription(at) => {
+                let value = row.get(*at).cloned().unwrap_or_default();
+                self.kind = Kind::Constant(Constant::Value(value));
+            }
+            Kind::Constant(_) | Kind::Event(_) | Kind::Variable(_) => {}
+            Kind::Has(inner)
+            | Kind::HasKey(inner, _)
+            | Kind::Select(inner, _)
+            | Kind::Not(inner)
+            | Kind::Negate(inner)
+            | Kind::IfPresent(inner)
+            | Kind::Matches(inner, _) => inner.bind(row),
+            Kind::Bind(values, body) => {
+                all(values);
+                body.bind(row);
+            }
+            Kind::Index(parts) | Kind::Binary(_, parts) => all(&mut **parts),
+            Kind::Conditional(parts) => all(&mut **parts),
+            Kind::And(parts) | Kind::Or(parts) | Kind::List(parts) | Kind::Call(_, parts) | Kind::Defined(_, parts) => {
+                all(parts);
+            }
+            Kind::Map(entries) => entries.iter_mut().for_each(|(key, value)| {
+                key.bind(row);
+                value.bind(row);
+            }),
+            Kind::Macro(_, parts) => {
+                parts.range.bind(row);
+                parts.condition.iter_mut().for_each(|part| part.bind(row));
+                parts.result.iter_mut().for_each(|part| part.bind(row));
             }
         }
     }

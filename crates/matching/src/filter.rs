@@ -10,13 +10,13 @@ pub(crate) mod book; // the distinct filters of a class, and who has which
 pub mod index; // which of them an event meets
 mod kept; // what stays of a filter in memory once it is filed
 pub mod normal; // the normal form, its encoding, its disjunctions
+mod light; // what is too much for an index to ask
 mod pattern; // event patterns as conditions
 pub mod show; // conditions in words
 pub mod text; // wildcards, addresses, folding: what tests do with text
 
 use std::{cmp::Ordering, fmt, sync::Arc};
 
-use regex::Regex;
 use tocsin_model::{
     field::Fields,
     filter::{Dialect, Filter},
@@ -27,6 +27,8 @@ use tocsin_model::{
 use crate::{
     datum::{Datum, Trouble, compare, equal},
     defined::Functions,
+    regular::Pattern,
+    subscriber::SubscriberColumns,
 };
 
 use text::{Network, Wildcard, fold};
@@ -180,7 +182,7 @@ pub enum How {
     /// It is text that fits a pattern with `*`.
     Wildcard(Wildcard),
     /// It is text in which a regular expression is found.
-    Matches(Regex),
+    Matches(Pattern),
     /// It is text, and an address within a network.
     Cidr(Network),
     /// With [`Reach::One`]: the value is there and not null. Else: there is at least one.
@@ -262,6 +264,22 @@ impl How {
         How::Folded(Case::Folded.of(text))
     }
 
+    /// What asking it of a value costs, in steps of an evaluation.
+    pub fn steps(&self, value: &Value) -> usize {
+        let bytes = value.as_text().map_or(0, str::len);
+        match self {
+            How::In(values) => values.len() / 4,
+            How::Contains(_, Case::Kept) | How::Wildcard(_) => bytes / 256,
+            How::Prefix(_, Case::Folded)
+            | How::Suffix(_, Case::Folded)
+            | How::Contains(_, Case::Folded)
+            | How::Folded(_) => bytes / 8,
+            How::Matches(pattern) => value.as_text().map_or(0, |text| pattern.steps(text)),
+            How::But(inner) => inner.steps(value),
+            _ => 0,
+        }
+    }
+
     /// Whether it is so of one value. Whether a value is there is not asked here.
     pub fn accepts(&self, value: &Value) -> bool {
         let text = value.as_text();
@@ -276,7 +294,7 @@ impl How {
             How::Contains(part, Case::Folded) => text.is_some_and(|text| fold(text).contains(&**part)),
             How::Folded(other) => text.is_some_and(|text| *fold(text) == **other),
             How::Wildcard(wildcard) => text.is_some_and(|text| wildcard.fits(text)),
-            How::Matches(regex) => text.is_some_and(|text| regex.is_match(text)),
+            How::Matches(pattern) => text.is_some_and(|text| pattern.is_match(text)),
             How::Cidr(network) => text.is_some_and(|text| network.has(text)),
             How::Exists => true,
             How::Missing => false,
@@ -345,13 +363,39 @@ pub trait Evaluate: fmt::Debug + Send + Sync {
     fn memory_bytes(&self) -> usize;
 }
 
+/// What filters may speak of: the fields of an event class; in CEL also its chronicles, and who the subscriber is.
+#[derive(Debug, Clone, Default)]
+pub struct FilterScope {
+    event: Fields,
+    chronicled: Fields,
+    /// Both, as rows have them.
+    columns: Fields,
+    subscriber: Option<SubscriberColumns>,
+    functions: Functions,
+}
+
+impl FilterScope {
+    /// The fields of a class, and functions of the application.
+    pub fn new(event: Fields, functions: Functions) -> FilterScope {
+        FilterScope { columns: event.clone(), event, functions, ..FilterScope::default() }
+    }
+
+    /// With the columns of chronicles, which stand behind the fields in rows, and with what is known of subscribers.
+    pub(crate) fn with(self, chronicled: Fields, subscriber: Option<SubscriberColumns>) -> FilterScope {
+        let columns = Fields::new(self.event.iter().chain(chronicled.iter()).cloned().collect());
+        FilterScope { chronicled, columns, subscriber, ..self }
+    }
+}
+
 /// A filter that was read, checked and brought to its canonical form.
 #[derive(Debug, Clone)]
 pub struct CompiledFilter {
     dialect: Dialect,
+    asks_subscriber: bool,
     condition: Condition,
     exact: bool,
-    matches_empty: bool,
+    /// Of an event in which so many fields are null.
+    matches_empty: Option<usize>,
     canonical: Box<[u8]>,
     evaluator: Arc<dyn Evaluate>,
 }
@@ -370,10 +414,23 @@ pub fn compile(filter: &Filter, event: &Fields) -> Result<CompiledFilter, Vec<Pr
 /// # Errors
 /// Every problem found, with line and column in the filter's text.
 pub fn compile_with(filter: &Filter, event: &Fields, functions: &Functions) -> Result<CompiledFilter, Vec<Problem>> {
+    compile_for(filter, &FilterScope::new(event.clone(), functions.clone()), None)
+}
+
+/// As [`compile_with`], for somebody: the values of the columns of a subscriber, in their order. Without them the filter
+/// is as it would be for somebody of whom everything is known.
+///
+/// # Errors
+/// As [`compile_with`].
+pub(crate) fn compile_for(
+    filter: &Filter,
+    scope: &FilterScope,
+    subscriber: Option<&[Value]>,
+) -> Result<CompiledFilter, Vec<Problem>> {
     match filter.dialect {
-        Dialect::Cel => cel::compile(&filter.text, event, functions),
-        Dialect::Jmespath => jmespath::compile(&filter.text, event, functions),
-        Dialect::EventPattern => pattern::compile(&filter.text, event),
+        Dialect::Cel => cel::compile(&filter.text, scope, subscriber),
+        Dialect::Jmespath => jmespath::compile(&filter.text, &scope.event, &scope.functions),
+        Dialect::EventPattern => pattern::compile(&filter.text, &scope.event),
     }
 }
 
@@ -399,12 +456,16 @@ impl CompiledFilter {
             canonical.extend_from_slice(canonical_text.as_bytes());
         }
         let canonical = canonical.into();
-        CompiledFilter { dialect, condition, exact, matches_empty: false, canonical, evaluator }
+        let (condition, exact) = match light::lightened(&condition) {
+            Some(lighter) => (lighter, false),
+            None => (condition, exact),
+        };
+        CompiledFilter { dialect, asks_subscriber: false, condition, exact, matches_empty: None, canonical, evaluator }
     }
 
-    /// The same, but it matches an event in which every field is null, whatever its condition says of it.
-    pub fn or_empty(mut self) -> CompiledFilter {
-        self.matches_empty = true;
+    /// The same, but it matches an event in which every one of so many fields is null, whatever its condition says of it.
+    pub fn or_empty(mut self, fields: usize) -> CompiledFilter {
+        self.matches_empty = Some(fields);
         // No canonical form begins so.
         self.canonical = [&[u8::MAX], &*self.canonical].concat().into();
         self
@@ -415,17 +476,24 @@ impl CompiledFilter {
         self.dialect
     }
 
+    /// Whether it asks who its subscriber is, so that its text means something else for another one.
+    pub fn asks_subscriber(&self) -> bool {
+        self.asks_subscriber
+    }
+
     /// Filters with equal bytes match the same events of their class. Not for people.
     pub fn canonical(&self) -> &[u8] {
         &self.canonical
     }
 
-    /// Whether it matches an event in which every field is null, whatever its condition says of it.
-    pub fn matches_empty(&self) -> bool {
+    /// Whether it matches an event in which every field is null, whatever its condition says of it; how many fields the
+    /// class has, if so.
+    pub fn matches_empty(&self) -> Option<usize> {
         self.matches_empty
     }
 
-    /// What must hold for it to match, in normal form; but see [`CompiledFilter::matches_empty`].
+    /// What must hold for it to match, in normal form; but see [`CompiledFilter::matches_empty`]. Where that would cost an
+    /// event too much, it says less.
     pub fn condition(&self) -> &Condition {
         &self.condition
     }

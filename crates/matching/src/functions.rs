@@ -8,13 +8,13 @@ use std::{cmp::Ordering, rc::Rc};
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use jiff::{Zoned, tz::TimeZone};
-use regex::{Regex, RegexBuilder};
 use tocsin_model::time::Timestamp;
 
 use crate::{
     datum::{Datum, List, Trouble},
     evaluate::Steps,
     expression::{Function, Type},
+    regular::Pattern,
 };
 
 /// Mean radius of the Earth, in kilometres (IUGG).
@@ -26,6 +26,9 @@ const TIMESTAMPS: std::ops::RangeInclusive<i64> = -62_135_596_800_000_000..=253_
 
 /// About 10,000 years, in microseconds; what a duration of CEL may be written as.
 const DURATION_MAX: i64 = 315_576_000_000_000_000;
+
+/// What compiling a regular expression costs, in steps.
+const COMPILING: usize = 30_000;
 
 /// What an argument may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -217,23 +220,6 @@ pub fn distance_km(latitude: f64, longitude: f64, to_latitude: f64, to_longitude
     Ok(2.0 * EARTH_RADIUS_KM * haversine.min(1.0).sqrt().asin())
 }
 
-/// Compiles a regular expression with bounds on its size and nesting. Its matching takes linear time.
-///
-/// # Errors
-/// What the regular expression's author should know.
-pub fn pattern(text: &str) -> Result<Regex, String> {
-    RegexBuilder::new(text).size_limit(256 * 1024).dfa_size_limit(256 * 1024).nest_limit(32).build().map_err(|error| {
-        match error {
-            regex::Error::CompiledTooBig(_) => "the regular expression is too large".to_owned(),
-            error => {
-                let message = error.to_string();
-                let last = message.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
-                format!("the regular expression is wrong: {last}")
-            }
-        }
-    })
-}
-
 /// Whether a text contains another, letters taken without regard to case (Unicode's simple lower-casing).
 pub fn contains_ci(text: &str, needle: &str) -> bool {
     if text.is_ascii() && needle.is_ascii() {
@@ -241,6 +227,11 @@ pub fn contains_ci(text: &str, needle: &str) -> bool {
         return needle.is_empty() || text.windows(needle.len()).any(|window| window.eq_ignore_ascii_case(needle));
     }
     text.to_lowercase().contains(&needle.to_lowercase())
+}
+
+/// Charges for lower-casing a text; ASCII is compared as it stands.
+pub fn charge_folding(text: &str, steps: &mut Steps) -> Result<(), Trouble> {
+    if text.is_ascii() { Ok(()) } else { steps.take(text.len() / 8) }
 }
 
 fn number(datum: &Datum<'_>) -> Result<f64, Trouble> {
@@ -294,12 +285,16 @@ pub fn call<'a>(function: Function, given: &[Datum<'a>], steps: &mut Steps) -> R
             let (text, needle) = (text(first)?, text(&given[1])?);
             // Quadratic at worst, so it is charged that way.
             steps.take(text.len().saturating_mul(needle.len()) / 1024)?;
+            charge_folding(text, steps)?;
             Ok(Datum::Boolean(contains_ci(text, needle)))
         }
         Function::Matches => {
             let (text, source) = (text(first)?, text(&given[1])?);
-            steps.take(1000 + source.len())?;
-            Ok(Datum::Boolean(pattern(source).map_err(|_| Trouble::Pattern)?.is_match(text)))
+            // It is compiled each time, which takes many milliseconds at worst.
+            steps.take(COMPILING + 4 * source.len())?;
+            let pattern = Pattern::read(source).map_err(|_| Trouble::Pattern)?;
+            steps.take(pattern.steps(text))?;
+            Ok(Datum::Boolean(pattern.is_match(text)))
         }
         Function::LowerAscii => Ok(Datum::text(text(first)?.to_ascii_lowercase())),
         Function::UpperAscii => Ok(Datum::text(text(first)?.to_ascii_uppercase())),
@@ -311,6 +306,7 @@ pub fn call<'a>(function: Function, given: &[Datum<'a>], steps: &mut Steps) -> R
                 None => usize::MAX,
             };
             let found = if from.is_empty() { text.len() + 1 } else { text.matches(from).count() }.min(most);
+            steps.take(found / 4)?;
             steps.take(found.saturating_mul(to.len()) / 64)?;
             Ok(Datum::text(text.replacen(from, to, most)))
         }
@@ -320,6 +316,9 @@ pub fn call<'a>(function: Function, given: &[Datum<'a>], steps: &mut Steps) -> R
                 Some(most) => usize::try_from(integer(most)?).unwrap_or(usize::MAX),
                 None => usize::MAX,
             };
+            // Charged before they are made.
+            let count = if separator.is_empty() { text.len() } else { text.matches(separator).count() + 1 };
+            steps.take(count.min(most))?;
             let parts: Vec<Datum<'a>> = if separator.is_empty() {
                 let letters: Vec<&str> = text.split("").filter(|part| !part.is_empty()).collect();
                 letters.into_iter().take(most).map(Datum::text).collect()
@@ -328,7 +327,6 @@ pub fn call<'a>(function: Function, given: &[Datum<'a>], steps: &mut Steps) -> R
             } else {
                 text.splitn(most, separator).map(Datum::text).collect()
             };
-            steps.take(parts.len())?;
             Ok(Datum::List(List::Made(parts.into())))
         }
         Function::Join => {
@@ -388,10 +386,18 @@ pub fn call<'a>(function: Function, given: &[Datum<'a>], steps: &mut Steps) -> R
             let end = (end..=text.len()).find(|end| text.is_char_boundary(*end)).unwrap_or(text.len());
             Ok(Datum::Integer(text[..end].rfind(needle).map_or(-1, count)))
         }
-        Function::Reverse => Ok(Datum::text(text(first)?.chars().rev().collect::<String>())),
+        Function::Reverse => {
+            let text = text(first)?;
+            steps.take(text.len() / 32)?;
+            Ok(Datum::text(text.chars().rev().collect::<String>()))
+        }
         Function::ToInteger => to_integer(first),
         Function::Format => format::format(text(first)?, &given[1], steps),
-        Function::Quote => Ok(Datum::text(format::quote(text(first)?))),
+        Function::Quote => {
+            let text = text(first)?;
+            steps.take(text.len() / 32)?;
+            Ok(Datum::text(format::quote(text)))
+        }
         Function::TypeOf => Ok(Datum::Type(first.type_name())),
         Function::ToUnsigned => to_unsigned(first),
         Function::ToBytes => match first {
@@ -463,7 +469,10 @@ pub fn call<'a>(function: Function, given: &[Datum<'a>], steps: &mut Steps) -> R
         },
         Function::ToDuration => match first {
             Datum::Duration(micros) => Ok(Datum::Duration(*micros)),
-            Datum::Text(text) => Ok(Datum::Duration(duration(text).ok_or(Trouble::Conversion)?)),
+            Datum::Text(text) => {
+                steps.take(text.len() / 8)?;
+                Ok(Datum::Duration(duration(text).ok_or(Trouble::Conversion)?))
+            }
             Datum::Integer(seconds) => in_range(seconds.checked_mul(1_000_000)),
             Datum::Null => Err(Trouble::Null),
             _ => Err(Trouble::Type),

@@ -45,6 +45,7 @@ pub mod notify; // 7. at delivery: the full fields of one notification
 pub mod filter; // 3b. a subscriber's own filter becomes conditions that an index answers
 pub mod rule; // 3. a rule's predicate becomes branches: guards, keys, ranges, residuals
 pub mod subscriber; // 3c. what rules may ask of the subscriber behind a subscription
+pub mod sql; // 3e. what queries in SQL may ask beside fields
 pub mod chronicle; // 3d. what is kept of the events of a class, as columns beside their fields
 pub mod state; // 5b. which matches are told: cooldown, re-arm, change
 pub mod shard; // 5. subscriptions in, event batches in, runs of matches out
@@ -56,6 +57,7 @@ pub mod oracle; // the same answers without an index, one by one
 pub mod trial; // one rule tried on one event and one subscription, condition by condition
 
 mod functions; // what expressions may call
+pub mod regular; // regular expressions, and what they cost
 mod occasion; // a rule meets some events: what it asks the index, and what it gives
 mod residual; // what is left to check per candidate, column by column
 

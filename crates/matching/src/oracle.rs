@@ -26,6 +26,8 @@ pub struct Witness {
     pub row: Row,
     /// Its own filter, for each event class to which it is put.
     pub filter: Vec<(Name, CompiledFilter)>,
+    /// The same as it was written.
+    written: Option<Filter>,
     /// The audiences to which its subscriber belongs; none when it is read.
     pub memberships: Memberships,
 }
@@ -45,18 +47,32 @@ impl Witness {
         let plan = rules.classes.iter().find(|plan| plan.name == *class).ok_or(Damaged)?;
         let mut filters = Vec::new();
         if let Some(filter) = filter {
-            let compiled = rules.compile_filter(class, filter).map_err(|_| Damaged)?;
+            let compiled = rules.compile_filter(class, filter, Some(&[])).map_err(|_| Damaged)?;
             filters.extend(compiled.into_iter().map(|(event, compiled)| (event.clone(), compiled)));
         }
         let row = plan.fields.row_from_stored(values)?;
-        Ok(Witness { id, class: class.clone(), row, filter: filters, memberships: Memberships::default() })
+        Ok(Witness {
+            id,
+            class: class.clone(),
+            row,
+            filter: filters,
+            written: filter.cloned(),
+            memberships: Memberships::default(),
+        })
     }
 
     /// The same, of this subscriber.
     pub fn of(self, rules: &RuleSet, subscriber: SubscriberView) -> Witness {
         let SubscriberView { memberships, columns } = subscriber;
+        let mut filter = self.filter;
+        if filter.iter().any(|(_, filter)| filter.asks_subscriber())
+            && let Some(written) = &self.written
+            && let Ok(compiled) = rules.compile_filter(&self.class, written, Some(&columns))
+        {
+            filter = compiled.into_iter().map(|(event, compiled)| (event.clone(), compiled)).collect();
+        }
         let row = rules.full_row(&self.class, self.row, columns);
-        Witness { row, memberships, ..self }
+        Witness { row, filter, memberships, ..self }
     }
 
     /// Whether its filter, if it has one, matches an event of a class.

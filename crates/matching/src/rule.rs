@@ -11,7 +11,7 @@ use tocsin_model::{
     application::Application,
     event::EventBatch,
     field::{Damaged, Field, FieldType, Fields, Row, unpack_row},
-    filter::Filter,
+    filter::{Dialect, Filter},
     id::Name,
     problem::Problem,
     value::Value,
@@ -26,12 +26,13 @@ use crate::{
     events::Events,
     expression::{Expression, Kind},
     filter::{
-        self, CompiledFilter,
+        self, CompiledFilter, FilterScope,
         index::{Scanned, Standing},
     },
     index::key::Measure,
     residual::Check,
     shard::{Layout, Subject},
+    sql::{QueriesRead, chronicle_fields},
     state::compile::CompiledState,
     subscriber::SubscriberColumns,
 };
@@ -60,7 +61,7 @@ pub struct RuleSet {
     pub(crate) audiences: Vec<Name>,
     /// What the rules may read of subscribers.
     pub(crate) subscriber: SubscriberColumns,
-    /// Whether any enabled rule does.
+    /// Whether any enabled rule does, or filters may.
     pub(crate) reads_subscriber: bool,
     /// What expressions of the application may call.
     pub(crate) functions: Functions,
@@ -73,7 +74,7 @@ pub struct RuleSet {
 pub(crate) struct FilterPlan {
     pub class: usize,
     pub event: Name,
-    pub fields: Fields,
+    pub scope: FilterScope,
 }
 
 #[derive(Debug)]
@@ -88,6 +89,11 @@ pub(crate) struct EventPlan {
 }
 
 impl EventPlan {
+    /// What rows hold: the fields, and behind them the columns of chronicles.
+    pub fn row(&self) -> Fields {
+        Fields::new(self.fields.iter().chain(self.columns.iter()).cloned().collect())
+    }
+
     /// How expressions spell what stands at a place of a row.
     pub fn spelling(&self, at: usize) -> Option<String> {
         match at.checked_sub(self.fields.len()) {
@@ -204,17 +210,19 @@ impl RuleSet {
     /// # Errors
     /// Every problem in every expression, with the path of the rule and the position in the expression.
     pub fn compile(application: &Application) -> Result<RuleSet, Vec<Problem>> {
-        RuleSet::compile_with_queries(application, &|_| None)
+        RuleSet::compile_with_queries(application, &|_| None, &QueriesRead::default())
     }
 
     /// As [`RuleSet::compile`], with the fields of the notification that the query of a rule gives, in the order of
     /// [`Told::given`](crate::shard::Told::given). For a rule of which nothing is known, every field is taken to be given.
+    /// `read` is what queries read of subscribers and chronicles.
     ///
     /// # Errors
     /// As [`RuleSet::compile`].
     pub fn compile_with_queries(
         application: &Application,
         columns: &dyn Fn(&Name) -> Option<Vec<Name>>,
+        queries: &QueriesRead,
     ) -> Result<RuleSet, Vec<Problem>> {
         let mut problems = Vec::new();
         let functions = Functions::compile(&application.functions).unwrap_or_else(|found| {
@@ -241,7 +249,7 @@ impl RuleSet {
                 problems.extend(found.into_iter().filter(|problem| !is_missing(problem)));
                 Vec::new()
             });
-            let read = columns_read(application, name, &chronicles, &functions);
+            let read = columns_read(application, name, &chronicles, &functions, queries);
             let columns = column_fields(&chronicles, &read);
             let plan = EventPlan { fields: class.fields.clone(), rules: Vec::new(), chronicles, read, columns };
             events.insert(name.clone(), plan);
@@ -255,7 +263,8 @@ impl RuleSet {
             filters: Vec::new(),
             audiences: Vec::new(),
             subscriber,
-            reads_subscriber: false,
+            reads_subscriber: queries.subscribers
+                || !application.attributes.is_empty() && takes_filters_in_cel(application),
             functions,
             asks: 0,
         };
@@ -314,7 +323,10 @@ impl RuleSet {
             {
                 let known = self.filters.iter().position(|plan| plan.class == rule.class && plan.event == rule.on);
                 rule.filters = Some(known.unwrap_or_else(|| {
-                    let plan = FilterPlan { class: rule.class, event: rule.on.clone(), fields: event.fields.clone() };
+                    let scope = FilterScope::new(event.fields.clone(), self.functions.clone());
+                    let subscriber = (!self.subscriber.attributes().is_empty()).then(|| self.subscriber.clone());
+                    let scope = scope.with(event.columns.clone(), subscriber);
+                    let plan = FilterPlan { class: rule.class, event: rule.on.clone(), scope };
                     class.filters.push(self.filters.len());
                     self.filters.push(plan);
                     self.filters.len() - 1
@@ -435,7 +447,7 @@ impl RuleSet {
     /// # Errors
     /// Every problem found, with line and column in the filter's text.
     pub fn check_filter(&self, class: &Name, filter: &Filter) -> Result<Option<Scanned>, Vec<Problem>> {
-        let compiled = self.compile_filter(class, filter)?;
+        let compiled = self.compile_filter(class, filter, None)?;
         Ok(compiled.iter().find_map(|(_, filter)| match Standing::of(filter) {
             Standing::Scanned(why) => Some(why),
             Standing::Never | Standing::Always | Standing::Indexed => None,
@@ -460,18 +472,20 @@ impl RuleSet {
         if !class.takes_filters {
             return Err(Problem::at("filter", "its class takes no filters"));
         }
-        self.compile_filter(&class.name, filter).map(|_| ()).map_err(|problems| {
+        self.compile_filter(&class.name, filter, None).map(|_| ()).map_err(|problems| {
             let first = problems.into_iter().next();
             let first = first.unwrap_or_else(|| Problem::at("", "the filter cannot be compiled"));
             Problem { path: "filter".to_owned(), ..first }
         })
     }
 
-    /// A filter of a subscription of a class, compiled for each event class to which it is put.
+    /// A filter of a subscription of a class, compiled for each event class to which it is put. `subscriber` has the
+    /// columns of the one whose it is.
     pub(crate) fn compile_filter(
         &self,
         class: &Name,
         filter: &Filter,
+        subscriber: Option<&[Value]>,
     ) -> Result<Vec<(&Name, CompiledFilter)>, Vec<Problem>> {
         let Some(class) = self.classes.iter().find(|plan| plan.name == *class) else { return Ok(Vec::new()) };
         let compile = |plan: &usize| {
@@ -482,7 +496,7 @@ impl RuleSet {
                 }
                 _ => problem,
             };
-            match filter::compile_with(filter, &plan.fields, &self.functions) {
+            match filter::compile_for(filter, &plan.scope, subscriber) {
                 Ok(compiled) => Ok((&plan.event, compiled)),
                 Err(problems) => Err(problems.into_iter().map(several).collect()),
             }
@@ -516,6 +530,13 @@ impl RuleSet {
         fields
     }
 
+    /// What rows of a class hold of chronicles: behind how many fields, and the names that queries in SQL have for them.
+    pub fn columns_of_queries(&self, class: &Name) -> (usize, Fields) {
+        self.events
+            .get(class)
+            .map_or_else(Default::default, |plan| (plan.fields.len(), chronicle_fields(&plan.columns)))
+    }
+
     /// Whether rules read chronicles of a class.
     pub fn reads_chronicles(&self, class: &Name) -> bool {
         self.events.get(class).is_some_and(|plan| !plan.columns.is_empty())
@@ -547,8 +568,13 @@ impl RuleSet {
 
     /// How each rule is answered, with warnings where a rule would scan.
     pub fn explain(&self) -> Vec<RuleExplanation> {
-        self.rules.iter().map(|rule| rule.explain(&self.audiences)).collect()
+        self.rules.iter().map(|rule| rule.explain(&self.audiences, &self.classes[rule.class].name)).collect()
     }
+}
+
+/// Whether subscriptions of any class may have filters in CEL.
+fn takes_filters_in_cel(application: &Application) -> bool {
+    application.subscriptions.values().any(|class| class.filter.contains(&Dialect::Cel))
 }
 
 /// Whether what is captured for a field of this type are the keys of the index.

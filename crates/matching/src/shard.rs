@@ -276,7 +276,8 @@ impl Shard {
             row[plan.memberships_at()] = Value::Integer(memberships.0.cast_signed());
         }
         let channel = self.channel(subject.channel)?;
-        let filters = self.take_filters(class, subject.filter)?;
+        let of_subscriber = row.get(plan.fields.len()..).unwrap_or_default();
+        let filters = self.take_filters(class, subject.filter, of_subscriber)?;
         let Some(slot) = self.tables[class].insert(subject.id, channel, &row) else {
             filters.iter().for_each(|(book, number)| self.books[*book].give_back(*number));
             return Err(Problem::at("", "the shard is full"));
@@ -302,7 +303,12 @@ impl Shard {
     }
 
     /// The numbers of a filter in each book of a class.
-    fn take_filters(&mut self, class: usize, filter: Option<&Filter>) -> Result<Vec<(usize, FilterNumber)>, Problem> {
+    fn take_filters(
+        &mut self,
+        class: usize,
+        filter: Option<&Filter>,
+        subscriber: &[Value],
+    ) -> Result<Vec<(usize, FilterNumber)>, Problem> {
         let rules = Arc::clone(&self.rules);
         let Some(filter) = filter else { return Ok(Vec::new()) };
         if !rules.classes[class].takes_filters {
@@ -310,7 +316,7 @@ impl Shard {
         }
         let mut taken = Vec::new();
         for book in &rules.classes[class].filters {
-            match self.books[*book].take(filter, &rules.filters[*book].fields, &rules.functions) {
+            match self.books[*book].take(filter, &rules.filters[*book].scope, subscriber) {
                 Ok(number) => taken.push((*book, number)),
                 Err(problems) => {
                     taken

@@ -10,7 +10,7 @@ use crate::{
     expression::{Expression, Kind},
     filter::{self, CompiledFilter, show::show},
     oracle::Witness,
-    rule::{CompiledRule, RuleNumber, RuleSet},
+    rule::{CompiledRule, EventPlan, RuleNumber, RuleSet},
 };
 
 /// Most characters of a value that are shown.
@@ -115,8 +115,8 @@ impl RuleSet {
 
     fn try_filter(&self, class: &Name, filter: &CompiledFilter, event: &[Value]) -> FilterTrial {
         let verdict = |holds| if holds { Verdict::Holds } else { Verdict::Fails };
-        let nothing = Fields::new(Vec::new());
-        let fields = self.events.get(class).map_or(&nothing, |plan| &plan.fields);
+        let plan = self.events.get(class);
+        let fields = plan.map(EventPlan::row).unwrap_or_default();
         let parts = match filter.condition() {
             filter::Condition::All(parts) => parts.as_slice(),
             one => std::slice::from_ref(one),
@@ -124,12 +124,12 @@ impl RuleSet {
         let conditions = parts.iter().map(|part| {
             let mut values = Vec::new();
             part.visit(&mut |test| {
-                let name = named("event", fields, test.path.field);
+                let name = plan.and_then(|plan| plan.spelling(test.path.field)).unwrap_or_else(|| "event".to_owned());
                 if values.iter().all(|(known, _)| *known != name) {
                     values.push((name, shown(event.get(test.path.field).unwrap_or(&Value::Null))));
                 }
             });
-            Condition { text: show(part, fields), verdict: verdict(part.holds(event)), trouble: None, values }
+            Condition { text: show(part, &fields), verdict: verdict(part.holds(event)), trouble: None, values }
         });
         let conditions = conditions.collect();
         let verdict = filter.holds(event).map_or(Verdict::Error, verdict);

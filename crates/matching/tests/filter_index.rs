@@ -4,7 +4,6 @@
 use std::{collections::BTreeMap, env, sync::Arc};
 
 use fastrand::Rng;
-use regex::Regex;
 use tocsin_matching::{
     datum::Trouble,
     filter::{
@@ -12,6 +11,7 @@ use tocsin_matching::{
         index::{Desk, FilterIndex, Scanned, Standing},
         text::{Network, Wildcard},
     },
+    regular::Pattern,
 };
 use tocsin_model::{
     field::{Field, FieldType, Fields},
@@ -104,7 +104,7 @@ fn how(random: &mut Rng) -> How {
         }
         10 => {
             let texts = ["a|b", "(?i)abc", "^ab+c", "road (closed|open)", "x*", "(?i)é", "[a-c]{3}"];
-            How::Matches(Regex::new(one_of(random, &texts)).expect("an expression"))
+            How::Matches(Pattern::read(one_of(random, &texts)).expect("an expression"))
         }
         11 => How::Cidr(
             Network::read(one_of(random, &["10.0.0.0/8", "10.0.0.0/30", "::/64", "0.0.0.0/0"])).expect("a network"),

@@ -15,6 +15,7 @@ use tocsin_matching::{
 };
 use tocsin_model::{
     definition,
+    filter::{Dialect, Filter},
     id::{EventBatchId, EventId, Name, SubscriberId, SubscriptionId},
     subscriber::Profile,
     time::Timestamp,
@@ -23,6 +24,11 @@ use tocsin_model::{
 
 /// An application whose rules have these predicates, and re-arm conditions where there are any.
 fn compile(rules: &[(&str, Option<&str>)]) -> Result<RuleSet, Vec<String>> {
+    compile_class(rules, "{ fields: { s: string, n: number } }")
+}
+
+/// The same, with a class of subscriptions.
+fn compile_class(rules: &[(&str, Option<&str>)], class: &str) -> Result<RuleSet, Vec<String>> {
     let rules = rules.iter().enumerate().map(|(at, (when, rearm))| {
         let rearm = rearm.map_or_else(String::new, |rearm| format!("rearm: {rearm:?}, per: event.s, "));
         format!("r{at}: {{ on: thing, subscription: interest, notify: told, {rearm}when: {when:?} }}\n  ")
@@ -38,7 +44,7 @@ attributes:
   since: timestamp
   tags: list
   address: map
-subscriptions: {{ interest: {{ fields: {{ s: string, n: number }} }} }}
+subscriptions: {{ interest: {class} }}
 notifications:
   told: {{ fields: {{ s: string }}, content: {{ templates: {{ base: {{ text: 'x' }} }} }} }}
 rules:
@@ -146,6 +152,58 @@ fn attributes_are_read_with_the_types_that_are_declared() {
     check("event.s == subscriber.attributes['region']", &[("region", "Vienna".into())], true);
     check("subscriber.id == 'ann' && subscriber.locale.startsWith('de')", &[], true);
     check("subscriber.time_zone == null && event.n > 3.0", &[], true);
+}
+
+/// Whether subscribers with these attributes are told of the event `{s: "Vienna", n: 4, tags: ["a"]}` with a filter of
+/// their own, by the index and by the oracle; and how many filters the index holds.
+fn check_filter(filter: &str, people: &[(&[(&str, Value)], bool)], distinct: u64) {
+    let set = Arc::new(compile_class(&[("true", None)], "{ filter: cel }").expect("a rule"));
+    let class: Name = "interest".parse().expect("a name");
+    let filter = Filter::new(Dialect::Cel, filter);
+    set.check_filter(&class, &filter).unwrap_or_else(|problems| panic!("{problems:?}"));
+    let mut shard = Shard::new(set.clone());
+    let event = event("Vienna", 4.0);
+    let mut expected = Vec::new();
+    for (at, (attributes, told)) in people.iter().enumerate() {
+        let id = SubscriptionId(at as u64);
+        let view = view(&set, &format!("p{at}"), &profile(attributes));
+        let subject = Subject { filter: Some(&filter), ..subject(id.0, &class, "{}") };
+        shard.put_of(subject, view.clone()).expect("a subscription");
+        let witness = Witness::read(&set, id, &class, "{}", Some(&filter)).expect("a subscription").of(&set, view);
+        let by_oracle = !oracle::matches(&set, &"thing".parse().expect("a name"), &event, &witness).is_empty();
+        assert_eq!(by_oracle, *told, "{filter:?} with {attributes:?}");
+        expected.extend(told.then_some(id));
+    }
+    let by_index: Vec<SubscriptionId> = found(&mut shard, 1, &[event]).0.into_iter().map(|(.., id)| id).collect();
+    assert_eq!(by_index, expected, "{filter:?}");
+    assert_eq!(shard.figures().filters().distinct, distinct, "{filter:?}");
+}
+
+#[test]
+fn filters_of_subscribers_ask_for_their_attributes() {
+    let vienna: &[(&str, Value)] = &[("region", "Vienna".into()), ("limit", Value::Number(4.5))];
+    let graz: &[(&str, Value)] = &[("region", "Graz".into()), ("tags", Value::List(["a".into()].into()))];
+    // Whose attributes are the same share a filter.
+    let people: &[(&[(&str, Value)], bool)] = &[(vienna, true), (graz, false), (&[], false), (vienna, true)];
+    check_filter("event.s == subscriber.attributes.region", people, 3);
+    check_filter("event.n < subscriber.attributes.limit", &[(vienna, true), (graz, false), (&[], false)], 2);
+    check_filter("event.tags.exists(tag, tag in subscriber.attributes.tags)", &[(vienna, false), (graz, true)], 2);
+    check_filter("event.s == 'Vienna' && subscriber.id == 'p1'", &[(vienna, false), (graz, true)], 2);
+    check_filter("size(event.s) > 3 && subscriber.locale.startsWith('de')", &[(vienna, true), (graz, true)], 1);
+    check_filter("event.n > 3.0", &[(vienna, true), (graz, true)], 1);
+}
+
+#[test]
+fn a_filter_is_checked_before_it_is_somebodys() {
+    let class: Name = "interest".parse().expect("a name");
+    let set = compile_class(&[("true", None)], "{ filter: cel }").expect("a rule");
+    let check = |text: &str| set.check_filter(&class, &Filter::new(Dialect::Cel, text));
+    let wrong = |text: &str| check(text).expect_err("a wrong filter")[0].to_string();
+    assert_eq!(check("event.s == subscriber.attributes.region"), Ok(None), "an index answers it");
+    assert!(check("size(event.s) > subscriber.attributes.age").expect("a filter").is_some(), "none does");
+    assert!(wrong("event.s == subscriber.attributes.regoin").contains("did you mean `subscriber.attributes.region`?"));
+    assert!(wrong("event.n == sub.n").contains("a filter knows no fields of its subscription"));
+    assert!(wrong("region == 'x'").contains("did you mean `subscriber.attributes.region`?"));
 }
 
 #[test]

@@ -8,6 +8,7 @@
 //! | notification | `n-<batch>-<ordinal>` | `n-7-2499` |
 //! | work item | `w-<number>` | `w-31` |
 //! | subscription | `s-<number>` | `s-1000000` |
+//! | broadcast | `b-<number>` | `b-4` |
 //! | subscriber | as its creator chose | `alice` |
 
 use std::{fmt, str::FromStr};
@@ -124,6 +125,10 @@ numbered!(
 numbered!(
     /// A subscription, numbered by the records; never used twice.
     SubscriptionId, "s", "the id of a subscription, such as `s-15`"
+);
+numbered!(
+    /// A broadcast, numbered by the inbox; never used twice.
+    BroadcastId, "b", "the id of a broadcast, such as `b-4`"
 );
 ordinal!(
     /// One event: its batch and its place in it.

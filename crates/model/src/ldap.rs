@@ -32,7 +32,8 @@
 //! An item is True if it is so for one of the values; else Undefined if it is for one of them; else False. An attribute
 //! without values makes it False, never Undefined, since every name is the name of an attribute here. An assertion that is
 //! not of the value's syntax, such as `(age=young)` where `age` is a number, is Undefined for that value. `!` leaves
-//! Undefined as it is. A subscriber meets a filter where it is True.
+//! Undefined as it is. A subscriber meets a filter where it is True. Where telling takes too many steps, which only values
+//! of many kilobytes and hundreds of items do, the whole is Undefined.
 //!
 //! Strings are prepared by RFC 4518 before they are compared: case is folded, compatible characters are made one (NFKC),
 //! runs of spaces count as one, invisible characters as none. Its prohibition of characters is not applied.
@@ -47,7 +48,8 @@ use std::{fmt, ops::Bound};
 
 use crate::{problem::Problem, time::Timestamp, value::Value};
 
-pub use evaluate::{Entry, Truth};
+use evaluate::Steps;
+pub use evaluate::{Entry, STEPS_MAX, Truth};
 pub use matching_rule::rules;
 use matching_rule::{MatchingRule, RuleAssertion};
 use prepare::{Form, Parts};
@@ -69,6 +71,13 @@ pub struct LdapFilter {
     ids: (Bound<String>, Bound<String>),
 }
 
+/// What a filter says, within bounds.
+fn evaluated(node: &Node, entry: &Entry<'_>) -> Truth {
+    let mut steps = Steps::default();
+    let truth = node.evaluate(entry, &mut steps);
+    if steps.are_over() { Truth::Undefined } else { truth }
+}
+
 impl LdapFilter {
     /// Reads a filter. Spaces and line ends may stand around every parenthesised filter, which RFC 4515 does not know.
     ///
@@ -80,9 +89,9 @@ impl LdapFilter {
         Ok(LdapFilter { ids: root.ids(), root, canonical })
     }
 
-    /// What it says of a subscriber.
+    /// What it says of a subscriber. Undefined where telling takes more than [`STEPS_MAX`] steps.
     pub fn evaluate(&self, entry: &Entry<'_>) -> Truth {
-        self.root.evaluate(entry)
+        evaluated(&self.root, entry)
     }
 
     /// Whether a subscriber meets it: only where it is [`Truth::True`].
@@ -96,7 +105,7 @@ impl LdapFilter {
             Node::And(parts) => parts.as_slice(),
             root => std::slice::from_ref(root),
         };
-        parts.iter().map(|part| (part.to_string(), part.evaluate(entry))).collect()
+        parts.iter().map(|part| (part.to_string(), evaluated(part, entry))).collect()
     }
 
     /// Its text in normal form: without what says nothing, and in one order. Reading it gives the same filter.

@@ -7,6 +7,7 @@ use tocsin_matching::{
     contains_ci, distance_km,
     notify::NotifyFields,
     rule::{RuleExplanation, RuleSet},
+    sql::{as_queries_see, read_beside},
 };
 use tocsin_model::{
     application::{Application, EventClass, Recurs, due_class},
@@ -63,7 +64,7 @@ impl Compiled {
         }
         let (queries, found) = check_queries(&application);
         problems.extend(found);
-        match RuleSet::compile_with_queries(&application, &|rule| queries.columns(rule)) {
+        match compile_rules(&application, &queries) {
             Ok(rules) if problems.is_empty() => {
                 let rules = Arc::new(rules);
                 let of = |name: &Name| rules.number(name.as_str()).map(|rule| NotifyFields::of(&rules, rule));
@@ -138,9 +139,18 @@ fn parts_needed(protocol: &Name) -> &'static [Part] {
     }
 }
 
-/// Checks the rules in SQL of an application; see [`QuerySet::check`].
+/// Checks the rules in SQL of an application, which also see its subscribers and chronicles; see [`QuerySet::check`].
 pub fn check_queries(application: &Application) -> (QuerySet, Vec<Problem>) {
-    QuerySet::check(application, QUERY_FUNCTIONS)
+    QuerySet::check(&as_queries_see(application), QUERY_FUNCTIONS)
+}
+
+/// Compiles the rules of an application with what its queries give and read.
+///
+/// # Errors
+/// As [`RuleSet::compile`].
+pub fn compile_rules(application: &Application, queries: &QuerySet) -> Result<RuleSet, Vec<Problem>> {
+    let read = read_beside(application, queries.reads_of_events(), queries.reads_of_subscriptions());
+    RuleSet::compile_with_queries(application, &|rule| queries.columns(rule), &read)
 }
 
 /// What queries may call beside the functions of the store, with the meaning that it has in CEL.

@@ -154,7 +154,7 @@ impl Followed {
         // What the index cannot take, no query sees: it is as if it were not there.
         let fits = self.queries.is_none() || fits(self.shards.rules(), &subscription);
         match self.queries() {
-            Some(queries) if fits => queries.put(&subscription),
+            Some(queries) if fits => queries.put(&subscription, &subscriber.columns),
             Some(queries) => queries.remove(subscription.id),
             None => {}
         }

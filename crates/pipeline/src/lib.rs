@@ -15,11 +15,13 @@ mod digest; // 3d. what is told as one
 mod windows; // 3e. how long it is gathered
 mod multicast; // 3f. what is said to several
 mod render; // 3g. what is sent
+mod alike; // what reads the same for many is made once
 mod redact; // 3h. what a log may show of it
 mod record_receipts; // 4. dispositions become receipts, retries, suspensions
 mod resend; // what had failed is sent again
 mod disable_devices; // what the far side says is gone is not tried again
 mod endpoints; // nor what has failed for days
+mod feeds; // what goes into feeds goes into the store
 
 pub mod compile; // a definition becomes what the steps run: rules, formatters, channels
 pub mod sample; // a notification made of what somebody names, shown or sent as a test
@@ -52,10 +54,12 @@ use tocsin_model::{
     definition,
     id::{EventBatchId, Name},
     problem::Problem,
+    receipt::Outcome,
     suppression::Policy,
 };
 use tocsin_store::{
     error::StoreError,
+    inbox::Inbox,
     journal::{Accepted, Firing, Journal, RuleStop},
     records::Records,
 };
@@ -85,6 +89,7 @@ use schedules::Clockwork;
 pub(crate) struct Flow {
     journal: Arc<dyn Journal>,
     records: Arc<dyn Records>,
+    inbox: Arc<dyn Inbox>,
     clock: Arc<dyn Clock>,
     options: PipelineOptions,
     latencies: Latencies,
@@ -101,6 +106,27 @@ pub(crate) struct Flow {
     endpoints: endpoints::Endpoints,
     /// Wakes whoever sends again what had failed.
     resends: tokio::sync::Notify,
+    counters: Counters,
+}
+
+/// Counters of what happens to every notification, so that counting costs no look-up.
+struct Counters {
+    formatted: metrics::Counter,
+    format_failed: metrics::Counter,
+    /// By outcome, in the order of `Outcome::ALL`.
+    outcomes: [metrics::Counter; Outcome::ALL.len()],
+}
+
+impl Counters {
+    /// The metrics recorder must be in place by now.
+    fn new() -> Counters {
+        Counters {
+            formatted: metrics::counter!("format_requests_total", "result" => "ok"),
+            format_failed: metrics::counter!("format_requests_total", "result" => "failed"),
+            outcomes: Outcome::ALL
+                .map(|outcome| metrics::counter!("deliver_outcomes_total", "outcome" => outcome.word())),
+        }
+    }
 }
 
 impl Flow {
@@ -124,6 +150,8 @@ pub struct Parts {
     pub journal: Arc<dyn Journal>,
     /// The system of record.
     pub records: Arc<dyn Records>,
+    /// The feeds that subscribers read; channels find them in their context.
+    pub inbox: Arc<dyn Inbox>,
     /// Answers `${NAME}` in definitions.
     pub environment: Environment,
     /// What channels need to know: the clock too.
@@ -227,7 +255,8 @@ impl Pipeline {
     /// # Errors
     /// The store failed.
     pub async fn start(parts: Parts) -> Result<Arc<Pipeline>, StoreError> {
-        let Parts { journal, records, environment, context, opener, options, seed } = parts;
+        let Parts { journal, records, inbox, environment, mut context, opener, options, seed } = parts;
+        context.feeds = Some(Arc::new(feeds::StoredFeeds { inbox: inbox.clone(), clock: context.clock.clone() }));
         let flow = Arc::new(Flow {
             versions: Versions::new(records.clone(), environment),
             clock: context.clock.clone(),
@@ -236,11 +265,13 @@ impl Pipeline {
             indexes: Mutex::default(),
             stops: Mutex::default(),
             luck: Mutex::new(fastrand::Rng::with_seed(seed)),
+            counters: Counters::new(),
             suppressions: suppress::Suppressions::new(options.suppression.clone()),
             endpoints: endpoints::Endpoints::default(),
             resends: tokio::sync::Notify::new(),
             journal,
             records,
+            inbox,
             options,
             context,
             opener,

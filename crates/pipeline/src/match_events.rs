@@ -33,6 +33,7 @@ use tocsin_model::{
 use tocsin_store::{
     error::StoreError,
     journal::{Arrivals, ClaimedEvents, Firing, FiringStatus, NewNotificationBatch, Refired, Step},
+    queries::Beside,
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -681,8 +682,11 @@ impl Matched {
         let Readable { batch, fields, rows, left_out, again } = readable;
         let rules = &self.compiled.rules;
         let fires = |rule: &Name| rules.number(rule.as_str()).is_none_or(|number| !left_out.contains(&number));
-        let told =
-            self.followed.queries().map_or_else(Vec::new, |queries| run_queries::run(queries, batch, fields, &fires));
+        let told = self.followed.queries().map_or_else(Vec::new, |queries| {
+            let (first, columns) = rules.columns_of_queries(&batch.class);
+            let beside = Beside { columns: &columns, first, rows };
+            run_queries::run(queries, batch, fields, &beside, &fires)
+        });
         for firing in &told {
             if let (Err(reason), Some(number)) = (&firing.outcome, rules.number(firing.rule.as_str())) {
                 failed.push((batch.id, number, reason.clone()));

@@ -74,6 +74,7 @@ impl Platform {
         let parts = Parts {
             journal: journal.clone(),
             records,
+            inbox: Arc::new(tocsin_store::memory::inbox::MemoryInbox::default()),
             environment: Arc::new(|_| None),
             context: Context {
                 clock: Arc::new(clock),
@@ -81,6 +82,7 @@ impl Platform {
                 data_folder: std::path::PathBuf::new(),
                 networks: Networks::default(),
                 signet: Arc::new(Signet::new(&[7; 32])),
+                feeds: None,
                 public_url: None,
                 programs: Programs::default(),
             },

@@ -3,7 +3,7 @@
 
 use tocsin_matching::shard::{MatchSink, Shard, Told};
 use tocsin_model::{event::EventBatch, field::Fields, id::Name};
-use tocsin_store::queries::{QueryFiring, QueryTables};
+use tocsin_store::queries::{Beside, QueryFiring, QueryTables};
 
 use crate::shards::UnpackedBatch;
 
@@ -12,10 +12,11 @@ pub(crate) fn run(
     queries: &mut QueryTables,
     batch: &EventBatch,
     fields: &Fields,
+    beside: &Beside<'_>,
     fires: &dyn Fn(&Name) -> bool,
 ) -> Vec<QueryFiring> {
     // A damaged batch is set aside before it comes here.
-    let firings = queries.run(batch, fields, fires).unwrap_or_default();
+    let firings = queries.run(batch, fields, beside, fires).unwrap_or_default();
     for firing in &firings {
         metrics::histogram!("match_query_duration_seconds").record(firing.took);
     }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::Flow;
+use crate::{Flow, feeds};
 
 /// How long an endpoint is remembered of which nothing is heard.
 const ENDPOINTS_KEPT: Duration = Duration::from_secs(60 * 86_400);
@@ -16,6 +16,7 @@ pub(crate) async fn run(flow: Arc<Flow>, retention: impl Fn() -> Duration, stop:
     while stop.run_until_cancelled(tokio::time::sleep(every)).await.is_some() {
         let now = flow.clock.now();
         prune(&flow, retention(), &stop).await;
+        feeds::expire(&flow, &stop).await;
         prune_suppressions(&flow).await;
         if let Err(error) = flow.endpoints.prune(&flow, now - ENDPOINTS_KEPT).await {
             tracing::error!(%error, "endpoints that nobody sends to cannot be forgotten");

@@ -41,6 +41,61 @@ fn prices(chronicles: &str, rules: &str) -> String {
 }
 
 #[tokio::test(start_paused = true)]
+async fn filters_of_subscribers_read_chronicles() {
+    // No rule reads the count.
+    let definition = prices(DAY, "")
+        .replace("percent: number } }", "percent: number }, filter: cel }")
+        .replace(" && event.price > chronicle.day.high.before\n", "\n");
+    check(
+        &definition,
+        r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscriber bob email=bob@example.org
+           08:00 subscribe alice watch {"symbol": "A"} if event.price > chronicle.day.high.before * 1.1
+           08:00 subscribe bob watch {"symbol": "A"} if chronicle.day.count.after == 3
+           09:00 event price {"symbol": "A", "price": 10} {"symbol": "A", "price": 10.5}
+           09:10 event price {"symbol": "A", "price": 12}
+           11:00 crash
+           12:00 event price {"symbol": "A", "price": 13.1} {"symbol": "A", "price": 15}"#,
+        expect![[r#"
+            09:10:00 email alice@example.org n-1-0: A 12.0 (was 10.5) -> delivered
+            09:10:00 email bob@example.org n-1-1: A 12.0 (was 10.5) -> delivered
+            11:00:00 crash
+            12:00:00 email alice@example.org n-2-0: A 15.0 (was 13.1) -> delivered"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_query_reads_chronicles() {
+    let rules = r#"  sql_high:
+    on: price
+    subscription: watch
+    notify: alert
+    sql: |
+      SELECT e._event, w._subscription, e."chronicle-day-high-before" AS high
+      FROM events e JOIN watch w ON w.symbol = e.symbol
+      WHERE e.price > e."chronicle-day-high-before" * 1.1 AND e."chronicle-day-count-after" < 6
+"#;
+    let definition = prices(DAY, rules);
+    let (before, after) = definition.split_once("  high:\n").expect("a rule");
+    let definition = format!("{before}{}", &after[after.find("  sql_high:").expect("the other")..]);
+    check(
+        &definition,
+        r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscribe alice watch {"symbol": "A"}
+           09:00 event price {"symbol": "A", "price": 10} {"symbol": "A", "price": 10.5} {"symbol": "B", "price": 100}
+           09:10 event price {"symbol": "A", "price": 12}
+           11:00 crash
+           12:00 event price {"symbol": "A", "price": 13.1} {"symbol": "A", "price": 15} {"symbol": "A", "price": 20}"#,
+        expect![[r#"
+            09:10:00 email alice@example.org n-1-0: A 12.0 (was 10.5) -> delivered
+            11:00:00 crash
+            12:00:00 email alice@example.org n-2-0: A 15.0 (was 13.1) -> delivered"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn only_a_new_high_of_the_day_is_told() {
     check(
         &prices(DAY, ""),

@@ -30,6 +30,36 @@ channels:
 "#;
 
 #[tokio::test(start_paused = true)]
+async fn filters_follow_the_attributes_of_their_subscribers() {
+    let definition = OUTAGES.replace("default: 0 } } }", "default: 0 } }, filter: cel }").replace(
+        "event.region == subscriber.attributes.region && event.minutes >= subscriber.attributes.patience",
+        "event.minutes >= sub.least",
+    );
+    check(
+        &definition,
+        r#"08:00 subscriber alice email=alice@example.org @region=Vienna
+           08:00 subscriber bob email=bob@example.org @region=Graz
+           08:00 subscribe alice news {} if event.region == subscriber.attributes.region
+           08:00 subscribe bob news {} if event.region == subscriber.attributes.region && event.minutes > subscriber.attributes.patience
+           08:05 event outage {"region": "Vienna", "minutes": 10} {"region": "Graz", "minutes": 20} {"region": "Graz", "minutes": 40}
+           08:10 subscriber alice email=alice@example.org @region=Graz
+           08:10 event outage {"region": "Vienna", "minutes": 11} {"region": "Graz", "minutes": 21}
+           08:20 crash
+           08:20 event outage {"region": "Graz", "minutes": 22}
+           08:30 subscriber alice email=alice@example.org
+           08:30 event outage {"region": "Graz", "minutes": 50}"#,
+        expect![[r#"
+            08:05:00 email alice@example.org n-1-0: Vienna 10.0 (30.0) -> delivered
+            08:05:00 email bob@example.org n-1-1: Graz 40.0 (30.0) -> delivered
+            08:10:00 email alice@example.org n-2-0: Graz 21.0 (30.0) -> delivered
+            08:20:00 crash
+            08:20:00 email alice@example.org n-3-0: Graz 22.0 (30.0) -> delivered
+            08:30:00 email bob@example.org n-4-0: Graz 50.0 (30.0) -> delivered"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_attribute_counts_as_it_is_when_the_event_comes() {
     check(
         OUTAGES,
@@ -118,6 +148,39 @@ async fn a_query_sees_all_and_tells_its_audience_unless_it_remembers_to_have() {
             08:30:00 email alice@example.org n-2-0: Graz 4.0 (1.0) -> delivered
             08:40:00 crash
             09:05:00 email bob@example.org n-3-0: Graz 6.0 (2.0) -> delivered"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_query_reads_attributes_as_they_are_when_the_event_comes() {
+    let when = OUTAGES.split_once("    when:").expect("a predicate").0;
+    let rest = OUTAGES.split_once("with: { patience: subscriber.attributes.patience }").expect("its fields").1;
+    let query = r#"
+    sql: |
+      SELECT e._event, n._subscription, n."subscriber-attributes-patience" AS patience
+      FROM events e JOIN news n ON n."subscriber-attributes-region" = e.region
+      WHERE e.minutes >= n."subscriber-attributes-patience"
+"#;
+    check(
+        &format!("{when}    notify: told{query}{rest}"),
+        r#"08:00 subscriber alice email=alice@example.org @region=Vienna
+           08:00 subscriber bob email=bob@example.org
+           08:00 subscribe alice news
+           08:00 subscribe bob news
+           08:05 event outage {"region": "Vienna", "minutes": 29} {"region": "Vienna", "minutes": 31}
+           08:10 subscriber bob email=bob@example.org @region=Graz
+           08:10 event outage {"region": "Vienna", "minutes": 40} {"region": "Graz", "minutes": 41}
+           08:20 subscriber alice email=alice@example.org @region=Graz
+           08:20 crash
+           08:20 event outage {"region": "Vienna", "minutes": 50} {"region": "Graz", "minutes": 51}"#,
+        expect![[r#"
+            08:05:00 email alice@example.org n-1-0: Vienna 31.0 (30.0) -> delivered
+            08:10:00 email alice@example.org n-2-0: Vienna 40.0 (30.0) -> delivered
+            08:10:00 email bob@example.org n-2-1: Graz 41.0 (30.0) -> delivered
+            08:20:00 crash
+            08:20:00 email alice@example.org n-3-0: Graz 51.0 (30.0) -> delivered
+            08:20:00 email bob@example.org n-3-1: Graz 51.0 (30.0) -> delivered"#]],
     )
     .await;
 }

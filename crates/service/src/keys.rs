@@ -45,13 +45,17 @@ pub enum Scope {
     OperationsWrite,
     /// List, make and remove keys.
     KeysWrite,
+    /// See the feeds of all subscribers, and broadcasts.
+    InboxRead,
+    /// Mark what is in them, let subscribers read their own, and broadcast.
+    InboxWrite,
     /// Report bounces and complaints, and nothing else: for the webhook of a provider.
     BouncesWrite,
 }
 
 impl Scope {
     /// All of them.
-    pub const ALL: [Scope; 10] = [
+    pub const ALL: [Scope; 12] = [
         Scope::Admin,
         Scope::ApplicationsRead,
         Scope::ApplicationsWrite,
@@ -61,6 +65,8 @@ impl Scope {
         Scope::OperationsRead,
         Scope::OperationsWrite,
         Scope::KeysWrite,
+        Scope::InboxRead,
+        Scope::InboxWrite,
         Scope::BouncesWrite,
     ];
 
@@ -76,6 +82,8 @@ impl Scope {
             Scope::OperationsRead => "operations:read",
             Scope::OperationsWrite => "operations:write",
             Scope::KeysWrite => "keys:write",
+            Scope::InboxRead => "inbox:read",
+            Scope::InboxWrite => "inbox:write",
             Scope::BouncesWrite => "bounces:write",
         }
     }

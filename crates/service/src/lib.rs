@@ -25,6 +25,9 @@ pub mod segments; // some of them, by a saved filter
 pub mod subscriptions; // what they care about
 pub mod suppressions; // addresses that are not written to
 pub mod unsubscribe; // ending that by the link of a mail
+pub mod inbox; // what is there to read, and for whom
+pub mod broadcasts; // what is there for everybody
+pub mod push_keys; // who we are to browsers
 pub mod trace; // one thing's whole story // how it all does; whether it is ready
 
 pub mod error; // why not, and what to do about it
@@ -38,7 +41,7 @@ use std::{path::PathBuf, sync::Arc};
 use tocsin_delivery::Signet;
 use tocsin_model::time::Timestamp;
 use tocsin_pipeline::{Clock, Pipeline};
-use tocsin_store::{journal::Journal, records::Records};
+use tocsin_store::{inbox::Inbox, journal::Journal, records::Records};
 
 pub use error::ServiceError;
 pub use keys::{Caller, Scope};
@@ -51,6 +54,8 @@ pub struct Parts {
     pub records: Arc<dyn Records>,
     /// The flow.
     pub journal: Arc<dyn Journal>,
+    /// The feeds that subscribers read.
+    pub inbox: Arc<dyn Inbox>,
     /// The running applications.
     pub pipeline: Arc<Pipeline>,
     /// Where the data lives, and how many free bytes are left there, if that can be told.
@@ -73,6 +78,7 @@ pub struct FreeSpace {
 pub struct Service {
     records: Arc<dyn Records>,
     journal: Arc<dyn Journal>,
+    inbox: Arc<dyn Inbox>,
     pipeline: Arc<Pipeline>,
     clock: Arc<dyn Clock>,
     free_space: Option<FreeSpace>,
@@ -84,6 +90,7 @@ pub struct Service {
     applying: tokio::sync::Mutex<()>,
     readiness: status::Probe,
     imports: tokio::sync::Semaphore,
+    audiences: inbox::Audiences,
     surveys: tokio::sync::Semaphore,
     rule_tests: tokio::sync::Semaphore,
 }
@@ -102,6 +109,7 @@ impl Service {
             signet: Signet::new(parts.records.secret()),
             records: parts.records,
             journal: parts.journal,
+            inbox: parts.inbox,
             pipeline: parts.pipeline,
             clock,
             free_space: parts.free_space,
@@ -111,6 +119,7 @@ impl Service {
             applying: tokio::sync::Mutex::new(()),
             readiness: status::Probe::default(),
             imports: tokio::sync::Semaphore::new(imports::CONCURRENT_MAX),
+            audiences: inbox::Audiences::default(),
             surveys: tokio::sync::Semaphore::new(segments::SURVEYS_MAX),
             rule_tests: tokio::sync::Semaphore::new(rules::CONCURRENT_MAX),
         }))

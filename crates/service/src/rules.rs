@@ -29,9 +29,13 @@ use tocsin_model::{
     subscription::Terms,
     time::Timestamp,
 };
-use tocsin_pipeline::{Compiled, compile::check_queries, subject, view_subscribers};
+use tocsin_pipeline::{
+    Compiled,
+    compile::{check_queries, compile_rules},
+    subject, view_subscribers,
+};
 use tocsin_store::{
-    queries::{QueryMatch, QuerySet, QueryTables},
+    queries::{Beside, QueryMatch, QuerySet, QueryTables},
     records::IndexedSubscription,
 };
 use utoipa::ToSchema;
@@ -374,6 +378,7 @@ impl Service {
             let subscribers: Vec<_> = page.iter().map(|subscription| subscription.subscriber).collect();
             let views = self.views(tested, &subscribers).await?;
             for (subscription, view) in page.iter().zip(views) {
+                let columns = if tables.is_some() { view.columns.clone() } else { Row::new() };
                 if subscription.class == tested.class && shard.len() + unusable >= limit {
                     return Ok((TestIndex { shard, tables }, unusable, false));
                 }
@@ -386,7 +391,7 @@ impl Service {
                 unusable += usize::from(is_tested && !fits);
                 // A query may look at other classes as well.
                 if let (Some(tables), true) = (&mut tables, fits) {
-                    tables.get_mut().put(subscription);
+                    tables.get_mut().put(subscription, &columns);
                 }
             }
             if !full {
@@ -499,7 +504,7 @@ fn tested(compiled: &Compiled, rule: Option<&serde_json::Value>) -> Result<Teste
     rule.state = RuleState::default();
     application.rules.insert(name.clone(), rule);
     let (queries, _) = check_queries(&application);
-    let rules = RuleSet::compile_with_queries(&application, &|rule| queries.columns(rule)).map_err(|problems| {
+    let rules = compile_rules(&application, &queries).map_err(|problems| {
         let prefix = format!("rules.{name}.");
         let relative = |problem: Problem| Problem {
             path: below(&path, problem.path.strip_prefix(&prefix).unwrap_or(&problem.path)),
@@ -538,7 +543,9 @@ impl TestIndex {
             events: packer.finish(),
             chronicled: Default::default(),
         };
-        let firings = tables.get_mut().run(&batch, &tested.fields, |_| true);
+        let (first, columns) = tested.rules.columns_of_queries(&tested.on);
+        let beside = Beside { columns: &columns, first, rows };
+        let firings = tables.get_mut().run(&batch, &tested.fields, &beside, |_| true);
         let firings = firings.map_err(|damaged| damaged.to_string())?;
         firings.into_iter().next().map_or_else(|| Ok(Vec::new()), |firing| firing.outcome)
     }
@@ -555,7 +562,7 @@ fn try_query(
     let fields = tested.rules.class_fields(&tested.class);
     if let (Some(tables), Some(fields)) = (&mut index.tables, fields) {
         // One that is not stored, or disabled, is tried as if it were.
-        tables.get_mut().put(&IndexedSubscription {
+        let one = IndexedSubscription {
             id: witness.id,
             subscriber: SubscriberNumber(0),
             class: witness.class.clone(),
@@ -563,7 +570,10 @@ fn try_query(
             terms: Terms::default(),
             created_at: now,
             channel: None,
-        });
+        };
+        let columns = tested.rules.subscriber_columns().map_or(0, |columns| columns.len());
+        let columns = fields.len()..fields.len() + columns;
+        tables.get_mut().put(&one, witness.row.get(columns).unwrap_or_default());
     }
     let (ids, rows): (Vec<Option<EventId>>, Vec<Row>) =
         samples.into_iter().map(|sample| (sample.id, sample.row)).unzip();

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tocsin_model::{id::Name, time::Timestamp};
 pub use tocsin_pipeline::{ApplicationStatus, DestinationState, latency::Percentiles};
 use tocsin_store::{
+    inbox::InboxCounts,
     journal::{Backlog, Totals},
     records::RecordCounts,
 };
@@ -35,6 +36,8 @@ pub struct Status {
     pub applications: Vec<(Name, ApplicationStatus)>,
     /// How many there are of what.
     pub counts: RecordCounts,
+    /// How much the feeds hold.
+    pub inbox: InboxCounts,
     /// What waits.
     pub backlog: Backlog,
     /// Totals since the journal was made.
@@ -83,6 +86,7 @@ impl Service {
             ready: applications.iter().all(|(_, status)| status.ready),
             applications,
             counts: self.records.counts(),
+            inbox: self.inbox.counts(),
             backlog: self.journal.backlog(),
             totals: self.journal.totals(),
             latencies: LatencySummaries {
@@ -131,6 +135,7 @@ impl Service {
     async fn probe(&self) -> Result<(), String> {
         self.journal.probe().await.map_err(|error| format!("the journal: {error}"))?;
         self.records.probe().await.map_err(|error| format!("the records: {error}"))?;
+        self.inbox.probe().await.map_err(|error| format!("the inbox: {error}"))?;
         Ok(())
     }
 }

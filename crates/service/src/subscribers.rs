@@ -233,6 +233,12 @@ fn check_device(device: DeviceDraft, path: &str, problems: &mut Vec<Problem>) ->
         problems.push(Problem::at(format!("{path}.address"), message));
     } else if address.chars().any(char::is_control) {
         problems.push(Problem::at(format!("{path}.address"), "holds control characters"));
+    } else if address.starts_with('{')
+        && let Err(wrong) = tocsin_delivery::webpush::check_subscription(&address)
+    {
+        // No other address begins so.
+        let problem = Problem::at(format!("{path}.address"), wrong);
+        problems.push(problem.hint("give what the browser's `JSON.stringify(subscription)` writes"));
     }
     if problems.len() > before { None } else { Some(Device { channel: channel.ok()?, address, state }) }
 }
@@ -341,7 +347,13 @@ impl Service {
     ) -> Result<(), ServiceError> {
         caller.needs(Scope::SubscribersWrite)?;
         let expect = revision.map_or(Expect::Present, Expect::Revision);
-        Ok(self.records.remove_subscriber(id, expect, self.clock.now()).await?)
+        let number = self.records.subscriber(id).await?.map(|found| found.number);
+        self.records.remove_subscriber(id, expect, self.clock.now()).await?;
+        // Its number is never used again, so what a crash leaves here nobody can read; it expires.
+        if let Some(number) = number {
+            self.inbox.remove_feed(number).await?;
+        }
+        Ok(())
     }
 
     /// Stores one device. The answer says whether it is new.

@@ -261,7 +261,7 @@ impl Class {
         match scanned {
             Some(why) if used.scanned_filters >= unindexed => {
                 let message = format!(
-                    "no index answers it: {why}; and `{}` has {unindexed} such filters, the most that it may",
+                    "no index answers it: {why}; and `{}` may have at most {unindexed} such filters",
                     self.application
                 );
                 let hint = "ask for a value that the event must have, or raise `limits.unindexed_filters`";

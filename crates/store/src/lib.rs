@@ -1,13 +1,14 @@
-//! Remembers: records (who and what) and the journal (what happened and what is to do).
+//! Remembers: records (who and what), the journal (what happened and what is to do) and the inbox (what is there to read).
 //!
-//! Two ports, each with one conformance suite that every backend runs. SQL appears only here.
+//! Three ports, each with one conformance suite that every backend runs. SQL appears only here.
 
 pub mod journal; // the port of the flow: event batches, notification batches, work items, receipts
 pub mod records; // the port of the system of record: applications, subscribers, subscriptions, keys
+pub mod inbox; // the port of the feeds that subscribers read
 
 pub mod queries; // rules in SQL: typed tables, and the engine that runs queries over them
 
-pub mod memory; // both ports in memory, for tests and trials
-pub mod sqlite; // both ports on SQLite, a file each: the default
+pub mod memory; // all ports in memory, for tests and trials
+pub mod sqlite; // all ports on SQLite, a file each: the default
 
 pub mod error; // what a caller can do about trouble

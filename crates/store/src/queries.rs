@@ -30,7 +30,7 @@ use tocsin_model::{
 };
 
 pub use functions::HostFunction;
-pub use tables::{MATCH_BYTES_MAX, MATCHES_MAX, QueryFiring, QueryMatch, QueryTables};
+pub use tables::{Beside, MATCH_BYTES_MAX, MATCHES_MAX, QueryFiring, QueryMatch, QueryTables};
 
 use guard::Guarded;
 use schema::{CHANNEL, CREATED_AT, EVENT, EVENTS, SUBSCRIBER, SUBSCRIPTION, TablePlan};
@@ -69,7 +69,8 @@ struct Query {
 }
 
 impl QuerySet {
-    /// Checks the queries of an application by preparing them against empty tables.
+    /// Checks the queries of an application by preparing them against empty tables. Its classes may have fields at their
+    /// ends that are none of theirs: their values are given with each subscription and event batch.
     ///
     /// The set has those that are right; the problems tell everything about the others, with the path of the rule and the
     /// position in the query where SQLite knows it.
@@ -91,6 +92,22 @@ impl QuerySet {
             problems.push(Problem::at("rules", format!("the plans of the queries cannot be told: {error}")));
         }
         (set, problems)
+    }
+
+    /// The fields that queries read: event classes, each with a field.
+    pub fn reads_of_events(&self) -> impl Iterator<Item = (&Name, &Name)> {
+        self.queries.values().flat_map(|query| {
+            let fields = &self.application.events[&query.on].fields;
+            query.reads.iter().map(move |at| (&query.on, &fields[*at].name))
+        })
+    }
+
+    /// The fields that queries read: subscription classes, each with a field.
+    pub fn reads_of_subscriptions(&self) -> impl Iterator<Item = (&Name, &Name)> {
+        self.tables.iter().flat_map(|(class, plan)| {
+            let fields = &self.application.subscriptions[class].fields;
+            plan.fields.iter().map(move |at| (class, &fields[*at].name))
+        })
     }
 
     /// Whether there is none.

@@ -46,7 +46,7 @@ use tocsin_model::{
 use tocsin_pipeline::{Parts, Pipeline, PipelineOptions, Submission, compile_text};
 use tocsin_store::{
     journal::{FiringFilter, Idempotency, Journal, JournalOptions, Resolution, RuleStop, SuspensionFilter},
-    memory::{journal::MemoryJournal, records::MemoryRecords},
+    memory::{inbox::MemoryInbox, journal::MemoryJournal, records::MemoryRecords},
     records::{
         Expect, FEED_KEPT, NewSegment, NewSubscriber, NewSubscription, Records, SubscriptionChange, SubscriptionFilter,
         SuppressionFilter,
@@ -64,6 +64,7 @@ pub struct Scenario {
     definitions: Vec<String>,
     journal: Arc<MemoryJournal>,
     records: Arc<MemoryRecords>,
+    inbox: Arc<MemoryInbox>,
     clock: SimulatedClock,
     ends: Arc<Mutex<FarEnds>>,
     pipeline: Option<Arc<Pipeline>>,
@@ -99,6 +100,7 @@ impl Scenario {
             definitions: definitions.iter().rev().map(|text| text.to_string()).collect(),
             journal: Arc::new(MemoryJournal::new(JournalOptions::default())),
             records: Arc::new(MemoryRecords::with_feed_kept(feed_kept).expect("records in memory")),
+            inbox: Arc::default(),
             clock,
             ends: Arc::new(Mutex::new(FarEnds::new(clock))),
             pipeline: None,
@@ -111,6 +113,11 @@ impl Scenario {
         scenario
     }
 
+    /// The feeds of the platform.
+    pub fn inbox(&self) -> &Arc<MemoryInbox> {
+        &self.inbox
+    }
+
     /// The records of the platform.
     pub fn records(&self) -> &Arc<MemoryRecords> {
         &self.records
@@ -121,6 +128,7 @@ impl Scenario {
         let parts = Parts {
             journal: Arc::new(MortalJournal::new(self.journal.clone(), self.process.clone())),
             records: self.records.clone(),
+            inbox: self.inbox.clone(),
             environment: Arc::new(|_| None),
             context: Context {
                 clock: Arc::new(self.clock),
@@ -128,10 +136,15 @@ impl Scenario {
                 data_folder: std::path::PathBuf::new(),
                 networks: Networks::default(),
                 signet: Arc::new(Signet::new(&[7; 32])),
+                feeds: None,
                 public_url: None,
                 programs: Programs::default(),
             },
-            opener: Arc::new(move |name, _, _| Ok(ends.lock().channel(name.as_str()))),
+            // Feeds have no far end: what goes into them goes into the inbox of the platform.
+            opener: Arc::new(move |name, channel, context| match channel.protocol.as_str() {
+                "inbox" => tocsin_delivery::open(name, channel, context),
+                _ => Ok(ends.lock().channel(name.as_str())),
+            }),
             options: self.options.clone(),
             seed: 7,
         };

@@ -55,6 +55,8 @@ pub enum Command {
     Export(export::Args),
     /// Lists, stores and removes segments of the subscribers; counts who belongs to them
     Segments(segments::Args),
+    /// Reads, marks and follows what subscribers find in their inbox
+    Inbox(inbox::Args),
     /// Shows how the server is doing: live in a terminal, plain when piped
     Status(status::Args),
     /// Tells the story of an event, batch, notification or subscriber
@@ -79,6 +81,8 @@ pub enum Command {
     Chronicles(chronicles::Args),
     /// Lists, makes and revokes API keys
     Keys(keys::Args),
+    /// Makes the key pair with which messages to browsers are signed
+    VapidKey(vapid_key::Args),
     /// Examines the machine, the data folder and the server
     Doctor(doctor::Args),
     /// Prints the effective configuration with the source of each value
@@ -158,6 +162,7 @@ impl Cli {
             Command::Import(args) => args.run(terminal, &client()?).await,
             Command::Export(args) => args.run(terminal, &client()?).await,
             Command::Segments(args) => args.run(terminal, &client()?).await,
+            Command::Inbox(args) => args.run(terminal, &client()?).await,
             Command::Status(args) => args.run(terminal, &client()?).await,
             Command::Trace(args) => args.run(terminal, &client()?).await,
             Command::Suppressions(args) => args.run(terminal, &client()?).await,
@@ -170,6 +175,7 @@ impl Cli {
             Command::Schedules(args) => args.run(terminal, client).await,
             Command::Chronicles(args) => args.run(terminal, client).await,
             Command::Keys(args) => args.run(terminal, &client()?).await,
+            Command::VapidKey(args) => args.run(terminal),
             Command::Doctor(args) => args.run(terminal, &configuration, &connection).await,
             Command::Config(args) => args.run(terminal, &configuration),
             Command::Demo(args) => args.run(terminal, &configuration).await,

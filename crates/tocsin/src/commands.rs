@@ -13,6 +13,7 @@ pub mod example;
 pub mod export;
 pub mod firings;
 pub mod import;
+pub mod inbox;
 pub mod init;
 pub mod keys;
 mod lists; // what commands that work through a list have in common
@@ -30,6 +31,7 @@ pub mod status;
 pub mod suppressions;
 pub mod suspended;
 pub mod trace;
+pub mod vapid_key;
 
 #[cfg(test)]
 mod fake_server; // answers as a test tells it

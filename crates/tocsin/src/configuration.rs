@@ -30,6 +30,8 @@ pub struct Configuration {
     pub records: Records,
     /// The store of events, notifications and receipts.
     pub journal: Journal,
+    /// The store of the feeds that subscribers read.
+    pub inbox: Inbox,
     /// The steps from an event to its receipts.
     pub pipeline: Pipeline,
     /// What channels may do.
@@ -78,6 +80,12 @@ pub struct Http {
     /// Memory for request bodies that are read whole, all together; streams do not count. A request for which there is no
     /// room waits.
     pub body_memory_max: Size,
+    /// Origins whose pages may read feeds with an inbox token, such as `https://shop.example.org`. None unless they are named
+    /// here; pages behind the same name as the server need none.
+    pub allow_origins: Vec<String>,
+    /// Most streams of feeds (`…/inbox/stream`) that are open at the same time; one more is told 429. Each takes up a
+    /// connection.
+    pub streams_max: u32,
 }
 
 impl Default for Http {
@@ -89,6 +97,8 @@ impl Default for Http {
             header_timeout: Period::seconds(30),
             body_idle_timeout: Period::seconds(30),
             body_memory_max: Size(512 << 20),
+            allow_origins: Vec::new(),
+            streams_max: 5_000,
         }
     }
 }
@@ -136,6 +146,23 @@ impl Default for Journal {
     }
 }
 
+/// The store of the feeds that subscribers read.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Inbox {
+    /// Space that must stay free on the disk; below it new items wait and broadcasts are answered with 503 until there is
+    /// room again. 0 switches the guard off.
+    pub disk_reserve: Size,
+    /// Threads that read.
+    pub readers: u32,
+}
+
+impl Default for Inbox {
+    fn default() -> Self {
+        Inbox { disk_reserve: Size(64 << 20), readers: 2 }
+    }
+}
+
 /// The steps from an event to its receipts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -173,7 +200,7 @@ impl Default for Pipeline {
             quantum_bytes: Size(4 << 20),
             match_shards: 0,
             in_flight_per_channel: 10_000,
-            receipts_chunk: 512,
+            receipts_chunk: 2_048,
             receipts_delay: Period::millis(25),
             run_subscriptions: 50_000,
             run_notifications: 500_000,

@@ -128,6 +128,13 @@ pub const STEPS: &[Metric] = &[
         "Notifications of ordered events that were put off until the one before them is tried again.",
     ),
     counter("deliver_panics_total", "", "Work items whose worker broke; another takes them."),
+    counter(
+        "inbox_items_total",
+        "result",
+        "Items delivered into feeds: new, known from before, or evicted from a full feed.",
+    ),
+    counter("inbox_marks_total", "mark", "What readers did: read, unread, archive, unarchive, delete."),
+    counter("inbox_expired_total", "", "Items and broadcasts removed because their time was over."),
     counter("unsubscribe_total", "", "Subscriptions that were ended by the link of a mail."),
     histogram("upkeep_duration_seconds", "", "One round of removing what is past its retention."),
     counter("upkeep_removed_batches_total", "", "Batches removed because their retention was over."),

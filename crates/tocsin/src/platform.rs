@@ -27,9 +27,11 @@ use tocsin_pipeline::{Pipeline, PipelineOptions};
 use tocsin_service::{FreeSpace, Service};
 use tocsin_store::{
     error::StoreError,
+    inbox::Inbox,
     journal::{Journal, JournalOptions},
     records::Records,
     sqlite::{
+        inbox::{InboxOptions, SqliteInbox},
         journal::SqliteJournal,
         records::{RecordsOptions, SqliteRecords},
     },
@@ -175,6 +177,17 @@ async fn open_journal(configuration: &Configuration) -> Outcome<Arc<dyn Journal>
     Ok(Arc::new(opened.map_err(|error| store_failure("journal", &error))?))
 }
 
+async fn open_inbox(configuration: &Configuration) -> Outcome<Arc<dyn Inbox>> {
+    let folder = configuration.data.folder.clone();
+    let options = InboxOptions {
+        reserve_bytes: configuration.inbox.disk_reserve.0,
+        readers: configuration.inbox.readers.max(1) as usize,
+    };
+    let opening = tokio::task::spawn_blocking(move || SqliteInbox::open(&folder, &options)).await;
+    let opened = opening.map_err(|error| Failure::failed("opening the inbox broke").because(&error))?;
+    Ok(Arc::new(opened.map_err(|error| store_failure("inbox", &error))?))
+}
+
 fn store_failure(what: &str, error: &StoreError) -> Failure {
     let advice = match error {
         StoreError::Full(_) => "make room on the disk of the data folder",
@@ -199,11 +212,13 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
     })?;
     let address = listener.local_addr().map_err(|error| Failure::failed("a socket has no address").because(&error))?;
     let (records, journal) = (open_records(&configuration).await?, open_journal(&configuration).await?);
+    let inbox = open_inbox(&configuration).await?;
     let first_key = first_key::ensure(&*records, &folder, now()).await?;
     let page = configuration.metrics.enabled.then(recorder).flatten();
     let parts = tocsin_pipeline::Parts {
         journal: journal.clone(),
         records: records.clone(),
+        inbox: inbox.clone(),
         environment: Arc::new(|name| std::env::var(name).ok()),
         context: Context {
             clock: Arc::new(SystemClock),
@@ -211,6 +226,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
             data_folder: folder.clone(),
             networks: networks(&configuration)?,
             signet: Arc::new(Signet::new(records.secret())),
+            feeds: None,
             public_url: public_url(&configuration.http.public_url)?,
             programs: Programs { allow: configuration.delivery.allow_programs.clone() },
         },
@@ -229,8 +245,14 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
         bytes_min: configuration.journal.disk_reserve.0,
     };
     let version = env!("CARGO_PKG_VERSION");
-    let parts =
-        tocsin_service::Parts { records, journal, pipeline: pipeline.clone(), free_space: Some(free_space), version };
+    let parts = tocsin_service::Parts {
+        records,
+        journal,
+        inbox,
+        pipeline: pipeline.clone(),
+        free_space: Some(free_space),
+        version,
+    };
     let service =
         Service::open(parts).await.map_err(|error| Failure::failed("the API keys cannot be read").because(&error))?;
     let options = HttpOptions {
@@ -239,7 +261,10 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
         body_idle_timeout: configuration.http.body_idle_timeout.0,
         drain_patience: configuration.pipeline.drain_patience.0,
         body_memory_max: usize::try_from(configuration.http.body_memory_max.0).unwrap_or(usize::MAX),
+        origins: origins(&configuration.http.allow_origins)?,
+        streams_max: configuration.http.streams_max as usize,
         metrics: page,
+        ..HttpOptions::default()
     };
     let stopping = CancellationToken::new();
     let face = tokio::spawn(tocsin_face_http::serve(listener, service, options, stopping.clone().cancelled_owned()));
@@ -296,6 +321,22 @@ fn public_url(text: &str) -> Outcome<Option<String>> {
             "mend http.public_url: `{text}` is not an address such as https://tocsin.example.org"
         ))),
     }
+}
+
+/// The origins whose pages may read feeds.
+fn origins(given: &[String]) -> Outcome<Vec<String>> {
+    let check = |text: &String| {
+        // What browsers send: scheme and host, a port where it is not the usual one, and nothing behind.
+        let is_origin = url::Url::parse(text)
+            .is_ok_and(|url| url.origin().is_tuple() && url.origin().ascii_serialization() == *text);
+        let hint = "give scheme and host as browsers do, without a slash at the end: https://shop.example.org";
+        if is_origin {
+            Ok(text.clone())
+        } else {
+            Err(Failure::usage(format!("mend http.allow_origins: `{text}` is no origin; {hint}")))
+        }
+    };
+    given.iter().map(check).collect()
 }
 
 /// What every channel may reach.

@@ -12,7 +12,7 @@ use super::options::{AnswerRule, Meaning};
 
 /// A response, as much of it as we care about.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Response {
+pub(crate) struct Response {
     pub status: u16,
     pub retry_after: Option<String>,
     /// The first 64 KiB.
@@ -21,14 +21,14 @@ pub(super) struct Response {
 
 /// What a response means.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Verdict {
+pub(crate) struct Verdict {
     pub disposition: Disposition,
     pub load: Load,
 }
 
 /// What a response says of its far side's load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Load {
+pub(crate) enum Load {
     /// Nothing.
     Fine,
     /// It wants less.
@@ -131,7 +131,8 @@ impl Answers {
     }
 }
 
-fn by_status(response: &Response, wish: Option<Duration>) -> Verdict {
+/// What a status means where no rule says otherwise.
+pub(crate) fn by_status(response: &Response, wish: Option<Duration>) -> Verdict {
     let status = response.status;
     let refused = |kind, text: String| Disposition::Refused { reason: Reason::new(kind, text) };
     let disposition = match status {
@@ -156,7 +157,7 @@ fn by_status(response: &Response, wish: Option<Duration>) -> Verdict {
 }
 
 /// The status and the beginning of what was said.
-fn words(response: &Response) -> String {
+pub(crate) fn words(response: &Response) -> String {
     let said = excerpt(&response.body);
     if said.is_empty() { response.status.to_string() } else { format!("{} {said}", response.status) }
 }
@@ -187,7 +188,7 @@ fn statuses(text: &str) -> Option<RangeInclusive<u16>> {
 }
 
 /// The time that a `Retry-After` asks for, as seconds or as a date (RFC 9110, 10.2.3), at most `most`.
-pub(super) fn retry_after(value: &str, now: Timestamp, most: Duration) -> Option<Duration> {
+pub(crate) fn retry_after(value: &str, now: Timestamp, most: Duration) -> Option<Duration> {
     let value = value.trim();
     let wait = match value.parse::<u64>() {
         Ok(seconds) => Duration::from_secs(seconds),

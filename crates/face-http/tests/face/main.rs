@@ -3,6 +3,7 @@
 mod bad_input;
 mod chronicles;
 mod events;
+mod inbox;
 mod platform;
 mod preview;
 mod reference;

@@ -13,8 +13,9 @@ use tocsin_model::{problem::Problem, time::Timestamp};
 use tocsin_pipeline::Pipeline;
 use tocsin_service::{Parts, Service, ServiceError, keys};
 use tocsin_store::{
+    inbox::Inbox,
     journal::JournalOptions,
-    memory::{journal::MemoryJournal, records::MemoryRecords},
+    memory::{inbox::MemoryInbox, journal::MemoryJournal, records::MemoryRecords},
     records::Records,
 };
 use tocsin_testkit::{FarEnds, SimulatedClock};
@@ -61,6 +62,8 @@ pub struct Platform {
     pub far_ends: FarEnds,
     /// How often a channel was opened.
     pub opened: Arc<AtomicUsize>,
+    /// What the flow would deliver into feeds.
+    pub inbox: Arc<dyn Inbox>,
     /// From which links are made.
     pub secret: [u8; 32],
     stop: Option<tokio::sync::oneshot::Sender<()>>,
@@ -75,6 +78,7 @@ impl Platform {
     pub async fn with(options: HttpOptions, journal: JournalOptions) -> Platform {
         let records: Arc<dyn Records> = Arc::new(MemoryRecords::new().expect("records"));
         let journal = Arc::new(MemoryJournal::new(journal));
+        let inbox: Arc<dyn Inbox> = Arc::new(MemoryInbox::default());
         let key = keys::first_key::<ServiceError>(&*records, Timestamp(0), |_| Ok(())).await;
         let key = key.expect("a key").expect("the first");
         let far_ends = FarEnds::new(SimulatedClock::midnight());
@@ -85,6 +89,7 @@ impl Platform {
         let parts = tocsin_pipeline::Parts {
             journal: journal.clone(),
             records: records.clone(),
+            inbox: inbox.clone(),
             environment: Arc::new(|_| None),
             context: Context {
                 clock: Arc::new(SystemClock),
@@ -93,6 +98,7 @@ impl Platform {
                 networks: Networks::default(),
                 programs: Default::default(),
                 signet: Arc::new(Signet::new(records.secret())),
+                feeds: None,
                 public_url: Some("https://tocsin.example".to_owned()),
             },
             opener: Arc::new(move |name, channel, _| {
@@ -106,7 +112,14 @@ impl Platform {
             seed: 7,
         };
         let pipeline = Pipeline::start(parts).await.expect("a pipeline");
-        let service = Service::open(Parts { records, journal, pipeline, free_space: None, version: "0.0.0-test" });
+        let service = Service::open(Parts {
+            records,
+            journal,
+            inbox: inbox.clone(),
+            pipeline,
+            free_space: None,
+            version: "0.0.0-test",
+        });
         let service = service.await.expect("a service");
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = format!("http://{}", listener.local_addr().expect("an address"));
@@ -117,7 +130,7 @@ impl Platform {
         // The client wants one even for plain HTTP; a second installation is refused, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = Client::builder().build().expect("a client");
-        Platform { address, key, client, far_ends, opened, secret, stop: Some(stop), served }
+        Platform { address, key, client, far_ends, opened, inbox, secret, stop: Some(stop), served }
     }
 
     /// With the application `quakes` and the subscriber `alice`.

@@ -7,6 +7,7 @@ use tocsin_model::{
     application::{Application, EventClass, Rule},
     chronicle::{Calendar, Chronicle, SLIDES, Statistic, Window},
     field::{Field, FieldType, Fields},
+    filter::Dialect,
     id::Name,
     problem::Problem,
     time::Timestamp,
@@ -17,6 +18,7 @@ use crate::{
     check::{Scope, compile, compile_predicate},
     defined::Functions,
     expression::{Expression, Kind, Type},
+    sql::QueriesRead,
     state::compile::digest,
     subscriber::SubscriberColumns,
 };
@@ -102,6 +104,12 @@ pub(crate) fn column_of(path: &str) -> Option<String> {
     let mut parts = path.strip_prefix("chronicle.")?.split('.');
     let (chronicle, statistic, moment) = (parts.next()?, parts.next()?, parts.next()?);
     parts.next().is_none().then(|| column_name(chronicle, statistic, moment))
+}
+
+/// The path by which expressions read a column, if the name is that of one.
+pub(crate) fn column_path(name: &str) -> Option<String> {
+    let parts: Vec<&str> = name.split('-').collect();
+    matches!(parts[..], [_, _, "before" | "after"]).then(|| format!("chronicle.{}", parts.join(".")))
 }
 
 /// How expressions spell a field of an event or a column beside them.
@@ -325,12 +333,20 @@ pub(crate) fn columns_read(
     class: &Name,
     chronicles: &[CompiledChronicle],
     functions: &Functions,
+    queries: &QueriesRead,
 ) -> Vec<Column> {
     let all = all_columns(chronicles);
     let Some(event) = application.events.get(class).filter(|_| !all.is_empty()) else { return Vec::new() };
+    let mut classes = application.rules.values().filter(|rule| rule.on == *class).map(|rule| &rule.subscription);
+    let in_cel = |name: &Name| application.subscriptions.get(name).is_some_and(|it| it.filter.contains(&Dialect::Cel));
+    if classes.any(in_cel) {
+        // Nobody knows what filters will ask for.
+        return all;
+    }
     let chronicled = column_fields(chronicles, &all);
     let first = event.fields.len();
-    let mut read = vec![false; all.len()];
+    let by_queries = |field: &Field| queries.chronicles.contains(&(class.clone(), field.name.clone()));
+    let mut read: Vec<bool> = chronicled.iter().map(by_queries).collect();
     for rule in application.rules.values().filter(|rule| rule.on == *class) {
         let subscription = application.subscriptions.get(&rule.subscription).map(|class| class.fields.clone());
         let scope = Scope {

@@ -7,12 +7,12 @@
 use std::hash::{BuildHasher, RandomState};
 
 use hashbrown::HashTable;
-use tocsin_model::{field::Fields, filter::Filter, problem::Problem, value::Value};
+use tocsin_model::{filter::Filter, problem::Problem, value::Value};
 
-use crate::{defined::Functions, index::table::Bits};
+use crate::index::table::Bits;
 
 use super::{
-    CompiledFilter, compile_with,
+    CompiledFilter, FilterScope, compile_for,
     index::{Counts, Desk, FilterIndex},
     kept::Kept,
 };
@@ -101,15 +101,15 @@ impl FilterBook {
         self.of_slot.get(slot as usize).copied().unwrap_or(0).checked_sub(1)
     }
 
-    /// Finds or makes the filter of a text and counts a use of it.
+    /// Finds or makes the filter of a text and counts a use of it. `subscriber` has the columns of the one whose it is.
     ///
     /// # Errors
     /// The text is no filter for events of these fields.
     pub fn take(
         &mut self,
         filter: &Filter,
-        event: &Fields,
-        functions: &Functions,
+        scope: &FilterScope,
+        subscriber: &[Value],
     ) -> Result<FilterNumber, Vec<Problem>> {
         let print = [0, 1].map(|at| self.hashers[at].hash_one((filter.dialect, &filter.text)));
         if let Some(known) = self.texts.find(print[0], |text| text.print == print) {
@@ -119,7 +119,9 @@ impl FilterBook {
                 return Ok(number);
             }
         }
-        let compiled = compile_with(filter, event, functions)?;
+        let compiled = compile_for(filter, scope, Some(subscriber))?;
+        // Such a text means something else for the next one.
+        let is_for_all = !compiled.asks_subscriber();
         let hash = self.hashers[0].hash_one(compiled.canonical());
         let filters = &self.filters;
         let same = |number: &FilterNumber| {
@@ -131,7 +133,7 @@ impl FilterBook {
         };
         if let Some(distinct) = &mut self.filters[number as usize] {
             distinct.uses += 1;
-            if distinct.prints.len() < SPELLINGS_MAX {
+            if is_for_all && distinct.prints.len() < SPELLINGS_MAX {
                 distinct.prints.push(print);
                 self.texts.insert_unique(print[0], Text { print, filter: number }, |text| text.print[0]);
             }

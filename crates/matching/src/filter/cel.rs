@@ -6,33 +6,66 @@
 use std::{fmt::Write, sync::Arc};
 
 use tocsin_model::{
-    field::{FieldType, Fields},
+    field::{FieldType, Fields, Row},
     filter::Dialect,
     problem::Problem,
+    time::Timestamp,
     value::Value,
 };
 
-use super::{Case, CompiledFilter, Condition, Evaluate, How, Limit, Path, Range, Reach};
+use super::{Case, CompiledFilter, Condition, Evaluate, FilterScope, How, Limit, Path, Range, Reach};
 use crate::{
     check::{Scope, compile_predicate},
-    datum::Trouble,
-    defined::{Defined, Functions},
+    datum::{Datum, Trouble},
+    defined::Defined,
     dialect::Operator,
-    evaluate::{Parameters, Scene, holds},
+    evaluate::{Parameters, Scene, holds, value},
     expression::{Constant, Expression, Function, Kind, Macro, Type},
 };
 
-/// Reads a filter in CEL.
-pub(super) fn compile(text: &str, event: &Fields, functions: &Functions) -> Result<CompiledFilter, Vec<Problem>> {
-    let scope = Scope { event: event.clone(), functions: functions.clone(), ..Scope::default() };
-    let expression =
+/// Reads a filter in CEL. What it asks of its subscriber is a value in it from here on.
+pub(super) fn compile(
+    text: &str,
+    filters: &FilterScope,
+    subscriber: Option<&[Value]>,
+) -> Result<CompiledFilter, Vec<Problem>> {
+    let FilterScope { event, chronicled, columns, subscriber: of_subscriber, functions } = filters.clone();
+    let scope = Scope { event, chronicled, subscriber: of_subscriber, functions, ..Scope::default() };
+    let alone = |problem| alone(problem, scope.subscriber.is_some());
+    let mut expression =
         compile_predicate(text, &scope).map_err(|problems| problems.into_iter().map(alone).collect::<Vec<_>>())?;
-    Ok(of_expression(expression, event))
+    let asks_subscriber = expression.dependence().subscription;
+    if asks_subscriber {
+        let anybody = || scope.subscriber.iter().flat_map(|columns| columns.kinds()).map(any_value).collect::<Row>();
+        match subscriber {
+            Some(subscriber) => expression.bind(subscriber),
+            None => expression.bind(&anybody()),
+        }
+    }
+    Ok(CompiledFilter { asks_subscriber, ..of_bound(expression, &columns, asks_subscriber) })
+}
+
+/// Some value of a type.
+fn any_value(kind: FieldType) -> Value {
+    match kind {
+        FieldType::Boolean => Value::Boolean(true),
+        FieldType::Integer => Value::Integer(1),
+        FieldType::Number => Value::Number(1.5),
+        FieldType::String => Value::from("something"),
+        FieldType::Timestamp => Value::Timestamp(Timestamp(0)),
+        FieldType::List => Value::List([Value::from("something")].into()),
+        FieldType::Map => Value::Map([].into()),
+    }
 }
 
 /// A filter that is a typed expression over the event's fields alone; of rules too.
 pub fn of_expression(expression: Expression, event: &Fields) -> CompiledFilter {
-    let (condition, exact) = Lowering { event, variables: Vec::new() }.lower(&expression, false);
+    of_bound(expression, event, false)
+}
+
+/// `bound`: values were put into it, so that parts of it may be decided.
+fn of_bound(expression: Expression, event: &Fields, bound: bool) -> CompiledFilter {
+    let (condition, exact) = Lowering { event, bound, variables: Vec::new() }.lower(&expression, false);
     let mut canonical = String::new();
     if !exact {
         print(&expression, &mut canonical);
@@ -41,12 +74,19 @@ pub fn of_expression(expression: Expression, event: &Fields) -> CompiledFilter {
 }
 
 /// A filter knows no subscription, so nothing should hint at one.
-fn alone(mut problem: Problem) -> Problem {
+fn alone(mut problem: Problem, knows_subscriber: bool) -> Problem {
     if problem.message.starts_with("the subscription class has no field") {
-        problem.message = "a filter speaks of the event alone".to_owned();
+        problem.message = "a filter knows no fields of its subscription".to_owned();
         problem.hint = Some("write a value in place of a field of the subscription".to_owned());
     } else if problem.hint.as_deref() == Some("an expression speaks of `event` and `sub`") {
-        problem.hint = Some("a filter speaks of `event`".to_owned());
+        let hint = match knows_subscriber {
+            true => "a filter speaks of `event`, `chronicle` and `subscriber`",
+            false if problem.message.starts_with("`subscriber` ") => {
+                "filters may ask who the subscriber is where the application declares `attributes`"
+            }
+            false => "a filter speaks of `event`, and of `chronicle` where its class has any",
+        };
+        problem.hint = Some(hint.to_owned());
     }
     problem
 }
@@ -86,6 +126,8 @@ const UNKNOWN: Lowered = (Condition::Unknown, false);
 
 struct Lowering<'a> {
     event: &'a Fields,
+    /// Whether parts that ask nothing of the event are decided at once.
+    bound: bool,
     /// What the variables around stand for, outermost first.
     variables: Vec<Standing>,
 }
@@ -112,13 +154,34 @@ pub(super) fn lower_call(function: &Defined, given: Vec<Standing>, event: &Field
         Standing::Value(_) => true,
         Standing::Other => false,
     });
-    let (condition, exact) = Lowering { event, variables: given }.lower(function.body(), negated);
+    let (condition, exact) = Lowering { event, bound: false, variables: given }.lower(function.body(), negated);
     (condition, exact && sure)
+}
+
+/// What an expression says that asks nothing of the event: nothing, where it is an error.
+fn decided(expression: &Expression) -> Option<Option<bool>> {
+    let mut asks = false;
+    expression.visit(&mut |part| asks |= matches!(part.kind, Kind::Event(_) | Kind::Variable(_)));
+    if asks {
+        return None;
+    }
+    match value(expression, Scene::default()) {
+        Ok(Datum::Boolean(decided)) => Some(Some(decided)),
+        Err(Trouble::Cost) => None,
+        _ => Some(None),
+    }
 }
 
 impl Lowering<'_> {
     /// What must hold for the expression to be true; with `negated`, to be false.
     fn lower(&mut self, expression: &Expression, negated: bool) -> Lowered {
+        if self.bound
+            && let Some(decided) = decided(expression)
+        {
+            // An error is not true, whether it is negated or not.
+            let holds = decided.is_some_and(|decided| decided != negated);
+            return (if holds { Condition::Always } else { Condition::never() }, true);
+        }
         match &expression.kind {
             Kind::Constant(Constant::Value(Value::Boolean(value))) => {
                 (if *value != negated { Condition::Always } else { Condition::never() }, true)
@@ -148,7 +211,7 @@ impl Lowering<'_> {
                 _ => UNKNOWN,
             },
             Kind::Binary(operator, parts) => self.binary(*operator, &parts[0], &parts[1], negated),
-            Kind::Matches(subject, pattern) => self.text(subject, How::Matches(pattern.0.clone()), negated),
+            Kind::Matches(subject, pattern) => self.text(subject, How::Matches(pattern.clone()), negated),
             Kind::Call(function, given) => {
                 let [subject, given] = given.as_slice() else { return UNKNOWN };
                 let Some(Value::Text(part)) = &self.scalar(given) else { return UNKNOWN };
@@ -431,7 +494,7 @@ fn print(expression: &Expression, out: &mut String) {
         Kind::Call(function, given) => list(&format!("{function:?}"), &mut given.iter(), out),
         Kind::Defined(function, given) => list(&format!("{function:?}"), &mut given.iter(), out),
         Kind::Matches(inner, pattern) => {
-            list(&format!("matches {:?}", pattern.0.as_str()), &mut [&**inner].into_iter(), out);
+            list(&format!("matches {:?}", pattern.as_str()), &mut [&**inner].into_iter(), out);
         }
         Kind::Macro(which, parts) => {
             let name = format!("{which:?} {} {}", parts.paired, parts.condition.is_some());

@@ -10,7 +10,7 @@
 
 mod checks; // what is left over, asked of each candidate
 mod explain; // how a filter is filed, for people
-mod literals; // texts that a regular expression needs
+pub(super) mod literals; // texts that a regular expression needs
 mod needles; // texts looked for within a text, all at once
 mod plan; // how a condition is filed
 mod ranges; // ranges sorted by an end
@@ -85,6 +85,8 @@ pub struct FilterIndex {
     evaluators: HashMap<u32, Arc<dyn Evaluate>>,
     /// Those that match an event without any value.
     of_empty: HashSet<u32>,
+    /// How many fields have no value then. Further columns do not count.
+    fields: usize,
     len: usize,
     scanned: usize,
     /// One more than the highest number ever filed.
@@ -186,7 +188,8 @@ impl FilterIndex {
             flags |= Entry::EVALUATED;
             self.evaluators.insert(number, Arc::clone(filter.evaluator()));
         }
-        if filter.matches_empty() {
+        if let Some(fields) = filter.matches_empty() {
+            self.fields = fields;
             self.of_empty.insert(number);
         }
         for conjunction in plan.conjunctions {
@@ -370,7 +373,7 @@ impl FilterIndex {
         for entry in &*candidates {
             self.judge(*entry, view, judge, out);
         }
-        if !self.of_empty.is_empty() && event.iter().all(Value::is_null) {
+        if !self.of_empty.is_empty() && event.iter().take(self.fields).all(Value::is_null) {
             // Each once, whether its condition holds or not.
             let found = out.split_off(before);
             out.extend(found.into_iter().filter(|number| !self.of_empty.contains(number)));

@@ -53,7 +53,7 @@ pub(super) fn compile(text: &str, event: &Fields, functions: &Functions) -> Resu
     }
     let evaluator = Arc::new(JmespathFilter { root, event: event.clone(), demands });
     let filter = CompiledFilter::new(Dialect::Jmespath, condition, exact, &canonical, evaluator);
-    Ok(if demands { filter } else { filter.or_empty() })
+    Ok(if demands { filter } else { filter.or_empty(event.len()) })
 }
 
 /// Whether the language has a function of this name.
@@ -71,7 +71,7 @@ struct JmespathFilter {
 
 impl Evaluate for JmespathFilter {
     fn holds(&self, event: &[Value]) -> Result<bool, Trouble> {
-        if !self.demands && event.iter().all(Value::is_null) {
+        if !self.demands && event.iter().take(self.event.len()).all(Value::is_null) {
             return Ok(true);
         }
         match Run::new(&self.event, event).truth(&self.root, None) {

@@ -28,6 +28,9 @@ use crate::dialect::Span;
 /// Longest pattern, in bytes.
 const PATTERN_BYTES_MAX: usize = 64 * 1024;
 
+/// Most fields that a pattern asks for, those of alternatives counted each. The search is as deep as there are fields.
+const FIELDS_MAX: usize = 256;
+
 /// What may stand as the key of a test.
 const TESTS: [&str; 8] =
     ["prefix", "suffix", "equals-ignore-case", "wildcard", "anything-but", "numeric", "exists", "cidr"];
@@ -42,6 +45,10 @@ pub(super) fn compile(text: &str, event: &Fields) -> Result<CompiledFilter, Vec<
         return Err(vec![Problem::at("", message)]);
     }
     let root = json::read(text).map_err(|problem| vec![problem])?;
+    if let Some(span) = beyond(&root, &mut 0) {
+        let problem = span.problem(text, format!("the pattern asks for more than {FIELDS_MAX} fields"));
+        return Err(vec![problem.hint("make several subscriptions of it")]);
+    }
     let mut reader = Reader { text, event, problems: Vec::new() };
     let pattern = reader.object(&root, None);
     if !reader.problems.is_empty() {
@@ -54,6 +61,26 @@ pub(super) fn compile(text: &str, event: &Fields) -> Result<CompiledFilter, Vec<
         print(&root, &mut canonical);
     }
     Ok(CompiledFilter::new(Dialect::EventPattern, condition, exact, &canonical, Arc::new(pattern)))
+}
+
+/// The first key that is one too many.
+fn beyond(node: &Node, keys: &mut usize) -> Option<Span> {
+    match &node.kind {
+        NodeKind::Object(entries) => entries.iter().find_map(|entry| {
+            // Those of tests are not counted: they stand in lists of values.
+            *keys += usize::from(entry.key != "$or");
+            if *keys > FIELDS_MAX { Some(entry.span) } else { beyond_value(entry, keys) }
+        }),
+        _ => None,
+    }
+}
+
+fn beyond_value(entry: &Entry, keys: &mut usize) -> Option<Span> {
+    match &entry.value.kind {
+        NodeKind::Object(_) => beyond(&entry.value, keys),
+        NodeKind::List(items) if entry.key == "$or" => items.iter().find_map(|item| beyond(item, keys)),
+        _ => None,
+    }
 }
 
 /// What a pattern asks.

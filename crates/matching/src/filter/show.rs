@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use tocsin_model::{field::Fields, value::Value};
 
 use super::{Case, Condition, How, Limit, Path, Range, Reach};
+use crate::chronicle::compile::column_path;
 
 /// Values of a set that are written out.
 const VALUES_MAX: usize = 5;
@@ -34,7 +35,8 @@ fn place(path: &Path, fields: &Fields) -> String {
         Reach::One => String::new(),
         Reach::Items | Reach::Leaves => "one of ".to_owned(),
     };
-    text.push_str(fields.iter().nth(path.field).map_or("?", |field| field.name.as_str()));
+    let name = fields.iter().nth(path.field).map_or("?", |field| field.name.as_str());
+    text.push_str(&column_path(name).unwrap_or_else(|| name.to_owned()));
     for key in &path.keys {
         // Writing to a string never fails.
         let _ = write!(text, ".{key}");

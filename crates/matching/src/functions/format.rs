@@ -90,7 +90,7 @@ fn write_radix(clause: char, value: u64, made: &mut String) {
 }
 
 fn write_bytes(clause: char, bytes: &[u8], made: &mut String, steps: &mut Steps) -> Result<(), Trouble> {
-    steps.take(bytes.len() / 16)?;
+    steps.take(bytes.len() / 4)?;
     for byte in bytes {
         let _ = if clause == 'x' { write!(made, "{byte:02x}") } else { write!(made, "{byte:02X}") };
     }

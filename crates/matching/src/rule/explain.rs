@@ -110,7 +110,7 @@ impl CompiledRule {
     }
 
     /// How it is answered, with warnings where it would scan.
-    pub(super) fn explain(&self, audiences: &[Name]) -> RuleExplanation {
+    pub(super) fn explain(&self, audiences: &[Name], class: &Name) -> RuleExplanation {
         let source = self.source.as_deref().unwrap_or_default();
         let text = |expression: &Expression| expression.span.text(source).to_owned();
         let texts = |expressions: &[Expression]| expressions.iter().map(text).collect::<Vec<String>>();
@@ -150,11 +150,10 @@ impl CompiledRule {
             warnings.push("the rule is disabled".to_owned());
         }
         if self.filters.is_none() && self.scans() {
-            warnings.push(
-                "no index answers: each event is checked against every subscription; compare a field of the event with a \
-                 field of the subscription by `==` or an order"
-                    .to_owned(),
-            );
+            warnings.push(format!(
+                "no index answers: each event is checked against every subscription of `{class}`, about a tenth of a second \
+                 for a million; compare a field of the event with a field of the subscription by `==` or an order"
+            ));
         }
         let rearm = self.state.as_ref().and_then(|state| state.rearm.as_ref());
         if rearm.is_some_and(|rearm| rearm.rules.rules.iter().any(CompiledRule::scans)) {

@@ -10,6 +10,10 @@ use crate::{
     value::Value,
 };
 
+/// Most steps of one evaluation: one for each value that a test looks at, and one for each six bytes of
+/// text, since it is prepared anew.
+pub const STEPS_MAX: u32 = 100_000;
+
 /// A subscriber as filters see it.
 #[derive(Debug, Clone)]
 pub struct Entry<'a> {
@@ -92,13 +96,41 @@ pub(super) enum Seen<'a> {
     Map,
 }
 
+/// What an evaluation may still cost.
+#[derive(Debug)]
+pub(super) struct Steps(u32);
+
+impl Default for Steps {
+    fn default() -> Self {
+        Steps(STEPS_MAX)
+    }
+}
+
+impl Steps {
+    /// Takes what looking at a value costs; false if there is not enough left, from then on.
+    fn take(&mut self, seen: Seen<'_>) -> bool {
+        let bytes = match seen {
+            Seen::Id(text) | Seen::Text(text) => text.len(),
+            _ => 0,
+        };
+        let steps = u32::try_from(1 + bytes / 6).unwrap_or(u32::MAX);
+        self.0 = self.0.saturating_sub(steps);
+        !self.are_over()
+    }
+
+    pub fn are_over(&self) -> bool {
+        self.0 == 0
+    }
+}
+
 impl Node {
-    pub fn evaluate(&self, entry: &Entry<'_>) -> Truth {
+    /// What it says of an entry; anything, once the steps are over.
+    pub fn evaluate(&self, entry: &Entry<'_>, steps: &mut Steps) -> Truth {
         match self {
             Node::And(parts) => {
                 let mut least = Truth::True;
                 for part in parts {
-                    least = least.min(part.evaluate(entry));
+                    least = least.min(part.evaluate(entry, steps));
                     if least == Truth::False {
                         break;
                     }
@@ -108,15 +140,15 @@ impl Node {
             Node::Or(parts) => {
                 let mut greatest = Truth::False;
                 for part in parts {
-                    greatest = greatest.max(part.evaluate(entry));
+                    greatest = greatest.max(part.evaluate(entry, steps));
                     if greatest == Truth::True {
                         break;
                     }
                 }
                 greatest
             }
-            Node::Not(part) => !part.evaluate(entry),
-            Node::Item(item) => item.evaluate(entry),
+            Node::Not(part) => !part.evaluate(entry, steps),
+            Node::Item(item) => item.evaluate(entry, steps),
         }
     }
 
@@ -173,9 +205,12 @@ fn after(prefix: &str) -> Option<String> {
 }
 
 impl Item {
-    fn evaluate(&self, entry: &Entry<'_>) -> Truth {
+    fn evaluate(&self, entry: &Entry<'_>, steps: &mut Steps) -> Truth {
         let mut found = Truth::False;
         let mut see = |seen: Seen<'_>| {
+            if !steps.take(seen) {
+                return true;
+            }
             found = found.max(self.test.of(seen, self.attribute.is_some()));
             found == Truth::True
         };

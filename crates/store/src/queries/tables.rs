@@ -9,7 +9,7 @@ use std::{
 use rusqlite::{Connection, Error, ErrorCode, Rows, types::Value as Sql};
 use tocsin_model::{
     event::EventBatch,
-    field::{Damaged, Fields, unpack_row},
+    field::{Damaged, Fields, Row, unpack_row},
     id::{Name, SubscriptionId},
     value::Value,
 };
@@ -70,6 +70,24 @@ impl std::fmt::Debug for QueryTables {
     }
 }
 
+/// What stands beside the fields of the events of a batch: columns, and the rows in which they are, behind so many other
+/// values.
+#[derive(Debug, Clone, Copy)]
+pub struct Beside<'a> {
+    /// The columns, by the names that queries have for them.
+    pub columns: &'a Fields,
+    /// How many values stand before theirs.
+    pub first: usize,
+    /// A row for each event.
+    pub rows: &'a [Row],
+}
+
+impl Beside<'_> {
+    fn value(&self, ordinal: usize, column: usize) -> Value {
+        self.rows.get(ordinal).and_then(|row| row.get(self.first + column)).cloned().unwrap_or_default()
+    }
+}
+
 impl QueryTables {
     /// Makes the tables, empty. `None` if there are no queries.
     ///
@@ -103,18 +121,22 @@ impl QueryTables {
         &self.set
     }
 
-    /// Puts an enabled subscription, in place of the one of its number if there is one. A few microseconds.
+    /// Puts an enabled subscription, in place of the one of its number if there is one. A few microseconds. `beside` are
+    /// the values of the last fields of its class, which are not its own; null if there are none.
     ///
     /// Never fails by itself: tables that could not be changed are broken, and every firing from then on fails and says
     /// why.
-    pub fn put(&mut self, subscription: &IndexedSubscription) {
+    pub fn put(&mut self, subscription: &IndexedSubscription, beside: &[Value]) {
         let Some(sql) = self.puts.get(&subscription.class) else { return };
         let plan = &self.set.tables[&subscription.class];
         let fields = &self.set.application.subscriptions[&subscription.class].fields;
-        let Ok(row) = fields.row_from_stored(&subscription.values) else {
+        let Ok(mut row) = fields.row_from_stored(&subscription.values) else {
             // The index refuses it as well, and says so.
             return self.remove(subscription.id);
         };
+        if let Some(first) = row.len().checked_sub(beside.len()) {
+            row[first..].clone_from_slice(beside);
+        }
         let head = [
             Sql::Integer(subscription.id.0.cast_signed()),
             Sql::Integer(subscription.subscriber.0.cast_signed()),
@@ -157,7 +179,7 @@ impl QueryTables {
 
     /// Runs the enabled queries of the batch's class that `wanted` lets through, in the order of the rules' names.
     /// `fields` are those that the batch was packed with; what the class has lost since is not seen, what it gained is
-    /// null. For `now` a query gets the moment when the batch was accepted.
+    /// null; `beside` has what is none of its fields. For `now` a query gets the moment when the batch was accepted.
     ///
     /// The same tables and the same batch give the same matches. A query that fails harms none of the others.
     ///
@@ -167,6 +189,7 @@ impl QueryTables {
         &mut self,
         batch: &EventBatch,
         fields: &Fields,
+        beside: &Beside<'_>,
         wanted: impl Fn(&Name) -> bool,
     ) -> Result<Vec<QueryFiring>, Damaged> {
         let set = self.set.clone();
@@ -177,9 +200,9 @@ impl QueryTables {
         }
         let loaded = match self.broken.clone() {
             Some(reason) => Err(format!("the tables of queries are broken: {reason}; apply the application again")),
-            None => {
-                self.load(batch, fields)?.map_err(|error| format!("the events cannot be read in: {}", reason(&error)))
-            }
+            None => self
+                .load(batch, fields, beside)?
+                .map_err(|error| format!("the events cannot be read in: {}", reason(&error))),
         };
         let fire = |(name, query): (&Name, &Query)| {
             let started = Instant::now();
@@ -192,7 +215,12 @@ impl QueryTables {
     }
 
     /// Makes `events` the batch.
-    fn load(&mut self, batch: &EventBatch, packed: &Fields) -> Result<rusqlite::Result<()>, Damaged> {
+    fn load(
+        &mut self,
+        batch: &EventBatch,
+        packed: &Fields,
+        beside: &Beside<'_>,
+    ) -> Result<rusqlite::Result<()>, Damaged> {
         let rows: Vec<_> =
             batch.events.rows().map(|row| row.and_then(|row| unpack_row(packed, row))).collect::<Result<_, _>>()?;
         let class = &self.set.application.events[&batch.class].fields;
@@ -205,15 +233,25 @@ impl QueryTables {
             connection.execute(&format!("DELETE FROM {EVENTS}"), [])?;
             let read = self.set.queries.values().filter(|query| query.on == batch.class).flat_map(|query| &query.reads);
             let read: std::collections::BTreeSet<usize> = read.copied().collect();
-            let from: Vec<(usize, Option<usize>)> =
-                read.iter().map(|at| (*at, packed.position(class[*at].name.as_str()))).collect();
+            // Where a value comes from: the batch, or what stands beside its events.
+            let from: Vec<(usize, [Option<usize>; 2])> = read
+                .iter()
+                .map(|at| {
+                    let name = class[*at].name.as_str();
+                    (*at, [packed.position(name), beside.columns.position(name)])
+                })
+                .collect();
             let names: String = read.iter().map(|at| format!(", {}", quoted(class[*at].name.as_str()))).collect();
             let places: String = (0..read.len()).map(|at| format!(", ?{}", at + 2)).collect();
             let sql = format!("INSERT INTO {EVENTS} ({EVENT}{names}) VALUES (?1{places})");
             let mut statement = connection.prepare_cached(&sql)?;
             for (ordinal, row) in rows.iter().enumerate() {
-                let value = |(at, place): &(usize, Option<usize>)| {
-                    let given = place.map(|place| row[place].clone()).unwrap_or_default();
+                let value = |(at, places): &(usize, [Option<usize>; 2])| {
+                    let given = match places {
+                        [Some(place), _] => row[*place].clone(),
+                        [None, Some(place)] => beside.value(ordinal, *place),
+                        [None, None] => Value::Null,
+                    };
                     values::to_sql(&class[*at].kind.accept(given).unwrap_or_default())
                 };
                 let parameters = [Sql::Integer(ordinal as i64)].into_iter().chain(from.iter().map(value));

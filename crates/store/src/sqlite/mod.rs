@@ -1,9 +1,10 @@
-//! Both ports on SQLite, a file each: the default.
+//! All ports on SQLite, a file each: the default.
 //!
 //! Each file has one writer thread that commits in groups ([`writer`]), a few readers, and a checkpointer behind them.
-//! The files know nothing of each other, so writes to the records never wait for the flow.
+//! The files know nothing of each other, so writes to the records never wait for the flow, nor do readers of an inbox.
 
 pub mod journal; // the flow, in `journal.db`
 pub mod records; // who and what, in `records.db`
+pub mod inbox; // what is there to read, in `inbox.db`
 
 mod writer; // one file: group commit, readers, checkpoints, the lock, the schema's version

@@ -40,12 +40,15 @@ use crate::{
     },
 };
 use feed::Books;
+use people::People;
 
 mod api_keys;
 mod applications;
 mod endpoints;
 mod feed;
 mod matching;
+mod people;
+mod recipients;
 mod schedules;
 mod schema;
 mod segments;
@@ -87,6 +90,7 @@ struct Published {
     newest: watch::Sender<ChangeSequence>,
     /// Changes after this place are still needed.
     feed_needed: AtomicU64,
+    people: People,
     newest_suppression: AtomicU64,
 }
 
@@ -131,6 +135,7 @@ impl SqliteRecords {
                 counts: Mutex::new(counts),
                 newest: watch::Sender::new(change),
                 feed_needed: AtomicU64::new(u64::MAX),
+                people: People::default(),
                 newest_suppression: AtomicU64::new(suppressed.0),
             }),
         })
@@ -148,8 +153,10 @@ impl SqliteRecords {
                 let mut books = Books::open(connection)?;
                 let result = job(&mut books)?;
                 books.close(feed_kept, published.feed_needed.load(Ordering::Relaxed))?;
-                let (change, counts, suppressed) = (ChangeSequence(books.change), books.counts, books.suppressed);
+                let (change, counts) = (ChangeSequence(books.change), books.counts);
+                let (suppressed, touched) = (books.suppressed, books.touched);
                 after.run(move || {
+                    published.people.forget(&touched);
                     if let Some(suppressed) = suppressed {
                         published.newest_suppression.store(suppressed, Ordering::Release);
                     }
@@ -453,8 +460,8 @@ impl Records for SqliteRecords {
     }
 
     async fn recipients(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<Option<Recipient>>, StoreError> {
-        let subscriptions = subscriptions.to_vec();
-        self.database.read(move |connection| matching::recipients(connection, &subscriptions)).await
+        let (subscriptions, published) = (subscriptions.to_vec(), self.published.clone());
+        self.database.read(move |connection| recipients::find(connection, &published.people, &subscriptions)).await
     }
 
     async fn schedules(
@@ -562,11 +569,11 @@ fn json<T: serde::Serialize + ?Sized>(value: &T) -> String {
 }
 
 /// Runs a statement that is prepared once. Gives the number of rows it changed.
-fn execute(connection: &Connection, sql: &str, parameters: impl Params) -> Result<usize, StoreError> {
+pub(super) fn execute(connection: &Connection, sql: &str, parameters: impl Params) -> Result<usize, StoreError> {
     connection.prepare_cached(sql).and_then(|mut statement| statement.execute(parameters)).map_err(store_error)
 }
 
-fn query_one<T>(
+pub(super) fn query_one<T>(
     connection: &Connection,
     sql: &str,
     parameters: impl Params,
@@ -577,7 +584,7 @@ fn query_one<T>(
     rows.next().and_then(|row| row.map(read).transpose()).map_err(store_error)
 }
 
-fn query_all<T>(
+pub(super) fn query_all<T>(
     connection: &Connection,
     sql: &str,
     parameters: impl Params,

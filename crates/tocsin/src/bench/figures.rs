@@ -9,6 +9,7 @@ mod case_stock;
 mod case_stock_paced;
 mod deliver_file;
 mod deliver_http;
+mod deliver_inbox;
 mod deliver_smtp;
 mod format_jinja;
 mod format_sizes;
@@ -50,7 +51,7 @@ pub struct Bench {
 }
 
 /// Every figure, in the order in which they are measured.
-pub const ALL: [Bench; 55] = [
+pub const ALL: [Bench; 57] = [
     binary_size::BENCH,
     start_ready::BENCH,
     idle_memory::BENCH,
@@ -101,6 +102,8 @@ pub const ALL: [Bench; 55] = [
     auto_http::SLOW,
     auto_http::CHANGING,
     deliver_file::BENCH,
+    deliver_inbox::ALONE,
+    deliver_inbox::MULTICAST,
     case_stock::BENCH,
     case_stock_paced::BENCH,
     case_broadcast::BENCH,

@@ -127,11 +127,11 @@ impl<'a> Run<'a> {
                 let mut map = Vec::with_capacity(entries.len());
                 for (key, value) in entries {
                     let value = self.value(value, here)?;
+                    self.steps.take(map.len() / 8)?;
                     // Of two of one name, the later one counts.
                     map.retain(|(known, _)| !matches!(known, Datum::Text(known) if **known == **key));
                     map.push((Datum::Text(Text::Borrowed(key)), value));
                 }
-                self.steps.take(map.len().saturating_mul(map.len()) / 8)?;
                 Ok(Datum::Map(Map::Made(map.into())))
             }
             Kind::Call(function, given) => self.call(*function, given, here),

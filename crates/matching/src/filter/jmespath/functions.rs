@@ -260,6 +260,7 @@ pub(super) fn call<'a>(function: Function, given: &[Datum<'a>], steps: &mut Step
             let part = text_of(&given[1])?;
             // Quadratic at worst, so it is charged that way.
             steps.take(text.len().saturating_mul(part.len()) / 1024)?;
+            functions::charge_folding(text, steps)?;
             Datum::Boolean(!part.is_empty() && functions::contains_ci(text, part))
         }
         (Function::StartsWith, Datum::Text(text)) => Datum::Boolean(text.starts_with(text_of(&given[1])?)),
@@ -288,18 +289,21 @@ pub(super) fn call<'a>(function: Function, given: &[Datum<'a>], steps: &mut Step
         (Function::Length, Datum::Text(text)) => count(text.chars().count()),
         (Function::Length, Datum::List(items)) => count(items.len()),
         (Function::Length, Datum::Map(entries)) => count(entries.len()),
-        (Function::Max, Datum::List(items)) => extreme(items, Ordering::Greater)?,
-        (Function::Min, Datum::List(items)) => extreme(items, Ordering::Less)?,
+        (Function::Max, Datum::List(items)) => extreme(items, Ordering::Greater, steps)?,
+        (Function::Min, Datum::List(items)) => extreme(items, Ordering::Less, steps)?,
         (Function::Merge, _) => merge(given, steps)?,
         (Function::NotNull, _) => given.iter().find(|datum| !is_null(datum)).cloned().unwrap_or(Datum::Null),
-        (Function::Reverse, Datum::Text(text)) => Datum::text(text.chars().rev().collect::<String>()),
+        (Function::Reverse, Datum::Text(text)) => {
+            steps.take(text.len() / 32)?;
+            Datum::text(text.chars().rev().collect::<String>())
+        }
         (Function::Reverse, Datum::List(items)) => {
             steps.take(items.len())?;
             made((0..items.len()).rev().map(|at| items.item(at)).collect())
         }
         (Function::Sort, Datum::List(items)) => {
-            charge_sort(items.len(), steps)?;
             let mut sorted: Vec<Datum<'a>> = items.iter().map(plain).collect();
+            charge_order(&sorted, sorted.len().max(2).ilog2() as usize, steps)?;
             sorted.sort_by(order);
             made(sorted)
         }
@@ -342,7 +346,8 @@ pub(super) fn call_by<'a>(
     if !keys.iter().all(is_number) && !keys.iter().all(is_text) {
         return Err(if keys.iter().any(is_null) { Trouble::Null } else { Trouble::Type });
     }
-    charge_sort(items.len(), steps)?;
+    let rounds = if function == Function::SortBy { keys.len().max(2).ilog2() as usize } else { 1 };
+    charge_order(&keys, rounds, steps)?;
     let mut pairs: Vec<(Datum<'a>, Datum<'a>)> = keys.into_iter().zip(items).collect();
     Ok(match function {
         Function::SortBy => {
@@ -361,8 +366,10 @@ fn pick<'a>(pairs: Vec<(Datum<'a>, Datum<'a>)>, wanted: Ordering) -> Datum<'a> {
     best.map_or(Datum::Null, |(_, item)| item)
 }
 
-fn extreme<'a>(items: &List<'a>, wanted: Ordering) -> Result<Datum<'a>, Trouble> {
-    let best = items.iter().map(plain).reduce(|best, next| if order(&next, &best) == wanted { next } else { best });
+fn extreme<'a>(items: &List<'a>, wanted: Ordering, steps: &mut Steps) -> Result<Datum<'a>, Trouble> {
+    let items: Vec<Datum<'a>> = items.iter().map(plain).collect();
+    charge_order(&items, 1, steps)?;
+    let best = items.into_iter().reduce(|best, next| if order(&next, &best) == wanted { next } else { best });
     Ok(best.unwrap_or(Datum::Null))
 }
 
@@ -371,8 +378,11 @@ fn order(left: &Datum<'_>, right: &Datum<'_>) -> Ordering {
     compare(left, right).ok().flatten().unwrap_or(Ordering::Equal)
 }
 
-fn charge_sort(items: usize, steps: &mut Steps) -> Result<(), Trouble> {
-    steps.take(items.saturating_mul(items.max(2).ilog2() as usize))
+/// Charges for comparing each of some values so many times with another. Long texts may differ at their ends only.
+fn charge_order(items: &[Datum<'_>], rounds: usize, steps: &mut Steps) -> Result<(), Trouble> {
+    let bytes = |datum: &Datum<'_>| if let Datum::Text(text) = datum { text.len() } else { 0 };
+    let each = items.iter().fold(0usize, |sum, item| sum.saturating_add(1 + bytes(item) / 64));
+    steps.take(each.saturating_mul(rounds))
 }
 
 fn total(items: &List<'_>) -> f64 {

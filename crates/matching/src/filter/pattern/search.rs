@@ -16,7 +16,7 @@ impl Evaluate for Pattern {
     fn holds(&self, event: &[Value]) -> Result<bool, Trouble> {
         let mut search = Search { event, steps: 0 };
         let holds = search.solve(Some(&Goals { first: self, others: None }), None);
-        if search.steps > STEPS_MAX { Err(Trouble::Cost) } else { Ok(holds) }
+        if search.is_over() { Err(Trouble::Cost) } else { Ok(holds) }
     }
 
     fn memory_bytes(&self) -> usize {
@@ -56,11 +56,19 @@ struct Item {
 }
 
 impl Search<'_> {
+    fn take(&mut self, steps: usize) {
+        self.steps = self.steps.saturating_add(u32::try_from(steps).unwrap_or(u32::MAX));
+    }
+
+    fn is_over(&self) -> bool {
+        self.steps > STEPS_MAX
+    }
+
     /// Whether all goals can be met together. What takes too many steps cannot.
     fn solve(&mut self, goals: Option<&Goals<'_>>, chosen: Option<&Chosen<'_>>) -> bool {
         let Some(Goals { first, others }) = goals else { return true };
-        self.steps += 1;
-        if self.steps > STEPS_MAX {
+        self.take(1);
+        if self.is_over() {
             return false;
         }
         match first {
@@ -90,12 +98,12 @@ impl Search<'_> {
         }
         let mut trail = Vec::new();
         self.descend(value, path, 0, &mut trail, &mut |search, leaf, trail| {
-            search.steps += 1;
-            if search.steps > STEPS_MAX || !hows.iter().all(|how| how.accepts(leaf)) || !fits(path, trail, chosen) {
-                return search.steps > STEPS_MAX;
+            search.take(1 + hows.iter().map(|how| how.steps(leaf)).sum::<usize>());
+            if search.is_over() || !hows.iter().all(|how| how.accepts(leaf)) || !search.fits(path, trail, chosen) {
+                return search.is_over();
             }
             search.solve(others, Some(&Chosen { path, trail, others: chosen }))
-        }) && self.steps <= STEPS_MAX
+        }) && !self.is_over()
     }
 
     fn descend(
@@ -127,25 +135,29 @@ impl Search<'_> {
             (leaf, None) => see(self, leaf, trail),
         }
     }
+
+    /// Whether a leaf stands in the same items of the lists that it shares with those chosen before.
+    fn fits(&mut self, path: &Path, trail: &[Item], mut chosen: Option<&Chosen<'_>>) -> bool {
+        let mut seen = 0;
+        while let Some(Chosen { path: other, trail: theirs, others }) = chosen {
+            seen += 1;
+            if path.field == other.field {
+                let shared = shared(path, other) as u32;
+                let both = trail.iter().zip(*theirs).take_while(|(one, other)| one.depth.max(other.depth) <= shared);
+                if both.into_iter().any(|(one, other)| one.depth == other.depth && one.at != other.at) {
+                    self.take(seen / 4);
+                    return false;
+                }
+            }
+            chosen = *others;
+        }
+        self.take(seen / 4);
+        true
+    }
 }
 
 /// Whether a value counts as a leaf, once a path has led to it.
 fn is_leaf(path: &Path) -> impl FnMut(&Value) -> bool + use<> {
     let one = path.reach == Reach::One;
     move |value| !(one && value.is_null())
-}
-
-/// Whether a leaf stands in the same items of the lists that it shares with those chosen before.
-fn fits(path: &Path, trail: &[Item], mut chosen: Option<&Chosen<'_>>) -> bool {
-    while let Some(Chosen { path: other, trail: theirs, others }) = chosen {
-        if path.field == other.field {
-            let shared = shared(path, other) as u32;
-            let both = trail.iter().zip(*theirs).take_while(|(one, other)| one.depth.max(other.depth) <= shared);
-            if both.into_iter().any(|(one, other)| one.depth == other.depth && one.at != other.at) {
-                return false;
-            }
-        }
-        chosen = *others;
-    }
-    true
 }

@@ -12,7 +12,6 @@ use tocsin_delivery::{
 };
 use tocsin_model::{
     application::{Channel, Flow, Pace, RetrySchedule},
-    content::Content,
     id::{NotificationBatchId, NotificationId},
     receipt::{Disposition, ReasonKind},
 };
@@ -94,6 +93,7 @@ fn open(per_destination: u32, pace: Pace) -> Outcome<Box<dyn OpenChannel>> {
         data_folder: std::env::temp_dir(),
         networks: Default::default(),
         programs: Default::default(),
+        feeds: None,
         public_url: None,
         signet: Arc::new(Signet::new(&[7; 32])),
     };
@@ -107,9 +107,15 @@ fn message() -> Outcome<Arc<Message>> {
     let fields = json!({"topic": "all", "text": "x".repeat(370)}).as_object().cloned().unwrap_or_default();
     Ok(Arc::new(Message {
         message_id: "n-1-1.bench".to_owned(),
-        content: Content::default(),
-        facts: Facts { application: name("bench")?, class: name("item")?, event: None, fields: Arc::new(fields) },
+        content: Arc::default(),
+        facts: Facts {
+            application: name("bench")?,
+            class: name("item")?,
+            event: None,
+            fields: Arc::new(fields.into()),
+        },
         formatted_at: std::time::SystemTime::now().into(),
+        priority: Default::default(),
         expires_at: None,
     }))
 }
@@ -117,6 +123,7 @@ fn message() -> Outcome<Arc<Message>> {
 fn outgoing(message: &Arc<Message>, number: u32, key: u64, address: &str) -> Outgoing {
     Outgoing {
         id: NotificationId { batch: NotificationBatchId(1), ordinal: number },
+        subscriber: None,
         address: address.to_owned(),
         ticket: Ticket { key, ordinal: number },
         message: message.clone(),

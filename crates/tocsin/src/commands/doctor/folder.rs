@@ -74,7 +74,8 @@ pub(super) fn examine(configuration: &Configuration) -> Vec<Finding> {
     findings.extend(syncs(folder));
     match platform::lock_folder(folder) {
         Ok(_lock) => {
-            findings.extend(["records.db", "journal.db"].iter().filter_map(|name| integrity(&folder.join(name))))
+            let stores = ["records.db", "journal.db", "inbox.db"];
+            findings.extend(stores.iter().filter_map(|name| integrity(&folder.join(name))))
         }
         Err(_) => findings
             .push(Finding::ok("stores", "in use by a running server; their integrity is checked when it is stopped")),

@@ -1,0 +1,33 @@
+use std::time::Duration;
+
+use tocsin_model::{
+    receipt::{Disposition, Reason, ReasonKind},
+    time::Timestamp,
+};
+
+use crate::http::classify::{Load, Response, Verdict, by_status, retry_after, words};
+
+/// What a push service means (RFC 8030, 5 and 7.3; RFC 8292, 4.2). A wish to be tried later is followed up to `most`.
+pub(super) fn classify(response: &Response, now: Timestamp, most: Duration) -> Verdict {
+    let wish = response.retry_after.as_deref().and_then(|value| retry_after(value, now, most));
+    let fine = |disposition| Verdict { disposition, load: Load::Fine };
+    let said = words(response);
+    match response.status {
+        // The browser has ended its subscription, or never had it.
+        404 | 410 => fine(Disposition::Refused {
+            reason: Reason::new(ReasonKind::Gone, format!("{said}; the browser has no such subscription any more")),
+        }),
+        // Our key, or the clock: not the fault of the message. Tried again, so that nothing is lost.
+        401 | 403 => fine(Disposition::Deferred {
+            reason: Reason::new(
+                ReasonKind::Authentication,
+                format!("{said}; the push service does not accept our key for this subscription"),
+            ),
+            retry_after: wish,
+        }),
+        413 => fine(Disposition::Refused {
+            reason: Reason::new(ReasonKind::Answer, format!("{said}; the push service takes no message of this size")),
+        }),
+        _ => by_status(response, wish),
+    }
+}

@@ -1,0 +1,42 @@
+//! Messages to browsers through their push services (RFC 8030), encrypted for the one browser (RFC 8291, `aes128gcm` of
+//! RFC 8188) and signed with the key of the application server (VAPID, RFC 8292).
+//!
+//! A device's address is the push subscription that the browser gave, as JSON. Its endpoint is judged like any address that
+//! a subscriber names; connections, destinations and waits are those of the `http` protocol.
+
+mod classify; // a response of a push service becomes a disposition
+mod encrypt; // a text becomes a body that one browser can read
+mod options; // what an operator may set
+mod payload; // what a message says to a service worker
+mod send; // the sessions
+mod subscription; // a device's address
+mod vapid; // who we are to push services
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+pub use options::WebPushOptions;
+pub use subscription::check_subscription;
+use tocsin_model::{application::Channel, id::Name, problem::Problem};
+pub use vapid::{VapidKey, generate_key};
+
+use crate::{
+    channel::{Context, OpenChannel},
+    http::connect::{Dial, TcpDial},
+    options::read,
+    queue::{Queue, Running, Shared},
+    tls,
+};
+
+pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
+    let options: WebPushOptions = read(&channel.options, "")?;
+    let trust = tls::trust(options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
+    let dial: Arc<dyn Dial> = Arc::new(TcpDial);
+    let queue = Queue::shared(channel.concurrency.max(1) as usize, channel.flow);
+    let shared = Shared::new(name, context.clock.clone());
+    let courier = Arc::new(send::Courier::new(name, options, dial, trust, context, queue.clone()));
+    let sessions = courier.clone();
+    Ok(Running::start(shared, queue, send::lane_of, courier, move || sessions.clone().run()))
+}

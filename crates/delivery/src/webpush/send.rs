@@ -1,0 +1,170 @@
+use std::{borrow::Cow, sync::Arc};
+
+use async_trait::async_trait;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use rustls::ClientConfig;
+use tocsin_model::{
+    content::{JsonUse, PartsUsed},
+    id::Name,
+    receipt::{Disposition, Reason, ReasonKind},
+};
+use tokio::time::timeout;
+
+use super::{
+    classify::classify,
+    encrypt::{TEXT_BYTES_MAX, encrypt},
+    options::WebPushOptions,
+    payload::{payload, topic, urgency},
+    subscription::{Subscription, endpoint},
+    vapid::Vapid,
+};
+use crate::{
+    channel::{Clock, Context},
+    http::{
+        classify::{Load, Verdict},
+        connect::{Connections, Dial, NoResponse, Target},
+        send::{origin, signal, write_request},
+    },
+    queue::{FarSide, Pending, Queue},
+};
+
+/// What the sessions of a channel share.
+pub(super) struct Courier {
+    name: Name,
+    options: WebPushOptions,
+    vapid: Vapid,
+    connections: Connections,
+    /// Whether far sides are known to be the operator's own, so that encryption is theirs to choose.
+    allows_plain: bool,
+    clock: Arc<dyn Clock>,
+    queue: Arc<Queue>,
+}
+
+/// The destination of an address: scheme, host and port of its push service.
+pub(super) fn lane_of(address: &str) -> Cow<'_, str> {
+    match endpoint(address) {
+        Cow::Borrowed(url) => origin(url),
+        Cow::Owned(url) => origin(&url).into_owned().into(),
+    }
+}
+
+fn refused(kind: ReasonKind, text: impl Into<String>) -> Verdict {
+    Verdict { disposition: Disposition::Refused { reason: Reason::new(kind, text) }, load: Load::Fine }
+}
+
+fn deferred(reason: Reason) -> Verdict {
+    Verdict { disposition: Disposition::Deferred { reason, retry_after: None }, load: Load::Fine }
+}
+
+impl Courier {
+    /// The options must be free of problems.
+    pub fn new(
+        name: &Name,
+        options: WebPushOptions,
+        dial: Arc<dyn Dial>,
+        trust: Arc<ClientConfig>,
+        context: &Context,
+        queue: Arc<Queue>,
+    ) -> Self {
+        let vapid = Vapid::new(&options.public_key, &options.private_key, &options.subject);
+        let vapid = vapid.unwrap_or_else(|(option, text)| panic!("checked options have good keys: {option}: {text}"));
+        let networks = context.networks.with(&options.allow_networks, &options.allow_hosts);
+        let connections = Connections::new(dial, (*trust).clone(), networks, options.idle_timeout.0);
+        let allows_plain = !options.allow_networks.is_empty();
+        Courier { name: name.clone(), options, vapid, connections, allows_plain, clock: context.clock.clone(), queue }
+    }
+
+    /// One request after the other, until the queue is closed.
+    pub async fn run(self: Arc<Self>) {
+        let mut next = None;
+        loop {
+            let (turn, mut pending) = match next.take() {
+                Some(taken) => taken,
+                None => match timeout(self.options.idle_timeout.0, self.queue.take()).await {
+                    Ok(Some(taken)) => taken,
+                    Ok(None) => return,
+                    Err(_) => {
+                        self.connections.sweep();
+                        continue;
+                    }
+                },
+            };
+            let verdict = self.attempt(&mut pending).await;
+            next = self.queue.done(turn, signal(&verdict), &self.name).await;
+            pending.answer(verdict.disposition).await;
+        }
+    }
+
+    async fn attempt(&self, pending: &mut Pending) -> Verdict {
+        if let Some(reason) = pending.too_late() {
+            return refused(reason.kind, reason.text);
+        }
+        let (message, now) = (&pending.outgoing.message, self.clock.now());
+        let subscription = match Subscription::read(&pending.outgoing.address) {
+            Ok(subscription) => subscription,
+            Err(text) => return refused(ReasonKind::Address, text),
+        };
+        if subscription.ends_at_millis.is_some_and(|end| end <= now.as_millis() as f64) {
+            return refused(ReasonKind::Gone, "the browser's subscription is over");
+        }
+        let target = match Target::parse(&subscription.endpoint) {
+            Ok(target) if target.secure || self.allows_plain => target,
+            Ok(_) => return refused(ReasonKind::Address, "the endpoint of a push service starts with `https://`"),
+            Err(text) => return refused(ReasonKind::Address, text),
+        };
+        let payload = match payload(message) {
+            Ok(payload) => payload,
+            Err(bytes) => {
+                let text = format!("the message has {bytes} bytes; browsers are told up to {TEXT_BYTES_MAX}");
+                return refused(ReasonKind::Format, text);
+            }
+        };
+        let body = match encrypt(&payload, &subscription.keys) {
+            Ok(body) => body,
+            Err(text) => return refused(ReasonKind::Address, text),
+        };
+        let Some(authorization) = self.vapid.authorization(&target.origin, now) else {
+            return deferred(Reason::new(ReasonKind::Internal, "the token for the push service could not be signed"));
+        };
+        // A message that is worth sending has a moment left at least.
+        let left = message.expires_at.map_or(u64::MAX, |end| end.since(now).as_secs().max(1));
+        let ttl = u64::from(self.options.ttl_seconds).min(left);
+        let mut headers = HeaderMap::with_capacity(8);
+        headers.insert(header::HOST, target.authority.clone());
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+        headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("aes128gcm"));
+        headers.insert(header::AUTHORIZATION, authorization);
+        headers.insert(HeaderName::from_static("ttl"), HeaderValue::from(ttl));
+        headers.insert(HeaderName::from_static("urgency"), HeaderValue::from_static(urgency(message.priority)));
+        if let Some(topic) = topic(message).and_then(|topic| HeaderValue::try_from(topic).ok()) {
+            headers.insert(HeaderName::from_static("topic"), topic);
+        }
+        pending.sent();
+        let request = write_request(&Method::POST, &target.path, &headers, &body);
+        match timeout(self.options.timeout.0, self.connections.exchange(&target, &request)).await {
+            Ok(Ok(response)) => classify(&response, self.clock.now(), self.options.retry_after_max.0),
+            Ok(Err(NoResponse::Trouble(reason))) => deferred(reason),
+            Ok(Err(NoResponse::Closed(reason))) => refused(reason.kind, reason.text),
+            Err(_) => {
+                let text = format!("no complete response within {}", self.options.timeout);
+                deferred(Reason::new(ReasonKind::Timeout, text))
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl FarSide for Courier {
+    /// Push services are named by the devices, so there is none to reach.
+    async fn probe(&self) -> Result<String, Reason> {
+        Ok(format!("messages are signed with the key {}", self.vapid.public()))
+    }
+
+    fn down(&self) -> Option<Reason> {
+        None
+    }
+
+    fn parts_used(&self) -> PartsUsed {
+        PartsUsed { subject: true, text: true, sms: true, json: JsonUse::Always, ..PartsUsed::NONE }
+    }
+}

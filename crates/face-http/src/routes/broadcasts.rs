@@ -1,0 +1,78 @@
+//! What everybody finds in the inbox, or everybody of a segment.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{Request, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use tocsin_model::id::Name;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{Failures, json, parts};
+use crate::{
+    App,
+    problems::Failure,
+    request::{Authorized, Segments, id, json_body, read_json},
+    wire::{
+        List,
+        inbox::{BroadcastBody, NewBroadcastBody},
+    },
+};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(read, put, withdraw))
+}
+
+/// The broadcasts that somebody may see, newest first.
+#[utoipa::path(get, path = "/v1/applications/{application}/broadcasts", tag = "inbox", params(("application" = String, Path)), responses((status = 200, body = List<BroadcastBody>), Failures))]
+async fn list(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(application): Segments<String>,
+) -> Result<Response, Failure> {
+    let found = app.service.broadcasts(&caller, &id(&application)?).await?;
+    let items = found.into_iter().map(BroadcastBody::from).collect();
+    Ok(json(StatusCode::OK, &List { items, next: None }))
+}
+
+/// One broadcast.
+#[utoipa::path(get, path = "/v1/applications/{application}/broadcasts/{name}", tag = "inbox", params(("application" = String, Path), ("name" = String, Path)), responses((status = 200, body = BroadcastBody), Failures))]
+async fn read(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments((application, name)): Segments<(String, String)>,
+) -> Result<Response, Failure> {
+    let found = app.service.broadcast(&caller, &id::<Name>(&application)?, &id::<Name>(&name)?).await?;
+    Ok(json(StatusCode::OK, &BroadcastBody::from(found)))
+}
+
+/// Stores a broadcast: at once all of its audience find it in their feeds. It is kept once, however many they are. The same
+/// name again changes what it says, and keeps who has read it.
+#[utoipa::path(put, path = "/v1/applications/{application}/broadcasts/{name}", tag = "inbox", params(("application" = String, Path), ("name" = String, Path)), request_body = NewBroadcastBody, responses((status = 200, body = BroadcastBody), (status = 201, body = BroadcastBody), Failures))]
+async fn put(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments((application, name)): Segments<(String, String)>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let (application, name) = (id::<Name>(&application)?, id::<Name>(&name)?);
+    let (headers, body) = parts(request);
+    let taken = json_body(&app, &headers, body).await?;
+    let asked: NewBroadcastBody = read_json(&taken.bytes)?;
+    let (stored, is_new) = app.service.put_broadcast(&caller, &application, &name, asked.into()).await?;
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    Ok(json(status, &BroadcastBody::from(stored)))
+}
+
+/// Takes a broadcast back: nobody sees it any more.
+#[utoipa::path(delete, path = "/v1/applications/{application}/broadcasts/{name}", tag = "inbox", params(("application" = String, Path), ("name" = String, Path)), responses((status = 204), Failures))]
+async fn withdraw(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments((application, name)): Segments<(String, String)>,
+) -> Result<Response, Failure> {
+    app.service.withdraw_broadcast(&caller, &id::<Name>(&application)?, &id::<Name>(&name)?).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}

@@ -1,0 +1,36 @@
+use std::{collections::BTreeMap, sync::Arc};
+
+use axum::{extract::State, http::StatusCode, response::Response};
+use serde::Serialize;
+use tocsin_model::id::Name;
+use utoipa::ToSchema;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{Failures, json};
+use crate::{
+    App,
+    problems::Failure,
+    request::{Segments, Visiting, id},
+};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(read))
+}
+
+/// The keys of channels to browsers.
+#[derive(Serialize, ToSchema)]
+struct WebPushKeys {
+    /// The public VAPID key of each channel with the protocol `webpush`, in base64 for URLs.
+    keys: BTreeMap<String, String>,
+}
+
+/// The public keys that browsers are given as `applicationServerKey`. Takes any API key or inbox token.
+#[utoipa::path(get, path = "/v1/applications/{application}/web-push", tag = "inbox", params(("application" = String, Path)), responses((status = 200, body = WebPushKeys), Failures))]
+async fn read(
+    State(app): State<Arc<App>>,
+    Visiting(visitor): Visiting,
+    Segments(name): Segments<String>,
+) -> Result<Response, Failure> {
+    let keys = app.service.web_push_keys(&visitor, &id::<Name>(&name)?)?;
+    Ok(json(StatusCode::OK, &WebPushKeys { keys }))
+}

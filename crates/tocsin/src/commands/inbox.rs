@@ -1,0 +1,447 @@
+//! Reads and marks the feed of a subscriber, follows it, and makes tokens for pages and apps.
+
+use std::time::Duration;
+
+use clap::{Subcommand, ValueEnum};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::lists::Listed;
+use crate::{
+    client::{Client, segment, with_query},
+    configuration::Period,
+    failure::{Failure, Outcome},
+    terminal::{Terminal, printable},
+};
+
+/// How long a stream that shows no life is waited for.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// How long to wait before a stream that ended is opened anew.
+const COME_BACK: Duration = Duration::from_secs(2);
+/// Bytes of an event, at most.
+const EVENT_BYTES_MAX: usize = 64 << 20;
+
+/// Arguments of `tocsin inbox`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Lists a feed, newest first
+    List {
+        /// The subscriber's id
+        subscriber: String,
+        /// Only those that stand so
+        #[arg(long, value_enum, default_value = "current")]
+        state: State,
+        #[command(flatten)]
+        narrowed: Narrowed,
+        /// Most lines
+        #[arg(long, default_value_t = 100)]
+        limit: usize,
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Shows an item
+    Show {
+        /// The subscriber's id
+        subscriber: String,
+        /// The item's id, such as n-7-15
+        item: String,
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Counts what is unread
+    Unread {
+        /// The subscriber's id
+        subscriber: String,
+    },
+    /// Marks items as read
+    Read(Marked),
+    /// Marks items as unread
+    Unmark(Marked),
+    /// Puts items into the archive
+    Archive(Marked),
+    /// Takes items out of the archive
+    Unarchive(Marked),
+    /// Deletes items for good
+    Delete(Marked),
+    /// Follows a feed, until it is interrupted
+    Watch {
+        /// The subscriber's id
+        subscriber: String,
+        /// Goes on behind this event
+        #[arg(long, value_name = "ID")]
+        after: Option<u64>,
+        /// Ends after so many events
+        #[arg(long, value_name = "COUNT")]
+        events: Option<usize>,
+        /// Prints JSON, an event a line
+        #[arg(long)]
+        json: bool,
+    },
+    /// Makes a token that opens this one feed, for a page or an app
+    Token {
+        /// The subscriber's id
+        subscriber: String,
+        /// How long it lasts, at most 30d
+        #[arg(long, default_value = "1h", value_name = "DURATION")]
+        expires_in: Period,
+        /// It can only look
+        #[arg(long)]
+        read_only: bool,
+    },
+}
+
+/// How items stand.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum State {
+    /// Not archived
+    Current,
+    /// Of those, not read
+    Unread,
+    /// Of those, read
+    Read,
+    /// Archived
+    Archived,
+    /// All
+    All,
+}
+
+impl State {
+    fn word(self) -> &'static str {
+        match self {
+            State::Current => "current",
+            State::Unread => "unread",
+            State::Read => "read",
+            State::Archived => "archived",
+            State::All => "all",
+        }
+    }
+}
+
+#[derive(Debug, clap::Args)]
+struct Narrowed {
+    /// Only of this application
+    #[arg(long)]
+    application: Option<String>,
+    /// Only of this notification class
+    #[arg(long)]
+    class: Option<String>,
+    /// Only those that came through this channel
+    #[arg(long)]
+    channel: Option<String>,
+}
+
+impl Narrowed {
+    fn pairs(&self) -> Vec<(&'static str, &str)> {
+        let named = [("application", &self.application), ("class", &self.class), ("channel", &self.channel)];
+        named.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?))).collect()
+    }
+}
+
+#[derive(Debug, clap::Args)]
+struct Marked {
+    /// The subscriber's id
+    subscriber: String,
+    /// The items' ids, such as n-7-15
+    items: Vec<String>,
+    /// All that are not archived, or that --state and the others choose
+    #[arg(long)]
+    all: bool,
+    /// With --all: only those that stand so
+    #[arg(long, value_enum)]
+    state: Option<State>,
+    #[command(flatten)]
+    narrowed: Narrowed,
+    /// With --all: nothing that is newer than this item
+    #[arg(long, value_name = "ITEM")]
+    newest: Option<String>,
+}
+
+impl Marked {
+    async fn mark(self, terminal: &Terminal, client: &Client, mark: &str) -> Outcome {
+        let narrowed = self.narrowed.pairs();
+        let mut body = json!({ "mark": mark });
+        match (self.items.is_empty(), self.all) {
+            (true, false) => return Err(Failure::usage("say which: give ids, or --all")),
+            (false, true) => return Err(Failure::usage("--all goes without ids")),
+            (false, false) => {
+                if !narrowed.is_empty() || self.state.is_some() || self.newest.is_some() {
+                    return Err(Failure::usage("ids go alone; --state and the others narrow --all"));
+                }
+                body["ids"] = json!(self.items);
+            }
+            (true, true) => {
+                body["all"] = true.into();
+                if let Some(state) = self.state {
+                    body["state"] = state.word().into();
+                }
+                if let Some(newest) = self.newest {
+                    body["newest"] = newest.into();
+                }
+                for (name, value) in narrowed {
+                    body[name] = value.into();
+                }
+            }
+        }
+        let told = client.post(&format!("{}/mark", path(&self.subscriber)), &body).await?;
+        let (marked, unread) = (told["marked"].as_u64().unwrap_or(0), told["unread"].as_u64().unwrap_or(0));
+        let items = if marked == 1 { "1 item".to_owned() } else { format!("{marked} items") };
+        Ok(terminal.line(format_args!("{items} marked; {unread} unread"))?)
+    }
+}
+
+fn path(subscriber: &str) -> String {
+    format!("/v1/subscribers/{}/inbox", segment(subscriber))
+}
+
+impl Args {
+    /// Lists, shows, marks, follows.
+    ///
+    /// # Errors
+    /// The server does not do it.
+    pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
+        match self.what {
+            What::List { subscriber, state, narrowed, limit, json } => {
+                let mut query = narrowed.pairs();
+                query.push(("state", state.word()));
+                let items = client.list(&path(&subscriber), &query, limit).await?;
+                let heads = ["id", "came", "state", "class", "subject"];
+                Listed { items, limit, json }.show(terminal, "nothing is there", &heads, row)
+            }
+            What::Show { subscriber, item, json } => {
+                let found = client.get(&format!("{}/{}", path(&subscriber), segment(&item)), &[]).await?;
+                if json {
+                    return Ok(terminal.json(&found)?);
+                }
+                show(terminal, &found)
+            }
+            What::Unread { subscriber } => {
+                let told = client.get(&format!("{}/unread", path(&subscriber)), &[]).await?;
+                Ok(terminal.line(&told["unread"])?)
+            }
+            What::Read(marked) => marked.mark(terminal, client, "read").await,
+            What::Unmark(marked) => marked.mark(terminal, client, "unread").await,
+            What::Archive(marked) => marked.mark(terminal, client, "archive").await,
+            What::Unarchive(marked) => marked.mark(terminal, client, "unarchive").await,
+            What::Delete(marked) => marked.mark(terminal, client, "delete").await,
+            What::Watch { subscriber, after, events, json } => {
+                let after = after.map(|after| after.to_string()).unwrap_or_default();
+                watch(terminal, client, &subscriber, after, events, json).await
+            }
+            What::Token { subscriber, expires_in, read_only } => {
+                let body = json!({"expires_in": expires_in.0.as_secs(), "read_only": read_only});
+                let made = client.post(&format!("{}/token", path(&subscriber)), &body).await?;
+                Ok(terminal.line(printable(made["token"].as_str().unwrap_or_default()))?)
+            }
+        }
+    }
+}
+
+fn text(item: &Value, name: &str) -> String {
+    printable(item[name].as_str().unwrap_or_default()).into_owned()
+}
+
+fn state(item: &Value) -> &'static str {
+    match (item["archived_at"].is_null(), item["read_at"].is_null()) {
+        (false, _) => "archived",
+        (true, false) => "read",
+        (true, true) => "unread",
+    }
+}
+
+/// Its subject, or the first line of its text.
+fn headline(item: &Value) -> String {
+    let said = item["subject"].as_str().or(item["text"].as_str()).unwrap_or_default();
+    printable(said.lines().next().unwrap_or_default()).into_owned()
+}
+
+fn row(item: &Value) -> Vec<String> {
+    vec![text(item, "id"), text(item, "created_at"), state(item).to_owned(), text(item, "class"), headline(item)]
+}
+
+fn show(terminal: &Terminal, item: &Value) -> Outcome {
+    terminal.line(format_args!("{} of {}, {}", text(item, "id"), text(item, "class"), state(item)))?;
+    for (name, shown) in
+        [("subject", "subject"), ("text", "text"), ("link", "leads to"), ("created_at", "came"), ("expires_at", "goes")]
+    {
+        if item[name].is_string() {
+            terminal.line(format_args!("{shown}: {}", text(item, name)))?;
+        }
+    }
+    for action in item["actions"].as_array().into_iter().flatten() {
+        terminal.line(format_args!("action: {} ({})", text(action, "label"), text(action, "link")))?;
+    }
+    if item["data"].as_object().is_some_and(|data| !data.is_empty()) {
+        terminal.line(format_args!("data: {}", printable(&item["data"].to_string())))?;
+    }
+    Ok(())
+}
+
+/// Follows the stream, and opens it anew where it was when it ends.
+async fn watch(
+    terminal: &Terminal,
+    client: &Client,
+    subscriber: &str,
+    mut after: String,
+    events: Option<usize>,
+    json: bool,
+) -> Outcome {
+    let mut left = events.unwrap_or(usize::MAX);
+    loop {
+        let query = [("last_event_id", after.as_str())];
+        let query = if after.is_empty() { &query[..0] } else { &query[..] };
+        let request = client.request(Method::GET, &with_query(&format!("{}/stream", path(subscriber)), query));
+        let mut answer = client.send(request).await?;
+        let mut waiting = Vec::new();
+        while let Ok(Ok(Some(chunk))) = tokio::time::timeout(SILENCE_MAX, answer.chunk()).await {
+            waiting.extend_from_slice(&chunk);
+            while let Some(end) = waiting.windows(2).position(|two| two == b"\n\n") {
+                let block: Vec<u8> = waiting.drain(..end + 2).collect();
+                let Some(event) = Event::read(&String::from_utf8_lossy(&block)) else { continue };
+                after.clone_from(&event.id);
+                event.tell(terminal, json)?;
+                left -= 1;
+                if left == 0 {
+                    return Ok(());
+                }
+            }
+            if waiting.len() > EVENT_BYTES_MAX {
+                return Err(Failure::failed("is this a Tocsin server? Its stream has no events"));
+            }
+        }
+        tokio::time::sleep(COME_BACK).await;
+    }
+}
+
+struct Event {
+    id: String,
+    name: String,
+    data: Value,
+}
+
+impl Event {
+    /// Reads a block; `None` for one that only shows that the stream lives.
+    fn read(block: &str) -> Option<Event> {
+        let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
+        let data = serde_json::from_str(&field("data: ")?).ok()?;
+        Some(Event { id: field("id: ")?, name: field("event: ")?, data })
+    }
+
+    fn tell(&self, terminal: &Terminal, json: bool) -> Outcome {
+        let Event { id, name, data } = self;
+        if json {
+            return Ok(terminal.line(json!({"id": id, "event": name, "data": data}))?);
+        }
+        let said = match name.as_str() {
+            "unread" => format!("{} unread", data["unread"]),
+            "deleted" => format!("deleted {}", text(data, "id")),
+            "reset" => "what was missed is not known any more; list the feed".to_owned(),
+            name => format!("{} {} {} {}", printable(name), text(data, "id"), state(data), headline(data)),
+        };
+        Ok(terminal.line(said)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::*;
+    use crate::commands::fake_server;
+
+    async fn check(args: &[&str], answers: Vec<(u16, Value)>, expected: Expect) {
+        let run = async |args: Args, terminal: &Terminal, client: &Client| args.run(terminal, client).await;
+        fake_server::check("inbox", args, answers, run, expected).await;
+    }
+
+    #[tokio::test]
+    async fn feeds_are_listed_and_marked() {
+        let item = json!({"id": "n-7-15", "class": "shaken", "subject": "Kobe\u{1b}[2J", "created_at": "2026-11-21T09:30:00Z",
+            "read_at": null, "archived_at": null, "link": "/a", "actions": [{"label": "Pay", "link": "/pay"}], "data": {"n": 1}});
+        check(
+            &["list", "a/b", "--state", "unread", "--class", "shaken"],
+            vec![(200, json!({"items": [item]}))],
+            expect![[r#"
+                id      came                  state   class   subject
+                n-7-15  2026-11-21T09:30:00Z  unread  shaken  Kobe�[2J
+                GET /v1/subscribers/a%2Fb/inbox?class=shaken&state=unread&limit=1000"#]],
+        )
+        .await;
+        check(
+            &["show", "alice", "n-7-15"],
+            vec![(200, item.clone())],
+            expect![[r#"
+            n-7-15 of shaken, unread
+            subject: Kobe�[2J
+            leads to: /a
+            came: 2026-11-21T09:30:00Z
+            action: Pay (/pay)
+            data: {"n":1}
+            GET /v1/subscribers/alice/inbox/n-7-15"#]],
+        )
+        .await;
+        check(
+            &["read", "alice", "n-7-15"],
+            vec![(200, json!({"marked": 1, "unread": 2}))],
+            expect![[r#"
+            1 item marked; 2 unread
+            POST /v1/subscribers/alice/inbox/mark [application/json] {"mark":"read","ids":["n-7-15"]}"#]],
+        )
+        .await;
+        check(
+            &["archive", "alice", "--all", "--state", "read", "--newest", "n-7-15"],
+            vec![(200, json!({"marked": 5, "unread": 0}))],
+            expect![[r#"
+                5 items marked; 0 unread
+                POST /v1/subscribers/alice/inbox/mark [application/json] {"mark":"archive","all":true,"state":"read","newest":"n-7-15"}"#]],
+        )
+        .await;
+        check(
+            &["delete", "alice"],
+            vec![],
+            expect![[r#"
+            failed: say which: give ids, or --all
+        "#]],
+        )
+        .await;
+        check(
+            &["read", "alice", "n-7-15", "--all"],
+            vec![],
+            expect![[r#"
+            failed: --all goes without ids
+        "#]],
+        )
+        .await;
+        check(
+            &["token", "alice", "--read-only"],
+            vec![(201, json!({"token": "inbox.1.r.5.x"}))],
+            expect![[r#"
+            inbox.1.r.5.x
+            POST /v1/subscribers/alice/inbox/token [application/json] {"expires_in":3600,"read_only":true}"#]],
+        )
+        .await;
+    }
+
+    #[tokio::test]
+    async fn a_stream_is_told_line_by_line() {
+        let stream = "retry: 2000\n\nid: 5\nevent: unread\ndata: {\"unread\":1}\n\n:\n\nid: 6\nevent: new\ndata: \
+             {\"id\":\"n-7-15\",\"subject\":\"Kobe\",\"read_at\":null,\"archived_at\":null}\n\nid: 7\nevent: deleted\ndata: {\"id\":\"n-7-1\"}\n\n";
+        check(
+            &["watch", "alice", "--after", "4", "--events", "3"],
+            vec![(200, stream.into())],
+            expect![[r#"
+            1 unread
+            new n-7-15 unread Kobe
+            deleted n-7-1
+            GET /v1/subscribers/alice/inbox/stream?last_event_id=4"#]],
+        )
+        .await;
+    }
+}
