@@ -84,6 +84,7 @@ async fn slow_of_ten_thousand_one_is_suspended_and_the_others_are_told_once() {
     records.put_application(&name("quakes"), QUAKES, "test", Timestamp(0)).await.expect("stored");
     let parts = Parts {
         journal: journal.clone(),
+        inbox: Arc::new(tocsin_store::memory::inbox::MemoryInbox::default()),
         records,
         environment: Arc::new(|_| None),
         context: Context {
@@ -93,6 +94,7 @@ async fn slow_of_ten_thousand_one_is_suspended_and_the_others_are_told_once() {
             networks: Networks::default(),
             signet: Arc::new(Signet::new(&[7; 32])),
             public_url: None,
+            feeds: None,
             programs: Programs::default(),
         },
         opener: Arc::new(move |name, _, _| Ok(far_ends.channel(name.as_str()))),
