@@ -2,7 +2,7 @@
 
 use std::{
     path::PathBuf,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::{Duration, SystemTime},
 };
 
@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use tocsin_model::{
     application::Rate,
     conduct::Priority,
-    content::Content,
+    content::{Content, PartsUsed},
     id::{EventId, Name, NotificationId, SubscriberNumber, SubscriptionId},
     receipt::{Disposition, Reason},
     time::Timestamp,
@@ -46,8 +46,8 @@ pub struct Message {
     /// Its identity for the far side, the same at every attempt: webhook id, left side of the `Message-ID`. Letters,
     /// digits, `-`, `_` and `.`, such as `n-7-15.aewo3`.
     pub message_id: String,
-    /// What it says.
-    pub content: Content,
+    /// What it says. Several messages may say the same, and share it.
+    pub content: Arc<Content>,
     /// What it is about, for machines.
     pub facts: Facts,
     /// When the content was made.
@@ -68,7 +68,41 @@ pub struct Facts {
     /// The event that made it, if one did.
     pub event: Option<EventId>,
     /// The notification's fields, as a JSON object; Standard Webhooks call it `data`.
-    pub fields: Arc<serde_json::Map<String, serde_json::Value>>,
+    pub fields: Arc<FactFields>,
+}
+
+/// The fields of a notification, and their text, which is made once for all who share them.
+#[derive(Debug, Clone, Default)]
+pub struct FactFields {
+    map: serde_json::Map<String, serde_json::Value>,
+    text: OnceLock<String>,
+}
+
+impl FactFields {
+    /// As JSON.
+    pub fn text(&self) -> &str {
+        self.text.get_or_init(|| serde_json::to_string(&self.map).expect("a JSON object becomes JSON"))
+    }
+}
+
+impl From<serde_json::Map<String, serde_json::Value>> for FactFields {
+    fn from(map: serde_json::Map<String, serde_json::Value>) -> Self {
+        FactFields { map, text: OnceLock::new() }
+    }
+}
+
+impl std::ops::Deref for FactFields {
+    type Target = serde_json::Map<String, serde_json::Value>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.map
+    }
+}
+
+impl PartialEq for FactFields {
+    fn eq(&self, other: &Self) -> bool {
+        self.map == other.map
+    }
 }
 
 /// Comes back with the answer, untouched.
@@ -212,6 +246,11 @@ pub trait OpenChannel: Send + Sync {
         for outgoing in outgoing {
             self.send(outgoing, answers).await;
         }
+    }
+
+    /// The parts of a content that it has a use for. What else a class has templates for need not be made.
+    fn parts_used(&self) -> PartsUsed {
+        PartsUsed::ALL
     }
 
     /// From now on messages leave no faster than this, all together; the others wait.

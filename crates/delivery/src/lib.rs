@@ -36,7 +36,8 @@ mod tls; // connections of any kind, and whom we trust on them
 mod testing; // what the tests of all protocols share
 
 pub use channel::{
-    Answer, Clock, Context, Destination, DestinationState, Facts, Message, OpenChannel, Outgoing, SystemClock, Ticket,
+    Answer, Clock, Context, Destination, DestinationState, FactFields, Facts, Message, OpenChannel, Outgoing,
+    SystemClock, Ticket,
 };
 pub use protocol::{ProtocolDescription, check, open, protocols};
 pub use reference::reference_page;

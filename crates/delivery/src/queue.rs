@@ -1,6 +1,7 @@
 //! The bounded queue that a channel's sessions pull from, and the message that must be answered.
 
 use std::{
+    borrow::Cow,
     collections::VecDeque,
     future::Future,
     sync::{
@@ -15,6 +16,7 @@ use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tocsin_model::{
     application::{Flow, Rate},
+    content::PartsUsed,
     id::Name,
     receipt::{Disposition, Reason, ReasonKind},
     time::Timestamp,
@@ -40,6 +42,9 @@ pub(crate) const QUEUE_LENGTH: usize = 4096;
 const ROOM_PATIENCE: Duration = Duration::from_secs(1);
 /// After so many messages have left, senders that wait for room are told.
 const ROOM_STEP: usize = 128;
+
+/// Answers that are given at once, at most.
+const ANSWERS_AT_ONCE: usize = 256;
 
 /// How long `close` waits for what is on its way.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(30);
@@ -192,6 +197,30 @@ impl Drop for Pending {
     }
 }
 
+/// Gives some messages the same answer; cheaper than one by one.
+pub(crate) async fn answer_all(messages: Vec<Pending>, disposition: &Disposition) {
+    let mut messages = messages.into_iter().peekable();
+    while let Some(first) = messages.next() {
+        let answers = first.answers.clone();
+        let most = ANSWERS_AT_ONCE.min(answers.max_capacity());
+        let mut some = vec![first];
+        while some.len() < most
+            && let Some(next) = messages.next_if(|next| next.answers.same_channel(&answers))
+        {
+            some.push(next);
+        }
+        // From here on a cancelled wait still tells the truth: `drop` sends what is ready.
+        some.iter_mut().for_each(|message| message.ready = Some(message.finish(disposition.clone())));
+        let Ok(permits) = answers.reserve_many(some.len()).await else { continue };
+        for (permit, mut message) in permits.zip(some) {
+            if let Some(answer) = message.ready.take() {
+                permit.send(answer);
+            }
+            message.close();
+        }
+    }
+}
+
 /// Messages that wait for the sessions of a channel.
 pub(crate) struct Queue {
     waiting: Mutex<Waiting>,
@@ -252,7 +281,7 @@ impl Queue {
     /// Appends messages. Those whose lane is full wait for room for a moment and then go back, as do those whose
     /// destination is let be; in a queue of a single lane they wait. Those that find the queue closed are dropped, which
     /// answers them.
-    async fn push_all(&self, mut waiting: Vec<(Arc<str>, Pending)>) {
+    async fn push_all(&self, mut waiting: Vec<Pending>, lane_of: &LaneOf) {
         let mut deadline = None;
         loop {
             let mut room = std::pin::pin!(self.room.notified());
@@ -267,7 +296,7 @@ impl Queue {
                 }
                 let last = deadline.is_some_and(|deadline| Instant::now() >= deadline);
                 single |= matches!(state.line, Line::Single(..));
-                let wakes = state.push(&mut waiting, &mut returned, last);
+                let wakes = state.push(&mut waiting, lane_of, &mut returned, last);
                 state.senders += usize::from(!waiting.is_empty() && deadline.is_none());
                 if waiting.is_empty() && deadline.is_some() {
                     state.senders -= 1;
@@ -469,7 +498,8 @@ impl Waiting {
     /// the `last` time. Gives how many sessions may have something to do.
     fn push(
         &mut self,
-        waiting: &mut Vec<(Arc<str>, Pending)>,
+        waiting: &mut Vec<Pending>,
+        lane_of: &LaneOf,
         returned: &mut Vec<(Pending, Duration)>,
         last: bool,
     ) -> usize {
@@ -477,18 +507,19 @@ impl Waiting {
         match &mut self.line {
             Line::Single(line, _) => {
                 let room = QUEUE_LENGTH.saturating_sub(line.len()).min(waiting.len());
-                line.extend(waiting.drain(..room).map(|(_, pending)| pending));
+                line.extend(waiting.drain(..room));
                 wakes = room;
             }
             Line::Shared(lanes) => {
                 let now = Instant::now();
                 let mut stay = Vec::new();
-                for (lane, pending) in waiting.drain(..) {
+                for pending in waiting.drain(..) {
+                    let lane = lanes.key(&lane_of(&pending.outgoing.address));
                     match lanes.push(&lane, pending, now) {
                         Pushed::Waits { wake } => wakes += usize::from(wake),
                         Pushed::NoRoom(pending, Some(after)) => returned.push((pending, after)),
                         Pushed::NoRoom(pending, None) if last => returned.push((pending, lanes.stay_away(&lane))),
-                        Pushed::NoRoom(pending, None) => stay.push((lane, pending)),
+                        Pushed::NoRoom(pending, None) => stay.push(pending),
                     }
                 }
                 *waiting = stay;
@@ -521,9 +552,8 @@ pub(crate) fn pause_after(failures: u32) -> Duration {
 }
 
 /// The lane of a protocol with a single far side.
-pub(crate) fn only_lane(_: &str) -> Arc<str> {
-    static LANE: std::sync::OnceLock<Arc<str>> = std::sync::OnceLock::new();
-    LANE.get_or_init(|| Arc::from("")).clone()
+pub(crate) fn only_lane(_: &str) -> Cow<'_, str> {
+    "".into()
 }
 
 /// How many of the first hold the same message, `limit` at most.
@@ -540,10 +570,12 @@ pub(crate) trait FarSide: Send + Sync {
     async fn probe(&self) -> Result<String, Reason>;
     /// See `OpenChannel::down`.
     fn down(&self) -> Option<Reason>;
+    /// See `OpenChannel::parts_used`.
+    fn parts_used(&self) -> PartsUsed;
 }
 
 /// The lane of an address.
-type LaneOf = dyn Fn(&str) -> Arc<str> + Send + Sync;
+type LaneOf = dyn for<'a> Fn(&'a str) -> Cow<'a, str> + Send + Sync;
 
 /// A queue with its sessions: the one open channel of all protocols.
 pub(crate) struct Running {
@@ -560,7 +592,7 @@ impl Running {
     pub fn start<F, S>(
         shared: Arc<Shared>,
         queue: Arc<Queue>,
-        lane_of: impl Fn(&str) -> Arc<str> + Send + Sync + 'static,
+        lane_of: impl for<'a> Fn(&'a str) -> Cow<'a, str> + Send + Sync + 'static,
         far_side: Arc<dyn FarSide>,
         session: F,
     ) -> Box<dyn OpenChannel>
@@ -590,11 +622,12 @@ impl OpenChannel for Running {
 
     async fn send_all(&self, outgoing: Vec<Outgoing>, answers: &mpsc::Sender<Answer>) {
         let now = Instant::now();
-        let pending = outgoing
-            .into_iter()
-            .map(|outgoing| ((self.lane_of)(&outgoing.address), Pending::new(outgoing, &self.shared, answers, now)))
-            .collect();
-        self.queue.push_all(pending).await;
+        let pending = outgoing.into_iter().map(|outgoing| Pending::new(outgoing, &self.shared, answers, now)).collect();
+        self.queue.push_all(pending, &*self.lane_of).await;
+    }
+
+    fn parts_used(&self) -> PartsUsed {
+        self.far_side.parts_used()
     }
 
     fn hold(&self, address: &str) -> Option<Duration> {
@@ -661,6 +694,10 @@ mod tests {
         fn down(&self) -> Option<Reason> {
             None
         }
+
+        fn parts_used(&self) -> PartsUsed {
+            PartsUsed::ALL
+        }
     }
 
     fn single() -> Arc<Queue> {
@@ -675,12 +712,9 @@ mod tests {
             .chars()
             .enumerate()
             .map(|(number, address)| outgoing(number as u32, &address.to_string()))
-            .map(|outgoing| {
-                let lane = Arc::from(outgoing.address.as_str());
-                (lane, Pending::new(outgoing, &shared, &answers, Instant::now()))
-            })
+            .map(|outgoing| Pending::new(outgoing, &shared, &answers, Instant::now()))
             .collect();
-        queue.push_all(pending).await;
+        queue.push_all(pending, &|address| address.into()).await;
         answered
     }
 
@@ -698,8 +732,8 @@ mod tests {
         let (answers, _answered) = mpsc::channel(100);
         let (one, other) = (outgoing(0, "a"), outgoing(1, "b"));
         let all = [&one, &one, &one, &other, &one].map(Clone::clone);
-        let all = all.map(|outgoing| (only_lane(""), Pending::new(outgoing, &shared, &answers, Instant::now())));
-        queue.push_all(all.into()).await;
+        let all = all.map(|outgoing| Pending::new(outgoing, &shared, &answers, Instant::now()));
+        queue.push_all(all.into(), &only_lane).await;
         let taken: Vec<usize> =
             std::iter::from_fn(|| Some(queue.try_pop_multicast(2).len()).filter(|n| *n > 0)).collect();
         assert_eq!(taken, [2, 1, 1, 1]);

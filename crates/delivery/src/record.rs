@@ -1,86 +1,84 @@
 //! A message as data, for programs: a JSON object in a line with all that is known of it, or a body with what it says.
 
-use serde::Serialize;
-use serde_json::value::RawValue;
-use tocsin_model::{
-    id::{EventId, Name, NotificationId},
-    time::Timestamp,
-};
+use std::{borrow::Cow, io::Write, sync::Arc};
 
-use crate::channel::{Message, Outgoing};
+use serde::de::IgnoredAny;
+use tocsin_model::content::{Content, JsonUse, PartsUsed};
 
-/// A record as a JSON object.
-#[derive(Serialize)]
-struct Record<'a> {
-    id: NotificationId,
-    message_id: &'a str,
-    timestamp: Timestamp,
-    application: &'a Name,
-    #[serde(rename = "type")]
-    class: &'a Name,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    event: Option<EventId>,
-    address: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    subject: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    text: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    html: Option<&'a str>,
-    data: Data<'a>,
+use crate::channel::{FactFields, Facts, Message, Outgoing};
+
+/// What a record has of a content.
+pub(crate) const RECORD_PARTS: PartsUsed = PartsUsed { sms: false, ..PartsUsed::ALL };
+/// What a body has of it.
+pub(crate) const BODY_PARTS: PartsUsed = PartsUsed { json: JsonUse::Always, ..PartsUsed::NONE };
+
+/// The end of a record: what its message says. The next one often says the same.
+#[derive(Default)]
+pub(crate) struct Ending {
+    of: Option<(Arc<Content>, Arc<FactFields>)>,
+    text: Vec<u8>,
 }
 
-/// What a template made, or the notification's fields.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Data<'a> {
-    Made(Box<RawValue>),
-    Fields(&'a serde_json::Map<String, serde_json::Value>),
+impl Ending {
+    fn of(&mut self, message: &Message) -> &[u8] {
+        let (content, fields) = (&message.content, &message.facts.fields);
+        let is_same =
+            |(known, told): &(Arc<Content>, Arc<FactFields>)| Arc::ptr_eq(known, content) && Arc::ptr_eq(told, fields);
+        if !self.of.as_ref().is_some_and(is_same) {
+            self.text.clear();
+            for (name, part) in [("subject", &content.subject), ("text", &content.text), ("html", &content.html)] {
+                if let Some(part) = part {
+                    write_member(name, part, &mut self.text);
+                }
+            }
+            self.text.extend_from_slice(b",\"data\":");
+            self.text.extend_from_slice(data(content).as_deref().unwrap_or_else(|| fields.text()).as_bytes());
+            self.text.push(b'}');
+            self.of = Some((content.clone(), fields.clone()));
+        }
+        &self.text
+    }
+}
+
+/// The JSON that a template made, in one line: between tokens, where only they can stand, line ends are spaces.
+fn data(content: &Content) -> Option<Cow<'_, str>> {
+    let json = content.json.as_deref()?;
+    serde_json::from_str::<IgnoredAny>(json).ok()?;
+    Some(if json.contains(['\n', '\r']) { json.replace(['\n', '\r'], " ").into() } else { json.into() })
 }
 
 /// Appends a message as a JSON object, without a line end and with nothing in it that looks like one.
-pub(crate) fn write_json(outgoing: &Outgoing, out: &mut Vec<u8>) {
-    let content = &outgoing.message.content;
-    let made = content.json.as_deref().and_then(|json| {
-        // A template may break its JSON into lines; between tokens, where only they can stand, line ends are spaces.
-        let line = if json.contains(['\n', '\r']) { json.replace(['\n', '\r'], " ") } else { json.to_owned() };
-        RawValue::from_string(line).ok()
-    });
-    let record = Record {
-        id: outgoing.id,
-        message_id: &outgoing.message.message_id,
-        timestamp: outgoing.message.formatted_at,
-        application: &outgoing.message.facts.application,
-        class: &outgoing.message.facts.class,
-        event: outgoing.message.facts.event,
-        address: &outgoing.address,
-        subject: content.subject.as_deref(),
-        text: content.text.as_deref(),
-        html: content.html.as_deref(),
-        data: made.map_or(Data::Fields(&outgoing.message.facts.fields), Data::Made),
-    };
-    serde_json::to_writer(out, &record).expect("text, times and JSON become JSON in memory");
+pub(crate) fn write_json(outgoing: &Outgoing, ending: &mut Ending, out: &mut Vec<u8>) {
+    let Outgoing { id, address, message, .. } = outgoing;
+    // The names and numbers of these need no escaping.
+    let _ = write!(out, r#"{{"id":"{id}""#);
+    write_member("message_id", &message.message_id, out);
+    let Facts { application, class, event, .. } = &message.facts;
+    let _ = write!(out, r#","timestamp":"{}","application":"{application}","type":"{class}""#, message.formatted_at);
+    if let Some(event) = event {
+        let _ = write!(out, r#","event":"{event}""#);
+    }
+    write_member("address", address, out);
+    out.extend_from_slice(ending.of(message));
 }
 
-/// The payload of Standard Webhooks 1.0.
-#[derive(Serialize)]
-struct Payload<'a> {
-    id: &'a str,
-    r#type: &'a Name,
-    timestamp: Timestamp,
-    data: &'a serde_json::Map<String, serde_json::Value>,
+/// Appends a member with a text, behind another.
+fn write_member(name: &str, text: &str, out: &mut Vec<u8>) {
+    out.extend_from_slice(b",\"");
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b"\":");
+    serde_json::to_writer(out, text).expect("a text becomes JSON in memory");
 }
 
-/// What a message says to a program: the JSON that its template made, or the payload of Standard Webhooks.
+/// What a message says to a program: the JSON that its template made, or the payload of Standard Webhooks 1.0.
 pub(crate) fn body(message: &Message) -> String {
     if let Some(json) = &message.content.json {
         return json.clone();
     }
-    let payload = Payload {
-        id: &message.message_id,
-        r#type: &message.facts.class,
-        timestamp: message.formatted_at,
-        data: &message.facts.fields,
-    };
-    serde_json::to_string(&payload).expect("text, a time and JSON become JSON")
+    let (Facts { class, fields, .. }, time) = (&message.facts, message.formatted_at);
+    let mut out = Vec::with_capacity(128 + fields.text().len());
+    out.extend_from_slice(b"{\"id\":");
+    serde_json::to_writer(&mut out, &message.message_id).expect("a text becomes JSON in memory");
+    let _ = write!(out, r#","type":"{class}","timestamp":"{time}","data":{}}}"#, fields.text());
+    String::from_utf8(out).expect("JSON is text")
 }

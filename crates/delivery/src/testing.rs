@@ -78,22 +78,29 @@ pub(crate) fn multicast(addresses: &[&str]) -> Vec<Outgoing> {
 pub(crate) fn message(ordinal: u32) -> Message {
     Message {
         message_id: format!("n-7-{ordinal}.test"),
-        content: Content {
+        content: Arc::new(Content {
             subject: Some("Earthquake near Kobe".into()),
             text: Some("Magnitude 6.1\n.\nStay safe – 神戸\n".into()),
             html: Some("<p>Magnitude <b>6.1</b></p>".into()),
             ..Content::default()
-        },
+        }),
         facts: Facts {
             application: "quakes".parse().expect("a name"),
             class: "quake".parse().expect("a name"),
             event: Some(EventId { batch: EventBatchId(3), ordinal: 1 }),
-            fields: Arc::new(json!({ "magnitude": 6.1, "place": "Kobe" }).as_object().expect("an object").clone()),
+            fields: Arc::new(
+                json!({ "magnitude": 6.1, "place": "Kobe" }).as_object().expect("an object").clone().into(),
+            ),
         },
         formatted_at: NOW.parse().expect("a time"),
         priority: Default::default(),
         expires_at: None,
     }
+}
+
+/// What a message says, to be changed.
+pub(crate) fn content_of(outgoing: &mut Outgoing) -> &mut Content {
+    Arc::make_mut(&mut Arc::make_mut(&mut outgoing.message).content)
 }
 
 /// What becomes of some messages, by their numbers, which are those from 0 on.

@@ -474,7 +474,8 @@ impl From<operations::Notification> for NotificationBody {
                 }
                 None => (None, None, None),
             };
-            let (subscriber, locale) = (recipient.subscription.subscriber.to_string(), recipient.profile.locale);
+            let (subscriber, locale) =
+                (recipient.subscription.subscriber.to_string(), recipient.profile.locale.clone());
             RecipientBody { subscriber, locale, device, channel, address }
         });
         NotificationBody {
@@ -912,7 +913,7 @@ pub(crate) struct NewKeyBody {
     #[serde(default)]
     pub(crate) description: String,
     /// What it may do: `admin`, `applications:read`, `applications:write`, `subscribers:read`, `subscribers:write`,
-    /// `events:write`, `operations:read`, `operations:write`, `keys:write`, `inbox:read`, `inbox:write`.
+    /// `events:write`, `operations:read`, `operations:write`, `keys:write`, `bounces:write`, `inbox:read`, `inbox:write`.
     pub(crate) scopes: Vec<String>,
     /// When it stops working.
     #[serde(default)]

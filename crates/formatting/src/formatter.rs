@@ -5,7 +5,7 @@ use std::{collections::HashMap, fmt, io};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior};
 use tocsin_model::{
     application::{ContentTemplates, TemplateEngine},
-    content::Content,
+    content::{Content, JsonUse, PartsUsed},
     field::Fields,
     id::Name,
     problem::Problem,
@@ -91,6 +91,22 @@ impl Slots {
         self.parts == [None; 5]
     }
 
+    /// Leaves out what nobody has a use for, and nothing is made of.
+    fn keep(&mut self, used: PartsUsed) {
+        let [subject, text, html, json, sms] = &mut self.parts;
+        let json_used = match used.json {
+            JsonUse::Never => false,
+            JsonUse::InTheirPlace => text.is_none() && html.is_none(),
+            JsonUse::Always => true,
+        };
+        // A text that has no template is made of the HTML.
+        let html_used = used.html || used.text && text.is_none();
+        let uses = [used.subject, used.text, html_used, json_used, used.sms];
+        for (slot, used) in [subject, text, html, json, sms].into_iter().zip(uses) {
+            *slot = slot.filter(|_| used);
+        }
+    }
+
     /// Takes what it lacks from another.
     fn fill(&mut self, other: &Slots) {
         for (own, other) in self.parts.iter_mut().zip(other.parts) {
@@ -118,6 +134,9 @@ pub struct Formatted {
     pub content: Content,
     /// The fields that its class computes, in the order of their names.
     pub computed: Vec<(Name, serde_json::Value)>,
+    /// Whether it may read otherwise for somebody else who is told of the same event with the same fields, by the same
+    /// channel, in the same language and time zone, at about the same time.
+    pub personal: bool,
 }
 
 /// What formatting a notification would give, and why.
@@ -210,10 +229,26 @@ impl Formatter {
     /// # Errors
     /// No template serves, or one fails: the template, its part and line, and what was wrong.
     pub fn format(&self, locale: Option<&str>, channel: &str, scope: &Scope<'_>) -> Result<Formatted, FormatError> {
-        let found = self.find(locale, channel);
+        self.format_parts(locale, channel, scope, PartsUsed::ALL)
+    }
+
+    /// As [`Formatter::format`], without the parts for which there is no use.
+    ///
+    /// # Errors
+    /// As there; templates that are not used cannot fail.
+    pub fn format_parts(
+        &self,
+        locale: Option<&str>,
+        channel: &str,
+        scope: &Scope<'_>,
+        used: PartsUsed,
+    ) -> Result<Formatted, FormatError> {
+        let mut found = self.find(locale, channel);
         if found.is_empty() {
             return Err(FormatError::Missing { locale: locale.map(str::to_owned), channel: channel.to_owned() });
         }
+        found.keep(used);
+        let personal = self.uses(&found).is_personal();
         let (root, computed) = self.root(&found, locale, scope)?;
         let render = |number: Option<u32>| match number {
             Some(number) => self.render(&self.templates[number as usize], &root, scope, locale).map(Some),
@@ -222,14 +257,14 @@ impl Formatter {
         let [subject, text, html, json, sms] = found.parts;
         let (subject, html) = (render(subject)?, render(html)?);
         let text = match (render(text)?, &html) {
-            (None, Some(html)) => Some(plain::text_of(html)),
+            (None, Some(html)) if used.text => Some(plain::text_of(html)),
             (text, _) => text,
         };
         let mut content = Content { subject, text, html, json: render(json)?, sms: render(sms)?, headers: Vec::new() };
         for (_, number) in &found.headers {
             content.headers.extend(self.header(*number, &root, scope, locale)?);
         }
-        Ok(Formatted { content, computed })
+        Ok(Formatted { content, computed, personal })
     }
 
     /// Formats one notification for people who want to see how: every part by itself, with the template that serves.
@@ -330,6 +365,17 @@ impl Formatter {
         found
     }
 
+    /// Which roots these templates use, and the computed fields with them.
+    fn uses(&self, found: &Slots) -> Uses {
+        let numbers = found.parts.iter().flatten().chain(found.headers.iter().map(|(_, number)| number));
+        numbers.fold(self.computed.unwrap_or_default(), |uses, number| uses.or(self.templates[*number as usize].uses))
+    }
+
+    /// Whether a template or a computed field may read the subscription.
+    pub fn uses_subscription(&self) -> bool {
+        self.computed.is_some_and(|uses| uses.sub) || self.templates.iter().any(|template| template.uses.sub)
+    }
+
     /// What the templates of one notification see, and the computed fields for others.
     fn root(
         &self,
@@ -337,10 +383,7 @@ impl Formatter {
         locale: Option<&str>,
         scope: &Scope<'_>,
     ) -> Result<(minijinja::Value, Vec<(Name, serde_json::Value)>), FormatError> {
-        let numbers = found.parts.iter().flatten().chain(found.headers.iter().map(|(_, number)| number));
-        let uses = numbers
-            .fold(self.computed.unwrap_or_default(), |uses, number| uses.or(self.templates[*number as usize].uses));
-        let root = Root::new(&self.fields, scope, locale, uses);
+        let root = Root::new(&self.fields, scope, locale, self.uses(found));
         if self.computed.is_none() {
             return Ok((minijinja::Value::from_object(root), Vec::new()));
         }

@@ -184,6 +184,11 @@ impl Uses {
         }
     }
 
+    /// Whether what they make may differ between two who are told of the same event with the same fields.
+    pub fn is_personal(self) -> bool {
+        self.subscriber || self.sub || self.device || self.notification || self.digest
+    }
+
     /// What either uses.
     pub fn or(self, other: Uses) -> Uses {
         Uses {

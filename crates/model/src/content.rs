@@ -17,6 +17,40 @@ pub struct Content {
     pub headers: Vec<(String, String)>,
 }
 
+/// The parts of a content that somebody has a use for; the others need not be made. Headers are always of use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PartsUsed {
+    /// See [`Content`].
+    pub subject: bool,
+    /// See [`Content`].
+    pub text: bool,
+    /// See [`Content`].
+    pub html: bool,
+    /// See [`Content`].
+    pub json: JsonUse,
+    /// See [`Content`].
+    pub sms: bool,
+}
+
+/// When there is a use for JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JsonUse {
+    /// There is none.
+    Never,
+    /// If there is neither text nor HTML.
+    InTheirPlace,
+    /// Always.
+    Always,
+}
+
+impl PartsUsed {
+    /// Every part.
+    pub const ALL: PartsUsed = PartsUsed { subject: true, text: true, html: true, json: JsonUse::Always, sms: true };
+    /// None but headers.
+    pub const NONE: PartsUsed =
+        PartsUsed { subject: false, text: false, html: false, json: JsonUse::Never, sms: false };
+}
+
 /// Names that a protocol gives itself, so that no template can: of mail (RFC 5322, 2045, 8058) and of requests (RFC 9110).
 const OWN_HEADERS: [&str; 36] = [
     "authorization",

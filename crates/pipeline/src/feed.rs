@@ -9,6 +9,7 @@ use tocsin_delivery::{Answer, Message, Outgoing, Ticket};
 use tocsin_model::{
     application::DeliveryLog,
     conduct::{Digest, DigestWindow},
+    content::PartsUsed,
     id::{Name, SubscriptionId},
     receipt::{Outcome, Reason, ReasonKind},
     subscriber::Device,
@@ -20,6 +21,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    alike::Alike,
     decide::{Chosen, Unsent, choose_device, time_to_send},
     deliver_work::{REST_AFTER_FAILURE, Worker, next_key},
     digest::{Group, GroupKey, Groups, group_key},
@@ -32,7 +34,7 @@ use crate::{
 };
 
 /// Notifications whose recipients are read, and which are formatted and handed over, at a time.
-const RECIPIENTS: usize = 128;
+const RECIPIENTS: usize = 512;
 
 /// A work item of a job, and how far feeding it came.
 pub(crate) struct Feeding {
@@ -72,6 +74,7 @@ enum Taken {
 struct Gathered {
     groups: Groups<Place>,
     multicasts: Multicasts,
+    alike: Alike,
     /// Windows that this job has put something into.
     placed: BTreeSet<(usize, Timestamp)>,
 }
@@ -202,10 +205,12 @@ impl Worker {
             gathered.groups.add(group_key(loaded, digest, ordinal, &recipient, device)?, device.clone(), place);
             return Ok(Taken::Grouped);
         }
-        let made = || render(&self.flow, &[Member { loaded, ordinal }], &recipient, device, target, now);
+        let (used, to) = (self.parts_used(&channel), (device, target));
+        let Gathered { multicasts, alike, .. } = gathered;
+        let mut made = || render(&self.flow, &[Member { loaded, ordinal }], &recipient, to, used, alike, now);
         let message = match loaded.conduct.multicast {
             Some(limit) if loaded.edit.is_none() => {
-                gathered.multicasts.message(loaded, ordinal, &recipient, target, limit, made)?
+                multicasts.message(loaded, ordinal, &recipient, target, limit, made)?
             }
             _ => Arc::new(made()?),
         };
@@ -350,7 +355,8 @@ impl Worker {
                         .collect();
                     let recipient = self.tellable(told[0].loaded, recipient, Timestamp(i64::MIN))?;
                     let (channel, target) = self.open(&recipient, &device)?;
-                    let message = render(&self.flow, &told, &recipient, &device, target, now)?;
+                    let (used, to) = (self.parts_used(&channel), (&device, target));
+                    let message = render(&self.flow, &told, &recipient, to, used, &mut Alike::default(), now)?;
                     let ticket = Ticket { key: joined, ordinal: 0 };
                     let (loaded, ordinal) = (told[0].loaded, told[0].ordinal);
                     Ok((channel, self.outgoing(loaded, ordinal, &recipient, target, ticket, Arc::new(message))))
@@ -378,6 +384,11 @@ impl Worker {
             ready.send(&self.answers).await;
             tokio::task::yield_now().await;
         }
+    }
+
+    /// What of a content a channel has a use for, or the log.
+    fn parts_used(&self, channel: &Open) -> PartsUsed {
+        if self.log.text { PartsUsed::ALL } else { channel.parts_used() }
     }
 
     /// The message on its way to a device.

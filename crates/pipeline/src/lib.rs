@@ -15,6 +15,7 @@ mod digest; // 3d. what is told as one
 mod windows; // 3e. how long it is gathered
 mod multicast; // 3f. what is said to several
 mod render; // 3g. what is sent
+mod alike; // what reads the same for many is made once
 mod redact; // 3h. what a log may show of it
 mod record_receipts; // 4. dispositions become receipts, retries, suspensions
 mod disable_devices; // what the far side says is gone is not tried again
@@ -51,6 +52,7 @@ use tocsin_model::{
     definition,
     id::{EventBatchId, Name},
     problem::Problem,
+    receipt::Outcome,
     suppression::Policy,
 };
 use tocsin_store::{
@@ -98,6 +100,27 @@ pub(crate) struct Flow {
     stops: Mutex<guard::Stops>,
     luck: Mutex<fastrand::Rng>,
     suppressions: suppress::Suppressions,
+    counters: Counters,
+}
+
+/// Counters of what happens to every notification, so that counting costs no look-up.
+struct Counters {
+    formatted: metrics::Counter,
+    format_failed: metrics::Counter,
+    /// By outcome, in the order of `Outcome::ALL`.
+    outcomes: [metrics::Counter; Outcome::ALL.len()],
+}
+
+impl Counters {
+    /// The metrics recorder must be in place by now.
+    fn new() -> Counters {
+        Counters {
+            formatted: metrics::counter!("format_requests_total", "result" => "ok"),
+            format_failed: metrics::counter!("format_requests_total", "result" => "failed"),
+            outcomes: Outcome::ALL
+                .map(|outcome| metrics::counter!("deliver_outcomes_total", "outcome" => outcome.word())),
+        }
+    }
 }
 
 impl Flow {
@@ -236,6 +259,7 @@ impl Pipeline {
             indexes: Mutex::default(),
             stops: Mutex::default(),
             luck: Mutex::new(fastrand::Rng::with_seed(seed)),
+            counters: Counters::new(),
             suppressions: suppress::Suppressions::new(options.suppression.clone()),
             journal,
             records,

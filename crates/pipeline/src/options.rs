@@ -42,7 +42,7 @@ impl Default for PipelineOptions {
             quantum_bytes: 4 << 20,
             match_shards: 1,
             in_flight_per_channel: 10_000,
-            receipts_chunk: 512,
+            receipts_chunk: 2_048,
             receipts_delay_ms: 25,
             run_subscriptions: 50_000,
             run_notifications: 500_000,

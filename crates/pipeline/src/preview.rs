@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tocsin_model::{
-    content::Content,
+    content::{Content, PartsUsed},
     id::{Name, NotificationId, WorkItemId},
     receipt::Reason,
     subscriber::Device,
@@ -16,6 +16,7 @@ use tocsin_store::{
 
 use crate::{
     Flow,
+    alike::Alike,
     decide::{Chosen, Unsent, choose_device},
     load_work::{Loaded, Unreadable},
     render::{Member, render},
@@ -78,13 +79,14 @@ fn shown(
         Chosen::Nobody => return Err(unreachable("the subscriber has no device that its channel could reach")),
     };
     let target = &recipient.devices[device];
-    let message = render(flow, &[Member { loaded, ordinal }], &recipient, device, target, now)?;
+    let (members, to, alike) = (&[Member { loaded, ordinal }], (device, target), &mut Alike::default());
+    let message = render(flow, members, &recipient, to, PartsUsed::ALL, alike, now)?;
     let edited = loaded.edit.as_ref().and_then(|edit| edit.address.clone());
     Ok(Preview {
         device: device.clone(),
         channel: target.channel.clone(),
         address: edited.unwrap_or_else(|| target.address.clone()),
-        content: message.content,
+        content: Arc::unwrap_or_clone(message.content),
     })
 }
 

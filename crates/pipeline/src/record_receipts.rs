@@ -41,6 +41,9 @@ use crate::{
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
+/// Reports or answers that are taken at once, at most.
+const AT_ONCE: usize = 256;
+
 /// What a work item's delivery tells its recorder, beside the answers of the channel.
 pub(crate) enum Report {
     /// It was claimed, and its notifications will come under this key. Its lease is kept from now on.
@@ -150,27 +153,29 @@ impl Recorder {
         let mut flush_at: Option<Instant> = None;
         let mut extend_at = Instant::now() + self.lease / 3;
         let (mut reports_open, mut answers_open) = (true, true);
+        let (mut reports, mut answers) = (Vec::new(), Vec::new());
+        let at_once = self.flow.options.receipts_chunk.clamp(1, AT_ONCE);
         while reports_open || answers_open {
             let flush = flush_at.unwrap_or(extend_at);
             tokio::select! {
                 biased;
-                report = self.reports.recv(), if reports_open => match report {
-                    Some(report) => unrecorded += self.take_report(&mut flight, report),
-                    None => reports_open = false,
-                },
-                answer = self.answers.recv(), if answers_open => match answer {
-                    Some(answer) => {
-                        // A message is handed over after its item was reported, but while this task looked from one
-                        // queue to the other both may have come.
-                        while let Ok(report) = self.reports.try_recv() {
-                            unrecorded += self.take_report(&mut flight, report);
-                        }
-                        self.note_gone(&flight, &answer);
-                        unrecorded += self.take_answer(&mut flight, answer);
+                count = self.reports.recv_many(&mut reports, at_once), if reports_open => reports_open = count > 0,
+                count = self.answers.recv_many(&mut answers, at_once), if answers_open => {
+                    answers_open = count > 0;
+                    // A message is handed over after its item was reported, but while this task looked from one queue to
+                    // the other both may have come.
+                    while let Ok(report) = self.reports.try_recv() {
+                        reports.push(report);
                     }
-                    None => answers_open = false,
-                },
+                }
                 () = tokio::time::sleep_until(flush.min(extend_at)) => {}
+            }
+            for report in reports.drain(..) {
+                unrecorded += self.take_report(&mut flight, report);
+            }
+            for answer in answers.drain(..) {
+                self.note_gone(&flight, &answer);
+                unrecorded += self.take_answer(&mut flight, answer);
             }
             let now = Instant::now();
             if unrecorded > 0 && flush_at.is_none() {
@@ -403,7 +408,7 @@ impl Recorder {
                 }
             }
         };
-        metrics::counter!("deliver_outcomes_total", "outcome" => outcome.word()).increment(1);
+        self.flow.counters.outcomes[outcome as usize].increment(1);
         let reply = cut(reply);
         entry.attempts.push(Attempt {
             ordinal,

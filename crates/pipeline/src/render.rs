@@ -7,7 +7,7 @@ use tocsin_delivery::{Facts, Message};
 use tocsin_formatting::{DeviceScope, DigestItem, DigestScope, Scope};
 use tocsin_matching::notify::NotifyFields;
 use tocsin_model::{
-    content::Content,
+    content::{Content, PartsUsed},
     field::Row,
     id::Name,
     receipt::{Reason, ReasonKind},
@@ -16,10 +16,14 @@ use tocsin_model::{
 };
 use tocsin_store::records::Recipient;
 
-use crate::{Flow, load_work::Loaded};
+use crate::{
+    Flow,
+    alike::{Alike, Shared},
+    load_work::Loaded,
+};
 
-/// What a message says, and its fields for machines.
-type Formatted = (Content, Map<String, Json>);
+/// What a message says, its fields for machines, and whether it is its reader's own.
+type Formatted = (Content, Map<String, Json>, bool);
 
 /// One notification of some work.
 #[derive(Clone, Copy)]
@@ -29,24 +33,32 @@ pub(crate) struct Member<'l> {
 }
 
 /// Makes the message of these notifications, of which there is at least one; several are a digest. Nothing of it unwinds.
+/// It has the parts for which there is a use, and may share them with others in `alike`.
 pub(crate) fn render(
     flow: &Flow,
     members: &[Member<'_>],
     recipient: &Recipient,
-    device_name: &Name,
-    device: &Device,
+    to: (&Name, &Device),
+    used: PartsUsed,
+    alike: &mut Alike,
     now: Timestamp,
 ) -> Result<Message, Reason> {
     let Member { loaded, ordinal } = members[0];
     let head = &loaded.batch.head;
-    let formatted = std::panic::catch_unwind(AssertUnwindSafe(|| format(members, recipient, device_name, device, now)));
-    let formatted = formatted.unwrap_or_else(|_| {
-        metrics::counter!("format_panics_total").increment(1);
-        Err(Reason::new(ReasonKind::Internal, "formatting it made the formatter panic"))
-    });
-    let result = if formatted.is_ok() { "ok" } else { "failed" };
-    metrics::counter!("format_requests_total", "result" => result).increment(1);
-    let (content, fields) = formatted?;
+    let (_, Device { channel, .. }) = to;
+    let (content, fields) = match alike.find(loaded, ordinal, channel, &recipient.profile, now) {
+        Some(shared) => {
+            flow.counters.formatted.increment(1);
+            shared
+        }
+        None => {
+            let (shared, personal) = make(flow, members, recipient, to, used, now)?;
+            if !personal {
+                alike.keep(loaded, ordinal, channel, &recipient.profile, now, &shared);
+            }
+            shared
+        }
+    };
     Ok(Message {
         message_id: format!("{}.{}", loaded.id(ordinal), flow.records.installation()),
         content,
@@ -54,13 +66,33 @@ pub(crate) fn render(
             application: head.application.clone(),
             class: head.class.clone(),
             event: Some(loaded.event_of[ordinal as usize]),
-            fields: Arc::new(fields),
+            fields,
         },
         formatted_at: now,
         priority: loaded.conduct.priority,
         // A digest is worth sending as long as one of its notifications is.
         expires_at: members.iter().map(|member| member.loaded.batch.head.expires_at).reduce(later).flatten(),
     })
+}
+
+/// Formats, and counts it. The flag says whether it is its reader's own.
+fn make(
+    flow: &Flow,
+    members: &[Member<'_>],
+    recipient: &Recipient,
+    to: (&Name, &Device),
+    used: PartsUsed,
+    now: Timestamp,
+) -> Result<(Shared, bool), Reason> {
+    let formatted = std::panic::catch_unwind(AssertUnwindSafe(|| format(members, recipient, to, used, now)));
+    let formatted = formatted.unwrap_or_else(|_| {
+        metrics::counter!("format_panics_total").increment(1);
+        Err(Reason::new(ReasonKind::Internal, "formatting it made the formatter panic"))
+    });
+    let counter = if formatted.is_ok() { &flow.counters.formatted } else { &flow.counters.format_failed };
+    counter.increment(1);
+    let (content, fields, personal) = formatted?;
+    Ok(((Arc::new(content), Arc::new(fields.into())), personal))
 }
 
 /// The later of two expiries, where none means never.
@@ -72,8 +104,8 @@ fn later(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> 
 fn format(
     members: &[Member<'_>],
     recipient: &Recipient,
-    device_name: &Name,
-    device: &Device,
+    (device_name, device): (&Name, &Device),
+    used: PartsUsed,
     now: Timestamp,
 ) -> Result<Formatted, Reason> {
     let Member { loaded, ordinal } = members[0];
@@ -83,7 +115,8 @@ fn format(
         compiled.formatters.get(&head.class).ok_or_else(|| loaded.gone("notification class", &head.class))?;
     let event = loaded.event(ordinal)?;
     let subscription = &recipient.subscription;
-    let class = compiled.application.subscriptions.get(&subscription.class);
+    // Reading its values is work that most templates have no use for.
+    let class = compiled.application.subscriptions.get(&subscription.class).filter(|_| formatter.uses_subscription());
     let class_fields = class.map(|class| class.fields.clone()).unwrap_or_default();
     let parameters = class_fields
         .row_from_stored(&subscription.values)
@@ -112,12 +145,12 @@ fn format(
     };
     let locale = recipient.profile.locale.as_deref();
     let edited = loaded.edit.as_ref().and_then(|edit| edit.content.clone());
-    let (content, computed) = match edited {
-        Some(edited) => (edited.into(), Vec::new()),
+    let (content, computed, personal) = match edited {
+        Some(edited) => (edited.into(), Vec::new(), true),
         None => {
-            let formatted =
-                formatter.format(locale, device.channel.as_str(), &scope).map_err(|error| error.reason())?;
-            (formatted.content, formatted.computed)
+            let formatted = formatter.format_parts(locale, device.channel.as_str(), &scope, used);
+            let formatted = formatted.map_err(|error| error.reason())?;
+            (formatted.content, formatted.computed, formatted.personal)
         }
     };
     let mut facts = match digest {
@@ -129,7 +162,7 @@ fn format(
     };
     let computed = computed.into_iter().filter(|(_, value)| !value.is_null());
     facts.extend(computed.map(|(name, value)| (name.to_string(), value)));
-    Ok((content, facts))
+    Ok((content, facts, personal))
 }
 
 fn item<'l>(member: &Member<'l>, fields: &'l Row) -> Result<DigestItem<'l>, Reason> {

@@ -170,12 +170,12 @@ impl Pipeline {
         let class = application.rules.get(&sample.rule).map(|rule| rule.notify.clone());
         let message = Message {
             message_id: format!("test-{}.{}", sample.now.0, self.flow.records.installation()),
-            content: formatted.content,
+            content: Arc::new(formatted.content),
             facts: Facts {
                 application: application.name.clone(),
                 class: class.unwrap_or_else(|| sample.rule.clone()),
                 event: sample.event_id,
-                fields: Arc::new(facts),
+                fields: Arc::new(facts.into()),
             },
             formatted_at: sample.now,
             priority: Default::default(),

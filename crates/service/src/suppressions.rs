@@ -646,7 +646,8 @@ impl Service {
 
 /// The device of a recipient that fits: the subscription's own, else the first by name.
 fn meant_device(recipient: &Recipient, fits: impl Fn(&Device) -> bool) -> Option<(&Name, &Device)> {
-    let named = recipient.subscription.device.as_ref().and_then(|name| recipient.devices.get_key_value(name));
+    let named = recipient.subscription.device.as_ref();
+    let named = named.and_then(|name| recipient.devices.iter().find(|(known, _)| *known == name));
     named.filter(|(_, device)| fits(device)).or_else(|| recipient.devices.iter().find(|(_, device)| fits(device)))
 }
 

@@ -324,24 +324,77 @@ pub struct ScheduledSubscription {
     pub joined: ChangeSequence,
 }
 
-/// Whom a notification goes to: everything that formatting and sending need to know.
+/// Whom a notification goes to: everything that formatting and sending need to know. What is its subscriber's reads like
+/// its own.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recipient {
     /// The subscription.
     pub subscription: Subscription,
+    /// Its subscriber, whom other recipients may share.
+    pub person: Arc<Person>,
+}
+
+/// A subscriber as delivery sees it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Person {
+    /// See [`Subscriber`].
+    pub id: SubscriberId,
     /// The subscriber's profile.
     pub profile: Profile,
     /// What the subscriber wants to be told, and when not.
     pub preferences: Preferences,
-    /// Its devices by name, whatever their state.
-    pub devices: BTreeMap<Name, Device>,
+    /// Its devices, whatever their state.
+    pub devices: Devices,
 }
+
+/// Devices by name. There are few, so they lie side by side.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Devices(Box<[(Name, Device)]>);
 
 impl Recipient {
     /// The device that is told if nothing else is wanted, if it may be used: the subscription's own, else the first by name
     /// that is active.
     pub fn device(&self) -> Option<(&Name, &Device)> {
-        usable_device(&self.devices, self.subscription.device.as_ref())
+        let named = self.subscription.device.as_ref();
+        let mut devices = self.devices.iter();
+        devices.find(|(name, device)| device.state == DeviceState::Active && named.is_none_or(|named| named == *name))
+    }
+}
+
+impl std::ops::Deref for Recipient {
+    type Target = Person;
+
+    fn deref(&self) -> &Person {
+        &self.person
+    }
+}
+
+impl Devices {
+    /// In the order of their names.
+    pub fn iter(&self) -> impl Iterator<Item = (&Name, &Device)> {
+        self.0.iter().map(|(name, device)| (name, device))
+    }
+
+    /// The device of a name.
+    pub fn get(&self, name: &Name) -> Option<&Device> {
+        self.iter().find(|(known, _)| *known == name).map(|(_, device)| device)
+    }
+}
+
+impl FromIterator<(Name, Device)> for Devices {
+    fn from_iter<I: IntoIterator<Item = (Name, Device)>>(devices: I) -> Self {
+        let mut devices: Vec<_> = devices.into_iter().collect();
+        devices.sort_by(|(one, _), (other, _)| one.cmp(other));
+        Devices(devices.into())
+    }
+}
+
+impl std::ops::Index<&Name> for Devices {
+    type Output = Device;
+
+    /// Panics if there is none of this name.
+    fn index(&self, name: &Name) -> &Device {
+        self.get(name).expect("a device of this name")
     }
 }
 
@@ -753,18 +806,6 @@ pub(crate) fn due_schedule(text: &str, zone: Option<&str>) -> Option<Box<str>> {
 pub(crate) fn since_change(before: &str, since: Timestamp, now: Timestamp) -> Timestamp {
     let Ok(before) = Schedule::parse(before) else { return since };
     before.due(Some(since), now, MissedPolicy::Once).runs.last().map_or(since, |run| run.at)
-}
-
-/// The device that is told: the one that is named, else the first by name, and only if it is active.
-pub(crate) fn usable_device<'a>(
-    devices: &'a BTreeMap<Name, Device>,
-    named: Option<&Name>,
-) -> Option<(&'a Name, &'a Device)> {
-    let active = |(_, device): &(&Name, &Device)| device.state == DeviceState::Active;
-    match named {
-        Some(name) => devices.get_key_value(name).filter(active),
-        None => devices.iter().find(active),
-    }
 }
 
 /// Whether an attribute equals a text, or contains it if it is a list.

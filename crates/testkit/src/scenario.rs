@@ -138,7 +138,11 @@ impl Scenario {
                 public_url: None,
                 programs: Programs::default(),
             },
-            opener: Arc::new(move |name, _, _| Ok(ends.lock().channel(name.as_str()))),
+            // Feeds have no far end: what goes into them goes into the inbox of the platform.
+            opener: Arc::new(move |name, channel, context| match channel.protocol.as_str() {
+                "inbox" => tocsin_delivery::open(name, channel, context),
+                _ => Ok(ends.lock().channel(name.as_str())),
+            }),
             options: self.options.clone(),
             seed: 7,
         };

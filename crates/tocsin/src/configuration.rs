@@ -200,7 +200,7 @@ impl Default for Pipeline {
             quantum_bytes: Size(4 << 20),
             match_shards: 0,
             in_flight_per_channel: 10_000,
-            receipts_chunk: 512,
+            receipts_chunk: 2_048,
             receipts_delay: Period::millis(25),
             run_subscriptions: 50_000,
             run_notifications: 500_000,

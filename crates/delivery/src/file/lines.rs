@@ -1,9 +1,13 @@
 //! A message becomes a line of the file.
 
 use serde_json::Value;
+use tocsin_model::content::{JsonUse, PartsUsed};
 
 use super::options::RecordFormat;
-use crate::{channel::Outgoing, record};
+use crate::{
+    channel::Outgoing,
+    record::{self, Ending},
+};
 
 /// The columns of a CSV file whose options name none.
 pub(super) const COLUMNS: [&str; 8] = ["id", "timestamp", "application", "type", "address", "subject", "text", "data"];
@@ -24,6 +28,19 @@ impl Lines {
         Lines { format, columns }
     }
 
+    /// What of a content stands in them.
+    pub fn parts_used(&self) -> PartsUsed {
+        match self.format {
+            RecordFormat::Ndjson => record::RECORD_PARTS,
+            RecordFormat::Text => PartsUsed { text: true, ..PartsUsed::NONE },
+            RecordFormat::Csv => {
+                let has = |name: &str| self.columns.iter().any(|column| column == name);
+                let json = if has("data") { JsonUse::Always } else { JsonUse::Never };
+                PartsUsed { subject: has("subject"), text: has("text"), html: has("html"), json, sms: false }
+            }
+        }
+    }
+
     /// What stands at the top of each file.
     pub fn head(&self) -> Vec<u8> {
         let mut head = Vec::new();
@@ -37,9 +54,9 @@ impl Lines {
     }
 
     /// Appends the record of a message, with its line end, and nothing else that looks like a line end.
-    pub fn write(&self, outgoing: &Outgoing, out: &mut Vec<u8>) {
+    pub fn write(&self, outgoing: &Outgoing, ending: &mut Ending, out: &mut Vec<u8>) {
         match self.format {
-            RecordFormat::Ndjson => record::write_json(outgoing, out),
+            RecordFormat::Ndjson => record::write_json(outgoing, ending, out),
             RecordFormat::Text => write_text(outgoing.message.content.text.as_deref().unwrap_or_default(), out),
             RecordFormat::Csv => {
                 for (number, column) in self.columns.iter().enumerate() {
@@ -69,7 +86,7 @@ fn cell(column: &str, outgoing: &Outgoing) -> String {
         "html" => text(&message.content.html),
         "data" => match &message.content.json {
             Some(json) => json.to_string(),
-            None => serde_json::to_string(&*facts.fields).expect("JSON becomes text"),
+            None => facts.fields.text().to_owned(),
         },
         field => match facts.fields.get(field.strip_prefix("data.").unwrap_or(field)) {
             None | Some(Value::Null) => String::new(),

@@ -8,6 +8,7 @@ use std::{
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use tocsin_model::{
+    content::PartsUsed,
     id::Name,
     problem::Problem,
     receipt::{Disposition, Reason, ReasonKind},
@@ -21,7 +22,8 @@ use super::{
 };
 use crate::{
     channel::{Clock, Context},
-    queue::{FarSide, Queue},
+    queue::{FarSide, Queue, answer_all},
+    record::Ending,
 };
 
 /// Records written together, at most.
@@ -51,7 +53,7 @@ impl Writer {
 
     /// One batch after the other, until the queue is closed. While one is on its way to the disk the next is composed.
     pub async fn run(self: Arc<Self>) {
-        let mut composed = Vec::new();
+        let (mut composed, mut ending) = (Vec::new(), Ending::default());
         while let Some(mut batch) = self.queue.pop_many(BATCH_RECORDS).await {
             let mut bytes = std::mem::take(&mut composed);
             let mut rest = batch.split_off(0).into_iter();
@@ -64,7 +66,7 @@ impl Writer {
                         pending.answer(Disposition::Refused { reason }).await;
                         continue;
                     }
-                    self.lines.write(&pending.outgoing, &mut bytes);
+                    self.lines.write(&pending.outgoing, &mut ending, &mut bytes);
                     pending.sent();
                     written.push(pending);
                     if bytes.len() >= BATCH_BYTES {
@@ -79,13 +81,11 @@ impl Writer {
                 let result;
                 (bytes, result) =
                     writing.await.unwrap_or_else(|_| (Vec::new(), Err(io::Error::other("the writer broke off"))));
-                for pending in written {
-                    let disposition = match &result {
-                        Ok(()) => Disposition::Delivered { reply: "written".into() },
-                        Err(error) => classify(&self.path, error),
-                    };
-                    pending.answer(disposition).await;
-                }
+                let disposition = match &result {
+                    Ok(()) => Disposition::Delivered { reply: "written".into() },
+                    Err(error) => classify(&self.path, error),
+                };
+                answer_all(written, &disposition).await;
             }
             composed = bytes;
         }
@@ -106,6 +106,10 @@ impl FarSide for Writer {
 
     fn down(&self) -> Option<Reason> {
         None
+    }
+
+    fn parts_used(&self) -> PartsUsed {
+        self.lines.parts_used()
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use super::send::RecordFile;
 use crate::{
     channel::{OpenChannel, Outgoing},
-    testing::{NOW, channel, context, outgoing, show},
+    testing::{NOW, channel, content_of, context, outgoing, show},
 };
 
 fn open(folder: &Path, options: Value) -> Box<dyn OpenChannel> {
@@ -46,8 +46,8 @@ async fn records_are_lines_of_json() {
     let folder = tempfile::tempdir().expect("a folder");
     let channel = open(folder.path(), json!({}));
     let mut messages = many(3);
-    Arc::make_mut(&mut messages[1].message).content.json = Some("{\n  \"magnitude\": 6.10\r\n}".into());
-    Arc::make_mut(&mut messages[2].message).content.json = Some("{ not JSON }\n{}".into());
+    content_of(&mut messages[1]).json = Some("{\n  \"magnitude\": 6.10\r\n}".into());
+    content_of(&mut messages[2]).json = Some("{ not JSON }\n{}".into());
     assert_eq!(deliver(&*channel, messages).await, ["delivered written"; 3]);
     let records = lines(&folder.path().join("log.ndjson"));
     let expected = json!({
@@ -80,7 +80,7 @@ async fn records_are_rows_below_the_names_of_their_columns() {
         // Opened again, it goes on below what is there.
         let channel = open(folder.path(), json!({ "format": "csv", "columns": columns }));
         let mut message = outgoing(0, "ada");
-        Arc::make_mut(&mut message.message).content.subject = Some("Say \"hello\", Kobe".into());
+        content_of(&mut message).subject = Some("Say \"hello\", Kobe".into());
         deliver(&*channel, vec![message]).await;
         channel.close().await;
     }
@@ -98,7 +98,7 @@ async fn every_string_is_one_record() {
         let channel = open(folder.path(), json!({ "format": format, "path": format }));
         let messages = strings.iter().enumerate().map(|(number, string)| {
             let mut message = outgoing(number as u32, string);
-            Arc::make_mut(&mut message.message).content.text = Some(format!("{string}\r\n{string}"));
+            content_of(&mut message).text = Some(format!("{string}\r\n{string}"));
             message
         });
         deliver(&*channel, messages.collect()).await;

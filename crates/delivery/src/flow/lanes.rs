@@ -224,6 +224,11 @@ impl<T> Lanes<T> {
         !self.turns.is_empty()
     }
 
+    /// The key of a lane; one that is known is not made again.
+    pub fn key(&self, text: &str) -> Arc<str> {
+        self.lanes.get_key_value(text).map_or_else(|| Arc::from(text), |(key, _)| key.clone())
+    }
+
     /// Appends a message to its lane.
     pub fn push(&mut self, key: &Arc<str>, item: T, now: Instant) -> Pushed<T> {
         if !self.lanes.contains_key(key) {

@@ -1,20 +1,13 @@
 use std::{
     collections::HashMap,
-    future::{Future, poll_fn},
     io,
     net::{IpAddr, SocketAddr},
-    pin::{Pin, pin},
     sync::Arc,
-    task::Poll,
     time::Duration,
 };
 
 use async_trait::async_trait;
-use bytes::Bytes;
-use http::{HeaderValue, Request, Uri};
-use http_body_util::{BodyExt, Full};
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
+use http::{HeaderValue, Uri};
 use parking_lot::Mutex;
 use rustls::{ClientConfig, pki_types::ServerName};
 use tocsin_model::receipt::{Reason, ReasonKind};
@@ -25,11 +18,12 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 use url::{Host, Url};
 
-use super::classify::Response;
+use super::{
+    classify::Response,
+    exchange::{Broken, Wire},
+};
 use crate::{networks::Networks, tls::Stream};
 
-/// A response is read up to this; what is longer is cut, and its connection given up.
-const RESPONSE_BYTES_MAX: usize = 64 * 1024;
 /// Idle connections kept in all; more are closed at once.
 const IDLE_MAX: usize = 1024;
 /// A URL longer than this is none.
@@ -132,11 +126,8 @@ impl Idle {
     }
 }
 
-/// A connection with its side of the protocol, which runs only while a request is on it.
 struct Connection {
-    sender: SendRequest<Full<Bytes>>,
-    protocol: Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>,
-    ended: bool,
+    wire: Wire,
     idle_since: Instant,
 }
 
@@ -156,26 +147,23 @@ impl Connections {
     }
 
     /// Sends a request and reads the response. The caller bounds the time.
-    pub async fn exchange(
-        &self,
-        target: &Target,
-        request: impl Fn() -> Request<Full<Bytes>>,
-    ) -> Result<Response, NoResponse> {
-        while let Some(mut connection) = self.kept(target) {
-            if !connection.usable().await {
+    pub async fn exchange(&self, target: &Target, request: &[u8]) -> Result<Response, NoResponse> {
+        while let Some(mut wire) = self.kept(target) {
+            if !wire.is_usable() {
                 continue;
             }
-            match connection.exchange(request()).await {
-                Ok((response, again)) => return Ok(self.keep(target, connection, response, again)),
+            match wire.exchange(request).await {
+                Ok((response, again)) => return Ok(self.keep(target, wire, response, again)),
                 // Nothing of it has left: the far side closed the connection while it was idle.
-                Err(error) if error.is_canceled() => {}
-                Err(error) => return Err(NoResponse::Trouble(broken(&error))),
+                Err(Broken::Before) => {}
+                Err(Broken::After(what)) => return Err(broken(&what)),
             }
         }
-        let mut connection = self.connect(target).await?;
-        match connection.exchange(request()).await {
-            Ok((response, again)) => Ok(self.keep(target, connection, response, again)),
-            Err(error) => Err(NoResponse::Trouble(broken(&error))),
+        let mut wire = self.connect(target).await?;
+        match wire.exchange(request).await {
+            Ok((response, again)) => Ok(self.keep(target, wire, response, again)),
+            Err(Broken::Before) => Err(broken("the far side closed the connection")),
+            Err(Broken::After(what)) => Err(broken(&what)),
         }
     }
 
@@ -212,7 +200,7 @@ impl Connections {
         }
     }
 
-    async fn connect(&self, target: &Target) -> Result<Connection, NoResponse> {
+    async fn connect(&self, target: &Target) -> Result<Wire, NoResponse> {
         let mut last = None;
         for address in self.addresses(target).await? {
             match self.dial.dial(address).await {
@@ -224,9 +212,9 @@ impl Connections {
         Err(trouble(ReasonKind::Connection, format!("no connection to {address}: {error}")))
     }
 
-    async fn shake_hands(&self, target: &Target, stream: Box<dyn Stream>) -> Result<Connection, NoResponse> {
+    async fn shake_hands(&self, target: &Target, stream: Box<dyn Stream>) -> Result<Wire, NoResponse> {
         if !target.secure {
-            return Connection::new(stream).await;
+            return Ok(Wire::new(stream));
         }
         let failed = |error: &dyn std::fmt::Display| {
             trouble(ReasonKind::Tls, format!("no encrypted connection to {}: {error}", target.host))
@@ -234,16 +222,16 @@ impl Connections {
         let name = ServerName::try_from(target.host.clone()).map_err(|error| failed(&error))?;
         let stream =
             TlsConnector::from(self.trust.clone()).connect(name, stream).await.map_err(|error| failed(&error))?;
-        Connection::new(stream).await
+        Ok(Wire::new(Box::new(stream)))
     }
 
-    fn kept(&self, target: &Target) -> Option<Connection> {
+    fn kept(&self, target: &Target) -> Option<Wire> {
         let mut idle = self.idle.lock();
         // The one used last is the one most likely to live; those below it are older.
         let connection = idle.connections.get_mut(&target.origin)?.pop()?;
         idle.count -= 1;
         if connection.idle_since.elapsed() < self.idle_timeout {
-            return Some(connection);
+            return Some(connection.wire);
         }
         if let Some(older) = idle.connections.remove(&target.origin) {
             idle.count -= older.len();
@@ -251,17 +239,20 @@ impl Connections {
         None
     }
 
-    fn keep(&self, target: &Target, mut connection: Connection, response: Response, again: bool) -> Response {
+    fn keep(&self, target: &Target, wire: Wire, response: Response, again: bool) -> Response {
         if again {
             let now = Instant::now();
-            connection.idle_since = now;
             let mut idle = self.idle.lock();
             if now.duration_since(idle.swept) >= self.idle_timeout {
                 idle.sweep(now, self.idle_timeout);
             }
             if idle.count < IDLE_MAX {
                 idle.count += 1;
-                idle.connections.entry(target.origin.clone()).or_default().push(connection);
+                let connection = Connection { wire, idle_since: now };
+                match idle.connections.get_mut(&target.origin) {
+                    Some(others) => others.push(connection),
+                    None => drop(idle.connections.insert(target.origin.clone(), vec![connection])),
+                }
             }
         }
         response
@@ -273,84 +264,10 @@ impl Connections {
     }
 }
 
-impl Connection {
-    async fn new(stream: impl Stream + 'static) -> Result<Connection, NoResponse> {
-        let (sender, protocol) = http1::Builder::new()
-            .max_buf_size(RESPONSE_BYTES_MAX)
-            .handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| NoResponse::Trouble(broken(&error)))?;
-        Ok(Connection { sender, protocol: Box::pin(protocol), ended: false, idle_since: Instant::now() })
-    }
-
-    /// Whether the far side has kept it open meanwhile.
-    async fn usable(&mut self) -> bool {
-        let Connection { sender, protocol, ended, .. } = self;
-        drive(protocol, ended, async { sender.ready().await.is_ok() }).await && !*ended
-    }
-
-    /// One request, one response; and whether the connection is good for another.
-    async fn exchange(&mut self, request: Request<Full<Bytes>>) -> hyper::Result<(Response, bool)> {
-        let Connection { sender, protocol, ended, .. } = self;
-        let exchange = async {
-            let response = sender.send_request(request).await?;
-            let status = response.status().as_u16();
-            let retry_after = response
-                .headers()
-                .get(http::header::RETRY_AFTER)
-                .and_then(|value| value.to_str().ok())
-                .map(str::to_owned);
-            let (mut body, mut incoming, mut whole) = (Vec::new(), response.into_body(), true);
-            while let Some(frame) = incoming.frame().await {
-                // The status is the answer; a body that breaks off takes nothing from it.
-                let Ok(frame) = frame else {
-                    whole = false;
-                    break;
-                };
-                let Some(data) = frame.data_ref() else { continue };
-                let room = RESPONSE_BYTES_MAX - body.len();
-                body.extend_from_slice(&data[..data.len().min(room)]);
-                if data.len() >= room {
-                    whole = false;
-                    break;
-                }
-            }
-            Ok::<_, hyper::Error>((Response { status, retry_after, body }, whole))
-        };
-        let (response, whole) = drive(protocol, ended, exchange).await?;
-        Ok((response, whole && !*ended))
-    }
-}
-
-/// Runs a future together with the protocol of its connection, in one task: no request waits for another thread.
-async fn drive<T>(
-    protocol: &mut Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>,
-    ended: &mut bool,
-    future: impl Future<Output = T>,
-) -> T {
-    let mut future = pin!(future);
-    poll_fn(|context| {
-        if let Poll::Ready(done) = future.as_mut().poll(context) {
-            return Poll::Ready(done);
-        }
-        if !*ended && protocol.as_mut().poll(context).is_ready() {
-            *ended = true;
-        }
-        future.as_mut().poll(context)
-    })
-    .await
-}
-
 fn trouble(kind: ReasonKind, text: String) -> NoResponse {
     NoResponse::Trouble(Reason::new(kind, text))
 }
 
-fn broken(error: &hyper::Error) -> Reason {
-    let mut text = format!("no response: {error}");
-    let mut source = std::error::Error::source(error);
-    while let Some(error) = source {
-        text.push_str(&format!(": {error}"));
-        source = error.source();
-    }
-    Reason::new(ReasonKind::Connection, text)
+fn broken(what: &str) -> NoResponse {
+    trouble(ReasonKind::Connection, format!("no response: {what}"))
 }

@@ -7,6 +7,7 @@
 
 pub(crate) mod classify; // a response becomes a disposition, by the channel's rules and its status
 pub(crate) mod connect; // a judged address becomes a connection, and is kept for the next request
+mod exchange; // one request and its response
 mod options; // what an operator may set
 mod recipes; // services whose requests and answers are known
 mod request; // what a request says
@@ -52,6 +53,5 @@ fn start(
     let shared = Shared::new(name, context.clock.clone());
     let courier = Arc::new(send::Courier::new(name, options, dial, trust, context, queue.clone()));
     let (sessions, couriers) = (courier.clone(), courier.clone());
-    let lane_of = move |address: &str| couriers.lane_of(address);
-    Running::start(shared, queue, lane_of, courier, move || sessions.clone().run())
+    Running::start(shared, queue, move |address| couriers.lane_of(address), courier, move || sessions.clone().run())
 }

@@ -5,7 +5,10 @@ use std::{borrow::Cow, collections::BTreeMap};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
-use tocsin_model::problem::Problem;
+use tocsin_model::{
+    content::{JsonUse, PartsUsed},
+    problem::Problem,
+};
 use url::Url;
 
 use super::{
@@ -132,6 +135,21 @@ impl Form {
         if problems.is_empty() { Ok(Form { method, url, headers, filled, body }) } else { Err(problems) }
     }
 
+    /// What of a content is in a request.
+    pub fn parts_used(&self) -> PartsUsed {
+        let mut used = PartsUsed::NONE;
+        match &self.body {
+            Filled::Standard => used.json = JsonUse::Always,
+            Filled::Json(template) => template.note_parts(&mut used),
+            Filled::Form(entries) => entries.iter().for_each(|(_, template)| template.note_parts(&mut used)),
+            Filled::Text(template) => template.note_parts(&mut used),
+            Filled::None => {}
+        }
+        let filled = self.filled.iter().map(|(_, template)| template);
+        self.url.iter().chain(filled).for_each(|template| template.note_parts(&mut used));
+        used
+    }
+
     /// The URL of a message.
     pub fn url<'a>(&'a self, outgoing: &'a Outgoing) -> Cow<'a, str> {
         match &self.url {
@@ -143,13 +161,10 @@ impl Form {
         }
     }
 
-    /// A text in which the destination of an address is found: all after the host may be missing.
-    pub fn destination<'a>(&'a self, address: &'a str) -> &'a str {
-        match &self.url {
-            None => address,
-            // No place can stand before the path.
-            Some(url) => url.beginning(),
-        }
+    /// The beginning of all URLs, with the host at least, if the address of a device does not say where it goes. No place can
+    /// stand before the path.
+    pub fn destination(&self) -> Option<&str> {
+        self.url.as_ref().map(Template::beginning)
     }
 
     /// The body of a message.

@@ -1,11 +1,10 @@
-use std::sync::Arc;
+use std::{borrow::Cow, io::Write, sync::Arc};
 
 use async_trait::async_trait;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, header};
-use http_body_util::Full;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
 use rustls::ClientConfig;
 use tocsin_model::{
-    content::header_objection,
+    content::{PartsUsed, header_objection},
     id::Name,
     receipt::{Disposition, Reason, ReasonKind},
 };
@@ -58,14 +57,10 @@ impl Courier {
     }
 
     /// The destination of an address: scheme, host and port as written.
-    pub fn lane_of(&self, address: &str) -> Arc<str> {
-        let url = self.form.destination(address);
-        let start = url.find("//").map_or(0, |at| at + 2);
-        let end = url[start..].find(['/', '?', '#', '\\']).map_or(url.len(), |at| start + at);
-        match url[start..end].rfind('@') {
-            // It will be refused; nobody needs to see the password in a list.
-            Some(at) => Arc::from(format!("{}{}", &url[..start], &url[start + at + 1..end])),
-            None => Arc::from(&url[..end]),
+    pub fn lane_of<'a>(&self, address: &'a str) -> Cow<'a, str> {
+        match self.form.destination() {
+            None => origin(address),
+            Some(url) => origin(url).into_owned().into(),
         }
     }
 
@@ -132,14 +127,8 @@ impl Courier {
         }
         drop(url);
         pending.sent();
-        let request = || {
-            let mut request = Request::new(Full::new(body.clone()));
-            *request.method_mut() = self.form.method.clone();
-            *request.uri_mut() = target.path.clone();
-            *request.headers_mut() = headers.clone();
-            request
-        };
-        match timeout(self.options.timeout.0, self.connections.exchange(target, request)).await {
+        let request = write_request(&self.form.method, &target.path, &headers, &body);
+        match timeout(self.options.timeout.0, self.connections.exchange(target, &request)).await {
             Ok(Ok(response)) => self.answers.classify(&response, self.clock.now(), self.options.retry_after_max.0),
             Ok(Err(NoResponse::Trouble(reason))) => deferred(reason),
             Ok(Err(NoResponse::Closed(reason))) => refused(reason.kind, reason.text),
@@ -148,6 +137,37 @@ impl Courier {
                 deferred(Reason::new(ReasonKind::Timeout, text))
             }
         }
+    }
+}
+
+/// A request as it goes over the wire.
+pub(crate) fn write_request(method: &Method, path: &Uri, headers: &HeaderMap, body: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(256 + 64 * headers.len() + body.len());
+    let _ = write!(out, "{method} {path} HTTP/1.1\r\n");
+    for (name, value) in headers {
+        out.extend_from_slice(name.as_str().as_bytes());
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(value.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+    if *method != Method::GET {
+        let _ = write!(out, "content-length: {}\r\n", body.len());
+    }
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(body);
+    out
+}
+
+/// Scheme, host and port of a URL as written. All after the host may be missing.
+pub(crate) fn origin(url: &str) -> Cow<'_, str> {
+    let bytes = url.as_bytes();
+    let start = bytes.windows(2).position(|two| two == b"//").map_or(0, |at| at + 2);
+    let ends = |byte: &u8| matches!(byte, b'/' | b'?' | b'#' | b'\\');
+    let end = bytes[start..].iter().position(ends).map_or(url.len(), |at| start + at);
+    match url[start..end].rfind('@') {
+        // It will be refused; nobody needs to see the password in a list.
+        Some(at) => format!("{}{}", &url[..start], &url[start + at + 1..end]).into(),
+        None => url[..end].into(),
     }
 }
 
@@ -173,13 +193,17 @@ impl FarSide for Courier {
     /// Far sides are the devices' own, so there is none to reach.
     async fn probe(&self) -> Result<String, Reason> {
         let signed = if self.signer.is_some() { "signed" } else { "not signed" };
-        match self.form.destination("") {
-            "" => Ok(format!("requests are {signed}; their far sides are named by the devices")),
-            _ => Ok(format!("requests are {signed} and go to {}", self.lane_of(""))),
+        match self.form.destination() {
+            None => Ok(format!("requests are {signed}; their far sides are named by the devices")),
+            Some(url) => Ok(format!("requests are {signed} and go to {}", origin(url))),
         }
     }
 
     fn down(&self) -> Option<Reason> {
         None
+    }
+
+    fn parts_used(&self) -> PartsUsed {
+        self.form.parts_used()
     }
 }

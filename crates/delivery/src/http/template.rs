@@ -3,6 +3,7 @@
 use std::{borrow::Cow, collections::BTreeMap, fmt::Write};
 
 use serde_json::Value;
+use tocsin_model::content::{JsonUse, PartsUsed};
 
 use crate::channel::Outgoing;
 
@@ -139,6 +140,15 @@ impl Template {
         }
     }
 
+    /// Notes what it takes of a content.
+    pub fn note_parts(&self, used: &mut PartsUsed) {
+        for piece in &self.0 {
+            if let Piece::Place(source, _) = piece {
+                source.note_parts(used);
+            }
+        }
+    }
+
     /// As `write`, as a text of its own.
     pub fn fill(&self, outgoing: &Outgoing, escape: Escape) -> String {
         let mut out = String::new();
@@ -201,10 +211,22 @@ impl Source {
         let facts = &outgoing.message.facts;
         match self {
             Source::Json => crate::record::body(&outgoing.message),
-            Source::Fields => serde_json::to_string(&*facts.fields).expect("a JSON object becomes JSON"),
+            Source::Fields => facts.fields.text().to_owned(),
             Source::Field(name) => facts.fields.get(name).unwrap_or(&Value::Null).to_string(),
             Source::Timestamp => self.value(outgoing).into_owned(),
             _ => Value::from(&*self.value(outgoing)).to_string(),
+        }
+    }
+
+    /// Notes what it takes of a content. What is missing is made up for by another part.
+    fn note_parts(&self, used: &mut PartsUsed) {
+        match self {
+            Source::Subject => used.subject = true,
+            Source::Text => (used.text, used.subject) = (true, true),
+            Source::Sms => (used.sms, used.text, used.subject) = (true, true, true),
+            Source::Html => used.html = true,
+            Source::Json => used.json = JsonUse::Always,
+            _ => {}
         }
     }
 
@@ -294,6 +316,17 @@ impl JsonTemplate {
             }
         }
         Ok(JsonTemplate(joined))
+    }
+
+    /// Notes what it takes of a content.
+    pub fn note_parts(&self, used: &mut PartsUsed) {
+        for piece in &self.0 {
+            match piece {
+                JsonPiece::Raw(_) => {}
+                JsonPiece::Text(template) => template.note_parts(used),
+                JsonPiece::Value(source) => source.note_parts(used),
+            }
+        }
     }
 
     /// The JSON as this message fills it in.

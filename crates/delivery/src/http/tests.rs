@@ -34,7 +34,7 @@ use super::{
 use crate::{
     channel::{Answer, OpenChannel},
     options::read,
-    testing::{NOW, channel, context, outgoing, show},
+    testing::{NOW, channel, content_of, context, outgoing, show},
     tls::{self, Stream},
 };
 
@@ -472,7 +472,7 @@ async fn a_published_library_verifies_the_signatures() {
     let (answers, answered) = mpsc::channel(64);
     for number in 0..20 {
         let mut message = outgoing(number, &address);
-        Arc::make_mut(&mut message.message).content.json =
+        content_of(&mut message).json =
             (number % 2 == 0).then(|| "{ \"text\":\t\"Ünïcödé \\r\\n 神戸\" }\r\n".to_owned());
         open.send(message.clone(), &answers).await;
         open.send(message, &answers).await;

@@ -13,7 +13,7 @@ use crate::channel::Message;
 /// the notification.
 pub(super) fn content(message: &Message, channel: &Name) -> InboxContent {
     let made = message.content.json.as_deref().and_then(|json| serde_json::from_str(json).ok());
-    let mut data: Map<String, Value> = made.unwrap_or_else(|| (*message.facts.fields).clone());
+    let mut data: Map<String, Value> = made.unwrap_or_else(|| (**message.facts.fields).clone());
     let link = data.get("link").and_then(Value::as_str).filter(|text| is_link(text)).map(str::to_owned);
     if link.is_some() {
         data.shift_remove("link");

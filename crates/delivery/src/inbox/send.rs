@@ -2,6 +2,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
 use tocsin_model::{
+    content::PartsUsed,
     id::{Name, NotificationId},
     inbox::{InboxContent, NewItem},
     receipt::{Disposition, Reason, ReasonKind},
@@ -10,7 +11,8 @@ use tocsin_model::{
 use super::{Feeds, classify::classify, content::content, options::InboxOptions};
 use crate::{
     channel::{Message, Outgoing},
-    queue::{FarSide, Pending, Queue},
+    queue::{FarSide, Pending, Queue, answer_all},
+    record,
 };
 
 /// Items of one commit, at most.
@@ -99,13 +101,11 @@ impl Writer {
             return;
         }
         let put = self.feeds.put(items, self.options.items_max).await;
-        for pending in waiting {
-            let disposition = match &put {
-                Ok(()) => Disposition::Delivered { reply: "in the feed".into() },
-                Err(reason) => classify(reason),
-            };
-            pending.answer(disposition).await;
-        }
+        let disposition = match &put {
+            Ok(()) => Disposition::Delivered { reply: "in the feed".into() },
+            Err(reason) => classify(reason),
+        };
+        answer_all(waiting, &disposition).await;
     }
 }
 
@@ -117,5 +117,9 @@ impl FarSide for Writer {
 
     fn down(&self) -> Option<Reason> {
         None
+    }
+
+    fn parts_used(&self) -> PartsUsed {
+        record::RECORD_PARTS
     }
 }

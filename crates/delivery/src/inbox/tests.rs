@@ -12,7 +12,7 @@ use tocsin_model::{
 use super::Feeds;
 use crate::{
     channel::{OpenChannel, Outgoing},
-    testing::{channel, context, deliver, multicast, outgoing},
+    testing::{channel, content_of, context, deliver, multicast, outgoing},
 };
 
 /// Remembers each commit, and fails as often as it is told.
@@ -55,11 +55,11 @@ async fn what_waits_goes_into_the_feeds_together() {
     let feeds = Arc::new(Remembering::default());
     let open = open(&feeds, json!({ "retention": "30d" }));
     let mut messages: Vec<Outgoing> = (0..5).map(|number| to(number.into(), outgoing(number, "x"))).collect();
-    Arc::make_mut(&mut messages[1].message).content.json = Some(
+    content_of(&mut messages[1]).json = Some(
         json!({ "link": "/orders/5", "actions": [{ "label": "Pay", "link": "https://a.example" }], "n": 1 })
             .to_string(),
     );
-    Arc::make_mut(&mut messages[2].message).content.json =
+    content_of(&mut messages[2]).json =
         Some(json!({ "link": "javascript:alert(1)", "actions": [{ "label": "", "link": "/" }] }).to_string());
     let soon = messages[3].message.formatted_at + std::time::Duration::from_secs(9);
     Arc::make_mut(&mut messages[3].message).expires_at = Some(soon);

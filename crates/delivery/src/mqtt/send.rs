@@ -5,6 +5,7 @@ use parking_lot::Mutex;
 use rumqttc::{TlsConfiguration, Transport, v5::mqttbytes::v5::PublishProperties};
 use rustls::ClientConfig;
 use tocsin_model::{
+    content::PartsUsed,
     id::Name,
     receipt::{Disposition, Reason, ReasonKind},
 };
@@ -209,5 +210,9 @@ impl FarSide for Publisher {
 
     fn down(&self) -> Option<Reason> {
         self.trouble.lock().clone()
+    }
+
+    fn parts_used(&self) -> PartsUsed {
+        record::BODY_PARTS
     }
 }

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::options::topic;
 use crate::{
     channel::{OpenChannel, Outgoing},
-    testing::{channel, context, deliver, outgoing},
+    testing::{channel, content_of, context, deliver, outgoing},
 };
 
 /// A mosquitto of Debian.
@@ -141,7 +141,7 @@ async fn what_is_larger_than_the_broker_takes_is_refused_before_it_costs_the_con
     let broker = Broker::start(folder.path(), None, "allow_anonymous true\nmax_packet_size 4096");
     let channel = open(broker.port, json!({}));
     let mut large = outgoing(1, "a");
-    std::sync::Arc::make_mut(&mut large.message).content.json = Some(format!("\"{}\"", "x".repeat(5_000)));
+    content_of(&mut large).json = Some(format!("\"{}\"", "x".repeat(5_000)));
     let shown = deliver(&*channel, vec![outgoing(0, "a"), large, outgoing(2, "a")]).await;
     assert!(shown[1].starts_with("refused Answer with 5002 bytes it is larger than the broker takes"), "{shown:?}");
     assert!(shown[0].starts_with("delivered") && shown[2].starts_with("delivered"), "{shown:?}");

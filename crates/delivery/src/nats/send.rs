@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use parking_lot::Mutex;
 use tocsin_model::{
+    content::PartsUsed,
     id::Name,
     receipt::{Disposition, Reason, ReasonKind},
 };
@@ -175,5 +176,9 @@ impl FarSide for Publisher {
             Some(_) => Some(Reason::new(ReasonKind::Connection, "the connection broke and is not back yet")),
             None => reached.trouble.clone(),
         }
+    }
+
+    fn parts_used(&self) -> PartsUsed {
+        record::BODY_PARTS
     }
 }

@@ -7,6 +7,7 @@ use std::{
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use tocsin_model::{
+    content::PartsUsed,
     id::{Name, NotificationId},
     receipt::{Disposition, Reason, ReasonKind},
 };
@@ -55,6 +56,8 @@ struct Held {
     messages: HashMap<NotificationId, Pending>,
     /// When their time for an answer is over, the first first; some are answered already.
     deadlines: VecDeque<(Instant, NotificationId)>,
+    /// How the last line that was written ends.
+    ending: record::Ending,
 }
 
 impl Held {
@@ -167,7 +170,7 @@ impl Sessions {
         if let Some(reason) = pending.too_late() {
             return pending.answer(Disposition::Refused { reason }).await;
         }
-        record::write_json(&pending.outgoing, unwritten);
+        record::write_json(&pending.outgoing, &mut held.ending, unwritten);
         unwritten.push(b'\n');
         pending.sent();
         let id = pending.outgoing.id;
@@ -233,5 +236,9 @@ impl FarSide for Sessions {
 
     fn down(&self) -> Option<Reason> {
         self.trouble.lock().clone()
+    }
+
+    fn parts_used(&self) -> PartsUsed {
+        record::RECORD_PARTS
     }
 }

@@ -1,11 +1,11 @@
-use std::{borrow::Cow, collections::BTreeMap};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use mail_builder::{
     MessageBuilder,
-    headers::{HeaderType, address::Address, date::Date, message_id::MessageId, raw::Raw, text::Text},
+    headers::{Header, HeaderType, address::Address, date::Date, message_id::MessageId, raw::Raw, text::Text},
 };
-
-use tocsin_model::content::header_objection;
+use parking_lot::Mutex;
+use tocsin_model::content::{Content, header_objection};
 
 use super::{
     dkim::{self, DkimKey},
@@ -123,6 +123,20 @@ pub(super) struct Letterhead {
     pub precedence: Precedence,
     pub list_unsubscribe: bool,
     pub keys: Vec<DkimKey>,
+    /// That of the latest mail, for others who are told the same.
+    pub latest: Mutex<Option<Arc<Pattern>>>,
+}
+
+/// A mail without what is its recipient's own, in whole lines: what stands before `To`, between that and `Message-ID`, and
+/// behind it.
+pub(super) struct Pattern {
+    content: Arc<Content>,
+    seconds: i64,
+    before: Vec<u8>,
+    between: Vec<u8>,
+    behind: Vec<u8>,
+    /// Whether a line begins with a dot.
+    dotted: bool,
 }
 
 /// The only recipient of a mail.
@@ -136,28 +150,60 @@ impl Letterhead {
     /// Writes the mail as it goes over the wire: RFC 5322 and MIME, dots stuffed, with the final dot. Appends to `out`.
     /// A mail to several names nobody in particular.
     pub fn write(&self, message: &Message, to: Option<Addressee<'_>>, out: &mut Vec<u8>) {
-        let content = &message.content;
-        let unsubscribe = to.as_ref().and_then(|to| to.unsubscribe).filter(|_| self.list_unsubscribe);
-        let to: HeaderType<'_> = match to {
-            Some(Addressee { address, .. }) => Address::new_address(None::<&str>, address).into(),
-            None => Raw::new("undisclosed-recipients:;").into(),
-        };
+        let pattern = self.pattern(message);
+        let Pattern { before, between, behind, .. } = &*pattern;
+        let mut lines = Vec::with_capacity(before.len() + between.len() + behind.len() + 512);
+        lines.extend_from_slice(before);
+        match &to {
+            Some(Addressee { address, .. }) => {
+                write_field("To", &Address::new_address(None::<&str>, *address), &mut lines)
+            }
+            None => write_field("To", &Raw::new("undisclosed-recipients:;"), &mut lines),
+        }
+        lines.extend_from_slice(between);
+        write_field("Message-ID", &MessageId::new(message_id(&message.message_id, self.from.domain())), &mut lines);
+        if let Some(link) = to.and_then(|to| to.unsubscribe).filter(|_| self.list_unsubscribe) {
+            write_field("List-Unsubscribe", &Raw::new(format!("<{}>", clean(link))), &mut lines);
+            write_field("List-Unsubscribe-Post", &Raw::new("List-Unsubscribe=One-Click"), &mut lines);
+        }
+        lines.extend_from_slice(behind);
+        let signatures = dkim::sign(&self.keys, &lines, pattern.seconds);
+        out.reserve(signatures.len() + lines.len() + lines.len() / 32 + 8);
+        out.extend_from_slice(signatures.as_bytes());
+        match pattern.dotted {
+            true => stuff(&lines, out),
+            // Those of the recipient begin with the name of a field.
+            false => out.extend_from_slice(&lines),
+        }
+        out.extend_from_slice(b".\r\n");
+    }
+
+    /// What this mail has in common with others that say the same.
+    fn pattern(&self, message: &Message) -> Arc<Pattern> {
+        let seconds = message.formatted_at.as_millis().div_euclid(1000);
+        if let Some(latest) = &*self.latest.lock()
+            && Arc::ptr_eq(&latest.content, &message.content)
+            && latest.seconds == seconds
+        {
+            return latest.clone();
+        }
+        let pattern = Arc::new(self.make_pattern(&message.content, seconds));
+        *self.latest.lock() = Some(pattern.clone());
+        pattern
+    }
+
+    fn make_pattern(&self, content: &Arc<Content>, seconds: i64) -> Pattern {
         let mut mail = MessageBuilder::new()
             .from(self.from.header())
-            .header("To", to)
+            .header("To", Raw::new(OWN))
             .subject(Text::new(clean(content.subject.as_deref().unwrap_or_default())))
-            .date(Date::new(message.formatted_at.as_millis().div_euclid(1000)))
-            .message_id(MessageId::new(message_id(&message.message_id, self.from.domain())))
+            .date(Date::new(seconds))
+            .message_id(MessageId::new(OWN))
             .header("Auto-Submitted", Raw::new("auto-generated"));
         match self.precedence {
             Precedence::Bulk => mail = mail.header("Precedence", Raw::new("bulk")),
             Precedence::List => mail = mail.header("Precedence", Raw::new("list")),
             Precedence::None => {}
-        }
-        if let Some(link) = unsubscribe {
-            mail = mail
-                .header("List-Unsubscribe", Raw::new(format!("<{}>", clean(link))))
-                .header("List-Unsubscribe-Post", Raw::new("List-Unsubscribe=One-Click"));
         }
         if let Some(mailbox) = &self.reply_to {
             mail = mail.reply_to(mailbox.header());
@@ -179,11 +225,34 @@ impl Letterhead {
         let mut plain = Vec::with_capacity(1024);
         mail.serialize(&mut plain);
         let lines = whole_lines(plain);
-        let signatures = dkim::sign(&self.keys, &lines, message.formatted_at.as_millis().div_euclid(1000));
-        out.reserve(signatures.len() + lines.len() + lines.len() / 32 + 8);
-        out.extend_from_slice(signatures.as_bytes());
-        stuff(&lines, out);
+        let (before, rest) = cut_line(&lines, "To: ");
+        let (between, behind) = cut_line(rest, "Message-ID: ");
+        let dotted = lines.starts_with(b".") || lines.windows(2).any(|two| two == b"\n.");
+        let [before, between, behind] = [before, between, behind].map(<[u8]>::to_vec);
+        Pattern { content: content.clone(), seconds, before, between, behind, dotted }
     }
+}
+
+/// Stands where each mail has its own.
+const OWN: &str = "own";
+
+/// What is before and behind the first line that begins so. There is one: we wrote it, in one line.
+fn cut_line<'l>(lines: &'l [u8], begins: &str) -> (&'l [u8], &'l [u8]) {
+    let mut at = 0;
+    for line in lines.split_inclusive(|byte| *byte == b'\n') {
+        if line.starts_with(begins.as_bytes()) {
+            return (&lines[..at], &lines[at + line.len()..]);
+        }
+        at += line.len();
+    }
+    unreachable!("every mail has the field {begins}")
+}
+
+/// Appends a header field.
+fn write_field(name: &str, value: &impl Header, out: &mut Vec<u8>) {
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    value.write_header(out, name.len() + 2);
 }
 
 /// The message id, with only what an id may hold (RFC 5322, 3.6.4).
@@ -214,20 +283,14 @@ fn whole_lines(plain: Vec<u8>) -> Vec<u8> {
     out
 }
 
-/// Appends whole lines with their dots stuffed (RFC 5321, 4.5.2) and the final dot.
+/// Appends whole lines with their dots stuffed (RFC 5321, 4.5.2).
 fn stuff(lines: &[u8], out: &mut Vec<u8>) {
-    let dotted = |found, (byte, next): (&u8, &u8)| found | ((*byte == b'\n') & (*next == b'.'));
-    if lines.starts_with(b".") || lines.iter().zip(lines.iter().skip(1)).fold(false, dotted) {
-        for line in lines.split_inclusive(|byte| *byte == b'\n') {
-            if line[0] == b'.' {
-                out.push(b'.');
-            }
-            out.extend_from_slice(line);
+    for line in lines.split_inclusive(|byte| *byte == b'\n') {
+        if line[0] == b'.' {
+            out.push(b'.');
         }
-    } else {
-        out.extend_from_slice(lines);
+        out.extend_from_slice(line);
     }
-    out.extend_from_slice(b".\r\n");
 }
 
 #[cfg(test)]
@@ -238,7 +301,7 @@ mod tests {
     fn no_line_end_but_ours_and_no_dot_alone() {
         let mut out = Vec::new();
         stuff(&whole_lines(b"a\0b\r\n.\r\n..b\nc\r\0.d\r\r\n\n.".to_vec()), &mut out);
-        assert_eq!(String::from_utf8_lossy(&out), "ab\r\n..\r\n...b\r\nc\r\n..d\r\n\r\n\r\n..\r\n.\r\n");
+        assert_eq!(String::from_utf8_lossy(&out), "ab\r\n..\r\n...b\r\nc\r\n..d\r\n\r\n\r\n..\r\n");
     }
 
     #[test]

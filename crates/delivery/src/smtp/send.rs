@@ -1,7 +1,9 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tocsin_model::{
+    content::{JsonUse, PartsUsed},
     problem::Problem,
     receipt::{Disposition, Reason, ReasonKind},
 };
@@ -16,7 +18,7 @@ use super::{
     session::{Dial, Envelope, Extensions, Session},
 };
 use crate::{
-    queue::{FarSide, Pending, Queue, same_message},
+    queue::{FarSide, Pending, Queue, answer_all, same_message},
     signet::{Returned, Signet},
 };
 
@@ -79,6 +81,7 @@ impl Courier {
             precedence: options.precedence,
             list_unsubscribe: options.list_unsubscribe,
             keys,
+            latest: Mutex::default(),
         };
         Ok(Courier { options, letterhead, return_path, signet, servers: Arc::new(servers), dial, queue })
     }
@@ -369,12 +372,6 @@ fn take_held(held: &mut VecDeque<Pending>, limit: usize) -> Vec<Pending> {
     held.drain(..count).collect()
 }
 
-async fn answer_all(recipients: Vec<Pending>, disposition: &Disposition) {
-    for recipient in recipients {
-        recipient.answer(disposition.clone()).await;
-    }
-}
-
 /// What was not sent when its session broke gets one fresh session: servers end sessions whenever they like.
 async fn hold_or_defer(recipients: Vec<Pending>, reason: &Reason, held: &mut VecDeque<Pending>) {
     for mut recipient in recipients {
@@ -413,5 +410,9 @@ impl FarSide for Courier {
 
     fn down(&self) -> Option<Reason> {
         self.servers.down()
+    }
+
+    fn parts_used(&self) -> PartsUsed {
+        PartsUsed { json: JsonUse::InTheirPlace, sms: false, ..PartsUsed::ALL }
     }
 }

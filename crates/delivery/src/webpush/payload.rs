@@ -35,7 +35,7 @@ pub(super) fn payload(message: &Message) -> Result<Vec<u8>, usize> {
         id: &message.message_id,
         title: said.subject.as_deref(),
         body: said.sms.as_deref().or(said.text.as_deref()).map(str::trim_end),
-        data: Some(&message.facts.fields),
+        data: Some(&**message.facts.fields),
     };
     let write = |payload: &Payload<'_>| serde_json::to_vec(payload).expect("text and JSON become JSON");
     let mut bytes = write(&payload);

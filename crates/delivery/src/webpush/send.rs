@@ -1,11 +1,10 @@
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use async_trait::async_trait;
-use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header};
-use http_body_util::Full;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use rustls::ClientConfig;
 use tocsin_model::{
+    content::{JsonUse, PartsUsed},
     id::Name,
     receipt::{Disposition, Reason, ReasonKind},
 };
@@ -24,7 +23,7 @@ use crate::{
     http::{
         classify::{Load, Verdict},
         connect::{Connections, Dial, NoResponse, Target},
-        send::signal,
+        send::{origin, signal, write_request},
     },
     queue::{FarSide, Pending, Queue},
 };
@@ -42,14 +41,10 @@ pub(super) struct Courier {
 }
 
 /// The destination of an address: scheme, host and port of its push service.
-pub(super) fn lane_of(address: &str) -> Arc<str> {
-    let endpoint = endpoint(address);
-    let start = endpoint.find("//").map_or(0, |at| at + 2);
-    let end = endpoint[start..].find(['/', '?', '#', '\\']).map_or(endpoint.len(), |at| start + at);
-    match endpoint[start..end].rfind('@') {
-        // It will be refused; nobody needs to see the password in a list.
-        Some(at) => Arc::from(format!("{}{}", &endpoint[..start], &endpoint[start + at + 1..end])),
-        None => Arc::from(&endpoint[..end]),
+pub(super) fn lane_of(address: &str) -> Cow<'_, str> {
+    match endpoint(address) {
+        Cow::Borrowed(url) => origin(url),
+        Cow::Owned(url) => origin(&url).into_owned().into(),
     }
 }
 
@@ -125,7 +120,7 @@ impl Courier {
             }
         };
         let body = match encrypt(&payload, &subscription.keys) {
-            Ok(body) => Bytes::from(body),
+            Ok(body) => body,
             Err(text) => return refused(ReasonKind::Address, text),
         };
         let Some(authorization) = self.vapid.authorization(&target.origin, now) else {
@@ -145,14 +140,8 @@ impl Courier {
             headers.insert(HeaderName::from_static("topic"), topic);
         }
         pending.sent();
-        let request = || {
-            let mut request = Request::new(Full::new(body.clone()));
-            *request.method_mut() = Method::POST;
-            *request.uri_mut() = target.path.clone();
-            *request.headers_mut() = headers.clone();
-            request
-        };
-        match timeout(self.options.timeout.0, self.connections.exchange(&target, request)).await {
+        let request = write_request(&Method::POST, &target.path, &headers, &body);
+        match timeout(self.options.timeout.0, self.connections.exchange(&target, &request)).await {
             Ok(Ok(response)) => classify(&response, self.clock.now(), self.options.retry_after_max.0),
             Ok(Err(NoResponse::Trouble(reason))) => deferred(reason),
             Ok(Err(NoResponse::Closed(reason))) => refused(reason.kind, reason.text),
@@ -173,5 +162,9 @@ impl FarSide for Courier {
 
     fn down(&self) -> Option<Reason> {
         None
+    }
+
+    fn parts_used(&self) -> PartsUsed {
+        PartsUsed { subject: true, text: true, sms: true, json: JsonUse::Always, ..PartsUsed::NONE }
     }
 }

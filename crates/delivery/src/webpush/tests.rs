@@ -85,7 +85,7 @@ fn a_payload_fits() {
     assert_eq!(json, expected);
     for letter in ["x", "神", "\"", "\u{1}"] {
         let mut long = message(1);
-        long.content.text = Some(letter.repeat(9_000));
+        Arc::make_mut(&mut long.content).text = Some(letter.repeat(9_000));
         let bytes = payload(&long).expect("it is cut");
         assert!(bytes.len() <= TEXT_BYTES_MAX && bytes.len() > TEXT_BYTES_MAX - 60, "{letter:?}: {}", bytes.len());
         let json: Value = serde_json::from_slice(&bytes).expect("JSON");
@@ -93,7 +93,7 @@ fn a_payload_fits() {
     }
     let made = |json: String| {
         let mut message = message(1);
-        message.content.json = Some(json);
+        Arc::make_mut(&mut message.content).json = Some(json);
         payload(&message)
     };
     assert_eq!(made("{ \"a\": 1 }".into()), Ok(b"{ \"a\": 1 }".to_vec()), "what a template made is not touched");
@@ -105,7 +105,8 @@ fn a_payload_fits() {
 fn a_topic_is_short_and_plain() {
     let of = |text: &str| {
         let headers = vec![("Topic".to_owned(), text.to_owned())];
-        topic(&Message { content: tocsin_model::content::Content { headers, ..Default::default() }, ..message(1) })
+        let content = tocsin_model::content::Content { headers, ..Default::default() };
+        topic(&Message { content: Arc::new(content), ..message(1) })
     };
     assert_eq!(of("order-5"), Some("order-5".into()));
     assert_eq!(of(""), None);
@@ -200,7 +201,7 @@ async fn requests_say_who_we_are_and_how_long_they_last() {
     let first = Arc::make_mut(&mut messages[0].message);
     (first.priority, first.expires_at) =
         (Priority::High, Some(first.formatted_at + std::time::Duration::from_secs(60)));
-    first.content.headers = vec![("Topic".into(), "quake".into())];
+    Arc::make_mut(&mut first.content).headers = vec![("Topic".into(), "quake".into())];
     Arc::make_mut(&mut messages[1].message).priority = Priority::Low;
     assert_eq!(deliver(&*open, messages).await, ["delivered 201"; 3]);
     let seen = service.0.lock();

@@ -349,6 +349,31 @@ async fn a_stream_tells_what_changes_and_goes_on_where_it_was() {
 }
 
 #[tokio::test]
+async fn no_text_becomes_an_event_of_its_own() {
+    let platform = Platform::with_quakes().await;
+    let mut events = Events::open(&platform, None).await;
+    assert_eq!(events.told(1).await, ["unread 0"]);
+    let naughty = include_str!("../../../../testdata/naughty-strings.json");
+    let naughty: Vec<String> = serde_json::from_str(naughty).expect("a list of texts");
+    let own = ["a\n\nevent: deleted\ndata: {}\n\n", "\r\nid: 99\r\n\r\n", "\u{2028}data: x", "\0"].map(str::to_owned);
+    let texts: Vec<String> = own.into_iter().chain(naughty.into_iter().step_by(7)).collect();
+    for (number, text) in texts.iter().enumerate() {
+        platform.deliver(1, number as u32, text).await;
+        let (_, event, data) = events.next().await.expect("an event");
+        assert_eq!((event.as_str(), data["subject"].as_str()), ("new", Some(text.as_str())));
+        assert_eq!(events.next().await.expect("an event").1, "unread");
+        assert_eq!(platform.get(&format!("{ALICE}/n-7-{number}")).await.1["subject"], text.as_str());
+        // So that the count differs after each.
+        assert_eq!(answer(platform.request("DELETE", &format!("{ALICE}/n-7-{number}"))).await.0, 204);
+        assert_eq!(events.told(2).await, [format!("deleted n-7-{number}"), "unread 0".into()]);
+    }
+    // A stream ends with its subscriber.
+    assert_eq!(answer(platform.request("DELETE", "/v1/subscribers/alice")).await.0, 204);
+    assert_eq!(events.next().await, None);
+    platform.stop().await;
+}
+
+#[tokio::test]
 async fn pages_of_named_origins_are_let_in() {
     let origins = vec!["https://shop.example".to_owned()];
     let options = HttpOptions { origins, ..HttpOptions::default() };

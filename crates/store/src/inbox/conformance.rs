@@ -367,6 +367,54 @@ fn what_is_stored_lasts() {
     assert_eq!(after, before);
 }
 
+#[test]
+fn a_full_disk_takes_nothing_new_and_lets_go() {
+    let folder = tempfile::tempdir().expect("a folder");
+    block_on(open(folder.path()).put_items(vec![item(1, id(1, 0), "a")], 10, at(1))).expect("stored");
+    let full = SqliteInbox::open(folder.path(), &InboxOptions { reserve_bytes: u64::MAX, readers: 1 }).expect("opens");
+    block_on(async {
+        let refused = full.put_items(vec![item(1, id(1, 1), "b")], 10, at(2)).await;
+        assert!(matches!(refused, Err(StoreError::Full(_))), "{refused:?}");
+        let refused = full.put_broadcast(announcement("news", "v1", FAR), at(2)).await;
+        assert!(matches!(refused, Err(StoreError::Full(_))), "{refused:?}");
+        let one = vec![ItemId::Notification(id(1, 0))];
+        assert_eq!(full.mark(&reader(1), one.clone(), Mark::Read, at(3)).await.expect("marked"), one);
+        assert_eq!(texts(&full, &reader(1), Standing::Read, at(3)).await, ["a"]);
+        assert_eq!(full.mark(&reader(1), one.clone(), Mark::Deleted, at(3)).await.expect("marked"), one);
+        assert_eq!(full.counts(), InboxCounts::default());
+    });
+}
+
+#[test]
+fn slow_broadcasts_have_a_bound() {
+    check(async |inbox| {
+        for number in 0..BROADCASTS_MAX {
+            let new = announcement(&format!("b{number}"), "x", at(if number == 0 { 100 } else { 200 }));
+            inbox.put_broadcast(new, at(1)).await.expect("stored");
+        }
+        let one_more = announcement("more", "x", at(200));
+        let refused = inbox.put_broadcast(one_more.clone(), at(2)).await;
+        assert!(matches!(refused, Err(StoreError::Full(_))), "{refused:?}");
+        assert!(
+            inbox.put_broadcast(announcement("b5", "other", at(200)), at(2)).await.is_ok(),
+            "one that is there may change"
+        );
+        assert!(inbox.put_broadcast(one_more, at(101)).await.is_ok(), "one is over");
+        // Of those that were withdrawn as many are remembered; the others were forgotten, and who asks reads anew.
+        let seen = inbox.newest();
+        let rest: Vec<Name> =
+            inbox.broadcasts(&name("quakes"), at(102)).await.expect("a list").into_iter().map(|one| one.name).collect();
+        for title in &rest {
+            inbox.withdraw_broadcast(&name("quakes"), title, at(102)).await.expect("withdrawn");
+        }
+        assert!(inbox.changes(&in_all(inbox, 1), seen, 9, at(103)).await.is_ok());
+        inbox.put_broadcast(announcement("last", "x", at(200)), at(103)).await.expect("stored");
+        inbox.withdraw_broadcast(&name("quakes"), &name("last"), at(103)).await.expect("withdrawn");
+        assert!(matches!(inbox.changes(&in_all(inbox, 1), seen, 9, at(104)).await, Err(StoreError::Missing(_))));
+        assert!(inbox.broadcast_heads().len() <= BROADCASTS_MAX + 1);
+    });
+}
+
 /// Acts of all kinds, in any order, give the same on both backends.
 #[test]
 fn both_backends_say_the_same() {

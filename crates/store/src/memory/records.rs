@@ -25,11 +25,11 @@ use crate::{
     error::StoreError,
     records::{
         ApiKey, ApplicationVersion, Change, Changed, Expect, FEED_KEPT, FollowedSchedule, IndexedSubscription,
-        NewSegment, NewSubscriber, NewSubscription, ProfileImage, REMOVED_AT_ONCE, Recipient, RecordCounts, Records,
-        ScheduledSubscription, SubscriberFilter, SubscriptionChange, SubscriptionFilter, SuppressionFilter, Survey,
-        SurveyBounds, TARGETS_TOLD, Written, due_schedule, has_attribute, new_installation, new_secret, no_application,
-        no_changes_after, no_device, no_segment, no_subscriber, no_subscription, no_suppression, reach, read_filter,
-        runs, since_change, trim_to,
+        NewSegment, NewSubscriber, NewSubscription, Person, ProfileImage, REMOVED_AT_ONCE, Recipient, RecordCounts,
+        Records, ScheduledSubscription, SubscriberFilter, SubscriptionChange, SubscriptionFilter, SuppressionFilter,
+        Survey, SurveyBounds, TARGETS_TOLD, Written, due_schedule, has_attribute, new_installation, new_secret,
+        no_application, no_changes_after, no_device, no_segment, no_subscriber, no_subscription, no_suppression, reach,
+        read_filter, runs, since_change, trim_to,
     },
 };
 
@@ -459,12 +459,13 @@ impl Shelf {
     fn recipient(&self, id: SubscriptionId) -> Option<Recipient> {
         let subscription = self.subscriptions.get(&id)?.clone();
         let subscriber = self.subscriber_of(&subscription);
-        Some(Recipient {
+        let person = Person {
+            id: subscriber.id.clone(),
             profile: subscriber.profile.clone(),
             preferences: subscriber.preferences.clone(),
-            devices: subscriber.devices.clone(),
-            subscription,
-        })
+            devices: subscriber.devices.clone().into_iter().collect(),
+        };
+        Some(Recipient { subscription, person: Arc::new(person) })
     }
 }
 

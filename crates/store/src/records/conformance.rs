@@ -238,7 +238,7 @@ fn preferences_stay_until_others_are_given() {
         assert_eq!((moved.revision, &moved.preferences), (2, &preferences));
         let subscription = records.put_subscription(interest("ann", None), at(4)).await.expect("stored");
         let found = records.recipients(&[subscription.id]).await.expect("read").pop().flatten().expect("there");
-        assert_eq!((found.preferences, found.devices.len()), (preferences, 2));
+        assert_eq!((&found.preferences, found.devices.iter().count()), (&preferences, 2));
         let nothing = NewSubscriber { preferences: Some(Preferences::default()), ..person("ann", &["work=mail"]) };
         let cleared = records.put_subscriber(nothing, Expect::Any, at(5)).await.expect("stored");
         assert!(cleared.preferences.is_empty());
@@ -744,6 +744,42 @@ fn a_follower_that_was_away_too_long_is_told_so() {
         }
         assert_eq!(news(records, kept).await, ["s-1 to s-1000"; 2]);
         assert!(news(records, newest).await.is_empty());
+    });
+}
+
+#[test]
+fn who_was_told_before_is_told_at_the_address_of_now() {
+    check(async |records| {
+        records
+            .put_subscribers(vec![person("ann", &["a=mail"]), person("bob", &["a=mail"])], at(1))
+            .await
+            .expect("stored");
+        let mut wanted = Vec::new();
+        for subscriber in ["ann", "bob", "ann"] {
+            let key = format!("{}", wanted.len());
+            wanted.push(records.put_subscription(interest(subscriber, Some(&key)), at(2)).await.expect("stored").id);
+        }
+        let told = async || {
+            let found = records.recipients(&wanted).await.expect("read");
+            let address = |recipient: Recipient| recipient.device().map(|(_, device)| device.address.clone());
+            found.into_iter().map(|found| found.and_then(address)).collect::<Vec<_>>()
+        };
+        let [ann, bob] = ["ann@mail.example", "bob@mail.example"].map(|address| Some(address.to_owned()));
+        for _ in 0..2 {
+            assert_eq!(told().await, [ann.clone(), bob.clone(), ann.clone()]);
+        }
+        records.put_device(&who("ann"), &name("a"), mailbox("ann@new.example"), at(3)).await.expect("stored");
+        let moved = Some("ann@new.example".to_owned());
+        assert_eq!(told().await, [moved.clone(), bob.clone(), moved.clone()]);
+        let mut away = person("bob", &["a=mail"]);
+        away.profile.locale = Some("de".into());
+        records.put_subscriber(away, Expect::Any, at(4)).await.expect("stored");
+        let found = records.recipients(&wanted[1..2]).await.expect("read").pop().flatten().expect("there");
+        assert_eq!(found.profile.locale.as_deref(), Some("de"));
+        records.remove_subscriber(&who("bob"), Expect::Any, at(5)).await.expect("removed");
+        assert_eq!(told().await, [moved.clone(), None, moved.clone()]);
+        records.put_subscriber(person("bob", &["a=mail"]), Expect::Any, at(6)).await.expect("stored");
+        assert_eq!(told().await, [moved.clone(), None, moved], "another of that name has other subscriptions");
     });
 }
 

@@ -40,11 +40,14 @@ use crate::{
     },
 };
 use feed::Books;
+use people::People;
 
 mod api_keys;
 mod applications;
 mod feed;
 mod matching;
+mod people;
+mod recipients;
 mod schedules;
 mod schema;
 mod segments;
@@ -86,6 +89,7 @@ struct Published {
     newest: watch::Sender<ChangeSequence>,
     /// Changes after this place are still needed.
     feed_needed: AtomicU64,
+    people: People,
     newest_suppression: AtomicU64,
 }
 
@@ -130,6 +134,7 @@ impl SqliteRecords {
                 counts: Mutex::new(counts),
                 newest: watch::Sender::new(change),
                 feed_needed: AtomicU64::new(u64::MAX),
+                people: People::default(),
                 newest_suppression: AtomicU64::new(suppressed.0),
             }),
         })
@@ -147,8 +152,10 @@ impl SqliteRecords {
                 let mut books = Books::open(connection)?;
                 let result = job(&mut books)?;
                 books.close(feed_kept, published.feed_needed.load(Ordering::Relaxed))?;
-                let (change, counts, suppressed) = (ChangeSequence(books.change), books.counts, books.suppressed);
+                let (change, counts) = (ChangeSequence(books.change), books.counts);
+                let (suppressed, touched) = (books.suppressed, books.touched);
                 after.run(move || {
+                    published.people.forget(&touched);
                     if let Some(suppressed) = suppressed {
                         published.newest_suppression.store(suppressed, Ordering::Release);
                     }
@@ -435,8 +442,8 @@ impl Records for SqliteRecords {
     }
 
     async fn recipients(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<Option<Recipient>>, StoreError> {
-        let subscriptions = subscriptions.to_vec();
-        self.database.read(move |connection| matching::recipients(connection, &subscriptions)).await
+        let (subscriptions, published) = (subscriptions.to_vec(), self.published.clone());
+        self.database.read(move |connection| recipients::find(connection, &published.people, &subscriptions)).await
     }
 
     async fn schedules(

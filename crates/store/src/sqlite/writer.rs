@@ -22,7 +22,7 @@ use std::{
 };
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
-use rusqlite::{Connection, ErrorCode, hooks::Wal};
+use rusqlite::{Connection, ErrorCode, config::DbConfig, hooks::Wal};
 use tokio::sync::oneshot;
 
 use crate::error::StoreError;
@@ -606,6 +606,9 @@ fn connect(path: &Path, options: &Options, cache_kib: u32) -> Result<Connection,
     let set = |name: &str, value: i64| connection.pragma_update(None, name, value).map_err(store_error);
     connection.busy_timeout(Duration::from_secs(10)).map_err(store_error)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    // Without this, most statements with a parameter would be compiled again each time that they are used, in case that a
+    // value suits another plan better. Ours have one plan.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(store_error)?;
     // Only the first connection of a new file decides, before the log is switched on.
     set("page_size", i64::from(options.page_bytes))?;
     let mode: String =

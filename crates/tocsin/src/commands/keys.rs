@@ -34,7 +34,8 @@ enum What {
         /// What it is for
         description: String,
         /// What it may do: admin, or applications:read, applications:write, subscribers:read, subscribers:write, events:write,
-        /// operations:read, operations:write, keys:write, inbox:read, inbox:write; may be repeated, or separated by commas
+        /// operations:read, operations:write, keys:write, bounces:write, inbox:read, inbox:write; may be repeated, or
+        /// separated by commas
         #[arg(long, required = true, value_delimiter = ',')]
         scope: Vec<String>,
         /// When it stops working: a time of RFC 3339, or a duration from now such as 90d

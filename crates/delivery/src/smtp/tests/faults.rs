@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::{OK, check, check_with, deliver, deliver_all, far_end::*, start};
-use crate::testing::{multicast, outgoing, show};
+use crate::testing::{content_of, multicast, outgoing, show};
 
 #[tokio::test(start_paused = true)]
 async fn content_and_the_next_envelope_travel_in_one_flight() {
@@ -346,7 +346,7 @@ async fn the_size_is_told_and_its_limit_kept() {
     let (open, server) = start(fine, json!({}), None);
     let (answers, mut answered) = mpsc::channel(4);
     let mut large = outgoing(0, "a@b.example");
-    Arc::make_mut(&mut large.message).content.text = Some("x".repeat(300_000));
+    content_of(&mut large).text = Some("x".repeat(300_000));
     open.send(large, &answers).await;
     let shown = show(&answered.recv().await.expect("an answer").disposition);
     assert!(

@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use super::{OK, deliver, deliver_all, far_end::*, start};
 use crate::{
     signet::Returned,
-    testing::{context, message, multicast, outgoing, show},
+    testing::{content_of, context, message, multicast, outgoing, show},
 };
 
 #[tokio::test(start_paused = true)]
@@ -117,9 +117,9 @@ async fn no_string_makes_a_header_or_ends_a_mail() {
     for (number, string) in strings.iter().enumerate() {
         let mut mail = outgoing(number as u32, "a@b.example");
         Arc::make_mut(&mut mail.message).message_id = string.chars().take(100).collect();
-        Arc::make_mut(&mut mail.message).content.subject = Some(string.clone());
-        Arc::make_mut(&mut mail.message).content.text = Some(string.clone());
-        Arc::make_mut(&mut mail.message).content.html = (number % 2 == 0).then(|| string.clone());
+        content_of(&mut mail).subject = Some(string.clone());
+        content_of(&mut mail).text = Some(string.clone());
+        content_of(&mut mail).html = (number % 2 == 0).then(|| string.clone());
         open.send(mail, &answers).await;
     }
     for string in &strings {

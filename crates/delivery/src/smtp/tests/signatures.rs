@@ -65,9 +65,9 @@ async fn an_independent_library_verifies_both_kinds_of_keys() {
     };
     for (number, mail) in mails.iter_mut().enumerate() {
         let message = Arc::make_mut(&mut mail.message);
-        message.content.text = Some(text(number).into());
-        message.content.html = (number % 2 == 0).then(|| "<p>.\n.</p>".into());
-        message.content.subject = Some("long and ü ".repeat(number * 10));
+        Arc::make_mut(&mut message.content).text = Some(text(number).into());
+        Arc::make_mut(&mut message.content).html = (number % 2 == 0).then(|| "<p>.\n.</p>".into());
+        Arc::make_mut(&mut message.content).subject = Some("long and ü ".repeat(number * 10));
     }
     assert_eq!(deliver_all(&*open, mails).await, [OK; 5]);
     assert_eq!(deliver_all(&*open, multicast(&["a@b.example", "c@d.example"])).await, [OK; 2]);

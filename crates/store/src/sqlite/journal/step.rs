@@ -159,8 +159,10 @@ fn store(
             }
         }
     }
-    for claim in &step.matched {
-        rows.mark_matched(*claim)?;
+    let mut matched = step.matched.clone();
+    matched.sort_unstable_by_key(|claim| claim.id);
+    for run in matched.chunk_by(|one, next| one.id.0 + 1 == next.id.0) {
+        rows.mark_matched(run)?;
     }
     for (claim, reason) in &step.failed {
         rows.mark_failed(*claim, reason)?;
@@ -403,15 +405,39 @@ impl<'a> Rows<'a> {
         Ok(())
     }
 
-    fn mark_matched(&mut self, claim: Claim<EventBatchId>) -> Result<(), StoreError> {
-        self.stop_waiting(claim)?;
+    /// Marks a run of batches with neighbouring numbers, at the cost of a few statements however long it is.
+    fn mark_matched(&mut self, run: &[Claim<EventBatchId>]) -> Result<(), StoreError> {
+        let (Some(first), Some(last)) = (run.first(), run.last()) else { return Ok(()) };
+        let range = (first.id.0, last.id.0);
+        let (batches, events, bytes): (usize, i64, i64) = self
+            .find(
+                "SELECT count(*), coalesce(sum(events), 0), coalesce(sum(bytes), 0) FROM event_waiting
+                 WHERE id BETWEEN ?1 AND ?2",
+                range,
+                |row| row.try_into(),
+            )?
+            .unwrap_or_default();
+        // A step before this one in the same commit may have finished some.
+        if batches < run.len() {
+            return Err(StoreError::Fenced(first.id.to_string()));
+        }
         self.execute(
             "INSERT INTO event_matched (id, matched_at, open, closed_at)
-             SELECT ?1, ?2, count(*), CASE count(*) WHEN 0 THEN ?2 END
-             FROM links JOIN notification_states ON notification_states.id = notification_batch
-             WHERE event_batch = ?1 AND closed_at IS NULL",
-            (claim.id.0, self.time.0),
+             SELECT id, ?3, 0, ?3 FROM event_waiting WHERE id BETWEEN ?1 AND ?2",
+            (range.0, range.1, self.time.0),
         )?;
+        self.execute("DELETE FROM event_waiting WHERE id BETWEEN ?1 AND ?2", range)?;
+        self.execute(
+            "UPDATE event_matched SET open = told.batches, closed_at = NULL
+             FROM (SELECT event_batch, count(*) AS batches
+                   FROM links JOIN notification_states ON notification_states.id = notification_batch
+                   WHERE event_batch BETWEEN ?1 AND ?2 AND closed_at IS NULL GROUP BY event_batch) told
+             WHERE event_matched.id = told.event_batch",
+            range,
+        )?;
+        self.tally.waiting_batches -= run.len() as i64;
+        self.tally.waiting_events -= events;
+        self.tally.waiting_bytes -= bytes;
         Ok(())
     }
 

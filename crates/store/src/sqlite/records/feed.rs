@@ -25,6 +25,8 @@ pub(super) struct Books<'a> {
     pub(super) change: u64,
     pub(super) trimmed: u64,
     pub(super) counts: RecordCounts,
+    /// Subscribers that are not as they were, in whatever way: whoever writes a row of one or of its devices says so.
+    pub(super) touched: Vec<u64>,
     /// The last change of suppressions by this write, if there is one.
     pub(super) suppressed: Option<u64>,
 }
@@ -59,6 +61,7 @@ impl<'a> Books<'a> {
                         devices: number_at(row, 5)?,
                         subscriptions: number_at(row, 6)?,
                     },
+                    touched: Vec::new(),
                     suppressed: None,
                 })
             },

@@ -1,27 +1,24 @@
-//! What matching and delivery read: the rows of the index, and whom notifications go to.
+//! What matching reads: the rows of the index.
 
 use std::{
     collections::{BTreeMap, HashMap},
     ops::RangeInclusive,
 };
 
-use rusqlite::{Connection, Row, Statement};
+use rusqlite::{Connection, Row};
 use tocsin_model::{
     id::{ChangeSequence, Name, SubscriberNumber, SubscriptionId},
-    subscription::{Subscription, Terms},
+    subscription::Terms,
     time::Timestamp,
 };
 
 use super::{
     applications,
     feed::{self, Past},
-    name_at, number_at, parsed_at, signed, store_error, subscribers,
+    name_at, number_at, signed, store_error,
     subscriptions::{MERGED_CLASSES_MAX, merged_by_class, optional_name_at, terms_at},
 };
-use crate::{
-    error::StoreError,
-    records::{IndexedSubscription, Recipient},
-};
+use crate::{error::StoreError, records::IndexedSubscription};
 
 /// Enabled subscriptions of an application from after one number, in order, with their channels.
 pub(super) fn indexed(
@@ -208,71 +205,4 @@ impl<'c> Reaches<'c> {
         }
         Ok(Some(active))
     }
-}
-
-/// One statement for each subscription, so that a batch of any size is one read.
-const RECIPIENT: &str = "SELECT s.class, u.id, s.subscriber, s.key, s.device, s.enabled, s.parameters,
-        s.created_at, s.updated_at, s.revision, u.enabled, u.locale, u.time_zone, u.attributes,
-        u.preferences, s.filter, s.schedule
-    FROM subscriptions s
-    JOIN subscribers u ON u.number = s.subscriber
-    WHERE s.id = ?1";
-
-pub(super) fn recipients(
-    connection: &Connection,
-    subscriptions: &[SubscriptionId],
-) -> Result<Vec<Option<Recipient>>, StoreError> {
-    let mut statement = connection.prepare_cached(RECIPIENT).map_err(store_error)?;
-    let mut devices = connection.prepare_cached(subscribers::DEVICES).map_err(store_error)?;
-    let classes = applications::classes(connection, None, None)?;
-    let classes = classes.into_iter().map(|(number, application, class)| (number, (application, class))).collect();
-    // In the order of the numbers neighbours are found on one page.
-    let mut order: Vec<usize> = (0..subscriptions.len()).collect();
-    order.sort_unstable_by_key(|place| subscriptions[*place]);
-    let mut found = vec![None; subscriptions.len()];
-    for place in order {
-        found[place] =
-            recipient((&mut statement, &mut devices), &classes, subscriptions[place]).map_err(store_error)?;
-    }
-    Ok(found)
-}
-
-type Classes = HashMap<i64, (Name, Name)>;
-
-fn recipient(
-    (statement, devices): (&mut Statement<'_>, &mut Statement<'_>),
-    classes: &Classes,
-    id: SubscriptionId,
-) -> rusqlite::Result<Option<Recipient>> {
-    let mut rows = statement.query([signed(id.0)])?;
-    let Some(mut found) = rows.next()?.map(|row| recipient_of(row, classes, id)).transpose()? else { return Ok(None) };
-    let number = signed(found.subscription.subscriber_number.0);
-    found.devices = devices.query_map([number], subscribers::device_at)?.collect::<rusqlite::Result<_>>()?;
-    Ok(Some(found))
-}
-
-fn recipient_of(row: &Row<'_>, classes: &Classes, id: SubscriptionId) -> rusqlite::Result<Recipient> {
-    let class: i64 = row.get(0)?;
-    let (application, class) =
-        classes.get(&class).cloned().ok_or(rusqlite::Error::IntegralValueOutOfRange(0, class))?;
-    Ok(Recipient {
-        subscription: Subscription {
-            id,
-            application,
-            class,
-            subscriber: parsed_at(row, 1)?,
-            subscriber_number: SubscriberNumber(number_at(row, 2)?),
-            key: row.get(3)?,
-            device: optional_name_at(row, 4)?,
-            enabled: row.get(5)?,
-            values: row.get(6)?,
-            terms: terms_at(row, 15)?,
-            created_at: Timestamp(row.get(7)?),
-            updated_at: Timestamp(row.get(8)?),
-            revision: number_at(row, 9)?,
-        },
-        profile: subscribers::profile_at(row, 10)?,
-        preferences: subscribers::preferences_at(row, 14)?,
-        devices: BTreeMap::new(),
-    })
 }

@@ -86,17 +86,20 @@ pub(super) fn devices(connection: &Connection, subscriber: u64) -> Result<BTreeM
 }
 
 /// The devices of the subscriber with the number `?1`.
-pub(super) const DEVICES: &str = "SELECT name, channel, address, state FROM devices WHERE subscriber = ?1";
+const DEVICES: &str = "SELECT name, channel, address, state FROM devices WHERE subscriber = ?1";
 
 /// A row of [`DEVICES`].
-pub(super) fn device_at(row: &Row<'_>) -> rusqlite::Result<(Name, Device)> {
-    let state = match row.get(3)? {
-        0 => DeviceState::Active,
-        1 => DeviceState::Disabled,
-        2 => DeviceState::Bounced,
-        state => return Err(rusqlite::Error::IntegralValueOutOfRange(3, state)),
-    };
-    Ok((name_at(row, 0)?, Device { channel: name_at(row, 1)?, address: row.get(2)?, state }))
+fn device_at(row: &Row<'_>) -> rusqlite::Result<(Name, Device)> {
+    Ok((name_at(row, 0)?, Device { channel: name_at(row, 1)?, address: row.get(2)?, state: state_at(row, 3)? }))
+}
+
+pub(super) fn state_at(row: &Row<'_>, column: usize) -> rusqlite::Result<DeviceState> {
+    match row.get(column)? {
+        0 => Ok(DeviceState::Active),
+        1 => Ok(DeviceState::Disabled),
+        2 => Ok(DeviceState::Bounced),
+        state => Err(rusqlite::Error::IntegralValueOutOfRange(column, state)),
+    }
 }
 
 pub(super) fn find(connection: &Connection, id: &SubscriberId) -> Result<Option<Subscriber>, StoreError> {
@@ -187,6 +190,7 @@ fn replace(
     if old.profile == profile && old.devices == devices && old.preferences == preferences {
         return Ok(old);
     }
+    books.touched.push(old.number.0);
     let before = reach(&old.profile, &old.devices);
     let reach_changed = before != reach(&profile, &devices);
     let zone_changed = old.profile.time_zone != profile.time_zone;
@@ -302,6 +306,7 @@ pub(super) fn remove(books: &mut Books<'_>, id: &SubscriberId, expect: Expect) -
     expect.check(old.as_ref().map(|old| old.revision), || format!("subscriber `{id}`"))?;
     let old = old.ok_or_else(|| no_subscriber(id))?;
     let number = signed(old.number.0);
+    books.touched.push(old.number.0);
     subscriptions::remove_all_of_subscriber(books, old.number.0)?;
     suppressions::remove_all_of_subscriber(books, id)?;
     execute(books.connection, "DELETE FROM devices WHERE subscriber = ?1", [number])?;

@@ -12,7 +12,6 @@ use tocsin_delivery::{
 };
 use tocsin_model::{
     application::{Channel, Flow, Pace, RetrySchedule},
-    content::Content,
     id::{NotificationBatchId, NotificationId},
     receipt::{Disposition, ReasonKind},
 };
@@ -107,8 +106,13 @@ fn message() -> Outcome<Arc<Message>> {
     let fields = json!({"topic": "all", "text": "x".repeat(370)}).as_object().cloned().unwrap_or_default();
     Ok(Arc::new(Message {
         message_id: "n-1-1.bench".to_owned(),
-        content: Content::default(),
-        facts: Facts { application: name("bench")?, class: name("item")?, event: None, fields: Arc::new(fields) },
+        content: Arc::default(),
+        facts: Facts {
+            application: name("bench")?,
+            class: name("item")?,
+            event: None,
+            fields: Arc::new(fields.into()),
+        },
         formatted_at: std::time::SystemTime::now().into(),
         priority: Default::default(),
         expires_at: None,
