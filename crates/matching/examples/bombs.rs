@@ -7,6 +7,7 @@
 use std::{
     collections::BTreeMap,
     process::ExitCode,
+    sync::LazyLock,
     time::{Duration, Instant},
 };
 
@@ -34,9 +35,9 @@ fn main() -> ExitCode {
     let events = events();
     let mut worst = Duration::ZERO;
     for (dialect, name, text) in filters() {
-        let start = Instant::now();
+        let start = now();
         let compiled = compile(&Filter::new(dialect, &*text), &fields);
-        let reading = start.elapsed();
+        let reading = now() - start;
         let line = format!("{dialect:?} {name}");
         let (told, took) = match compiled {
             Err(problems) => (format!("refused: {}", shortened(&problems[0].to_string())), Duration::ZERO),
@@ -49,18 +50,18 @@ fn main() -> ExitCode {
         worst = worst.max(reading).max(took);
     }
     for (name, text, attributes) in segments() {
-        let start = Instant::now();
+        let start = now();
         let parsed = LdapFilter::parse(&text);
-        let reading = start.elapsed();
+        let reading = now() - start;
         let (told, took) = match parsed {
             Err(problems) => (format!("refused: {}", shortened(&problems[0].to_string())), Duration::ZERO),
             Ok(filter) => {
                 let profile = Profile { attributes, ..Profile::default() };
                 let id = "s".parse().expect("an id");
                 let entry = Entry { id: &id, profile: &profile, channels: Vec::new(), created_at: Timestamp(0) };
-                let start = Instant::now();
+                let start = now();
                 let truth = filter.evaluate(&entry);
-                (format!("{truth}"), start.elapsed())
+                (format!("{truth}"), now() - start)
             }
         };
         println!("{:48} read {:>9} asked {:>9}  {told}", format!("Ldap {name}"), millis(reading), millis(took));
@@ -68,6 +69,15 @@ fn main() -> ExitCode {
     }
     println!("\nthe longest took {}", millis(worst));
     if worst < LONGEST { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The time that this thread had on a processor, so that others cost nothing; where the system does not tell, that of a
+/// clock.
+fn now() -> Duration {
+    static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let nanos = told.as_deref().and_then(|told| told.split(' ').next()).and_then(|nanos| nanos.parse().ok());
+    nanos.map_or_else(|| BEGINNING.elapsed(), Duration::from_nanos)
 }
 
 fn millis(time: Duration) -> String {
@@ -85,13 +95,13 @@ fn asked(filter: &CompiledFilter, events: &[(&str, Vec<Value>)]) -> (String, Dur
     let (mut desk, mut found) = (Desk::new(), Vec::new());
     let (mut worst, mut told) = (Duration::ZERO, String::new());
     for (name, event) in events {
-        let start = Instant::now();
+        let start = now();
         let answer = filter.holds(event);
-        let alone = start.elapsed();
-        let start = Instant::now();
+        let alone = now() - start;
+        let start = now();
         found.clear();
         index.matching(event, &mut desk, &mut found);
-        let by_index = start.elapsed();
+        let by_index = now() - start;
         if alone.max(by_index) > worst {
             told = format!("{name}: {answer:?} in {}, index {}", millis(alone), millis(by_index));
             worst = alone.max(by_index);

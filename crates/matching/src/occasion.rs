@@ -229,6 +229,8 @@ impl<'a> Occasion<'a> {
         // By far the most usual.
         if let Range::One(only) = &branch.range
             && let (Kind::Event(field), Measure::Integer) = (&only.event.kind, only.measure)
+            // A number may lie between two integers.
+            && only.event.kind_of_value == crate::expression::Type::Integer
             && branch.event_guards.is_empty()
         {
             for (at, answer) in answers.iter_mut().enumerate() {

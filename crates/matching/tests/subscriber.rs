@@ -135,6 +135,10 @@ fn attributes_are_read_with_the_types_that_are_declared() {
     check(limit, &[("limit", "high".into())], true);
     check(limit, &[("limit", Value::Integer(5))], false);
     check(limit, &[("limit", Value::Number(4.0))], true);
+    // An ordered column of integers is asked by a number.
+    check("event.n > subscriber.attributes.age", &[("age", Value::Integer(3))], true);
+    check("event.n >= subscriber.attributes.age", &[("age", Value::Integer(4))], true);
+    check("event.n > subscriber.attributes.age", &[("age", Value::Integer(4))], false);
     // An error is no match, whichever way it is asked.
     check("subscriber.attributes.age >= 18", &[], false);
     check("!(subscriber.attributes.age >= 18)", &[], false);

@@ -1,6 +1,6 @@
 //! Measures how long it takes until XML that would blow up is refused.
 //!
-//! `cargo run --release -p tocsin-formatting --example bombs`
+//! `cargo run --release -p tocsin-formatting --example xml_bombs`
 //!
 //! Ends with an error if one of them takes 50 ms or more.
 
