@@ -72,9 +72,12 @@ pub enum Intent {
     Mark,
 }
 
-/// The filters of segments that broadcasts are for, with the place of the records at which they were read.
+/// The filters of segments that broadcasts are for.
 #[derive(Default)]
-pub(crate) struct Audiences(Mutex<HashMap<Name, (ChangeSequence, Option<Arc<LdapFilter>>)>>);
+pub(crate) struct Audiences(Mutex<HashMap<Name, Audience>>);
+
+/// The place of the records at which a segment was read, and its filter, if there is such a segment.
+type Audience = (ChangeSequence, Option<Arc<LdapFilter>>);
 
 /// Someone who follows a feed, and how far it came.
 pub struct Follower {

@@ -189,7 +189,7 @@ pub struct ReportDraft {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reported {
     /// What is known after it.
-    Known(Document),
+    Known(Box<Document>),
     /// Why it was not taken.
     Refused(Vec<Problem>),
 }
@@ -496,7 +496,7 @@ impl Service {
         let policy = self.pipeline.suppression_policy();
         let known = self.records.report_suppressions(reports, policy, self.clock.now()).await?;
         tracing::info!(reports = known.len(), by = caller.key(), "took reports of bounces and complaints");
-        let mut known = known.into_iter().map(|found| Reported::Known(found.into()));
+        let mut known = known.into_iter().map(|found| Reported::Known(Box::new(found.into())));
         let take = |problems: Option<Vec<Problem>>| match problems {
             Some(problems) => Reported::Refused(problems),
             None => known.next().expect("each good report has one answer"),

@@ -69,9 +69,8 @@ async fn kills_make_no_second_item_and_streams_miss_none() {
     for number in 0..SUBSCRIBERS {
         platform.subscribe("pings", "every", &format!("s{number}"), "bell", "its feed", json!({})).await;
     }
-    let mut followed = Followed::default();
+    let mut followed = Followed { last: Some("0".into()), ..Followed::default() };
     // From the beginning, whatever happens before the first look.
-    followed.last = Some("0".into());
     let mut sent = 0;
     for _ in 0..6 {
         let events: Vec<Value> = (0..EVENTS / 6).map(|place| json!({"token": (sent + place).to_string()})).collect();

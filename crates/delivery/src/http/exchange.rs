@@ -242,7 +242,7 @@ fn read_head(bytes: &[u8]) -> Result<Option<(Head, usize)>, String> {
     let stays = if is_old { has("connection", "keep-alive") } else { !has("connection", "close") };
     let length_of_body = if matches!(status, 204 | 304) || status < 200 {
         Length::Bytes(0)
-    } else if let Some(last) = tokens("transfer-encoding").last() {
+    } else if let Some(last) = tokens("transfer-encoding").next_back() {
         if last.eq_ignore_ascii_case(b"chunked") { Length::Chunks } else { Length::ToTheEnd }
     } else {
         let mut lengths = tokens("content-length").map(|text| {

@@ -67,6 +67,7 @@ async fn what_waits_goes_into_the_feeds_together() {
     let said = deliver(&*open, messages).await;
     assert_eq!(said[..4], ["delivered in the feed"; 4]);
     assert!(said[4].starts_with("refused Unreachable"), "{}", said[4]);
+    assert_eq!(open.probe().await, Ok("well".into()));
     let commits = feeds.commits.lock();
     let items: Vec<&NewItem> = commits.iter().flatten().collect();
     assert_eq!((commits.len(), items.len()), (1, 4));
@@ -81,7 +82,6 @@ async fn what_waits_goes_into_the_feeds_together() {
     assert_eq!(Value::from(led.data.clone()), json!({ "n": 1 }));
     let not_led = &items[2].content.wording;
     assert_eq!((&not_led.link, not_led.actions.len(), not_led.data.len()), (&None, 0, 2), "it stays data");
-    assert_eq!(open.probe().await, Ok("well".into()));
 }
 
 #[tokio::test]

@@ -204,6 +204,7 @@ async fn requests_say_who_we_are_and_how_long_they_last() {
     Arc::make_mut(&mut first.content).headers = vec![("Topic".into(), "quake".into())];
     Arc::make_mut(&mut messages[1].message).priority = Priority::Low;
     assert_eq!(deliver(&*open, messages).await, ["delivered 201"; 3]);
+    assert!(open.probe().await.expect("well").contains(&public));
     let seen = service.0.lock();
     let header = |headers: &HeaderMap, name: &str| {
         headers.get(name).map(|value| value.to_str().expect("text").to_owned()).unwrap_or_default()
@@ -237,7 +238,6 @@ async fn requests_say_who_we_are_and_how_long_they_last() {
     }
     let bodies: std::collections::BTreeSet<&[u8]> = seen.iter().map(|(_, _, body)| &body[..16]).collect();
     assert_eq!(bodies.len(), 3, "each has a salt of its own");
-    assert!(open.probe().await.expect("well").contains(&public));
 }
 
 #[test]

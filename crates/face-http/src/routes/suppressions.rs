@@ -123,7 +123,7 @@ struct ReportedBody {
 enum ReportedItem {
     Known {
         /// What is known of the address after the report.
-        suppression: Document,
+        suppression: Box<Document>,
     },
     Refused {
         /// Why the report was not taken.
