@@ -1,5 +1,7 @@
 //! Stories of what had failed and is sent again.
 
+use std::time::Duration;
+
 use expect_test::expect;
 use tocsin_testkit::{Moment, Scenario, check};
 
@@ -142,7 +144,7 @@ async fn slow_it_is_carried_out_over_a_crash_at_any_write() {
         for write in 1.. {
             let mut scenario = Scenario::new(&[QUAKES]).await;
             scenario.die_at(write, moment);
-            let seen = scenario.run(&script).await;
+            let seen = scenario.run_and_wait(&script, Duration::from_secs(60)).await;
             let last = seen.lines().rfind(|line| line.contains("events")).expect("a report");
             assert!(last.ends_with("notifications 6 open 0 suspended 0"), "{moment:?} {write}:\n{seen}");
             assert_eq!(scenario.messages(), 6, "{moment:?} {write}:\n{seen}");

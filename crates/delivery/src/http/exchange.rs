@@ -132,12 +132,13 @@ impl Wire {
 
     async fn head(&mut self) -> Result<Head, String> {
         loop {
-            if let Some((head, length)) = read_head(&self.unread)? {
+            let found = read_head(&self.unread)?;
+            if found.as_ref().map_or(self.unread.len(), |(_, length)| *length) > HEAD_BYTES_MAX {
+                return Err(format!("its head takes more than {HEAD_BYTES_MAX} bytes"));
+            }
+            if let Some((head, length)) = found {
                 self.unread.advance(length);
                 return Ok(head);
-            }
-            if self.unread.len() > HEAD_BYTES_MAX {
-                return Err("the head of the response has no end".into());
             }
             self.fill().await?;
         }

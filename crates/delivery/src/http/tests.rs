@@ -236,7 +236,8 @@ async fn endless_and_slow_responses_are_bounded() {
     static LONG_HEAD: std::sync::LazyLock<String> =
         std::sync::LazyLock::new(|| format!("HTTP/1.1 200 OK\r\na: {}\r\n\r\n", "x".repeat(100_000)));
     let (open, _) = start(|_, _, _| Say(&LONG_HEAD), json!({}), 1);
-    assert!(deliver(&*open, &[HOOK]).await[0].starts_with("deferred Connection no response: "));
+    let shown = deliver(&*open, &[HOOK]).await;
+    assert!(shown[0].starts_with("deferred Connection no response: "), "{shown:?}");
 }
 
 #[tokio::test(start_paused = true)]

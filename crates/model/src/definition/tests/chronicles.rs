@@ -103,7 +103,7 @@ fn an_order_that_only_digests_would_keep_is_refused() {
         let text = format!(
             "application: a
 events:
-  tick: {{ fields: {{ symbol: string }}, ordered: [symbol] }}
+  tick: {{ fields: {{ symbol: string }}, ordered: {{ by: symbol }} }}
 subscriptions:
   any: {{}}
 notifications:
