@@ -26,6 +26,18 @@ pub(crate) struct Verdict {
     pub load: Load,
 }
 
+impl Verdict {
+    /// It will never be taken.
+    pub fn refused(kind: ReasonKind, text: impl Into<String>) -> Verdict {
+        Verdict { disposition: Disposition::Refused { reason: Reason::new(kind, text) }, load: Load::Fine }
+    }
+
+    /// Another attempt may succeed.
+    pub fn deferred(reason: Reason) -> Verdict {
+        Verdict { disposition: Disposition::Deferred { reason, retry_after: None }, load: Load::Fine }
+    }
+}
+
 /// What a response says of its far side's load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Load {

@@ -1,4 +1,4 @@
-use std::{borrow::Cow, io::Write, sync::Arc};
+use std::{borrow::Cow, io::Write, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
@@ -11,7 +11,7 @@ use tocsin_model::{
 use tokio::time::timeout;
 
 use super::{
-    classify::{Answers, Load, Verdict},
+    classify::{Answers, Load, Response, Verdict},
     connect::{Connections, Dial, NoResponse, Target},
     options::HttpOptions,
     request::Form,
@@ -20,7 +20,8 @@ use super::{
 use crate::{
     channel::{Clock, Context},
     flow::lanes::Signal,
-    queue::{FarSide, Pending, Queue},
+    options::Wait,
+    queue::{FarSide, Pending, Queue, Turn},
 };
 
 /// What the sessions of a channel share.
@@ -69,16 +70,10 @@ impl Courier {
         // Messages to one destination often follow each other.
         let (mut latest, mut next) = (None, None);
         loop {
-            let (turn, mut pending) = match next.take() {
-                Some(taken) => taken,
-                None => match timeout(self.options.idle_timeout.0, self.queue.take()).await {
-                    Ok(Some(taken)) => taken,
-                    Ok(None) => return,
-                    Err(_) => {
-                        self.connections.sweep();
-                        continue;
-                    }
-                },
+            let Some((turn, mut pending)) =
+                next_of(&self.queue, next.take(), &self.connections, self.options.idle_timeout.0).await
+            else {
+                return;
             };
             let verdict = self.attempt(&mut pending, &mut latest).await;
             next = self.queue.done(turn, signal(&verdict), &self.name).await;
@@ -87,23 +82,20 @@ impl Courier {
     }
 
     async fn attempt(&self, pending: &mut Pending, latest: &mut Option<Target>) -> Verdict {
-        let refused = |kind, text: String| {
-            let reason = Reason::new(kind, text);
-            Verdict { disposition: Disposition::Refused { reason }, load: Load::Fine }
-        };
-        let deferred =
-            |reason| Verdict { disposition: Disposition::Deferred { reason, retry_after: None }, load: Load::Fine };
         if let Some(reason) = pending.too_late() {
-            return refused(reason.kind, reason.text);
+            return Verdict::refused(reason.kind, reason.text);
         }
         let outgoing = &pending.outgoing;
         let url = self.form.url(outgoing);
         let target = match latest.take().filter(|target| target.text == *url).map_or_else(|| Target::parse(&url), Ok) {
             Ok(target) => &*latest.insert(target),
-            Err(text) => return refused(ReasonKind::Address, text),
+            Err(text) => return Verdict::refused(ReasonKind::Address, text),
         };
         let Ok(id) = HeaderValue::try_from(&outgoing.message.message_id) else {
-            return refused(ReasonKind::Format, "the message id holds characters that no header field may hold".into());
+            return Verdict::refused(
+                ReasonKind::Format,
+                "the message id holds characters that no header field may hold",
+            );
         };
         let body = self.form.body(outgoing);
         let seconds = self.clock.now().as_millis().div_euclid(1000);
@@ -128,14 +120,45 @@ impl Courier {
         drop(url);
         pending.sent();
         let request = write_request(&self.form.method, &target.path, &headers, &body);
-        match timeout(self.options.timeout.0, self.connections.exchange(target, &request)).await {
-            Ok(Ok(response)) => self.answers.classify(&response, self.clock.now(), self.options.retry_after_max.0),
-            Ok(Err(NoResponse::Trouble(reason))) => deferred(reason),
-            Ok(Err(NoResponse::Closed(reason))) => refused(reason.kind, reason.text),
-            Err(_) => {
-                let text = format!("no complete response within {}", self.options.timeout);
-                deferred(Reason::new(ReasonKind::Timeout, text))
-            }
+        let classify = |response| self.answers.classify(&response, self.clock.now(), self.options.retry_after_max.0);
+        ask(&self.connections, target, &request, self.options.timeout, classify).await
+    }
+}
+
+/// What a session does next: what it was given, or what it waits for. Connections that nobody wanted for `idle` are
+/// closed meanwhile. Nothing when the queue is closed.
+pub(crate) async fn next_of(
+    queue: &Arc<Queue>,
+    given: Option<(Turn, Pending)>,
+    connections: &Connections,
+    idle: Duration,
+) -> Option<(Turn, Pending)> {
+    if given.is_some() {
+        return given;
+    }
+    loop {
+        match timeout(idle, queue.take()).await {
+            Ok(taken) => return taken,
+            Err(_) => connections.sweep(),
+        }
+    }
+}
+
+/// Sends a request, and says what its response means, or that there is none.
+pub(crate) async fn ask(
+    connections: &Connections,
+    target: &Target,
+    request: &[u8],
+    patience: Wait,
+    classify: impl FnOnce(Response) -> Verdict,
+) -> Verdict {
+    match timeout(patience.0, connections.exchange(target, request)).await {
+        Ok(Ok(response)) => classify(response),
+        Ok(Err(NoResponse::Trouble(reason))) => Verdict::deferred(reason),
+        Ok(Err(NoResponse::Closed(reason))) => Verdict::refused(reason.kind, reason.text),
+        Err(_) => {
+            let text = format!("no complete response within {patience}");
+            Verdict::deferred(Reason::new(ReasonKind::Timeout, text))
         }
     }
 }

@@ -6,9 +6,8 @@ use rustls::ClientConfig;
 use tocsin_model::{
     content::{JsonUse, PartsUsed},
     id::Name,
-    receipt::{Disposition, Reason, ReasonKind},
+    receipt::{Reason, ReasonKind},
 };
-use tokio::time::timeout;
 
 use super::{
     classify::classify,
@@ -21,9 +20,9 @@ use super::{
 use crate::{
     channel::{Clock, Context},
     http::{
-        classify::{Load, Verdict},
-        connect::{Connections, Dial, NoResponse, Target},
-        send::{origin, signal, write_request},
+        classify::Verdict,
+        connect::{Connections, Dial, Target},
+        send::{ask, next_of, origin, signal, write_request},
     },
     queue::{FarSide, Pending, Queue},
 };
@@ -48,14 +47,6 @@ pub(super) fn lane_of(address: &str) -> Cow<'_, str> {
     }
 }
 
-fn refused(kind: ReasonKind, text: impl Into<String>) -> Verdict {
-    Verdict { disposition: Disposition::Refused { reason: Reason::new(kind, text) }, load: Load::Fine }
-}
-
-fn deferred(reason: Reason) -> Verdict {
-    Verdict { disposition: Disposition::Deferred { reason, retry_after: None }, load: Load::Fine }
-}
-
 impl Courier {
     /// The options must be free of problems.
     pub fn new(
@@ -78,16 +69,10 @@ impl Courier {
     pub async fn run(self: Arc<Self>) {
         let mut next = None;
         loop {
-            let (turn, mut pending) = match next.take() {
-                Some(taken) => taken,
-                None => match timeout(self.options.idle_timeout.0, self.queue.take()).await {
-                    Ok(Some(taken)) => taken,
-                    Ok(None) => return,
-                    Err(_) => {
-                        self.connections.sweep();
-                        continue;
-                    }
-                },
+            let Some((turn, mut pending)) =
+                next_of(&self.queue, next.take(), &self.connections, self.options.idle_timeout.0).await
+            else {
+                return;
             };
             let verdict = self.attempt(&mut pending).await;
             next = self.queue.done(turn, signal(&verdict), &self.name).await;
@@ -97,34 +82,39 @@ impl Courier {
 
     async fn attempt(&self, pending: &mut Pending) -> Verdict {
         if let Some(reason) = pending.too_late() {
-            return refused(reason.kind, reason.text);
+            return Verdict::refused(reason.kind, reason.text);
         }
         let (message, now) = (&pending.outgoing.message, self.clock.now());
         let subscription = match Subscription::read(&pending.outgoing.address) {
             Ok(subscription) => subscription,
-            Err(text) => return refused(ReasonKind::Address, text),
+            Err(text) => return Verdict::refused(ReasonKind::Address, text),
         };
         if subscription.ends_at_millis.is_some_and(|end| end <= now.as_millis() as f64) {
-            return refused(ReasonKind::Gone, "the browser's subscription is over");
+            return Verdict::refused(ReasonKind::Gone, "the browser's subscription is over");
         }
         let target = match Target::parse(&subscription.endpoint) {
             Ok(target) if target.secure || self.allows_plain => target,
-            Ok(_) => return refused(ReasonKind::Address, "the endpoint of a push service starts with `https://`"),
-            Err(text) => return refused(ReasonKind::Address, text),
+            Ok(_) => {
+                return Verdict::refused(ReasonKind::Address, "the endpoint of a push service starts with `https://`");
+            }
+            Err(text) => return Verdict::refused(ReasonKind::Address, text),
         };
         let payload = match payload(message) {
             Ok(payload) => payload,
             Err(bytes) => {
                 let text = format!("the message has {bytes} bytes; browsers are told up to {TEXT_BYTES_MAX}");
-                return refused(ReasonKind::Format, text);
+                return Verdict::refused(ReasonKind::Format, text);
             }
         };
         let body = match encrypt(&payload, &subscription.keys) {
             Ok(body) => body,
-            Err(text) => return refused(ReasonKind::Address, text),
+            Err(text) => return Verdict::refused(ReasonKind::Address, text),
         };
         let Some(authorization) = self.vapid.authorization(&target.origin, now) else {
-            return deferred(Reason::new(ReasonKind::Internal, "the token for the push service could not be signed"));
+            return Verdict::deferred(Reason::new(
+                ReasonKind::Internal,
+                "the token for the push service could not be signed",
+            ));
         };
         // A message that is worth sending has a moment left at least.
         let left = message.expires_at.map_or(u64::MAX, |end| end.since(now).as_secs().max(1));
@@ -141,15 +131,8 @@ impl Courier {
         }
         pending.sent();
         let request = write_request(&Method::POST, &target.path, &headers, &body);
-        match timeout(self.options.timeout.0, self.connections.exchange(&target, &request)).await {
-            Ok(Ok(response)) => classify(&response, self.clock.now(), self.options.retry_after_max.0),
-            Ok(Err(NoResponse::Trouble(reason))) => deferred(reason),
-            Ok(Err(NoResponse::Closed(reason))) => refused(reason.kind, reason.text),
-            Err(_) => {
-                let text = format!("no complete response within {}", self.options.timeout);
-                deferred(Reason::new(ReasonKind::Timeout, text))
-            }
-        }
+        let read = |response| classify(&response, self.clock.now(), self.options.retry_after_max.0);
+        ask(&self.connections, &target, &request, self.options.timeout, read).await
     }
 }
 
