@@ -216,6 +216,18 @@ impl Service {
 
 type Storing = tokio::task::JoinHandle<(Vec<u64>, Result<Vec<Result<(), StoreError>>, StoreError>)>;
 
+/// What was read, unless its line or its checker has something against it; all that there is then.
+fn joined<T>(mut problems: Vec<Problem>, checked: Result<T, Vec<Problem>>) -> Result<T, Vec<Problem>> {
+    match checked {
+        Ok(item) if problems.is_empty() => Ok(item),
+        Ok(_) => Err(problems),
+        Err(found) => {
+            problems.extend(found);
+            Err(problems)
+        }
+    }
+}
+
 /// Stores a block on a task of its own, so that the next one can be read in the meantime.
 fn store<L: LineKind>(records: Arc<dyn Records>, items: Vec<(u64, L::Item)>, now: Timestamp) -> Storing {
     tokio::spawn(async move {
@@ -439,14 +451,7 @@ impl LineKind for SubscriberLines {
         let devices: BTreeMap<_, _> = devices.collect();
         draft.attributes = Some(attributes);
         draft.devices = has_devices.then_some(devices);
-        match subscribers::check(draft, None) {
-            Ok(subscriber) if problems.is_empty() => Ok(subscriber),
-            Ok(_) => Err(problems),
-            Err(found) => {
-                problems.extend(found);
-                Err(problems)
-            }
-        }
+        joined(problems, subscribers::check(draft, None))
     }
 
     async fn store(
@@ -577,14 +582,7 @@ impl LineKind for SubscriptionLines {
         let values = Value::Map(values.into_iter().map(value).collect());
         let json = serde_json::value::to_raw_value(&values).expect("a value is always JSON");
         draft.values = Some(&json);
-        match subscriptions::check(draft, class) {
-            Ok(subscription) if problems.is_empty() => Ok(subscription),
-            Ok(_) => Err(problems),
-            Err(found) => {
-                problems.extend(found);
-                Err(problems)
-            }
-        }
+        joined(problems, subscriptions::check(draft, class))
     }
 
     async fn store(
@@ -647,14 +645,7 @@ impl LineKind for SuppressionLines {
                 }
             }
         }
-        match suppressions::check(draft, &self.origin, self.now) {
-            Ok(suppression) if problems.is_empty() => Ok(suppression),
-            Ok(_) => Err(problems),
-            Err(found) => {
-                problems.extend(found);
-                Err(problems)
-            }
-        }
+        joined(problems, suppressions::check(draft, &self.origin, self.now))
     }
 
     async fn store(
