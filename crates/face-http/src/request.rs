@@ -36,6 +36,14 @@ impl FromRequestParts<Arc<App>> for Authorized {
     }
 }
 
+/// What makes a repeated request known as such, if the headers say it.
+pub(crate) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Failure> {
+    match headers.get("idempotency-key") {
+        None => Ok(None),
+        Some(key) => key.to_str().map(Some).map_err(|_| Failure::malformed("`Idempotency-Key` is not visible ASCII")),
+    }
+}
+
 /// The key that the headers show, if any.
 fn shown(headers: &HeaderMap) -> Result<Option<&str>, ServiceError> {
     if let Some(value) = headers.get(header::AUTHORIZATION) {

@@ -17,7 +17,7 @@ use super::{Failures, json, parts};
 use crate::{
     App,
     problems::Failure,
-    request::{Authorized, BATCH_BYTES_MAX, Parameters, Segments, media_type, stream_body, take_body},
+    request::{Authorized, BATCH_BYTES_MAX, Parameters, Segments, idempotency_key, media_type, stream_body, take_body},
     wire::{SubmittedBody, SubmittedLinesBody, submitted},
 };
 
@@ -78,13 +78,6 @@ fn lines_answer(mut answer: SubmittedLines) -> Result<Response, Failure> {
             .with("batches", body.batches)
             .with("events", body.events)
             .with("duplicates", body.duplicates)),
-    }
-}
-
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Failure> {
-    match headers.get("idempotency-key") {
-        None => Ok(None),
-        Some(key) => key.to_str().map(Some).map_err(|_| Failure::malformed("`Idempotency-Key` is not visible ASCII")),
     }
 }
 

@@ -17,7 +17,7 @@ use super::{Failures, json, located, parts};
 use crate::{
     App,
     problems::Failure,
-    request::{Authorized, Parameters, Segments, json_body, read_json},
+    request::{Authorized, Parameters, Segments, idempotency_key, json_body, read_json},
     wire::List,
 };
 
@@ -57,13 +57,9 @@ async fn send(
     request: Request,
 ) -> Result<Response, Failure> {
     let (headers, body) = parts(request);
-    let key = match headers.get("idempotency-key").map(|key| key.to_str()) {
-        Some(Err(_)) => return Err(ServiceError::invalid("Idempotency-Key", "is not text").into()),
-        Some(Ok(key)) => Some(key.to_owned()),
-        None => None,
-    };
+    let key = idempotency_key(&headers)?;
     let taken = json_body(&app, &headers, body).await?;
-    let (stored, is_new) = app.service.resend(&caller, read_json(&taken.bytes)?, key.as_deref()).await?;
+    let (stored, is_new) = app.service.resend(&caller, read_json(&taken.bytes)?, key).await?;
     let status = if is_new { StatusCode::ACCEPTED } else { StatusCode::OK };
     Ok(located(json(status, &stored), format!("/v1/resends/{}", stored.id)))
 }
