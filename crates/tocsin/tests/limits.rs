@@ -91,6 +91,10 @@ async fn what_would_hold_everybody_up_is_told_with_its_reason() {
         problems(subscribe(&platform, "event.place.matches('(((a{100}){100}){100}){100}')").await),
         "1:21 filter: the regular expression is too large ()"
     );
+    // Those that each event pays for are counted and listed.
+    let (done, text) = said(&platform, &["rule", "unindexed", "quakes"]);
+    assert!(done && text.contains("only evaluating it tells"), "{text}");
+    assert!(text.contains("cel:size(event.tags) > 3") && !text.contains("Kobe"), "{text}");
     let (done, text) = said(&platform, &["rule", "explain", "quakes"]);
     assert!(done && text.contains("2 distinct filters, 1 of them looked at for every event"), "{text}");
 }
