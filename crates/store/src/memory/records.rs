@@ -29,7 +29,7 @@ use crate::{
         Recipient, RecordCounts, Records, ScheduledSubscription, SubscriberFilter, SubscriptionChange,
         SubscriptionFilter, SuppressionFilter, Survey, SurveyBounds, TARGETS_TOLD, Written, due_schedule,
         has_attribute, new_installation, new_secret, no_application, no_changes_after, no_device, no_segment,
-        no_subscriber, no_subscription, no_suppression, reach, read_filter, runs, since_change, trim_to,
+        no_subscriber, no_subscription, no_suppression, reach, read_filter, runs, since_change, snooze, trim_to,
     },
 };
 
@@ -376,6 +376,8 @@ impl Shelf {
     fn make_subscription(&mut self, new: NewSubscription, number: SubscriberNumber, now: Timestamp) -> SubscriptionId {
         self.last_subscription += 1;
         let id = SubscriptionId(self.last_subscription);
+        let (mut enabled, mut terms) = (new.enabled, new.terms);
+        snooze(&mut enabled, &mut terms, now);
         let made = Subscription {
             id,
             application: new.application,
@@ -384,9 +386,9 @@ impl Shelf {
             subscriber_number: number,
             key: new.key,
             device: new.device,
-            enabled: new.enabled,
+            enabled,
             values: new.values,
-            terms: new.terms,
+            terms,
             created_at: now,
             updated_at: now,
             revision: 1,
@@ -426,7 +428,8 @@ impl Shelf {
         now: Timestamp,
     ) -> Option<Subscription> {
         let found = self.subscriptions.get_mut(&id)?;
-        let SubscriptionChange { device, enabled, values, terms } = new;
+        let SubscriptionChange { device, mut enabled, values, mut terms } = new;
+        snooze(&mut enabled, &mut terms, now);
         if found.device == device && found.enabled == enabled && found.values == values && found.terms == terms {
             return None;
         }
@@ -755,6 +758,20 @@ impl Records for MemoryRecords {
             let before = shelf.change_subscription(id, change, now);
             shelf.tell_changed(before.as_slice());
             shelf.subscriptions.get(&id).cloned().ok_or_else(|| no_subscription(id))
+        })
+    }
+
+    async fn wake_subscriptions(&self, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
+        self.change(|shelf| {
+            let sleeps = |found: &&Subscription| found.terms.snoozed_until.is_some_and(|until| until <= now);
+            let due: Vec<Subscription> = shelf.subscriptions.values().filter(sleeps).take(limit).cloned().collect();
+            let woken = due.into_iter().filter_map(|found| {
+                let Subscription { id, device, values, terms, .. } = found;
+                shelf.change_subscription(id, SubscriptionChange { device, enabled: true, values, terms }, now)
+            });
+            let woken: Vec<Subscription> = woken.collect();
+            shelf.tell_changed(&woken);
+            Ok(woken.len())
         })
     }
 

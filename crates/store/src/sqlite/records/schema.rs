@@ -211,4 +211,9 @@ CREATE TABLE failing_endpoints (
     PRIMARY KEY (application, channel, address)
 ) STRICT, WITHOUT ROWID;
 "#,
+    r#"
+-- Of one that is disabled: when it is enabled by itself.
+ALTER TABLE subscriptions ADD COLUMN snoozed_until INTEGER;
+CREATE INDEX subscriptions_that_wake ON subscriptions (snoozed_until) WHERE snoozed_until IS NOT NULL;
+"#,
 ];
