@@ -1,21 +1,17 @@
 use std::sync::Arc;
 
-use axum::{
-    extract::{Request, State},
-    http::StatusCode,
-    response::Response,
-};
+use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Serialize;
 use tocsin_model::{id::Name, problem::Problem};
 use tocsin_service::rules::{Condition, RuleTest, TestDraft, TestedEvent, Trial, Unusable, Verdict};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json, parts};
+use super::{Failures, json};
 use crate::{
     App,
     problems::Failure,
-    request::{Authorized, PageParameters, Parameters, Segments, id, json_body, read_json},
+    request::{Authorized, JsonBody, PageParameters, Parameters, Segments, id},
     wire::{List, ProblemItem, RuleBody},
 };
 
@@ -41,11 +37,8 @@ async fn test(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments(name): Segments<String>,
-    request: Request,
+    JsonBody(draft): JsonBody<TestDraft>,
 ) -> Result<Response, Failure> {
-    let (headers, body) = parts(request);
-    let taken = json_body(&app, &headers, body).await?;
-    let draft: TestDraft = read_json(&taken.bytes)?;
     let found = app.service.test_rule(&caller, &id::<Name>(&name)?, draft).await?;
     Ok(json(StatusCode::OK, &RuleTestBody::from(found)))
 }

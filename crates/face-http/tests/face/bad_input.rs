@@ -205,7 +205,7 @@ async fn every_bad_input_has_its_error() {
     check(segments, JSON, r#"{"name": "a"}"#, (422, "invalid"), &["filter", "is required"]).await;
     check(segments, YAML, "name: a", (415, "unsupported-media-type"), &["application/json"]).await;
     check(("PUT", "/v1/segments/a"), JSON, r#"{"name": "b", "filter": "(a=1)"}"#, (422, "invalid"), &["`b`"]).await;
-    check(("PUT", "/v1/segments/1"), JSON, "{}", (400, "malformed"), &["a name"]).await;
+    check(("PUT", "/v1/segments/1"), JSON, r#"{"filter": "(a=1)"}"#, (400, "malformed"), &["a name"]).await;
     let preview = ("POST", "/v1/segments/preview");
     check(preview, JSON, r#"{"filter": "(a=1)", "sample": 101}"#, (422, "invalid"), &["from 0 to 100"]).await;
     check(preview, JSON, r#"{"filter": "(a=1)", "after": "*"}"#, (422, "invalid"), &["cursor"]).await;
