@@ -25,8 +25,8 @@ use crate::{
     error::StoreError,
     records::{
         ApiKey, ApplicationVersion, Change, Changed, EndpointKey, Expect, FEED_KEPT, FailingEndpoint, FollowedSchedule,
-        IndexedSubscription, NewSegment, NewSubscriber, NewSubscription, Person, ProfileImage, REMOVED_AT_ONCE,
-        Recipient, RecordCounts, Records, ScheduledSubscription, SubscriberFilter, SubscriptionChange,
+        IndexedSubscription, Interest, NewSegment, NewSubscriber, NewSubscription, Person, ProfileImage,
+        REMOVED_AT_ONCE, Recipient, RecordCounts, Records, ScheduledSubscription, SubscriberFilter, SubscriptionChange,
         SubscriptionFilter, SuppressionFilter, Survey, SurveyBounds, TARGETS_TOLD, Written, due_schedule,
         has_attribute, new_installation, new_secret, no_application, no_changes_after, no_device, no_segment,
         no_subscriber, no_subscription, no_suppression, reach, read_filter, runs, since_change, trim_to,
@@ -462,11 +462,14 @@ impl Shelf {
         let subscriber = self.subscriber_of(&subscription);
         let person = Person {
             id: subscriber.id.clone(),
+            number: subscription.subscriber_number,
             profile: subscriber.profile.clone(),
             preferences: subscriber.preferences.clone(),
             devices: subscriber.devices.clone().into_iter().collect(),
         };
-        Some(Recipient { subscription, person: Arc::new(person) })
+        let Subscription { class, subscriber_number: subscriber, device, enabled, values, .. } = subscription;
+        let interest = Interest { class, subscriber, device, enabled, values };
+        Some(Recipient { subscription: id, interest: Arc::new(interest), person: Arc::new(person) })
     }
 }
 
