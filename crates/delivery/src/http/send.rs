@@ -85,7 +85,10 @@ impl Courier {
             return Verdict::refused(reason.kind, reason.text);
         }
         let outgoing = &pending.outgoing;
-        let url = self.form.url(outgoing);
+        let url = match self.form.url(outgoing) {
+            Ok(url) => url,
+            Err(text) => return Verdict::refused(ReasonKind::Address, text),
+        };
         let target = match Target::parse_after(latest.as_ref(), &url) {
             Ok(target) => target,
             Err(text) => return Verdict::refused(ReasonKind::Address, text),
