@@ -46,7 +46,6 @@ channels:
       port: ${SMTP_PORT}
       tls: 'off'
       from: Gauges <gauges@example.org>
-      allow_networks: [127.0.0.1]
 "#;
 
 /// Runs a program of ldap-utils as the operator.
