@@ -66,8 +66,8 @@ fn ldap(platform: &Platform, port: u16, program: &str, arguments: &[&str], input
 }
 
 async fn publish(platform: &Platform, level: i64) {
-    let body = json!({"application": "gauges", "class": "reading", "data": {"sensor": "dam", "level": level}});
-    let (status, answer) = platform.post("/v1/events", &body).await;
+    let body = json!({"sensor": "dam", "level": level});
+    let (status, answer) = platform.post("/v1/applications/gauges/events/reading", &body).await;
     assert_eq!(status, 202, "{answer}");
 }
 
