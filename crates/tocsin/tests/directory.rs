@@ -106,9 +106,6 @@ async fn what_ldapmodify_changes_decides_the_next_notification() {
         &[],
         "dn: uid=vera,ou=people,o=tocsin\nchangetype: modify\nreplace: mail\nmail: new@example.org\n-\nincrement: limit\nlimit: 5\n",
     );
-    // What a crash interrupts was durable before its answer.
-    platform.kill();
-    platform.restart().await;
     publish(&platform, 14).await;
     publish(&platform, 15).await;
     assert!(mails.wait_until(|| mails.count() >= 2).await);
