@@ -16,6 +16,7 @@ pub mod firings; // rules that did not fire, and those that are stopped
 pub mod preview; // templates tried on events
 pub mod rules; // rules tried on events
 pub mod endpoints; // those of devices that have only failed of late
+pub mod sources; // where events come from, and how each source does
 pub mod destinations; // where messages go, and how each destination does
 pub mod chronicles; // what is kept of events
 pub mod schedules; // when what is due
