@@ -151,7 +151,8 @@ impl Scenario {
         self.pipeline = Some(Pipeline::start(parts).await.expect("the pipeline starts"));
     }
 
-    fn pipeline(&self) -> &Arc<Pipeline> {
+    /// The pipeline of the present life.
+    pub fn pipeline(&self) -> &Arc<Pipeline> {
         self.pipeline.as_ref().expect("it runs")
     }
 

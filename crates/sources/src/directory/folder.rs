@@ -1,14 +1,9 @@
 //! Which file is next.
 
-use std::{
-    collections::HashMap,
-    fs, io,
-    os::unix::fs::MetadataExt,
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::{collections::HashMap, fs, io, os::unix::fs::MetadataExt, path::Path, time::Duration};
 
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use super::options::Order;
 

@@ -1,18 +1,12 @@
 //! The loop: waits for files, reads them in order, and takes them away when they are accepted.
 
-use std::{
-    collections::HashMap,
-    fs::File,
-    path::PathBuf,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::HashMap, fs::File, path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use notify::{RecursiveMode, Watcher};
 use serde::{Deserialize, Serialize};
 use tocsin_model::{mark::Mark, time::Timestamp};
-use tokio::{sync::Notify, task::spawn_blocking};
+use tokio::{sync::Notify, task::spawn_blocking, time::Instant};
 
 use super::{
     file::{Opened, Part, Reading, Refused},
@@ -119,9 +113,9 @@ impl Watch {
 
     async fn look(&mut self) -> Result<Found, Trouble> {
         let mut files = std::mem::take(&mut self.files);
-        let (folder, options) = (self.folder.clone(), self.options.clone());
+        let (folder, options, now) = (self.folder.clone(), self.options.clone(), Instant::now());
         let look = move || {
-            let found = files.look(&folder, &options.pattern, options.order, options.settle.0, Instant::now());
+            let found = files.look(&folder, &options.pattern, options.order, options.settle.0, now);
             (files, found)
         };
         let (files, found) = spawn_blocking(look).await.map_err(|error| Trouble::new("looking broke", error))?;
