@@ -447,6 +447,7 @@ impl Scenario {
                 content: [0; 16],
                 until: self.clock.now() + Duration::from_secs(86_400),
             }),
+            marks: Vec::new(),
         };
         self.pipeline().accept(submission).await.expect("it is accepted");
     }
