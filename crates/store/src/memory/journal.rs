@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tocsin_model::{
+    conduct::Priority,
     event::{EventBatch, PackedEvents},
     id::{ChangeSequence, EventBatchId, Name, NotificationBatchId, WorkItemId},
     notification::{NotificationHead, Notifications},
@@ -516,6 +517,7 @@ impl Journal for MemoryJournal {
         &self,
         application: &Name,
         channel: &Name,
+        least: Priority,
         limit: usize,
         lease: Duration,
         now: Timestamp,
@@ -525,6 +527,7 @@ impl Journal for MemoryJournal {
             .work
             .iter()
             .filter(|(_, item)| item.application == *application && item.channel == *channel && item.due_at <= now)
+            .filter(|(_, item)| item.course.priority <= least)
             .filter(|(id, _)| is_free(&state.work_claims, **id, now))
             .map(|(id, item)| (item.due_at + item.course.priority.patience(), *id))
             .collect();
