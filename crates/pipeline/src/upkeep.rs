@@ -1,4 +1,4 @@
-//! The clockwork beside the flow: retention in small steps, and gauges of what waits.
+//! The clockwork beside the flow: retention in small steps, what ends by itself, and gauges of what waits.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,6 +17,7 @@ pub(crate) async fn run(flow: Arc<Flow>, retention: impl Fn() -> Duration, stop:
         let now = flow.clock.now();
         prune(&flow, retention(), &stop).await;
         feeds::expire(&flow, &stop).await;
+        wake_subscriptions(&flow).await;
         prune_suppressions(&flow).await;
         if let Err(error) = flow.endpoints.prune(&flow, now - ENDPOINTS_KEPT).await {
             tracing::error!(%error, "endpoints that nobody sends to cannot be forgotten");
@@ -46,6 +47,18 @@ async fn prune(flow: &Flow, retention: Duration, stop: &CancellationToken) {
     if removed > 0 {
         metrics::counter!("upkeep_removed_batches_total").increment(removed as u64);
         tracing::info!(batches = removed, "removed finished batches past their retention");
+    }
+}
+
+/// Who was snoozed until now is matched again.
+async fn wake_subscriptions(flow: &Flow) {
+    let most = flow.options.prune_batches;
+    loop {
+        match flow.records.wake_subscriptions(flow.clock.now(), most).await {
+            Ok(count) if count == most => tokio::task::yield_now().await,
+            Ok(_) => return,
+            Err(error) => return tracing::error!(%error, "subscriptions that were snoozed cannot be woken"),
+        }
     }
 }
 

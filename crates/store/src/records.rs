@@ -83,12 +83,18 @@ pub struct NewSubscription {
 pub struct SubscriptionChange {
     /// See [`Subscription`].
     pub device: Option<Name>,
-    /// See [`Subscription`].
+    /// Whether it is to be matched, from the time on until which it is snoozed.
     pub enabled: bool,
     /// See [`Subscription`].
     pub values: Box<str>,
     /// See [`Subscription`].
     pub terms: Terms,
+}
+
+/// Puts to sleep who wants to be enabled from a later time on, and forgets of all others that they wanted to sleep.
+pub(crate) fn snooze(enabled: &mut bool, terms: &mut Terms, now: Timestamp) {
+    terms.snoozed_until = terms.snoozed_until.filter(|until| *enabled && *until > now);
+    *enabled &= terms.snoozed_until.is_none();
 }
 
 impl NewSubscription {
@@ -582,6 +588,9 @@ pub trait Records: Send + Sync + 'static {
         expect: Expect,
         now: Timestamp,
     ) -> Result<Subscription, StoreError>;
+    /// Enables up to `limit` of those that were snoozed until `now` or before, each by a change like any other. Gives how
+    /// many.
+    async fn wake_subscriptions(&self, now: Timestamp, limit: usize) -> Result<usize, StoreError>;
     /// One subscription.
     async fn subscription(&self, id: SubscriptionId) -> Result<Option<Subscription>, StoreError>;
     /// Up to `limit` in the order of their numbers, after `after`.

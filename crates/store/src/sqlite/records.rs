@@ -363,6 +363,14 @@ impl Records for SqliteRecords {
         self.change(move |books| subscriptions::update(books, id, &change, expect, now)).await
     }
 
+    async fn wake_subscriptions(&self, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
+        // Nearly always all sleep on, and then nothing is written.
+        if !self.database.read(move |connection| subscriptions::is_any_to_wake(connection, now)).await? {
+            return Ok(0);
+        }
+        self.change(move |books| subscriptions::wake(books, now, limit)).await
+    }
+
     async fn subscription(&self, id: SubscriptionId) -> Result<Option<Subscription>, StoreError> {
         self.database.read(move |connection| subscriptions::find(connection, id)).await
     }

@@ -14,7 +14,7 @@ use tocsin_model::{
 
 use super::{
     applications, name_at, number_at, parsed_at, people::People, signed, store_error, subscribers,
-    subscriptions::terms_at,
+    subscriptions::whole_terms_at,
 };
 use crate::{
     error::StoreError,
@@ -25,7 +25,7 @@ use crate::{
 const GAP_MAX: u64 = 4;
 
 const SUBSCRIPTIONS: &str = "SELECT id, class, subscriber, key, device, enabled, parameters, created_at, updated_at, revision, \
-                             filter, schedule FROM subscriptions WHERE id BETWEEN ?1 AND ?2 ORDER BY id";
+                             filter, schedule, snoozed_until FROM subscriptions WHERE id BETWEEN ?1 AND ?2 ORDER BY id";
 const SUBSCRIBERS: &str = "SELECT number, id, enabled, locale, time_zone, attributes, preferences FROM subscribers \
                            WHERE number BETWEEN ?1 AND ?2 ORDER BY number";
 const DEVICES: &str = "SELECT subscriber, name, channel, address, state FROM devices \
@@ -136,7 +136,7 @@ fn stored_of(row: &Row<'_>, classes: &Classes, names: &mut Names) -> rusqlite::R
         },
         enabled: row.get(5)?,
         values: row.get(6)?,
-        terms: terms_at(row, 10)?,
+        terms: whole_terms_at(row, 10)?,
         created_at: Timestamp(row.get(7)?),
         updated_at: Timestamp(row.get(8)?),
         revision: number_at(row, 9)?,

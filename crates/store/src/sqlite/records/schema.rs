@@ -245,4 +245,9 @@ CREATE TABLE definitions (
     text TEXT NOT NULL
 ) STRICT;
 "#,
+    r#"
+-- Of one that is disabled: when it is enabled by itself.
+ALTER TABLE subscriptions ADD COLUMN snoozed_until INTEGER;
+CREATE INDEX subscriptions_that_wake ON subscriptions (snoozed_until) WHERE snoozed_until IS NOT NULL;
+"#,
 ];
