@@ -434,7 +434,7 @@ static FAILURE_LOG: Shape = Shape::Object(&[
     ),
     optional(
         "every",
-        &Shape::Duration { least: 0, most: 30 * DAY },
+        &Shape::Duration { least: seconds(0), most: seconds(30 * DAY) },
         "How long until the same is told again, while nothing is delivered; 15m if not given.",
     ),
 ]);
