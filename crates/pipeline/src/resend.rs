@@ -381,7 +381,7 @@ async fn put(
         reply: words.clone(),
         ..attempt
     });
-    step.receipts.push(ReceiptChunk { batch: id, attempts: told.collect() });
+    step.receipts.push(ReceiptChunk { batch: id, attempts: Arc::new(told.collect()) });
     resent.reopened.push((id, ordinals));
     Ok(())
 }

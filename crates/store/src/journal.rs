@@ -198,8 +198,8 @@ pub struct StoredNotificationBatch {
 pub struct ReceiptChunk {
     /// The batch.
     pub batch: NotificationBatchId,
-    /// The attempts.
-    pub attempts: Vec<Attempt>,
+    /// The attempts; shared with who keeps them until they are committed.
+    pub attempts: Arc<Vec<Attempt>>,
 }
 
 /// Notifications of one batch that are to be tried again at the same time.
@@ -325,7 +325,7 @@ impl Step {
     /// answered. What it marks as matched or closed is marked with this time.
     pub(crate) fn time(&self, claimed_at: Timestamp) -> Timestamp {
         let matched = self.batches.iter().map(|batch| batch.head.matched_at);
-        let answered = self.receipts.iter().flat_map(|chunk| &chunk.attempts).map(|attempt| attempt.answered_at);
+        let answered = self.receipts.iter().flat_map(|chunk| &*chunk.attempts).map(|attempt| attempt.answered_at);
         let resent = self.resent.iter().map(|resent| resent.now);
         matched.chain(answered).chain(resent).fold(claimed_at, Timestamp::max)
     }

@@ -369,9 +369,26 @@ pub struct ScheduledSubscription {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recipient {
     /// The subscription.
-    pub subscription: Subscription,
+    pub subscription: SubscriptionId,
+    /// What it says.
+    pub interest: Arc<Interest>,
     /// Its subscriber, whom other recipients may share.
     pub person: Arc<Person>,
+}
+
+/// A subscription as delivery sees it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Interest {
+    /// Its class.
+    pub class: Name,
+    /// Whose it is.
+    pub subscriber: SubscriberNumber,
+    /// The device that is told, if it names one.
+    pub device: Option<Name>,
+    /// Whether anything is sent for it.
+    pub enabled: bool,
+    /// The values of its fields, as they are stored.
+    pub values: Box<str>,
 }
 
 /// A subscriber as delivery sees it.
@@ -379,6 +396,8 @@ pub struct Recipient {
 pub struct Person {
     /// See [`Subscriber`].
     pub id: SubscriberId,
+    /// The subscriber's number.
+    pub number: SubscriberNumber,
     /// The subscriber's profile.
     pub profile: Profile,
     /// What the subscriber wants to be told, and when not.
@@ -395,7 +414,7 @@ impl Recipient {
     /// The device that is told if nothing else is wanted, if it may be used: the subscription's own, else the first by name
     /// that is active.
     pub fn device(&self) -> Option<(&Name, &Device)> {
-        let named = self.subscription.device.as_ref();
+        let named = self.interest.device.as_ref();
         let mut devices = self.devices.iter();
         devices.find(|(name, device)| device.state == DeviceState::Active && named.is_none_or(|named| named == *name))
     }

@@ -691,9 +691,9 @@ impl Journal for MemoryJournal {
                     course: Course { since: None, ..suspension.course },
                 }),
                 Resolution::End => {
-                    let attempts =
+                    let attempts: Vec<Attempt> =
                         suspension.ordinals.iter().map(|ordinal| ended(&suspension, *ordinal, now)).collect();
-                    state.record(ReceiptChunk { batch: suspension.batch, attempts }, now);
+                    state.record(ReceiptChunk { batch: suspension.batch, attempts: attempts.into() }, now);
                 }
             }
         }

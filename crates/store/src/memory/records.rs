@@ -29,8 +29,8 @@ use crate::{
     error::StoreError,
     records::{
         ApiKey, ApplicationVersion, Change, Changed, EndpointKey, Expect, FEED_KEPT, FailingEndpoint, FollowedSchedule,
-        IndexedSubscription, NewSegment, NewSubscriber, NewSubscription, Person, ProfileImage, REMOVED_AT_ONCE,
-        Recipient, RecordCounts, Records, ScheduledSubscription, SubscriberFilter, SubscriptionChange,
+        IndexedSubscription, Interest, NewSegment, NewSubscriber, NewSubscription, Person, ProfileImage,
+        REMOVED_AT_ONCE, Recipient, RecordCounts, Records, ScheduledSubscription, SubscriberFilter, SubscriptionChange,
         SubscriptionFilter, SuppressionFilter, Survey, SurveyBounds, TARGETS_TOLD, Written, due_schedule,
         has_attribute, new_installation, new_secret, no_application, no_changes_after, no_device, no_segment,
         no_subscriber, no_subscription, no_suppression, reach, read_filter, runs, since_change, snooze, trim_to,

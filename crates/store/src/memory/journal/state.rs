@@ -216,12 +216,12 @@ impl State {
     }
 
     pub(super) fn record(&mut self, chunk: ReceiptChunk, time: Timestamp) {
-        for attempt in &chunk.attempts {
+        for attempt in chunk.attempts.iter() {
             self.totals.attempts[attempt.outcome as usize] += 1;
         }
         let closing = chunk.attempts.iter().filter(|attempt| attempt.outcome.closes()).count() as u32;
         let Some(batch) = self.notification_batches.get_mut(&chunk.batch.0) else { return };
-        batch.attempts.extend(chunk.attempts);
+        batch.attempts.extend(chunk.attempts.iter().cloned());
         batch.open = batch.open.saturating_sub(closing);
         if batch.open > 0 || batch.closed_at.is_some() {
             return;
@@ -297,7 +297,8 @@ impl State {
     pub(super) fn mark_progress(&mut self, held: &[Claim<WorkItemId>], receipts: &[ReceiptChunk]) {
         for claim in held {
             let Some(item) = self.work.get_mut(&claim.id.0) else { continue };
-            for attempt in receipts.iter().filter(|chunk| chunk.batch == item.batch).flat_map(|chunk| &chunk.attempts) {
+            for attempt in receipts.iter().filter(|chunk| chunk.batch == item.batch).flat_map(|chunk| &*chunk.attempts)
+            {
                 if attempt.number > item.attempts && item.contains(attempt.ordinal) {
                     item.done.insert(attempt.ordinal);
                 }

@@ -259,10 +259,13 @@ impl Shelf {
         let subscriber = self.subscriber_of(&subscription);
         let person = Person {
             id: subscriber.id.clone(),
+            number: subscription.subscriber_number,
             profile: subscriber.profile.clone(),
             preferences: subscriber.preferences.clone(),
             devices: subscriber.devices.clone().into_iter().collect(),
         };
-        Some(Recipient { subscription, person: Arc::new(person) })
+        let Subscription { class, subscriber_number: subscriber, device, enabled, values, .. } = subscription;
+        let interest = Interest { class, subscriber, device, enabled, values };
+        Some(Recipient { subscription: id, interest: Arc::new(interest), person: Arc::new(person) })
     }
 }

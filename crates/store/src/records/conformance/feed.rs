@@ -93,6 +93,12 @@ fn who_was_told_before_is_told_at_the_address_of_now() {
         records.put_device(&who("ann"), &name("a"), mailbox("ann@new.example"), at(3)).await.expect("stored");
         let moved = Some("ann@new.example".to_owned());
         assert_eq!(told().await, [moved.clone(), bob.clone(), moved.clone()]);
+        let other = SubscriptionChange { device: Some(name("b")), ..interest("bob", None).change() };
+        records.update_subscription(wanted[1], other, Expect::Any, at(3)).await.expect("stored");
+        assert_eq!(told().await, [moved.clone(), None, moved.clone()], "it names a device that is not there");
+        let again = interest("bob", None).change();
+        records.update_subscription(wanted[1], again, Expect::Any, at(3)).await.expect("stored");
+        assert_eq!(told().await, [moved.clone(), bob.clone(), moved.clone()]);
         let mut away = person("bob", &["a=mail"]);
         away.profile.locale = Some("de".into());
         records.put_subscriber(away, Expect::Any, at(4)).await.expect("stored");
@@ -178,7 +184,14 @@ fn the_channel_is_that_of_the_device_that_is_told() {
         assert_eq!(found[5], found[1]);
         for (found, id) in found.iter().zip(&wanted) {
             let stored = records.subscription(*id).await.expect("read");
-            assert_eq!(found.as_ref().map(|found| &found.subscription), stored.as_ref());
+            let whose = |stored: &Subscription| (stored.id, stored.subscriber.clone(), stored.subscriber_number);
+            let told = |found: &Recipient| (found.subscription, found.id.clone(), found.number);
+            assert_eq!(found.as_ref().map(told), stored.as_ref().map(whose));
+            let interest = |stored: Subscription| {
+                let Subscription { class, subscriber_number: subscriber, device, enabled, values, .. } = stored;
+                Interest { class, subscriber, device, enabled, values }
+            };
+            assert_eq!(found.as_ref().map(|found| (*found.interest).clone()), stored.map(interest));
         }
         assert!(records.recipients(&[]).await.expect("read").is_empty());
     });
