@@ -7,6 +7,7 @@ pub mod chronicles;
 pub mod config;
 pub mod demo;
 pub mod destinations;
+pub mod directory;
 pub mod doctor;
 pub mod endpoints;
 pub mod example;
