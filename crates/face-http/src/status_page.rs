@@ -32,6 +32,7 @@ pub(crate) fn render(status: &Status) -> String {
     card(&mut body, "Delivered", delivered, &format!("of {} attempts", grouped(totals.attempts.iter().sum())));
     card(&mut body, "Subscribers", counts.subscribers, &format!("{} devices", grouped(counts.devices)));
     card(&mut body, "Subscriptions", counts.subscriptions, "");
+    card(&mut body, "Inbox items", status.inbox.items, "");
     body.push_str("</section>\n<div class=\"columns\">\n<section><h2>Waiting</h2><table>\n");
     row(&mut body, "events to be matched", backlog.events, "");
     row(&mut body, "notifications to be delivered", backlog.notifications, "");

@@ -376,11 +376,28 @@ pub struct DeliveryLog {
     pub attempts: bool,
     /// What is sent goes into the log, cut and without personal data.
     pub text: bool,
+    /// When the log tells that deliveries fail.
+    pub failures: FailureLog,
+}
+
+/// When the log tells that the deliveries of a channel fail: not of each, but of many in a row, and now and then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct FailureLog {
+    /// After so many in a row; 0: never.
+    pub after: u32,
+    /// How long until the same is told again.
+    pub every: Duration,
+}
+
+impl Default for FailureLog {
+    fn default() -> Self {
+        FailureLog { after: 20, every: Duration::from_secs(15 * 60) }
+    }
 }
 
 impl Default for DeliveryLog {
     fn default() -> Self {
-        DeliveryLog { status: true, attempts: false, text: false }
+        DeliveryLog { status: true, attempts: false, text: false, failures: FailureLog::default() }
     }
 }
 

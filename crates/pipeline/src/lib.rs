@@ -19,6 +19,7 @@ mod alike; // what reads the same for many is made once
 mod redact; // 3h. what a log may show of it
 mod record_receipts; // 4. dispositions become receipts, retries, suspensions
 mod resend; // what had failed is sent again
+mod trouble; // when the log tells that a channel only fails
 mod disable_devices; // what the far side says is gone is not tried again
 mod endpoints; // nor what has failed for days
 mod feeds; // what goes into feeds goes into the store

@@ -17,8 +17,8 @@ pub struct PipelineOptions {
     /// Shards of each application's match index, each with a thread of its own; at most 64. 0 is one for each core, up to
     /// 8.
     pub match_shards: usize,
-    /// Most notifications of a channel that are formatted or on their way at the same time. One work item is always
-    /// taken, however large.
+    /// Most notifications of a channel that are formatted or on their way at the same time, and a quarter as many that are
+    /// urgent or high. One work item is always taken, however large.
     pub in_flight_per_channel: usize,
     /// Most dispositions that wait to be recorded; reaching it records them at once.
     pub receipts_chunk: usize,

@@ -446,8 +446,8 @@ pub trait Journal: Send + Sync + 'static {
         now: Timestamp,
     ) -> Result<Vec<ClaimedEvents>, StoreError>;
 
-    /// Hands out up to `limit` due work items of a channel, each to one worker: what has been due for longest first, where
-    /// [`Priority::patience`] counts as later.
+    /// Hands out up to `limit` due work items of a channel, of the priority `least` or one that presses more, each to one worker:
+    /// what has been due for longest first, where [`Priority::patience`] counts as later.
     ///
     /// A worker that neither finishes nor extends an item within `lease` loses it to another, so a step must be safe
     /// to run twice.
@@ -455,6 +455,7 @@ pub trait Journal: Send + Sync + 'static {
         &self,
         application: &Name,
         channel: &Name,
+        least: Priority,
         limit: usize,
         lease: Duration,
         now: Timestamp,

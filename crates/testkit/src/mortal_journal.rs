@@ -12,6 +12,7 @@ use std::{
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use tocsin_model::{
+    conduct::Priority,
     event::EventBatch,
     id::{ChangeSequence, EventBatchId, Name, NotificationBatchId, WorkItemId},
     notification::NotificationHead,
@@ -143,11 +144,12 @@ impl Journal for MortalJournal {
         &self,
         application: &Name,
         channel: &Name,
+        least: Priority,
         limit: usize,
         lease: Duration,
         now: Timestamp,
     ) -> Result<Vec<WorkItem>, StoreError> {
-        self.live().await.claim_work(application, channel, limit, lease, now).await
+        self.live().await.claim_work(application, channel, least, limit, lease, now).await
     }
 
     async fn claim_window(

@@ -252,7 +252,8 @@ pub struct Pipeline {
     /// Shards of each application's match index, each with a thread of its own; at most 64. 0 means one for each core, up
     /// to 8.
     pub match_shards: u32,
-    /// Most notifications of a channel that are formatted or on their way at the same time.
+    /// Most notifications of a channel that are formatted or on their way at the same time; and a quarter as many that are
+    /// urgent or high.
     pub in_flight_per_channel: u32,
     /// Most dispositions that wait to be recorded; reaching it records them at once.
     pub receipts_chunk: u32,

@@ -109,6 +109,7 @@ pub const STEPS: &[Metric] = &[
         "channel",
         "Notifications that came back untried, because their destination was paused or had enough to do.",
     ),
+    counter("deliver_troubles_total", "channel", "How often the log told that a channel only fails."),
     histogram("deliver_duration_seconds", "channel", "One attempt, from handing over to the far side's answer."),
     counter(
         "deliver_smtp_sessions_total",

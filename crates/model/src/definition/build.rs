@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     application::{
-        Application, Channel, ContentTemplates, DeliveryLog, EventClass, Flow, Function, Limits, Missed,
+        Application, Channel, ContentTemplates, DeliveryLog, EventClass, FailureLog, Flow, Function, Limits, Missed,
         NotificationClass, Ordered, Pace, Presence, Rate, Recurs, Retention, RetrySchedule, Rule, RuleSchedule,
         RuleState, Source, SubscriptionClass, TemplateEngine, TemplateParts, TemplateText, Throttle, due_class,
         due_fields,
@@ -682,14 +682,22 @@ fn channel(node: &Node) -> Channel {
         flow: node.get("flow").map_or_else(Flow::default, flow),
         lease: duration(node, "lease").unwrap_or(LEASE),
         disable_after: duration(node, "disable_after"),
-        log: node.get("log").map_or_else(DeliveryLog::default, delivery_log),
+        log: delivery_log(node),
     }
 }
 
+/// What the channel `node` says of its log.
 fn delivery_log(node: &Node) -> DeliveryLog {
-    let Kind::List(items) = &node.kind else { return DeliveryLog::default() };
+    let usual = FailureLog::default();
+    let failures = node.get("log_failures").map_or(usual, |node| FailureLog {
+        after: integer(node, "after").unwrap_or(usual.after),
+        every: duration(node, "every").unwrap_or(usual.every),
+    });
+    let Some(Kind::List(items)) = node.get("log").map(|node| &node.kind) else {
+        return DeliveryLog { failures, ..DeliveryLog::default() };
+    };
     let has = |word: &str| items.iter().any(|item| item.text() == Some(word));
-    DeliveryLog { status: has("status"), attempts: has("attempts"), text: has("text") }
+    DeliveryLog { status: has("status"), attempts: has("attempts"), text: has("text"), failures }
 }
 
 fn flow(node: &Node) -> Flow {

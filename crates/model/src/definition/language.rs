@@ -424,6 +424,23 @@ static CHANNEL: Shape = Shape::Object(&[
          something, `attempts` logs each attempt before it is made, `text` logs what is sent, cut and without personal \
          data. `[status]` if not given; what was said to refuse or defer is always kept.",
     ),
+    optional(
+        "log_failures",
+        &FAILURE_LOG,
+        "When the log tells that the channel only fails: after 20 failures in a row and every 15 minutes, if not given.",
+    ),
+]);
+static FAILURE_LOG: Shape = Shape::Object(&[
+    optional(
+        "after",
+        &Shape::Integer { least: 0, most: 1_000_000 },
+        "After so many failures in a row; 20 if not given, 0 for never.",
+    ),
+    optional(
+        "every",
+        &Shape::Duration { least: seconds(0), most: seconds(30 * DAY) },
+        "How long until the same is told again, while nothing is delivered; 15m if not given.",
+    ),
 ]);
 static DELIVERY_LOG: Shape = Shape::List { of: &Shape::Choice(&["status", "attempts", "text"]), most: 3 };
 static FLOW: Shape = Shape::Object(&[

@@ -14,6 +14,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tocsin_model::{
+    conduct::Priority,
     event::{EventBatch, PackedEvents},
     id::{ChangeSequence, EventBatchId, Name, NotificationBatchId, WorkItemId},
     notification::{NotificationHead, Notifications},
@@ -200,6 +201,7 @@ impl Journal for MemoryJournal {
         &self,
         application: &Name,
         channel: &Name,
+        least: Priority,
         limit: usize,
         lease: Duration,
         now: Timestamp,
@@ -209,6 +211,7 @@ impl Journal for MemoryJournal {
             .work
             .iter()
             .filter(|(_, item)| item.application == *application && item.channel == *channel && item.due_at <= now)
+            .filter(|(_, item)| item.course.priority <= least)
             .filter(|(id, _)| is_free(&state.work_claims, **id, now))
             .map(|(id, item)| (item.due_at + item.course.priority.patience(), *id))
             .collect();

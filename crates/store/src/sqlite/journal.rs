@@ -27,6 +27,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use rusqlite::Connection;
 use tocsin_model::{
+    conduct::Priority,
     event::EventBatch,
     id::{ChangeSequence, EventBatchId, Name, NotificationBatchId, WorkItemId},
     notification::NotificationHead,
@@ -189,12 +190,14 @@ impl Journal for SqliteJournal {
         &self,
         application: &Name,
         channel: &Name,
+        least: Priority,
         limit: usize,
         lease: Duration,
         now: Timestamp,
     ) -> Result<Vec<WorkItem>, StoreError> {
         let Some(lane) = self.lane(application, channel) else { return Ok(Vec::new()) };
-        self.read(move |connection, shared| hand_out::claim_work(connection, shared, lane, limit, lease, now)).await
+        let which = (least, limit);
+        self.read(move |connection, shared| hand_out::claim_work(connection, shared, lane, which, lease, now)).await
     }
 
     async fn claim_window(

@@ -4,6 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tocsin_model::{
+    conduct::Priority,
     event::EventBatch,
     id::{ChangeSequence, EventBatchId, Name, WorkItemId},
     receipt::Outcome,
@@ -175,9 +176,9 @@ impl Twins {
     }
 
     async fn claim_work(&mut self) {
-        let limit = self.random.usize(..5);
-        let items = claim_work(&*self.memory, limit, self.now).await;
-        let twins = claim_work(&*self.sqlite(), limit, self.now).await;
+        let (limit, least) = (self.random.usize(..5), Priority::ALL[self.random.usize(1..4)]);
+        let items = claim_pressing(&*self.memory, least, limit, self.now).await;
+        let twins = claim_pressing(&*self.sqlite(), least, limit, self.now).await;
         self.work.extend(items.into_iter().zip(twins));
         for (one, two) in &self.work {
             assert_eq!(untold(one.clone()), untold(two.clone()));
