@@ -22,13 +22,16 @@ use crate::error::StoreError;
 
 pub use course::Course;
 pub use firings::{Firing, FiringFilter, FiringStatus, NewFiring, Refired, RuleStop};
+pub use marks::SourceKey;
 pub use resends::{NewResend, Resend, Resent};
 pub use schedules::{EventPage, ScheduleKey, ScheduleRun};
+pub use tocsin_model::mark::Mark;
 
 pub(crate) mod course; // where some work stands on its way
 mod resends; // what had failed is sent again
 mod firings; // rules that did not fire, and those that are stopped
 mod schedules; // how far the schedules of rules have come
+mod marks; // how far sources have come
 
 /// The bounds of a journal. At each of them [`Journal::accept`] answers `Full` before it stores anything; steps are
 /// committed nevertheless, so that what was accepted drains. Submissions already on their way when a bound is reached
@@ -98,6 +101,9 @@ pub struct NewEventBatch {
     pub events: PackedEvents,
     /// Makes a repeated submission the same submission.
     pub idempotency: Option<Idempotency>,
+    /// What its source remembers from now on, in the same commit. Of a submission that came before as well, but not of one
+    /// whose key came before with other content.
+    pub marks: Vec<Mark>,
 }
 
 /// What makes a repeated submission recognisable.
@@ -603,6 +609,15 @@ pub trait Journal: Send + Sync + 'static {
 
     /// Forgets how far a schedule has come, because nobody follows it any more.
     async fn forget_schedule(&self, application: &Name, schedule: &ScheduleKey) -> Result<(), StoreError>;
+
+    /// Stores what a source remembers where no events come with it.
+    async fn record_marks(&self, source: &SourceKey, marks: Vec<Mark>) -> Result<(), StoreError>;
+
+    /// What a source remembers, by part, from after the part `after`, up to `limit`.
+    async fn marks(&self, source: &SourceKey, after: Option<&str>, limit: usize) -> Result<Vec<Mark>, StoreError>;
+
+    /// Forgets what the sources of an application remember.
+    async fn forget_marks(&self, application: &Name) -> Result<(), StoreError>;
 
     /// A notification batch, unpacked.
     async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError>;

@@ -38,6 +38,8 @@ pub struct Configuration {
     pub pipeline: Pipeline,
     /// What channels may do.
     pub delivery: Delivery,
+    /// What sources may do.
+    pub sources: Sources,
     /// What bounces and complaints make of an address.
     pub suppression: Suppression,
     /// The log, on standard error.
@@ -300,6 +302,15 @@ pub struct Delivery {
     /// Programs that channels with the protocol `process` may start, and folders whose programs they may start. None
     /// unless they are named here: a definition may come from whoever holds a key.
     pub allow_programs: Vec<PathBuf>,
+}
+
+/// What sources may do.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Sources {
+    /// Folders that sources of the kind `directory` may take files from, with all below them. Without any they have only
+    /// the folder `drop` in the data folder: a definition may come from whoever holds a key.
+    pub allow_folders: Vec<PathBuf>,
 }
 
 /// What bounces and complaints make of an address.

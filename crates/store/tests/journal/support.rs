@@ -112,6 +112,7 @@ pub fn events(count: u32, now: Timestamp) -> NewEventBatch {
         sees: ChangeSequence(0),
         events: PackedEvents::from_parts(count, body.into()),
         idempotency: None,
+        marks: Vec::new(),
     }
 }
 

@@ -12,7 +12,7 @@ use tocsin_model::{
     time::Timestamp,
 };
 use tocsin_store::journal::{
-    Claim, Course, FiringFilter, FiringStatus, Journal, NewFiring, NewResend, Refired, Resent, Resolution, Retry,
+    Claim, Course, FiringFilter, FiringStatus, Journal, Mark, NewFiring, NewResend, Refired, Resent, Resolution, Retry,
     RuleStop, ScheduleKey, ScheduleRun, Step, Suspension, SuspensionFilter, WorkItem,
 };
 
@@ -96,6 +96,13 @@ impl Twins {
         }
         // Mostly forward, and sometimes overtaken by one that was submitted later.
         new.sees = ChangeSequence(self.random.u64(..20) + new.accepted_at.0.unsigned_abs() / 1_000_000);
+        if self.random.bool() {
+            let part = format!("part {}", self.random.u8(..5));
+            new.marks = match self.random.u8(..4) {
+                0 => vec![Mark::forget(part)],
+                value => vec![Mark::set(part, vec![value])],
+            };
+        }
         let answers = (self.memory.accept(new.clone()).await, self.sqlite().accept(new).await);
         assert_eq!(answers.0.expect("accepted"), answers.1.expect("accepted"));
     }
@@ -448,6 +455,9 @@ impl Twins {
             let told = memory.notification_batches_of(id).await.expect("read");
             assert_eq!(told, sqlite.notification_batches_of(id).await.expect("read"));
         }
+        let source = (app(), events(1, self.now).source);
+        let marks = memory.marks(&source, None, usize::MAX).await.expect("read");
+        assert_eq!(marks, sqlite.marks(&source, None, usize::MAX).await.expect("read"));
         let batches = memory.notification_batches(None, usize::MAX).await.expect("read");
         assert_eq!(batches, sqlite.notification_batches(None, usize::MAX).await.expect("read"));
         for (id, _, _) in batches {
