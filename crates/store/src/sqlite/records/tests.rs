@@ -86,7 +86,7 @@ fn a_full_disk_stores_nothing_by_halves() {
     let lines = || vec![interest(&format!(r#"{{"text":"{}"}}"#, "x".repeat(500))); 100];
     block_on(async {
         records.put_subscriber(ann(), Expect::Any, NOW).await.expect("stored");
-        bound_pages(60).await.expect("bounded");
+        bound_pages(100).await.expect("bounded");
         let full = loop {
             if let Err(error) = records.put_subscriptions(lines(), NOW).await {
                 break error;
