@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tocsin_model::suppression::Policy;
+use tocsin_sources::Folders;
 
 /// Bounds and delays of the steps.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -16,8 +17,8 @@ pub struct PipelineOptions {
     /// Shards of each application's match index, each with a thread of its own; at most 64. 0 is one for each core, up to
     /// 8.
     pub match_shards: usize,
-    /// Most notifications of a channel that are formatted or on their way at the same time. One work item is always
-    /// taken, however large.
+    /// Most notifications of a channel that are formatted or on their way at the same time, and a quarter as many that are
+    /// urgent or high. One work item is always taken, however large.
     pub in_flight_per_channel: usize,
     /// Most dispositions that wait to be recorded; reaching it records them at once.
     pub receipts_chunk: usize,
@@ -31,6 +32,8 @@ pub struct PipelineOptions {
     pub upkeep_seconds: u64,
     /// Batches that one step of retention removes, so that it never holds up the flow.
     pub prune_batches: usize,
+    /// Folders outside of the data folder that sources may take files from.
+    pub source_folders: Folders,
     /// What bounces and complaints make of an address.
     pub suppression: Policy,
 }
@@ -48,6 +51,7 @@ impl Default for PipelineOptions {
             run_notifications: 500_000,
             upkeep_seconds: 60,
             prune_batches: 200,
+            source_folders: Folders::default(),
             suppression: Policy::default(),
         }
     }

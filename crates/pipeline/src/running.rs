@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use tocsin_delivery::{Destination, DestinationState, OpenChannel};
 use tocsin_model::{
     application::{Application, Channel, DeliveryLog, RetrySchedule},
+    conduct::Priority,
     id::Name,
     problem::Problem,
 };
@@ -15,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Flow, RunError, compile::Compiled, deliver_work::Worker, disable_devices::Disabler, lanes::Lanes,
-    match_events::unassigned_channel, record_receipts::Recorder, windows::Windows,
+    match_events::unassigned_channel, record_receipts::Recorder, trouble::Trouble, windows::Windows,
 };
 
 /// How long an endpoint may only fail, if its channel does not say.
@@ -192,6 +193,7 @@ impl Running {
             reports: reports_in,
             answers: answers_in,
             disabler: Disabler::new(self.clone()),
+            trouble: Trouble::new(log.failures),
         };
         let worker = Worker {
             flow: flow.clone(),
@@ -203,6 +205,7 @@ impl Running {
             answers,
             windows: self.windows.lock().entry(channel.clone()).or_default().clone(),
             panics: Mutex::default(),
+            claiming: tokio::sync::Mutex::default(),
         };
         let stop = CancellationToken::new();
         let working = Working {
@@ -219,6 +222,12 @@ impl Running {
     /// The version that runs.
     pub fn compiled(&self) -> Arc<Compiled> {
         self.compiled.load_full()
+    }
+
+    /// Whether notifications of some class are urgent or high.
+    pub fn has_pressing(&self) -> bool {
+        let compiled = self.compiled.load();
+        compiled.application.notifications.values().any(|class| class.conduct.priority <= Priority::High)
     }
 
     /// How long the endpoint of a device may only fail by a channel; `None`: for ever, or it is no matter of the device.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tocsin_model::{id::Name, time::Timestamp};
-pub use tocsin_pipeline::{ApplicationStatus, DestinationState, latency::Percentiles};
+pub use tocsin_pipeline::{ApplicationStatus, DestinationState, SourceState, latency::Percentiles};
 use tocsin_store::{
     inbox::InboxCounts,
     journal::{Backlog, Totals},
@@ -14,6 +14,7 @@ use crate::{
     Service,
     error::ServiceError,
     keys::{Caller, Scope},
+    sources::SourceStatus,
 };
 
 /// A probe of the disk is good for this long.
@@ -44,6 +45,8 @@ pub struct Status {
     pub totals: Totals,
     /// Since the start of the process.
     pub latencies: LatencySummaries,
+    /// The sources that run by themselves, by application.
+    pub sources: Vec<(Name, SourceStatus)>,
     /// How many destinations there are, by application, channel and state in the order of `DestinationState::ALL`.
     pub destinations: Vec<(Name, Name, [usize; DestinationState::ALL.len()])>,
 }
@@ -95,6 +98,7 @@ impl Service {
                 deliver: latencies.deliver.percentiles(),
                 end_to_end: latencies.end_to_end.percentiles(),
             },
+            sources: self.pipeline.all_sources().into_iter().map(|(name, source)| (name, source.into())).collect(),
             destinations: self.pipeline.destination_counts(),
         }
     }

@@ -25,6 +25,7 @@ pub mod reference;
 pub mod resend;
 pub mod rule;
 pub mod schedules;
+pub mod sources;
 pub mod segments;
 pub mod send_test;
 pub mod serve;

@@ -26,7 +26,7 @@ use tocsin_model::{
     suppression::{Cause, Policy, SOFT_BOUNCES_MAX},
     time::Timestamp,
 };
-use tocsin_pipeline::{Pipeline, PipelineOptions};
+use tocsin_pipeline::{Folders, Pipeline, PipelineOptions};
 use tocsin_service::{FreeSpace, Service};
 use tocsin_store::{
     error::StoreError,
@@ -303,6 +303,7 @@ fn pipeline_options(configuration: &Configuration) -> PipelineOptions {
         run_notifications: options.run_notifications.max(1) as usize,
         upkeep_seconds: options.upkeep_interval.0.as_secs().max(1),
         prune_batches: options.prune_batches.max(1) as usize,
+        source_folders: Folders { allow: configuration.sources.allow_folders.clone() },
         suppression: suppression_policy(&configuration.suppression),
     }
 }

@@ -14,6 +14,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tocsin_model::{
+    conduct::Priority,
     event::{EventBatch, PackedEvents},
     id::{ChangeSequence, EventBatchId, Name, NotificationBatchId, WorkItemId},
     notification::{NotificationHead, Notifications},
@@ -27,9 +28,10 @@ use crate::{
     error::StoreError,
     journal::{
         Accepted, Arrivals, Backlog, CLOCK_LEEWAY, Claim, ClaimedEvents, Course, EventBatchState, EventPage, Firing,
-        FiringFilter, Idempotency, Journal, JournalOptions, NewEventBatch, NewFiring, NewNotificationBatch, NewResend,
-        ReceiptChunk, Refired, Resend, Resent, Resolution, Retry, RuleStop, ScheduleKey, ScheduleRun, Step,
-        StoredNotificationBatch, StoredSuspension, Suspension, SuspensionFilter, Totals, WorkItem, cut_out, ended,
+        FiringFilter, Idempotency, Journal, JournalOptions, Mark, NewEventBatch, NewFiring, NewNotificationBatch,
+        NewResend, ReceiptChunk, Refired, Resend, Resent, Resolution, Retry, RuleStop, ScheduleKey, ScheduleRun,
+        SourceKey, Step, StoredNotificationBatch, StoredSuspension, Suspension, SuspensionFilter, Totals, WorkItem,
+        cut_out, ended,
     },
 };
 
@@ -54,6 +56,7 @@ struct State {
     stops: BTreeMap<(Name, Name), RuleStop>,
     states: BTreeMap<(Name, Box<str>, u64), Bytes>,
     runs: BTreeMap<(Name, ScheduleKey), ScheduleRun>,
+    marks: BTreeMap<(SourceKey, Box<str>), Bytes>,
     /// With their keys.
     resends: BTreeMap<u64, (String, Resend)>,
     event_claims: BTreeMap<u64, Held>,
@@ -150,8 +153,11 @@ impl Journal for MemoryJournal {
             && let Some((known, id)) = state.keys.get(&idempotency.key)
             && known.until > new.accepted_at
         {
-            let same = known.content == idempotency.content;
-            return Ok(if same { Accepted::Duplicate(*id) } else { Accepted::KeyReused(*id) });
+            let (same, id) = (known.content == idempotency.content, *id);
+            if same {
+                state.mark(&(new.application, new.source), new.marks);
+            }
+            return Ok(if same { Accepted::Duplicate(id) } else { Accepted::KeyReused(id) });
         }
         let idempotency = new.idempotency.clone();
         let id = state.add_events(new);
@@ -195,6 +201,7 @@ impl Journal for MemoryJournal {
         &self,
         application: &Name,
         channel: &Name,
+        least: Priority,
         limit: usize,
         lease: Duration,
         now: Timestamp,
@@ -204,6 +211,7 @@ impl Journal for MemoryJournal {
             .work
             .iter()
             .filter(|(_, item)| item.application == *application && item.channel == *channel && item.due_at <= now)
+            .filter(|(_, item)| item.course.priority <= least)
             .filter(|(id, _)| is_free(&state.work_claims, **id, now))
             .map(|(id, item)| (item.due_at + item.course.priority.patience(), *id))
             .collect();
@@ -561,6 +569,23 @@ impl Journal for MemoryJournal {
 
     async fn forget_schedule(&self, application: &Name, schedule: &ScheduleKey) -> Result<(), StoreError> {
         self.state.lock().runs.remove(&(application.clone(), schedule.clone()));
+        Ok(())
+    }
+
+    async fn record_marks(&self, source: &SourceKey, marks: Vec<Mark>) -> Result<(), StoreError> {
+        self.state.lock().mark(source, marks);
+        Ok(())
+    }
+
+    async fn marks(&self, source: &SourceKey, after: Option<&str>, limit: usize) -> Result<Vec<Mark>, StoreError> {
+        let state = self.state.lock();
+        let of_source = state.marks.iter().filter(|((of, _), _)| of == source);
+        let later = of_source.filter(|((_, part), _)| after.is_none_or(|after| &**part > after));
+        Ok(later.map(|((_, part), value)| Mark::set(part.clone(), value.clone())).take(limit).collect())
+    }
+
+    async fn forget_marks(&self, application: &Name) -> Result<(), StoreError> {
+        self.state.lock().marks.retain(|((of, _), _), _| of != application);
         Ok(())
     }
 

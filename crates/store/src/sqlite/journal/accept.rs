@@ -11,13 +11,13 @@ use tocsin_model::{
 use tokio::sync::oneshot;
 
 use super::{
-    Shared,
+    Shared, marks,
     packing::{Body, pack_body},
     tally::{Last, Tally},
 };
 use crate::{
     error::StoreError,
-    journal::{Accepted, Idempotency, NewEventBatch},
+    journal::{Accepted, Idempotency, Mark, NewEventBatch},
     sqlite::writer::{AfterCommit, Database, WAITING_WRITES_MAX, store_error},
 };
 
@@ -33,6 +33,7 @@ pub struct NewRow {
     events: u32,
     body: Body,
     idempotency: Option<Idempotency>,
+    marks: Vec<Mark>,
 }
 
 /// Stores a submission together with others that arrive at the same time.
@@ -66,6 +67,7 @@ pub async fn row(database: &Database, shared: &Shared, new: NewEventBatch) -> Re
         events,
         body: super::off_the_runtime(new.events.bytes().len(), move || pack_body(new.events.bytes().clone())).await?,
         idempotency: new.idempotency,
+        marks: new.marks,
     })
 }
 
@@ -151,6 +153,9 @@ pub fn store_all(
             Some(idempotency) => find_before(connection, idempotency, row.accepted_at)?,
             None => None,
         };
+        if !matches!(before, Some(Accepted::KeyReused(_))) {
+            marks::store(connection, row.application, row.source, &row.marks)?;
+        }
         accepted.push(match before {
             Some(before) => before,
             None => {

@@ -231,4 +231,14 @@ CREATE TABLE resends (
     done_at INTEGER
 ) STRICT;
 ",
+    "
+-- How far sources have come, in parts that only they can read.
+CREATE TABLE source_marks (
+    application INTEGER NOT NULL,
+    source INTEGER NOT NULL,
+    part TEXT NOT NULL,
+    value BLOB NOT NULL,
+    PRIMARY KEY (application, source, part)
+) STRICT, WITHOUT ROWID;
+",
 ];
