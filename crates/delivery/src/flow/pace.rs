@@ -19,6 +19,9 @@ const NOISE: f64 = 0.03;
 const CLIMB_NOISE: f64 = 0.12;
 /// A rate that is off by this much means that the far side has changed.
 const CHANGED: f64 = 0.3;
+/// A trial that finds so many times more than it can account for has met another far side. Less may be a crowd that it
+/// has ended.
+const ANOTHER: f64 = 2.0;
 /// Quiet windows between trials, at most.
 const REST_MAX: u32 = 32;
 
@@ -191,9 +194,7 @@ impl Pace {
                 self.stay(Mode::Hold(windows - 1, Some(Sample { rate, ..sample })));
             }
             // A trial that finds so much more has met another far side, and says nothing of the knee.
-            Mode::Up(before) | Mode::Down(before)
-                if sample.rate > before.rate_at_most(sample.limit) * (1.0 + CHANGED) =>
-            {
+            Mode::Up(before) | Mode::Down(before) if sample.rate > before.rate_at_most(sample.limit) * ANOTHER => {
                 (self.best, self.rest) = (sample.rate, 1);
                 self.climb(sample);
             }
