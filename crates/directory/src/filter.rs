@@ -239,7 +239,7 @@ fn rule_says(rule: Rule, act: Act, found: &[u8], value: &[u8], schema: &Schema) 
 /// The number that the key of a whole number stands for.
 fn bits_of(key: &[u8]) -> Option<i64> {
     match key {
-        [1, _, _, digits @ ..] if digits.is_empty() => Some(0),
+        [1, _, _] => Some(0),
         [1, _, _, digits @ ..] => std::str::from_utf8(digits).ok()?.parse().ok(),
         _ => None,
     }

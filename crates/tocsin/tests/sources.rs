@@ -138,7 +138,7 @@ async fn the_sources_of_an_application_are_shown() {
     let (status, problem) =
         platform.post("/v1/applications/drops/events/drop?source=files", &serde_json::json!({})).await;
     assert_eq!(status, 422, "others may not submit in its name: {problem}");
-    let bad = APPLICATION.replace("settle: 1ms", "setle: 1ms, fields: {tokn: a}").replace("directory", "directory");
+    let bad = APPLICATION.replace("settle: 1ms", "setle: 1ms, fields: {tokn: a}");
     let request = platform.request(reqwest::Method::POST, "/v1/applications/check");
     let answer = request.header("content-type", "application/yaml").body(bad).send().await.expect("an answer");
     let text = answer.text().await.expect("a body");

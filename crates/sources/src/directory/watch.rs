@@ -209,7 +209,9 @@ impl Watch {
 
     fn forgotten(&mut self) -> Vec<Mark> {
         let gone = std::mem::take(&mut self.gone);
-        gone.iter().for_each(|name| drop(self.progress.remove(name)));
+        for name in &gone {
+            self.progress.remove(name);
+        }
         gone.into_iter().map(Mark::forget).collect()
     }
 }

@@ -14,6 +14,9 @@ use super::{Item, Layout, Placed, Text, line_number, too_long};
 /// What the reader takes from the text at once.
 const BUFFER_BYTES: usize = 8 << 10;
 
+/// The number of a line, from 1, and its cells.
+type Line = (Option<u32>, Vec<String>);
+
 /// Records with the names of their columns (RFC 4180; lines end with LF or CRLF, a byte order mark is passed over).
 pub(super) struct Records {
     reader: Reader<Measured>,
@@ -59,36 +62,37 @@ impl Records {
         Records { reader, measured, bytes_max: layout.item_bytes_max, names, ended: false }
     }
 
-    fn cells(&mut self) -> Result<Option<(Option<u32>, Vec<String>)>, Problem> {
+    /// The cells of the next line that has any.
+    fn cells(&mut self) -> Result<Option<Line>, Problem> {
         let mut record = ByteRecord::new();
+        while self.read(&mut record)? {
+            if record.len() == 1 && record[0] == *b"\r" {
+                continue;
+            }
+            let line = line_of(&record);
+            let last = record.len().saturating_sub(1);
+            let cell = |(at, cell): (usize, &[u8])| {
+                let cell = if at == last { cell.strip_suffix(b"\r").unwrap_or(cell) } else { cell };
+                let text = std::str::from_utf8(cell).map(str::to_owned);
+                text.map_err(|_| Problem { line, ..Problem::at(format!("[{at}]"), "is not text in UTF-8") })
+            };
+            let cells: Vec<String> = record.iter().enumerate().map(cell).collect::<Result<_, _>>()?;
+            return Ok(Some((line, cells)));
+        }
+        Ok(None)
+    }
+
+    fn read(&mut self, record: &mut ByteRecord) -> Result<bool, Problem> {
         self.measured.store(0, Ordering::Relaxed);
-        let read = self.reader.read_byte_record(&mut record);
-        let line = line_number(record.position().map_or(0, csv::Position::line));
-        let problem = |problem: Problem| Problem { line, ..problem };
-        match read {
-            Ok(false) => return Ok(None),
-            Ok(true) => {}
-            Err(error) => {
-                let too_large = matches!(error.kind(), csv::ErrorKind::Io(error) if error.kind() == std::io::ErrorKind::FileTooLarge);
-                return Err(problem(match too_large {
-                    true => too_long(self.bytes_max),
-                    false => Problem::at("", format!("cannot be read: {error}")),
-                }));
-            }
-        }
-        if record.len() == 1 && record[0] == *b"\r" {
-            return self.cells();
-        }
-        let mut cells = Vec::with_capacity(record.len());
-        let last = record.len().saturating_sub(1);
-        for (at, cell) in record.iter().enumerate() {
-            let cell = if at == last { cell.strip_suffix(b"\r").unwrap_or(cell) } else { cell };
-            match std::str::from_utf8(cell) {
-                Ok(text) => cells.push(text.to_owned()),
-                Err(_) => return Err(problem(Problem::at(format!("[{at}]"), "is not text in UTF-8"))),
-            }
-        }
-        Ok(Some((line, cells)))
+        self.reader.read_byte_record(record).map_err(|error| {
+            let too_large =
+                matches!(error.kind(), csv::ErrorKind::Io(error) if error.kind() == std::io::ErrorKind::FileTooLarge);
+            let problem = match too_large {
+                true => too_long(self.bytes_max),
+                false => Problem::at("", format!("cannot be read: {error}")),
+            };
+            Problem { line: line_of(record), ..problem }
+        })
     }
 
     fn names(&mut self) -> Result<Option<Arc<[String]>>, Problem> {
@@ -115,6 +119,10 @@ impl Records {
         let cells = cells.into_iter().map(Some).collect();
         Ok(Some(Placed { line, item: Item::Cells { names, cells } }))
     }
+}
+
+fn line_of(record: &ByteRecord) -> Option<u32> {
+    line_number(record.position().map_or(0, csv::Position::line))
 }
 
 impl Iterator for Records {
@@ -160,6 +168,7 @@ mod tests {
         check(b"a,b\n1\n", "! 2: has 1 cells, but there are 2 columns");
         check(b"a,a\n1,2\n", "! 1: has the column `a` twice in its head");
         check(b"a\n\xff\n", "! 2: [0]: is not text in UTF-8");
+        check(&[b"a\n".as_slice(), &b"\r\n".repeat(100_000), b"1\n"].concat(), "100002:1");
     }
 
     #[test]

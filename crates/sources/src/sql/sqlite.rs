@@ -106,7 +106,7 @@ impl Database for Sqlite {
             if !statement.readonly() {
                 return Err(Trouble::of("the query would write"));
             }
-            let names: Arc<[String]> = statement.column_names().into_iter().map(str::to_owned).collect();
+            let names: Arc<[String]> = statement.column_names().map(str::to_owned).collect();
             let parameter = Parameter(mark.as_deref());
             let parameters: &[&dyn ToSql] = if query.1 > 0 { &[&parameter] } else { &[] };
             let mut found = statement.query(parameters).map_err(trouble)?;
