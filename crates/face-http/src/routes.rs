@@ -10,6 +10,7 @@ mod keys;
 mod operations;
 mod pages;
 mod preview;
+mod reports;
 mod resends;
 mod push_keys;
 mod rules;
@@ -53,6 +54,7 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
         .merge(chronicles::routes())
         .merge(transfer::routes())
         .merge(operations::routes())
+        .merge(reports::routes())
         .merge(resends::routes())
         .merge(keys::routes())
         .merge(inbox::routes())

@@ -56,11 +56,12 @@ use tocsin_model::{
     problem::Problem,
     receipt::Outcome,
     suppression::Policy,
+    time::Timestamp,
 };
 use tocsin_store::{
     error::StoreError,
     inbox::Inbox,
-    journal::{Accepted, Firing, Journal, RuleStop},
+    journal::{Accepted, Cutoffs, Firing, Journal, RuleStop},
     records::Records,
 };
 use tokio::{
@@ -325,8 +326,8 @@ impl Pipeline {
         }
         let matching = tokio::spawn(matcher.run(self.stop.clone()));
         let pipeline = Arc::downgrade(self);
-        let retention = move || pipeline.upgrade().map_or(Duration::MAX, |pipeline| pipeline.retention());
-        let upkeep = tokio::spawn(upkeep::run(self.flow.clone(), retention, self.stop.clone()));
+        let cutoffs = move |now| pipeline.upgrade().map(|pipeline| pipeline.cutoffs(now));
+        let upkeep = tokio::spawn(upkeep::run(self.flow.clone(), cutoffs, self.stop.clone()));
         let clockwork = tokio::spawn(Clockwork::new(self.flow.clone(), clockwork).run(self.stop.clone()));
         let resending = tokio::spawn(resend::run(self.flow.clone(), self.stop.clone()));
         self.tasks.lock().extend([matching, upkeep, clockwork, resending]);
@@ -582,10 +583,17 @@ impl Pipeline {
         }
     }
 
-    fn retention(&self) -> Duration {
-        let running = self.running.lock();
-        let longest = running.values().map(|running| running.compiled().application.retention.finished).max();
-        longest.unwrap_or_else(|| tocsin_model::application::Retention::default().finished)
+    fn cutoffs(&self, now: Timestamp) -> Cutoffs {
+        let running: Vec<_> = self.running.lock().values().map(|running| running.compiled()).collect();
+        upkeep::cutoffs(running.iter().map(|compiled| &compiled.application), &self.flow.options, now)
+    }
+
+    /// Removes what is past its retention, at whatever hour. Gives how many batches it were.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn prune(&self) -> Result<u64, StoreError> {
+        upkeep::prune(&self.flow, &self.cutoffs(self.flow.clock.now()), &self.stop).await
     }
 
     /// Takes no new work, finishes what is in flight for at most `patience`, and leaves the rest to the next start.

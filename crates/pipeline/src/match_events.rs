@@ -32,7 +32,9 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    journal::{Arrivals, ClaimedEvents, Firing, FiringStatus, NewNotificationBatch, Refired, Step},
+    journal::{
+        Arrivals, ClaimedEvents, Firing, FiringStatus, NewNotificationBatch, NewQuantum, Refired, Step, TakenUp,
+    },
     queries::Beside,
 };
 use tokio::{
@@ -135,11 +137,12 @@ impl Matcher {
             // Before the claim: what is claimed later sees at least this.
             let settled = self.flow.places.settled();
             let (throttled, wait) = self.throttled();
+            let taken_up_at = self.flow.clock.now();
             let claimed = if stop.is_cancelled() { Ok(Vec::new()) } else { self.claim(&throttled).await };
             match claimed {
                 Ok(claimed) if !claimed.is_empty() => {
                     let mut changed = Vec::new();
-                    let matched = self.match_quantum(&claimed, &mut changed, &mut committing).await;
+                    let matched = self.match_quantum(&claimed, taken_up_at, &mut changed, &mut committing).await;
                     let before = self.settle(committing.take()).await;
                     match matched.and_then(|step| before.map(|()| step)) {
                         Ok(step) => committing = Some(self.commit(claimed, changed, step)),
@@ -257,6 +260,7 @@ impl Matcher {
     async fn match_quantum(
         &mut self,
         claimed: &[ClaimedEvents],
+        started_at: Timestamp,
         changed: &mut Vec<Name>,
         committing: &mut Option<Committing>,
     ) -> Result<Step, StoreError> {
@@ -290,6 +294,7 @@ impl Matcher {
             }
         }
         // Due schedules come after event rules.
+        let of_events = notifications_of(&step);
         for (events, compiled) in due {
             let before = notifications_of(&step);
             if compiled.rules.has_chronicles() {
@@ -307,6 +312,12 @@ impl Matcher {
             }
         }
         let notifications = notifications_of(&step);
+        step.quantum = Some(NewQuantum {
+            started_at,
+            ended_at: self.flow.clock.now(),
+            batches: claimed.iter().map(taken_up).collect(),
+            scheduled_notifications: notifications - of_events,
+        });
         metrics::histogram!("match_duration_seconds").record(started.elapsed());
         metrics::counter!("match_quanta_total").increment(1);
         metrics::counter!("match_event_batches_total").increment(step.matched.len() as u64);
@@ -849,6 +860,19 @@ pub(crate) fn report_failures(compiled: &Compiled, rules: &RuleSet, failures: &[
         let (application, rule) = (&compiled.application.name, rules.name(failure.rule));
         metrics::counter!("match_rule_failures_total").increment(failure.count);
         tracing::warn!(%application, %rule, count = failure.count, trouble = %failure.trouble, "a rule could not be decided");
+    }
+}
+
+/// What is told of an event batch in the quantum that takes it up.
+fn taken_up(events: &ClaimedEvents) -> TakenUp {
+    let EventBatch { id, application, class, source, accepted_at, events, .. } = &events.batch;
+    TakenUp {
+        id: *id,
+        application: application.clone(),
+        class: class.clone(),
+        source: source.clone(),
+        accepted_at: *accepted_at,
+        events: events.count(),
     }
 }
 

@@ -21,6 +21,7 @@ pub mod mailbox;
 pub mod preview;
 pub mod publish;
 pub mod reference;
+pub mod report;
 pub mod resend;
 pub mod rule;
 pub mod schedules;

@@ -19,6 +19,7 @@ use tocsin_delivery::{
 use tocsin_face_http::HttpOptions;
 use tocsin_model::{
     definition,
+    hours::Hours,
     problem::Problem,
     suppression::{Cause, Policy, SOFT_BOUNCES_MAX},
     time::Timestamp,
@@ -231,7 +232,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
             programs: Programs { allow: configuration.delivery.allow_programs.clone() },
         },
         opener: Arc::new(tocsin_delivery::open),
-        options: pipeline_options(&configuration),
+        options: pipeline_options(&configuration)?,
         seed: fastrand::u64(..),
     };
     let pipeline =
@@ -271,9 +272,16 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
     Ok(Running { address, data_folder: folder, first_key, pipeline, face: Mutex::new(face), stopping, _lock: lock })
 }
 
-fn pipeline_options(configuration: &Configuration) -> PipelineOptions {
+fn pipeline_options(configuration: &Configuration) -> Outcome<PipelineOptions> {
     let options = &configuration.pipeline;
-    PipelineOptions {
+    let hours = options.retention_hours.iter().map(|text| text.parse::<Hours>());
+    let hours = hours.collect::<Result<Vec<_>, _>>();
+    let zone = &options.retention_time_zone;
+    if jiff::tz::TimeZone::get(zone).is_err() {
+        let what = format!("`pipeline.retention_time_zone`: `{zone}` is not a time zone: give an IANA name");
+        return Err(Failure::usage(what));
+    }
+    Ok(PipelineOptions {
         quantum_batches: options.quantum_batches.max(1) as usize,
         quantum_bytes: usize::try_from(options.quantum_bytes.0).unwrap_or(usize::MAX),
         match_shards: options.match_shards as usize,
@@ -284,8 +292,11 @@ fn pipeline_options(configuration: &Configuration) -> PipelineOptions {
         run_notifications: options.run_notifications.max(1) as usize,
         upkeep_seconds: options.upkeep_interval.0.as_secs().max(1),
         prune_batches: options.prune_batches.max(1) as usize,
+        retention_hours: hours.map_err(|error| Failure::usage(format!("`pipeline.retention_hours`: {error}")))?,
+        retention_time_zone: options.retention_time_zone.clone(),
+        activity_days: options.activity_days.max(1),
         suppression: suppression_policy(&configuration.suppression),
-    }
+    })
 }
 
 fn suppression_policy(options: &configuration::Suppression) -> Policy {

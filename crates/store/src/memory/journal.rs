@@ -24,10 +24,13 @@ use tokio::sync::watch;
 use crate::{
     error::StoreError,
     journal::{
-        Accepted, Arrivals, Backlog, CLOCK_LEEWAY, Claim, ClaimedEvents, Course, EventBatchState, EventPage, Firing,
-        FiringFilter, Idempotency, Journal, JournalOptions, NewEventBatch, NewFiring, NewNotificationBatch, NewResend,
-        ReceiptChunk, Refired, Resend, Resent, Resolution, Retry, RuleStop, ScheduleKey, ScheduleRun, Step,
-        StoredNotificationBatch, StoredSuspension, Suspension, SuspensionFilter, Totals, WorkItem, cut_out, ended,
+        Accepted, Activity, ActivityRow, Arrivals, Backlog, CLOCK_LEEWAY, Claim, ClaimedEvents, Component, Course,
+        Cutoffs, EventBatchState, EventPage, Firing, FiringFilter, FiringStatus, Idempotency, Journal, JournalOptions,
+        NewEventBatch, NewFiring, NewNotificationBatch, NewResend, Progress, Quantum, ReceiptChunk, Refired, Resend,
+        Resent, Resolution, Retry, RuleStop, ScheduleKey, ScheduleRun, Step, StoredNotificationBatch, StoredSuspension,
+        Stream, Suspension, SuspensionFilter, Switch, TakenUp, Totals, Window, WorkItem,
+        activity::{Advance, Ledger, Parts, Told, minute_of},
+        cut_out, ended,
     },
 };
 
@@ -52,6 +55,9 @@ struct State {
     runs: BTreeMap<(Name, ScheduleKey), ScheduleRun>,
     /// With their keys.
     resends: BTreeMap<u64, (String, Resend)>,
+    activity: BTreeMap<(Stream, Timestamp), Activity>,
+    quanta: BTreeMap<u64, Quantum>,
+    switches: BTreeMap<String, Switch>,
     event_claims: BTreeMap<u64, Held>,
     work_claims: BTreeMap<u64, Held>,
     last: Last,
@@ -67,6 +73,7 @@ struct Last {
     suspension: u64,
     firing: u64,
     resend: u64,
+    quantum: u64,
     token: u64,
     sees: ChangeSequence,
 }
@@ -85,9 +92,7 @@ struct Batch {
     packed: Bytes,
     events: Vec<EventBatchId>,
     attempts: Vec<Attempt>,
-    /// Notifications without a closing attempt.
-    open: u32,
-    closed_at: Option<Timestamp>,
+    progress: Progress,
 }
 
 struct Item {
@@ -134,6 +139,24 @@ impl MemoryJournal {
 
     fn wake(sender: &watch::Sender<u64>) {
         sender.send_modify(|count| *count += 1);
+    }
+}
+
+impl Batch {
+    /// Goes as far as some attempts take it. Gives whether it is closed by them.
+    fn advance(&mut self, advance: &Advance) -> bool {
+        let progress = &mut self.progress;
+        let was_open = progress.closed_at.is_none();
+        if was_open {
+            progress.open = progress.open.saturating_sub(advance.closing);
+        }
+        progress.attempts += advance.attempts;
+        progress.delivered += advance.delivered;
+        progress.failed += advance.failed;
+        let first = progress.first_sent_at.map_or(advance.first_sent_at, |first| first.min(advance.first_sent_at));
+        progress.first_sent_at = Some(first);
+        progress.last_answered_at = progress.last_answered_at.max(Some(advance.last_answered_at));
+        was_open && progress.open == 0 && advance.closing > 0
     }
 }
 
@@ -227,6 +250,15 @@ impl State {
         let id = EventBatchId(self.last.event_batch);
         self.totals.event_batches += 1;
         self.totals.events += u64::from(new.events.count());
+        let stream = Stream::Events {
+            application: new.application.clone(),
+            class: new.class.clone(),
+            source: new.source.clone(),
+        };
+        let mut ledger = Ledger::default();
+        let bytes = new.events.bytes().len() as u64;
+        ledger.accepted(&stream, new.received_at, new.accepted_at, new.events.count(), bytes);
+        self.sum_up(ledger);
         let batch = EventBatch {
             id,
             application: new.application,
@@ -280,14 +312,17 @@ impl State {
                 }),
             }
         }
+        let mut ledger = Ledger::default();
+        ledger.made(&Stream::of_head(&new.head), &new.head, new.count);
+        self.sum_up(ledger);
+        let closed_at = (new.count == 0).then_some(time);
         let batch = Batch {
             head: new.head,
             count: new.count,
             packed: new.packed,
             events,
             attempts: Vec::new(),
-            open: new.count,
-            closed_at: (new.count == 0).then_some(time),
+            progress: Progress { open: new.count, closed_at, ..Progress::default() },
         };
         self.notification_batches.insert(id.0, batch);
         Ok(id)
@@ -358,20 +393,64 @@ impl State {
         for attempt in &chunk.attempts {
             self.totals.attempts[attempt.outcome as usize] += 1;
         }
-        let closing = chunk.attempts.iter().filter(|attempt| attempt.outcome.closes()).count() as u32;
+        let Some(advance) = Advance::of(&chunk.attempts) else { return };
         let Some(batch) = self.notification_batches.get_mut(&chunk.batch.0) else { return };
+        let is_first = batch.progress.attempts == 0;
+        let closes = batch.advance(&advance);
+        let (first, last) = (batch.progress.first_sent_at, batch.progress.last_answered_at);
+        let told = Told {
+            matched_at: batch.head.matched_at,
+            accepted_at: batch.head.accepted_at,
+            is_first,
+            closed: first.zip(last).filter(|_| closes),
+        };
+        let of = Stream::of_head(&batch.head);
+        let by = Stream::of_head(&NotificationHead { channel: chunk.channel, ..batch.head.clone() });
+        let mut ledger = Ledger::default();
+        ledger.tried(&by, &of, &told, &chunk.attempts);
         batch.attempts.extend(chunk.attempts);
-        batch.open = batch.open.saturating_sub(closing);
-        if batch.open > 0 || batch.closed_at.is_some() {
-            return;
+        self.sum_up(ledger);
+        if closes {
+            self.close(chunk.batch, time);
         }
-        batch.closed_at = Some(time);
+    }
+
+    fn close(&mut self, id: NotificationBatchId, time: Timestamp) {
+        let Some(batch) = self.notification_batches.get_mut(&id.0) else { return };
+        batch.progress.closed_at = Some(time);
         for event in &batch.events {
             let Some(event) = self.event_batches.get_mut(&event.0) else { continue };
             event.open = event.open.saturating_sub(1);
             if event.open == 0 && matches!(event.state, EventBatchState::Matched(_)) {
                 event.closed_at = Some(time);
             }
+        }
+    }
+
+    fn sum_up(&mut self, ledger: Ledger<Stream>) {
+        for (key, activity) in ledger.into_entries() {
+            self.activity.entry(key).or_default().add(&activity);
+        }
+    }
+
+    /// Sums up what was matched, and lists the quantum.
+    fn note_matching(&mut self, step: &Step, first_batch: Option<NotificationBatchId>) {
+        let mut ledger = Ledger::default();
+        for firing in &step.firings {
+            let stream = Stream::Firings { application: firing.application.clone(), rule: firing.rule.clone() };
+            ledger.missed(&stream, firing.status == FiringStatus::Failed, firing.at);
+        }
+        if let Some(quantum) = &step.quantum {
+            for TakenUp { id, application, class, source, accepted_at, .. } in &quantum.batches {
+                let (application, class, source) = (application.clone(), class.clone(), source.clone());
+                let has_failed = step.failed.iter().any(|(claim, _)| claim.id == *id);
+                ledger.taken_up(&Stream::Events { application, class, source }, quantum, *accepted_at, has_failed);
+            }
+        }
+        self.sum_up(ledger);
+        if let Some(quantum) = Quantum::of(self.last.quantum + 1, step, first_batch) {
+            self.last.quantum = quantum.id;
+            self.quanta.insert(quantum.id, quantum);
         }
     }
 
@@ -391,8 +470,9 @@ impl State {
         let mut count = resent.reopens();
         for (batch, ordinals) in &resent.reopened {
             let Some(batch) = self.notification_batches.get_mut(&batch.0) else { continue };
-            batch.open += ordinals.len() as u32;
-            if batch.closed_at.take().is_some() {
+            batch.progress.open += ordinals.len() as u32;
+            batch.progress.failed = batch.progress.failed.saturating_sub(ordinals.len() as u32);
+            if batch.progress.closed_at.take().is_some() {
                 for event in &batch.events {
                     let Some(event) = self.event_batches.get_mut(&event.0) else { continue };
                     event.open += 1;
@@ -609,7 +689,7 @@ impl Journal for MemoryJournal {
         Ok(())
     }
 
-    async fn commit(&self, step: Step) -> Result<Vec<NotificationBatchId>, StoreError> {
+    async fn commit(&self, mut step: Step) -> Result<Vec<NotificationBatchId>, StoreError> {
         for batch in &step.batches {
             Notifications::event_batches(&batch.packed)?;
         }
@@ -620,8 +700,10 @@ impl Journal for MemoryJournal {
         }
         let wakes = !(step.batches.is_empty() && step.retries.is_empty() && step.resent.is_none());
 
+        let first_batch = (!step.batches.is_empty()).then_some(NotificationBatchId(state.last.notification_batch + 1));
+        state.note_matching(&step, first_batch);
         let mut ids = Vec::with_capacity(step.batches.len());
-        for batch in step.batches {
+        for batch in std::mem::take(&mut step.batches) {
             ids.push(state.add_batch(batch, time)?);
         }
         for claim in step.matched {
@@ -1011,7 +1093,8 @@ impl Journal for MemoryJournal {
                 Resolution::End => {
                     let attempts =
                         suspension.ordinals.iter().map(|ordinal| ended(&suspension, *ordinal, now)).collect();
-                    state.record(ReceiptChunk { batch: suspension.batch, attempts }, now);
+                    let (batch, channel) = (suspension.batch, suspension.channel);
+                    state.record(ReceiptChunk { batch, channel, attempts }, now);
                 }
             }
         }
@@ -1043,28 +1126,113 @@ impl Journal for MemoryJournal {
         }
     }
 
-    async fn prune(&self, before: Timestamp, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
+    async fn prune(&self, cutoffs: &Cutoffs, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
         let mut state = self.state.lock();
         state.keys.retain(|_, (key, _)| key.until > now);
-        let is_over = |closed_at: Option<Timestamp>| closed_at.filter(|closed_at| *closed_at < before);
-        state.resends.retain(|_, (_, request)| is_over(request.done_at).is_none());
+        let before = cutoffs.before;
+        state.resends.retain(|_, (_, request)| request.done_at.is_none_or(|done_at| done_at >= before));
+        state.quanta.retain(|_, quantum| quantum.ended_at >= before);
+        let newest: BTreeMap<Stream, Timestamp> = state.activity.keys().cloned().collect();
+        let minutes_before = minute_of(cutoffs.activity);
+        state.activity.retain(|(stream, minute), _| *minute >= minutes_before || newest[stream] == *minute);
 
-        let of_batch = |(id, batch): (&u64, &Batch)| is_over(batch.closed_at).map(|closed_at| (closed_at, *id));
-        let mut batches: Vec<(Timestamp, u64)> = state.notification_batches.iter().filter_map(of_batch).collect();
+        let mut batches: Vec<((Name, Name), Timestamp, u64)> = Vec::new();
+        for (id, batch) in &state.notification_batches {
+            let lane = (batch.head.application.clone(), batch.head.class.clone());
+            let before = cutoffs.of_notifications(lane.0.clone(), lane.1.clone());
+            batches.extend(batch.progress.closed_at.filter(|at| *at < before).map(|at| (lane, at, *id)));
+        }
         batches.sort_unstable();
         batches.truncate(limit);
-        for (_, id) in &batches {
+        for (_, _, id) in &batches {
             state.notification_batches.remove(id);
         }
 
-        let of_events = |(id, events): (&u64, &Events)| is_over(events.closed_at).map(|closed_at| (closed_at, *id));
-        let mut events: Vec<(Timestamp, u64)> = state.event_batches.iter().filter_map(of_events).collect();
+        let mut events: Vec<((Name, Name), Timestamp, u64)> = Vec::new();
+        for (id, found) in &state.event_batches {
+            let lane = (found.batch.application.clone(), found.batch.class.clone());
+            let before = cutoffs.of_events(lane.0.clone(), lane.1.clone());
+            events.extend(found.closed_at.filter(|at| *at < before).map(|at| (lane, at, *id)));
+        }
         events.sort_unstable();
         events.truncate(limit - batches.len());
-        for (_, id) in &events {
+        for (_, _, id) in &events {
             state.event_batches.remove(id);
         }
         Ok(batches.len() + events.len())
+    }
+
+    async fn activity(&self, window: &Window, application: Option<&Name>) -> Result<Vec<ActivityRow>, StoreError> {
+        let state = self.state.lock();
+        let mut parts = Parts::default();
+        for ((stream, minute), activity) in &state.activity {
+            if application.is_none_or(|application| application == stream.application()) {
+                parts.add(window, stream.clone(), *minute, activity);
+            }
+        }
+        Ok(parts.rows())
+    }
+
+    async fn latest_activity(&self, application: Option<&Name>) -> Result<Vec<ActivityRow>, StoreError> {
+        let state = self.state.lock();
+        let of_application = |(stream, _): &&(Stream, Timestamp)| {
+            application.is_none_or(|application| application == stream.application())
+        };
+        let newest: BTreeMap<Stream, Timestamp> = state.activity.keys().filter(of_application).cloned().collect();
+        let row = |(stream, from): (Stream, Timestamp)| {
+            let activity = state.activity[&(stream.clone(), from)].clone();
+            ActivityRow { stream, from, activity }
+        };
+        Ok(newest.into_iter().map(row).collect())
+    }
+
+    async fn quanta(
+        &self,
+        from: Timestamp,
+        to: Timestamp,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<Quantum>, StoreError> {
+        let state = self.state.lock();
+        let earlier = state.quanta.range(..before.unwrap_or(u64::MAX)).map(|(_, quantum)| quantum);
+        let mut found: Vec<Quantum> =
+            earlier.filter(|quantum| (from..to).contains(&quantum.ended_at)).cloned().collect();
+        found.sort_by_key(|quantum| std::cmp::Reverse((quantum.ended_at, quantum.id)));
+        found.truncate(limit);
+        Ok(found)
+    }
+
+    async fn quantum(&self, id: u64) -> Result<Option<Quantum>, StoreError> {
+        Ok(self.state.lock().quanta.get(&id).cloned())
+    }
+
+    async fn progress(&self, batches: &[NotificationBatchId]) -> Result<Vec<Option<Progress>>, StoreError> {
+        let state = self.state.lock();
+        Ok(batches.iter().map(|id| state.notification_batches.get(&id.0).map(|batch| batch.progress)).collect())
+    }
+
+    async fn failed_batches(
+        &self,
+        before: Option<NotificationBatchId>,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead)>, StoreError> {
+        let state = self.state.lock();
+        let earlier = state.notification_batches.range(..before.map_or(u64::MAX, |id| id.0)).rev();
+        let failed = earlier.filter(|(_, batch)| batch.progress.failed > 0).take(limit);
+        Ok(failed.map(|(id, batch)| (NotificationBatchId(*id), batch.head.clone())).collect())
+    }
+
+    async fn set_switch(&self, switch: Switch) -> Result<(), StoreError> {
+        self.state.lock().switches.insert(switch.component.to_string(), switch);
+        Ok(())
+    }
+
+    async fn remove_switch(&self, component: &Component) -> Result<bool, StoreError> {
+        Ok(self.state.lock().switches.remove(&component.to_string()).is_some())
+    }
+
+    async fn switches(&self) -> Result<Vec<Switch>, StoreError> {
+        Ok(self.state.lock().switches.values().cloned().collect())
     }
 
     async fn probe(&self) -> Result<Duration, StoreError> {

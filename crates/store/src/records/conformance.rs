@@ -107,6 +107,13 @@ async fn news(records: &dyn Records, after: ChangeSequence) -> Vec<String> {
     told(records.changes(after, 1_000).await.expect("the feed"))
 }
 
+/// The classes that have subscriptions: how many are enabled, and how many are not.
+async fn class_counts(records: &dyn Records) -> Vec<(Name, Name, u64, u64)> {
+    let counts = records.subscription_counts().await.expect("counted").into_iter();
+    let counts = counts.map(|found| (found.application, found.class, found.enabled, found.disabled));
+    counts.filter(|(_, _, enabled, disabled)| enabled + disabled > 0).collect()
+}
+
 async fn owned(records: &dyn Records, subscriber: u64) -> Vec<u64> {
     let found = records.subscriptions_of(&[SubscriberNumber(subscriber)], newest(records)).await;
     found.expect("read").into_iter().map(|id| id.0).collect()
@@ -1013,6 +1020,7 @@ fn the_backends_agree() {
         let found = block_on(random_act(&*sqlite, &mut saved.clone(), step));
         assert_eq!(found, expected, "step {step}");
         assert_eq!(sqlite.counts(), memory.counts(), "step {step}");
+        assert_eq!(block_on(class_counts(&*sqlite)), block_on(class_counts(&memory)), "step {step}");
         assert_eq!(newest(&*sqlite), newest(&memory), "step {step}");
         // The past is what the present was once.
         let now = block_on(memory.indexed_subscriptions(&name("a"), None, usize::MAX)).expect("read");

@@ -30,13 +30,15 @@ use tocsin_model::{
 use tokio::sync::watch;
 
 use super::writer::{Database, FreeSpace, Options, store_error};
+pub(super) use schema::MIGRATIONS;
+
 use crate::{
     error::StoreError,
     records::{
         ApiKey, ApplicationVersion, Change, EndpointKey, Expect, FEED_KEPT, FailingEndpoint, FollowedSchedule,
         IndexedSubscription, NewSegment, NewSubscriber, NewSubscription, ProfileImage, Recipient, RecordCounts,
-        Records, ScheduledSubscription, SubscriberFilter, SubscriptionChange, SubscriptionFilter, SuppressionFilter,
-        Survey, SurveyBounds, Written, new_installation, new_secret, no_subscription,
+        Records, ScheduledSubscription, SubscriberFilter, SubscriptionChange, SubscriptionCounts, SubscriptionFilter,
+        SuppressionFilter, Survey, SurveyBounds, Written, new_installation, new_secret, no_subscription,
     },
 };
 use feed::Books;
@@ -110,7 +112,7 @@ impl SqliteRecords {
                 writer_cache_kib: 64 << 10,
                 reader_cache_kib: 64 << 10,
                 readers: options.readers,
-                migrations: schema::MIGRATIONS,
+                migrations: MIGRATIONS,
             },
         )?;
         let (fresh, fresh_secret) = (new_installation()?, new_secret()?);
@@ -525,6 +527,10 @@ impl Records for SqliteRecords {
 
     fn counts(&self) -> RecordCounts {
         *self.published.counts.lock()
+    }
+
+    async fn subscription_counts(&self) -> Result<Vec<SubscriptionCounts>, StoreError> {
+        self.database.read(|connection| subscriptions::counts(connection)).await
     }
 
     async fn probe(&self) -> Result<Duration, StoreError> {

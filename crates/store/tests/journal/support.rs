@@ -171,7 +171,7 @@ pub fn attempts(
 }
 
 pub fn chunk(batch: NotificationBatchId, attempts: Vec<Attempt>) -> ReceiptChunk {
-    ReceiptChunk { batch, attempts }
+    ReceiptChunk { batch, channel: mail(), attempts }
 }
 
 pub async fn accept(journal: &dyn Journal, count: u32, now: Timestamp) -> EventBatchId {
