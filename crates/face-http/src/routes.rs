@@ -21,6 +21,7 @@ mod segments;
 mod subscribers;
 mod subscriptions;
 mod suppressions;
+pub(crate) mod switches;
 mod transfer;
 mod unsubscribe;
 
@@ -55,6 +56,7 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
         .merge(transfer::routes())
         .merge(operations::routes())
         .merge(reports::routes())
+        .merge(switches::routes())
         .merge(resends::routes())
         .merge(keys::routes())
         .merge(inbox::routes())

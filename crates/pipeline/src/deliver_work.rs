@@ -70,6 +70,7 @@ pub(crate) struct Worker {
     /// The windows of the channel's digests.
     pub windows: Arc<Windows>,
     pub panics: Mutex<Panics>,
+    pub bounds: Arc<Bounds>,
 }
 
 impl Worker {
@@ -77,9 +78,10 @@ impl Worker {
     pub async fn run(self, stop: CancellationToken) {
         let worker = Arc::new(self);
         let items = Arc::new(Semaphore::new(ITEMS));
-        let bounds = Arc::new(Bounds::new(&worker.flow.options));
+        let bounds = worker.bounds.clone();
         let mut tasks = JoinSet::new();
         let mut arrivals = worker.flow.journal.arrivals().work;
+        let mut switched = worker.flow.switches.changes();
         while !stop.is_cancelled() {
             let Some(permit) = stop.run_until_cancelled(items.clone().acquire_owned()).await else { break };
             let permit = permit.expect("the semaphore is never closed");
@@ -92,6 +94,7 @@ impl Worker {
                 continue;
             }
             arrivals.mark_unchanged();
+            switched.mark_unchanged();
             let limit = if is_down { 1 } else { 1 + items.available_permits() };
             match worker.claim(limit).await {
                 Ok(claimed) if !claimed.is_empty() => {
@@ -111,6 +114,7 @@ impl Worker {
                     tokio::select! {
                         () = stop.cancelled() => {}
                         Ok(()) = arrivals.changed() => {}
+                        Ok(()) = switched.changed() => {}
                         () = tokio::time::sleep(due) => {}
                     }
                 }
@@ -130,6 +134,9 @@ impl Worker {
     }
 
     async fn claim(&self, limit: usize) -> Result<Vec<WorkItem>, StoreError> {
+        if self.flow.switches.holds_delivery(&self.running.name, &self.channel) {
+            return Ok(Vec::new());
+        }
         let now = self.flow.clock.now();
         self.flow.journal.claim_work(&self.running.name, &self.channel, limit, self.lease, now).await
     }
@@ -349,7 +356,7 @@ struct GivenBack {
 }
 
 /// How much of a channel is worked on at the same time.
-struct Bounds {
+pub(crate) struct Bounds {
     /// Notifications formatted or on their way.
     notifications: Arc<Semaphore>,
     notifications_max: usize,
@@ -358,7 +365,7 @@ struct Bounds {
 }
 
 impl Bounds {
-    fn new(options: &PipelineOptions) -> Self {
+    pub fn new(options: &PipelineOptions) -> Self {
         let notifications_max = options.in_flight_per_channel.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
         Bounds {
             notifications: Arc::new(Semaphore::new(notifications_max)),
@@ -373,7 +380,8 @@ impl Bounds {
         self.notifications.clone().acquire_many_owned(count).await.expect("the semaphore is never closed")
     }
 
-    fn is_idle(&self) -> bool {
+    /// Whether nothing is formatted, on its way or waiting to be recorded.
+    pub fn is_idle(&self) -> bool {
         self.notifications.available_permits() == self.notifications_max
     }
 }

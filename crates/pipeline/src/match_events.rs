@@ -116,12 +116,14 @@ pub(crate) struct Matcher {
     commands: mpsc::Receiver<Command>,
     arrivals: Arrivals,
     changes: watch::Receiver<ChangeSequence>,
+    switched: watch::Receiver<u64>,
 }
 
 impl Matcher {
     pub fn new(flow: Arc<Flow>, commands: mpsc::Receiver<Command>) -> Self {
         let (arrivals, changes) = (flow.journal.arrivals(), flow.records.newest_change());
-        Matcher { flow, applications: BTreeMap::new(), commands, arrivals, changes }
+        let switched = flow.switches.changes();
+        Matcher { flow, applications: BTreeMap::new(), commands, arrivals, changes, switched }
     }
 
     /// Matches until `stop`; what is claimed then is finished first.
@@ -136,11 +138,16 @@ impl Matcher {
             self.changes.mark_unchanged();
             // Before the claim: what is claimed later sees at least this.
             let settled = self.flow.places.settled();
-            let (throttled, wait) = self.throttled();
+            let (mut waiting, wait) = self.throttled();
+            self.switched.mark_unchanged();
+            waiting.extend(self.flow.switches.held());
             let taken_up_at = self.flow.clock.now();
-            let claimed = if stop.is_cancelled() { Ok(Vec::new()) } else { self.claim(&throttled).await };
+            let rests = stop.is_cancelled() || self.flow.switches.holds_matching();
+            let claimed = if rests { Ok(Vec::new()) } else { self.claim(&waiting).await };
             match claimed {
                 Ok(claimed) if !claimed.is_empty() => {
+                    let of = claimed.iter().map(|events| events.batch.application.clone());
+                    self.flow.switches.begin_matching(of);
                     let mut changed = Vec::new();
                     let matched = self.match_quantum(&claimed, taken_up_at, &mut changed, &mut committing).await;
                     let before = self.settle(committing.take()).await;
@@ -155,10 +162,11 @@ impl Matcher {
                 Ok(_) => {
                     // A failed commit has given its batches back, so they will be claimed again.
                     let _ = self.settle(committing.take()).await;
+                    self.flow.switches.end_matching();
                     if stop.is_cancelled() {
                         return;
                     }
-                    if !self.follow(settled).await {
+                    if !self.flow.switches.holds_matching() && !self.follow(settled).await {
                         continue;
                     }
                     tokio::select! {
@@ -166,6 +174,7 @@ impl Matcher {
                         Some(command) = self.commands.recv() => self.obey(command).await,
                         Ok(()) = self.arrivals.events.changed() => {}
                         Ok(()) = self.changes.changed() => {}
+                        Ok(()) = self.switched.changed() => {}
                         () = tokio::time::sleep(wait) => {}
                     }
                 }
@@ -240,8 +249,11 @@ impl Matcher {
     /// Takes the next step to a place, with every application's index that is not there yet. Gives whether all are.
     async fn follow(&mut self, place: ChangeSequence) -> bool {
         let mut is_there = true;
+        // What waits for an application that is held was accepted before: its index waits as well, and the records keep
+        // what it has not followed.
+        let held = self.flow.switches.held();
         for (name, matched) in &mut self.applications {
-            if matched.followed.place() >= place {
+            if matched.followed.place() >= place || held.contains(name) {
                 continue;
             }
             match matched.follow(&self.flow, name, place).await {

@@ -14,8 +14,14 @@ use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Flow, RunError, compile::Compiled, deliver_work::Worker, disable_devices::Disabler, lanes::Lanes,
-    match_events::unassigned_channel, record_receipts::Recorder, windows::Windows,
+    Flow, RunError,
+    compile::Compiled,
+    deliver_work::{Bounds, Worker},
+    disable_devices::Disabler,
+    lanes::Lanes,
+    match_events::unassigned_channel,
+    record_receipts::Recorder,
+    windows::Windows,
 };
 
 /// How long an endpoint may only fail, if its channel does not say.
@@ -82,6 +88,7 @@ struct Working {
     retry: RetrySchedule,
     lease: std::time::Duration,
     log: DeliveryLog,
+    bounds: Arc<Bounds>,
     worker: JoinHandle<()>,
     recorder: JoinHandle<()>,
 }
@@ -193,6 +200,7 @@ impl Running {
             answers: answers_in,
             disabler: Disabler::new(self.clone()),
         };
+        let bounds = Arc::new(Bounds::new(&flow.options));
         let worker = Worker {
             flow: flow.clone(),
             running: self.clone(),
@@ -203,12 +211,14 @@ impl Running {
             answers,
             windows: self.windows.lock().entry(channel.clone()).or_default().clone(),
             panics: Mutex::default(),
+            bounds: bounds.clone(),
         };
         let stop = CancellationToken::new();
         let working = Working {
             retry,
             lease,
             log,
+            bounds,
             worker: tokio::spawn(worker.run(stop.clone())),
             recorder: tokio::spawn(recorder.run()),
             stop,
@@ -229,6 +239,13 @@ impl Running {
     /// An open channel.
     pub fn channel(&self, name: &Name) -> Option<Arc<Open>> {
         self.channels.load().get(name).cloned()
+    }
+
+    /// Whether something of a channel, or of any, is formatted or on its way.
+    pub fn is_busy(&self, channel: Option<&Name>) -> bool {
+        let workers = self.workers.lock();
+        let mut meant = workers.iter().filter(|(name, _)| channel.is_none_or(|channel| channel == *name));
+        meant.any(|(_, working)| !working.bounds.is_idle())
     }
 
     /// Asks every channel for a sign of life.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tocsin_model::{id::Name, time::Timestamp};
-pub use tocsin_pipeline::{ApplicationStatus, DestinationState, latency::Percentiles};
+pub use tocsin_pipeline::{ApplicationStatus, DestinationState, Switched, latency::Percentiles};
 use tocsin_store::{
     inbox::InboxCounts,
     journal::{Backlog, Totals},
@@ -44,6 +44,8 @@ pub struct Status {
     pub totals: Totals,
     /// Since the start of the process.
     pub latencies: LatencySummaries,
+    /// Everything that is switched off.
+    pub switches: Vec<Switched>,
     /// How many destinations there are, by application, channel and state in the order of `DestinationState::ALL`.
     pub destinations: Vec<(Name, Name, [usize; DestinationState::ALL.len()])>,
 }
@@ -95,6 +97,7 @@ impl Service {
                 deliver: latencies.deliver.percentiles(),
                 end_to_end: latencies.end_to_end.percentiles(),
             },
+            switches: self.pipeline.switches(),
             destinations: self.pipeline.destination_counts(),
         }
     }

@@ -73,6 +73,10 @@ pub enum Command {
     Recover(resend::Recover),
     /// Lists rules that did not fire, and fires them again
     Firings(firings::Args),
+    /// Switches roles, applications, event classes, sources and channels off and on
+    Switch(switch::Args),
+    /// Removes what is past its retention now
+    Retention(switch::Retention),
     /// Shows where messages go, and how each destination does
     Destinations(destinations::Args),
     /// Shows endpoints of devices that have only failed of late, and those switched off for it
@@ -87,6 +91,10 @@ pub enum Command {
     VapidKey(vapid_key::Args),
     /// Examines the machine, the data folder and the server
     Doctor(doctor::Args),
+    /// Copies the data folder as of one moment, while the server goes on
+    Backup(backup::Args),
+    /// Puts a backup into the data folder
+    Restore(backup::Restore),
     /// Prints the effective configuration with the source of each value
     Config(config::Args),
     /// Plays a week of earthquakes to ten thousand people, by mail
@@ -173,6 +181,8 @@ impl Cli {
             Command::Resend(args) => args.run(terminal, &client()?).await,
             Command::Recover(args) => args.run(terminal, &client()?).await,
             Command::Firings(args) => args.run(terminal, &client()?).await,
+            Command::Switch(args) => args.run(terminal, &client()?).await,
+            Command::Retention(args) => args.run(terminal, &client()?).await,
             Command::Destinations(args) => args.run(terminal, &client()?).await,
             Command::Endpoints(args) => args.run(terminal, &client()?).await,
             Command::Schedules(args) => args.run(terminal, client).await,
@@ -180,6 +190,8 @@ impl Cli {
             Command::Keys(args) => args.run(terminal, &client()?).await,
             Command::VapidKey(args) => args.run(terminal),
             Command::Doctor(args) => args.run(terminal, &configuration, &connection).await,
+            Command::Backup(args) => args.run(terminal, &configuration, client).await,
+            Command::Restore(args) => args.run(terminal, &configuration).await,
             Command::Config(args) => args.run(terminal, &configuration),
             Command::Demo(args) => args.run(terminal, &configuration).await,
             Command::Example(args) => args.run(terminal),

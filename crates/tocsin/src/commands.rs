@@ -1,6 +1,7 @@
 //! One file for each command.
 
 pub mod apply;
+pub mod backup;
 pub mod bench;
 pub mod check;
 pub mod chronicles;
@@ -31,6 +32,7 @@ pub mod serve;
 pub mod status;
 pub mod suppressions;
 pub mod suspended;
+pub mod switch;
 pub mod trace;
 pub mod vapid_key;
 

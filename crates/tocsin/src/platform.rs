@@ -32,6 +32,7 @@ use tocsin_store::{
     journal::{Journal, JournalOptions},
     records::Records,
     sqlite::{
+        backup::UNFINISHED,
         inbox::{InboxOptions, SqliteInbox},
         journal::SqliteJournal,
         records::{RecordsOptions, SqliteRecords},
@@ -205,6 +206,10 @@ fn store_failure(what: &str, error: &StoreError) -> Failure {
 pub async fn start(configuration: Configuration) -> Outcome<Running> {
     let folder = configuration.data.folder.clone();
     let lock = lock_folder(&folder)?;
+    if folder.join(UNFINISHED).exists() {
+        let what = format!("{} holds the half of a restored backup; restore it again", folder.display());
+        return Err(Failure::failed(what));
+    }
     // Before the stores: a port that is taken should be told at once.
     let listen = configuration.http.listen;
     let listener = TcpListener::bind(listen).await.map_err(|error| {
