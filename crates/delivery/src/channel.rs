@@ -260,7 +260,7 @@ pub trait OpenChannel: Send + Sync {
 
     /// How long a message to this address is better not even made: its destination is let be, or has enough to do. It
     /// would come back untried.
-    fn hold(&self, _address: &str) -> Option<Duration> {
+    fn hold(&self, _address: &str, _priority: Priority) -> Option<Duration> {
         None
     }
 

@@ -16,6 +16,7 @@ use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tocsin_model::{
     application::{Flow, Rate},
+    conduct::Priority,
     content::PartsUsed,
     id::Name,
     receipt::{Disposition, Reason, ReasonKind},
@@ -31,11 +32,12 @@ use crate::{
     channel::{Answer, Clock, Destination, OpenChannel, Outgoing},
     flow::{
         lanes::{Done, Event, Lanes, Pushed, Signal, Take},
+        line::{Line, Waits},
         rate::Meter,
     },
 };
 
-/// Messages that wait for a session, at most.
+/// Messages that wait for a session, at most; where all go to one far side, of each priority.
 pub(crate) const QUEUE_LENGTH: usize = 4096;
 
 /// How long a sender waits for room in a lane that moves.
@@ -172,6 +174,16 @@ impl Pending {
     }
 }
 
+impl Waits for Pending {
+    fn priority(&self) -> Priority {
+        self.outgoing.message.priority
+    }
+
+    fn since(&self) -> Instant {
+        self.queued
+    }
+}
+
 impl Drop for Pending {
     fn drop(&mut self) {
         if self.answered {
@@ -231,16 +243,16 @@ pub(crate) struct Queue {
 }
 
 struct Waiting {
-    line: Line,
+    order: Order,
     /// Messages that have left since senders were told of room.
     left: usize,
     senders: usize,
     closed: bool,
 }
 
-enum Line {
-    /// All go to one far side, in their order; the sessions that serve it are the channel's own affair.
-    Single(VecDeque<Pending>, Option<Meter>),
+enum Order {
+    /// All go to one far side; the sessions that serve it are the channel's own affair.
+    Single(Line<Pending>, Option<Meter>),
     /// Each destination has its lane.
     Shared(Box<Lanes<Pending>>),
 }
@@ -266,16 +278,16 @@ impl Drop for Turn {
 impl Queue {
     /// For a channel whose sessions all talk to one far side.
     pub fn single(sessions: usize) -> Arc<Self> {
-        Self::new(sessions, Line::Single(VecDeque::new(), None))
+        Self::new(sessions, Order::Single(Line::new(), None))
     }
 
     /// For a channel whose sessions are shared among destinations.
     pub fn shared(sessions: usize, flow: Flow) -> Arc<Self> {
-        Self::new(sessions, Line::Shared(Box::new(Lanes::new(flow, sessions, QUEUE_LENGTH))))
+        Self::new(sessions, Order::Shared(Box::new(Lanes::new(flow, sessions, QUEUE_LENGTH))))
     }
 
-    fn new(sessions: usize, line: Line) -> Arc<Self> {
-        let waiting = Waiting { line, left: 0, senders: 0, closed: false };
+    fn new(sessions: usize, order: Order) -> Arc<Self> {
+        let waiting = Waiting { order, left: 0, senders: 0, closed: false };
         Arc::new(Queue { waiting: Mutex::new(waiting), arrived: Notify::new(), room: Notify::new(), sessions })
     }
 
@@ -296,7 +308,7 @@ impl Queue {
                     return drop(waiting);
                 }
                 let last = deadline.is_some_and(|deadline| Instant::now() >= deadline);
-                single |= matches!(state.line, Line::Single(..));
+                single |= matches!(state.order, Order::Single(..));
                 let wakes = state.push(&mut waiting, lane_of, &mut returned, last);
                 state.senders += usize::from(!waiting.is_empty() && deadline.is_none());
                 if waiting.is_empty() && deadline.is_some() {
@@ -324,7 +336,7 @@ impl Queue {
     fn try_take(self: &Arc<Self>) -> Result<(Turn, Pending), Option<Instant>> {
         let now = Instant::now();
         let mut state = self.waiting.lock();
-        let Line::Shared(lanes) = &mut state.line else { return Err(None) };
+        let Order::Shared(lanes) = &mut state.order else { return Err(None) };
         let (lane, pending) = match lanes.take(now) {
             Take::Item(lane, pending) => (lane, pending),
             Take::Wait(at) => return Err(at),
@@ -342,10 +354,8 @@ impl Queue {
     fn try_take_many(&self, count: impl FnOnce(&VecDeque<Pending>) -> usize) -> Result<Vec<Pending>, Option<Instant>> {
         let now = Instant::now();
         let mut state = self.waiting.lock();
-        let Line::Single(waiting, meter) = &mut state.line else { return Err(None) };
-        if waiting.is_empty() {
-            return Err(None);
-        }
+        let Order::Single(waiting, meter) = &mut state.order else { return Err(None) };
+        let Some(waiting) = waiting.front() else { return Err(None) };
         if let Some(at) = meter.as_ref().and_then(|meter| meter.wait(now)) {
             return Err(Some(at));
         }
@@ -404,8 +414,8 @@ impl Queue {
         {
             let mut state = self.waiting.lock();
             let closed = state.closed;
-            match &mut state.line {
-                Line::Single(waiting, _) if !closed => {
+            match &mut state.order {
+                Order::Single(waiting, _) if !closed => {
                     taken.into_iter().rev().for_each(|pending| waiting.push_front(pending));
                 }
                 _ => {
@@ -443,18 +453,18 @@ impl Queue {
 
     fn finish(&self, turn: &Turn, signal: Signal) -> Done<Pending> {
         let now = Instant::now();
-        match &mut self.waiting.lock().line {
-            Line::Shared(lanes) => lanes.done(&turn.lane, signal, now - turn.began, now, fastrand::f64()),
-            Line::Single(..) => Done { returned: Vec::new(), after: Duration::ZERO, event: None },
+        match &mut self.waiting.lock().order {
+            Order::Shared(lanes) => lanes.done(&turn.lane, signal, now - turn.began, now, fastrand::f64()),
+            Order::Single(..) => Done { returned: Vec::new(), after: Duration::ZERO, event: None },
         }
     }
 
     /// Tells senders that wait, now and then: each may bring many.
     fn note_room(&self, state: &mut Waiting, count: usize) {
         state.left += count;
-        let empty = match &state.line {
-            Line::Single(waiting, _) => waiting.is_empty(),
-            Line::Shared(lanes) => lanes.waiting() == 0,
+        let empty = match &state.order {
+            Order::Single(waiting, _) => waiting.is_empty(),
+            Order::Shared(lanes) => lanes.waiting() == 0,
         };
         if state.senders > 0 && (empty || state.left >= ROOM_STEP) {
             state.left = 0;
@@ -465,9 +475,9 @@ impl Queue {
     /// From now on messages leave no faster than this, all together.
     fn keep_to(&self, rate: Option<Rate>) {
         let meter = rate.map(Meter::new);
-        match &mut self.waiting.lock().line {
-            Line::Single(_, kept) => *kept = meter,
-            Line::Shared(lanes) => lanes.keep_to(meter),
+        match &mut self.waiting.lock().order {
+            Order::Single(_, kept) => *kept = meter,
+            Order::Shared(lanes) => lanes.keep_to(meter),
         }
     }
 
@@ -476,9 +486,9 @@ impl Queue {
         let left: Vec<Pending> = {
             let mut state = self.waiting.lock();
             state.closed = true;
-            match &mut state.line {
-                Line::Single(waiting, _) => waiting.drain(..).collect(),
-                Line::Shared(lanes) => lanes.clear(),
+            match &mut state.order {
+                Order::Single(waiting, _) => waiting.drain().collect(),
+                Order::Shared(lanes) => lanes.clear(),
             }
         };
         drop(left);
@@ -487,9 +497,9 @@ impl Queue {
     }
 
     fn lanes<R>(&self, look: impl FnOnce(&Lanes<Pending>, Instant) -> R) -> Option<R> {
-        match &self.waiting.lock().line {
-            Line::Shared(lanes) => Some(look(lanes, Instant::now())),
-            Line::Single(..) => None,
+        match &self.waiting.lock().order {
+            Order::Shared(lanes) => Some(look(lanes, Instant::now())),
+            Order::Single(..) => None,
         }
     }
 }
@@ -505,13 +515,21 @@ impl Waiting {
         last: bool,
     ) -> usize {
         let mut wakes = 0;
-        match &mut self.line {
-            Line::Single(line, _) => {
-                let room = QUEUE_LENGTH.saturating_sub(line.len()).min(waiting.len());
-                line.extend(waiting.drain(..room));
-                wakes = room;
+        match &mut self.order {
+            Order::Single(line, _) => {
+                // Each priority has room of its own, so that what presses does not wait to get in.
+                let mut stay = Vec::new();
+                for pending in waiting.drain(..) {
+                    match line.len_of(pending.priority()) < QUEUE_LENGTH {
+                        true => line.push_back(pending),
+                        false => stay.push(pending),
+                    }
+                    wakes += 1;
+                }
+                wakes -= stay.len();
+                *waiting = stay;
             }
-            Line::Shared(lanes) => {
+            Order::Shared(lanes) => {
                 let now = Instant::now();
                 let mut stay = Vec::new();
                 for pending in waiting.drain(..) {
@@ -631,8 +649,8 @@ impl OpenChannel for Running {
         self.far_side.parts_used()
     }
 
-    fn hold(&self, address: &str) -> Option<Duration> {
-        self.queue.lanes(|lanes, now| lanes.hold(&(self.lane_of)(address), now)).flatten()
+    fn hold(&self, address: &str, priority: Priority) -> Option<Duration> {
+        self.queue.lanes(|lanes, now| lanes.hold(&(self.lane_of)(address), priority, now)).flatten()
     }
 
     fn destinations(&self, limit: usize) -> Vec<Destination> {
@@ -725,6 +743,36 @@ mod tests {
         let _answers = queue_of(&queue, "aaaaaa").await;
         let many = queue.pop_many(2).await.expect("an open queue");
         assert_eq!(many.iter().map(|pending| pending.outgoing.ticket.ordinal).collect::<Vec<_>>(), [0, 1]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_presses_passes_a_full_queue() {
+        let shared = Shared::new(&"c".parse().expect("a name"), context().clock);
+        let of = |number: u32, priority| {
+            let mut outgoing = outgoing(number, "a");
+            Arc::make_mut(&mut outgoing.message).priority = priority;
+            outgoing
+        };
+        for queue in [single(), Queue::shared(1, Flow::default())] {
+            let (answers, _answered) = mpsc::channel(2 * QUEUE_LENGTH);
+            let push = async |messages: Vec<Outgoing>| {
+                let pending = messages.into_iter().map(|one| Pending::new(one, &shared, &answers, Instant::now()));
+                queue.push_all(pending.collect(), &only_lane).await;
+            };
+            push((0..QUEUE_LENGTH as u32).map(|number| of(number, Priority::Low)).collect()).await;
+            let before = Instant::now();
+            push(vec![of(9_000, Priority::High), of(9_001, Priority::Urgent)]).await;
+            assert_eq!(before.elapsed(), Duration::ZERO, "there is room for them");
+            let mut taken = Vec::new();
+            for _ in 0..3 {
+                let pending = match queue.lanes(|_, _| ()) {
+                    Some(()) => queue.take().await.map(|(_turn, pending)| pending),
+                    None => queue.pop_many(1).await.and_then(|mut taken| taken.pop()),
+                };
+                taken.push(pending.expect("an open queue").outgoing.ticket.ordinal);
+            }
+            assert_eq!(taken, [9_001, 9_000, 0]);
+        }
     }
 
     #[tokio::test]

@@ -4,14 +4,14 @@ use std::{error::Error, str::FromStr, sync::Arc};
 
 use axum::{
     body::{Body, Bytes},
-    extract::{FromRequestParts, Path, Query},
+    extract::{FromRequest, FromRequestParts, Path, Query, Request},
     http::{HeaderMap, header, request::Parts},
 };
 use bytes::BytesMut;
 use futures_util::{Stream, StreamExt};
 use serde::{Deserialize, de::DeserializeOwned};
 use tocsin_model::id::IdError;
-use tocsin_service::{BoxError, Caller, ServiceError, inbox::Visitor, page};
+use tocsin_service::{BoxError, Caller, ServiceError, inbox::Visitor, page, subscribers::Put};
 use tokio::sync::OwnedSemaphorePermit;
 use utoipa::IntoParams;
 
@@ -213,7 +213,7 @@ pub(crate) async fn json_body(app: &App, headers: &HeaderMap, body: Body) -> Res
 }
 
 /// Like `json_body`, with other media types of JSON.
-pub(crate) async fn json_body_of(app: &App, headers: &HeaderMap, body: Body, known: &[&str]) -> Result<Taken, Failure> {
+async fn json_body_of(app: &App, headers: &HeaderMap, body: Body, known: &[&str]) -> Result<Taken, Failure> {
     let given = media_type(headers);
     if !known.contains(&given.as_str()) {
         return Err(Failure::unsupported(&given, known));
@@ -227,6 +227,38 @@ pub(crate) fn read_json<'de, T: serde::Deserialize<'de>>(bytes: &'de [u8]) -> Re
         return Err(ServiceError::invalid("", "should be a JSON object with named members").into());
     }
     serde_json::from_slice(bytes).map_err(|error| tocsin_service::error::json_error(&error).into())
+}
+
+/// A JSON body of a single thing, read whole.
+pub(crate) struct JsonBody<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequest<Arc<App>> for JsonBody<T> {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Failure> {
+        let (headers, body) = parts(request);
+        let taken = json_body(app, &headers, body).await?;
+        read_json(&taken.bytes).map(JsonBody)
+    }
+}
+
+/// A merge patch (RFC 7396), which may also call itself plain JSON.
+pub(crate) struct MergePatch(pub(crate) serde_json::Value);
+
+impl FromRequest<Arc<App>> for MergePatch {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Failure> {
+        let (headers, body) = parts(request);
+        let taken = json_body_of(app, &headers, body, &["application/merge-patch+json", "application/json"]).await?;
+        read_json(&taken.bytes).map(MergePatch)
+    }
+}
+
+/// Takes headers and body apart.
+pub(crate) fn parts(request: Request) -> (HeaderMap, Body) {
+    let (parts, body) = request.into_parts();
+    (parts.headers, body)
 }
 
 /// What `If-Match` and `If-None-Match` ask.
@@ -269,6 +301,27 @@ impl Condition {
             Condition::None | Condition::Exists => Ok(None),
             Condition::Revision(revision) => Ok(Some(revision)),
             Condition::Absent => Err(Failure::precondition("it exists")),
+        }
+    }
+
+    /// How to store what may be there or not; `present` tells the revision of what is there.
+    pub(crate) async fn put(self, present: impl Future<Output = Result<u64, ServiceError>>) -> Result<Put, Failure> {
+        Ok(match self {
+            Condition::None => Put::Replace(None),
+            Condition::Exists => Put::Replace(Some(present.await.map_err(|error| self.unmet(error))?)),
+            Condition::Absent => Put::Create,
+            Condition::Revision(revision) => Put::Replace(Some(revision)),
+        })
+    }
+
+    /// Why it was not stored: that the condition did not hold, or what the service says.
+    pub(crate) fn unmet(self, error: ServiceError) -> Failure {
+        match (self, error) {
+            (Condition::Absent, ServiceError::Taken(what)) => Failure::precondition(format!("{what} exists")),
+            (Condition::Exists | Condition::Revision(_), ServiceError::Missing(what)) => {
+                Failure::precondition(format!("{what} does not exist"))
+            }
+            (_, error) => error.into(),
         }
     }
 }

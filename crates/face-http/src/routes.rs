@@ -29,8 +29,7 @@ use std::sync::Arc;
 
 use axum::{
     Router,
-    extract::Request,
-    http::{HeaderMap, HeaderValue, StatusCode, Uri, header},
+    http::{HeaderValue, StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
 use utoipa_axum::router::OpenApiRouter;
@@ -115,10 +114,9 @@ fn segment(text: &str) -> String {
     out
 }
 
-/// Takes headers and body apart.
-fn parts(request: Request) -> (HeaderMap, axum::body::Body) {
-    let (parts, body) = request.into_parts();
-    (parts.headers, body)
+/// The status of what is stored now, whether it was there or not.
+fn created(is_new: bool) -> StatusCode {
+    if is_new { StatusCode::CREATED } else { StatusCode::OK }
 }
 
 /// What every route may answer instead.

@@ -54,6 +54,7 @@ pub mod figures; // what the index holds and costs
 pub mod datum; // values while an expression runs
 pub mod evaluate; // the plain interpreter
 pub mod oracle; // the same answers without an index, one by one
+pub mod bombs; // the worst that somebody may ask for
 pub mod trial; // one rule tried on one event and one subscription, condition by condition
 
 mod functions; // what expressions may call

@@ -42,7 +42,7 @@ mod evaluate; // entries in, true, false or undefined out
 mod matching_rule; // the rules that can be asked for by name
 mod normal; // one text for filters that say the same
 mod parse; // text in, tree or problems out
-mod prepare; // RFC 4518: what of a string counts
+pub mod prepare; // RFC 4518: what of a string counts
 
 use std::{fmt, ops::Bound};
 

@@ -99,7 +99,13 @@ impl Worker {
             match worker.claim(limit).await {
                 Ok(claimed) if !claimed.is_empty() => {
                     let mut permits = vec![permit];
-                    for job in jobs(claimed) {
+                    for mut job in jobs(claimed) {
+                        // Before anything else is claimed: two jobs of one window would tell its digests in parts.
+                        if let Err(error) = worker.claim_rest_of(&mut job).await {
+                            tracing::error!(%error, channel = %worker.channel, "the work of a window cannot be claimed");
+                            worker.give_back(&job, Some(worker.flow.clock.now() + REST_AFTER_FAILURE)).await;
+                            continue;
+                        }
                         let permit = permits.pop().or_else(|| items.clone().try_acquire_owned().ok());
                         let (worker, bounds, stop) = (worker.clone(), bounds.clone(), stop.clone());
                         tasks.spawn(async move {
@@ -188,9 +194,6 @@ impl Worker {
         bounds: &Bounds,
         stop: &CancellationToken,
     ) -> Result<(), GivenBack> {
-        if let Some(window) = begun[0].1.course.window {
-            self.claim_rest_of(window, begun).await?;
-        }
         let Some(ahead) = stop.run_until_cancelled(bounds.ahead.acquire()).await else {
             return Err(GivenBack { due_at: None });
         };
@@ -262,23 +265,23 @@ impl Worker {
         Ok(())
     }
 
-    /// Claims what else is of the window of a job, so that all of it is told together.
-    async fn claim_rest_of(&self, window: Timestamp, begun: &mut Vec<(u64, WorkItem)>) -> Result<(), GivenBack> {
+    /// Claims what else is of the window of a job, if it is of one, so that all of it is told together.
+    async fn claim_rest_of(&self, job: &mut Vec<WorkItem>) -> Result<(), StoreError> {
+        let Some(window) = job[0].course.window else { return Ok(()) };
         self.windows.settled(window).await;
         let now = self.flow.clock.now();
         self.windows.close(now);
         let (application, most) = (&self.running.name, WINDOW_NOTIFICATIONS_MAX);
-        let rest = self.flow.journal.claim_window(application, &self.channel, window, most, self.lease, now).await;
-        let rest = rest.map_err(|error| {
-            tracing::error!(%error, channel = %self.channel, "the work of a window cannot be claimed");
-            GivenBack { due_at: Some(now + REST_AFTER_FAILURE) }
-        })?;
-        for item in rest {
-            let key = next_key();
-            let _ = self.reports.send(Report::Begun { key, item: item.clone() }).await;
-            begun.push((key, item));
-        }
+        job.extend(self.flow.journal.claim_window(application, &self.channel, window, most, self.lease, now).await?);
         Ok(())
+    }
+
+    /// Gives items back to the journal untouched.
+    async fn give_back(&self, items: &[WorkItem], due_at: Option<Timestamp>) {
+        for item in items {
+            // A claim that is lost is nobody's to give back.
+            let _ = self.flow.journal.release(item.claim, due_at).await;
+        }
     }
 
     /// An item that nobody can read waits for an operator, who sees why.

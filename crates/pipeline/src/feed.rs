@@ -69,6 +69,13 @@ enum Taken {
     Suppressed(Cause),
 }
 
+/// What becomes of a digest for now. It is decided for all of it at once, so that it stays one.
+enum Told {
+    Now(Arc<Open>, Outgoing),
+    /// Its destination is better let be until then.
+    Later(Timestamp),
+}
+
 /// What gathers while a job is fed.
 #[derive(Default)]
 struct Gathered {
@@ -197,13 +204,13 @@ impl Worker {
         if time > now {
             return Ok(Taken::Later(time));
         }
-        let (channel, target) = self.open(&recipient, device)?;
-        if let Some(wait) = channel.hold(&target.address) {
-            return Ok(Taken::Later(now + wait));
-        }
         if let Some(digest) = &loaded.conduct.digest {
             gathered.groups.add(group_key(loaded, digest, ordinal, &recipient, device)?, device.clone(), place);
             return Ok(Taken::Grouped);
+        }
+        let (channel, target) = self.open(&recipient, device)?;
+        if let Some(wait) = channel.hold(&target.address, loaded.conduct.priority) {
+            return Ok(Taken::Later(now + wait));
         }
         let (used, to) = (self.parts_used(&channel), (device, target));
         let Gathered { multicasts, alike, .. } = gathered;
@@ -355,11 +362,15 @@ impl Worker {
                         .collect();
                     let recipient = self.tellable(told[0].loaded, recipient, Timestamp(i64::MIN))?;
                     let (channel, target) = self.open(&recipient, &device)?;
+                    if let Some(wait) = channel.hold(&target.address, told[0].loaded.conduct.priority) {
+                        return Ok(Told::Later(now + wait));
+                    }
                     let (used, to) = (self.parts_used(&channel), (&device, target));
                     let message = render(&self.flow, &told, &recipient, to, used, &mut Alike::default(), now)?;
                     let ticket = Ticket { key: joined, ordinal: 0 };
                     let (loaded, ordinal) = (told[0].loaded, told[0].ordinal);
-                    Ok((channel, self.outgoing(loaded, ordinal, &recipient, target, ticket, Arc::new(message))))
+                    let outgoing = self.outgoing(loaded, ordinal, &recipient, target, ticket, Arc::new(message));
+                    Ok(Told::Now(channel, outgoing))
                 });
                 let tickets: Vec<Ticket> = members
                     .into_iter()
@@ -369,13 +380,26 @@ impl Worker {
                     })
                     .collect();
                 let sent = match rendered {
-                    Ok((channel, outgoing)) => {
+                    Ok(Told::Now(channel, outgoing)) => {
                         metrics::counter!("deliver_digests_total").increment(1);
                         self.log_attempt(&outgoing);
                         ready.push(channel, outgoing);
                         self.reports.send(Report::Joined { key: joined, members: tickets }).await.is_ok()
                     }
-                    Err(unsent) => self.report_unsent(&tickets, &unsent, now).await,
+                    Ok(Told::Later(due_at)) => {
+                        let snoozed = |Ticket { key, ordinal }| Report::Snoozed { key, ordinal, due_at };
+                        self.report(tickets.into_iter().map(snoozed)).await
+                    }
+                    Err(Unsent { outcome, reason }) => {
+                        let unsent = |Ticket { key, ordinal }| Report::Unsent {
+                            key,
+                            ordinal,
+                            at: now,
+                            outcome,
+                            reason: reason.clone(),
+                        };
+                        self.report(tickets.into_iter().map(unsent)).await
+                    }
                 };
                 if !sent {
                     return;
@@ -425,10 +449,8 @@ impl Worker {
     }
 
     /// Gives whether anybody still listens.
-    async fn report_unsent(&self, tickets: &[Ticket], unsent: &Unsent, at: Timestamp) -> bool {
-        let Unsent { outcome, reason } = unsent;
-        for Ticket { key, ordinal } in tickets.iter().copied() {
-            let report = Report::Unsent { key, ordinal, at, outcome: *outcome, reason: reason.clone() };
+    async fn report(&self, reports: impl Iterator<Item = Report>) -> bool {
+        for report in reports {
             if self.reports.send(report).await.is_err() {
                 return false;
             }

@@ -323,6 +323,55 @@ async fn hourly_and_daily_digests_go_by_the_subscribers_clock() {
     }
 }
 
+/// More batches than are claimed at a time.
+#[tokio::test(start_paused = true)]
+async fn a_window_of_many_batches_is_one_digest() {
+    let mut script = "08:00 subscriber alice email=alice@example.org\n08:00 subscribe alice nearby\n".to_owned();
+    for second in 0..200 {
+        let (minute, second) = (10 + second / 60, second % 60);
+        script.push_str(&format!("08:{minute}:{second:02} event quake {{\"magnitude\": 6, \"place\": \"Kobe\"}}\n"));
+    }
+    check(
+        &quakes("digest: { window: hourly, items_max: 1 }"),
+        &script,
+        expect!["09:00:00 email alice@example.org n-1-0: Kobe 6.0, 200 in all, and 199 more -> delivered"],
+    )
+    .await;
+}
+
+/// The process dies at each write to the journal while digests gather and go out: one may be told twice, but under one id.
+#[tokio::test(start_paused = true)]
+async fn slow_a_digest_has_one_id_over_a_crash_at_any_write() {
+    for window in ["batch", "hourly"] {
+        let definition = quakes(&format!("digest: {{ window: {window} }}"));
+        let script = format!(
+            r#"08:00 subscriber alice email=alice@example.org
+               08:00 subscriber bob email=bob@example.org
+               08:00 subscribe alice nearby
+               08:00 subscribe bob nearby {{"magnitude": 6}}
+               08:00 alice@example.org defers
+               08:10 event quake {THREE}
+               08:20 event quake {THREE}
+               09:00:30 alice@example.org delivers
+               09:50 report"#
+        );
+        for moment in [Moment::Before, Moment::After] {
+            for write in 1.. {
+                let mut scenario = Scenario::new(&[&definition]).await;
+                scenario.die_at(write, moment);
+                let seen = scenario.run_and_wait(&script, Duration::from_secs(60)).await;
+                let last = seen.lines().last().expect("a report");
+                assert!(last.ends_with("notifications 10 open 0 suspended 0"), "{window} {moment:?} {write}:\n{seen}");
+                let messages = if window == "batch" { 4 } else { 2 };
+                assert_eq!(scenario.messages(), messages, "{window} {moment:?} {write}:\n{seen}");
+                if !scenario.has_died() {
+                    break;
+                }
+            }
+        }
+    }
+}
+
 /// The example of what a digest in quiet hours looks like.
 #[tokio::test(start_paused = true)]
 async fn quiet_hours_hold_a_digest_until_morning() {

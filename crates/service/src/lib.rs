@@ -15,6 +15,7 @@ pub mod resends; // what had failed is sent again
 pub mod firings; // rules that did not fire, and those that are stopped
 pub mod preview; // templates tried on events
 pub mod rules; // rules tried on events
+pub mod indexed; // subscriptions that the match index cannot take, or takes at a price
 pub mod endpoints; // those of devices that have only failed of late
 pub mod destinations; // where messages go, and how each destination does
 pub mod chronicles; // what is kept of events

@@ -48,7 +48,6 @@ use crate::{
     applications::RuleExplanation,
     error::{ServiceError, row_error},
     keys::{Caller, Scope},
-    page::{Page, cursor, key_of},
     subscriptions::{self, FilterDraft},
 };
 
@@ -66,8 +65,6 @@ const SHOWN_USUAL: usize = 10;
 pub const CONCURRENT_MAX: usize = 2;
 /// Subscriptions read from the records at a time.
 const PAGE: usize = 5_000;
-/// Subscriptions that one call for those that cannot be matched looks at.
-pub const LOOKS_MAX: usize = 100_000;
 /// Event batches looked through for the last events of a class.
 const BATCHES_MAX: usize = 10_000;
 
@@ -175,55 +172,7 @@ struct Tested {
     time: Duration,
 }
 
-/// A stored subscription that cannot be matched.
-#[derive(Debug, Clone)]
-pub struct Unusable {
-    /// Its id.
-    pub id: SubscriptionId,
-    /// Its class.
-    pub class: Name,
-    /// Why, with the position in its filter where it is that.
-    pub problem: Problem,
-}
-
 impl Service {
-    /// The enabled subscriptions of an application that its running version cannot match, such as those whose filter
-    /// names a field that the event class has lost. Each call looks at [`LOOKS_MAX`] subscriptions at most, so that a page
-    /// may be empty and another follow.
-    ///
-    /// # Errors
-    /// The scope `operations:read` is missing; the application does not run; `after` is no cursor.
-    pub async fn unusable_subscriptions(
-        &self,
-        caller: &Caller,
-        application: &Name,
-        after: Option<&str>,
-        limit: usize,
-    ) -> Result<Page<Unusable>, ServiceError> {
-        caller.needs(Scope::OperationsRead)?;
-        let compiled = self.running(application)?;
-        let mut after: Option<SubscriptionId> = key_of(after)?;
-        let (mut items, mut looks) = (Vec::new(), 0);
-        loop {
-            let page = self.records.indexed_subscriptions(application, after, PAGE).await?;
-            let is_last = page.len() < PAGE;
-            for stored in page {
-                after = Some(stored.id);
-                if let Err(problem) = compiled.rules.check_subject(subject(&stored)) {
-                    items.push(Unusable { id: stored.id, class: stored.class, problem });
-                }
-                looks += 1;
-                if items.len() == limit || looks == LOOKS_MAX {
-                    return Ok(Page { items, next: after.map(|last| cursor(&last.to_string())) });
-                }
-            }
-            if is_last {
-                return Ok(Page { items, next: None });
-            }
-            tokio::task::yield_now().await;
-        }
-    }
-
     /// Tries a rule on events: who would be told, or what it says of one subscription. Nothing is stored, nobody is
     /// told.
     ///

@@ -357,8 +357,8 @@ pub(crate) fn check_subject(
     if problems.is_empty() { Ok((values, filter)) } else { Err(problems) }
 }
 
-/// The filter, if its dialect is one of the class's and the rules of the class can evaluate it.
-fn check_filter(draft: FilterDraft, class: &Class) -> Result<Filter, Vec<Problem>> {
+/// The filter, if its dialect is one of the class's.
+fn read_filter(draft: FilterDraft, class: &Class) -> Result<Filter, Vec<Problem>> {
     let Some(first) = class.filter.first() else {
         let problem = Problem::at("filter", format!("the class `{}` takes no filters", class.name));
         return Err(vec![problem.hint("allow them in the definition: `filter: cel` under the subscription class")]);
@@ -390,6 +390,12 @@ fn check_filter(draft: FilterDraft, class: &Class) -> Result<Filter, Vec<Problem
         let message = format!("the class `{}` takes no filters in {}", class.name, filter.dialect);
         return Err(vec![Problem::at("filter", message).hint(format!("it takes {}", allowed()))]);
     }
+    Ok(filter)
+}
+
+/// The filter, if the rules of the class can evaluate it and there is room for one more.
+fn check_filter(draft: FilterDraft, class: &Class) -> Result<Filter, Vec<Problem>> {
+    let filter = read_filter(draft, class)?;
     let below = |problem: Problem| Problem { path: "filter".to_owned(), ..problem };
     let mut scanned = None;
     for rules in &class.rules {
@@ -592,6 +598,15 @@ impl Service {
         let compiled = self.running(&present.application)?;
         let class =
             Class::of(&compiled, present.class.as_str()).map_err(|problem| ServiceError::Invalid(vec![problem]))?;
+        // What it has counts already; only another filter needs room.
+        let keeps_filter = match &draft.filter {
+            None => true,
+            Some(filter) => read_filter(filter.clone(), &class).ok() == present.terms.filter,
+        };
+        let class = match keeps_filter {
+            true => class,
+            false => class.within(Used::of(&self.pipeline, &present.application)),
+        };
         let draft = Draft { subscriber: Some(present.subscriber.as_str().to_owned().into()), key: None, ..draft };
         let new = check(draft, &class).map_err(ServiceError::Invalid)?;
         let now = self.clock.now();

@@ -13,6 +13,8 @@ mod functions; // what SQLite lacks, or answers differently from day to day
 mod guard; // a connection for what somebody else wrote
 mod plan; // which indexes a query uses, which tables it scans
 mod schema; // the tables
+mod texts; // functions of text that never take long
+mod wildcards; // LIKE and GLOB
 mod tables; // changes in, batches in, matches out
 mod values; // values of the model in SQL and back
 

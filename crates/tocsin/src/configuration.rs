@@ -26,6 +26,8 @@ pub struct Configuration {
     pub data: Data,
     /// The HTTP face.
     pub http: Http,
+    /// The LDAP face, and the directory behind it.
+    pub ldap: Ldap,
     /// The store of applications, subscribers, subscriptions and keys.
     pub records: Records,
     /// The store of events, notifications and receipts.
@@ -99,6 +101,62 @@ impl Default for Http {
             body_memory_max: Size(512 << 20),
             allow_origins: Vec::new(),
             streams_max: 5_000,
+        }
+    }
+}
+
+/// The LDAP face, and the directory behind it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Ldap {
+    /// Address and port to listen at, such as `127.0.0.1:389`; empty: there is no LDAP face, and no directory.
+    pub listen: String,
+    /// The name of the directory's first entry. Fixed once there are entries below it.
+    pub suffix: String,
+    /// Who may do what, such as `to attrs=mail by self write by users read`; the first rule that is met decides. None: whoever
+    /// proved who they are sees all but passwords, and may change their own entry.
+    pub access: Vec<String>,
+    /// Attributes that are the addresses of devices, with the channel: `mail=email`.
+    pub device_attributes: Vec<String>,
+    /// Whether clients may ask without saying who they are, as far as the access rules allow.
+    pub anonymous: bool,
+    /// About how much memory entries may take that are kept at hand.
+    pub cache: Size,
+    /// Most connections; one more is closed at once.
+    pub connections_max: u32,
+    /// Most connections from one address.
+    pub connections_per_address_max: u32,
+    /// Most requests of one connection that are under way; one more is told `busy`.
+    pub pending_max: u32,
+    /// Longest message. Whoever has not said who they are may send 256 KiB.
+    pub message_max: Size,
+    /// How long half a message may take, and how long a client may not read.
+    pub patience: Period,
+    /// How long a connection may be idle.
+    pub idle_timeout: Period,
+    /// Most entries of one search; operators have no bound.
+    pub size_limit: u32,
+    /// Longest time of one search; operators have no bound.
+    pub time_limit: Period,
+}
+
+impl Default for Ldap {
+    fn default() -> Self {
+        Ldap {
+            listen: String::new(),
+            suffix: "o=tocsin".into(),
+            access: Vec::new(),
+            device_attributes: vec!["mail=email".into(), "mobile=sms".into()],
+            anonymous: true,
+            cache: Size(256 << 20),
+            connections_max: 10_000,
+            connections_per_address_max: 1_000,
+            pending_max: 64,
+            message_max: Size(16 << 20),
+            patience: Period::seconds(10),
+            idle_timeout: Period::seconds(900),
+            size_limit: 10_000,
+            time_limit: Period::seconds(60),
         }
     }
 }

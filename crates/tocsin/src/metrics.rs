@@ -60,6 +60,14 @@ pub const STEPS: &[Metric] = &[
     ),
     histogram("schedule_lag_seconds", "", "How late a run was accepted, from its due time."),
     histogram("schedule_run_duration_seconds", "", "One step of runs, until it is ready to commit."),
+    counter(
+        "ldap_operations_total",
+        "operation, result",
+        "LDAP operations, by what came of them: `success`, `refused`, `busy` or `failed`.",
+    ),
+    histogram("ldap_operation_duration_seconds", "operation", "One LDAP operation, until its answer is ready."),
+    gauge("ldap_connections", "", "LDAP connections that are open."),
+    counter("ldap_connections_refused_total", "", "LDAP connections closed at once, because there were too many."),
     counter("match_index_rebuilds_total", "", "Match indexes that were lost and built anew."),
     counter(
         "match_displaced_batches_total",

@@ -9,6 +9,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+mod ldap; // the directory and its face
+
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use serde::Serialize;
 use tocsin_delivery::{
@@ -61,6 +63,7 @@ pub struct Running {
     pub first_key: Option<String>,
     pipeline: Arc<Pipeline>,
     face: Mutex<JoinHandle<std::io::Result<()>>>,
+    ldap_face: Mutex<Option<JoinHandle<std::io::Result<()>>>>,
     stopping: CancellationToken,
     // Last, so that the stores are closed before another server may open them.
     _lock: FolderLock,
@@ -155,7 +158,7 @@ pub fn examine(file: &Path, environment: &dyn Fn(&str) -> Option<String>) -> Out
 ///
 /// # Errors
 /// The store does not open.
-pub async fn open_records(configuration: &Configuration) -> Outcome<Arc<dyn Records>> {
+pub async fn open_records(configuration: &Configuration) -> Outcome<Arc<SqliteRecords>> {
     let folder = configuration.data.folder.clone();
     let options = RecordsOptions {
         reserve_bytes: configuration.records.disk_reserve.0,
@@ -217,7 +220,9 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
             .because(&error)
     })?;
     let address = listener.local_addr().map_err(|error| Failure::failed("a socket has no address").because(&error))?;
-    let (records, journal) = (open_records(&configuration).await?, open_journal(&configuration).await?);
+    let ldap_listener = ldap::listen(&configuration.ldap).await?;
+    let (stored, journal) = (open_records(&configuration).await?, open_journal(&configuration).await?);
+    let records: Arc<dyn Records> = stored.clone();
     let inbox = open_inbox(&configuration).await?;
     let first_key = first_key::ensure(&*records, &folder, now()).await?;
     let page = configuration.metrics.enabled.then(recorder).flatten();
@@ -273,8 +278,13 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
         ..HttpOptions::default()
     };
     let stopping = CancellationToken::new();
+    let ldap_face = match ldap_listener {
+        Some(listener) => Some(ldap::start(listener, &configuration, stored, service.clone(), stopping.clone()).await?),
+        None => None,
+    };
     let face = tokio::spawn(tocsin_face_http::serve(listener, service, options, stopping.clone().cancelled_owned()));
-    Ok(Running { address, data_folder: folder, first_key, pipeline, face: Mutex::new(face), stopping, _lock: lock })
+    let (face, ldap_face) = (Mutex::new(face), Mutex::new(ldap_face));
+    Ok(Running { address, data_folder: folder, first_key, pipeline, face, ldap_face, stopping, _lock: lock })
 }
 
 fn pipeline_options(configuration: &Configuration) -> Outcome<PipelineOptions> {
@@ -406,6 +416,9 @@ impl Running {
             },
             self.pipeline.drain(patience)
         );
+        if let Some(face) = self.ldap_face.lock().await.take() {
+            let _ = face.await;
+        }
         finished
     }
 }

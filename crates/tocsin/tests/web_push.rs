@@ -3,12 +3,7 @@
 
 mod support;
 
-use std::{
-    io::Write,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-    sync::Arc,
-};
+use std::{process::Command, sync::Arc};
 
 use axum::{
     Router,
@@ -17,16 +12,10 @@ use axum::{
     http::{HeaderMap, StatusCode},
     routing::post,
 };
-use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use support::Platform;
+use support::{Platform, push};
 use tokio::sync::watch;
-
-// The browser of RFC 8291, section 5.
-const BROWSER: &str = "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4";
-const BROWSER_PRIVATE: &str = "q1dXpw3UpT5VOmu_cf_v6ih07Aems3njxI-JWgLcM94";
-const AUTH: &str = "BTBZMqHH6r4Tts7J_aSIgg";
 
 const APPLICATION: &str = r#"
 application: alerts
@@ -84,10 +73,7 @@ async fn libraries_that_are_not_ours_read_what_browsers_are_told() {
     platform.apply("alerts", APPLICATION).await;
     let keys = platform.get("/v1/applications/alerts/web-push").await;
     assert_eq!(keys, json!({"keys": {"push": public}}));
-    let address = |browser: &str| {
-        let keys = json!({"p256dh": BROWSER, "auth": AUTH});
-        json!({"endpoint": format!("{origin}/{browser}"), "expirationTime": null, "keys": keys}).to_string()
-    };
+    let address = |browser: &str| push::address(&format!("{origin}/{browser}"));
     platform.subscribe("alerts", "every", "alice", "push", &address("ok"), json!({})).await;
     platform.subscribe("alerts", "every", "bob", "push", &address("gone"), json!({})).await;
     let device = json!({"channel": "push", "address": r#"{"endpoint": "https://push.example"}"#});
@@ -118,17 +104,13 @@ async fn libraries_that_are_not_ours_read_what_browsers_are_told() {
     let told: Vec<&(String, HeaderMap, Bytes)> = seen.iter().filter(|(browser, ..)| browser == "ok").collect();
     assert_eq!((seen.len(), told.len()), (3, 2), "one for bob, before it was known that he is gone");
     let header = |headers: &HeaderMap, name: &str| headers[name].to_str().expect("text").to_owned();
-    let mut lines = String::new();
+    let mut requests = Vec::new();
     for (_, headers, body) in &told {
         assert_eq!(header(headers, "urgency"), "high");
         assert!((1..=3_600).contains(&header(headers, "ttl").parse::<u64>().expect("seconds")));
-        let request = json!({
-            "body": BASE64_URL_SAFE_NO_PAD.encode(body), "authorization": header(headers, "authorization"),
-            "audience": origin, "private": BROWSER_PRIVATE, "auth": AUTH,
-        });
-        lines.push_str(&format!("{request}\n"));
+        requests.push(push::request(body, &header(headers, "authorization"), &origin));
     }
-    let read: Vec<Value> = read(&lines).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let read = push::read(&requests);
     assert_eq!(read.len(), 2);
     for (request, token) in read.iter().zip(["one", "two"]) {
         assert_eq!((&request["subject"], &request["key"]), (&json!("mailto:ops@example.org"), &json!(public)));
@@ -137,27 +119,4 @@ async fn libraries_that_are_not_ours_read_what_browsers_are_told() {
         assert_eq!(text["body"], format!("Zoë says “{token}”"));
         assert_eq!(text["data"], json!({"token": token}));
     }
-}
-
-/// What the libraries make of requests.
-fn read(lines: &str) -> String {
-    let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/root"), PathBuf::from);
-    let libraries = std::env::var_os("PUSH_LIBRARIES").map_or_else(|| home.join(".cache/tocsin/push"), PathBuf::from);
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/push/read.js");
-    let mut child = Command::new("node")
-        .arg(script)
-        .env("NODE_PATH", libraries.join("node_modules"))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap_or_else(|error| panic!("node: {error}; `scripts/setup test` installs it"));
-    let mut input = child.stdin.take().expect("a pipe");
-    let written = lines.to_owned();
-    let writer = std::thread::spawn(move || input.write_all(written.as_bytes()));
-    let output = child.wait_with_output().expect("an end");
-    let _ = writer.join();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}; `scripts/setup test` installs the libraries");
-    String::from_utf8(output.stdout).expect("UTF-8")
 }

@@ -5,11 +5,15 @@ use std::{
     time::Duration,
 };
 
-use tocsin_model::application::{self, Flow};
+use tocsin_model::{
+    application::{self, Flow},
+    conduct::Priority,
+};
 use tokio::time::Instant;
 
 use super::{
     breaker::{Breaker, Way},
+    line::{Line, Waits},
     pace::Pace,
     rate::Meter,
 };
@@ -57,7 +61,7 @@ pub(crate) enum Signal {
 
 /// Who may go next, of all that wait, each for one destination.
 ///
-/// Lanes take turns. One that is slow or dead keeps the others from nothing: of the queue it gets no more than what is
+/// Lanes take turns, and in each what presses goes first. One that is slow or dead keeps the others from nothing: of the queue it gets no more than what is
 /// left free, of the sessions as much as are idle, and all slow ones together at most half of them while others have
 /// work. A lane that is alone leaves an eighth of the sessions, so that a newcomer always finds one.
 pub(crate) struct Lanes<T> {
@@ -78,7 +82,7 @@ pub(crate) struct Lanes<T> {
 }
 
 struct Lane<T> {
-    waiting: VecDeque<T>,
+    waiting: Line<T>,
     busy: usize,
     place: Place,
     pace: Pace,
@@ -146,10 +150,10 @@ pub(crate) enum Event {
     Back { after: Duration },
 }
 
-impl<T> Lane<T> {
+impl<T: Waits> Lane<T> {
     fn new(flow: &Flow, now: Instant) -> Self {
         Lane {
-            waiting: VecDeque::new(),
+            waiting: Line::new(),
             busy: 0,
             place: Place::Away,
             pace: match flow.pace {
@@ -189,7 +193,7 @@ impl<T> Lane<T> {
     }
 }
 
-impl<T> Lanes<T> {
+impl<T: Waits> Lanes<T> {
     /// For so many sessions, with room for so many messages.
     pub fn new(flow: Flow, sessions: usize, room: usize) -> Self {
         Lanes {
@@ -235,12 +239,13 @@ impl<T> Lanes<T> {
             self.sweep(now);
             self.lanes.insert(key.clone(), Lane::new(&self.flow, now));
         }
-        if let Some(wait) = self.hold(key, now) {
+        let priority = item.priority();
+        if let Some(wait) = self.hold(key, priority, now) {
             return Pushed::NoRoom(item, Some(wait));
         }
         let free = self.room.saturating_sub(self.waiting);
         let lane = self.lanes.get_mut(key).expect("it was put there if it was missing");
-        if lane.waiting.len() >= free.max(LANE_ROOM_MIN) {
+        if lane.waiting.len_of(priority) >= free.max(LANE_ROOM_MIN) {
             return Pushed::NoRoom(item, None);
         }
         self.active += usize::from(!lane.is_active());
@@ -255,8 +260,8 @@ impl<T> Lanes<T> {
         Pushed::Waits { wake }
     }
 
-    /// How long a message for this destination is better not even made.
-    pub fn hold(&self, key: &str, now: Instant) -> Option<Duration> {
+    /// How long a message of this priority for this destination is better not even made.
+    pub fn hold(&self, key: &str, priority: Priority, now: Instant) -> Option<Duration> {
         let lane = self.lanes.get(key)?;
         if let Some(until) = lane.shut(now)
             && until - now > SHORT_PAUSE
@@ -269,7 +274,7 @@ impl<T> Lanes<T> {
             _ => {}
         }
         let free = self.room.saturating_sub(self.waiting);
-        if lane.waiting.len() < free.max(LANE_ROOM_MIN) {
+        if lane.waiting.len_of(priority) < free.max(LANE_ROOM_MIN) {
             return None;
         }
         // A lane that moves has room in a moment; its sender waits for it.
@@ -420,7 +425,7 @@ impl<T> Lanes<T> {
             }
         }
         if let Some(after) = away {
-            done.returned = lane.waiting.drain(..).collect();
+            done.returned = lane.waiting.drain().collect();
             done.after = after;
             self.waiting -= done.returned.len();
         }
@@ -448,7 +453,7 @@ impl<T> Lanes<T> {
         let mut left = Vec::new();
         for lane in self.lanes.values_mut() {
             lane.place = Place::Away;
-            left.extend(lane.waiting.drain(..));
+            left.extend(lane.waiting.drain());
         }
         self.active = self.lanes.values().filter(|lane| lane.is_active()).count();
         left

@@ -6,5 +6,6 @@
 
 pub(crate) mod breaker; // failures in a row close a destination for a while; one message finds out when it is back
 pub(crate) mod lanes; // who may go next
+pub(crate) mod line; // what presses goes first, but nothing waits for ever
 pub(crate) mod pace; // how many at the same time: grows while it helps
 pub(crate) mod rate; // so many in a time, evenly

@@ -150,15 +150,18 @@ impl Form {
         used
     }
 
-    /// The URL of a message.
-    pub fn url<'a>(&'a self, outgoing: &'a Outgoing) -> Cow<'a, str> {
-        match &self.url {
-            None => Cow::from(&*outgoing.address),
-            Some(url) => match url.constant() {
-                Some(url) => url.into(),
-                None => url.fill(outgoing, Escape::Url).into(),
-            },
+    /// The URL of a message. The error says why what fills it in makes none.
+    pub fn url<'a>(&'a self, outgoing: &'a Outgoing) -> Result<Cow<'a, str>, String> {
+        let Some(url) = &self.url else { return Ok(Cow::from(&*outgoing.address)) };
+        if let Some(url) = url.constant() {
+            return Ok(url.into());
         }
+        let filled = url.fill(outgoing, Escape::Url);
+        let path = filled.split(['?', '#']).next().unwrap_or_default();
+        if path.split('/').any(is_dots) {
+            return Err(format!("`{path}` would lead elsewhere: what fills in a part of a path is `.` or `..`"));
+        }
+        Ok(filled.into())
     }
 
     /// The beginning of all URLs, with the host at least, if the address of a device does not say where it goes. No place can
@@ -201,6 +204,11 @@ impl Form {
             }
         }
     }
+}
+
+/// Whether a segment of a path is resolved wherever the path is read; no way of writing the dots prevents that.
+fn is_dots(segment: &str) -> bool {
+    segment.len() <= 6 && matches!(&*segment.to_ascii_lowercase().replace("%2e", "."), "." | "..")
 }
 
 /// Literals of a form are escaped as well, so that they can be written plainly.

@@ -86,7 +86,10 @@ impl Courier {
             return Verdict::refused(reason.kind, reason.text);
         }
         let outgoing = &pending.outgoing;
-        let url = self.form.url(outgoing);
+        let url = match self.form.url(outgoing) {
+            Ok(url) => url,
+            Err(text) => return Verdict::refused(ReasonKind::Address, text),
+        };
         let target = match latest.take().filter(|target| target.text == *url).map_or_else(|| Target::parse(&url), Ok) {
             Ok(target) => &*latest.insert(target),
             Err(text) => return Verdict::refused(ReasonKind::Address, text),

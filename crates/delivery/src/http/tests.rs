@@ -394,6 +394,31 @@ fn responses_by_status() {
     assert!(shown(500, &"ü".repeat(5000)).chars().count() < 250);
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_fills_in_a_part_of_a_path_stays_there() {
+    let options = json!({"url": "http://1.1.1.1/v1/send/{address}/now?to={address}"});
+    let (open, far) = start_with(Arc::new(|_, _, _| Say(OK)), options, 1);
+    let seen = deliver(&*open, &["..", ".", "%2e%2E", "a/../..", "x?y#z"]).await;
+    let elsewhere = |dots: &str| {
+        format!(
+            "refused Address `http://1.1.1.1/v1/send/{dots}/now` would lead elsewhere: what fills in a part of a path is \
+             `.` or `..`"
+        )
+    };
+    assert_eq!(seen[..2], [elsewhere(".."), elsewhere(".")]);
+    assert_eq!(seen[2..], ["delivered 200"; 3]);
+    let heads = far.heads.lock();
+    let lines: Vec<&str> = heads.iter().filter_map(|head| head.lines().next()).collect();
+    assert_eq!(
+        lines,
+        [
+            "POST /v1/send/%252e%252E/now?to=%252e%252E HTTP/1.1",
+            "POST /v1/send/a%2F..%2F../now?to=a%2F..%2F.. HTTP/1.1",
+            "POST /v1/send/x%3Fy%23z/now?to=x%3Fy%23z HTTP/1.1",
+        ]
+    );
+}
+
 #[test]
 fn wishes_for_later() {
     let now = NOW.parse().expect("a time");

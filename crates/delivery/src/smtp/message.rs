@@ -1,5 +1,6 @@
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use mail_builder::{
     MessageBuilder,
     headers::{Header, HeaderType, address::Address, date::Date, message_id::MessageId, raw::Raw, text::Text},
@@ -49,7 +50,9 @@ impl Mailbox {
         let (name, address) = match text.strip_suffix('>') {
             Some(rest) => {
                 let (name, address) = rest.rsplit_once('<')?;
-                (Some(clean(name.trim().trim_matches('"')).into_owned()).filter(|name| !name.is_empty()), address)
+                // Some read encoded words even where they stand in quotes.
+                let name = clean(name.trim().trim_matches('"')).replace("=?", "= ?");
+                (Some(name).filter(|name| !name.is_empty()), address)
             }
             None => (None, text),
         };
@@ -108,6 +111,28 @@ pub(super) fn is_header_name(text: &str) -> bool {
 pub(super) fn clean(text: &str) -> Cow<'_, str> {
     let breaks = |c: char| c.is_control() || is_invisible(c);
     if text.contains(breaks) { text.replace(breaks, " ").into() } else { text.into() }
+}
+
+/// The value of a field that is text for people (RFC 5322, 2.2.1). A text that looks encoded is encoded, so that its readers
+/// see the text and not what somebody hid in it.
+fn unstructured(text: &str) -> HeaderType<'_> {
+    let text = clean(text);
+    match text.contains("=?") {
+        true => HeaderType::Raw(Raw::new(encoded_words(&text))),
+        false => HeaderType::Text(Text::new(text)),
+    }
+}
+
+/// A text as encoded words (RFC 2047), each with whole letters.
+fn encoded_words(text: &str) -> String {
+    // 45 bytes become 60 letters; a word has up to 75.
+    let (mut words, mut rest) = (Vec::new(), text);
+    while !rest.is_empty() {
+        let end = (1..=rest.len().min(45)).rev().find(|at| rest.is_char_boundary(*at)).unwrap_or(rest.len());
+        words.push(format!("=?utf-8?B?{}?=", BASE64_STANDARD.encode(&rest[..end])));
+        rest = &rest[end..];
+    }
+    words.join(" ")
 }
 
 /// Line and paragraph separators, and what turns the direction of text so that a subject reads as something else.
@@ -196,7 +221,7 @@ impl Letterhead {
         let mut mail = MessageBuilder::new()
             .from(self.from.header())
             .header("To", Raw::new(OWN))
-            .subject(Text::new(clean(content.subject.as_deref().unwrap_or_default())))
+            .header("Subject", unstructured(content.subject.as_deref().unwrap_or_default()))
             .date(Date::new(seconds))
             .message_id(MessageId::new(OWN))
             .header("Auto-Submitted", Raw::new("auto-generated"));
@@ -210,10 +235,10 @@ impl Letterhead {
         }
         let is_own = |name: &str| content.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name));
         for (name, value) in self.headers.iter().filter(|(name, _)| !is_own(name)) {
-            mail = mail.header(name.as_str(), HeaderType::Text(Text::new(clean(value))));
+            mail = mail.header(name.as_str(), unstructured(value));
         }
         for (name, value) in content.headers.iter().filter(|(name, _)| header_objection(name).is_none()) {
-            mail = mail.header(name.as_str(), HeaderType::Text(Text::new(clean(value))));
+            mail = mail.header(name.as_str(), unstructured(value));
         }
         let text = content.text.as_deref().or(content.json.as_deref().filter(|_| content.html.is_none()));
         if let Some(text) = text {
@@ -302,6 +327,21 @@ mod tests {
         let mut out = Vec::new();
         stuff(&whole_lines(b"a\0b\r\n.\r\n..b\nc\r\0.d\r\r\n\n.".to_vec()), &mut out);
         assert_eq!(String::from_utf8_lossy(&out), "ab\r\n..\r\n...b\r\nc\r\n..d\r\n\r\n\r\n..\r\n");
+    }
+
+    #[test]
+    fn a_text_that_looks_encoded_is_shown_as_it_is() {
+        let written = |text: &str| {
+            let mut out = Vec::new();
+            unstructured(text).write_header(&mut out, 9);
+            String::from_utf8(out).expect("ASCII")
+        };
+        assert_eq!(written("plain"), "plain\r\n");
+        assert_eq!(written("=?utf-8?q?=0d=0a?="), "=?utf-8?B?PT91dGYtOD9xPz0wZD0wYT89?=\r\n");
+        let long = written(&format!("=?{}", "ü".repeat(60)));
+        assert!(long.lines().count() > 1 && long.lines().all(|line| line.len() <= 78), "{long}");
+        let name = Mailbox::parse("=?utf-8?q?x?= <a@b.example>").and_then(|mailbox| mailbox.name);
+        assert_eq!(name.as_deref(), Some("= ?utf-8?q?x?="));
     }
 
     #[test]

@@ -11,11 +11,11 @@ use tocsin_service::applications::{ApplyOptions, Expected};
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json, located, parts, tagged};
+use super::{Failures, json, located, tagged};
 use crate::{
     App,
     problems::Failure,
-    request::{Authorized, Condition, Parameters, SINGLE_BYTES_MAX, Segments, id, media_type, take_body},
+    request::{Authorized, Condition, Parameters, SINGLE_BYTES_MAX, Segments, id, media_type, parts, take_body},
     wire::{ApplicationBody, AppliedBody, ChannelProbeBody, CheckedBody, List, RematchedBody},
 };
 

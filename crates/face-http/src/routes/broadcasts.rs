@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use axum::{
-    extract::{Request, State},
+    extract::State,
     http::StatusCode,
     response::{IntoResponse, Response},
 };
 use tocsin_model::id::Name;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json, parts};
+use super::{Failures, created, json};
 use crate::{
     App,
     problems::Failure,
-    request::{Authorized, Segments, id, json_body, read_json},
+    request::{Authorized, JsonBody, Segments, id},
     wire::{
         List,
         inbox::{BroadcastBody, NewBroadcastBody},
@@ -55,15 +55,11 @@ async fn put(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments((application, name)): Segments<(String, String)>,
-    request: Request,
+    JsonBody(asked): JsonBody<NewBroadcastBody>,
 ) -> Result<Response, Failure> {
     let (application, name) = (id::<Name>(&application)?, id::<Name>(&name)?);
-    let (headers, body) = parts(request);
-    let taken = json_body(&app, &headers, body).await?;
-    let asked: NewBroadcastBody = read_json(&taken.bytes)?;
     let (stored, is_new) = app.service.put_broadcast(&caller, &application, &name, asked.into()).await?;
-    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-    Ok(json(status, &BroadcastBody::from(stored)))
+    Ok(json(created(is_new), &BroadcastBody::from(stored)))
 }
 
 /// Takes a broadcast back: nobody sees it any more.

@@ -13,11 +13,13 @@ use tocsin_service::{
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json, parts};
+use super::{Failures, json};
 use crate::{
     App,
     problems::Failure,
-    request::{Authorized, BATCH_BYTES_MAX, Parameters, Segments, idempotency_key, media_type, stream_body, take_body},
+    request::{
+        Authorized, BATCH_BYTES_MAX, Parameters, Segments, idempotency_key, media_type, parts, stream_body, take_body,
+    },
     wire::{SubmittedBody, SubmittedLinesBody, submitted},
 };
 

@@ -1,10 +1,6 @@
 use std::sync::Arc;
 
-use axum::{
-    extract::{Request, State},
-    http::StatusCode,
-    response::Response,
-};
+use axum::{extract::State, http::StatusCode, response::Response};
 use serde::{Deserialize, Serialize};
 use tocsin_model::{id::Name, time::Timestamp};
 use tocsin_service::page;
@@ -12,11 +8,11 @@ use tocsin_store::journal::{Firing, FiringFilter, FiringStatus, RuleStop};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json, parts};
+use super::{Failures, json};
 use crate::{
     App,
     problems::Failure,
-    request::{Authorized, Parameters, Segments, id, json_body, read_json},
+    request::{Authorized, JsonBody, Parameters, Segments, id},
     wire::List,
 };
 
@@ -73,9 +69,9 @@ async fn firings(
 async fn refire(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
-    request: Request,
+    JsonBody(asked): JsonBody<FiringFilterBody>,
 ) -> Result<Response, Failure> {
-    let (filter, all) = asked(&app, request).await?;
+    let (filter, all) = asked.filter();
     let refired = app.service.refire(&caller, &filter, all).await?;
     let failed = refired.failed.into_iter().map(|(id, reason)| FailedAgainBody { id, reason }).collect();
     Ok(json(StatusCode::OK, &RefiredBody { batches: refired.batches, failed }))
@@ -86,18 +82,11 @@ async fn refire(
 async fn dismiss(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
-    request: Request,
+    JsonBody(asked): JsonBody<FiringFilterBody>,
 ) -> Result<Response, Failure> {
-    let (filter, all) = asked(&app, request).await?;
+    let (filter, all) = asked.filter();
     let batches = app.service.dismiss_firings(&caller, &filter, all).await?;
     Ok(json(StatusCode::OK, &DismissedBody { batches }))
-}
-
-async fn asked(app: &App, request: Request) -> Result<(FiringFilter, bool), Failure> {
-    let (headers, body) = parts(request);
-    let taken = json_body(app, &headers, body).await?;
-    let FiringFilterBody { id, application, rule, status, all } = read_json(&taken.bytes)?;
-    Ok((FiringFilter { id, application, rule, status }, all))
 }
 
 /// The rules that are stopped, by application and name.
@@ -113,11 +102,8 @@ async fn stop(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments((application, rule)): Segments<(String, String)>,
-    request: Request,
+    JsonBody(asked): JsonBody<StopBody>,
 ) -> Result<Response, Failure> {
-    let (headers, body) = parts(request);
-    let taken = json_body(&app, &headers, body).await?;
-    let asked: StopBody = read_json(&taken.bytes)?;
     let (application, rule) = (id::<Name>(&application)?, id::<Name>(&rule)?);
     app.service.stop_rule(&caller, &application, &rule, &asked.reason).await?;
     Ok(axum::response::IntoResponse::into_response(StatusCode::NO_CONTENT))
@@ -190,6 +176,14 @@ struct FiringFilterBody {
     status: Option<FiringStatus>,
     #[serde(default)]
     all: bool,
+}
+
+impl FiringFilterBody {
+    /// The filter, and whether all are meant.
+    fn filter(self) -> (FiringFilter, bool) {
+        let FiringFilterBody { id, application, rule, status, all } = self;
+        (FiringFilter { id, application, rule, status }, all)
+    }
 }
 
 /// What was fired.

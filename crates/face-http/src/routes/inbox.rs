@@ -5,7 +5,7 @@ mod stream; // server-sent events
 use std::{sync::Arc, time::Duration};
 
 use axum::{
-    extract::{Request, State},
+    extract::State,
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
@@ -23,11 +23,11 @@ use tocsin_store::inbox::FeedFilter;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json, parts};
+use super::{Failures, json};
 use crate::{
     App,
     problems::Failure,
-    request::{Authorized, Parameters, Segments, Visiting, id, json_body, read_json},
+    request::{Authorized, JsonBody, Parameters, Segments, Visiting, id},
     wire::{
         List,
         inbox::{ItemBody, MarkBody, MarkedBody, NewTokenBody, TokenBody, UnreadBody, mark_of},
@@ -211,12 +211,9 @@ async fn mark_some(
     State(app): State<Arc<App>>,
     visiting: Visiting,
     Segments(subscriber): Segments<String>,
-    request: Request,
+    JsonBody(asked): JsonBody<MarkBody>,
 ) -> Result<Response, Failure> {
     let feed = open(&app, &visiting, &subscriber, Intent::Mark).await?;
-    let (headers, body) = parts(request);
-    let taken = json_body(&app, &headers, body).await?;
-    let asked: MarkBody = read_json(&taken.bytes)?;
     let mark = mark_of(&asked.mark).ok_or_else(|| {
         let words: Vec<&str> = Mark::ALL.into_iter().map(Mark::word).collect();
         ServiceError::invalid("mark", format!("`{}` is none of {}", asked.mark, words.join(", ")))
@@ -243,11 +240,8 @@ async fn make_token(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments(subscriber): Segments<String>,
-    request: Request,
+    JsonBody(asked): JsonBody<NewTokenBody>,
 ) -> Result<Response, Failure> {
-    let (headers, body) = parts(request);
-    let taken = json_body(&app, &headers, body).await?;
-    let asked: NewTokenBody = read_json(&taken.bytes)?;
     let lasts = asked.expires_in.map(Duration::from_secs);
     let made = app.service.make_pass(&caller, &id::<SubscriberId>(&subscriber)?, lasts, !asked.read_only).await?;
     let (token, expires_at) = made;

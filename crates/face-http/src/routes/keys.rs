@@ -1,18 +1,18 @@
 use std::sync::Arc;
 
 use axum::{
-    extract::{Request, State},
+    extract::State,
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use tocsin_service::keys::NewKey;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json, located, parts};
+use super::{Failures, json, located};
 use crate::{
     App,
     problems::Failure,
-    request::{Authorized, Segments, json_body, read_json},
+    request::{Authorized, JsonBody, Segments},
     wire::{KeyBody, List, NewKeyBody},
 };
 
@@ -32,11 +32,8 @@ async fn list(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Re
 async fn make(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
-    request: Request,
+    JsonBody(asked): JsonBody<NewKeyBody>,
 ) -> Result<Response, Failure> {
-    let (headers, body) = parts(request);
-    let taken = json_body(&app, &headers, body).await?;
-    let asked: NewKeyBody = read_json(&taken.bytes)?;
     let new = NewKey { description: asked.description, scopes: asked.scopes, expires_at: asked.expires_at };
     let made = app.service.make_api_key(&caller, new).await?;
     let path = format!("/v1/keys/{}", made.kept.id);

@@ -1,22 +1,18 @@
 use std::sync::Arc;
 
-use axum::{
-    extract::{Request, State},
-    http::StatusCode,
-    response::Response,
-};
+use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Deserialize;
 use tocsin_model::id::{EventBatchId, Name, NotificationBatchId, NotificationId};
-use tocsin_service::{ServiceError, page, trace::Subject};
+use tocsin_service::{Caller, ServiceError, page, trace::Subject};
 use tocsin_store::journal::{Resolution, SuspensionFilter};
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json, parts};
+use super::{Failures, json};
 use crate::{
     App,
     problems::Failure,
-    request::{Authorized, Parameters, Segments, id, json_body, read_json},
+    request::{Authorized, JsonBody, Parameters, Segments, id},
     wire::{
         EditBody, EditedBody, EventBatchBody, FilterBody, List, Named, NotificationBatchBody, NotificationBody,
         ResolvedBody, StatusBody, SuspendedBody, SuspensionBody, TraceBody,
@@ -235,12 +231,9 @@ async fn edit(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments(number): Segments<String>,
-    request: Request,
+    JsonBody(EditBody { notifications, edit }): JsonBody<EditBody>,
 ) -> Result<Response, Failure> {
     let number = suspension_number(&number)?;
-    let (headers, body) = parts(request);
-    let taken = json_body(&app, &headers, body).await?;
-    let EditBody { notifications, edit } = read_json(&taken.bytes)?;
     let id = app.service.edit_suspension(&caller, number, notifications.as_deref(), edit).await?;
     Ok(json(StatusCode::OK, &EditedBody { id }))
 }
@@ -251,26 +244,26 @@ fn suspension_number(text: &str) -> Result<u64, Failure> {
 
 /// Makes suspended notifications due again, with a fresh retry schedule.
 #[utoipa::path(post, path = "/v1/suspensions/resume", tag = "operations", request_body = FilterBody, responses((status = 200, body = ResolvedBody), Failures))]
-async fn resume(State(app): State<Arc<App>>, authorized: Authorized, request: Request) -> Result<Response, Failure> {
-    resolve(&app, authorized, request, Resolution::Resume).await
+async fn resume(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    JsonBody(asked): JsonBody<FilterBody>,
+) -> Result<Response, Failure> {
+    resolve(&app, &caller, asked, Resolution::Resume).await
 }
 
 /// Closes suspended notifications without sending them.
 #[utoipa::path(post, path = "/v1/suspensions/end", tag = "operations", request_body = FilterBody, responses((status = 200, body = ResolvedBody), Failures))]
-async fn end(State(app): State<Arc<App>>, authorized: Authorized, request: Request) -> Result<Response, Failure> {
-    resolve(&app, authorized, request, Resolution::End).await
+async fn end(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    JsonBody(asked): JsonBody<FilterBody>,
+) -> Result<Response, Failure> {
+    resolve(&app, &caller, asked, Resolution::End).await
 }
 
-async fn resolve(
-    app: &App,
-    Authorized(caller): Authorized,
-    request: Request,
-    resolution: Resolution,
-) -> Result<Response, Failure> {
-    let (headers, body) = parts(request);
-    let taken = json_body(app, &headers, body).await?;
-    let asked: FilterBody = read_json(&taken.bytes)?;
+async fn resolve(app: &App, caller: &Caller, asked: FilterBody, resolution: Resolution) -> Result<Response, Failure> {
     let all = asked.all;
-    let notifications = app.service.resolve_suspensions(&caller, &asked.filter(), all, resolution).await?;
+    let notifications = app.service.resolve_suspensions(caller, &asked.filter(), all, resolution).await?;
     Ok(json(StatusCode::OK, &ResolvedBody { notifications }))
 }

@@ -1,10 +1,6 @@
 use std::sync::Arc;
 
-use axum::{
-    extract::{Request, State},
-    http::StatusCode,
-    response::Response,
-};
+use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Serialize;
 use tocsin_model::{
     id::Name,
@@ -15,11 +11,11 @@ use tocsin_service::preview::{About, PreviewDraft, Previewed, TestSent};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json, parts};
+use super::{Failures, json};
 use crate::{
     App,
     problems::Failure,
-    request::{Authorized, Segments, id, json_body, read_json},
+    request::{Authorized, JsonBody, Segments, id},
 };
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
@@ -35,11 +31,8 @@ async fn preview(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments(name): Segments<String>,
-    request: Request,
+    JsonBody(draft): JsonBody<PreviewDraft>,
 ) -> Result<Response, Failure> {
-    let (headers, body) = parts(request);
-    let taken = json_body(&app, &headers, body).await?;
-    let draft: PreviewDraft = read_json(&taken.bytes)?;
     let found = app.service.preview(&caller, &id::<Name>(&name)?, draft).await?;
     Ok(json(StatusCode::OK, &PreviewBody::from(found)))
 }
@@ -50,11 +43,8 @@ async fn send_test(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments(name): Segments<String>,
-    request: Request,
+    JsonBody(draft): JsonBody<PreviewDraft>,
 ) -> Result<Response, Failure> {
-    let (headers, body) = parts(request);
-    let taken = json_body(&app, &headers, body).await?;
-    let draft: PreviewDraft = read_json(&taken.bytes)?;
     let sent = app.service.send_test(&caller, &id::<Name>(&name)?, draft).await?;
     Ok(json(StatusCode::OK, &TestSentBody::from(sent)))
 }

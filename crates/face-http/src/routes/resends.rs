@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use axum::{
-    extract::{Request, State},
-    http::StatusCode,
+    extract::State,
+    http::{HeaderMap, StatusCode},
     response::Response,
 };
 use serde::Deserialize;
@@ -13,11 +13,11 @@ use tocsin_service::{
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json, located, parts};
+use super::{Failures, json, located};
 use crate::{
     App,
     problems::Failure,
-    request::{Authorized, Parameters, Segments, idempotency_key, json_body, read_json},
+    request::{Authorized, JsonBody, Parameters, Segments, idempotency_key},
     wire::List,
 };
 
@@ -54,12 +54,11 @@ async fn list(
 async fn send(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
-    request: Request,
+    headers: HeaderMap,
+    JsonBody(asked): JsonBody<Draft>,
 ) -> Result<Response, Failure> {
-    let (headers, body) = parts(request);
     let key = idempotency_key(&headers)?;
-    let taken = json_body(&app, &headers, body).await?;
-    let (stored, is_new) = app.service.resend(&caller, read_json(&taken.bytes)?, key).await?;
+    let (stored, is_new) = app.service.resend(&caller, asked, key).await?;
     let status = if is_new { StatusCode::ACCEPTED } else { StatusCode::OK };
     Ok(located(json(status, &stored), format!("/v1/resends/{}", stored.id)))
 }
@@ -69,11 +68,9 @@ async fn send(
 async fn preview(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
-    request: Request,
+    JsonBody(asked): JsonBody<Draft>,
 ) -> Result<Response, Failure> {
-    let (headers, body) = parts(request);
-    let taken = json_body(&app, &headers, body).await?;
-    Ok(json(StatusCode::OK, &app.service.preview_resend(&caller, read_json(&taken.bytes)?).await?))
+    Ok(json(StatusCode::OK, &app.service.preview_resend(&caller, asked).await?))
 }
 
 /// One request to send again, and how far it has come.

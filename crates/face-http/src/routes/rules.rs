@@ -1,26 +1,29 @@
 use std::sync::Arc;
 
-use axum::{
-    extract::{Request, State},
-    http::StatusCode,
-    response::Response,
-};
+use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Serialize;
 use tocsin_model::{id::Name, problem::Problem};
-use tocsin_service::rules::{Condition, RuleTest, TestDraft, TestedEvent, Trial, Unusable, Verdict};
+use tocsin_service::{
+    indexed::{Unindexed, Unusable},
+    rules::{Condition, RuleTest, TestDraft, TestedEvent, Trial, Verdict},
+};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json, parts};
+use super::{Failures, json};
 use crate::{
     App,
     problems::Failure,
-    request::{Authorized, PageParameters, Parameters, Segments, id, json_body, read_json},
+    request::{Authorized, JsonBody, PageParameters, Parameters, Segments, id},
     wire::{List, ProblemItem, RuleBody},
 };
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::new().routes(routes!(rules)).routes(routes!(test)).routes(routes!(unusable))
+    OpenApiRouter::new()
+        .routes(routes!(rules))
+        .routes(routes!(test))
+        .routes(routes!(unusable))
+        .routes(routes!(unindexed))
 }
 
 /// How each rule of the running version is answered.
@@ -41,11 +44,8 @@ async fn test(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments(name): Segments<String>,
-    request: Request,
+    JsonBody(draft): JsonBody<TestDraft>,
 ) -> Result<Response, Failure> {
-    let (headers, body) = parts(request);
-    let taken = json_body(&app, &headers, body).await?;
-    let draft: TestDraft = read_json(&taken.bytes)?;
     let found = app.service.test_rule(&caller, &id::<Name>(&name)?, draft).await?;
     Ok(json(StatusCode::OK, &RuleTestBody::from(found)))
 }
@@ -64,6 +64,20 @@ async fn unusable(
     Ok(json(StatusCode::OK, &List::from(found.map(UnusableBody::from))))
 }
 
+/// The subscriptions of an application whose filter no index answers, so that each event pays for it, and why. A page may be
+/// empty and another follow.
+#[utoipa::path(get, path = "/v1/applications/{application}/unindexed-subscriptions", tag = "operations", params(("application" = String, Path), PageParameters), responses((status = 200, body = List<UnindexedBody>), Failures))]
+async fn unindexed(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(name): Segments<String>,
+    Parameters(asked): Parameters<PageParameters>,
+) -> Result<Response, Failure> {
+    let (name, limit) = (id::<Name>(&name)?, asked.limit()?);
+    let found = app.service.unindexed_subscriptions(&caller, &name, asked.after.as_deref(), limit).await?;
+    Ok(json(StatusCode::OK, &List::from(found.map(UnindexedBody::from))))
+}
+
 /// A subscription that cannot be matched.
 #[derive(Serialize, ToSchema)]
 #[schema(as = UnusableSubscription)]
@@ -78,6 +92,32 @@ struct UnusableBody {
 impl From<Unusable> for UnusableBody {
     fn from(found: Unusable) -> Self {
         UnusableBody { id: found.id.to_string(), class: found.class.to_string(), problem: found.problem }
+    }
+}
+
+/// A subscription whose filter is looked at for every event.
+#[derive(Serialize, ToSchema)]
+#[schema(as = UnindexedSubscription)]
+struct UnindexedBody {
+    id: String,
+    class: String,
+    /// The dialect of its filter.
+    dialect: String,
+    /// The text of its filter.
+    text: String,
+    /// Why no index answers it.
+    reason: String,
+}
+
+impl From<Unindexed> for UnindexedBody {
+    fn from(found: Unindexed) -> Self {
+        UnindexedBody {
+            id: found.id.to_string(),
+            class: found.class.to_string(),
+            dialect: found.filter.dialect.to_string(),
+            text: found.filter.text,
+            reason: found.reason,
+        }
     }
 }
 

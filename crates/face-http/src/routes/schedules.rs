@@ -1,21 +1,17 @@
 use std::sync::Arc;
 
-use axum::{
-    extract::{Request, State},
-    http::StatusCode,
-    response::Response,
-};
+use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Deserialize;
 use tocsin_model::id::{Name, SubscriptionId};
 use tocsin_service::schedules::{Preview, PreviewDraft, ScheduleStatus, SubscriptionSchedule};
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json, parts};
+use super::{Failures, json};
 use crate::{
     App,
     problems::Failure,
-    request::{Authorized, PageParameters, Parameters, Segments, id, json_body, read_json},
+    request::{Authorized, JsonBody, PageParameters, Parameters, Segments, id},
     wire::List,
 };
 
@@ -28,11 +24,8 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 async fn preview(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
-    request: Request,
+    JsonBody(draft): JsonBody<PreviewDraft>,
 ) -> Result<Response, Failure> {
-    let (headers, body) = parts(request);
-    let taken = json_body(&app, &headers, body).await?;
-    let draft: PreviewDraft = read_json(&taken.bytes)?;
     Ok(json(StatusCode::OK, &app.service.preview_schedule(&caller, &draft)?))
 }
 

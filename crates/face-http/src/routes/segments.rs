@@ -2,24 +2,24 @@ use std::sync::Arc;
 
 use axum::{
     extract::{Request, State},
-    http::StatusCode,
+    http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
 };
+use futures_util::TryFutureExt;
 use serde::Deserialize;
 use tocsin_model::id::{Name, SubscriberId};
 use tocsin_service::{
-    ServiceError,
     segments::{Ask, Document, Draft, Membership, Preview},
     subscribers::{Document as Subscriber, Put},
 };
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json, located, parts, tagged};
+use super::{Failures, created, json, located, tagged};
 use crate::{
     App,
     problems::Failure,
-    request::{Authorized, Condition, PageParameters, Parameters, Segments, id, json_body, read_json},
+    request::{Authorized, Condition, JsonBody, PageParameters, Parameters, Segments, id},
     wire::List,
 };
 
@@ -49,11 +49,9 @@ async fn list(
 async fn create(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
-    request: Request,
+    JsonBody(draft): JsonBody<Draft>,
 ) -> Result<Response, Failure> {
-    let (headers, body) = parts(request);
-    let taken = json_body(&app, &headers, body).await?;
-    let (stored, _) = app.service.put_segment(&caller, None, read_json(&taken.bytes)?, Put::Create).await?;
+    let (stored, _) = app.service.put_segment(&caller, None, draft, Put::Create).await?;
     Ok(located(tagged(StatusCode::CREATED, stored.revision, &stored), format!("/v1/segments/{}", stored.name)))
 }
 
@@ -74,34 +72,16 @@ async fn replace(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments(name): Segments<String>,
-    request: Request,
+    headers: HeaderMap,
+    JsonBody(draft): JsonBody<Draft>,
 ) -> Result<Response, Failure> {
     let name = id::<Name>(&name)?;
-    let (headers, body) = parts(request);
     let condition = Condition::of(&headers)?;
-    let taken = json_body(&app, &headers, body).await?;
-    let draft: Draft = read_json(&taken.bytes)?;
-    let missing = |what| Failure::precondition(format!("{what} does not exist"));
-    let put = match condition {
-        Condition::None => Put::Replace(None),
-        Condition::Exists => {
-            let present = app.service.segment(&caller, &name).await.map_err(|error| match error {
-                ServiceError::Missing(what) => missing(what),
-                error => error.into(),
-            })?;
-            Put::Replace(Some(present.revision))
-        }
-        Condition::Absent => Put::Create,
-        Condition::Revision(revision) => Put::Replace(Some(revision)),
-    };
+    let present = app.service.segment(&caller, &name).map_ok(|present| present.revision);
+    let put = condition.put(present).await?;
     let stored = app.service.put_segment(&caller, Some(&name), draft, put).await;
-    let (stored, is_new) = stored.map_err(|error| match (condition, error) {
-        (Condition::Absent, ServiceError::Taken(what)) => Failure::precondition(format!("{what} exists")),
-        (Condition::Revision(_), ServiceError::Missing(what)) => missing(what),
-        (_, error) => error.into(),
-    })?;
-    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-    Ok(tagged(status, stored.revision, &stored))
+    let (stored, is_new) = stored.map_err(|error| condition.unmet(error))?;
+    Ok(tagged(created(is_new), stored.revision, &stored))
 }
 
 /// Removes a segment. Its members stay as they are.
@@ -171,10 +151,7 @@ async fn preview(
 async fn preview_filter(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
-    request: Request,
+    JsonBody(asked): JsonBody<Ask>,
 ) -> Result<Response, Failure> {
-    let (headers, body) = parts(request);
-    let taken = json_body(&app, &headers, body).await?;
-    let asked: Ask = read_json(&taken.bytes)?;
     Ok(json(StatusCode::OK, &app.service.preview_filter(&caller, asked).await?))
 }

@@ -2,9 +2,10 @@ use std::sync::Arc;
 
 use axum::{
     extract::{Request, State},
-    http::StatusCode,
+    http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
 };
+use futures_util::TryFutureExt;
 use serde::Deserialize;
 use tocsin_model::id::{Name, SubscriberId};
 use tocsin_service::{
@@ -15,11 +16,11 @@ use tocsin_store::records::SubscriberFilter;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json, located, parts, segment, tagged};
+use super::{Failures, created, json, located, segment, tagged};
 use crate::{
     App,
     problems::Failure,
-    request::{Authorized, Condition, Parameters, Segments, id, json_body, json_body_of, read_json},
+    request::{Authorized, Condition, JsonBody, MergePatch, Parameters, Segments, id},
     wire::List,
 };
 
@@ -92,11 +93,9 @@ async fn list(
 async fn create(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
-    request: Request,
+    JsonBody(draft): JsonBody<Draft>,
 ) -> Result<Response, Failure> {
-    let (headers, body) = parts(request);
-    let taken = json_body(&app, &headers, body).await?;
-    let (stored, _) = app.service.put_subscriber(&caller, None, read_json(&taken.bytes)?, Put::Create).await?;
+    let (stored, _) = app.service.put_subscriber(&caller, None, draft, Put::Create).await?;
     let path = format!("/v1/subscribers/{}", segment(&stored.id));
     Ok(located(tagged(StatusCode::CREATED, stored.revision, &stored), path))
 }
@@ -118,38 +117,17 @@ async fn replace(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments(name): Segments<String>,
-    request: Request,
+    headers: HeaderMap,
+    JsonBody(draft): JsonBody<Draft>,
 ) -> Result<Response, Failure> {
     let subscriber = id::<SubscriberId>(&name)?;
-    let (headers, body) = parts(request);
     let condition = Condition::of(&headers)?;
-    let taken = json_body(&app, &headers, body).await?;
-    let draft: Draft = read_json(&taken.bytes)?;
-    let put = match condition {
-        Condition::None => Put::Replace(None),
-        Condition::Exists => {
-            let missing = |error| match error {
-                ServiceError::Missing(what) => Failure::precondition(format!("{what} does not exist")),
-                error => error.into(),
-            };
-            Put::Replace(Some(app.service.subscriber(&caller, &subscriber).await.map_err(missing)?.revision))
-        }
-        Condition::Absent => Put::Create,
-        Condition::Revision(revision) => Put::Replace(Some(revision)),
-    };
+    let present = app.service.subscriber(&caller, &subscriber).map_ok(|present| present.revision);
+    let put = condition.put(present).await?;
     let stored = app.service.put_subscriber(&caller, Some(&subscriber), draft, put).await;
-    let (stored, is_new) = stored.map_err(|error| match (condition, error) {
-        (Condition::Absent, ServiceError::Taken(what)) => Failure::precondition(format!("{what} exists")),
-        (Condition::Revision(_), ServiceError::Missing(what)) => {
-            Failure::precondition(format!("{what} does not exist"))
-        }
-        (_, error) => error.into(),
-    })?;
-    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-    Ok(tagged(status, stored.revision, &stored))
+    let (stored, is_new) = stored.map_err(|error| condition.unmet(error))?;
+    Ok(tagged(created(is_new), stored.revision, &stored))
 }
-
-const PATCH: [&str; 2] = ["application/merge-patch+json", "application/json"];
 
 /// Changes a subscriber by a merge patch (RFC 7396).
 #[utoipa::path(patch, path = "/v1/subscribers/{id}", tag = "subscribers", params(("id" = String, Path), ("If-Match" = Option<String>, Header)), request_body(content = serde_json::Value, content_type = "application/merge-patch+json"), responses((status = 200, body = Document), Failures))]
@@ -157,13 +135,11 @@ async fn patch(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments(name): Segments<String>,
-    request: Request,
+    headers: HeaderMap,
+    MergePatch(patch): MergePatch,
 ) -> Result<Response, Failure> {
     let subscriber = id::<SubscriberId>(&name)?;
-    let (headers, body) = parts(request);
     let revision = Condition::revision(&headers)?;
-    let taken = json_body_of(&app, &headers, body, &PATCH).await?;
-    let patch: serde_json::Value = read_json(&taken.bytes)?;
     let stored = app.service.patch_subscriber(&caller, &subscriber, &patch, revision).await?;
     Ok(tagged(StatusCode::OK, stored.revision, &stored))
 }
@@ -187,16 +163,13 @@ async fn put_device(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments((name, device)): Segments<(String, String)>,
-    request: Request,
+    headers: HeaderMap,
+    JsonBody(draft): JsonBody<DeviceDraft>,
 ) -> Result<Response, Failure> {
     let (subscriber, device) = (id::<SubscriberId>(&name)?, id::<Name>(&device)?);
-    let (headers, body) = parts(request);
     let revision = Condition::revision(&headers)?;
-    let taken = json_body(&app, &headers, body).await?;
-    let draft: DeviceDraft = read_json(&taken.bytes)?;
     let (stored, is_new) = app.service.put_device(&caller, &subscriber, &device, draft, revision).await?;
-    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-    Ok(tagged(status, stored.revision, &stored))
+    Ok(tagged(created(is_new), stored.revision, &stored))
 }
 
 /// Removes one device.

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use axum::{
     extract::{Request, State},
-    http::StatusCode,
+    http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
 };
 use serde::Deserialize;
@@ -15,11 +15,11 @@ use tocsin_store::records::SubscriptionFilter;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json, located, parts, tagged};
+use super::{Failures, created, json, located, tagged};
 use crate::{
     App,
     problems::Failure,
-    request::{Authorized, Condition, Parameters, Segments, id, json_body, json_body_of, read_json},
+    request::{Authorized, Condition, MergePatch, Parameters, Segments, id, json_body, parts, read_json},
     wire::List,
 };
 
@@ -82,8 +82,7 @@ async fn create(
     let taken = json_body(&app, &headers, body).await?;
     let draft: Draft<'_> = read_json(&taken.bytes)?;
     let (stored, is_new) = app.service.add_subscription(&caller, draft).await?;
-    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-    Ok(located(tagged(status, stored.revision, &stored), format!("/v1/subscriptions/{}", stored.id)))
+    Ok(located(tagged(created(is_new), stored.revision, &stored), format!("/v1/subscriptions/{}", stored.id)))
 }
 
 /// One subscription. Its tag is its revision.
@@ -120,13 +119,11 @@ async fn patch(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments(number): Segments<String>,
-    request: Request,
+    headers: HeaderMap,
+    MergePatch(patch): MergePatch,
 ) -> Result<Response, Failure> {
     let number = id::<SubscriptionId>(&number)?;
-    let (headers, body) = parts(request);
     let revision = Condition::revision(&headers)?;
-    let taken = json_body_of(&app, &headers, body, &["application/merge-patch+json", "application/json"]).await?;
-    let patch: serde_json::Value = read_json(&taken.bytes)?;
     let stored = app.service.patch_subscription(&caller, number, &patch, revision).await?;
     Ok(tagged(StatusCode::OK, stored.revision, &stored))
 }

@@ -1,9 +1,8 @@
 use std::sync::Arc;
 
 use axum::{
-    body::Body,
-    extract::{Request, State},
-    http::{HeaderMap, StatusCode},
+    extract::State,
+    http::StatusCode,
     response::{IntoResponse, Response},
 };
 use serde::{Deserialize, Serialize};
@@ -13,18 +12,18 @@ use tocsin_model::{
     suppression::{Cause, Target},
 };
 use tocsin_service::{
-    ServiceError, page,
+    Caller, ServiceError, page,
     suppressions::{Document, Draft, ReportDraft, Reported, address_target, known_protocol},
 };
 use tocsin_store::records::SuppressionFilter;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json, parts};
+use super::{Failures, created, json};
 use crate::{
     App,
     problems::Failure,
-    request::{Authorized, Parameters, Segments, id, json_body, read_json},
+    request::{Authorized, JsonBody, Parameters, Segments, id},
     wire::List,
 };
 
@@ -138,11 +137,8 @@ enum ReportedItem {
 async fn report(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
-    request: Request,
+    JsonBody(ReportsBody { reports }): JsonBody<ReportsBody>,
 ) -> Result<Response, Failure> {
-    let (headers, body) = parts(request);
-    let taken = json_body(&app, &headers, body).await?;
-    let ReportsBody { reports } = read_json(&taken.bytes)?;
     let reported = app.service.report_suppressions(&caller, reports).await?;
     let item = |reported| match reported {
         Reported::Known(suppression) => ReportedItem::Known { suppression },
@@ -169,12 +165,11 @@ async fn read_address(
 #[utoipa::path(put, path = "/v1/suppressions/addresses/{protocol}/{address}", tag = "suppressions", params(("protocol" = String, Path), ("address" = String, Path)), request_body(content = Draft, example = json!({"detail": "asked by phone"})), responses((status = 200, body = Document), (status = 201, body = Document), Failures))]
 async fn put_address(
     State(app): State<Arc<App>>,
-    authorized: Authorized,
+    Authorized(caller): Authorized,
     Segments((protocol, address)): Segments<(String, String)>,
-    request: Request,
+    JsonBody(draft): JsonBody<Draft>,
 ) -> Result<Response, Failure> {
-    let (headers, body) = parts(request);
-    put(&app, authorized, address_target(&protocol, &address)?, headers, body).await
+    put(&app, &caller, address_target(&protocol, &address)?, draft).await
 }
 
 /// Lets messages go to an address again.
@@ -202,12 +197,11 @@ async fn read_device(
 #[utoipa::path(put, path = "/v1/suppressions/devices/{subscriber}/{device}", tag = "suppressions", params(("subscriber" = String, Path), ("device" = String, Path)), request_body(content = Draft, example = json!({"detail": "asked by phone"})), responses((status = 200, body = Document), (status = 201, body = Document), Failures))]
 async fn put_device(
     State(app): State<Arc<App>>,
-    authorized: Authorized,
+    Authorized(caller): Authorized,
     Segments((subscriber, device)): Segments<(String, String)>,
-    request: Request,
+    JsonBody(draft): JsonBody<Draft>,
 ) -> Result<Response, Failure> {
-    let (headers, body) = parts(request);
-    put(&app, authorized, device_target(&subscriber, &device)?, headers, body).await
+    put(&app, &caller, device_target(&subscriber, &device)?, draft).await
 }
 
 /// Lets messages go to a device again.
@@ -221,15 +215,7 @@ async fn remove_device(
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-async fn put(
-    app: &App,
-    Authorized(caller): Authorized,
-    target: Target,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, Failure> {
-    let taken = json_body(app, &headers, body).await?;
-    let draft: Draft = read_json(&taken.bytes)?;
-    let (stored, is_new) = app.service.put_suppression(&caller, target, draft).await?;
-    Ok(json(if is_new { StatusCode::CREATED } else { StatusCode::OK }, &stored))
+async fn put(app: &App, caller: &Caller, target: Target, draft: Draft) -> Result<Response, Failure> {
+    let (stored, is_new) = app.service.put_suppression(caller, target, draft).await?;
+    Ok(json(created(is_new), &stored))
 }

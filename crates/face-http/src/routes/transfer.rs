@@ -18,11 +18,11 @@ use tocsin_store::records::SubscriptionFilter;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, parts};
+use super::Failures;
 use crate::{
     App,
     problems::{Failure, ProblemBody},
-    request::{Authorized, Parameters, media_type, stream_body},
+    request::{Authorized, Parameters, media_type, parts, stream_body},
 };
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {

@@ -205,7 +205,7 @@ async fn every_bad_input_has_its_error() {
     check(segments, JSON, r#"{"name": "a"}"#, (422, "invalid"), &["filter", "is required"]).await;
     check(segments, YAML, "name: a", (415, "unsupported-media-type"), &["application/json"]).await;
     check(("PUT", "/v1/segments/a"), JSON, r#"{"name": "b", "filter": "(a=1)"}"#, (422, "invalid"), &["`b`"]).await;
-    check(("PUT", "/v1/segments/1"), JSON, "{}", (400, "malformed"), &["a name"]).await;
+    check(("PUT", "/v1/segments/1"), JSON, r#"{"filter": "(a=1)"}"#, (400, "malformed"), &["a name"]).await;
     let preview = ("POST", "/v1/segments/preview");
     check(preview, JSON, r#"{"filter": "(a=1)", "sample": 101}"#, (422, "invalid"), &["from 0 to 100"]).await;
     check(preview, JSON, r#"{"filter": "(a=1)", "after": "*"}"#, (422, "invalid"), &["cursor"]).await;
@@ -222,6 +222,43 @@ async fn every_bad_input_has_its_error() {
     check(("POST", "/v1/suspensions/resume"), JSON, "{}", (422, "invalid"), &["all"]).await;
     check(("POST", "/v1/keys"), JSON, r#"{"scopes": ["fly"]}"#, (422, "invalid"), &["scopes[0]", "events:write"]).await;
     check(("DELETE", "/v1/keys/nothing"), JSON, "", (404, "not-found"), &[]).await;
+
+    // Endpoints, and what is sent again.
+    check(("GET", "/v1/endpoints?state=broken"), JSON, "", (422, "invalid"), &["broken", "failing, warned, disabled"])
+        .await;
+    check(("GET", "/v1/endpoints?limit=0"), JSON, "", (422, "invalid"), &["from 1 to 1000"]).await;
+    check(("GET", "/v1/endpoints?chanel=mail"), JSON, "", (400, "malformed"), &["chanel"]).await;
+    check(("GET", "/v1/endpoints?channel=a%20b"), JSON, "", (400, "malformed"), &["a name"]).await;
+    for path in ["/v1/endpoints?after=*", "/v1/endpoints?after=cXVha2Vz"] {
+        check(("GET", path), JSON, "", (422, "invalid"), &["cursor"]).await;
+    }
+    let resends = ("POST", "/v1/resends");
+    for (draft, said) in [
+        (r#"{}"#, &["names nothing that is to be sent again", r#"{\"all\": true}"#][..]),
+        (r#"{"outcomes": []}"#, &["\"path\":\"outcomes\"", "is empty"]),
+        (r#"{"outcomes": ["delivered"]}"#, &["`delivered` is nothing that can be sent again"]),
+        (r#"{"outcomes": ["expired"], "all": true}"#, &["`expired`", "as_new"]),
+        (r#"{"outcomes": ["suspended"], "as_new": true, "all": true}"#, &["goes out under its own id"]),
+        (r#"{"since": "2026-02-01T00:00:00Z", "until": "2026-01-01T00:00:00Z"}"#, &["\"path\":\"until\""]),
+        (r#"{"device": "mail"}"#, &["\"path\":\"subscriber\"", "is required"]),
+        (r#"{"subscriber": "nobody"}"#, &["`nobody` does not exist"]),
+        (r#"{"subscriber": "alice", "device": "phone"}"#, &["is no device of the subscriber"]),
+        (r#"{"subscriber": "alice", "device": "mail", "channel": "sms"}"#, &["is not that of the device: `mail`"]),
+        (r#"{"reason": ""}"#, &["\"path\":\"reason\"", "1 to 256 bytes"]),
+        (r#"{"notification": "7"}"#, &["n-"]),
+        (r#"{"chanel": "mail"}"#, &["did you mean `channel`?"]),
+        (r#"{"all": true, "after": "bmItMQ"}"#, &["is for previews"]),
+        ("[]", &["named members"]),
+    ] {
+        check(resends, JSON, draft, (422, "invalid"), said).await;
+    }
+    check(resends, JSON, "{", (400, "malformed"), &["\"line\":1"]).await;
+    check(resends, YAML, "all: true", (415, "unsupported-media-type"), &["application/json"]).await;
+    check(("POST", "/v1/resends/preview"), JSON, r#"{"all": true, "after": "*"}"#, (422, "invalid"), &["cursor"]).await;
+    check(("GET", "/v1/resends/first"), JSON, "", (404, "not-found"), &["first"]).await;
+    check(("GET", "/v1/resends/7"), JSON, "", (404, "not-found"), &["7"]).await;
+    check(("GET", "/v1/resends?after=first"), JSON, "", (400, "malformed"), &["after"]).await;
+    check(("GET", "/v1/resends?limit=1001"), JSON, "", (422, "invalid"), &["from 1 to 1000"]).await;
 
     // Addresses and methods.
     check(("GET", "/v2/everything"), JSON, "", (404, "not-found"), &["/v2/everything"]).await;

@@ -2,11 +2,13 @@
 
 mod bad_input;
 mod chronicles;
+mod endpoints;
 mod events;
 mod inbox;
 mod platform;
 mod preview;
 mod reference;
+mod resends;
 mod resources;
 mod rules;
 mod schedules;

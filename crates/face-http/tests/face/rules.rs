@@ -1,8 +1,8 @@
 //! Rules tried over HTTP.
 
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
-use crate::platform::{Platform, QUAKES};
+use crate::platform::{Platform, QUAKES, answer};
 
 const JSON: &str = "application/json";
 const TEST: &str = "/v1/applications/quakes/rules/test";
@@ -156,6 +156,17 @@ async fn a_filter_that_no_index_answers_is_refused_beyond_the_limit() {
     assert!(first["message"].as_str().is_some_and(|message| message.contains("only evaluating it tells")), "{problem}");
     let (status, body) = platform.post("/v1/subscriptions", JSON, &draft("event.place == 'Lima'")).await;
     assert_eq!(status, 201, "{body}");
+    // Nor by a change of one that is there; another change is none of a filter.
+    let path = format!("/v1/subscriptions/{}", body["id"].as_str().expect("an id"));
+    let patch = |body: Json| {
+        let request = platform.request("PATCH", &path).header("content-type", "application/merge-patch+json");
+        answer(request.body(body.to_string()))
+    };
+    let (status, problem) = patch(json!({"filter": "size(event.place) > 3"})).await;
+    assert_eq!(status, 422, "{problem}");
+    assert_eq!(problem["problems"][0]["path"], "filter", "{problem}");
+    let (status, body) = patch(json!({"enabled": false})).await;
+    assert_eq!((status.as_u16(), &body["enabled"]), (200, &json!(false)), "{body}");
     platform.stop().await;
 }
 

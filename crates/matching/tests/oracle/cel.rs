@@ -5,21 +5,35 @@ use std::rc::Rc;
 
 use fastrand::Rng;
 use tocsin_matching::filter::compile;
-use tocsin_model::filter::{Dialect, Filter};
-
-use crate::{
-    values::{any_number, event_fields, one_of, spelled, text},
-    world::Own,
+use tocsin_model::{
+    field::Row,
+    filter::{Dialect, Filter},
 };
 
-pub fn random_filter(random: &mut Rng, depth: u32) -> Option<Own> {
-    let filter = Filter::new(Dialect::Cel, random_text(random, depth));
-    let compiled = compile(&filter, event_fields()).ok()?;
-    let holds = Rc::new(move |event: &crate::world::Event| compiled.holds(&event.row).expect("few steps"));
-    Some(Own { filter, holds })
+use crate::{
+    ldap::Person,
+    surroundings::Surroundings,
+    values::{any_number, one_of, spelled, text},
+    world::{Event, Own},
+};
+
+pub fn random_filter(random: &mut Rng, depth: u32, around: &Surroundings) -> Option<Own> {
+    let text = random_text(random, depth, around);
+    let theirs = compile(&Filter::new(Dialect::Cel, around.spelled_as_fields(&text)), &around.as_fields()).ok()?;
+    let of_person = around.clone();
+    let holds = move |event: &Event, person: &Person| {
+        let row: Row = event.row.iter().chain(&event.chronicled).cloned().chain(of_person.of(person)).collect();
+        theirs.holds(&row).expect("few steps")
+    };
+    Some(Own { filter: Filter::new(Dialect::Cel, text), holds: Rc::new(holds) })
 }
 
-fn random_atom(random: &mut Rng) -> String {
+fn random_atom(random: &mut Rng, around: &Surroundings) -> String {
+    if random.u8(0..3) == 0
+        && let Some(atom) = around.random_atom(random, false)
+    {
+        return atom;
+    }
     let order = ["<", "<=", ">", ">="];
     let any = ["<", "<=", ">", ">=", "==", "!="];
     let number = |random: &mut Rng| spelled(&any_number(random));
@@ -112,13 +126,14 @@ fn random_atom(random: &mut Rng) -> String {
     }
 }
 
-fn random_text(random: &mut Rng, depth: u32) -> String {
-    let several =
-        |random: &mut Rng| (0..random.usize(2..4)).map(|_| random_text(random, depth - 1)).collect::<Vec<String>>();
+fn random_text(random: &mut Rng, depth: u32, around: &Surroundings) -> String {
+    let several = |random: &mut Rng| {
+        (0..random.usize(2..4)).map(|_| random_text(random, depth - 1, around)).collect::<Vec<String>>()
+    };
     match random.u8(0..if depth == 0 { 4 } else { 10 }) {
-        0..=3 => random_atom(random),
+        0..=3 => random_atom(random, around),
         4..=6 => format!("({})", several(random).join(" && ")),
         7 | 8 => format!("({})", several(random).join(" || ")),
-        _ => format!("!({})", random_text(random, depth - 1)),
+        _ => format!("!({})", random_text(random, depth - 1, around)),
     }
 }

@@ -19,6 +19,7 @@ use tocsin_model::{
 };
 
 use crate::{
+    ldap::Person,
     values::{any_number, event_fields, one_of, ranked, spelled, text},
     world::{Event, Own},
 };
@@ -50,7 +51,7 @@ pub fn random_filter(random: &mut Rng, depth: u32) -> Option<Own> {
     // What can never match is refused, and so are slips.
     compile(&filter, event_fields()).ok()?;
     let theirs = RUNTIME.with(|runtime| runtime.compile(&format!("[?{theirs}]"))).expect("the other takes it too");
-    Some(Own { filter, holds: Rc::new(move |event: &Event| holds(&theirs, event)) })
+    Some(Own { filter, holds: Rc::new(move |event: &Event, _: &Person| holds(&theirs, event)) })
 }
 
 fn holds(theirs: &Expression<'_>, event: &Event) -> bool {

@@ -33,6 +33,17 @@ impl Person {
                 profile.attributes.insert(key.to_owned(), attribute(random, 2));
             }
         }
+        // Those that events may meet too.
+        for key in ["region", "limit", "marks"] {
+            let value = match (random.u8(0..8), key) {
+                (0, _) => continue,
+                (1, _) => attribute(random, 2),
+                (_, "region") => Value::from(text(random)),
+                (_, "limit") => any_number(random),
+                _ => (0..random.usize(0..4)).map(|_| Value::from(text(random))).collect::<Vec<_>>().into_list(),
+            };
+            profile.attributes.insert(key.to_owned(), value);
+        }
         let channels = ["mail", "web"].into_iter().filter(|_| random.bool()).map(name).collect();
         let id = format!("{}{number}", one_of(random, &["p", "q", "P"])).parse().expect("an id");
         Person { id, profile, channels, created_at: Timestamp(random.i64(0..4) * 1_000_000) }

@@ -10,12 +10,17 @@ mod jmespath; // filters in JMESPath, by another implementation
 mod ldap; // audiences, by a tree of its own
 mod pattern; // event patterns, by what their documentation says
 mod rules; // predicates of rules
+mod surroundings; // chronicles and attributes, which expressions may ask for
 mod values; // classes and values
 mod world; // a history, lived twice
 
 use fastrand::Rng;
-use tocsin_model::ldap::{LdapFilter, Truth};
+use tocsin_model::{
+    filter::Dialect,
+    ldap::{LdapFilter, Truth},
+};
 
+use surroundings::Surroundings;
 use values::{event_fields, one_of, random_row, subscription_fields};
 use world::{Act, Own, RuleText, Subscription, Tally, World};
 
@@ -32,7 +37,7 @@ enum Kind {
     All,
 }
 
-fn random_own(random: &mut Rng, kind: Kind) -> Own {
+fn random_own(random: &mut Rng, kind: Kind, around: &Surroundings) -> Own {
     loop {
         let depth = random.u32(0..4);
         let dialect =
@@ -40,7 +45,7 @@ fn random_own(random: &mut Rng, kind: Kind) -> Own {
         let own = match dialect {
             Kind::Jmespath => jmespath::random_filter(random, depth),
             Kind::Patterns => pattern::random_filter(random, depth.min(2)),
-            _ => cel::random_filter(random, depth),
+            _ => cel::random_filter(random, depth, around),
         };
         if let Some(own) = own {
             return own;
@@ -48,7 +53,7 @@ fn random_own(random: &mut Rng, kind: Kind) -> Own {
     }
 }
 
-fn random_rule(random: &mut Rng, kind: Kind, segments: usize) -> RuleText {
+fn random_rule(random: &mut Rng, kind: Kind, segments: usize, around: &Surroundings) -> RuleText {
     // Where filters are what is looked at, a rule should not be in their way.
     let is_open = match kind {
         Kind::Rules => random.u8(0..30) == 0,
@@ -56,7 +61,7 @@ fn random_rule(random: &mut Rng, kind: Kind, segments: usize) -> RuleText {
     };
     let depth = random.u32(0..4);
     RuleText {
-        when: if is_open { String::new() } else { rules::random_predicate(random, depth) },
+        when: if is_open { String::new() } else { rules::random_predicate(random, depth, around) },
         class: if random.u8(0..5) == 0 { "far" } else { "near" },
         audience: (segments > 0 && random.u8(0..4) > 0).then(|| random.usize(0..segments)),
     }
@@ -68,16 +73,20 @@ fn random_world(seed: u64, kind: Kind) -> World {
     // Most are small, so that there may be many; some are large, so that groups grow and are split.
     let is_large = random.u16(0..1_000) == 0;
     let segments = if matches!(kind, Kind::Ldap | Kind::All) { random.usize(1..4) } else { 0 };
-    let rules = (0..random.usize(1..3)).map(|_| random_rule(random, kind, segments)).collect();
+    let around = if kind == Kind::Ldap { Surroundings::default() } else { Surroundings::random(random) };
+    let rules = (0..random.usize(1..3)).map(|_| random_rule(random, kind, segments, &around)).collect();
     let filters = match (kind, is_large) {
         (Kind::Ldap | Kind::Rules, _) => 0,
         (_, true) => random.usize(40..200),
         (_, false) => random.usize(1..5),
     };
-    let people = if segments == 0 { 1 } else { 4 };
+    let filters: Vec<Own> = (0..filters).map(|_| random_own(random, kind, &around)).collect();
+    let people = if segments == 0 && !around.attributes { 1 } else { 4 };
     let mut world = World {
+        dialects: random_dialects(random, &filters),
+        around,
         rules,
-        filters: (0..filters).map(|_| random_own(random, kind)).collect(),
+        filters,
         segments: (0..segments).map(|_| ldap::Filter::random(random, 3)).collect(),
         people: (0..people).map(|number| ldap::Person::random(random, number)).collect(),
         acts: Vec::new(),
@@ -85,7 +94,7 @@ fn random_world(seed: u64, kind: Kind) -> World {
     let (rounds, changes, ids) = if is_large { (4, 400, 500) } else { (3, 8, 10) };
     for _ in 0..rounds {
         for _ in 0..random.usize(0..changes) {
-            let act = random_change(random, &world, ids, segments > 0);
+            let act = random_change(random, &world, ids, people > 1);
             world.acts.push(act);
         }
         if random.u8(0..12) == 0 {
@@ -95,6 +104,15 @@ fn random_world(seed: u64, kind: Kind) -> World {
         world.acts.push(Act::Events(rows));
     }
     world
+}
+
+/// In which dialects the class takes filters: not all of them at all, for what reads filters is another road.
+fn random_dialects(random: &mut Rng, filters: &[Own]) -> Vec<Dialect> {
+    if random.bool() {
+        return Dialect::ALL.into();
+    }
+    let is_used = |dialect: &Dialect| filters.iter().any(|own| own.filter.dialect == *dialect);
+    Dialect::ALL.into_iter().filter(is_used).collect()
 }
 
 fn random_change(random: &mut Rng, world: &World, ids: u64, has_people: bool) -> Act {

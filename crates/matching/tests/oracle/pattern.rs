@@ -13,6 +13,7 @@ use tocsin_model::{
 };
 
 use crate::{
+    ldap::Person,
     values::{any_number, compare_exactly, event_fields, one_of, text},
     world::{Event, Own},
 };
@@ -23,7 +24,8 @@ pub fn random_filter(random: &mut Rng, depth: u32) -> Option<Own> {
     // What can never fit is refused.
     compile(&filter, event_fields()).ok()?;
     let alternatives = alternatives(&pattern, &[]);
-    Some(Own { filter, holds: Rc::new(move |event: &Event| alternatives.iter().any(|demands| fits(demands, event))) })
+    let holds = move |event: &Event, _: &Person| alternatives.iter().any(|demands| fits(demands, event));
+    Some(Own { filter, holds: Rc::new(holds) })
 }
 
 /// What stands at a place: its leaves, each with the items of lists in which it stands.

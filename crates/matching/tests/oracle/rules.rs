@@ -2,9 +2,14 @@
 
 use fastrand::Rng;
 
-use crate::values::one_of;
+use crate::{surroundings::Surroundings, values::one_of};
 
-fn random_atom(random: &mut Rng) -> String {
+fn random_atom(random: &mut Rng, around: &Surroundings) -> String {
+    if random.u8(0..3) == 0
+        && let Some(atom) = around.random_atom(random, true)
+    {
+        return atom;
+    }
     let order = ["<", "<=", ">", ">="];
     let any = ["<", "<=", ">", ">=", "==", "!="];
     match random.u8(0..25) {
@@ -70,14 +75,14 @@ fn random_atom(random: &mut Rng) -> String {
     }
 }
 
-pub fn random_predicate(random: &mut Rng, depth: u32) -> String {
+pub fn random_predicate(random: &mut Rng, depth: u32, around: &Surroundings) -> String {
     let several = |random: &mut Rng| {
-        (0..random.usize(2..4)).map(|_| random_predicate(random, depth - 1)).collect::<Vec<String>>()
+        (0..random.usize(2..4)).map(|_| random_predicate(random, depth - 1, around)).collect::<Vec<String>>()
     };
     match random.u8(0..if depth == 0 { 4 } else { 10 }) {
-        0..=3 => random_atom(random),
+        0..=3 => random_atom(random, around),
         4..=6 => format!("({})", several(random).join(" && ")),
         7 | 8 => format!("({})", several(random).join(" || ")),
-        _ => format!("!({})", random_predicate(random, depth - 1)),
+        _ => format!("!({})", random_predicate(random, depth - 1, around)),
     }
 }

@@ -16,7 +16,7 @@ pub fn name(text: &str) -> Name {
     text.parse().expect("a name")
 }
 
-fn fields(list: &[(&str, FieldType)]) -> Fields {
+pub fn fields(list: &[(&str, FieldType)]) -> Fields {
     let field = |(text, kind): &(&str, FieldType)| Field {
         name: name(text),
         kind: *kind,
@@ -69,7 +69,8 @@ pub fn subscription_fields() -> &'static Fields {
 }
 
 pub fn notification_fields() -> Fields {
-    fields(&[("s", FieldType::String), ("gap", FieldType::Number), ("their", FieldType::Integer)])
+    use FieldType::*;
+    fields(&[("s", String), ("gap", Number), ("their", Integer), ("region", String)])
 }
 
 pub fn one_of<T: Clone>(random: &mut Rng, choices: &[T]) -> T {

@@ -12,6 +12,7 @@ use std::{
 
 use serde_json::Value as Json;
 use tocsin_matching::{
+    chronicle::book::ChronicleBook,
     cut::NotificationCutter,
     datum::Trouble,
     oracle::{self, Witness},
@@ -33,6 +34,7 @@ use tocsin_model::{
 use crate::{
     jmespath, ldap,
     pattern::{self, Leaf},
+    surroundings::{REGION_AT, Surroundings},
     values::{as_json, event_fields, name, notification_fields, subscription_fields},
 };
 
@@ -40,7 +42,7 @@ use crate::{
 #[derive(Clone)]
 pub struct Own {
     pub filter: Filter,
-    pub holds: Rc<dyn Fn(&Event) -> bool>,
+    pub holds: Rc<dyn Fn(&Event, &ldap::Person) -> bool>,
 }
 
 impl fmt::Debug for Own {
@@ -52,13 +54,15 @@ impl fmt::Debug for Own {
 /// An event as the different roads need it.
 pub struct Event {
     pub row: Row,
+    /// What its chronicles give.
+    pub chronicled: Row,
     given: OnceCell<::jmespath::Rcvar>,
     leaves: OnceCell<Vec<Leaf>>,
 }
 
 impl Event {
-    fn new(row: Row) -> Event {
-        Event { row, given: OnceCell::new(), leaves: OnceCell::new() }
+    fn new(row: Row, chronicled: Row) -> Event {
+        Event { row, chronicled, given: OnceCell::new(), leaves: OnceCell::new() }
     }
 
     fn json(&self) -> Json {
@@ -106,6 +110,9 @@ pub enum Act {
 
 #[derive(Clone)]
 pub struct World {
+    pub around: Surroundings,
+    /// The dialects in which subscriptions of the class `near` may have filters.
+    pub dialects: Vec<Dialect>,
     pub rules: Vec<RuleText>,
     pub filters: Vec<Own>,
     pub segments: Vec<(LdapFilter, ldap::Filter)>,
@@ -132,6 +139,11 @@ impl World {
             filter,
             ..SubscriptionClass::default()
         };
+        let thing = EventClass {
+            fields: event_fields().clone(),
+            chronicles: self.around.chronicles(),
+            ..EventClass::default()
+        };
         let notification = NotificationClass {
             fields: notification_fields(),
             description: None,
@@ -143,18 +155,20 @@ impl World {
             content: ContentTemplates::default(),
         };
         let rules = self.rules.iter().enumerate().map(|(at, rule)| {
-            let with = [("gap", "event.n - sub.n"), ("their", "sub.i")];
+            let region = self.around.attributes.then_some(("region", "subscriber.attributes.region"));
+            let with = [("gap", "event.n - sub.n"), ("their", "sub.i")].into_iter().chain(region);
             let rule = Rule {
                 when: (!rule.when.is_empty()).then(|| rule.when.clone()),
                 audience: rule.audience.map(|segment| name(&format!("seg{segment}"))),
-                with: with.into_iter().map(|(field, source)| (name(field), source.to_owned())).collect(),
+                with: with.map(|(field, source)| (name(field), source.to_owned())).collect(),
                 ..Rule::new(name("thing"), name(rule.class), name("told"))
             };
             (name(&format!("r{at}")), rule)
         });
         Application {
-            events: [(name("thing"), EventClass { fields: event_fields().clone(), ..EventClass::default() })].into(),
-            subscriptions: [(name("near"), class(Dialect::ALL.into())), (name("far"), class(Vec::new()))].into(),
+            events: [(name("thing"), thing)].into(),
+            attributes: self.around.attributes(),
+            subscriptions: [(name("near"), class(self.dialects.clone())), (name("far"), class(Vec::new()))].into(),
             notifications: [(name("told"), notification)].into(),
             rules: rules.collect(),
             ..Application::new(name("app"))
@@ -211,6 +225,7 @@ impl World {
 /// What is left of a world, for people.
 impl fmt::Display for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:?}, filters in {:?}", self.around, self.dialects)?;
         for (at, rule) in self.rules.iter().enumerate() {
             writeln!(f, "rule r{at} {rule:?}")?;
         }
@@ -239,15 +254,27 @@ struct Life<'w> {
     witnesses: BTreeMap<u64, Witness>,
     class: Name,
     batches: u64,
+    chronicles: ChronicleBook,
+    /// All events so far.
+    log: Vec<Row>,
 }
 
 impl<'w> Life<'w> {
     fn begin(world: &'w World) -> Result<Life<'w>, String> {
         let set = RuleSet::compile(&world.application());
         let set = Arc::new(set.map_err(|problems| format!("{problems:?}"))?);
-        let (there, witnesses) = (BTreeMap::new(), BTreeMap::new());
-        let shard = Shard::new(Arc::clone(&set));
-        Ok(Life { world, set, shard, people: world.people.clone(), there, witnesses, class: name("thing"), batches: 0 })
+        Ok(Life {
+            world,
+            shard: Shard::new(Arc::clone(&set)),
+            people: world.people.clone(),
+            there: BTreeMap::new(),
+            witnesses: BTreeMap::new(),
+            class: name("thing"),
+            batches: 0,
+            chronicles: ChronicleBook::new(Arc::clone(&set)),
+            log: Vec::new(),
+            set,
+        })
     }
 
     fn live(mut self, tally: &mut Tally) -> Result<(), String> {
@@ -297,11 +324,16 @@ impl<'w> Life<'w> {
         let filter = subscription.filter.map(|at| &self.world.filters[at].filter);
         let subject = Subject { id, class: &class, values: &subscription.values, channel: channel.as_ref(), filter };
         let memberships = self.memberships(|(filter, _)| filter.matches(&person.entry()));
-        self.shard.put_of(subject, SubscriberView::member(memberships)).expect("a subscription");
+        let columns = self.set.subscriber_columns().map(|columns| columns.row(&person.id, &person.profile));
+        let view = SubscriberView { memberships, columns: columns.unwrap_or_default() };
+        self.shard.put_of(subject, view).expect("a subscription");
         // Its own filter is asked apart.
-        let mut witness = Witness::read(&self.set, id, &class, &subscription.values, None).expect("a subscription");
-        witness.memberships = self.memberships(|(_, filter)| filter.evaluate(person) == Truth::True);
-        self.witnesses.insert(number, witness);
+        let witness = Witness::read(&self.set, id, &class, &subscription.values, None).expect("a subscription");
+        let view = SubscriberView {
+            memberships: self.memberships(|(_, filter)| filter.evaluate(person) == Truth::True),
+            columns: self.set.subscriber_columns().map(|_| self.world.around.of(person)).unwrap_or_default(),
+        };
+        self.witnesses.insert(number, witness.of(&self.set, view));
     }
 
     fn memberships(&self, is_member: impl Fn(&(LdapFilter, ldap::Filter)) -> bool) -> Memberships {
@@ -316,13 +348,16 @@ impl<'w> Life<'w> {
     }
 
     fn compare(&mut self, rows: &[Row], tally: &mut Tally) -> Result<(), String> {
-        let events: Vec<Event> = rows.iter().map(|row| Event::new(row.clone())).collect();
+        let (batch, taken) = self.accept(rows);
+        let events: Vec<Event> = rows.iter().map(|row| self.event(row)).collect();
         let mut expected = BTreeSet::new();
         for (ordinal, event) in events.iter().enumerate() {
             for (number, witness) in &self.witnesses {
-                let own = self.there[number].0.filter.map(|at| &self.world.filters[at]);
-                let rules = oracle::matches(&self.set, &self.class, &event.row, witness);
-                if !rules.is_empty() && own.is_none_or(|own| (own.holds)(event)) {
+                let subscription = &self.there[number].0;
+                let own = subscription.filter.map(|at| &self.world.filters[at]);
+                let person = &self.people[subscription.subscriber];
+                let rules = oracle::matches(&self.set, &self.class, &taken[ordinal], witness);
+                if !rules.is_empty() && own.is_none_or(|own| (own.holds)(event, person)) {
                     expected.extend(rules.into_iter().map(|rule| (ordinal as u32, rule, witness.id)));
                 }
             }
@@ -331,8 +366,6 @@ impl<'w> Life<'w> {
         tally.pairs += (rows.len() * self.witnesses.len() * self.world.rules.len()) as u64;
         tally.matches += expected.len() as u64;
 
-        self.batches += 1;
-        let batch = batch(self.batches, rows);
         let mut found = Found::default();
         self.shard.match_batch(&batch, event_fields(), &mut found).expect("a batch");
         if self.shard.len() != self.witnesses.len() {
@@ -346,16 +379,36 @@ impl<'w> Life<'w> {
             let witness = &self.witnesses[&id.0];
             let own = self.there[&id.0].0.filter.map(|at| &self.world.filters[at]);
             return Err(format!(
-                "the index says {}, looking at it {}\nrule {:?}\nevent {}\nparameters {:?}, {:?}\nfilter {own:?}",
+                "the index says {}, looking at it {}\nrule {:?}\nevent {}\nwith {:?}\nparameters {:?}, {:?}\nfilter {own:?}",
                 found.pairs.contains(wrong),
                 expected.contains(wrong),
                 self.world.rules[rule.0 as usize],
                 as_json(&rows[*ordinal as usize]),
+                events[*ordinal as usize].chronicled,
                 witness.row,
                 witness.memberships,
             ));
         }
         self.cut(&batch, rows, &expected)
+    }
+
+    /// A batch of these events, and its rows as rules read them.
+    fn accept(&mut self, rows: &[Row]) -> (EventBatch, Vec<Row>) {
+        self.batches += 1;
+        let mut batch = batch(self.batches, rows);
+        let mut taken = self.set.rows(&batch, event_fields()).expect("a batch");
+        self.chronicles.begin();
+        batch.chronicled = self.chronicles.take(&self.class, &mut taken, batch.accepted_at);
+        (batch, taken)
+    }
+
+    /// The next event.
+    fn event(&mut self, row: &Row) -> Event {
+        let chronicled = self.world.around.chronicled(&self.log, row);
+        if !self.world.around.chronicles.is_empty() {
+            self.log.push(row.clone());
+        }
+        Event::new(row.clone(), chronicled)
     }
 
     /// What is cut of the matches is all of them, with what each captured.
@@ -379,6 +432,7 @@ impl<'w> Life<'w> {
                 columns.find(|(name, _)| name.as_str() == wanted).map(|(_, column)| column).expect("it is captured")
             };
             let (gaps, theirs) = (column("gap"), column("their"));
+            let regions = self.world.around.attributes.then(|| column("region"));
             for (at, event) in notifications.event_of_each().enumerate() {
                 let id = notifications.subscriptions[at];
                 if !cut.insert((event.ordinal, batch.rule, id)) {
@@ -391,6 +445,10 @@ impl<'w> Life<'w> {
                 };
                 if theirs.value(at).as_ref() != Some(&witness.row[2]) || gaps.value(at).as_ref() != Some(&gap) {
                     return Err(format!("{id} captured {:?} and {:?}", theirs.value(at), gaps.value(at)));
+                }
+                let region = || &witness.row[subscription_fields().len() + REGION_AT];
+                if let Some(wrong) = regions.and_then(|regions| regions.value(at)).filter(|found| found != region()) {
+                    return Err(format!("{id} captured {wrong:?} of its subscriber"));
                 }
             }
         }

@@ -6,7 +6,7 @@ use icu_normalizer::{ComposingNormalizerBorrowed, DecomposingNormalizerBorrowed}
 
 /// How strings are prepared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub enum Form {
     /// Case does not count.
     CaseIgnore,
     /// Case counts.
@@ -21,9 +21,12 @@ pub(super) enum Form {
 
 /// What a substring assertion gives: at least one of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Parts {
+pub struct Parts {
+    /// What the string begins with.
     pub first: Option<String>,
+    /// What it contains, in this order.
     pub middle: Vec<String>,
+    /// What it ends with.
     pub last: Option<String>,
 }
 
@@ -36,6 +39,7 @@ impl Parts {
         Parts { first: given(parts.next()), middle: parts.collect(), last }
     }
 
+    /// The same, prepared.
     pub fn prepared(&self, form: Form) -> Parts {
         Parts {
             first: self.first.as_ref().map(|text| part(text, form, Place::First)),
@@ -65,7 +69,7 @@ enum Place {
 }
 
 /// Prepares a value, or an assertion that is no substring: one space at both ends, two where there are any within.
-pub(super) fn whole(text: &str, form: Form) -> String {
+pub fn whole(text: &str, form: Form) -> String {
     match form {
         Form::Octets => text.to_owned(),
         Form::Numeric | Form::Telephone => bare(text, form),
@@ -112,14 +116,14 @@ fn part(text: &str, form: Form, place: Place) -> String {
 }
 
 /// Letters and digits, without case, accents and anything between them.
-pub(super) fn approximate(text: &str) -> String {
+pub fn approximate(text: &str) -> String {
     let folded = fold(text);
     let decomposed = DecomposingNormalizerBorrowed::new_nfkd().normalize(&folded);
     decomposed.chars().filter(|c| c.is_alphanumeric()).collect()
 }
 
 /// The words of a string, prepared without case.
-pub(super) fn words(text: &str) -> Vec<String> {
+pub fn words(text: &str) -> Vec<String> {
     let mapped = mapped(text, Form::CaseIgnore);
     mapped.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }

@@ -21,6 +21,8 @@ use tocsin_model::{
 };
 use tokio::sync::watch;
 
+mod entries; // the directory
+
 use crate::{
     error::StoreError,
     records::{
@@ -69,6 +71,7 @@ struct Shelf {
     last_subscriber: u64,
     last_subscription: u64,
     damaged: BTreeSet<SubscriptionId>,
+    directory: entries::Directory,
 }
 
 /// What a subscription follows, since when events are its, and by which change it came there.
@@ -117,6 +120,7 @@ impl MemoryRecords {
         let mut shelf = self.shelf.lock();
         let result = job(&mut shelf);
         shelf.trim();
+        shelf.directory.tell();
         let change = ChangeSequence(shelf.change);
         self.newest.send_if_modified(|newest| std::mem::replace(newest, change) != change);
         result
@@ -280,6 +284,7 @@ impl Shelf {
                 revision: 1,
             };
             self.subscribers.insert(made.id.clone(), made.clone());
+            self.directory.changed(None, Some(&made));
             return Ok(made);
         };
         let devices = devices.unwrap_or_else(|| old.devices.clone());
@@ -305,8 +310,10 @@ impl Shelf {
             self.tell_profile(&old);
         }
         let zone_changed = old.profile.time_zone != profile.time_zone;
-        let new = Subscriber { profile, devices, preferences, updated_at: now, revision: old.revision + 1, ..old };
+        let revision = old.revision + 1;
+        let new = Subscriber { profile, devices, preferences, updated_at: now, revision, ..old.clone() };
         self.subscribers.insert(new.id.clone(), new.clone());
+        self.directory.changed(Some(&old), Some(&new));
         if zone_changed {
             for id in self.owned.get(&new.number).cloned().unwrap_or_default() {
                 self.follow_schedule(id, false, now);
@@ -318,6 +325,26 @@ impl Shelf {
             self.tell(1, Changed::Subscriber(new.number), Before::Reach(before));
         }
         new
+    }
+
+    fn remove_subscriber(&mut self, id: &SubscriberId, expect: Expect) -> Result<(), StoreError> {
+        let old = self.subscribers.get(id).map(|old| (old.number, old.revision));
+        expect.check(old.map(|(_, revision)| revision), || format!("subscriber `{id}`"))?;
+        let (number, _) = old.ok_or_else(|| no_subscriber(id))?;
+        let before = self.subscribers.get(id).and_then(|old| reach(&old.profile, &old.devices));
+        let ids: Vec<_> = self.owned.get(&number).into_iter().flatten().copied().collect();
+        self.remove_subscriptions(&ids);
+        let is_its =
+            |found: &Suppression| matches!(&found.target, Target::Device { subscriber, .. } if subscriber == id);
+        self.remove_suppressions(is_its, usize::MAX);
+        if let Some(old) = self.subscribers.get(id).cloned() {
+            self.tell_profile(&old);
+            self.directory.changed(Some(&old), None);
+        }
+        self.owned.remove(&number);
+        self.subscribers.remove(id);
+        self.tell(1, Changed::Subscriber(number), Before::Reach(before));
+        Ok(())
     }
 
     /// Replaces the devices of a subscriber by what `change` makes of them.
@@ -603,24 +630,7 @@ impl Records for MemoryRecords {
     }
 
     async fn remove_subscriber(&self, id: &SubscriberId, expect: Expect, _now: Timestamp) -> Result<(), StoreError> {
-        self.change(|shelf| {
-            let old = shelf.subscribers.get(id).map(|old| (old.number, old.revision));
-            expect.check(old.map(|(_, revision)| revision), || format!("subscriber `{id}`"))?;
-            let (number, _) = old.ok_or_else(|| no_subscriber(id))?;
-            let before = shelf.subscribers.get(id).and_then(|old| reach(&old.profile, &old.devices));
-            let ids: Vec<_> = shelf.owned.get(&number).into_iter().flatten().copied().collect();
-            shelf.remove_subscriptions(&ids);
-            let is_its =
-                |found: &Suppression| matches!(&found.target, Target::Device { subscriber, .. } if subscriber == id);
-            shelf.remove_suppressions(is_its, usize::MAX);
-            if let Some(old) = shelf.subscribers.get(id).cloned() {
-                shelf.tell_profile(&old);
-            }
-            shelf.owned.remove(&number);
-            shelf.subscribers.remove(id);
-            shelf.tell(1, Changed::Subscriber(number), Before::Reach(before));
-            Ok(())
-        })
+        self.change(|shelf| shelf.remove_subscriber(id, expect))
     }
 
     async fn put_device(

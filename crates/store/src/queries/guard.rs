@@ -19,30 +19,36 @@ use rusqlite::{
 };
 use tocsin_model::time::Timestamp;
 
-use super::functions::{self, HostFunction};
+use super::{
+    functions::{self, HostFunction},
+    texts,
+};
 
-/// Steps of SQLite's machine between two looks at the clock; some tens of microseconds.
-const STEPS_BETWEEN_LOOKS: i32 = 1_000;
+/// Steps of SQLite's machine between two looks at the clock: microseconds, but where each of them makes a text of a
+/// megabyte.
+const STEPS_BETWEEN_LOOKS: i32 = 100;
+/// Longest text or JSON of a query, in bytes.
+pub(super) const VALUE_BYTES_MAX: usize = 2 << 20;
 /// Statements that stay prepared.
 const STATEMENTS_MAX: usize = 1_100;
 /// Page cache, in KiB. What the tables need beyond it is spilled to a temporary file.
 const CACHE_KIB: i64 = 64 << 10;
 
 /// Bounds of what one statement may be. SQLite names what exceeds one.
-const LIMITS: [(Limit, i32); 9] = [
-    (Limit::SQLITE_LIMIT_LENGTH, 2 << 20),
+const LIMITS: [(Limit, i32); 8] = [
+    (Limit::SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX as i32),
     (Limit::SQLITE_LIMIT_SQL_LENGTH, 64 << 10),
     (Limit::SQLITE_LIMIT_EXPR_DEPTH, 200),
     (Limit::SQLITE_LIMIT_COMPOUND_SELECT, 50),
     (Limit::SQLITE_LIMIT_VDBE_OP, 100_000),
     (Limit::SQLITE_LIMIT_ATTACHED, 0),
-    (Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 1_000),
     (Limit::SQLITE_LIMIT_TRIGGER_DEPTH, 1),
     (Limit::SQLITE_LIMIT_WORKER_THREADS, 0),
 ];
 
 /// Functions that a query may call, in the order of the alphabet. Each gives the same for the same, and none reaches out
-/// of the query; those of dates and times are replaced by [`functions::register`].
+/// of the query; those of dates and times are replaced by [`functions::register`], and some of texts by
+/// [`texts::register`]. `json_patch` is none of them: its time grows with the product of what it is given.
 const FUNCTIONS: &[&str] = &[
     "->",
     "->>",
@@ -81,7 +87,6 @@ const FUNCTIONS: &[&str] = &[
     "json_group_object",
     "json_insert",
     "json_object",
-    "json_patch",
     "json_quote",
     "json_remove",
     "json_replace",
@@ -157,6 +162,12 @@ struct Guard {
     said: Mutex<Said>,
 }
 
+impl Guard {
+    fn is_over(&self) -> bool {
+        self.deadline.lock().is_some_and(|deadline| Instant::now() >= deadline)
+    }
+}
+
 /// What the authorizer has seen of a statement.
 #[derive(Default)]
 struct Said {
@@ -199,6 +210,10 @@ impl Guarded {
             said: Mutex::default(),
         });
         functions::register(&connection, guard.now.clone(), host)?;
+        texts::register(&connection, {
+            let guard = guard.clone();
+            move || guard.is_over()
+        })?;
         let judge = Judge { tables: tables.into_iter().collect(), modules, host };
         connection.authorizer(Some({
             let guard = guard.clone();
@@ -213,7 +228,7 @@ impl Guarded {
             STEPS_BETWEEN_LOOKS,
             Some({
                 let guard = guard.clone();
-                move || guard.deadline.lock().is_some_and(|deadline| Instant::now() >= deadline)
+                move || guard.is_over()
             }),
         )?;
         Ok(Guarded { connection, guard })

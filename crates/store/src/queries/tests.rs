@@ -356,6 +356,36 @@ fn what_takes_too_long_is_stopped_and_harms_nobody() {
     }
 }
 
+/// What SQLite alone would look for through minutes, and never at the clock.
+#[test]
+fn one_call_of_a_function_is_stopped_too_or_is_quick() {
+    let text = |letter: &str, bytes: u32| format!("printf('%.*c', {bytes}, '{letter}')");
+    let (long, part) = (text("a", 1_900_000), text("a", 900_000));
+    let quick = "`_subscription` is 0, and `s-0` is no enabled subscription of `watch`";
+    let stopped = "took longer than its timeout of 0.1 s";
+    let check = |value: &str, expected: &str| {
+        let sql = format!("SELECT 0 AS _event, {value} AS _subscription");
+        let mut application = application(&sql);
+        application.rules.values_mut().for_each(|rule| rule.timeout = Duration::from_millis(100));
+        let (set, problems) = QuerySet::check(&application, &[]);
+        assert!(problems.is_empty(), "{problems:?}");
+        let mut tables = QueryTables::open(Arc::new(set)).expect("a database").expect("a query");
+        let reason = run(&mut tables).expect_err("stopped");
+        // A slow machine may stop what is quick.
+        assert!(reason == expected || reason == stopped, "{value}: {reason}");
+    };
+    check(&format!("instr({long}, {part} || 'b')"), quick);
+    check(&format!("length(replace({long}, {part} || 'b', 'c')) - 1900000"), quick);
+    check(&format!("length(trim({long}, {part}))"), quick);
+    check(&format!("length(trim({long}, replace({}, 'b', 'bc') || 'a'))", text("b", 900_000)), quick);
+    check(&format!("length(replace({long}, 'a', {part}))"), "makes a value that is too long");
+    check(&format!("{long} LIKE '%{}b'", "a".repeat(990)), stopped);
+    check(&format!("{long} GLOB '*{}c'", "[ab]".repeat(245)), stopped);
+    let endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)";
+    check(&format!("({endless} SELECT max(i) FROM n)"), stopped);
+    check(&format!("({endless} SELECT max(length(upper({long} || i))) FROM n)"), stopped);
+}
+
 #[test]
 fn slow_more_matches_than_are_bearable_fail() {
     let sql =

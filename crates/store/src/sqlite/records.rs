@@ -9,8 +9,8 @@ use std::{
     path::Path,
     str::FromStr,
     sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -33,6 +33,7 @@ use super::writer::{Database, FreeSpace, Options, store_error};
 pub(super) use schema::MIGRATIONS;
 
 use crate::{
+    entries::EntryWatcher,
     error::StoreError,
     records::{
         ApiKey, ApplicationVersion, Change, EndpointKey, Expect, FEED_KEPT, FailingEndpoint, FollowedSchedule,
@@ -47,6 +48,7 @@ use people::People;
 mod api_keys;
 mod applications;
 mod endpoints;
+mod entries;
 mod feed;
 mod matching;
 mod people;
@@ -94,6 +96,9 @@ struct Published {
     feed_needed: AtomicU64,
     people: People,
     newest_suppression: AtomicU64,
+    watcher: OnceLock<Arc<dyn EntryWatcher>>,
+    /// Whether there are indexes of the directory that hold all entries.
+    indexed: AtomicBool,
 }
 
 impl SqliteRecords {
@@ -116,17 +121,20 @@ impl SqliteRecords {
             },
         )?;
         let (fresh, fresh_secret) = (new_installation()?, new_secret()?);
-        let (installation, secret, change, counts, suppressed) = database.write_blocking(move |connection, _| {
-            let sql = "INSERT INTO installation (one, identity) VALUES (1, ?1) ON CONFLICT DO NOTHING";
-            execute(connection, sql, [fresh])?;
-            execute(connection, "UPDATE installation SET secret = ?1 WHERE secret IS NULL", [fresh_secret])?;
-            let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
-            let own = query_one(connection, "SELECT identity, secret FROM installation", (), read)?;
-            let (identity, secret) = own.ok_or_else(|| StoreError::Damaged("the row of the installation".into()))?;
-            let books = Books::open(connection)?;
-            let suppressed = feed::newest_suppression(connection)?;
-            Ok((identity, secret, ChangeSequence(books.change), books.counts, suppressed))
-        })?;
+        let (installation, secret, change, counts, suppressed, indexed) =
+            database.write_blocking(move |connection, _| {
+                let sql = "INSERT INTO installation (one, identity) VALUES (1, ?1) ON CONFLICT DO NOTHING";
+                execute(connection, sql, [fresh])?;
+                execute(connection, "UPDATE installation SET secret = ?1 WHERE secret IS NULL", [fresh_secret])?;
+                let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+                let own = query_one(connection, "SELECT identity, secret FROM installation", (), read)?;
+                let (identity, secret) =
+                    own.ok_or_else(|| StoreError::Damaged("the row of the installation".into()))?;
+                let books = Books::open(connection)?;
+                let suppressed = feed::newest_suppression(connection)?;
+                let indexed = entries::is_indexed(connection)?;
+                Ok((identity, secret, ChangeSequence(books.change), books.counts, suppressed, indexed))
+            })?;
         Ok(SqliteRecords {
             free_space: FreeSpace::beside(&path, options.reserve_bytes),
             database,
@@ -139,6 +147,8 @@ impl SqliteRecords {
                 feed_needed: AtomicU64::new(u64::MAX),
                 people: People::default(),
                 newest_suppression: AtomicU64::new(suppressed.0),
+                watcher: OnceLock::new(),
+                indexed: AtomicBool::new(indexed),
             }),
         })
     }
@@ -153,12 +163,21 @@ impl SqliteRecords {
         self.database
             .write(move |connection, after| {
                 let mut books = Books::open(connection)?;
+                books.watcher = published.watcher.get().cloned();
+                books.indexed = published.indexed.load(Ordering::Relaxed);
                 let result = job(&mut books)?;
                 books.close(feed_kept, published.feed_needed.load(Ordering::Relaxed))?;
                 let (change, counts) = (ChangeSequence(books.change), books.counts);
                 let (suppressed, touched) = (books.suppressed, books.touched);
+                let (indexed, entries) = (books.indexed, (books.watcher, books.entry_changes));
                 after.run(move || {
                     published.people.forget(&touched);
+                    published.indexed.store(indexed, Ordering::Relaxed);
+                    if let (Some(watcher), changes) = entries
+                        && !changes.is_empty()
+                    {
+                        watcher.changed(changes);
+                    }
                     if let Some(suppressed) = suppressed {
                         published.newest_suppression.store(suppressed, Ordering::Release);
                     }

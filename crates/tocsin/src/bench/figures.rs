@@ -22,9 +22,11 @@ mod match_filter;
 mod match_generate;
 mod match_memory;
 mod match_pattern;
+mod match_scan;
 mod match_stock;
 mod match_unmatched;
 mod restart;
+mod safety_bomb;
 mod start_ready;
 
 use std::pin::Pin;
@@ -51,7 +53,7 @@ pub struct Bench {
 }
 
 /// Every figure, in the order in which they are measured.
-pub const ALL: [Bench; 57] = [
+pub const ALL: [Bench; 60] = [
     binary_size::BENCH,
     start_ready::BENCH,
     idle_memory::BENCH,
@@ -66,6 +68,7 @@ pub const ALL: [Bench; 57] = [
     match_stock::TEN_MILLION,
     match_stock::FORTY_MILLION,
     match_unmatched::BENCH,
+    match_scan::BENCH,
     match_changes::BENCH,
     match_generate::BENCH,
     match_filter::SHARED,
@@ -74,6 +77,8 @@ pub const ALL: [Bench; 57] = [
     match_pattern::HUNDRED_THOUSAND,
     match_pattern::MILLION,
     match_commit::BENCH,
+    safety_bomb::BENCH,
+    safety_bomb::QUERY,
     format_jinja::BENCH,
     format_sizes::XSLT,
     format_sizes::JINJA_25,

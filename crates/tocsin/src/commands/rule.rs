@@ -67,6 +67,17 @@ enum What {
         #[arg(long)]
         json: bool,
     },
+    /// Lists the subscriptions whose filter no index answers, so that it is looked at for every event, and why
+    Unindexed {
+        /// The application
+        application: String,
+        /// Most lines
+        #[arg(long, default_value_t = 1000)]
+        limit: usize,
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Tries a rule on events: who would be told, or what it says of one subscription
     ///
     /// Nothing is stored and nobody is told. The rule need not be applied: give --on, --of and --when instead of a name.
@@ -178,6 +189,16 @@ impl Args {
                     let reason =
                         reason.map_or_else(|_| String::new(), |problem| printable(&problem.to_string()).into_owned());
                     vec![text("id"), text("class"), reason]
+                })
+            }
+            What::Unindexed { application, limit, json } => {
+                let path = format!("/v1/applications/{}/unindexed-subscriptions", segment(&application));
+                let items = client.list(&path, &[], limit).await?;
+                let none = "an index answers every filter";
+                let columns = ["subscription", "class", "reason", "filter"];
+                Listed { items, limit, json }.show(terminal, none, &columns, |item| {
+                    let text = |name: &str| printable(item[name].as_str().unwrap_or_default()).into_owned();
+                    vec![text("id"), text("class"), text("reason"), format!("{}:{}", text("dialect"), text("text"))]
                 })
             }
             What::Test(test) => test.run(terminal, client).await,
@@ -478,6 +499,17 @@ mod tests {
             expect![[r#"
             every subscription can be matched
             GET /v1/applications/quakes/unusable-subscriptions?limit=1000"#]],
+        )
+        .await;
+        let item =
+            json!({"id": "s-4", "class": "interest", "dialect": "cel", "text": "event.n * 2 > 3", "reason": "why"});
+        check(
+            &["unindexed", "quakes"],
+            vec![(200, json!({"items": [item]}))],
+            expect![[r#"
+            subscription  class     reason  filter
+            s-4           interest  why     cel:event.n * 2 > 3
+            GET /v1/applications/quakes/unindexed-subscriptions?limit=1000"#]],
         )
         .await;
     }

@@ -2,7 +2,9 @@
 
 #![allow(dead_code, reason = "each test uses its part")]
 
+pub mod hooks;
 pub mod mails;
+pub mod push;
 
 use std::{
     fs,

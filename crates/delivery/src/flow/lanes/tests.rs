@@ -2,6 +2,16 @@ use tocsin_model::application::Rate;
 
 use super::*;
 
+impl Waits for u32 {
+    fn priority(&self) -> Priority {
+        Priority::Normal
+    }
+
+    fn since(&self) -> Instant {
+        Instant::now()
+    }
+}
+
 /// Lanes whose messages are numbers, and a clock.
 struct Play {
     lanes: Lanes<u32>,
@@ -90,12 +100,12 @@ fn a_full_lane_takes_nothing_from_the_others() {
     assert_eq!(play.push(&"a".repeat(40)), "a".repeat(8));
     assert_eq!(play.push(&"b".repeat(40)), "b".repeat(24));
     assert_eq!(play.push(&"cdefgh".repeat(10)), "", "small ones always have room");
-    assert_eq!(play.lanes.hold("c", play.now), None);
-    assert_eq!(play.lanes.hold("a", play.now), None, "nothing is known of it, so it may well move");
+    assert_eq!(play.lanes.hold("c", Priority::Normal, play.now), None);
+    assert_eq!(play.lanes.hold("a", Priority::Normal, play.now), None, "nothing is known of it, so it may well move");
     play.take();
     play.done("a", Signal::Fine, 8000);
     // 31 wait, five at a time take 8 s.
-    assert_eq!(play.lanes.hold("a", play.now).map(|wait| wait.as_secs()), Some(24));
+    assert_eq!(play.lanes.hold("a", Priority::Normal, play.now).map(|wait| wait.as_secs()), Some(24));
 }
 
 #[test]
@@ -118,8 +128,8 @@ fn failures_pause_a_destination_and_one_message_ends_the_pause() {
     let reason = "no answer".into();
     assert_eq!(events, [Event::Paused { pause: Duration::from_secs(5), reason, failures: 20, tell: true }]);
     assert_eq!(play.push("a"), "a", "and what comes now");
-    assert_eq!(play.lanes.hold("a", play.now), Some(Duration::from_secs(5)));
-    assert_eq!(play.lanes.hold("b", play.now), None);
+    assert_eq!(play.lanes.hold("a", Priority::Normal, play.now), Some(Duration::from_secs(5)));
+    assert_eq!(play.lanes.hold("b", Priority::Normal, play.now), None);
     assert_eq!(play.lanes.census(play.now), [1, 0, 1]);
     let shown = &play.lanes.destinations(1, play.now)[0];
     assert_eq!((shown.name.as_str(), shown.state), ("a", DestinationState::Paused));
@@ -128,9 +138,9 @@ fn failures_pause_a_destination_and_one_message_ends_the_pause() {
     play.pass(5000);
     assert_eq!(play.push("aaa"), "aa", "one finds out");
     assert_eq!(play.take(), "a");
-    assert_eq!(play.lanes.hold("a", play.now), Some(TRIAL_PAUSE));
+    assert_eq!(play.lanes.hold("a", Priority::Normal, play.now), Some(TRIAL_PAUSE));
     assert!(matches!(play.done("a", silent(), 1).event, Some(Event::Paused { tell: false, .. })));
-    assert_eq!(play.lanes.hold("a", play.now).map(|wait| wait.as_secs()), Some(10));
+    assert_eq!(play.lanes.hold("a", Priority::Normal, play.now).map(|wait| wait.as_secs()), Some(10));
 
     play.pass(10_000);
     play.push("a");
@@ -148,7 +158,7 @@ fn who_asks_for_less_gets_less() {
     play.take();
     let done = play.done("a", Signal::Slower(Some(Duration::from_secs(60))), 10);
     assert_eq!((done.returned.len(), done.after), (5, Duration::from_secs(60)));
-    assert_eq!(play.lanes.hold("a", play.now), Some(Duration::from_secs(60)));
+    assert_eq!(play.lanes.hold("a", Priority::Normal, play.now), Some(Duration::from_secs(60)));
     assert_eq!(play.lanes.census(play.now), [1, 0, 0], "it is no failure");
     play.pass(60_000);
     play.push("aaaaaaaaaa");

@@ -1,5 +1,7 @@
 //! The fault table: what a far end may do to us, and what becomes of the message and of its destination.
 
+use tocsin_model::conduct::Priority;
+
 use super::*;
 use crate::channel::DestinationState;
 
@@ -88,10 +90,10 @@ async fn a_dead_destination_is_paused_and_its_messages_come_back_untried() {
     let found = &open.destinations(1)[0];
     assert_eq!((found.state, found.failures), (DestinationState::Paused, 20));
     assert_eq!(open.census(), [0, 0, 1]);
-    assert!(open.hold(HOOK).is_some_and(|wait| wait.as_secs() <= 6));
-    assert_eq!(open.hold("http://1.1.1.2/"), None);
+    assert!(open.hold(HOOK, Priority::Normal).is_some_and(|wait| wait.as_secs() <= 6));
+    assert_eq!(open.hold("http://1.1.1.2/", Priority::Normal), None);
     tokio::time::advance(Duration::from_secs(6)).await;
-    assert_eq!((open.census(), open.hold(HOOK)), ([0, 1, 0], None));
+    assert_eq!((open.census(), open.hold(HOOK, Priority::Normal)), ([0, 1, 0], None));
 }
 
 #[tokio::test(start_paused = true)]
@@ -102,7 +104,7 @@ async fn a_wish_for_later_is_kept_by_the_destination() {
     };
     let (open, _) = start(script, json!({"retry_after_max": "20s"}), 1);
     assert_eq!(deliver(&*open, &[HOOK]).await, ["deferred Answer 429"]);
-    assert_eq!(open.hold(HOOK), Some(Duration::from_secs(20)), "obeyed, and capped");
+    assert_eq!(open.hold(HOOK, Priority::Normal), Some(Duration::from_secs(20)), "obeyed, and capped");
     assert_eq!(deliver(&*open, &[HOOK]).await, ["deferred Untried its destination has enough to do"]);
     tokio::time::advance(Duration::from_secs(20)).await;
     assert_eq!(deliver(&*open, &[HOOK]).await, ["delivered 200"]);

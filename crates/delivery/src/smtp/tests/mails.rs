@@ -1,11 +1,18 @@
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    io::Write,
+    process::{Command, Stdio},
+    sync::Arc,
+};
 
 use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::{OK, deliver, deliver_all, far_end::*, start};
 use crate::{
+    options::read,
     signet::Returned,
+    smtp::options::SmtpOptions,
     testing::{content_of, context, message, multicast, outgoing, show},
 };
 
@@ -152,4 +159,57 @@ async fn no_string_makes_a_header_or_ends_a_mail() {
         assert!(count.values().all(|count| *count == 1), "{count:?} from {string:?}");
         assert!(content.split("\r\n").all(|line| line.len() <= 998 && !line.contains('\0')), "{string:?}");
     }
+}
+
+/// Reads mails, a JSON text in each line; says the addresses of `From` and `Reply-To` of each.
+const ADDRESSES: &str = "
+import json, sys
+from email import message_from_string, policy
+for line in sys.stdin:
+    mail = message_from_string(json.loads(line), policy=policy.default)
+    names = ['from', 'reply-to']
+    print(json.dumps([[one.addr_spec for one in mail[name].addresses] for name in names] + [len(mail.get_all('from'))]))
+";
+
+#[tokio::test(start_paused = true)]
+async fn no_name_makes_another_sender() {
+    let text = include_str!("../../../../../testdata/naughty-strings.json");
+    let mut strings: Vec<String> = serde_json::from_str(text).expect("a list of strings");
+    let own = [
+        "a\r\nBcc: x@y.example\r\n",
+        "x@y.example,",
+        "\"x\" <x@y.example>,",
+        "a\\",
+        "\\\" <x@y.example>",
+        "(",
+        "=?utf-8?q?=0d=0a?=",
+    ];
+    strings.extend(own.map(str::to_owned));
+    let mut lines = String::new();
+    for string in &strings {
+        let from = format!("{string} <bells@near.example>");
+        let options = json!({ "host": "far.example", "from": from, "reply_to": from });
+        if read::<SmtpOptions>(options.as_object().expect("an object"), "").is_err() {
+            continue;
+        }
+        let (open, server) = start(fine, json!({ "from": from, "reply_to": from }), None);
+        assert_eq!(deliver(&*open, &["a@b.example"]).await, [OK], "{string:?}");
+        let seen = server.seen.lock();
+        assert!(seen.heard.iter().any(|heard| heard.starts_with("MAIL FROM:<bells@near.example>")), "{:?}", seen.heard);
+        lines.push_str(&format!("{}\n", json!(seen.contents[0])));
+    }
+    assert!(lines.lines().count() > 500, "only {} of {} can be names", lines.lines().count(), strings.len());
+    let mut python = Command::new("/usr/bin/python3");
+    python.args(["-c", ADDRESSES]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = python.spawn().expect("`scripts/setup` installs Python");
+    let mut input = child.stdin.take().expect("a pipe");
+    let written = lines.clone();
+    let writer = std::thread::spawn(move || input.write_all(written.as_bytes()));
+    let answer = child.wait_with_output().expect("an end");
+    writer.join().expect("no panic").expect("it reads all");
+    let said = String::from_utf8(answer.stdout).expect("UTF-8");
+    for (answer, mail) in said.lines().zip(lines.lines()) {
+        assert_eq!(answer, r#"[["bells@near.example"], ["bells@near.example"], 1]"#, "{mail}");
+    }
+    assert_eq!(said.lines().count(), lines.lines().count());
 }

@@ -1,6 +1,6 @@
 //! The books (numbers given out, counts) and the change feed, written with each change in one commit.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use rusqlite::{Connection, Row, types::ValueRef};
 use tocsin_model::{
@@ -13,6 +13,7 @@ use tocsin_model::{
 
 use super::{conversion_failed, execute, json, json_at, name_at, number_at, query_all, query_one, signed};
 use crate::{
+    entries::{EntryChange, EntryWatcher},
     error::StoreError,
     records::{Change, Changed, ProfileImage, RecordCounts, TARGETS_TOLD, no_changes_after, trim_to},
 };
@@ -29,6 +30,12 @@ pub(super) struct Books<'a> {
     pub(super) touched: Vec<u64>,
     /// The last change of suppressions by this write, if there is one.
     pub(super) suppressed: Option<u64>,
+    /// Knows how entries of the directory are found.
+    pub(super) watcher: Option<Arc<dyn EntryWatcher>>,
+    /// Whether there are indexes of the directory that hold all entries.
+    pub(super) indexed: bool,
+    /// What was done to entries of the directory.
+    pub(super) entry_changes: Vec<EntryChange>,
 }
 
 /// A subscription as it was before a change.
@@ -63,6 +70,9 @@ impl<'a> Books<'a> {
                     },
                     touched: Vec::new(),
                     suppressed: None,
+                    watcher: None,
+                    indexed: false,
+                    entry_changes: Vec::new(),
                 })
             },
         )?

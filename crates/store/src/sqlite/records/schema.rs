@@ -212,6 +212,40 @@ CREATE TABLE failing_endpoints (
 ) STRICT, WITHOUT ROWID;
 "#,
     r#"
+-- The directory. A subscriber that was placed in its tree says where; the others stand together.
+ALTER TABLE subscribers ADD COLUMN parent INTEGER;      -- the number of an entry: an object, or a subscriber below zero
+ALTER TABLE subscribers ADD COLUMN rdn TEXT;
+ALTER TABLE subscribers ADD COLUMN rdn_key TEXT;        -- in normal form
+ALTER TABLE subscribers ADD COLUMN classes TEXT;
+CREATE UNIQUE INDEX subscribers_by_place ON subscribers (parent, rdn_key) WHERE parent IS NOT NULL;
+-- Entries that are no subscribers.
+CREATE TABLE entries (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    parent INTEGER NOT NULL,            -- 0 above the first
+    rdn TEXT NOT NULL,
+    rdn_key TEXT NOT NULL,
+    attributes TEXT NOT NULL,           -- a JSON object
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    revision INTEGER NOT NULL,
+    UNIQUE (parent, rdn_key)
+) STRICT;
+CREATE TABLE entry_keys (
+    name TEXT NOT NULL,                 -- the index
+    key BLOB NOT NULL,
+    entry INTEGER NOT NULL,
+    PRIMARY KEY (name, key, entry)
+) STRICT, WITHOUT ROWID;
+-- The indexes that hold all entries.
+CREATE TABLE entry_indexes (name TEXT PRIMARY KEY) STRICT, WITHOUT ROWID;
+CREATE TABLE credentials (entry INTEGER PRIMARY KEY, credential TEXT NOT NULL) STRICT;
+CREATE TABLE definitions (
+    place INTEGER PRIMARY KEY AUTOINCREMENT,
+    identifier TEXT NOT NULL UNIQUE,
+    text TEXT NOT NULL
+) STRICT;
+"#,
+    r#"
 -- How many subscriptions a class has, counted as they change, so that nobody has to look through them.
 CREATE TABLE subscription_counts (
     class INTEGER PRIMARY KEY,

@@ -11,18 +11,19 @@ use tocsin_model::{
 };
 
 use super::{
-    execute, feed::Books, json, json_at, name_at, number_at, parsed_at, query_all, query_one, schedules, signed,
-    store_error, subscriptions, suppressions,
+    entries, execute, feed::Books, json, json_at, name_at, number_at, parsed_at, query_all, query_one, schedules,
+    signed, store_error, subscriptions, suppressions,
 };
 use crate::{
+    entries::Placement,
     error::StoreError,
     records::{Expect, NewSubscriber, SubscriberFilter, Written, has_attribute, no_device, no_subscriber, reach},
 };
 
-const COLUMNS: &str = "s.number, s.id, s.enabled, s.locale, s.time_zone, s.attributes, s.created_at, s.updated_at, s.revision, s.preferences";
+pub(super) const COLUMNS: &str = "s.number, s.id, s.enabled, s.locale, s.time_zone, s.attributes, s.created_at, s.updated_at, s.revision, s.preferences";
 
 /// Everything but the devices.
-fn subscriber_of(row: &Row<'_>) -> rusqlite::Result<Subscriber> {
+pub(super) fn subscriber_of(row: &Row<'_>) -> rusqlite::Result<Subscriber> {
     Ok(Subscriber {
         number: SubscriberNumber(number_at(row, 0)?),
         id: parsed_at(row, 1)?,
@@ -122,6 +123,17 @@ pub(super) fn put(
     expect: Expect,
     now: Timestamp,
 ) -> Result<Subscriber, StoreError> {
+    put_placed(books, new, None, expect, now)
+}
+
+/// The same, and where it stands in the directory if that is new.
+pub(super) fn put_placed(
+    books: &mut Books<'_>,
+    new: NewSubscriber,
+    placement: Option<Placement>,
+    expect: Expect,
+    now: Timestamp,
+) -> Result<Subscriber, StoreError> {
     let old = find(books.connection, &new.id)?;
     expect.check(old.as_ref().map(|old| old.revision), || format!("subscriber `{}`", new.id))?;
     let devices = new.devices.map(BTreeMap::from_iter);
@@ -157,11 +169,15 @@ pub(super) fn put(
         for (name, device) in &made.devices {
             put_row(books, made.number, name, device)?;
         }
+        if let Some(placement) = &placement {
+            entries::place(books.connection, made.number, placement)?;
+        }
+        entries::made(books, &made, placement)?;
         return Ok(made);
     };
     let devices = devices.unwrap_or_else(|| old.devices.clone());
     let preferences = new.preferences.unwrap_or_else(|| old.preferences.clone());
-    replace(books, old, new.profile, devices, preferences, now)
+    replace_placed(books, old, new.profile, devices, preferences, placement, now)
 }
 
 /// Stores many, in the order of their ids, which is the order of the index.
@@ -189,9 +205,22 @@ fn replace(
     preferences: Preferences,
     now: Timestamp,
 ) -> Result<Subscriber, StoreError> {
-    if old.profile == profile && old.devices == devices && old.preferences == preferences {
+    replace_placed(books, old, profile, devices, preferences, None, now)
+}
+
+fn replace_placed(
+    books: &mut Books<'_>,
+    old: Subscriber,
+    profile: Profile,
+    devices: BTreeMap<Name, Device>,
+    preferences: Preferences,
+    placement: Option<Placement>,
+    now: Timestamp,
+) -> Result<Subscriber, StoreError> {
+    if old.profile == profile && old.devices == devices && old.preferences == preferences && placement.is_none() {
         return Ok(old);
     }
+    let as_entry = entries::before(books, &old)?;
     books.touched.push(old.number.0);
     let before = reach(&old.profile, &old.devices);
     let reach_changed = before != reach(&profile, &devices);
@@ -233,6 +262,10 @@ fn replace(
     if reach_changed || rescheduled {
         books.subscriber_changed(new.number.0, before.map(|before| json(&before)).as_deref())?;
     }
+    if let Some(placement) = &placement {
+        entries::place(books.connection, new.number, placement)?;
+    }
+    entries::changed(books, as_entry, &new, placement)?;
     Ok(new)
 }
 
@@ -309,6 +342,7 @@ pub(super) fn remove(books: &mut Books<'_>, id: &SubscriberId, expect: Expect) -
     let old = old.ok_or_else(|| no_subscriber(id))?;
     let number = signed(old.number.0);
     books.touched.push(old.number.0);
+    entries::removed(books, &old)?;
     subscriptions::remove_all_of_subscriber(books, old.number.0)?;
     suppressions::remove_all_of_subscriber(books, id)?;
     execute(books.connection, "DELETE FROM devices WHERE subscriber = ?1", [number])?;

@@ -1,0 +1,111 @@
+//! What waits for a far side, in the order in which it leaves: the more urgent first, but nothing waits for ever.
+
+use std::collections::VecDeque;
+
+use tocsin_model::conduct::Priority;
+use tokio::time::Instant;
+
+/// Something that waits in a line.
+pub(crate) trait Waits {
+    /// How much it presses.
+    fn priority(&self) -> Priority;
+    /// Since when it waits.
+    fn since(&self) -> Instant;
+}
+
+/// A line for each priority. Of the first in each the one goes first that has waited longest, where what presses less counts
+/// as having come later by its [`Priority::patience`].
+pub(crate) struct Line<T>([VecDeque<T>; Priority::ALL.len()]);
+
+impl<T: Waits> Line<T> {
+    /// Where nothing waits.
+    pub fn new() -> Self {
+        Line(Default::default())
+    }
+
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.0.iter().map(VecDeque::len).sum()
+    }
+
+    /// How many of this priority wait.
+    pub fn len_of(&self, priority: Priority) -> usize {
+        self.0[priority as usize].len()
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(VecDeque::is_empty)
+    }
+
+    /// Adds one behind those of its priority.
+    pub fn push_back(&mut self, item: T) {
+        self.0[item.priority() as usize].push_back(item);
+    }
+
+    /// Adds one before those of its priority.
+    pub fn push_front(&mut self, item: T) {
+        self.0[item.priority() as usize].push_front(item);
+    }
+
+    /// Those of which the first goes first, if any wait.
+    pub fn front(&mut self) -> Option<&mut VecDeque<T>> {
+        let waiting = self.0.iter_mut().filter(|line| !line.is_empty());
+        waiting.min_by_key(|line| line.front().map(|first| first.since() + first.priority().patience()))
+    }
+
+    /// Takes the one that goes first.
+    pub fn pop_front(&mut self) -> Option<T> {
+        self.front()?.pop_front()
+    }
+
+    /// Takes all of them out.
+    pub fn drain(&mut self) -> impl Iterator<Item = T> {
+        self.0.iter_mut().flat_map(|line| line.drain(..))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    struct One(Priority, Instant);
+
+    impl Waits for One {
+        fn priority(&self) -> Priority {
+            self.0
+        }
+
+        fn since(&self) -> Instant {
+            self.1
+        }
+    }
+
+    #[test]
+    fn what_presses_goes_first_but_not_for_ever() {
+        let start = Instant::now();
+        let at = |minutes: u64, priority| One(priority, start + Duration::from_secs(60 * minutes));
+        use Priority::{High, Low, Normal, Urgent};
+        let mut line = Line::new();
+        let came = [at(0, Low), at(1, Normal), at(1, Low), at(2, High), at(4, Urgent), at(8, Urgent), at(40, High)];
+        came.iter().for_each(|one| line.push_back(*one));
+        assert_eq!((line.len(), line.len_of(Low), line.len_of(High)), (7, 2, 2));
+        let left: Vec<One> = std::iter::from_fn(|| line.pop_front()).collect();
+        let expected = [at(2, High), at(4, Urgent), at(1, Normal), at(8, Urgent), at(0, Low), at(1, Low), at(40, High)];
+        assert_eq!(left, expected);
+        assert!(line.is_empty());
+    }
+
+    #[test]
+    fn what_is_put_back_is_the_first_of_its_priority() {
+        let start = Instant::now();
+        let mut line = Line::new();
+        let (one, other) = (One(Priority::Low, start), One(Priority::Low, start + Duration::from_secs(1)));
+        line.push_back(other);
+        line.push_front(one);
+        assert_eq!(line.drain().collect::<Vec<_>>(), [one, other]);
+    }
+}

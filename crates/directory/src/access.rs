@@ -1,0 +1,379 @@
+//! Who may do what: rules over containers and attributes.
+//!
+//! A rule reads `to <what> by <who> <level> …`; the first rule that an attribute of an entry meets decides, and in it the
+//! first `by` that the asker meets; who meets none may do nothing. What a rule says of an asker and a container is worked
+//! out once and then looked up; looking up takes no lock.
+
+use std::{collections::HashMap, sync::Arc};
+
+use crate::{
+    dn::Dn,
+    entry::Entry,
+    schema::{AttributeType, Schema},
+};
+use tocsin_store::entries::EntryNumber;
+
+/// What one may do. Each includes those before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// Nothing, not even know that it is there.
+    None,
+    /// Prove who one is with it.
+    Auth,
+    /// Compare a value.
+    Compare,
+    /// Ask for it in a filter.
+    Search,
+    /// See it.
+    Read,
+    /// Change it.
+    Write,
+}
+
+impl Level {
+    fn read(word: &str) -> Option<Level> {
+        Some(match word {
+            "none" => Level::None,
+            "auth" => Level::Auth,
+            "compare" => Level::Compare,
+            "search" => Level::Search,
+            "read" => Level::Read,
+            "write" => Level::Write,
+            _ => return None,
+        })
+    }
+}
+
+/// Who asks.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Asker {
+    /// The entry, if it is one.
+    pub number: Option<EntryNumber>,
+    /// Its name, in normal form; empty for whoever did not say.
+    pub key: String,
+    /// The same as it was written.
+    pub dn: String,
+    /// Whether rules are not asked: an operator with a key of the API.
+    pub manages: bool,
+    /// The names of the groups it is in, in normal form.
+    pub groups: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Who {
+    Everybody,
+    Anonymous,
+    Users,
+    Itself,
+    Name(String),
+    Group(String),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Where {
+    Anywhere,
+    Exactly(String),
+    Below(String),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Clause {
+    within: Where,
+    /// Keys of attributes; empty: all.
+    attributes: Vec<Arc<str>>,
+    by: Vec<(Who, Level)>,
+}
+
+/// The rules, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Access(Vec<Clause>);
+
+/// What holds where nothing else is said: whoever proved who they are sees all, and may change their own entry.
+pub const DEFAULT_RULES: &[&str] =
+    &["to attrs=userPassword by self write by * auth", "to * by self write by users read by * none"];
+
+impl Access {
+    /// Reads rules; of none, the [`DEFAULT_RULES`].
+    ///
+    /// # Errors
+    /// Which rule cannot be read, and why.
+    pub fn read(rules: &[String], schema: &Schema) -> Result<Access, String> {
+        let read = |text: &str| clause(text, schema).map_err(|why| format!("`{text}` {why}"));
+        match rules {
+            [] => DEFAULT_RULES.iter().map(|text| read(text)).collect::<Result<_, _>>().map(Access),
+            rules => rules.iter().map(|text| read(text)).collect::<Result<_, _>>().map(Access),
+        }
+    }
+
+    /// What an asker may do with an attribute of an entry; with `None`, with the entry itself.
+    pub fn level(&self, asker: &Asker, entry: &Entry, kind: Option<&AttributeType>) -> Level {
+        if asker.manages {
+            return Level::Write;
+        }
+        self.grant(asker, entry).level(kind)
+    }
+
+    /// What an asker may do with an entry, worked out: the same for all entries of a container that no rule names, but for
+    /// the asker's own.
+    pub fn grant(&self, asker: &Asker, entry: &Entry) -> Grant {
+        if asker.manages {
+            return Grant { special: Vec::new(), else_: Level::Write };
+        }
+        let mut special: Vec<(Arc<str>, Level)> = Vec::new();
+        for clause in &self.0 {
+            if !clause.within.has(&entry.key) {
+                continue;
+            }
+            let meets = |who: &Who| match who {
+                Who::Everybody => true,
+                Who::Anonymous => asker.key.is_empty(),
+                Who::Users => !asker.key.is_empty(),
+                Who::Itself => asker.number == Some(entry.number),
+                Who::Name(key) => asker.key == *key,
+                Who::Group(key) => asker.groups.contains(key),
+            };
+            let level = clause.by.iter().find(|(who, _)| meets(who)).map_or(Level::None, |(_, level)| *level);
+            if clause.attributes.is_empty() {
+                return Grant { special, else_: level };
+            }
+            let new = clause.attributes.iter().filter(|key| !special.iter().any(|(known, _)| known == *key));
+            special.extend(new.map(|key| (key.clone(), level)).collect::<Vec<_>>());
+        }
+        Grant { special, else_: Level::None }
+    }
+
+    /// Whether a rule names single entries, so that what holds for one does not hold for its siblings.
+    fn names_entries(&self) -> bool {
+        self.0.iter().any(|clause| clause.within != Where::Anywhere)
+    }
+}
+
+/// What an asker may do with some entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    special: Vec<(Arc<str>, Level)>,
+    else_: Level,
+}
+
+impl Grant {
+    /// All may be seen: what the server says of itself.
+    pub fn open() -> Grant {
+        Grant { special: Vec::new(), else_: Level::Read }
+    }
+
+    /// Whether anything of it may be seen, and so that it is there.
+    pub fn sees(&self) -> bool {
+        self.else_ >= Level::Read || self.special.iter().any(|(_, level)| *level >= Level::Read)
+    }
+
+    /// With an attribute, or with the entry itself.
+    pub fn level(&self, kind: Option<&AttributeType>) -> Level {
+        let named = kind.and_then(|kind| {
+            self.special.iter().find(|(key, _)| *key == kind.key || kind.kinds.contains(key)).map(|(_, level)| *level)
+        });
+        named.unwrap_or(self.else_)
+    }
+
+    /// Whether all attributes but those that nobody ever sees may be read.
+    pub fn reads_all(&self) -> bool {
+        self.else_ >= Level::Read
+            && self.special.iter().all(|(key, level)| &**key == "userpassword" || *level >= Level::Read)
+    }
+}
+
+/// What was worked out for one asker. Belongs to its connection, so nobody else waits for it.
+#[derive(Debug, Default)]
+pub struct Grants {
+    by_parent: HashMap<Option<EntryNumber>, Arc<Grant>>,
+    own: Option<Arc<Grant>>,
+}
+
+/// Most containers that one asker's grants are kept for.
+const KEPT_MAX: usize = 4_096;
+
+impl Grants {
+    /// What an asker may do with an entry.
+    pub fn of(&mut self, access: &Access, asker: &Asker, entry: &Entry) -> Arc<Grant> {
+        if access.names_entries() {
+            // Rules name subtrees and entries by their names; siblings may differ.
+            return self.cached_below(access, asker, entry);
+        }
+        if asker.number == Some(entry.number) {
+            return self.own.get_or_insert_with(|| Arc::new(access.grant(asker, entry))).clone();
+        }
+        self.by_parent.entry(None).or_insert_with(|| Arc::new(access.grant(asker, entry))).clone()
+    }
+
+    fn cached_below(&mut self, access: &Access, asker: &Asker, entry: &Entry) -> Arc<Grant> {
+        let is_named = access.0.iter().any(|clause| match &clause.within {
+            Where::Exactly(key) | Where::Below(key) => *key == entry.key,
+            Where::Anywhere => false,
+        });
+        if is_named || asker.number == Some(entry.number) || entry.parent.is_none() {
+            return Arc::new(access.grant(asker, entry));
+        }
+        if self.by_parent.len() >= KEPT_MAX {
+            self.by_parent.clear();
+        }
+        self.by_parent.entry(entry.parent).or_insert_with(|| Arc::new(access.grant(asker, entry))).clone()
+    }
+}
+
+impl Where {
+    fn has(&self, key: &str) -> bool {
+        match self {
+            Where::Anywhere => true,
+            Where::Exactly(name) => key == name,
+            Where::Below(name) => is_below(key, name) || key == name,
+        }
+    }
+}
+
+/// Whether a name in normal form is that of an entry below another.
+pub fn is_below(key: &str, above: &str) -> bool {
+    above.is_empty() && !key.is_empty()
+        || key.strip_suffix(above).is_some_and(|start| start.ends_with(',') && !start.ends_with("\\,"))
+}
+
+fn clause(text: &str, schema: &Schema) -> Result<Clause, String> {
+    let words = words(text)?;
+    let mut words = words.iter().map(String::as_str).peekable();
+    if words.next() != Some("to") {
+        return Err("does not begin with `to`".to_owned());
+    }
+    let name = |text: &str| {
+        let dn = Dn::parse(text).map_err(|error| format!("names `{text}`, which is no distinguished name: {error}"))?;
+        Ok::<_, String>(schema.normal_dn(&dn))
+    };
+    let mut clause = Clause { within: Where::Anywhere, attributes: Vec::new(), by: Vec::new() };
+    while let Some(word) = words.next_if(|word| *word != "by") {
+        match word.split_once('=') {
+            _ if word == "*" => {}
+            Some(("dn" | "dn.subtree", text)) => clause.within = Where::Below(name(text)?),
+            Some(("dn.base", text)) => clause.within = Where::Exactly(name(text)?),
+            Some(("attrs", list)) => {
+                for attribute in list.split(',') {
+                    let found =
+                        schema.attribute(attribute).map_err(|refusal| format!("says that {}", refusal.message))?;
+                    clause.attributes.push(found.key.clone());
+                }
+            }
+            _ => return Err(format!("has `{word}`; behind `to` stand `*`, `dn=…`, `dn.base=…` and `attrs=…`")),
+        }
+    }
+    while words.next().is_some() {
+        let who = match words.next() {
+            Some("*") => Who::Everybody,
+            Some("anonymous") => Who::Anonymous,
+            Some("users") => Who::Users,
+            Some("self") => Who::Itself,
+            Some(word) => match word.split_once('=') {
+                Some(("dn", text)) => Who::Name(name(text)?),
+                Some(("group", text)) => Who::Group(name(text)?),
+                _ => {
+                    return Err(format!(
+                        "has `{word}`; behind `by` stand `*`, `anonymous`, `users`, `self`, `dn=…` and `group=…`"
+                    ));
+                }
+            },
+            None => return Err("has nothing behind `by`".to_owned()),
+        };
+        let word = words.next().unwrap_or_default();
+        let level = Level::read(word);
+        let levels = "none, auth, compare, search, read and write";
+        clause.by.push((who, level.ok_or_else(|| format!("has the level `{word}`; the levels are {levels}"))?));
+        if words.peek().is_some_and(|word| *word != "by") {
+            return Err(format!("has `{}` where `by` or the end should stand", words.next().unwrap_or_default()));
+        }
+    }
+    if clause.by.is_empty() { Err("has no `by`".to_owned()) } else { Ok(clause) }
+}
+
+/// Words between spaces; within quotation marks spaces belong to a word.
+fn words(text: &str) -> Result<Vec<String>, String> {
+    let (mut words, mut word, mut quoted) = (Vec::new(), String::new(), false);
+    for c in text.chars() {
+        match c {
+            '"' => quoted = !quoted,
+            c if c.is_whitespace() && !quoted => {
+                if !word.is_empty() {
+                    words.push(std::mem::take(&mut word));
+                }
+            }
+            c => word.push(c),
+        }
+    }
+    if quoted {
+        return Err("has a quotation mark without its partner".to_owned());
+    }
+    words.extend((!word.is_empty()).then_some(word));
+    Ok(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use tocsin_model::time::Timestamp;
+
+    use super::*;
+
+    fn entry(number: i64, key: &str) -> Entry {
+        Entry {
+            number: EntryNumber(number),
+            parent: Some(EntryNumber(1)),
+            dn: key.into(),
+            key: key.into(),
+            attributes: Vec::new(),
+            shown: 0,
+            created_at: Timestamp(0),
+            updated_at: Timestamp(0),
+            revision: 1,
+        }
+    }
+
+    #[test]
+    fn the_first_rule_that_is_met_decides() {
+        let schema = Schema::standard();
+        let rules = [
+            "to attrs=userPassword by self write by * auth",
+            "to dn=\"ou=Admin,o=site\" by dn=\"cn=root,o=site\" write by group=\"cn=staff,o=site\" read",
+            "to attrs=mail by self write by users read",
+            "to * by users read by anonymous search",
+        ];
+        let access = Access::read(&rules.map(str::to_owned), &schema).expect("rules");
+        let user = Asker { number: Some(EntryNumber(7)), key: "cn=ann,o=site".into(), ..Asker::default() };
+        let staff = Asker { groups: vec!["cn=staff,o=site".into()], ..user.clone() };
+        let check = |asker: &Asker, number, key: &str, attribute: &str, expected| {
+            let kind = schema.attribute(attribute).expect("standard");
+            assert_eq!(access.level(asker, &entry(number, key), Some(kind)), expected, "{key} {attribute}");
+            let level = Grants::default().of(&access, asker, &entry(number, key)).level(Some(kind));
+            assert_eq!(level, expected);
+        };
+        check(&user, 7, "cn=ann,o=site", "userPassword", Level::Write);
+        check(&user, 8, "cn=bob,o=site", "userPassword", Level::Auth);
+        check(&user, 7, "cn=ann,o=site", "mail", Level::Write);
+        check(&user, 8, "cn=bob,o=site", "mail", Level::Read);
+        check(&user, 8, "cn=bob,o=site", "cn", Level::Read);
+        check(&Asker::default(), 8, "cn=bob,o=site", "cn", Level::Search);
+        check(&Asker::default(), 8, "cn=bob,o=site", "mail", Level::None);
+        check(&user, 9, "cn=x,ou=admin,o=site", "cn", Level::None);
+        check(&staff, 9, "cn=x,ou=admin,o=site", "cn", Level::Read);
+        check(&Asker { key: "cn=root,o=site".into(), ..user.clone() }, 9, "ou=admin,o=site", "cn", Level::Write);
+        check(&Asker { manages: true, ..Asker::default() }, 9, "ou=admin,o=site", "cn", Level::Write);
+    }
+
+    #[test]
+    fn rules_that_cannot_be_read_are_told() {
+        let check = |text: &str, expected: &str| {
+            let told = Access::read(&[text.to_owned()], &Schema::standard()).expect_err("wrong");
+            assert!(told.contains(expected), "{told}");
+        };
+        check("by * read", "does not begin with `to`");
+        check("to * by", "nothing behind `by`");
+        check("to *", "no `by`");
+        check("to * by * rule", "the levels are none, auth");
+        check("to attrs=nothing by * read", "there is no attribute `nothing`");
+        check("to dn=x by * read", "no distinguished name");
+        check("to \"dn=o=x by * read", "quotation mark");
+        check("to * by * read read", "where `by` or the end");
+    }
+}

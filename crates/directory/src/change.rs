@@ -1,0 +1,211 @@
+//! Changes of entries: add, modify, delete, rename. Each is one commit, all of it or nothing.
+
+mod add; // an entry is made
+mod modify; // what it has changes
+mod rename; // it gets another name, or another place
+mod remove; // it goes
+mod grow; // the schema gets more
+
+use std::sync::Arc;
+
+pub use modify::{Act, Modification};
+use tocsin_model::{id::SubscriberId, time::Timestamp, value::Value};
+use tocsin_store::{
+    entries::{EntryNumber, Node, Object, Placement, Tree},
+    records::Expect,
+};
+
+use crate::{
+    access::{Asker, Level},
+    directory::Inner,
+    dn::Rdn,
+    entry::{Attribute, Entry},
+    person,
+    refusal::{Code, Refusal},
+    schema::{AttributeType, Schema},
+};
+
+/// Most values of one attribute.
+pub const VALUES_MAX: usize = 100_000;
+
+/// Values of an attribute as a client gives them.
+pub type Given = (String, Vec<Vec<u8>>);
+
+/// The attribute of a name, if clients may change it.
+fn changeable(name: &str, schema: &Schema) -> Result<Arc<AttributeType>, Refusal> {
+    let kind = schema.attribute(name)?;
+    if kind.changeable {
+        return Ok(kind.clone());
+    }
+    Err(Refusal::new(Code::ConstraintViolation, format!("{}: no user modification allowed", kind.name())))
+}
+
+/// Values held against their type; no two are equal.
+fn checked(kind: &AttributeType, values: &[Vec<u8>], schema: &Schema) -> Result<Vec<Box<[u8]>>, Refusal> {
+    let mut seen = std::collections::HashSet::new();
+    for (at, value) in values.iter().enumerate() {
+        if !kind.syntax.allows(value, schema) {
+            return Err(Refusal::new(
+                Code::InvalidAttributeSyntax,
+                format!("{}: value #{at} invalid per syntax", kind.name()),
+            ));
+        }
+        if !seen.insert(normal(kind, value, schema)) {
+            return Err(Refusal::new(
+                Code::AttributeOrValueExists,
+                format!("{}: value #{at} provided more than once", kind.name()),
+            ));
+        }
+    }
+    if values.len() > VALUES_MAX {
+        return Err(Refusal::new(
+            Code::AdminLimitExceeded,
+            format!("{}: an attribute has at most {VALUES_MAX} values", kind.name()),
+        ));
+    }
+    Ok(values.iter().map(|value| value.as_slice().into()).collect())
+}
+
+/// What of a value counts.
+fn normal(kind: &AttributeType, value: &[u8], schema: &Schema) -> Vec<u8> {
+    kind.equality.and_then(|rule| rule.normal(value, schema)).unwrap_or_else(|| value.to_vec())
+}
+
+/// The names of classes among attributes.
+fn classes_of(attributes: &[Attribute]) -> Vec<&str> {
+    let classes = attributes.iter().filter(|attribute| &*attribute.kind.key == "objectclass");
+    classes.flat_map(|found| &found.values).filter_map(|value| std::str::from_utf8(value).ok()).collect()
+}
+
+fn single_valued(attributes: &[Attribute]) -> Result<(), Refusal> {
+    match attributes.iter().find(|attribute| attribute.kind.single && attribute.values.len() > 1) {
+        Some(attribute) => {
+            let what = format!("{}: multiple values provided", attribute.kind.name());
+            Err(Refusal::new(Code::ConstraintViolation, what))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Whether a relative name's values are among the attributes.
+fn has_rdn(attributes: &[Attribute], rdn: &Rdn, schema: &Schema) -> Result<bool, Refusal> {
+    for (name, value) in &rdn.assertions {
+        let kind = schema.attribute(name)?;
+        let wanted = normal(kind, value, schema);
+        let found =
+            attributes.iter().filter(|attribute| attribute.kind.key == kind.key).flat_map(|found| &found.values);
+        if !found.into_iter().any(|value| normal(kind, value, schema) == wanted) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Puts the values of a relative name among the attributes, where they are missing.
+fn add_rdn(attributes: &mut Vec<Attribute>, rdn: &Rdn, schema: &Schema) -> Result<(), Refusal> {
+    for (name, value) in &rdn.assertions {
+        let kind = schema.attribute(name)?.clone();
+        if !kind.syntax.allows(value, schema) {
+            return Err(Refusal::new(
+                Code::InvalidAttributeSyntax,
+                format!("{}: the name's value is invalid per syntax", kind.name()),
+            ));
+        }
+        let wanted = normal(&kind, value, schema);
+        match attributes.iter_mut().find(|attribute| attribute.kind.key == kind.key) {
+            Some(found) if found.values.iter().any(|known| normal(&kind, known, schema) == wanted) => {}
+            Some(found) => found.values.push(value.as_slice().into()),
+            None => attributes.push(Attribute::of(&kind, value)),
+        }
+    }
+    Ok(())
+}
+
+/// Refuses what whoever asks may not do with an entry.
+fn needs(inner: &Inner, asker: &Asker, entry: &Entry, kinds: &[&AttributeType]) -> Result<(), Refusal> {
+    if asker.manages {
+        return Ok(());
+    }
+    let grant = inner.access.grant(asker, entry);
+    let denied = |kind: Option<&AttributeType>| grant.level(kind) < Level::Write;
+    let is_denied = if kinds.is_empty() { denied(None) } else { kinds.iter().any(|kind| denied(Some(kind))) };
+    if !is_denied {
+        return Ok(());
+    }
+    // Who may not know that it is there is not told so.
+    if grant.level(None) < Level::Compare && !kinds.iter().any(|kind| grant.level(Some(kind)) >= Level::Compare) {
+        return Err(Refusal::new(Code::NoSuchObject, "there is no such entry"));
+    }
+    Err(Refusal::new(Code::InsufficientAccessRights, "the access rules do not allow this"))
+}
+
+/// What an entry is to be.
+struct Draft {
+    parent: Option<EntryNumber>,
+    rdn: Box<str>,
+    rdn_key: Box<str>,
+    attributes: Vec<Attribute>,
+}
+
+impl Draft {
+    fn classes(&self) -> Box<str> {
+        classes_of(&self.attributes).join(" ").into()
+    }
+}
+
+/// Stores an entry in place of another. `placed`: its name, place or classes changed.
+fn replace(
+    tree: &mut dyn Tree,
+    inner: &Inner,
+    (old, before): (&Node, &[Attribute]),
+    draft: Draft,
+    placed: bool,
+    now: Timestamp,
+) -> Result<(), Refusal> {
+    match old {
+        Node::Object(stored) => {
+            let attributes = person::object_attributes(&stored.object.attributes, before, &draft.attributes);
+            let object = Object { parent: draft.parent, rdn: draft.rdn, rdn_key: draft.rdn_key, attributes };
+            Ok(tree.change_object(stored, object, now)?)
+        }
+        Node::Subscriber(subscriber, placement) => {
+            let new_placement = match (draft.parent, placed) {
+                (Some(parent), true) => {
+                    let classes = draft.classes();
+                    Some(Placement { parent, rdn: draft.rdn.clone(), rdn_key: draft.rdn_key.clone(), classes })
+                }
+                _ => None,
+            };
+            let stands = new_placement.as_ref().or(placement.as_ref());
+            let old = Some((&**subscriber, before));
+            let new = person::subscriber_of(subscriber.id.clone(), old, &draft.attributes, stands, &inner.shape)?;
+            tree.put_subscriber(new, new_placement, Expect::Present, now)?;
+            Ok(())
+        }
+    }
+}
+
+/// An id for a subscriber that is made here: its `uid`, else the value of its name, if nobody has it; else what is only its.
+fn free_id(
+    tree: &dyn Tree,
+    attributes: &[Attribute],
+    rdn: &Rdn,
+    rdn_key: &str,
+    above: &str,
+) -> Result<SubscriberId, Refusal> {
+    let uid = attributes.iter().find(|attribute| &*attribute.kind.key == "uid");
+    let uid = uid.and_then(|attribute| String::from_utf8(attribute.values[0].to_vec()).ok());
+    let value = rdn.assertions.first().and_then(|(_, value)| String::from_utf8(value.clone()).ok());
+    for candidate in [uid, value, Some(rdn_key.to_owned()), Some(format!("{rdn_key},{above}"))].into_iter().flatten() {
+        let Ok(id) = candidate.parse::<SubscriberId>() else { continue };
+        if tree.subscriber(&id)?.is_none() {
+            return Ok(id);
+        }
+    }
+    Err(Refusal::new(Code::EntryAlreadyExists, "there are subscribers of all ids that this entry could have"))
+}
+
+/// A value for storage of attributes that nobody has yet.
+fn stored_object(attributes: &[Attribute]) -> std::collections::BTreeMap<String, Value> {
+    person::object_attributes(&Default::default(), &[], attributes)
+}

@@ -1,0 +1,108 @@
+//! An entry is made.
+
+use tocsin_store::{
+    entries::{Object, Placement, Room},
+    records::Expect,
+};
+
+use super::{Draft, Given, add_rdn, changeable, checked, classes_of, free_id, needs, single_valued, stored_object};
+use crate::{
+    access::Asker,
+    directory::{Directory, parse},
+    dn::Dn,
+    entry::{self, Attribute},
+    password::{Credential, protect},
+    person::subscriber_of,
+    refusal::{Code, Refusal},
+    schema::Schema,
+};
+
+impl Directory {
+    /// Makes an entry. Durable when the call returns.
+    ///
+    /// # Errors
+    /// The name or an attribute is not valid; there is one already; there is none above; whoever asks may not.
+    pub async fn add(&self, asker: &Asker, dn: &str, given: Vec<Given>) -> Result<(), Refusal> {
+        let parsed = parse(dn)?;
+        let schema = self.schema();
+        if parsed.0.len() <= self.inner.suffix.0.len() {
+            let is_first = schema.normal_dn(&parsed) == self.inner.suffix_key;
+            return Err(match is_first {
+                true => Refusal::new(Code::EntryAlreadyExists, "the first entry is there already"),
+                false => Refusal::new(Code::UnwillingToPerform, format!("entries stand below {}", self.suffix())),
+            });
+        }
+        let (attributes, password) = taken(given, &parsed, &schema)?;
+        let credential = match password {
+            Some(password) => Some(protect(password).await?),
+            None => None,
+        };
+        let (inner, asker, now) = (self.inner.clone(), asker.clone(), (self.clock)());
+        self.change(Room::Needed, move |tree| {
+            let (parent, above) = inner.walk(tree, &Dn(parsed.0[1..].to_vec()))?;
+            let place = entry::place(&parent, above.as_deref(), &schema);
+            needs(&inner, &asker, &entry::view(&parent, above.as_deref(), &schema, &inner.shape), &[])?;
+            let rdn = &parsed.0[0];
+            if inner.child(tree, &place, rdn, &schema)?.is_some() {
+                return Err(Refusal::new(Code::EntryAlreadyExists, "there is such an entry already"));
+            }
+            let rdn_key = schema.normal_rdn(rdn).into();
+            let draft = Draft { parent: Some(place.number), rdn: rdn.text.as_str().into(), rdn_key, attributes };
+            let number = if schema.is_subscriber(&classes_of(&draft.attributes)) {
+                let id = free_id(tree, &draft.attributes, rdn, &draft.rdn_key, &place.key)?;
+                let classes = draft.classes();
+                let placement = Placement { parent: place.number, rdn: draft.rdn, rdn_key: draft.rdn_key, classes };
+                let new = subscriber_of(id, None, &draft.attributes, Some(&placement), &inner.shape)?;
+                tree.put_subscriber(new, Some(placement), Expect::Absent, now)?
+            } else {
+                let attributes = stored_object(&draft.attributes);
+                tree.put_object(
+                    Object { parent: draft.parent, rdn: draft.rdn, rdn_key: draft.rdn_key, attributes },
+                    now,
+                )?
+            };
+            match credential {
+                Some(credential) => Ok(tree.put_credential(number, Some(&Credential::to_text(&credential)))?),
+                None => Ok(()),
+            }
+        })
+        .await
+    }
+}
+
+/// What a client gave, held against the schema; the password apart.
+fn taken(given: Vec<Given>, dn: &Dn, schema: &Schema) -> Result<(Vec<Attribute>, Option<Vec<u8>>), Refusal> {
+    let (mut attributes, mut password): (Vec<Attribute>, _) = (Vec::new(), None);
+    for (name, values) in given {
+        let kind = changeable(&name, schema)?;
+        if values.is_empty() {
+            return Err(Refusal::new(Code::InvalidAttributeSyntax, format!("{name}: no values for attribute type")));
+        }
+        if &*kind.key == "userpassword" {
+            if values.len() > 1 || password.is_some() {
+                return Err(Refusal::new(Code::ConstraintViolation, "an entry has one password"));
+            }
+            password = values.into_iter().next();
+            continue;
+        }
+        if attributes.iter().any(|known| known.kind.key == kind.key) {
+            return Err(Refusal::new(
+                Code::AttributeOrValueExists,
+                format!("{name}: attribute provided more than once"),
+            ));
+        }
+        let values = checked(&kind, &values, schema)?;
+        attributes.push(Attribute { kind, values });
+    }
+    add_rdn(&mut attributes, &dn.0[0], schema)?;
+    single_valued(&attributes)?;
+    let classes = classes_of(&attributes);
+    if classes.is_empty() {
+        return Err(Refusal::new(Code::ObjectClassViolation, "no objectClass attribute"));
+    }
+    let password_kind = schema.attribute("userPassword")?;
+    let has: Vec<_> =
+        attributes.iter().map(|found| &found.kind).chain(password.as_ref().map(|_| password_kind)).collect();
+    schema.check(&classes, &has, None)?;
+    Ok((attributes, password))
+}

@@ -1,0 +1,248 @@
+//! What an entry has changes: RFC 4511, 4.6, with increment of RFC 4525.
+
+use std::sync::Arc;
+
+use tocsin_store::entries::{Branches, EntryNumber, Node, Room};
+
+use super::{Draft, changeable, checked, classes_of, has_rdn, needs, normal, replace, single_valued};
+use crate::{
+    access::Asker,
+    directory::{Directory, Inner, parse},
+    dn::Dn,
+    entry::{self, Attribute},
+    password::{Credential, protect, verify},
+    refusal::{Code, Refusal},
+    schema::{AttributeType, Schema},
+    syntax::Syntax,
+};
+
+/// What a modification does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Act {
+    /// Adds values.
+    Add,
+    /// Removes values, or all.
+    Delete,
+    /// Puts values in place of all.
+    Replace,
+    /// Adds to a whole number.
+    Increment,
+}
+
+/// One of the changes of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Modification {
+    /// What it does.
+    pub act: Act,
+    /// The name of the attribute.
+    pub attribute: String,
+    /// The values.
+    pub values: Vec<Vec<u8>>,
+}
+
+/// What becomes of the password.
+enum Password {
+    Stays,
+    Becomes(Credential),
+    Goes,
+}
+
+impl Directory {
+    /// Changes an entry: all modifications in their order, or none. Durable when the call returns.
+    ///
+    /// # Errors
+    /// There is no such entry; a modification does not fit it; the result is at odds with the schema; whoever asks may not.
+    pub async fn modify(&self, asker: &Asker, dn: &str, modifications: Vec<Modification>) -> Result<(), Refusal> {
+        let parsed = parse(dn)?;
+        let schema = self.schema();
+        if schema.normal_dn(&parsed) == entry::SUBSCHEMA {
+            return self.grow(asker, modifications).await;
+        }
+        let is_password =
+            |found: &Modification| schema.attribute(&found.attribute).is_ok_and(|kind| &*kind.key == "userpassword");
+        let (passwords, rest): (Vec<_>, Vec<_>) = modifications.into_iter().partition(is_password);
+        let password = self.new_password(dn, &passwords).await?;
+        let (inner, asker, now) = (self.inner.clone(), asker.clone(), (self.clock)());
+        self.change(Room::Needed, move |tree| {
+            let (old, above) = inner.walk(tree, &parsed)?;
+            let shown = entry::view(&old, above.as_deref(), &schema, &inner.shape);
+            let mut kinds = touched(&rest, &schema)?;
+            if !passwords.is_empty() {
+                kinds.push(schema.attribute("userPassword")?.clone());
+            }
+            needs(&inner, &asker, &shown, &kinds.iter().map(|kind| &**kind).collect::<Vec<_>>())?;
+            match &password {
+                Password::Stays => {}
+                Password::Becomes(credential) => tree.put_credential(old.number(), Some(&credential.to_text()))?,
+                Password::Goes => tree.put_credential(old.number(), None)?,
+            }
+            if rest.is_empty() {
+                return Ok(());
+            }
+            let before = shown.attributes.clone();
+            let mut attributes = shown.attributes;
+            for modification in &rest {
+                apply(&mut attributes, modification, &schema)?;
+            }
+            let has_password = tree.credential(old.number())?.is_some();
+            check(&before, &attributes, &kinds, has_password, &parsed, &schema)?;
+            keep(&old, &inner, tree, (&before, attributes), &schema, now)
+        })
+        .await
+    }
+
+    /// What a request makes of the password.
+    async fn new_password(&self, dn: &str, modifications: &[Modification]) -> Result<Password, Refusal> {
+        let mut password = Password::Stays;
+        for modification in modifications {
+            password = match (modification.act, modification.values.as_slice()) {
+                (Act::Delete, []) | (Act::Replace, []) => Password::Goes,
+                (Act::Delete, [old]) => {
+                    let number = self.find(dn).await?.entry.number;
+                    let known = self.credential(number).await?;
+                    if !verify(known, old.clone()).await? {
+                        return Err(Refusal::new(Code::NoSuchAttribute, "this is not the password of the entry"));
+                    }
+                    Password::Goes
+                }
+                (Act::Add, [new]) if matches!(password, Password::Stays) => {
+                    let number = self.find(dn).await?.entry.number;
+                    if self.credential(number).await?.is_some() {
+                        return Err(Refusal::new(Code::ConstraintViolation, "an entry has one password; replace it"));
+                    }
+                    Password::Becomes(protect(new.clone()).await?)
+                }
+                (Act::Add | Act::Replace, [new]) => Password::Becomes(protect(new.clone()).await?),
+                _ => return Err(Refusal::new(Code::ConstraintViolation, "an entry has one password")),
+            };
+        }
+        Ok(password)
+    }
+
+    /// What an entry proves itself with.
+    pub(crate) async fn credential(&self, number: EntryNumber) -> Result<Option<Credential>, Refusal> {
+        let text = self.look(move |branches| Ok(branches.credential(number)?)).await?;
+        Ok(text.and_then(|text| Credential::read(&text)))
+    }
+}
+
+/// Stores the result.
+fn keep(
+    old: &Node,
+    inner: &Inner,
+    tree: &mut dyn tocsin_store::entries::Tree,
+    (before, attributes): (&[Attribute], Vec<Attribute>),
+    schema: &Schema,
+    now: tocsin_model::time::Timestamp,
+) -> Result<(), Refusal> {
+    if before == attributes {
+        return Ok(());
+    }
+    let classes_changed = classes_of(before) != classes_of(&attributes);
+    let (parent, rdn, rdn_key) = match old {
+        Node::Object(stored) => (stored.object.parent, stored.object.rdn.clone(), stored.object.rdn_key.clone()),
+        Node::Subscriber(_, Some(placement)) => {
+            (Some(placement.parent), placement.rdn.clone(), placement.rdn_key.clone())
+        }
+        Node::Subscriber(subscriber, None) => {
+            let (rdn, rdn_key) = entry::unplaced_rdn(&subscriber.id, schema);
+            (inner.above(tree as &dyn Branches, old)?.map(|above| above.number), rdn.into(), rdn_key.into())
+        }
+    };
+    replace(tree, inner, (old, before), Draft { parent, rdn, rdn_key, attributes }, classes_changed, now)
+}
+
+fn touched(modifications: &[Modification], schema: &Schema) -> Result<Vec<Arc<AttributeType>>, Refusal> {
+    modifications.iter().map(|modification| changeable(&modification.attribute, schema)).collect()
+}
+
+fn apply(attributes: &mut Vec<Attribute>, modification: &Modification, schema: &Schema) -> Result<(), Refusal> {
+    let kind = changeable(&modification.attribute, schema)?;
+    let at = attributes.iter().position(|attribute| attribute.kind.key == kind.key);
+    let absent = || Refusal::new(Code::NoSuchAttribute, format!("modify: no such value of `{}`", kind.name()));
+    let values = checked(&kind, &modification.values, schema)?;
+    match modification.act {
+        Act::Add if values.is_empty() => {
+            return Err(Refusal::new(Code::ProtocolError, format!("{}: no values given", kind.name())));
+        }
+        Act::Add => match at {
+            Some(at) => {
+                let known: std::collections::HashSet<_> =
+                    attributes[at].values.iter().map(|value| normal(&kind, value, schema)).collect();
+                if values.iter().any(|value| known.contains(&normal(&kind, value, schema))) {
+                    let what = format!("modify/add: {}: value already exists", kind.name());
+                    return Err(Refusal::new(Code::AttributeOrValueExists, what));
+                }
+                attributes[at].values.extend(values);
+            }
+            None => attributes.push(Attribute { kind, values }),
+        },
+        Act::Delete => {
+            let at = at.ok_or_else(absent)?;
+            let gone: Vec<_> = values.iter().map(|value| normal(&kind, value, schema)).collect();
+            let before = attributes[at].values.len();
+            attributes[at].values.retain(|value| !gone.contains(&normal(&kind, value, schema)));
+            if before - attributes[at].values.len() != gone.len() {
+                return Err(absent());
+            }
+            if gone.is_empty() || attributes[at].values.is_empty() {
+                attributes.remove(at);
+            }
+        }
+        Act::Replace => match (at, values.is_empty()) {
+            (Some(at), true) => drop(attributes.remove(at)),
+            (Some(at), false) => attributes[at].values = values,
+            (None, true) => {}
+            (None, false) => attributes.push(Attribute { kind, values }),
+        },
+        Act::Increment => {
+            if kind.syntax != Syntax::Integer {
+                return Err(Refusal::new(Code::ConstraintViolation, format!("{}: is no whole number", kind.name())));
+            }
+            let number = |value: &[u8]| std::str::from_utf8(value).ok()?.parse::<i64>().ok();
+            let [by] = values.as_slice() else {
+                return Err(Refusal::new(Code::ProtocolError, "increment takes exactly one value"));
+            };
+            let overflow =
+                || Refusal::new(Code::ConstraintViolation, format!("{}: does not fit in 64 bits", kind.name()));
+            let by = number(by).ok_or_else(overflow)?;
+            let at = at.ok_or_else(absent)?;
+            for value in &mut attributes[at].values {
+                let sum = number(value).and_then(|value| value.checked_add(by)).ok_or_else(overflow)?;
+                *value = sum.to_string().into_bytes().into();
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check(
+    before: &[Attribute],
+    attributes: &[Attribute],
+    touched: &[Arc<AttributeType>],
+    has_password: bool,
+    dn: &Dn,
+    schema: &Schema,
+) -> Result<(), Refusal> {
+    if !has_rdn(attributes, &dn.0[0], schema)? && has_rdn(before, &dn.0[0], schema)? {
+        return Err(Refusal::new(Code::NotAllowedOnRdn, "the values of the entry's name cannot be removed; rename it"));
+    }
+    single_valued(attributes)?;
+    let (old, new) = (classes_of(before), classes_of(attributes));
+    if new.is_empty() {
+        return Err(Refusal::new(Code::ObjectClassViolation, "no objectClass attribute"));
+    }
+    if old != new && schema.structural(&old)?.oid != schema.structural(&new)?.oid {
+        let what = "the structural object class of an entry cannot change";
+        return Err(Refusal::new(Code::ObjectClassModsProhibited, what));
+    }
+    if schema.is_subscriber(&old) != schema.is_subscriber(&new) {
+        let what = "an entry cannot become a subscriber, or cease to be one; add it anew";
+        return Err(Refusal::new(Code::ObjectClassModsProhibited, what));
+    }
+    let password = schema.attribute("userPassword")?;
+    let has: Vec<_> = attributes.iter().map(|found| &found.kind).chain(has_password.then_some(password)).collect();
+    let keys: Vec<Arc<str>> = touched.iter().map(|kind| kind.key.clone()).collect();
+    // Where the classes change, all is asked anew.
+    schema.check(&new, &has, (old == new).then_some(&keys))
+}

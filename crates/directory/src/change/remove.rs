@@ -1,0 +1,35 @@
+//! An entry goes.
+
+use tocsin_store::entries::Room;
+
+use super::needs;
+use crate::{
+    access::Asker,
+    directory::{Directory, parse},
+    entry,
+    refusal::{Code, Refusal},
+};
+
+impl Directory {
+    /// Removes an entry; a subscriber with its devices and subscriptions. Durable when the call returns.
+    ///
+    /// # Errors
+    /// There is none; there are entries below it; whoever asks may not.
+    pub async fn remove(&self, asker: &Asker, dn: &str) -> Result<(), Refusal> {
+        let parsed = parse(dn)?;
+        let (inner, asker, now, schema) = (self.inner.clone(), asker.clone(), (self.clock)(), self.schema());
+        self.change(Room::NotNeeded, move |tree| {
+            let (old, above) = inner.walk(tree, &parsed)?;
+            let number = old.number();
+            needs(&inner, &asker, &entry::view(&old, above.as_deref(), &schema, &inner.shape), &[])?;
+            if above.is_none() || inner.is_people(number) {
+                return Err(Refusal::new(Code::UnwillingToPerform, "this entry is needed by the directory itself"));
+            }
+            if !tree.page(Some(number), false, None, 1)?.is_empty() {
+                return Err(Refusal::new(Code::NotAllowedOnNonLeaf, "there are entries below it; remove them first"));
+            }
+            Ok(tree.remove(number, now)?)
+        })
+        .await
+    }
+}

@@ -1,0 +1,98 @@
+//! An entry gets another name, or another place: RFC 4511, 4.9.
+
+use tocsin_store::entries::Room;
+
+use super::{Draft, add_rdn, needs, normal, replace};
+use crate::{
+    access::{Asker, is_below},
+    directory::{Directory, parse},
+    dn::Rdn,
+    entry::{self, Attribute},
+    refusal::{Code, Refusal},
+    schema::Schema,
+};
+
+impl Directory {
+    /// Renames an entry, with all below it. Durable when the call returns.
+    ///
+    /// # Errors
+    /// There is none; there is another of the new name; there is no new place; whoever asks may not.
+    pub async fn rename(
+        &self,
+        asker: &Asker,
+        dn: &str,
+        new_rdn: &str,
+        delete_old: bool,
+        new_superior: Option<&str>,
+    ) -> Result<(), Refusal> {
+        let parsed = parse(dn)?;
+        let new = parse(new_rdn)?;
+        let [rdn] = new.0.as_slice() else {
+            return Err(Refusal::new(Code::InvalidDnSyntax, "the new name has exactly one part"));
+        };
+        let (rdn, superior) = (rdn.clone(), new_superior.map(parse).transpose()?);
+        let (inner, asker, now, schema) = (self.inner.clone(), asker.clone(), (self.clock)(), self.schema());
+        self.change(Room::NotNeeded, move |tree| {
+            let (old, above) = inner.walk(tree, &parsed)?;
+            let shown = entry::view(&old, above.as_deref(), &schema, &inner.shape);
+            needs(&inner, &asker, &shown, &[])?;
+            let Some(above) = above else {
+                return Err(Refusal::new(Code::UnwillingToPerform, "the first entry keeps its name"));
+            };
+            let place = match &superior {
+                Some(dn) => {
+                    let (node, over) = inner.walk(tree, dn)?;
+                    needs(&inner, &asker, &entry::view(&node, over.as_deref(), &schema, &inner.shape), &[])?;
+                    entry::place(&node, over.as_deref(), &schema)
+                }
+                None => (*above).clone(),
+            };
+            if place.number == shown.number || is_below(&place.key, &shown.key) {
+                return Err(Refusal::new(Code::UnwillingToPerform, "an entry cannot stand below itself"));
+            }
+            if inner.is_people(shown.number) {
+                return Err(Refusal::new(Code::UnwillingToPerform, "subscribers stand here; its name is fixed"));
+            }
+            if let Some(other) = inner.child(tree, &place, &rdn, &schema)?
+                && other.number() != shown.number
+            {
+                return Err(Refusal::new(Code::EntryAlreadyExists, "there is such an entry already"));
+            }
+            let before = shown.attributes.clone();
+            let mut attributes = shown.attributes;
+            if delete_old {
+                remove_rdn(&mut attributes, &parsed.0[0], &rdn, &schema)?;
+            }
+            add_rdn(&mut attributes, &rdn, &schema)?;
+            super::single_valued(&attributes)?;
+            let has: Vec<_> = attributes.iter().map(|found| &found.kind).collect();
+            let kinds: Vec<_> = rdn.assertions.iter().filter_map(|(name, _)| schema.attribute(name).ok()).collect();
+            let touched: Vec<_> = kinds.iter().map(|kind| kind.key.clone()).collect();
+            let classes = super::classes_of(&attributes);
+            schema.check(&classes, &has, Some(&touched))?;
+            let rdn_key = schema.normal_rdn(&rdn).into();
+            let draft = Draft { parent: Some(place.number), rdn: rdn.text.as_str().into(), rdn_key, attributes };
+            replace(tree, &inner, (&old, &before), draft, true, now)
+        })
+        .await
+    }
+}
+
+/// Takes away the values of the old name that the new one does not have.
+fn remove_rdn(attributes: &mut Vec<Attribute>, old: &Rdn, new: &Rdn, schema: &Schema) -> Result<(), Refusal> {
+    for (name, value) in &old.assertions {
+        let kind = schema.attribute(name)?.clone();
+        let gone = normal(&kind, value, schema);
+        let stays = new.assertions.iter().any(|(name, value)| {
+            schema.attribute(name).is_ok_and(|other| other.key == kind.key) && normal(&kind, value, schema) == gone
+        });
+        if stays {
+            continue;
+        }
+        for attribute in attributes.iter_mut().filter(|attribute| attribute.kind.key == kind.key) {
+            attribute.values.retain(|value| normal(&kind, value, schema) != gone);
+        }
+        attributes.retain(|attribute| !attribute.values.is_empty());
+    }
+    Ok(())
+}

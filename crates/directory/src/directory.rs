@@ -1,0 +1,481 @@
+//! The directory that faces ask: resolves names, keeps entries at hand, and keeps both true by what the store tells.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{Arc, OnceLock},
+};
+
+use arc_swap::ArcSwap;
+use parking_lot::{Mutex, RwLock};
+use tocsin_model::{time::Timestamp, value::Value};
+use tocsin_store::{
+    entries::{Branches, Entries, EntryChange, EntryKey, EntryNumber, EntryWatcher, Node, Object, Room, Tree},
+    error::StoreError,
+};
+
+use crate::{
+    access::Access,
+    dn::{Dn, Rdn},
+    entry::{self, Place, Shape, view},
+    kept::{Kept, Moment, Shown},
+    plan,
+    refusal::{Code, Refusal},
+    schema::{Kind, Schema},
+};
+
+/// Where a subscriber stands that was not placed, below the suffix.
+pub const PEOPLE: &str = "ou=people";
+/// Entries whose keys are written in one commit, while an index is built.
+const INDEXED_AT_ONCE: usize = 500;
+/// Most containers whose places are kept.
+const PLACES_MAX: usize = 65_536;
+
+/// How the directory is.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The name of the first entry, such as `dc=example,dc=org`.
+    pub suffix: String,
+    /// How subscribers are shown.
+    pub shape: Shape,
+    /// Who may do what; none: the default rules.
+    pub access: Vec<String>,
+    /// About how much memory entries may take that are kept at hand.
+    pub cache_bytes: u64,
+}
+
+/// The clock of the process.
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// The directory.
+#[derive(Clone)]
+pub struct Directory {
+    pub(crate) entries: Arc<dyn Entries>,
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) clock: Clock,
+}
+
+pub(crate) struct Inner {
+    pub(crate) schema: ArcSwap<Schema>,
+    pub(crate) access: Access,
+    pub(crate) shape: Shape,
+    pub(crate) suffix: Dn,
+    pub(crate) suffix_text: String,
+    pub(crate) suffix_key: String,
+    people: OnceLock<EntryNumber>,
+    places: RwLock<HashMap<EntryNumber, Arc<Place>>>,
+    pub(crate) kept: Kept,
+    /// The indexes that hold all entries.
+    pub(crate) ready: ArcSwap<BTreeSet<String>>,
+}
+
+impl Directory {
+    /// Opens the directory over a store, and makes its first entry and the container of those who were not placed if they
+    /// are missing. From then on its caches follow the store.
+    ///
+    /// # Errors
+    /// The suffix or a rule cannot be read; the store does not answer.
+    pub async fn open(entries: Arc<dyn Entries>, options: Options, clock: Clock) -> Result<Directory, Refusal> {
+        let stored = Arc::new(Mutex::new((Vec::new(), Vec::new())));
+        entries
+            .look(Box::new({
+                let stored = stored.clone();
+                move |branches| {
+                    *stored.lock() = (branches.definitions()?, branches.indexes()?);
+                    Ok(())
+                }
+            }))
+            .await?;
+        let (definitions, indexes) = std::mem::take(&mut *stored.lock());
+        let mut schema = Schema::standard();
+        for (identifier, text) in &definitions {
+            if let Err(error) = schema.define(kind_of(identifier), text) {
+                tracing::error!(identifier, %error, "a definition of the schema is not used");
+            }
+        }
+        let invalid = |what: String| Refusal::new(Code::InvalidDnSyntax, what);
+        let suffix = Dn::parse(&options.suffix).map_err(|error| invalid(format!("the suffix: {error}")))?;
+        if suffix.0.is_empty() {
+            return Err(invalid("the suffix is empty; give a name such as dc=example,dc=org".to_owned()));
+        }
+        let access = Access::read(&options.access, &schema)
+            .map_err(|why| Refusal::new(Code::Other, format!("the access rule {why}")))?;
+        let inner = Arc::new(Inner {
+            access,
+            shape: options.shape,
+            suffix_text: suffix.0.iter().map(|rdn| rdn.text.as_str()).collect::<Vec<_>>().join(","),
+            suffix_key: schema.normal_dn(&suffix),
+            suffix,
+            people: OnceLock::new(),
+            places: RwLock::default(),
+            kept: Kept::new(options.cache_bytes),
+            ready: ArcSwap::from_pointee(BTreeSet::new()),
+            schema: ArcSwap::from_pointee(schema),
+        });
+        entries.watch(inner.clone());
+        let directory = Directory { entries, inner, clock };
+        directory.make_first_entries().await?;
+        if indexes.iter().cloned().collect::<BTreeSet<_>>() == directory.wanted_indexes() {
+            directory.inner.ready.store(Arc::new(directory.wanted_indexes()));
+        }
+        Ok(directory)
+    }
+
+    /// The name of the first entry.
+    pub fn suffix(&self) -> &str {
+        &self.inner.suffix_text
+    }
+
+    /// The schema as it is now.
+    pub fn schema(&self) -> Arc<Schema> {
+        self.inner.schema.load_full()
+    }
+
+    /// Who may do what.
+    pub fn access(&self) -> &Access {
+        &self.inner.access
+    }
+
+    /// How many entries are kept at hand, and about how many bytes they take.
+    pub fn kept(&self) -> (usize, u64) {
+        self.inner.kept.size()
+    }
+
+    async fn make_first_entries(&self) -> Result<(), Refusal> {
+        let (inner, now) = (self.inner.clone(), (self.clock)());
+        let made = self
+            .change(Room::NotNeeded, move |tree| {
+                let schema = inner.schema.load();
+                let first = match tree.child(None, &inner.suffix_key)? {
+                    Some(node) => node.number(),
+                    None => tree
+                        .put_object(first_entry(&inner.suffix, &inner.suffix_text, &inner.suffix_key, &schema), now)?,
+                };
+                match tree.child(Some(first), PEOPLE)? {
+                    Some(node) => Ok(node.number()),
+                    None => {
+                        let attributes = attributes_of(&[("objectClass", "top organizationalUnit"), ("ou", "people")]);
+                        let people =
+                            Object { parent: Some(first), rdn: PEOPLE.into(), rdn_key: PEOPLE.into(), attributes };
+                        Ok(tree.put_object(people, now)?)
+                    }
+                }
+            })
+            .await?;
+        let _ = self.inner.people.set(made);
+        Ok(())
+    }
+
+    /// The indexes that the schema asks for.
+    fn wanted_indexes(&self) -> BTreeSet<String> {
+        plan::indexes(&self.inner.schema.load())
+    }
+
+    /// Builds the indexes that the schema asks for and that are not there, in small steps. Until it is done, searches that
+    /// want them look at every entry.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn build_indexes(&self) -> Result<(), Refusal> {
+        let wanted = self.wanted_indexes();
+        let ready = self.inner.ready.load_full();
+        if *ready == wanted {
+            return Ok(());
+        }
+        let names = |set: &BTreeSet<String>| set.iter().cloned().collect::<Vec<_>>();
+        let kept = names(&ready.intersection(&wanted).cloned().collect());
+        self.change(Room::NotNeeded, move |tree| Ok(tree.set_indexes(&kept)?)).await?;
+        let mut after = None;
+        loop {
+            let next = self.change(Room::Needed, move |tree| Ok(tree.index_page(after, INDEXED_AT_ONCE)?)).await?;
+            match next {
+                Some(last) => after = Some(last),
+                None => break,
+            }
+        }
+        let all = names(&wanted);
+        self.change(Room::NotNeeded, move |tree| Ok(tree.set_indexes(&all)?)).await?;
+        tracing::info!(indexes = wanted.len(), "the indexes of the directory are built");
+        self.inner.ready.store(Arc::new(wanted));
+        Ok(())
+    }
+
+    /// An entry that is kept at hand under exactly this name.
+    pub fn at_hand(&self, dn: &str) -> Option<Arc<Shown>> {
+        self.inner.kept.named(dn)
+    }
+
+    /// An entry by its name.
+    ///
+    /// # Errors
+    /// The name cannot be read; there is none, with the nearest above that is there.
+    pub async fn find(&self, dn: &str) -> Result<Arc<Shown>, Refusal> {
+        if let Some(shown) = self.at_hand(dn) {
+            return Ok(shown);
+        }
+        let parsed = parse(dn)?;
+        let (inner, since) = (self.inner.clone(), self.inner.kept.moment());
+        let shown = self
+            .look(move |branches| {
+                let (node, above) = inner.walk(branches, &parsed)?;
+                Ok(inner.show(&node, above.as_deref(), since))
+            })
+            .await?;
+        self.inner.kept.keep_name(dn, &shown.entry);
+        Ok(shown)
+    }
+
+    /// Keeps at hand what there is room for, newest last: what a start leaves cold.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn warm(&self, bytes_max: u64) -> Result<usize, Refusal> {
+        let (mut after, mut count) = (None, 0);
+        loop {
+            let (inner, since) = (self.inner.clone(), self.inner.kept.moment());
+            let page = self
+                .look(move |branches| {
+                    let page = branches.page(None, true, after, INDEXED_AT_ONCE)?;
+                    for node in &page {
+                        let above = inner.above(branches, node)?;
+                        let shown = inner.show(node, above.as_deref(), since);
+                        inner.kept.keep_name(&shown.entry.dn, &shown.entry);
+                    }
+                    Ok(page.iter().map(Node::number).collect::<Vec<_>>())
+                })
+                .await?;
+            count += page.len();
+            if page.len() < INDEXED_AT_ONCE || self.kept().1 >= bytes_max {
+                return Ok(count);
+            }
+            after = page.last().copied();
+        }
+    }
+
+    /// Looks at the store.
+    pub(crate) async fn look<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&dyn Branches) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let answer = Arc::new(Mutex::new(None));
+        let done = self
+            .entries
+            .look(Box::new({
+                let answer = answer.clone();
+                move |branches| {
+                    *answer.lock() = Some(job(branches));
+                    Ok(())
+                }
+            }))
+            .await;
+        let answer = answer.lock().take();
+        answer.unwrap_or_else(|| Err(done.err().unwrap_or_else(|| StoreError::unavailable("no answer")).into()))
+    }
+
+    /// Changes the store; what the job refuses is undone.
+    pub(crate) async fn change<T: Send + 'static>(
+        &self,
+        room: Room,
+        job: impl FnOnce(&mut dyn Tree) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let answer = Arc::new(Mutex::new(None));
+        let done = self
+            .entries
+            .change(room, {
+                let answer = answer.clone();
+                Box::new(move |tree| match job(tree) {
+                    Ok(done) => {
+                        *answer.lock() = Some(Ok(done));
+                        Ok(())
+                    }
+                    Err(refusal) => {
+                        *answer.lock() = Some(Err(refusal));
+                        // Whatever it says, its transaction is undone.
+                        Err(StoreError::Changed("a request that was refused".to_owned()))
+                    }
+                })
+            })
+            .await;
+        let answer = answer.lock().take();
+        match (answer, done) {
+            (Some(Err(refusal)), _) => Err(refusal),
+            (Some(Ok(answer)), Ok(())) => Ok(answer),
+            (_, Err(error)) => Err(error.into()),
+            (None, Ok(())) => Err(StoreError::unavailable("no answer").into()),
+        }
+    }
+}
+
+/// Reads a name.
+pub(crate) fn parse(dn: &str) -> Result<Dn, Refusal> {
+    Dn::parse(dn).map_err(|error| Refusal::new(Code::InvalidDnSyntax, format!("the name is not valid: {error}")))
+}
+
+/// How a definition is called in the store.
+pub(crate) fn identifier_of(kind: Kind, oid: &str) -> String {
+    format!("{}:{oid}", kind.attribute())
+}
+
+fn kind_of(identifier: &str) -> Kind {
+    if identifier.starts_with(Kind::Class.attribute()) { Kind::Class } else { Kind::Attribute }
+}
+
+fn attributes_of(pairs: &[(&str, &str)]) -> BTreeMap<String, Value> {
+    let value = |text: &str| match text.contains(' ') {
+        true => Value::List(text.split(' ').map(Value::from).collect()),
+        false => Value::from(text),
+    };
+    pairs.iter().map(|(name, text)| ((*name).to_owned(), value(text))).collect()
+}
+
+fn first_entry(suffix: &Dn, text: &str, key: &str, schema: &Schema) -> Object {
+    let mut attributes = BTreeMap::new();
+    for (name, value) in &suffix.0[0].assertions {
+        let name = schema.attribute(name).map_or(name.clone(), |kind| kind.name().to_owned());
+        attributes.insert(name, Value::from(&*String::from_utf8_lossy(value)));
+    }
+    let class = match suffix.0[0].assertions[0].0.to_ascii_lowercase().as_str() {
+        "o" | "organizationname" => "organization",
+        "dc" | "domaincomponent" => "domain",
+        "ou" | "organizationalunitname" => "organizationalUnit",
+        "c" | "countryname" => "country",
+        "l" | "localityname" => "locality",
+        _ => "organization extensibleObject",
+    };
+    attributes.extend(attributes_of(&[("objectClass", &format!("top {class}"))]));
+    Object { parent: None, rdn: text.into(), rdn_key: key.into(), attributes }
+}
+
+impl Inner {
+    /// Whether those who were not placed stand below an entry.
+    pub(crate) fn is_people(&self, number: EntryNumber) -> bool {
+        self.people.get() == Some(&number)
+    }
+
+    /// Follows a name from the first entry. Gives the entry, and where the one above is.
+    pub(crate) fn walk(&self, branches: &dyn Branches, dn: &Dn) -> Result<(Node, Option<Arc<Place>>), Refusal> {
+        let schema = self.schema.load();
+        let missing = |matched: &str| Refusal {
+            code: Code::NoSuchObject,
+            matched: matched.to_owned(),
+            message: "there is no such entry".to_owned(),
+        };
+        let own = dn.0.len().checked_sub(self.suffix.0.len());
+        let Some((rdns, suffix)) = own.map(|own| dn.0.split_at(own)) else { return Err(missing("")) };
+        if schema.normal_dn(&Dn(suffix.to_vec())) != self.suffix_key {
+            return Err(missing(""));
+        }
+        let mut node = branches.child(None, &self.suffix_key)?.ok_or_else(|| missing(""))?;
+        let mut above = None;
+        for rdn in rdns.iter().rev() {
+            let place = Arc::new(entry::place(&node, above.as_deref(), &schema));
+            node = self.child(branches, &place, rdn, &schema)?.ok_or_else(|| missing(&place.dn))?;
+            above = Some(place);
+        }
+        Ok((node, above))
+    }
+
+    /// The entry of a relative name below another.
+    pub(crate) fn child(
+        &self,
+        branches: &dyn Branches,
+        above: &Place,
+        rdn: &Rdn,
+        schema: &Schema,
+    ) -> Result<Option<Node>, Refusal> {
+        let key = schema.normal_rdn(rdn);
+        if let Some(found) = branches.child(Some(above.number), &key)? {
+            return Ok(Some(found));
+        }
+        let [(name, value)] = rdn.assertions.as_slice() else { return Ok(None) };
+        let is_uid = schema.attribute(name).is_ok_and(|kind| &*kind.key == "uid");
+        if !is_uid || !self.is_people(above.number) {
+            return Ok(None);
+        }
+        let id = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+        let exact = match &id {
+            Some(id) => branches.subscriber(id)?,
+            None => None,
+        };
+        if matches!(exact, Some(Node::Subscriber(_, None))) {
+            return Ok(exact);
+        }
+        // Perhaps it was written in another case.
+        let Some(normal) = crate::syntax::Rule::CaseIgnore.normal(value, schema) else { return Ok(None) };
+        for number in plan::equal(branches, "uid", &normal)?.unwrap_or_default() {
+            match branches.node(number)? {
+                Some(Node::Subscriber(found, None)) if entry::unplaced_rdn(&found.id, schema).1 == key => {
+                    return Ok(Some(Node::Subscriber(found, None)));
+                }
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// Where the entry above another is.
+    pub(crate) fn above(&self, branches: &dyn Branches, node: &Node) -> Result<Option<Arc<Place>>, Refusal> {
+        let parent = match node {
+            Node::Subscriber(_, None) => self.people.get().copied(),
+            node => node.parent(),
+        };
+        parent.map(|parent| self.place(branches, parent)).transpose()
+    }
+
+    fn place(&self, branches: &dyn Branches, number: EntryNumber) -> Result<Arc<Place>, Refusal> {
+        if let Some(known) = self.places.read().get(&number) {
+            return Ok(known.clone());
+        }
+        let since = self.kept.moment();
+        let node = branches
+            .node(number)?
+            .ok_or_else(|| StoreError::Damaged(format!("the entry {} stands nowhere", number.0)))?;
+        let above = self.above(branches, &node)?;
+        let place = Arc::new(entry::place(&node, above.as_deref(), &self.schema.load()));
+        let mut places = self.places.write();
+        if self.kept.moment() == since {
+            if places.len() >= PLACES_MAX {
+                places.clear();
+            }
+            places.insert(number, place.clone());
+        }
+        Ok(place)
+    }
+
+    /// An entry as it is shown, kept at hand if it did not change since a moment.
+    pub(crate) fn show(&self, node: &Node, above: Option<&Place>, since: Moment) -> Arc<Shown> {
+        let entry = view(node, above, &self.schema.load(), &self.shape);
+        let shown = Arc::new(Shown { entry, rendering: OnceLock::new() });
+        self.kept.keep(shown.clone(), since);
+        shown
+    }
+}
+
+impl EntryWatcher for Inner {
+    fn keys(&self, node: &Node) -> Vec<EntryKey> {
+        let schema = self.schema.load();
+        plan::keys(&entry::attributes(node, &schema, &self.shape), &schema)
+    }
+
+    fn changed(&self, changes: Vec<EntryChange>) {
+        let at = self.kept.next_moment();
+        if changes.iter().any(|change| change.number.subscriber().is_none() && (change.renamed || change.now.is_none()))
+        {
+            // The names of all below changed with it; that happens seldom.
+            self.places.write().clear();
+            self.kept.forget_all(at);
+        }
+        for change in changes {
+            change.keys.iter().for_each(|key| self.kept.forget_found(key, at));
+            let shown = change.now.as_ref().and_then(|node| {
+                let parent = match node {
+                    Node::Subscriber(_, None) => self.people.get().copied(),
+                    node => node.parent(),
+                };
+                let above = self.places.read().get(&parent?).cloned()?;
+                let entry = view(node, Some(&above), &self.schema.load(), &self.shape);
+                Some(Arc::new(Shown { entry, rendering: OnceLock::new() }))
+            });
+            self.kept.change(change.number, shown, at);
+        }
+    }
+}

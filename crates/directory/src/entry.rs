@@ -1,0 +1,365 @@
+//! An entry as whoever asks sees it: one shape for subscribers and for all else.
+
+use std::sync::Arc;
+
+use tocsin_model::{
+    id::{Name, SubscriberId},
+    ldap::Truth,
+    subscriber::{DeviceState, Subscriber},
+    time::Timestamp,
+    value::Value,
+};
+use tocsin_store::entries::{EntryNumber, Node, Placement};
+
+use crate::{
+    dn::escape,
+    schema::{AttributeType, Schema},
+    syntax::{Syntax, change_number, generalized_time},
+};
+
+/// Values of one type.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attribute {
+    /// The type.
+    pub kind: Arc<AttributeType>,
+    /// The values, at least one.
+    pub values: Vec<Box<[u8]>>,
+}
+
+impl Attribute {
+    /// One value.
+    pub fn of(kind: &Arc<AttributeType>, value: impl AsRef<[u8]>) -> Attribute {
+        Attribute { kind: kind.clone(), values: vec![value.as_ref().into()] }
+    }
+}
+
+/// An entry.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// Its number.
+    pub number: EntryNumber,
+    /// The entry above.
+    pub parent: Option<EntryNumber>,
+    /// Its distinguished name.
+    pub dn: String,
+    /// The same in normal form.
+    pub key: String,
+    /// What it has, first its object classes.
+    pub attributes: Vec<Attribute>,
+    /// Of those, how many are shown to everybody who asks for all.
+    pub shown: usize,
+    /// When it was made and last changed.
+    pub created_at: Timestamp,
+    /// See `created_at`.
+    pub updated_at: Timestamp,
+    /// Grows with each change.
+    pub revision: u64,
+}
+
+/// Where an entry is, as far as its own name does not tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The number.
+    pub number: EntryNumber,
+    /// The entry above.
+    pub parent: Option<EntryNumber>,
+    /// The distinguished name.
+    pub dn: String,
+    /// The same in normal form.
+    pub key: String,
+}
+
+/// How subscribers are shown.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Shape {
+    /// Attributes that are the addresses of devices: the key of the attribute, the channel.
+    pub devices: Vec<(Arc<str>, Name)>,
+}
+
+/// The channel of a device attribute, if it is one.
+impl Shape {
+    pub(crate) fn channel(&self, key: &str) -> Option<&Name> {
+        self.devices.iter().find(|(known, _)| **known == *key).map(|(_, channel)| channel)
+    }
+}
+
+/// The classes of a subscriber that nobody gave any.
+pub const DEFAULT_CLASSES: &str = "top account tocsinSubscriber";
+/// The attribute of a subscriber's locale.
+pub const LOCALE: &str = "preferredlanguage";
+
+impl Entry {
+    /// The number of what is no entry of the tree: the server's own.
+    pub fn nowhere() -> EntryNumber {
+        EntryNumber(0)
+    }
+
+    /// The values of a type and of the kinds of it.
+    pub fn values<'a>(&'a self, kind: &'a AttributeType) -> impl Iterator<Item = &'a [u8]> {
+        let meant = self.attributes.iter().filter(|attribute| attribute.kind.is(kind));
+        meant.flat_map(|attribute| attribute.values.iter().map(|value| &**value))
+    }
+
+    /// The values of exactly one type.
+    pub fn attribute(&self, key: &str) -> Option<&Attribute> {
+        self.attributes.iter().find(|attribute| &*attribute.kind.key == key)
+    }
+
+    /// The names of its classes.
+    pub fn classes(&self) -> Vec<&str> {
+        let classes = self.attribute("objectclass");
+        classes
+            .into_iter()
+            .flat_map(|found| &found.values)
+            .filter_map(|value| std::str::from_utf8(value).ok())
+            .collect()
+    }
+
+    /// What every entry has of its own accord; `None` for an attribute that is none of these.
+    pub fn own(&self, key: &str, schema: &Schema) -> Option<String> {
+        Some(match key {
+            "entrydn" => self.dn.clone(),
+            "entryuuid" => self.uuid(),
+            "entrycsn" => change_number(self.updated_at.0, self.revision),
+            "createtimestamp" => generalized_time(self.created_at.0),
+            "modifytimestamp" => generalized_time(self.updated_at.0),
+            "subschemasubentry" => SUBSCHEMA.to_owned(),
+            "structuralobjectclass" => schema.structural(&self.classes()).ok()?.names[0].clone(),
+            _ => return None,
+        })
+    }
+
+    /// An identifier that stays when the entry is renamed: version 8 of RFC 9562, made of its number.
+    pub fn uuid(&self) -> String {
+        let number = self.number.0.unsigned_abs();
+        let kind = if self.number.0 < 0 { 0x50 } else { 0x0e };
+        let (high, low) = (number >> 48, number & 0xffff_ffff_ffff);
+        format!("70c51e00-00{kind:02x}-8000-{:04x}-{low:012x}", 0x8000 | high)
+    }
+
+    /// The number that an identifier was made of.
+    pub fn number_of(uuid: &str) -> Option<EntryNumber> {
+        let hex: String = uuid.chars().filter(|c| *c != '-').collect();
+        let rest = hex.to_ascii_lowercase().strip_prefix("70c51e0000").map(str::to_owned)?;
+        let (kind, rest) = rest.split_at_checked(2)?;
+        let rest = rest.strip_prefix("8000")?;
+        let number = u64::from_str_radix(rest, 16).ok()? & 0x7fff_ffff_ffff_ffff;
+        let number = i64::try_from(number).ok()?;
+        match kind {
+            "50" => Some(EntryNumber(-number)),
+            "0e" => Some(EntryNumber(number)),
+            _ => None,
+        }
+    }
+
+    /// About how many bytes it takes up.
+    pub fn bytes(&self) -> usize {
+        let values =
+            self.attributes.iter().map(|found| 48 + found.values.iter().map(|value| 16 + value.len()).sum::<usize>());
+        256 + self.dn.len() + self.key.len() + values.sum::<usize>()
+    }
+}
+
+/// Own attributes of every entry, by key.
+pub const OWN: &[&str] = &[
+    "structuralobjectclass",
+    "entryuuid",
+    "createtimestamp",
+    "entrycsn",
+    "modifytimestamp",
+    "entrydn",
+    "subschemasubentry",
+];
+
+/// The name of the schema's entry.
+pub const SUBSCHEMA: &str = "cn=subschema";
+
+/// The relative name of a subscriber that was not placed, as it is written and in normal form.
+pub fn unplaced_rdn(id: &SubscriberId, schema: &Schema) -> (String, String) {
+    let mut text = "uid=".to_owned();
+    escape(id.as_str(), &mut text);
+    let rdn = crate::dn::Rdn { text: String::new(), assertions: vec![("uid".to_owned(), id.as_str().into())] };
+    let key = schema.normal_rdn(&rdn);
+    (text, key)
+}
+
+/// Where a stored entry is. `above`: where its parent is; `None` for the first.
+pub fn place(node: &Node, above: Option<&Place>, schema: &Schema) -> Place {
+    let (rdn, rdn_key) = match node {
+        Node::Object(stored) => (stored.object.rdn.to_string(), stored.object.rdn_key.to_string()),
+        Node::Subscriber(_, Some(placement)) => (placement.rdn.to_string(), placement.rdn_key.to_string()),
+        Node::Subscriber(subscriber, None) => unplaced_rdn(&subscriber.id, schema),
+    };
+    let below = |name: String, above: Option<&str>| match above {
+        Some(above) => format!("{name},{above}"),
+        None => name,
+    };
+    Place {
+        number: node.number(),
+        parent: above.map(|above| above.number),
+        dn: below(rdn, above.map(|above| above.dn.as_str())),
+        key: below(rdn_key, above.map(|above| above.key.as_str())),
+    }
+}
+
+/// What a stored entry has, object classes first, operational attributes last.
+pub fn attributes(node: &Node, schema: &Schema, shape: &Shape) -> Vec<Attribute> {
+    let mut attributes = Vec::new();
+    match node {
+        Node::Object(stored) => show_all(stored.object.attributes.iter(), schema, &mut attributes),
+        Node::Subscriber(subscriber, placement) => {
+            show_subscriber(subscriber, placement.as_ref(), schema, shape, &mut attributes);
+        }
+    }
+    attributes.sort_by_key(|attribute| match &*attribute.kind.key {
+        "objectclass" => 0,
+        _ => 1 + u8::from(attribute.kind.operational),
+    });
+    attributes
+}
+
+/// What a stored entry looks like. `above`: where its parent is; `None` for the first.
+pub fn view(node: &Node, above: Option<&Place>, schema: &Schema, shape: &Shape) -> Entry {
+    let attributes = attributes(node, schema, shape);
+    let (created_at, updated_at, revision) = match node {
+        Node::Object(stored) => (stored.created_at, stored.updated_at, stored.revision),
+        Node::Subscriber(found, _) => (found.created_at, found.updated_at, found.revision),
+    };
+    let Place { number, parent, dn, key } = place(node, above, schema);
+    let shown = attributes.iter().take_while(|attribute| !attribute.kind.operational).count();
+    Entry { number, parent, dn, key, attributes, shown, created_at, updated_at, revision }
+}
+
+fn show_all<'a>(all: impl Iterator<Item = (&'a String, &'a Value)>, schema: &Schema, out: &mut Vec<Attribute>) {
+    for (name, value) in all {
+        let Some(kind) = schema.known_or_named(name) else { continue };
+        let mut values = Vec::new();
+        show(value, kind.syntax, &mut values);
+        if !values.is_empty() {
+            out.push(Attribute { kind, values });
+        }
+    }
+}
+
+/// A value as bytes. Maps are not shown.
+fn show(value: &Value, syntax: Syntax, out: &mut Vec<Box<[u8]>>) {
+    let text = match value {
+        Value::Null | Value::Map(_) => return,
+        Value::List(items) => return items.iter().for_each(|item| show(item, syntax, out)),
+        Value::Text(text) if syntax == Syntax::Octets => {
+            use base64::Engine;
+            let bytes = base64::engine::general_purpose::STANDARD.decode(text.as_bytes());
+            return out.push(bytes.unwrap_or_else(|_| text.as_bytes().to_vec()).into());
+        }
+        Value::Text(text) => return out.push(text.as_bytes().into()),
+        Value::Boolean(value) => (if *value { "TRUE" } else { "FALSE" }).to_owned(),
+        Value::Integer(value) => value.to_string(),
+        Value::Number(value) => value.to_string(),
+        Value::Timestamp(time) => generalized_time(time.0),
+    };
+    out.push(text.into_bytes().into());
+}
+
+fn show_subscriber(
+    subscriber: &Subscriber,
+    placement: Option<&Placement>,
+    schema: &Schema,
+    shape: &Shape,
+    out: &mut Vec<Attribute>,
+) {
+    let mut add = |key: &str, values: Vec<Box<[u8]>>| {
+        if let (Ok(kind), false) = (schema.attribute(key), values.is_empty()) {
+            out.push(Attribute { kind: kind.clone(), values });
+        }
+    };
+    let one = |text: &str| vec![text.as_bytes().into()];
+    let classes = placement.map_or(DEFAULT_CLASSES, |placement| &placement.classes);
+    add("objectclass", classes.split(' ').map(|class| class.as_bytes().into()).collect());
+    let profile = &subscriber.profile;
+    if placement.is_none() {
+        add("uid", one(subscriber.id.as_str()));
+    }
+    for (key, channel) in &shape.devices {
+        let devices = subscriber.devices.values().filter(|device| device.channel == *channel);
+        add(key, devices.map(|device| device.address.as_bytes().into()).collect());
+    }
+    if let Some(locale) = &profile.locale {
+        add(LOCALE, one(locale));
+    }
+    add("tocsinid", one(subscriber.id.as_str()));
+    if !profile.enabled {
+        add("tocsinenabled", one("FALSE"));
+    }
+    if let Some(zone) = &profile.time_zone {
+        add("tocsintimezone", one(zone));
+    }
+    let device = |(name, device): (&Name, &tocsin_model::subscriber::Device)| {
+        let text = format!("{name} {} {} {}", device.channel, state_word(device.state), device.address);
+        text.into_bytes().into()
+    };
+    add("tocsindevice", subscriber.devices.iter().map(device).collect());
+    show_all(profile.attributes.iter().filter(|(name, _)| is_own_attribute(name, placement, shape)), schema, out);
+}
+
+/// Whether an attribute of the profile is shown under its own name: some names stand for something else.
+pub(crate) fn is_own_attribute(name: &str, placement: Option<&Placement>, shape: &Shape) -> bool {
+    let key = name.to_ascii_lowercase();
+    let is_taken = matches!(&*key, "objectclass" | LOCALE | "userpassword")
+        || key.starts_with("tocsin")
+        || placement.is_none() && key == "uid"
+        || shape.channel(&key).is_some()
+        || OWN.contains(&&*key);
+    !is_taken
+}
+
+pub(crate) fn state_word(state: DeviceState) -> &'static str {
+    match state {
+        DeviceState::Active => "active",
+        DeviceState::Disabled => "disabled",
+        DeviceState::Bounced => "bounced",
+        DeviceState::Failed => "failed",
+    }
+}
+
+/// What a test of one value says, given the normal forms of both; `None`: it cannot be told.
+pub(crate) fn any_value<'a>(
+    values: impl Iterator<Item = &'a [u8]>,
+    mut test: impl FnMut(&[u8]) -> Option<bool>,
+) -> Truth {
+    let mut found = Truth::False;
+    for value in values {
+        found = found.max(test(value).map_or(Truth::Undefined, Truth::of));
+        if found == Truth::True {
+            break;
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identifier_is_made_of_the_number_and_tells_it() {
+        for number in [1, -1, 77, -4_000_000_000, i64::MAX, -i64::MAX] {
+            let place = Place { number: EntryNumber(1), parent: None, dn: "o=x".into(), key: "o=x".into() };
+            let object = tocsin_store::entries::StoredObject {
+                number: EntryNumber(number),
+                object: tocsin_store::entries::Object {
+                    parent: Some(EntryNumber(1)),
+                    rdn: "ou=a".into(),
+                    rdn_key: "ou=a".into(),
+                    attributes: Default::default(),
+                },
+                created_at: Timestamp(0),
+                updated_at: Timestamp(0),
+                revision: 1,
+            };
+            let entry = view(&Node::Object(object), Some(&place), &Schema::standard(), &Shape::default());
+            assert_eq!(Entry::number_of(&entry.uuid()), Some(EntryNumber(number)), "{}", entry.uuid());
+            assert_eq!(entry.dn, "ou=a,o=x");
+        }
+        assert_eq!(Entry::number_of("f81d4fae-7dec-11d0-a765-00a0c91e6bf6"), None);
+    }
+}

@@ -1,0 +1,28 @@
+//! Whom to tell, as a directory: entries in a tree, under a schema that grows, found by filters.
+//!
+//! A subscriber is an entry, and its entry is the row that the records keep of it: what is changed here is changed there,
+//! and the other way round, in one commit. Containers, groups and other things are entries too. Faces speak to
+//! [`Directory`]; it knows neither wire formats nor SQL.
+
+pub mod dn; // how entries are called
+pub mod syntax; // what values are, and when two are equal
+pub mod schema; // what attributes and classes there are
+pub mod entry; // what is stored becomes an entry that can be seen
+mod person; // and the way back
+pub mod filter; // which entries are meant
+mod plan; // how they are found without looking at all
+pub mod access; // who may do what
+pub mod password; // what one proves oneself with
+mod bind; // a name and a password become an asker
+
+mod directory; // names are resolved, entries kept at hand
+mod kept; // what is at hand is true
+mod search; // entries, page by page
+mod change; // add, modify, delete, rename
+
+pub mod refusal; // why a request was not done
+
+pub use change::{Act, Given, Modification};
+pub use directory::{Clock, Directory, Options};
+pub use kept::{Rendering, Shown};
+pub use search::{Scope, Search, compare};

@@ -1,0 +1,224 @@
+//! The way back: attributes of an entry become what is stored.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use tocsin_model::{
+    id::{Name, SubscriberId},
+    subscriber::{Device, DeviceState, Profile, Subscriber, check_profile},
+    value::Value,
+};
+use tocsin_store::{entries::Placement, records::NewSubscriber};
+
+use crate::{
+    entry::{Attribute, LOCALE, Shape, is_own_attribute, state_word},
+    refusal::{Code, Refusal},
+    schema::AttributeType,
+    syntax::Syntax,
+};
+
+/// Most attributes of an entry.
+pub const ATTRIBUTES_MAX: usize = 100;
+/// Most bytes of a subscriber's attributes, as JSON.
+pub const ATTRIBUTE_BYTES_MAX: usize = 64 * 1024;
+/// Most devices of a subscriber.
+pub const DEVICES_MAX: usize = 32;
+/// Longest address of a device, in bytes.
+pub const ADDRESS_BYTES_MAX: usize = 2_048;
+
+/// The attributes of an object as they are stored. What was not touched stays as it was.
+pub(crate) fn object_attributes(
+    old: &BTreeMap<String, Value>,
+    before: &[Attribute],
+    now: &[Attribute],
+) -> BTreeMap<String, Value> {
+    merged(old, before, now, |_| true)
+}
+
+/// A subscriber of these attributes; `old`: what is stored of it, and the attributes that show it.
+///
+/// # Errors
+/// A value cannot be what it stands for.
+pub(crate) fn subscriber_of(
+    id: SubscriberId,
+    old: Option<(&Subscriber, &[Attribute])>,
+    now: &[Attribute],
+    placement: Option<&Placement>,
+    shape: &Shape,
+) -> Result<NewSubscriber, Refusal> {
+    let empty = BTreeMap::new();
+    let (attributes, before, devices) = match old {
+        Some((old, before)) => (&old.profile.attributes, before, old.devices.clone()),
+        None => (&empty, &[][..], BTreeMap::new()),
+    };
+    let one = |key: &str| {
+        let found = now.iter().find(|attribute| &*attribute.kind.key == key)?;
+        String::from_utf8(found.values[0].to_vec()).ok()
+    };
+    let profile = Profile {
+        enabled: one("tocsinenabled").is_none_or(|text| !text.eq_ignore_ascii_case("false")),
+        locale: one(LOCALE),
+        time_zone: one("tocsintimezone"),
+        attributes: merged(attributes, before, now, |name| is_own_attribute(name, placement, shape)),
+    };
+    if let Some(problem) = check_profile(&profile).into_iter().next() {
+        let hint = problem.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+        return Err(Refusal::new(Code::InvalidAttributeSyntax, format!("{}{hint}", problem.message)));
+    }
+    let bytes = serde_json::to_vec(&profile.attributes).map_or(0, |json| json.len());
+    if profile.attributes.len() > ATTRIBUTES_MAX || bytes > ATTRIBUTE_BYTES_MAX {
+        let what =
+            format!("a subscriber has at most {ATTRIBUTES_MAX} attributes of {ATTRIBUTE_BYTES_MAX} bytes together");
+        return Err(Refusal::new(Code::AdminLimitExceeded, what));
+    }
+    let devices = devices_of(devices, before, now, shape)?;
+    Ok(NewSubscriber { id, profile, devices: Some(devices.into_iter().collect()), preferences: None })
+}
+
+/// The stored attributes with what changed between two views. A name that is there already is kept as it is spelled, and a
+/// list stays a list; otherwise one value stands for itself.
+fn merged(
+    old: &BTreeMap<String, Value>,
+    before: &[Attribute],
+    now: &[Attribute],
+    is_meant: impl Fn(&str) -> bool,
+) -> BTreeMap<String, Value> {
+    let mut merged = old.clone();
+    let find = |attributes: &[Attribute], key: &str| attributes.iter().find(|found| &*found.kind.key == key).cloned();
+    let mut kinds: Vec<Arc<AttributeType>> = Vec::new();
+    for attribute in before.iter().chain(now) {
+        if is_meant(&attribute.kind.key) && !kinds.iter().any(|known| known.key == attribute.kind.key) {
+            kinds.push(attribute.kind.clone());
+        }
+    }
+    for kind in kinds {
+        let (was, is) = (find(before, &kind.key), find(now, &kind.key));
+        if was == is {
+            continue;
+        }
+        let names = |name: &&String| kind.names.iter().any(|known| known.eq_ignore_ascii_case(name));
+        let spelled = old.keys().find(names).cloned();
+        let was_list = spelled.as_ref().is_some_and(|name| matches!(old.get(name), Some(Value::List(_))));
+        let name = spelled.unwrap_or_else(|| kind.name().to_owned());
+        match is {
+            None => drop(merged.remove(&name)),
+            Some(attribute) => {
+                let mut values: Vec<Value> = attribute.values.iter().map(|value| stored(value, kind.syntax)).collect();
+                let value = if values.len() == 1 && !was_list { values.remove(0) } else { Value::List(values.into()) };
+                merged.insert(name, value);
+            }
+        }
+    }
+    merged
+}
+
+/// A value as it is stored: of the type that rules know.
+fn stored(value: &[u8], syntax: Syntax) -> Value {
+    let Ok(text) = std::str::from_utf8(value) else { return Value::from(&*base64(value)) };
+    match syntax {
+        Syntax::Octets => Value::from(&*base64(value)),
+        Syntax::Integer => text.parse::<i64>().map_or_else(|_| Value::from(text), Value::Integer),
+        Syntax::Number => match text.parse::<i64>() {
+            Ok(whole) => Value::Integer(whole),
+            Err(_) => text.parse::<f64>().map_or_else(|_| Value::from(text), Value::from),
+        },
+        Syntax::Boolean => Value::Boolean(text.eq_ignore_ascii_case("true")),
+        _ => Value::from(text),
+    }
+}
+
+fn base64(value: &[u8]) -> String {
+    use base64::Engine;
+    base64::engine::general_purpose::STANDARD.encode(value)
+}
+
+fn texts(attributes: &[Attribute], key: &str) -> Vec<String> {
+    let found =
+        attributes.iter().filter(|attribute| &*attribute.kind.key == key).flat_map(|attribute| &attribute.values);
+    found.map(|value| String::from_utf8_lossy(value).into_owned()).collect()
+}
+
+/// The devices, as `tocsinDevice` says first, and then those whose addresses are attributes. An address that takes the place
+/// of another keeps the name of the device, so that subscriptions which name it go on.
+fn devices_of(
+    mut devices: BTreeMap<Name, Device>,
+    before: &[Attribute],
+    now: &[Attribute],
+    shape: &Shape,
+) -> Result<BTreeMap<Name, Device>, Refusal> {
+    if texts(before, "tocsindevice") != texts(now, "tocsindevice") {
+        devices = texts(now, "tocsindevice").iter().map(|text| device(text)).collect::<Result<_, _>>()?;
+    }
+    for (key, channel) in &shape.devices {
+        let (was, is) = (texts(before, key), texts(now, key));
+        if was == is {
+            continue;
+        }
+        let gone: Vec<&String> = was.iter().filter(|address| !is.contains(address)).collect();
+        let mut free: Vec<Name> = devices
+            .iter()
+            .filter(|(_, device)| device.channel == *channel && gone.contains(&&device.address))
+            .map(|(name, _)| name.clone())
+            .collect();
+        free.reverse();
+        let has = |devices: &BTreeMap<Name, Device>, address: &str| {
+            devices.values().any(|device| device.channel == *channel && device.address == address)
+        };
+        for address in &is {
+            if has(&devices, address) {
+                continue;
+            }
+            check_address(address)?;
+            let name = free.pop().map_or_else(|| free_name(&devices, channel), Ok)?;
+            devices.insert(
+                name,
+                Device { channel: channel.clone(), address: address.clone(), state: DeviceState::Active },
+            );
+        }
+        for name in free {
+            devices.remove(&name);
+        }
+    }
+    if devices.len() > DEVICES_MAX {
+        return Err(Refusal::new(Code::AdminLimitExceeded, format!("a subscriber has at most {DEVICES_MAX} devices")));
+    }
+    Ok(devices)
+}
+
+/// `mail`, or `mail-2` where that is taken.
+fn free_name(devices: &BTreeMap<Name, Device>, channel: &Name) -> Result<Name, Refusal> {
+    let taken: BTreeSet<&str> = devices.keys().map(Name::as_str).collect();
+    let mut names = std::iter::once(channel.to_string()).chain((2..).map(|count| format!("{channel}-{count}")));
+    let free = names.find(|name| !taken.contains(name.as_str())).unwrap_or_default();
+    free.parse().map_err(|_| {
+        Refusal::new(Code::ConstraintViolation, format!("the name of the channel `{channel}` is too long"))
+    })
+}
+
+fn check_address(address: &str) -> Result<(), Refusal> {
+    if address.trim().is_empty() || address.len() > ADDRESS_BYTES_MAX || address.chars().any(char::is_control) {
+        let what = format!("an address has 1 to {ADDRESS_BYTES_MAX} bytes and no control characters");
+        return Err(Refusal::new(Code::ConstraintViolation, what));
+    }
+    Ok(())
+}
+
+/// `name channel state address`.
+fn device(text: &str) -> Result<(Name, Device), Refusal> {
+    let wrong = || {
+        let what = format!(
+            "`{text}` is no device; write its name, channel, state and address, such as `home mail active a@example.org`"
+        );
+        Refusal::new(Code::InvalidAttributeSyntax, what)
+    };
+    let mut words = text.splitn(4, ' ');
+    let mut next = || words.next().ok_or_else(wrong);
+    let (name, channel, state, address) = (next()?, next()?, next()?, next()?);
+    let states = [DeviceState::Active, DeviceState::Disabled, DeviceState::Bounced, DeviceState::Failed];
+    let state = states.into_iter().find(|known| state_word(*known) == state).ok_or_else(wrong)?;
+    check_address(address)?;
+    let channel = channel.parse().map_err(|_| wrong())?;
+    Ok((name.parse().map_err(|_| wrong())?, Device { channel, address: address.to_owned(), state }))
+}

@@ -1,0 +1,89 @@
+//! Why a request was not done, in the codes of RFC 4511.
+
+use tocsin_store::error::StoreError;
+
+/// The result codes that are in use here, with their numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "their names are those of RFC 4511, appendix A")]
+#[repr(u8)]
+pub enum Code {
+    Success = 0,
+    OperationsError = 1,
+    ProtocolError = 2,
+    TimeLimitExceeded = 3,
+    SizeLimitExceeded = 4,
+    CompareFalse = 5,
+    CompareTrue = 6,
+    AuthMethodNotSupported = 7,
+    StrongerAuthRequired = 8,
+    AdminLimitExceeded = 11,
+    UnavailableCriticalExtension = 12,
+    ConfidentialityRequired = 13,
+    SaslBindInProgress = 14,
+    NoSuchAttribute = 16,
+    UndefinedAttributeType = 17,
+    InappropriateMatching = 18,
+    ConstraintViolation = 19,
+    AttributeOrValueExists = 20,
+    InvalidAttributeSyntax = 21,
+    NoSuchObject = 32,
+    InvalidDnSyntax = 34,
+    InappropriateAuthentication = 48,
+    InvalidCredentials = 49,
+    InsufficientAccessRights = 50,
+    Busy = 51,
+    Unavailable = 52,
+    UnwillingToPerform = 53,
+    NamingViolation = 64,
+    ObjectClassViolation = 65,
+    NotAllowedOnNonLeaf = 66,
+    NotAllowedOnRdn = 67,
+    EntryAlreadyExists = 68,
+    ObjectClassModsProhibited = 69,
+    Other = 80,
+    Canceled = 118,
+    NoSuchOperation = 119,
+    TooLate = 120,
+    CannotCancel = 121,
+    AssertionFailed = 122,
+}
+
+/// A request was not done. Nothing of it was.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    /// Why.
+    pub code: Code,
+    /// The name of the nearest entry above that exists, if an entry does not.
+    pub matched: String,
+    /// What to do about it.
+    pub message: String,
+}
+
+impl Refusal {
+    /// A refusal.
+    pub fn new(code: Code, message: impl Into<String>) -> Refusal {
+        Refusal { code, matched: String::new(), message: message.into() }
+    }
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        let code = match &error {
+            StoreError::Taken(_) => Code::EntryAlreadyExists,
+            StoreError::Missing(_) => Code::NoSuchObject,
+            StoreError::Changed(_) => Code::Busy,
+            StoreError::Full(_) | StoreError::Unavailable(_) => Code::Unavailable,
+            StoreError::Fenced(_) | StoreError::Damaged(_) => Code::Other,
+        };
+        match code {
+            Code::Unavailable => tracing::warn!(%error, "the directory's store did not answer"),
+            Code::Other => tracing::error!(%error, "the directory's store answered wrongly"),
+            _ => {}
+        }
+        Refusal::new(
+            code,
+            if code == Code::Other { "an internal error; the log tells more".to_owned() } else { error.to_string() },
+        )
+    }
+}

@@ -1,0 +1,510 @@
+//! What attributes and classes there are: RFC 4512, 4. A schema never changes; whoever adds to it makes a new one.
+
+mod definition; // the text of a description
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, LazyLock},
+};
+
+pub use definition::Description;
+
+use crate::{
+    dn::{Dn, Rdn, escape},
+    refusal::{Code, Refusal},
+    syntax::{Rule, Syntax},
+};
+
+/// Most definitions beside the standard ones.
+pub const DEFINITIONS_MAX: usize = 10_000;
+
+/// An attribute type.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttributeType {
+    /// Its object identifier; its name where it was never declared.
+    pub oid: String,
+    /// Its names; by the first it is shown.
+    pub names: Vec<String>,
+    /// The first name in lower case, by which it is known here.
+    pub key: Arc<str>,
+    /// The keys of the types that it is a kind of.
+    pub kinds: Vec<Arc<str>>,
+    /// What its values are.
+    pub syntax: Syntax,
+    /// How they are compared; `None`: they cannot be.
+    pub equality: Option<Rule>,
+    /// How they are ordered.
+    pub ordering: Option<Rule>,
+    /// How parts of them are compared.
+    pub substrings: Option<Rule>,
+    /// Whether there is at most one.
+    pub single: bool,
+    /// Whether users may change it.
+    pub changeable: bool,
+    /// Whether it is shown only to those who ask for it.
+    pub operational: bool,
+    /// Whether it was declared. Others are what the maker of a subscriber called them.
+    pub declared: bool,
+    /// Whether entries are found by its values, and by parts of them.
+    pub indexed: (bool, bool),
+}
+
+impl AttributeType {
+    /// The name by which it is shown.
+    pub fn name(&self) -> &str {
+        &self.names[0]
+    }
+
+    /// Whether it is a type, or a kind of it.
+    pub fn is(&self, other: &AttributeType) -> bool {
+        self.key == other.key || self.kinds.contains(&other.key)
+    }
+}
+
+/// What kind of class a class is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClassKind {
+    /// Others are made of it.
+    Abstract,
+    /// What an entry is.
+    Structural,
+    /// What an entry is beside.
+    Auxiliary,
+}
+
+/// An object class.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectClass {
+    /// Its object identifier.
+    pub oid: String,
+    /// Its names; by the first it is shown.
+    pub names: Vec<String>,
+    /// What kind it is.
+    pub kind: ClassKind,
+    /// The keys of all classes above it.
+    pub above: Vec<String>,
+    /// Keys of attributes that it must have, those of the classes above included.
+    pub must: Vec<Arc<str>>,
+    /// Keys of attributes that it may have.
+    pub may: Vec<Arc<str>>,
+}
+
+impl ObjectClass {
+    /// The name in lower case.
+    pub fn key(&self) -> String {
+        self.names[0].to_ascii_lowercase()
+    }
+
+    fn is_extensible(&self) -> bool {
+        matches!(&*self.key(), "extensibleobject" | "tocsinsubscriber")
+    }
+}
+
+/// All that is defined.
+#[derive(Debug, Clone, Default)]
+pub struct Schema {
+    attributes: HashMap<String, Arc<AttributeType>>,
+    classes: HashMap<String, Arc<ObjectClass>>,
+    /// By object identifier, as they were written.
+    texts: BTreeMap<(Kind, String), String>,
+    own: usize,
+}
+
+/// What a definition defines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// An attribute type.
+    Attribute,
+    /// An object class.
+    Class,
+}
+
+impl Kind {
+    /// The attribute of the subschema that holds these.
+    pub fn attribute(self) -> &'static str {
+        match self {
+            Kind::Attribute => "attributeTypes",
+            Kind::Class => "objectClasses",
+        }
+    }
+}
+
+static STANDARD: LazyLock<Schema> = LazyLock::new(|| {
+    let mut schema = Schema::default();
+    for line in include_str!("schema/standard.schema").lines().filter(|line| !line.starts_with('#')) {
+        let (kind, text) = line.split_once(": ").expect("each line has a colon");
+        let kind = if kind == "objectClasses" { Kind::Class } else { Kind::Attribute };
+        schema.define(kind, text).unwrap_or_else(|error| panic!("{line}: {error}"));
+    }
+    schema.own = 0;
+    schema
+});
+
+impl Schema {
+    /// What is built in.
+    pub fn standard() -> Schema {
+        STANDARD.clone()
+    }
+
+    /// Adds a definition. One that is there already changes nothing. Gives its object identifier.
+    ///
+    /// # Errors
+    /// It cannot be read, names what is not there, or is at odds with what is.
+    pub fn define(&mut self, kind: Kind, text: &str) -> Result<String, Refusal> {
+        let wrong = |what: String| Refusal::new(Code::InvalidAttributeSyntax, format!("the definition {what}"));
+        let description = Description::parse(text).map_err(wrong)?;
+        let oid = description.oid.clone();
+        if self.texts.get(&(kind, oid.clone())).is_some_and(|known| known == text) {
+            return Ok(oid);
+        }
+        if self.own >= DEFINITIONS_MAX {
+            return Err(Refusal::new(
+                Code::AdminLimitExceeded,
+                format!("the schema has {DEFINITIONS_MAX} definitions already"),
+            ));
+        }
+        let names = description.names().map_err(wrong)?;
+        let taken = |known: Option<&String>, name: &str| match known {
+            Some(other) if *other != oid => {
+                Err(Refusal::new(Code::ConstraintViolation, format!("`{name}` is already the name of {other}")))
+            }
+            _ => Ok(()),
+        };
+        for name in names.iter().chain([&oid]) {
+            let key = name.to_ascii_lowercase();
+            match kind {
+                Kind::Attribute => taken(self.attributes.get(&key).map(|known| &known.oid), name)?,
+                Kind::Class => taken(self.classes.get(&key).map(|known| &known.oid), name)?,
+            }
+        }
+        let keys = names.iter().chain([&oid]).map(|name| name.to_ascii_lowercase());
+        match kind {
+            Kind::Attribute => {
+                let made = Arc::new(self.attribute_of(&description, names.clone())?);
+                if let Some(known) = self.attributes.get(&oid).filter(|known| known.syntax != made.syntax) {
+                    let what = format!("the syntax of `{}` cannot change: there may be values of it", known.name());
+                    return Err(Refusal::new(Code::ConstraintViolation, what));
+                }
+                self.attributes.extend(keys.map(|key| (key, made.clone())));
+            }
+            Kind::Class => {
+                let made = Arc::new(self.class_of(&description, names.clone())?);
+                self.classes.extend(keys.map(|key| (key, made.clone())));
+            }
+        }
+        self.own += 1;
+        self.texts.insert((kind, oid.clone()), text.to_owned());
+        Ok(oid)
+    }
+
+    fn attribute_of(&self, description: &Description, names: Vec<String>) -> Result<AttributeType, Refusal> {
+        let wrong = |what: String| {
+            Refusal::new(Code::InvalidAttributeSyntax, format!("the definition of `{}` {what}", names[0]))
+        };
+        let above = match description.value("SUP") {
+            Some(name) => Some(self.attribute(name)?),
+            None => None,
+        };
+        let inherited = above.as_ref().map(|above| above.syntax);
+        let Some(syntax) = description.syntax().map_err(wrong)?.or(inherited) else {
+            return Err(wrong("has neither SYNTAX nor SUP".to_owned()));
+        };
+        let rule = |word: &str, of_above: fn(&AttributeType) -> Option<Rule>| {
+            let own = description.rule(word).map_err(wrong)?;
+            Ok::<_, Refusal>(own.or_else(|| above.as_ref().and_then(|above| of_above(above))))
+        };
+        let index = description.value("X-INDEX").unwrap_or_default();
+        if let Some(word) = index.split_whitespace().find(|word| !matches!(*word, "eq" | "sub")) {
+            return Err(wrong(format!("has X-INDEX '{word}'; the indexes are `eq` and `sub`")));
+        }
+        let operational = !matches!(description.value("USAGE"), None | Some("userApplications"));
+        let mut kinds = above.as_ref().map(|above| above.kinds.clone()).unwrap_or_default();
+        kinds.extend(above.as_ref().map(|above| above.key.clone()));
+        Ok(AttributeType {
+            oid: description.oid.clone(),
+            key: names[0].to_ascii_lowercase().into(),
+            kinds,
+            syntax,
+            equality: rule("EQUALITY", |above| above.equality)?,
+            ordering: rule("ORDERING", |above| above.ordering)?,
+            substrings: rule("SUBSTR", |above| above.substrings)?,
+            single: description.has("SINGLE-VALUE"),
+            changeable: !description.has("NO-USER-MODIFICATION"),
+            operational,
+            declared: true,
+            indexed: (index.contains("eq"), index.contains("sub")),
+            names,
+        })
+    }
+
+    fn class_of(&self, description: &Description, names: Vec<String>) -> Result<ObjectClass, Refusal> {
+        let kind = match (description.has("ABSTRACT"), description.has("AUXILIARY")) {
+            (true, _) => ClassKind::Abstract,
+            (_, true) => ClassKind::Auxiliary,
+            _ => ClassKind::Structural,
+        };
+        let keys = |word: &str| {
+            let attributes =
+                description.values(word).iter().map(|name| self.attribute(name).map(|found| found.key.clone()));
+            attributes.collect::<Result<Vec<_>, _>>()
+        };
+        let mut class = ObjectClass {
+            oid: description.oid.clone(),
+            names,
+            kind,
+            above: Vec::new(),
+            must: keys("MUST")?,
+            may: keys("MAY")?,
+        };
+        for name in description.values("SUP") {
+            let above = self.class(name)?;
+            class.above.push(above.key());
+            class.above.extend(above.above.iter().cloned());
+            class.must.extend(above.must.iter().cloned());
+            class.may.extend(above.may.iter().cloned());
+        }
+        Ok(class)
+    }
+
+    /// A declared attribute by name or object identifier; options such as `;lang-de` are not known here.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn attribute(&self, name: &str) -> Result<&Arc<AttributeType>, Refusal> {
+        // Certificates are asked for with this option, which says how they travel anyway.
+        let plain = name.strip_suffix(";binary").unwrap_or(name);
+        let found = if plain.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            self.attributes.get(&plain.to_ascii_lowercase())
+        } else {
+            self.attributes.get(plain)
+        };
+        found.ok_or_else(|| {
+            let what = format!("there is no attribute `{name}`; add it to attributeTypes of cn=subschema");
+            Refusal::new(Code::UndefinedAttributeType, what)
+        })
+    }
+
+    /// An attribute as an entry has it: declared, or by the name that the maker of a subscriber gave it. `None`: no name
+    /// that LDAP could say.
+    pub fn known_or_named(&self, name: &str) -> Option<Arc<AttributeType>> {
+        if let Ok(found) = self.attribute(name) {
+            return Some(found.clone());
+        }
+        let fits = name.len() <= 64
+            && name.starts_with(|c: char| c.is_ascii_alphabetic())
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
+        fits.then(|| {
+            Arc::new(AttributeType {
+                oid: name.to_owned(),
+                names: vec![name.to_owned()],
+                key: name.to_ascii_lowercase().into(),
+                kinds: Vec::new(),
+                syntax: Syntax::Text,
+                equality: Some(Rule::CaseIgnore),
+                ordering: Some(Rule::CaseIgnore),
+                substrings: Some(Rule::CaseIgnore),
+                single: false,
+                changeable: false,
+                operational: false,
+                declared: false,
+                indexed: (false, false),
+            })
+        })
+    }
+
+    /// A class by name or object identifier.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn class(&self, name: &str) -> Result<&Arc<ObjectClass>, Refusal> {
+        self.classes.get(&name.to_ascii_lowercase()).ok_or_else(|| {
+            Refusal::new(
+                Code::ObjectClassViolation,
+                format!("there is no object class `{name}`; add it to objectClasses of cn=subschema"),
+            )
+        })
+    }
+
+    /// All attributes, each once.
+    pub fn attributes(&self) -> impl Iterator<Item = &Arc<AttributeType>> {
+        self.attributes.iter().filter(|(key, found)| ***key == *found.key).map(|(_, found)| found)
+    }
+
+    /// The texts of all definitions of a kind.
+    pub fn texts(&self, kind: Kind) -> impl Iterator<Item = &str> {
+        self.texts.iter().filter(move |((of, _), _)| *of == kind).map(|(_, text)| text.as_str())
+    }
+
+    /// Holds an entry's classes and attributes against the schema. `touched`: only these attributes are asked whether they
+    /// may be there; `None`: all.
+    ///
+    /// # Errors
+    /// The classes contradict each other, or an attribute is missing or not allowed.
+    pub fn check(
+        &self,
+        classes: &[&str],
+        has: &[&Arc<AttributeType>],
+        touched: Option<&[Arc<str>]>,
+    ) -> Result<(), Refusal> {
+        let violation = |what: String| Err(Refusal::new(Code::ObjectClassViolation, what));
+        let found = classes.iter().map(|name| self.class(name)).collect::<Result<Vec<_>, _>>()?;
+        self.structural(classes)?;
+        for class in &found {
+            if let Some(missing) =
+                class.must.iter().find(|must| !has.iter().any(|kind| kind.key == **must || kind.kinds.contains(must)))
+            {
+                let name = self.attribute(missing).map_or(&**missing, |kind| kind.name());
+                return violation(format!("object class '{}' requires attribute '{name}'", class.names[0]));
+            }
+        }
+        if found.iter().any(|class| class.is_extensible()) {
+            return Ok(());
+        }
+        let allows = |kind: &AttributeType| {
+            found.iter().any(|class| class.must.contains(&kind.key) || class.may.contains(&kind.key))
+        };
+        for kind in has {
+            let asked = touched.is_none_or(|touched| touched.contains(&kind.key));
+            if asked && !kind.operational && &*kind.key != "objectclass" && !allows(kind) {
+                return violation(format!("attribute '{}' not allowed by the entry's object classes", kind.name()));
+            }
+        }
+        Ok(())
+    }
+
+    /// The structural class of an entry: the one that all other structural ones are above of.
+    ///
+    /// # Errors
+    /// There is none, or more than one.
+    pub fn structural(&self, classes: &[&str]) -> Result<&Arc<ObjectClass>, Refusal> {
+        let violation = |what: String| Err(Refusal::new(Code::ObjectClassViolation, what));
+        let mut structural: Vec<&Arc<ObjectClass>> = Vec::new();
+        for name in classes {
+            let class = self.class(name)?;
+            if class.kind == ClassKind::Structural {
+                structural.push(class);
+            }
+        }
+        let is_lowest = |class: &&Arc<ObjectClass>| {
+            structural.iter().all(|other| other.oid == class.oid || class.above.contains(&other.key()))
+        };
+        match structural.iter().find(|class| is_lowest(class)) {
+            Some(class) => Ok(class),
+            None if structural.is_empty() => violation("no structural object class is provided".to_owned()),
+            None => violation(format!(
+                "the classes '{}' and '{}' do not go together",
+                structural[0].names[0], structural[1].names[0]
+            )),
+        }
+    }
+
+    /// Whether an entry of these classes is one to tell: a person, an account, or whoever says so.
+    pub fn is_subscriber(&self, classes: &[&str]) -> bool {
+        let tells = |key: &str| matches!(key, "person" | "account" | "tocsinsubscriber");
+        classes
+            .iter()
+            .filter_map(|name| self.class(name).ok())
+            .any(|class| tells(&class.key()) || class.above.iter().any(|above| tells(above)))
+    }
+
+    /// A name in normal form: attributes by their keys, values by their rules.
+    pub fn normal_dn(&self, dn: &Dn) -> String {
+        dn.0.iter().map(|rdn| self.normal_rdn(rdn)).collect::<Vec<_>>().join(",")
+    }
+
+    /// A relative name in normal form.
+    pub fn normal_rdn(&self, rdn: &Rdn) -> String {
+        let mut parts: Vec<String> =
+            rdn.assertions.iter().map(|(name, value)| self.normal_assertion(name, value)).collect();
+        parts.sort();
+        parts.join("+")
+    }
+
+    fn normal_assertion(&self, name: &str, value: &[u8]) -> String {
+        let kind = self.attribute(name).ok();
+        let mut out = kind.map_or_else(|| name.to_ascii_lowercase(), |kind| kind.key.to_string());
+        out.push('=');
+        let rule = kind.map_or(Rule::CaseIgnore, |kind| kind.equality.unwrap_or(Rule::Octets));
+        // Normal forms of numbers are no text, and their values are short: they stand for themselves.
+        let normal = match rule.form() {
+            Some(_) => rule.normal(value, self).unwrap_or_else(|| value.to_vec()),
+            None => value.to_ascii_lowercase(),
+        };
+        escape(&String::from_utf8_lossy(&normal), &mut out);
+        out
+    }
+
+    /// A name for what an object identifier or another name stands for.
+    pub fn canonical_oid(&self, text: &str) -> String {
+        let key = text.trim().to_ascii_lowercase();
+        if let Some(found) = self.classes.get(&key) {
+            return found.key();
+        }
+        self.attributes.get(&key).map_or(key, |found| found.key.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code<T>(result: Result<T, Refusal>) -> Option<Code> {
+        result.err().map(|refusal| refusal.code)
+    }
+
+    #[test]
+    fn attributes_inherit_from_those_above() {
+        let schema = Schema::standard();
+        let cn = schema.attribute("CommonName").expect("standard");
+        assert_eq!((cn.name(), cn.equality, cn.substrings), ("cn", Some(Rule::CaseIgnore), Some(Rule::CaseIgnore)));
+        assert!(cn.is(schema.attribute("name").expect("standard")));
+        assert!(schema.attribute("2.5.4.3").is_ok() && schema.attribute("userCertificate;binary").is_ok());
+        assert_eq!(code(schema.attribute("cn;lang-de")), Some(Code::UndefinedAttributeType));
+    }
+
+    #[test]
+    fn a_schema_grows() {
+        let mut schema = Schema::standard();
+        let limit = "( 2.25.1.1 NAME 'limit' EQUALITY integerMatch SYNTAX 1.3.6.1.4.1.1466.115.121.1.27 SINGLE-VALUE X-INDEX 'eq' )";
+        schema.define(Kind::Attribute, limit).expect("fine");
+        schema.define(Kind::Class, "( 2.25.1.2 NAME 'limited' SUP top AUXILIARY MUST limit )").expect("fine");
+        assert_eq!(schema.attribute("LIMIT").expect("there").indexed, (true, false));
+        let check =
+            |text: &str, expected| assert_eq!(code(schema.clone().define(Kind::Attribute, text)), expected, "{text}");
+        check(limit, None);
+        check("( 2.25.1.3 NAME 'limit' SUP name )", Some(Code::ConstraintViolation));
+        check("( 2.25.1.1 NAME 'limit' SUP name )", Some(Code::ConstraintViolation));
+        check("( 2.25.1.3 NAME 'x' SUP nothing )", Some(Code::UndefinedAttributeType));
+        for wrong in [
+            "",
+            "( )",
+            "( x NAME 'x' SUP name )",
+            "( 2.25.1.3 SUP name )",
+            "( 2.25.1.3 NAME 'x' )",
+            "( 2.25.1.3 NAME 'x' SYNTAX 1.2 )",
+            "( 2.25.1.3 NAME 'x SUP name )",
+        ] {
+            check(wrong, Some(Code::InvalidAttributeSyntax));
+        }
+    }
+
+    #[test]
+    fn entries_are_held_against_their_classes() {
+        let schema = Schema::standard();
+        let check = |classes: &[&str], attributes: &[&str], expected: Option<Code>| {
+            let all = attributes.iter().chain(&["objectClass"]);
+            let has: Vec<_> = all.map(|name| schema.attribute(name).expect("standard")).collect();
+            assert_eq!(code(schema.check(classes, &has, None)), expected, "{classes:?} {attributes:?}");
+        };
+        let violation = Some(Code::ObjectClassViolation);
+        check(&["inetOrgPerson"], &["cn", "sn", "mail"], None);
+        check(&["inetOrgPerson", "person", "top"], &["cn", "sn"], None);
+        check(&["inetOrgPerson"], &["cn"], violation);
+        check(&["person"], &["cn", "sn", "mail"], violation);
+        check(&["person", "extensibleObject"], &["cn", "sn", "mail"], None);
+        check(&["person", "organization"], &["cn", "sn", "o"], violation);
+        check(&["top"], &[], violation);
+        check(&["nobody"], &[], violation);
+        assert!(schema.is_subscriber(&["inetOrgPerson"]) && !schema.is_subscriber(&["organizationalUnit"]));
+    }
+}

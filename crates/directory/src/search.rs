@@ -1,0 +1,213 @@
+//! Searches: from a base, within a scope, by a filter, page by page.
+//!
+//! What an index tells is looked up; what none tells is found by looking at every entry, a page at a time, so that a long
+//! search holds up nobody and can be given up between any two pages.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use tocsin_model::ldap::Truth;
+use tocsin_store::entries::{EntryNumber, Node};
+
+use crate::{
+    access::{Grant, Level, is_below},
+    directory::Directory,
+    filter::{Filter, Test},
+    kept::Shown,
+    plan,
+    refusal::{Code, Refusal},
+    schema::Schema,
+};
+
+/// How far below its base a search goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// The base itself.
+    Base,
+    /// What is directly below it.
+    One,
+    /// It and all below.
+    Subtree,
+}
+
+/// Entries of a page.
+const PAGE: usize = 256;
+/// Entries looked up in one go by their numbers.
+const LOOKED_UP: usize = 64;
+
+/// A search under way.
+pub struct Search {
+    directory: Directory,
+    schema: Arc<Schema>,
+    test: Test,
+    base: Arc<Shown>,
+    scope: Scope,
+    rest: Rest,
+}
+
+enum Rest {
+    One(Arc<Shown>),
+    /// Numbers that an index told.
+    Numbers(VecDeque<EntryNumber>),
+    /// Everything after an entry.
+    All(Option<EntryNumber>),
+    Nothing,
+}
+
+impl Directory {
+    /// Begins a search.
+    ///
+    /// # Errors
+    /// There is no base; the store does not answer.
+    pub async fn search(&self, base: Arc<Shown>, scope: Scope, filter: &Filter) -> Result<Search, Refusal> {
+        let schema = self.schema();
+        let test = Test::compile(filter, &schema);
+        let rest = match scope {
+            Scope::Base => Rest::One(base.clone()),
+            Scope::One | Scope::Subtree => self.candidates(&test).await?.map_or(Rest::All(None), Rest::Numbers),
+        };
+        Ok(Search { directory: self.clone(), schema, test, base, scope, rest })
+    }
+
+    async fn candidates(&self, test: &Test) -> Result<Option<VecDeque<EntryNumber>>, Refusal> {
+        let ready = self.inner.ready.load_full();
+        let key = plan::only_key(test, &ready);
+        if let Some(found) = key.as_ref().and_then(|key| self.inner.kept.found(key)) {
+            return Ok(Some(found.iter().copied().collect()));
+        }
+        let (since, wanted) = (self.inner.kept.moment(), test.clone());
+        let found = self.look(move |branches| plan::candidates(branches, &wanted, &ready)).await?;
+        if let (Some(key), Some(found)) = (key, &found)
+            && found.len() <= LOOKED_UP
+        {
+            self.inner.kept.keep_found(key, found.as_slice().into(), since);
+        }
+        Ok(found.map(VecDeque::from))
+    }
+}
+
+impl Search {
+    /// The next entries that are within the scope and may meet the filter; `None`: there are no more. A page may be empty.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn next(&mut self) -> Result<Option<Vec<Arc<Shown>>>, Refusal> {
+        let page = match std::mem::replace(&mut self.rest, Rest::Nothing) {
+            Rest::Nothing => return Ok(None),
+            Rest::One(shown) => return Ok(Some(vec![shown])),
+            Rest::Numbers(mut numbers) => {
+                let page: Vec<_> = numbers.drain(..numbers.len().min(LOOKED_UP)).collect();
+                if page.is_empty() {
+                    return Ok(None);
+                }
+                self.rest = Rest::Numbers(numbers);
+                self.look_up(page).await?
+            }
+            Rest::All(after) => {
+                let (page, last) = self.page(after).await?;
+                self.rest = last.map_or(Rest::Nothing, |last| Rest::All(Some(last)));
+                page
+            }
+        };
+        Ok(Some(page.into_iter().filter(|shown| self.is_within(shown)).collect()))
+    }
+
+    fn is_within(&self, shown: &Shown) -> bool {
+        match self.scope {
+            Scope::Base => true,
+            Scope::One => shown.entry.parent == Some(self.base.entry.number),
+            Scope::Subtree => {
+                shown.entry.number == self.base.entry.number || is_below(&shown.entry.key, &self.base.entry.key)
+            }
+        }
+    }
+
+    async fn look_up(&self, numbers: Vec<EntryNumber>) -> Result<Vec<Arc<Shown>>, Refusal> {
+        let inner = self.directory.inner.clone();
+        let mut found: Vec<Option<Arc<Shown>>> = numbers.iter().map(|number| inner.kept.entry(*number)).collect();
+        if found.iter().any(Option::is_none) {
+            let missing: Vec<EntryNumber> =
+                numbers.iter().zip(&found).filter(|(_, shown)| shown.is_none()).map(|(number, _)| *number).collect();
+            let since = inner.kept.moment();
+            let read = self
+                .directory
+                .look(move |branches| {
+                    missing
+                        .into_iter()
+                        .map(|number| {
+                            let Some(node) = branches.node(number)? else { return Ok(None) };
+                            let above = inner.above(branches, &node)?;
+                            Ok(Some(inner.show(&node, above.as_deref(), since)))
+                        })
+                        .collect::<Result<Vec<_>, Refusal>>()
+                })
+                .await?;
+            let mut read = read.into_iter();
+            found.iter_mut().filter(|shown| shown.is_none()).for_each(|shown| *shown = read.next().flatten());
+        }
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    /// A page of all entries, or of those below the base, and its last one if there may be more.
+    async fn page(&self, after: Option<EntryNumber>) -> Result<(Vec<Arc<Shown>>, Option<EntryNumber>), Refusal> {
+        let inner = self.directory.inner.clone();
+        let parent = (self.scope == Scope::One).then_some(self.base.entry.number);
+        let since = inner.kept.moment();
+        self.directory
+            .look(move |branches| {
+                let unplaced = parent.is_none_or(|parent| inner.is_people(parent));
+                let page = branches.page(parent, unplaced, after, PAGE)?;
+                let last = page.last().filter(|_| page.len() == PAGE).map(Node::number);
+                let shown = page.iter().map(|node| match inner.kept.entry(node.number()) {
+                    Some(shown) => Ok(shown),
+                    None => {
+                        let above = inner.above(branches, node)?;
+                        Ok(inner.show(node, above.as_deref(), since))
+                    }
+                });
+                Ok((shown.collect::<Result<_, Refusal>>()?, last))
+            })
+            .await
+    }
+
+    /// Whether an entry meets the filter, as far as whoever asks may ask.
+    pub fn is_met_by(&self, shown: &Shown, grant: &Grant) -> bool {
+        let visible = |kind: &crate::schema::AttributeType| grant.level(Some(kind)) >= Level::Search;
+        self.test.of(&shown.entry, &self.schema, &visible) == Truth::True
+    }
+}
+
+/// What a comparison says.
+///
+/// # Errors
+/// The entry has no such attribute, or whoever asks may not ask; the attribute is not known, or has no equality.
+pub fn compare(shown: &Shown, name: &str, value: &[u8], grant: &Grant, schema: &Schema) -> Result<bool, Refusal> {
+    let kind = schema.known_or_named(name).filter(|kind| kind.declared || shown.entry.attribute(&kind.key).is_some());
+    let Some(kind) = kind else {
+        return Err(schema
+            .attribute(name)
+            .map(|_| ())
+            .err()
+            .unwrap_or_else(|| Refusal::new(Code::UndefinedAttributeType, name)));
+    };
+    let absent = || Refusal::new(Code::NoSuchAttribute, format!("the entry has no `{name}`"));
+    if grant.level(Some(&kind)) < Level::Compare || &*kind.key == "userpassword" {
+        return Err(if grant.level(Some(&kind)) < Level::Compare {
+            Refusal::new(Code::InsufficientAccessRights, format!("`{name}` may not be compared"))
+        } else {
+            absent()
+        });
+    }
+    let is_own = shown.entry.own(&kind.key, schema).is_some();
+    if !is_own && shown.entry.values(&kind).next().is_none() {
+        return Err(absent());
+    }
+    if kind.equality.is_none() {
+        return Err(Refusal::new(Code::InappropriateMatching, format!("values of `{name}` cannot be compared")));
+    }
+    match Test::compile(&Filter::Equal(name.to_owned(), value.to_vec()), schema).of(&shown.entry, schema, &|_| true) {
+        Truth::Undefined => {
+            Err(Refusal::new(Code::InvalidAttributeSyntax, format!("the value is not one of `{name}`")))
+        }
+        truth => Ok(truth == Truth::True),
+    }
+}

@@ -1,0 +1,274 @@
+//! One client: reads messages, does what they ask, writes the answers.
+
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use bytes::BytesMut;
+use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use tocsin_directory::{
+    access::{Asker, Grants},
+    refusal::{Code, Refusal},
+};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::TcpStream,
+    sync::mpsc,
+};
+
+use crate::{
+    ber,
+    message::{self, Message, Request, Unreadable, farewell},
+    operations::{self, Pages},
+    serve::Server,
+};
+
+/// Portions of answers that may wait to be written; who makes more waits.
+const PORTIONS_MAX: usize = 4;
+/// Bytes that are read at a time.
+const READ_BYTES: usize = 8 << 10;
+/// With so much to write, nothing more is taken before it is written.
+const OUTPUT_BYTES: usize = 256 << 10;
+/// How often it is looked whether a client is too slow.
+const LOOKED_AT: Duration = Duration::from_secs(1);
+
+/// Who a connection speaks for, and what was worked out of what they may do.
+pub(crate) struct Session {
+    pub(crate) asker: Arc<Asker>,
+    pub(crate) grants: Grants,
+    /// Searches that wait for their next page.
+    pub(crate) pages: Pages,
+}
+
+/// What a request came to.
+pub(crate) enum Done {
+    /// An answer.
+    Answer(Vec<u8>),
+    /// Nothing is said: it was given up.
+    Silent,
+    /// A client said who it is; the answer.
+    Bound(Box<Asker>, Vec<u8>),
+    /// An answer, and a search that goes on with the next page.
+    Page(Vec<u8>, operations::Waiting),
+}
+
+/// What a request under way is told and tells.
+#[derive(Clone)]
+pub(crate) struct Line {
+    /// Whether nobody waits for it any more.
+    pub(crate) given_up: Arc<AtomicBool>,
+    portions: mpsc::Sender<Vec<u8>>,
+}
+
+impl Line {
+    /// Writes a portion of an answer; false if nobody reads it any more.
+    pub(crate) async fn write(&self, portion: Vec<u8>) -> bool {
+        self.portions.send(portion).await.is_ok()
+    }
+
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.given_up.load(Ordering::Relaxed)
+    }
+}
+
+/// What comes of a message at once.
+pub(crate) enum Begun {
+    /// It was answered.
+    Answered,
+    /// It is under way.
+    Runs(BoxFuture<'static, Done>),
+    /// It is under way, and nothing else is read until it is done.
+    RunsAlone(BoxFuture<'static, Done>),
+    /// The client goes.
+    Ends,
+}
+
+struct Connection {
+    server: Arc<Server>,
+    session: Session,
+    input: BytesMut,
+    output: Vec<u8>,
+    running: FuturesUnordered<BoxFuture<'static, (u32, Done)>>,
+    /// Requests under way by their numbers.
+    lines: HashMap<u32, Line>,
+    portions: mpsc::Receiver<Vec<u8>>,
+    portions_in: mpsc::Sender<Vec<u8>>,
+    /// Nothing is read until what runs is done.
+    alone: bool,
+    ends: bool,
+    /// When the last byte came, and when the first of a message that is not whole.
+    heard: Instant,
+    half_since: Option<Instant>,
+}
+
+/// Serves a client until it goes, or must.
+pub(crate) async fn run(server: Arc<Server>, stream: TcpStream, peer: SocketAddr) {
+    let (portions_in, portions) = mpsc::channel(PORTIONS_MAX);
+    let connection = Connection {
+        server,
+        session: Session { asker: Arc::default(), grants: Grants::default(), pages: Pages::default() },
+        input: BytesMut::new(),
+        output: Vec::new(),
+        running: FuturesUnordered::new(),
+        lines: HashMap::new(),
+        portions,
+        portions_in,
+        alone: false,
+        ends: false,
+        heard: Instant::now(),
+        half_since: None,
+    };
+    if let Err(error) = connection.serve(stream).await {
+        tracing::debug!(%error, %peer, "an LDAP connection broke off");
+    }
+}
+
+impl Connection {
+    async fn serve<S: AsyncRead + AsyncWrite + Unpin>(mut self, mut stream: S) -> std::io::Result<()> {
+        let mut look = tokio::time::interval(LOOKED_AT);
+        let stopping = self.server.stopping.clone();
+        loop {
+            let is_more = self.take_messages();
+            if !self.output.is_empty() {
+                let written = tokio::time::timeout(self.server.options.patience, stream.write_all(&self.output)).await;
+                written.map_err(|_| std::io::Error::other("the client does not read"))??;
+                // A large answer should not keep its room for as long as the client stays.
+                if self.output.capacity() > 256 << 10 { self.output = Vec::new() } else { self.output.clear() }
+            }
+            if self.ends {
+                return stream.shutdown().await;
+            }
+            if is_more {
+                continue;
+            }
+            // A read takes what there is room for.
+            if self.input.capacity() - self.input.len() < READ_BYTES / 4 {
+                self.input.reserve(READ_BYTES);
+            }
+            tokio::select! {
+                biased;
+                Some((id, done)) = self.running.next(), if !self.running.is_empty() => self.finish(id, done),
+                Some(portion) = self.portions.recv() => self.output.extend_from_slice(&portion),
+                read = stream.read_buf(&mut self.input), if !self.alone => {
+                    if read? == 0 {
+                        return Ok(());
+                    }
+                    self.heard = Instant::now();
+                }
+                _ = look.tick() => self.look(),
+                () = stopping.cancelled() => self.end(Code::Unavailable, "the server stops"),
+            }
+        }
+    }
+
+    /// Says farewell, and ends.
+    fn end(&mut self, code: Code, why: &str) {
+        farewell(&mut self.output, code, why);
+        self.ends = true;
+    }
+
+    fn look(&mut self) {
+        let options = &self.server.options;
+        if self.half_since.is_some_and(|since| since.elapsed() > options.patience) {
+            self.end(Code::ProtocolError, "half a message took too long");
+        } else if self.running.is_empty() && self.heard.elapsed() > options.idle_timeout {
+            self.end(Code::Unavailable, "the connection was idle for too long");
+        }
+    }
+
+    /// Takes the whole messages of what was read, until there is much to write. Gives whether there may be more.
+    fn take_messages(&mut self) -> bool {
+        while !self.ends && !self.alone {
+            if self.output.len() > OUTPUT_BYTES {
+                return true;
+            }
+            let options = &self.server.options;
+            let is_known = !self.session.asker.key.is_empty() || self.session.asker.manages;
+            let most = if is_known { options.message_bytes_max } else { options.anonymous_message_bytes_max };
+            match ber::first_length(&self.input, most) {
+                Ok(Some(length)) => {
+                    let frame = self.input.split_to(length);
+                    self.half_since = None;
+                    self.take(&frame);
+                }
+                Ok(None) => {
+                    if !self.input.is_empty() {
+                        self.half_since.get_or_insert_with(Instant::now);
+                    }
+                    return false;
+                }
+                Err(ber::Garbled(why)) => self.end(Code::ProtocolError, why),
+            }
+        }
+        false
+    }
+
+    fn take(&mut self, frame: &[u8]) {
+        match message::read(frame) {
+            Ok(message) => self.begin(message),
+            Err(Unreadable::Request(id, tag, why)) => {
+                message::answer(&mut self.output, id, tag, Code::ProtocolError, "", why, &Default::default());
+            }
+            Err(Unreadable::Garbled(why)) => self.end(Code::ProtocolError, why),
+        }
+    }
+
+    fn begin(&mut self, message: Message) {
+        let id = message.id;
+        if let Request::Abandon(other) = message.request {
+            return self.give_up(other);
+        }
+        if self.lines.contains_key(&id) {
+            return self.end(Code::ProtocolError, "two requests of the same number");
+        }
+        if self.running.len() >= self.server.options.pending_max && !matches!(message.request, Request::Unbind) {
+            let busy = Refusal::new(Code::Busy, "too many requests of this connection are under way");
+            return operations::refuse(&mut self.output, &message, &busy);
+        }
+        let line = Line { given_up: Arc::default(), portions: self.portions_in.clone() };
+        match operations::begin(&self.server, &mut self.session, message, &line, &mut self.output) {
+            Begun::Answered => {}
+            Begun::Ends => self.ends = true,
+            begun @ (Begun::Runs(_) | Begun::RunsAlone(_)) => {
+                self.alone = matches!(begun, Begun::RunsAlone(_));
+                let (Begun::Runs(future) | Begun::RunsAlone(future)) = begun else { return };
+                self.lines.insert(id, line);
+                self.running.push(async move { (id, future.await) }.boxed());
+            }
+        }
+    }
+
+    fn give_up(&mut self, id: u32) {
+        if let Some(line) = self.lines.get(&id) {
+            line.given_up.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn finish(&mut self, id: u32, done: Done) {
+        // What it wrote before stands before its end.
+        while let Ok(portion) = self.portions.try_recv() {
+            self.output.extend_from_slice(&portion);
+        }
+        let given_up = self.lines.remove(&id).is_some_and(|line| line.is_given_up());
+        self.alone = false;
+        match done {
+            Done::Silent => {}
+            Done::Answer(_) | Done::Page(..) if given_up => {}
+            Done::Answer(answer) => self.output.extend_from_slice(&answer),
+            Done::Page(answer, waiting) => {
+                self.output.extend_from_slice(&answer);
+                self.session.pages.put(waiting);
+            }
+            Done::Bound(asker, answer) => {
+                self.session = Session { asker: Arc::new(*asker), grants: Grants::default(), pages: Pages::default() };
+                self.output.extend_from_slice(&answer);
+            }
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! The LDAP face: version 3 of the protocol (RFC 4511) over the directory.
+//!
+//! A connection is one task. What can be answered from what is at hand is answered in place; everything else runs beside
+//! the reading, bounded in number, and its answers carry the number of their request. Whoever sends half a message, or does
+//! not read, is cut off.
+
+mod ber; // bytes that nest
+mod message; // requests and answers
+mod show; // an entry becomes bytes
+
+pub mod serve; // the listener, its bounds
+mod connection; // one client: messages in, answers out
+mod operations; // what is done for each
+
+mod root; // what the server says of itself
+mod measure; // how often, how long
+
+pub use serve::{LdapOptions, Operators, serve};

@@ -1,0 +1,480 @@
+//! Messages of RFC 4511 as they travel.
+
+use tocsin_directory::{Act, Given, Modification, Scope, filter::Filter, refusal::Code};
+
+use crate::ber::{self, Garbled, Reader};
+
+/// Most filters within each other.
+pub const FILTER_DEPTH_MAX: usize = 100;
+/// Most parts of one filter.
+pub const FILTER_TERMS_MAX: usize = 2_000;
+/// Most controls of one message.
+const CONTROLS_MAX: usize = 16;
+
+/// A message of a client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// Its number, above zero.
+    pub id: u32,
+    /// What it asks for.
+    pub request: Request,
+    /// How.
+    pub controls: Vec<Control>,
+}
+
+/// A control.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Control {
+    /// Which.
+    pub oid: String,
+    /// Whether the request must not be done by whoever does not know it.
+    pub critical: bool,
+    /// What it says.
+    pub value: Option<Vec<u8>>,
+}
+
+/// What a client asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    Bind { version: u32, dn: String, proof: Proof },
+    Unbind,
+    Search(SearchRequest),
+    Modify { dn: String, modifications: Vec<Modification> },
+    Add { dn: String, attributes: Vec<Given> },
+    Delete { dn: String },
+    Rename { dn: String, new_rdn: String, delete_old: bool, new_superior: Option<String> },
+    Compare { dn: String, attribute: String, value: Vec<u8> },
+    Abandon(u32),
+    Extended { oid: String, value: Option<Vec<u8>> },
+}
+
+/// With what a client proves who it is.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Proof {
+    /// A password.
+    Simple(Vec<u8>),
+    /// A mechanism, and what it says.
+    Sasl(String, Option<Vec<u8>>),
+}
+
+impl std::fmt::Debug for Proof {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Proof::Simple(_) => "Simple(…)",
+            Proof::Sasl(..) => "Sasl(…)",
+        })
+    }
+}
+
+/// A search.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SearchRequest {
+    /// Where it begins.
+    pub base: String,
+    /// How far it goes.
+    pub scope: Scope,
+    /// Most entries; 0: no bound of the client's.
+    pub size_limit: u32,
+    /// Most seconds; 0: no bound of the client's.
+    pub time_limit: u32,
+    /// Whether values are left out.
+    pub types_only: bool,
+    /// What is looked for.
+    pub filter: Filter,
+    /// What is shown.
+    pub attributes: Vec<String>,
+}
+
+/// The tags of the answers.
+pub mod tag {
+    pub const BIND: u8 = 0x61;
+    pub const ENTRY: u8 = 0x64;
+    pub const SEARCH_DONE: u8 = 0x65;
+    pub const MODIFY: u8 = 0x67;
+    pub const ADD: u8 = 0x69;
+    pub const DELETE: u8 = 0x6b;
+    pub const RENAME: u8 = 0x6d;
+    pub const COMPARE: u8 = 0x6f;
+    pub const EXTENDED: u8 = 0x78;
+}
+
+const SEQUENCE: u8 = 0x30;
+const SET: u8 = 0x31;
+const OCTETS: u8 = 0x04;
+const INTEGER: u8 = 0x02;
+const ENUMERATED: u8 = 0x0a;
+const BOOLEAN: u8 = 0x01;
+
+/// Why a message cannot be answered as it asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unreadable {
+    /// It is no message: the connection ends.
+    Garbled(&'static str),
+    /// Its request cannot be read, but it can be answered: number, tag of the answer, why.
+    Request(u32, u8, &'static str),
+}
+
+impl From<Garbled> for Unreadable {
+    fn from(garbled: Garbled) -> Self {
+        Unreadable::Garbled(garbled.0)
+    }
+}
+
+/// Reads a whole message.
+///
+/// # Errors
+/// It is none.
+pub fn read(frame: &[u8]) -> Result<Message, Unreadable> {
+    let mut outer = Reader(frame);
+    let mut message = Reader(outer.expect(SEQUENCE)?);
+    let id = message.count(INTEGER)?;
+    let (tag, content) = message.next()?;
+    if id == 0 {
+        return Err(Unreadable::Garbled("the number 0, which is for messages of the server"));
+    }
+    let request = match request(tag, content) {
+        Ok(request) => request,
+        Err(Garbled(why)) => {
+            return Err(match answer_tag(tag) {
+                Some(answer) => Unreadable::Request(id, answer, why),
+                None => Unreadable::Garbled(why),
+            });
+        }
+    };
+    let controls = match message.optional(0xa0)? {
+        Some(content) => controls(content)?,
+        None => Vec::new(),
+    };
+    Ok(Message { id, request, controls })
+}
+
+fn answer_tag(tag: u8) -> Option<u8> {
+    Some(match tag {
+        0x60 => tag::BIND,
+        0x63 => tag::SEARCH_DONE,
+        0x66 => tag::MODIFY,
+        0x68 => tag::ADD,
+        0x4a => tag::DELETE,
+        0x6c => tag::RENAME,
+        0x6e => tag::COMPARE,
+        0x77 => tag::EXTENDED,
+        _ => return None,
+    })
+}
+
+fn request(tag: u8, content: &[u8]) -> Result<Request, Garbled> {
+    let mut reader = Reader(content);
+    match tag {
+        0x60 => bind(reader),
+        0x42 => Ok(Request::Unbind),
+        0x63 => search(reader).map(Request::Search),
+        0x66 => {
+            let dn = reader.text(OCTETS)?;
+            let mut changes = Reader(reader.expect(SEQUENCE)?);
+            let mut modifications = Vec::new();
+            while !changes.is_empty() {
+                modifications.push(modification(changes.expect(SEQUENCE)?)?);
+            }
+            Ok(Request::Modify { dn, modifications })
+        }
+        0x68 => {
+            let dn = reader.text(OCTETS)?;
+            let mut list = Reader(reader.expect(SEQUENCE)?);
+            let mut attributes = Vec::new();
+            while !list.is_empty() {
+                attributes.push(attribute(list.expect(SEQUENCE)?)?);
+            }
+            Ok(Request::Add { dn, attributes })
+        }
+        0x4a => Ok(Request::Delete { dn: utf8(content)? }),
+        0x6c => {
+            let (dn, new_rdn, delete_old) = (reader.text(OCTETS)?, reader.text(OCTETS)?, reader.boolean(BOOLEAN)?);
+            let new_superior = reader.optional(0x80)?.map(utf8).transpose()?;
+            Ok(Request::Rename { dn, new_rdn, delete_old, new_superior })
+        }
+        0x6e => {
+            let dn = reader.text(OCTETS)?;
+            let mut assertion = Reader(reader.expect(SEQUENCE)?);
+            Ok(Request::Compare { dn, attribute: assertion.text(OCTETS)?, value: assertion.expect(OCTETS)?.to_vec() })
+        }
+        0x50 => {
+            // An implicit tag: the content is that of a number.
+            let mut number = vec![INTEGER, content.len().min(127) as u8];
+            number.extend_from_slice(&content[..content.len().min(127)]);
+            Ok(Request::Abandon(Reader(&number).count(INTEGER)?))
+        }
+        0x77 => {
+            let oid = utf8(reader.expect(0x80)?)?;
+            Ok(Request::Extended { oid, value: reader.optional(0x81)?.map(<[u8]>::to_vec) })
+        }
+        _ => Err(Garbled("an operation that there is not")),
+    }
+}
+
+fn utf8(content: &[u8]) -> Result<String, Garbled> {
+    std::str::from_utf8(content).map(str::to_owned).map_err(|_| Garbled("text that is not UTF-8"))
+}
+
+fn bind(mut reader: Reader<'_>) -> Result<Request, Garbled> {
+    let (version, dn) = (reader.count(INTEGER)?, reader.text(OCTETS)?);
+    let proof = match reader.next()? {
+        (0x80, password) => Proof::Simple(password.to_vec()),
+        (0xa3, content) => {
+            let mut sasl = Reader(content);
+            Proof::Sasl(sasl.text(OCTETS)?, sasl.optional(OCTETS)?.map(<[u8]>::to_vec))
+        }
+        _ => return Err(Garbled("a way to prove oneself that there is not")),
+    };
+    Ok(Request::Bind { version, dn, proof })
+}
+
+fn attribute(content: &[u8]) -> Result<Given, Garbled> {
+    let mut reader = Reader(content);
+    let name = reader.text(OCTETS)?;
+    let mut set = Reader(reader.expect(SET)?);
+    let mut values = Vec::new();
+    while !set.is_empty() {
+        values.push(set.expect(OCTETS)?.to_vec());
+    }
+    Ok((name, values))
+}
+
+fn modification(content: &[u8]) -> Result<Modification, Garbled> {
+    let mut reader = Reader(content);
+    let act = match reader.count(ENUMERATED)? {
+        0 => Act::Add,
+        1 => Act::Delete,
+        2 => Act::Replace,
+        3 => Act::Increment,
+        _ => return Err(Garbled("a modification that there is not")),
+    };
+    let (attribute, values) = attribute(reader.expect(SEQUENCE)?)?;
+    Ok(Modification { act, attribute, values })
+}
+
+fn search(mut reader: Reader<'_>) -> Result<SearchRequest, Garbled> {
+    let base = reader.text(OCTETS)?;
+    let scope = match reader.count(ENUMERATED)? {
+        0 => Scope::Base,
+        1 => Scope::One,
+        2 => Scope::Subtree,
+        _ => return Err(Garbled("a scope that there is not")),
+    };
+    // How aliases are followed: there are none.
+    if reader.count(ENUMERATED)? > 3 {
+        return Err(Garbled("a way to follow aliases that there is not"));
+    }
+    let (size_limit, time_limit, types_only) =
+        (reader.count(INTEGER)?, reader.count(INTEGER)?, reader.boolean(BOOLEAN)?);
+    let mut terms = 0;
+    let filter = filter(&mut reader, 0, &mut terms)?;
+    let mut list = Reader(reader.expect(SEQUENCE)?);
+    let mut attributes = Vec::new();
+    while !list.is_empty() {
+        attributes.push(list.text(OCTETS)?);
+    }
+    Ok(SearchRequest { base, scope, size_limit, time_limit, types_only, filter, attributes })
+}
+
+fn filter(reader: &mut Reader<'_>, depth: usize, terms: &mut usize) -> Result<Filter, Garbled> {
+    *terms += 1;
+    if depth > FILTER_DEPTH_MAX || *terms > FILTER_TERMS_MAX {
+        return Err(Garbled("a filter that is too deep or too long"));
+    }
+    let (tag, content) = reader.next()?;
+    let mut inner = Reader(content);
+    let assertion = |mut inner: Reader<'_>| Ok::<_, Garbled>((inner.text(OCTETS)?, inner.expect(OCTETS)?.to_vec()));
+    Ok(match tag {
+        0xa0 | 0xa1 => {
+            let mut parts = Vec::new();
+            while !inner.is_empty() {
+                parts.push(filter(&mut inner, depth + 1, terms)?);
+            }
+            if tag == 0xa0 { Filter::And(parts) } else { Filter::Or(parts) }
+        }
+        0xa2 => {
+            let part = filter(&mut inner, depth + 1, terms)?;
+            if !inner.is_empty() {
+                return Err(Garbled("a negation of more than one filter"));
+            }
+            Filter::Not(Box::new(part))
+        }
+        0xa3 => assertion(inner).map(|(name, value)| Filter::Equal(name, value))?,
+        0xa4 => substrings(inner)?,
+        0xa5 => assertion(inner).map(|(name, value)| Filter::AtLeast(name, value))?,
+        0xa6 => assertion(inner).map(|(name, value)| Filter::AtMost(name, value))?,
+        0x87 => Filter::Present(utf8(content)?),
+        0xa8 => assertion(inner).map(|(name, value)| Filter::Approximate(name, value))?,
+        0xa9 => {
+            let (rule, attribute) =
+                (inner.optional(0x81)?.map(utf8).transpose()?, inner.optional(0x82)?.map(utf8).transpose()?);
+            let value = inner.expect(0x83)?.to_vec();
+            let names = if inner.tag() == Some(0x84) { inner.boolean(0x84)? } else { false };
+            Filter::Extensible { rule, attribute, value, names }
+        }
+        _ => return Err(Garbled("a filter that there is not")),
+    })
+}
+
+fn substrings(mut reader: Reader<'_>) -> Result<Filter, Garbled> {
+    let name = reader.text(OCTETS)?;
+    let mut parts = Reader(reader.expect(SEQUENCE)?);
+    let (mut first, mut middle, mut last) = (None, Vec::new(), None);
+    if parts.is_empty() {
+        return Err(Garbled("substrings of nothing"));
+    }
+    while !parts.is_empty() {
+        match parts.next()? {
+            (0x80, part) if first.is_none() && middle.is_empty() && last.is_none() => first = Some(part.to_vec()),
+            (0x81, part) if last.is_none() => middle.push(part.to_vec()),
+            (0x82, part) if last.is_none() => last = Some(part.to_vec()),
+            _ => return Err(Garbled("substrings in the wrong order")),
+        }
+    }
+    Ok(Filter::Substrings(name, first, middle, last))
+}
+
+fn controls(content: &[u8]) -> Result<Vec<Control>, Garbled> {
+    let mut list = Reader(content);
+    let mut controls = Vec::new();
+    while !list.is_empty() {
+        let mut control = Reader(list.expect(SEQUENCE)?);
+        let oid = control.text(OCTETS)?;
+        let critical = if control.tag() == Some(BOOLEAN) { control.boolean(BOOLEAN)? } else { false };
+        controls.push(Control { oid, critical, value: control.optional(OCTETS)?.map(<[u8]>::to_vec) });
+        if controls.len() > CONTROLS_MAX {
+            return Err(Garbled("too many controls"));
+        }
+    }
+    Ok(controls)
+}
+
+/// What stands in an answer beside its code.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Extra {
+    /// The name of an extended answer.
+    pub oid: Option<&'static str>,
+    /// The value of an extended answer.
+    pub value: Option<Vec<u8>>,
+    /// Controls of the answer.
+    pub controls: Vec<(&'static str, Vec<u8>)>,
+}
+
+/// Writes an answer.
+pub fn answer(out: &mut Vec<u8>, id: u32, tag: u8, code: Code, matched: &str, text: &str, extra: &Extra) {
+    ber::nested(out, SEQUENCE, |out| {
+        ber::number(out, INTEGER, id);
+        ber::nested(out, tag, |out| {
+            ber::number(out, ENUMERATED, u32::from(code as u8));
+            ber::value(out, OCTETS, matched.as_bytes());
+            ber::value(out, OCTETS, text.as_bytes());
+            if let Some(oid) = extra.oid {
+                ber::value(out, 0x8a, oid.as_bytes());
+            }
+            if let Some(value) = &extra.value {
+                ber::value(out, 0x8b, value);
+            }
+        });
+        if !extra.controls.is_empty() {
+            ber::nested(out, 0xa0, |out| {
+                for (oid, value) in &extra.controls {
+                    ber::nested(out, SEQUENCE, |out| {
+                        ber::value(out, OCTETS, oid.as_bytes());
+                        ber::value(out, OCTETS, value);
+                    });
+                }
+            });
+        }
+    });
+}
+
+/// The last words before the server hangs up: RFC 4511, 4.4.1.
+pub fn farewell(out: &mut Vec<u8>, code: Code, text: &str) {
+    let extra = Extra { oid: Some("1.3.6.1.4.1.1466.20036"), ..Extra::default() };
+    answer(out, 0, tag::EXTENDED, code, "", text, &extra);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(request: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+        let mut out = Vec::new();
+        ber::nested(&mut out, SEQUENCE, |out| {
+            ber::number(out, INTEGER, 7);
+            request(out);
+        });
+        out
+    }
+
+    #[test]
+    fn deep_filters_are_refused_at_once() {
+        let search = |depth: usize| {
+            let mut filter = vec![0x87, 2, b'c', b'n'];
+            for _ in 0..depth {
+                let mut outer = Vec::new();
+                ber::value(&mut outer, 0xa2, &filter);
+                filter = outer;
+            }
+            message(|out| {
+                ber::nested(out, 0x63, |out| {
+                    ber::value(out, OCTETS, b"o=x");
+                    out.extend_from_slice(&[10, 1, 2, 10, 1, 0, 2, 1, 0, 2, 1, 0, 1, 1, 0]);
+                    out.extend_from_slice(&filter);
+                    ber::value(out, SEQUENCE, b"");
+                });
+            })
+        };
+        assert!(read(&search(FILTER_DEPTH_MAX)).is_ok());
+        assert!(matches!(read(&search(3_000)), Err(Unreadable::Request(7, tag::SEARCH_DONE, _))));
+    }
+
+    #[test]
+    fn slow_mutated_messages_never_panic() {
+        let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
+        println!("SEED={seed}");
+        let mut random = fastrand::Rng::with_seed(seed);
+        let good = [
+            message(|out| {
+                ber::nested(out, 0x60, |out| {
+                    ber::number(out, INTEGER, 3);
+                    ber::value(out, OCTETS, b"cn=a,o=x");
+                    ber::value(out, 0x80, b"secret");
+                })
+            }),
+            message(|out| {
+                ber::nested(out, 0x66, |out| {
+                    ber::value(out, OCTETS, b"cn=a,o=x");
+                    ber::nested(out, SEQUENCE, |out| {
+                        ber::nested(out, SEQUENCE, |out| {
+                            ber::number(out, ENUMERATED, 2);
+                            ber::nested(out, SEQUENCE, |out| {
+                                ber::value(out, OCTETS, b"mail");
+                                ber::nested(out, SET, |out| ber::value(out, OCTETS, b"a@b"));
+                            });
+                        })
+                    });
+                })
+            }),
+        ];
+        for bytes in &good {
+            assert!(read(bytes).is_ok());
+        }
+        for _ in 0..20_000 {
+            let mut bytes = good[random.usize(..good.len())].clone();
+            for _ in 0..random.usize(1..6) {
+                let at = random.usize(..bytes.len());
+                match random.u8(..3) {
+                    0 => bytes[at] = random.u8(..),
+                    1 => bytes.insert(at, random.u8(..)),
+                    _ => bytes.truncate(at.max(2)),
+                }
+            }
+            let _ = (first_whole(&bytes), read(&bytes));
+        }
+    }
+
+    fn first_whole(bytes: &[u8]) -> bool {
+        matches!(ber::first_length(bytes, 1 << 18), Ok(Some(_)))
+    }
+}

@@ -1,0 +1,292 @@
+//! Searches: RFC 4511, 4.5, and in pages, RFC 2696.
+//!
+//! A base that is at hand is answered in place. Everything else runs beside the reading: entries leave in portions, and
+//! between two of them the search sees whether it was given up, or has come to a limit.
+
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures_util::FutureExt;
+use tocsin_directory::{
+    Directory, Scope, Search, Shown,
+    access::{Asker, Grant, Grants, Level},
+    entry::SUBSCHEMA,
+    filter::{Filter, Test},
+    refusal::{Code, Refusal},
+    schema::AttributeType,
+};
+use tocsin_model::ldap::Truth;
+
+use super::{Answered, PAGED_RESULTS};
+use crate::{
+    ber::{self, Garbled, Reader},
+    connection::{Begun, Done, Line, Session},
+    message::{Control, Extra, SearchRequest},
+    root,
+    serve::Server,
+    show::{self, Selection},
+};
+
+/// Bytes of a portion.
+const PORTION_BYTES: usize = 64 << 10;
+/// Most searches of one connection that wait for their next page; the oldest is forgotten.
+const WAITING_MAX: usize = 8;
+
+/// Searches that wait for their next page.
+#[derive(Default)]
+pub(crate) struct Pages(VecDeque<Waiting>);
+
+/// A search that waits for its next page.
+pub(crate) struct Waiting {
+    cookie: [u8; 8],
+    hunt: Box<Hunt>,
+}
+
+impl Pages {
+    pub(crate) fn put(&mut self, waiting: Waiting) {
+        if self.0.len() >= WAITING_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back(waiting);
+    }
+
+    fn take(&mut self, cookie: &[u8]) -> Option<Box<Hunt>> {
+        let at = self.0.iter().position(|waiting| waiting.cookie == cookie)?;
+        self.0.remove(at).map(|waiting| waiting.hunt)
+    }
+}
+
+/// A search under way, and what of it was found and not sent.
+struct Hunt {
+    search: Search,
+    found: VecDeque<Arc<Shown>>,
+    sent: u32,
+}
+
+/// What of a request lasts until its end.
+struct Hunter {
+    directory: Directory,
+    asker: Arc<Asker>,
+    grants: Grants,
+    selection: Selection,
+    answered: Answered,
+    size_limit: u32,
+    deadline: Option<Instant>,
+    line: Line,
+}
+
+/// What the control of RFC 2696 says.
+struct Paging {
+    size: u32,
+    cookie: Vec<u8>,
+}
+
+pub(super) fn begin(
+    server: &Server,
+    session: &mut Session,
+    answered: Answered,
+    request: SearchRequest,
+    controls: &[Control],
+    line: &Line,
+    out: &mut Vec<u8>,
+) -> Begun {
+    let mut refuse = |refusal: &Refusal| {
+        answered.write(out, Err(refusal), &Extra::default());
+        Begun::Answered
+    };
+    let paging = match controls.iter().find(|control| control.oid == PAGED_RESULTS).map(paging).transpose() {
+        Ok(paging) => paging,
+        Err(Garbled(why)) => {
+            return refuse(&Refusal::new(Code::ProtocolError, format!("the control of pages has {why}")));
+        }
+    };
+    let directory = &server.directory;
+    let schema = directory.schema();
+    let selection = Selection::read(&request.attributes, request.types_only, &schema);
+    let own = match (request.base.as_str(), request.scope) {
+        ("", Scope::Base) => Some(root::root(directory)),
+        (base, Scope::Base) if base.eq_ignore_ascii_case(SUBSCHEMA) => Some(root::subschema(directory)),
+        _ => None,
+    };
+    if let Some(shown) = own {
+        if Test::compile(&request.filter, &schema).of(&shown.entry, &schema, &|_| true) == Truth::True {
+            show::entry(out, answered.id, &shown, &Grant::open(), &selection, &schema, &[]);
+        }
+        answered.write(out, Ok(Code::Success), &Extra::default());
+        return Begun::Answered;
+    }
+    let is_known = session.asker.manages || !session.asker.key.is_empty();
+    if !is_known && !server.options.anonymous {
+        return refuse(&Refusal::new(Code::StrongerAuthRequired, "say who you are: nobody may ask here anonymously"));
+    }
+    if request.scope == Scope::Base
+        && paging.is_none()
+        && let Some(shown) = directory.at_hand(&request.base)
+    {
+        let grant = session.grants.of(directory.access(), &session.asker, &shown.entry);
+        let result = one(out, answered.id, &shown, &grant, &selection, &request.filter, &schema);
+        answered.write(out, result.as_ref().map(|()| Code::Success), &Extra::default());
+        return Begun::Answered;
+    }
+    let hunt = match &paging {
+        Some(paging) if !paging.cookie.is_empty() => match session.pages.take(&paging.cookie) {
+            Some(hunt) => Some(hunt),
+            None => return refuse(&Refusal::new(Code::UnwillingToPerform, "there is no such page; search anew")),
+        },
+        _ => None,
+    };
+    let hunter = hunter(server, session, answered, selection, &request, line);
+    Begun::Runs(hunter.run(request, hunt, paging).boxed())
+}
+
+fn hunter(
+    server: &Server,
+    session: &Session,
+    answered: Answered,
+    selection: Selection,
+    request: &SearchRequest,
+    line: &Line,
+) -> Hunter {
+    let unless_zero = |limit: u32| (limit > 0).then_some(limit);
+    let own = if session.asker.manages { None } else { unless_zero(server.options.size_limit) };
+    let size_limit = [own, unless_zero(request.size_limit)].into_iter().flatten().min().unwrap_or(u32::MAX);
+    let own = (!session.asker.manages).then_some(server.options.time_limit);
+    let time = unless_zero(request.time_limit).map(|seconds| Duration::from_secs(seconds.into()));
+    Hunter {
+        directory: server.directory.clone(),
+        asker: session.asker.clone(),
+        grants: Grants::default(),
+        selection,
+        size_limit,
+        deadline: [own, time].into_iter().flatten().min().map(|time| answered.started + time),
+        answered,
+        line: line.clone(),
+    }
+}
+
+/// Writes an entry that is the base itself, if it meets the filter and may be seen.
+fn one(
+    out: &mut Vec<u8>,
+    id: u32,
+    shown: &Shown,
+    grant: &Grant,
+    selection: &Selection,
+    filter: &Filter,
+    schema: &tocsin_directory::schema::Schema,
+) -> Result<(), Refusal> {
+    if !grant.sees() {
+        return Err(Refusal::new(Code::NoSuchObject, "there is no such entry"));
+    }
+    // What nearly everybody asks who wants the entry itself.
+    let is_always = matches!(filter, Filter::Present(name) if name.eq_ignore_ascii_case("objectClass"));
+    let visible = |kind: &AttributeType| grant.level(Some(kind)) >= Level::Search;
+    if is_always || Test::compile(filter, schema).of(&shown.entry, schema, &visible) == Truth::True {
+        show::entry(out, id, shown, grant, selection, schema, &[]);
+    }
+    Ok(())
+}
+
+fn paging(control: &Control) -> Result<Paging, Garbled> {
+    let mut outer = Reader(control.value.as_deref().unwrap_or_default());
+    let mut inner = Reader(outer.expect(0x30)?);
+    Ok(Paging { size: inner.count(0x02)?, cookie: inner.expect(0x04)?.to_vec() })
+}
+
+/// How a search stops.
+enum Stop {
+    /// There is nothing more.
+    End,
+    /// The page is full.
+    PageFull,
+    GivenUp,
+}
+
+impl Hunter {
+    async fn run(mut self, request: SearchRequest, hunt: Option<Box<Hunt>>, paging: Option<Paging>) -> Done {
+        let hunt = match hunt {
+            Some(hunt) => Ok(hunt),
+            None => self.start(&request).await,
+        };
+        let mut hunt = match hunt {
+            Ok(hunt) => hunt,
+            Err(refusal) => return Done::Answer(self.answered.answer(Err(refusal))),
+        };
+        let page = paging.as_ref().map_or(u32::MAX, |paging| paging.size);
+        let mut out = Vec::new();
+        let stop = self.hunt(&mut hunt, page, &mut out).await;
+        let (result, cookie) = match stop {
+            Ok(Stop::GivenUp) => return Done::Silent,
+            Ok(Stop::PageFull) => (Ok(Code::Success), cookie()),
+            Ok(Stop::End) => (Ok(Code::Success), None),
+            Err(refusal) => (Err(refusal), None),
+        };
+        let mut extra = Extra::default();
+        if paging.is_some() {
+            let mut value = Vec::new();
+            ber::nested(&mut value, 0x30, |out| {
+                ber::number(out, 0x02, 0);
+                ber::value(out, 0x04, cookie.as_ref().map_or(&[][..], |cookie| cookie));
+            });
+            extra.controls.push((PAGED_RESULTS, value));
+        }
+        self.answered.write(&mut out, result.as_ref().map(|code| *code), &extra);
+        match cookie {
+            Some(cookie) => Done::Page(out, Waiting { cookie, hunt }),
+            None => Done::Answer(out),
+        }
+    }
+
+    async fn start(&mut self, request: &SearchRequest) -> Result<Box<Hunt>, Refusal> {
+        let base = self.directory.find(&request.base).await?;
+        if !self.grants.of(self.directory.access(), &self.asker, &base.entry).sees() {
+            return Err(Refusal::new(Code::NoSuchObject, "there is no such entry"));
+        }
+        let search = self.directory.search(base, request.scope, &request.filter).await?;
+        Ok(Box::new(Hunt { search, found: VecDeque::new(), sent: 0 }))
+    }
+
+    /// Sends up to a page of entries.
+    async fn hunt(&mut self, hunt: &mut Hunt, page: u32, out: &mut Vec<u8>) -> Result<Stop, Refusal> {
+        let schema = self.directory.schema();
+        let mut on_page = 0;
+        loop {
+            while let Some(shown) = hunt.found.pop_front() {
+                let grant = self.grants.of(self.directory.access(), &self.asker, &shown.entry);
+                if !grant.sees() || !hunt.search.is_met_by(&shown, &grant) {
+                    continue;
+                }
+                if hunt.sent >= self.size_limit {
+                    return Err(Refusal::new(Code::SizeLimitExceeded, "there are more entries than the limit"));
+                }
+                if on_page >= page {
+                    hunt.found.push_front(shown);
+                    return Ok(Stop::PageFull);
+                }
+                show::entry(out, self.answered.id, &shown, &grant, &self.selection, &schema, &[]);
+                (hunt.sent, on_page) = (hunt.sent + 1, on_page + 1);
+                if out.len() >= PORTION_BYTES && !self.line.write(std::mem::take(out)).await {
+                    return Ok(Stop::GivenUp);
+                }
+            }
+            if self.line.is_given_up() {
+                return Ok(Stop::GivenUp);
+            }
+            if self.deadline.is_some_and(|deadline| Instant::now() > deadline) {
+                return Err(Refusal::new(Code::TimeLimitExceeded, "the search took longer than the limit"));
+            }
+            match hunt.search.next().await? {
+                Some(found) => hunt.found.extend(found),
+                None => return Ok(Stop::End),
+            }
+        }
+    }
+}
+
+/// Something that only whoever was given it knows.
+fn cookie() -> Option<[u8; 8]> {
+    let made = tocsin_directory::password::made_up().ok()?;
+    made.as_bytes().get(..8)?.try_into().ok()
+}

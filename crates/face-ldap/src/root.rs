@@ -1,0 +1,78 @@
+//! What the server says of itself: the root entry (RFC 4512, 5.1) and the schema.
+
+use std::sync::{Arc, OnceLock};
+
+use tocsin_directory::{
+    Directory, Shown,
+    entry::{Attribute, Entry, SUBSCHEMA},
+    schema::{Kind, Schema},
+    syntax::{rule_descriptions, syntaxes},
+};
+
+use crate::operations::{CONTROLS, EXTENSIONS};
+
+/// Features: `+` for operational attributes (RFC 3673), absolute filters (RFC 4526), increment (RFC 4525).
+const FEATURES: &[&str] = &["1.3.6.1.4.1.4203.1.5.1", "1.3.6.1.4.1.4203.1.5.3", "1.3.6.1.1.14"];
+
+fn shown(dn: &str, schema: &Schema, attributes: &[(&str, Vec<String>)]) -> Arc<Shown> {
+    let made = attributes.iter().filter(|(_, values)| !values.is_empty()).filter_map(|(name, values)| {
+        let kind = schema.attribute(name).ok()?.clone();
+        Some(Attribute { kind, values: values.iter().map(|value| value.as_bytes().into()).collect() })
+    });
+    let attributes: Vec<Attribute> = made.collect();
+    let entry = Entry {
+        number: Entry::nowhere(),
+        parent: None,
+        dn: dn.to_owned(),
+        key: dn.to_owned(),
+        shown: attributes.iter().take_while(|found| !found.kind.operational).count(),
+        attributes,
+        created_at: Default::default(),
+        updated_at: Default::default(),
+        revision: 1,
+    };
+    Arc::new(Shown { entry, rendering: OnceLock::new() })
+}
+
+fn texts(list: &[&str]) -> Vec<String> {
+    list.iter().map(|text| (*text).to_owned()).collect()
+}
+
+/// The root entry.
+pub fn root(directory: &Directory) -> Arc<Shown> {
+    let one = |text: &str| vec![text.to_owned()];
+    shown(
+        "",
+        &directory.schema(),
+        &[
+            ("objectClass", one("top")),
+            ("namingContexts", one(directory.suffix())),
+            ("subschemaSubentry", one(SUBSCHEMA)),
+            ("supportedLDAPVersion", one("3")),
+            ("supportedControl", texts(CONTROLS)),
+            ("supportedExtension", texts(EXTENSIONS)),
+            ("supportedFeatures", texts(FEATURES)),
+            ("vendorName", one("Tocsin")),
+            ("vendorVersion", one(env!("CARGO_PKG_VERSION"))),
+        ],
+    )
+}
+
+/// The schema's entry.
+pub fn subschema(directory: &Directory) -> Arc<Shown> {
+    let schema = directory.schema();
+    let definitions = |kind| schema.texts(kind).map(str::to_owned).collect();
+    let syntaxes = syntaxes().map(|(oid, description)| format!("( {oid} DESC '{description}' )")).collect();
+    shown(
+        SUBSCHEMA,
+        &schema,
+        &[
+            ("objectClass", texts(&["top", "subschema", "extensibleObject"])),
+            ("cn", texts(&["subschema"])),
+            ("attributeTypes", definitions(Kind::Attribute)),
+            ("objectClasses", definitions(Kind::Class)),
+            ("matchingRules", rule_descriptions().collect()),
+            ("ldapSyntaxes", syntaxes),
+        ],
+    )
+}

@@ -1,0 +1,149 @@
+//! The listener: takes connections within bounds, and ends them when the server stops.
+
+use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
+
+use tocsin_directory::Directory;
+use tokio::{net::TcpListener, sync::Semaphore};
+use tokio_util::sync::CancellationToken;
+
+use crate::connection;
+
+/// Bounds of the face.
+#[derive(Debug, Clone)]
+pub struct LdapOptions {
+    /// Most connections; one more is closed at once.
+    pub connections_max: usize,
+    /// Most connections from one address.
+    pub connections_per_address_max: usize,
+    /// Longest message of whoever has not proved who they are, in bytes.
+    pub anonymous_message_bytes_max: usize,
+    /// Longest message, in bytes.
+    pub message_bytes_max: usize,
+    /// Most requests of one connection that are under way; one more is told `busy`.
+    pub pending_max: usize,
+    /// How long half a message may take, and how long a client may not read.
+    pub patience: Duration,
+    /// How long a connection may be idle.
+    pub idle_timeout: Duration,
+    /// Most entries of one search; operators have no bound.
+    pub size_limit: u32,
+    /// Longest time of one search; operators have no bound.
+    pub time_limit: Duration,
+    /// Whether whoever did not say who they are may ask for more than the server's own entries, as far as access rules
+    /// allow.
+    pub anonymous: bool,
+    /// How long the connections of a stopping server may take to end.
+    pub drain_patience: Duration,
+}
+
+impl Default for LdapOptions {
+    fn default() -> Self {
+        LdapOptions {
+            connections_max: 10_000,
+            connections_per_address_max: 1_000,
+            anonymous_message_bytes_max: 256 << 10,
+            message_bytes_max: 16 << 20,
+            pending_max: 64,
+            patience: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(900),
+            size_limit: 10_000,
+            time_limit: Duration::from_secs(60),
+            anonymous: true,
+            drain_patience: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Knows the keys of the API, with which operators prove themselves.
+pub trait Operators: Send + Sync + 'static {
+    /// Whether a key is one that may change subscribers.
+    fn is_operator(&self, key: &str) -> bool;
+}
+
+/// What all connections share.
+pub(crate) struct Server {
+    pub(crate) directory: Directory,
+    pub(crate) operators: Arc<dyn Operators>,
+    pub(crate) options: LdapOptions,
+    pub(crate) stopping: CancellationToken,
+}
+
+/// Serves LDAP until `stopping`; then tells every client, and waits for the connections to end.
+///
+/// # Errors
+/// The listener is gone for good.
+pub async fn serve(
+    listener: TcpListener,
+    directory: Directory,
+    operators: Arc<dyn Operators>,
+    options: LdapOptions,
+    stopping: CancellationToken,
+) -> std::io::Result<()> {
+    let seats = Arc::new(Semaphore::new(options.connections_max));
+    let addresses: Arc<parking_lot::Mutex<HashMap<IpAddr, usize>>> = Arc::default();
+    let server = Arc::new(Server { directory, operators, options, stopping: stopping.clone() });
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = stopping.cancelled() => break,
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Too many open files, or a connection that was gone before it was taken: neither ends the server.
+                tracing::warn!(%error, "could not take an LDAP connection");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let Some(place) = Place::take(&addresses, peer.ip(), server.options.connections_per_address_max) else {
+            metrics::counter!("ldap_connections_refused_total").increment(1);
+            continue;
+        };
+        let Ok(seat) = seats.clone().try_acquire_owned() else {
+            metrics::counter!("ldap_connections_refused_total").increment(1);
+            continue;
+        };
+        let _ = stream.set_nodelay(true);
+        let server = server.clone();
+        tokio::spawn(async move {
+            let open = metrics::gauge!("ldap_connections");
+            open.increment(1.0);
+            connection::run(server, stream, peer).await;
+            open.decrement(1.0);
+            drop((seat, place));
+        });
+    }
+    drop(listener);
+    let all = u32::try_from(server.options.connections_max).unwrap_or(u32::MAX);
+    if tokio::time::timeout(server.options.drain_patience, seats.acquire_many(all)).await.is_err() {
+        tracing::warn!("some LDAP connections did not end in time");
+    }
+    Ok(())
+}
+
+/// A connection of an address, counted while it lives.
+struct Place(Arc<parking_lot::Mutex<HashMap<IpAddr, usize>>>, IpAddr);
+
+impl Place {
+    fn take(all: &Arc<parking_lot::Mutex<HashMap<IpAddr, usize>>>, address: IpAddr, most: usize) -> Option<Place> {
+        let mut counts = all.lock();
+        let count = counts.entry(address).or_default();
+        (*count < most).then(|| {
+            *count += 1;
+            Place(all.clone(), address)
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut counts = self.0.lock();
+        if let Some(count) = counts.get_mut(&self.1) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.1);
+            }
+        }
+    }
+}

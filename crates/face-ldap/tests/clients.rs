@@ -1,0 +1,158 @@
+//! Stock clients (Debian's ldap-utils) against the face, on a store of its own.
+
+mod support;
+
+use support::{Bench, PERSON};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entries_are_made_found_changed_renamed_and_removed() {
+    let bench = Bench::start(&[]).await;
+    bench.add(&PERSON.replace("NAME", "ann")).await;
+    bench.add(&PERSON.replace("NAME", "bob")).await;
+    let found = bench.search("cn=ann,ou=people,o=site", "base", &["(objectClass=*)"]).await;
+    for line in ["dn: cn=ann,ou=people,o=site", "objectClass: inetOrgPerson", "mail: ann@example.org", "sn: Muster"] {
+        assert!(found.contains(&format!("{line}\n")), "{line} in {found}");
+    }
+    assert!(!found.contains("userPassword") && !found.contains("tocsin"), "{found}");
+    let names = bench.search("o=site", "sub", &["(&(objectClass=person)(cn=a*))", "1.1"]).await;
+    assert_eq!(names.trim(), "dn: cn=ann,ou=people,o=site");
+    bench
+        .modify("dn: cn=ann,ou=people,o=site\nchangetype: modify\nreplace: mail\nmail: new@example.org\n-\nadd: title\ntitle: Boss\n")
+        .await;
+    let found = bench.search("o=site", "sub", &["(mail=NEW@example.org)", "mail", "title", "tocsinDevice"]).await;
+    assert!(found.contains("mail: new@example.org\n") && found.contains("title: Boss\n"), "{found}");
+    assert!(found.contains("tocsinDevice: email email active new@example.org\n"), "{found}");
+    bench.run("ldapmodrdn", &["-r", "cn=ann,ou=people,o=site", "cn=anna"], "", 0).await;
+    assert!(bench.search("o=site", "sub", &["(cn=anna)", "cn"]).await.contains("dn: cn=anna,ou=people,o=site"));
+    bench.run("ldapsearch", &["-b", "cn=ann,ou=people,o=site", "-s", "base"], "", 32).await;
+    bench.run("ldapdelete", &["cn=anna,ou=people,o=site"], "", 0).await;
+    assert_eq!(bench.search("o=site", "sub", &["(cn=anna)"]).await.trim(), "");
+    bench.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_answer_has_the_right_code() {
+    let bench = Bench::start(&[]).await;
+    bench.add(&PERSON.replace("NAME", "ann")).await;
+    let add = async |ldif: &str, code| bench.run("ldapadd", &[], ldif, code).await;
+    add(&PERSON.replace("NAME", "ann"), 68).await;
+    add("dn: cn=x,ou=nowhere,o=site\nobjectClass: person\ncn: x\nsn: y\n", 32).await;
+    add("dn: cn=x,ou=people,o=site\nobjectClass: person\ncn: x\n", 65).await;
+    add("dn: cn=x,ou=people,o=site\nobjectClass: person\ncn: x\nsn: y\nnothing: z\n", 17).await;
+    add("dn: cn=x,ou=people,o=site\nobjectClass: person\ncn: x\nsn: y\ncreateTimestamp: 20260101000000Z\n", 19).await;
+    add(
+        "dn: cn=x,ou=people,o=site\nobjectClass: inetOrgPerson\ncn: x\nsn: y\nemployeeNumber: 1\nemployeeNumber: 2\n",
+        19,
+    )
+    .await;
+    add("dn: cn=x,ou=people,o=site\nobjectClass: inetOrgPerson\ncn: x\nsn: y\nmail: ä@x\n", 21).await;
+    let modify = async |change: &str, code| {
+        let ldif = format!("dn: cn=ann,ou=people,o=site\nchangetype: modify\n{change}\n");
+        bench.run("ldapmodify", &[], &ldif, code).await
+    };
+    modify("add: mail\nmail: ANN@example.org", 20).await;
+    modify("delete: mail\nmail: other@example.org", 16).await;
+    modify("delete: title", 16).await;
+    modify("delete: sn", 65).await;
+    modify("delete: cn\ncn: ann", 67).await;
+    modify("replace: objectClass\nobjectClass: organization", 69).await;
+    modify("increment: sn\nsn: 1", 19).await;
+    // What fails at its end changes nothing at its beginning.
+    modify("replace: title\ntitle: Boss\n-\ndelete: description", 16).await;
+    assert!(!bench.search("o=site", "sub", &["(cn=ann)"]).await.contains("title"));
+    let ann = "cn=ann,ou=people,o=site";
+    bench.run("ldapcompare", &[ann, "sn:muster"], "", 6).await;
+    bench.run("ldapcompare", &[ann, "sn:other"], "", 5).await;
+    bench.run("ldapcompare", &[ann, "title:x"], "", 16).await;
+    bench.run("ldapdelete", &["o=site"], "", 53).await;
+    bench.run("ldapdelete", &["ou=people,o=site"], "", 53).await;
+    bench.run("ldapdelete", &["not a name"], "", 34).await;
+    bench.run("ldapsearch", &["-b", "o=site", "-E", "!1.2.3=:x"], "", 12).await;
+    bench.run("ldapmodrdn", &["-s", ann, ann, "cn=b"], "", 53).await;
+    bench.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_asks_proves_who_they_are() {
+    let bench = Bench::start(&[]).await;
+    bench.add(&PERSON.replace("NAME", "ann")).await;
+    bench.add(&PERSON.replace("NAME", "bob")).await;
+    let who = async |dn: &str, password: &str, code| bench.run_as("ldapwhoami", dn, password, &[], "", code).await;
+    let ann = "cn=ann,ou=people,o=site";
+    assert_eq!(who(ann, "secret", 0).await.trim(), "dn:cn=ann,ou=people,o=site");
+    assert_eq!(who("cn=admin,o=site", "key", 0).await.trim(), "dn:cn=admin,o=site");
+    who(ann, "wrong", 49).await;
+    who("cn=nobody,o=site", "secret", 49).await;
+    who("cn=admin,o=site", "wrong", 49).await;
+    // OpenLDAP's clients ask for a password where none is given, so this one comes from a file.
+    bench.run_as("ldappasswd", ann, "secret", &["-s", "changed"], "", 0).await;
+    who(ann, "secret", 49).await;
+    who(ann, "changed", 0).await;
+    let change = "dn: cn=bob,ou=people,o=site\nchangetype: modify\nreplace: title\ntitle: x\n";
+    bench.run_as("ldapmodify", ann, "changed", &[], change, 50).await;
+    bench.run_as("ldapmodify", ann, "changed", &[], &change.replace("bob", "ann"), 0).await;
+    let anonymous = bench.run("ldapsearch", &["-x", "-D", "", "-w", "", "-b", "o=site"], "", 32).await;
+    assert!(!anonymous.contains("dn: "), "{anonymous}");
+    let found = bench.run_as("ldapsearch", ann, "changed", &["-LLL", "-b", "o=site", "(userPassword=*)"], "", 0).await;
+    assert_eq!(found.trim(), "");
+    bench.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_server_says_what_it_is_and_its_schema_grows() {
+    let bench = Bench::start(&[]).await;
+    let root = bench.search("", "base", &["(objectClass=*)", "+"]).await;
+    for line in ["namingContexts: o=site", "supportedLDAPVersion: 3", "subschemaSubentry: cn=subschema"] {
+        assert!(root.contains(&format!("{line}\n")), "{line} in {root}");
+    }
+    let schema = bench.search("cn=subschema", "base", &["(objectClass=subschema)", "+"]).await;
+    assert!(schema.contains("NAME 'inetOrgPerson'"), "{schema}");
+    let limit = "( 2.25.7.1 NAME 'limit' EQUALITY integerMatch ORDERING integerOrderingMatch SYNTAX 1.3.6.1.4.1.1466.115.121.1.27 SINGLE-VALUE X-INDEX 'eq' )";
+    bench
+        .modify(&format!("dn: cn=subschema\nchangetype: modify\nadd: attributeTypes\nattributeTypes: {limit}\n"))
+        .await;
+    assert!(
+        bench
+            .search("cn=subschema", "base", &["(objectClass=subschema)", "attributeTypes"])
+            .await
+            .contains("NAME 'limit'")
+    );
+    bench
+        .add(
+            &PERSON.replace("NAME", "ann").replace("sn: Muster", "sn: Muster\nobjectClass: tocsinSubscriber\nlimit: 7"),
+        )
+        .await;
+    bench.modify("dn: cn=ann,ou=people,o=site\nchangetype: modify\nincrement: limit\nlimit: 5\n").await;
+    let found = bench.search("o=site", "sub", &["(&(limit>=12)(limit<=12))", "limit"]).await;
+    assert!(found.contains("limit: 12\n"), "{found}");
+    let ann = bench.subscriber("ann").await;
+    assert_eq!(ann.profile.attributes["limit"], tocsin_model::value::Value::Integer(12));
+    bench.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn subscribers_of_the_api_are_entries_at_once() {
+    let bench = Bench::start(&[]).await;
+    bench.put("Carla", &[("region", "north"), ("home_town", "Linz")]).await;
+    let carla = "uid=carla,ou=people,o=site";
+    let found = bench.search(carla, "base", &["(region=NORTH)"]).await;
+    for line in
+        ["dn: uid=Carla,ou=people,o=site", "uid: Carla", "region: north", "home_town: Linz", "objectClass: account"]
+    {
+        assert!(found.contains(&format!("{line}\n")), "{line} in {found}");
+    }
+    bench.put("Carla", &[("region", "south")]).await;
+    let found = bench.search(carla, "base", &["(objectClass=*)"]).await;
+    assert!(found.contains("region: south\n") && !found.contains("Linz"), "{found}");
+    bench.modify(&format!("dn: {carla}\nchangetype: modify\nadd: preferredLanguage\npreferredLanguage: de-AT\n-\nadd: tocsinTimeZone\ntocsinTimeZone: Europe/Vienna\n-\nadd: mail\nmail: c@example.org\n")).await;
+    let subscriber = bench.subscriber("Carla").await;
+    assert_eq!(subscriber.profile.locale.as_deref(), Some("de-AT"));
+    assert_eq!(subscriber.profile.time_zone.as_deref(), Some("Europe/Vienna"));
+    assert_eq!(subscriber.devices.values().next().expect("a device").address, "c@example.org");
+    assert!(subscriber.profile.attributes.contains_key("region"));
+    let pages = bench.run("ldapsearch", &["-LLL", "-b", "o=site", "-E", "pr=1/noprompt", "1.1"], "", 0).await;
+    assert_eq!(pages.matches("dn: ").count(), 3, "{pages}");
+    bench.run("ldapsearch", &["-b", "o=site", "-z", "1"], "", 4).await;
+    bench.run("ldapdelete", &[carla], "", 0).await;
+    bench.stop().await;
+}

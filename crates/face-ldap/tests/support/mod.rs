@@ -1,0 +1,138 @@
+//! A face over a store in a folder of its own, and the programs that speak to it.
+
+#![allow(dead_code, reason = "each test uses its part")]
+
+use std::{io::Write, process::Stdio, sync::Arc, time::SystemTime};
+
+use tocsin_directory::{Directory, Options, entry::Shape};
+use tocsin_face_ldap::{LdapOptions, Operators};
+use tocsin_model::subscriber::{Profile, Subscriber};
+use tocsin_store::{
+    records::{Expect, NewSubscriber, Records},
+    sqlite::records::{RecordsOptions, SqliteRecords},
+};
+use tokio::{net::TcpListener, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+
+/// Somebody called NAME.
+pub const PERSON: &str = "dn: cn=NAME,ou=people,o=site
+objectClass: inetOrgPerson
+cn: NAME
+uid: NAME
+sn: Muster
+mail: NAME@example.org
+userPassword: secret
+";
+
+/// The operator's key is `key`.
+struct OneKey;
+
+impl Operators for OneKey {
+    fn is_operator(&self, key: &str) -> bool {
+        key == "key"
+    }
+}
+
+pub struct Bench {
+    pub records: Arc<SqliteRecords>,
+    pub directory: Directory,
+    pub port: u16,
+    stopping: CancellationToken,
+    serving: JoinHandle<std::io::Result<()>>,
+    _folder: tempfile::TempDir,
+}
+
+impl Bench {
+    pub async fn start(access: &[&str]) -> Bench {
+        Bench::with(access, LdapOptions::default()).await
+    }
+
+    pub async fn with(access: &[&str], options: LdapOptions) -> Bench {
+        let folder = tempfile::tempdir().expect("a folder");
+        let records = SqliteRecords::open(folder.path(), &RecordsOptions { reserve_bytes: 0, ..Default::default() });
+        let records = Arc::new(records.expect("the records open"));
+        let devices = vec![("mail".into(), "email".parse().expect("a name"))];
+        let suffix = "o=site".to_owned();
+        let access = access.iter().map(|rule| (*rule).to_owned()).collect();
+        let directory_options = Options { suffix, shape: Shape { devices }, access, cache_bytes: 8 << 20 };
+        let clock = Arc::new(|| SystemTime::now().into());
+        let directory = Directory::open(records.clone(), directory_options, clock).await.expect("the directory opens");
+        directory.build_indexes().await.expect("the indexes are built");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let stopping = CancellationToken::new();
+        let face = tocsin_face_ldap::serve(listener, directory.clone(), Arc::new(OneKey), options, stopping.clone());
+        Bench { records, directory, port, stopping, serving: tokio::spawn(face), _folder: folder }
+    }
+
+    pub async fn stop(self) {
+        self.stopping.cancel();
+        self.serving.await.expect("the face ends").expect("well");
+    }
+
+    /// Runs a program as the operator; gives what it said, after its exit code was looked at.
+    pub async fn run(&self, program: &str, arguments: &[&str], input: &str, code: i32) -> String {
+        self.run_as(program, "cn=admin,o=site", "key", arguments, input, code).await
+    }
+
+    pub async fn run_as(
+        &self,
+        program: &str,
+        dn: &str,
+        password: &str,
+        arguments: &[&str],
+        input: &str,
+        code: i32,
+    ) -> String {
+        let mut command = std::process::Command::new(program);
+        let url = format!("ldap://127.0.0.1:{}", self.port);
+        command.args(["-H", &url]);
+        if !arguments.starts_with(&["-x", "-D"]) {
+            command.args(["-x", "-D", dn, "-w", password]);
+        }
+        command
+            .args(arguments)
+            .env("LDAPNOINIT", "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let (shown, input) = (format!("{program} {arguments:?}\n{input}"), input.to_owned());
+        let done = tokio::task::spawn_blocking(move || {
+            let mut child =
+                command.spawn().unwrap_or_else(|error| panic!("{error}: install ldap-utils by scripts/setup test"));
+            child.stdin.take().expect("piped").write_all(input.as_bytes()).expect("it reads");
+            child.wait_with_output().expect("it ends")
+        });
+        let done = done.await.expect("it runs");
+        let said = String::from_utf8_lossy(&done.stdout).into_owned();
+        let error = String::from_utf8_lossy(&done.stderr);
+        assert_eq!(done.status.code(), Some(code), "{shown}\n{said}\n{error}");
+        said
+    }
+
+    pub async fn add(&self, ldif: &str) {
+        self.run("ldapadd", &[], ldif, 0).await;
+    }
+
+    pub async fn modify(&self, ldif: &str) {
+        self.run("ldapmodify", &[], ldif, 0).await;
+    }
+
+    /// What a search finds, in LDIF without comments.
+    pub async fn search(&self, base: &str, scope: &str, rest: &[&str]) -> String {
+        let arguments = [&["-LLL", "-o", "ldif-wrap=no", "-b", base, "-s", scope], rest].concat();
+        self.run("ldapsearch", &arguments, "", 0).await
+    }
+
+    /// Stores a subscriber as the API does.
+    pub async fn put(&self, id: &str, attributes: &[(&str, &str)]) {
+        let attributes = attributes.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect();
+        let profile = Profile { attributes, ..Profile::default() };
+        let new = NewSubscriber { id: id.parse().expect("an id"), profile, devices: None, preferences: None };
+        self.records.put_subscriber(new, Expect::Any, SystemTime::now().into()).await.expect("stored");
+    }
+
+    pub async fn subscriber(&self, id: &str) -> Subscriber {
+        self.records.subscriber(&id.parse().expect("an id")).await.expect("read").expect("there")
+    }
+}

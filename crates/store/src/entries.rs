@@ -1,0 +1,229 @@
+//! The port of the directory: entries in a tree, of which subscribers are some.
+//!
+//! A subscriber is kept once, as the records keep it. Beside its row the directory has where it stands in the tree
+//! ([`Placement`]); one without a placement stands where the directory lets all such stand. What is no subscriber is an
+//! [`Object`]: a container, a group. Whoever changes a subscriber, by whatever way, changes its entry in the same commit.
+
+use std::{collections::BTreeMap, ops::Bound, sync::Arc};
+
+use async_trait::async_trait;
+use tocsin_model::{
+    id::{SubscriberId, SubscriberNumber},
+    subscriber::Subscriber,
+    time::Timestamp,
+    value::Value,
+};
+
+use crate::{
+    error::StoreError,
+    records::{Expect, NewSubscriber},
+};
+
+/// The number of an entry, never used twice: that of an object, or that of a subscriber below zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EntryNumber(pub i64);
+
+impl EntryNumber {
+    /// The subscriber of this number, if it is one.
+    pub fn subscriber(self) -> Option<SubscriberNumber> {
+        (self.0 < 0).then(|| SubscriberNumber(self.0.unsigned_abs()))
+    }
+}
+
+impl From<SubscriberNumber> for EntryNumber {
+    fn from(number: SubscriberNumber) -> Self {
+        EntryNumber(-i64::try_from(number.0).unwrap_or(i64::MAX))
+    }
+}
+
+/// Where a subscriber stands in the tree, and what it is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placement {
+    /// The entry above.
+    pub parent: EntryNumber,
+    /// Its relative distinguished name, as it was written.
+    pub rdn: Box<str>,
+    /// The same in normal form; unique below the parent.
+    pub rdn_key: Box<str>,
+    /// Its object classes, separated by spaces.
+    pub classes: Box<str>,
+}
+
+/// An entry that is no subscriber.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Object {
+    /// The entry above; none above the first.
+    pub parent: Option<EntryNumber>,
+    /// Its relative distinguished name, as it was written; the whole name of the first.
+    pub rdn: Box<str>,
+    /// The same in normal form; unique below the parent.
+    pub rdn_key: Box<str>,
+    /// Its attributes with its object classes; a list has several values.
+    pub attributes: BTreeMap<String, Value>,
+}
+
+/// An object as it is stored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredObject {
+    /// Above zero.
+    pub number: EntryNumber,
+    /// What it is.
+    pub object: Object,
+    /// When it was made, and when it last changed.
+    pub created_at: Timestamp,
+    /// See `created_at`.
+    pub updated_at: Timestamp,
+    /// Grows with each change.
+    pub revision: u64,
+}
+
+/// An entry as the store has it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Node {
+    /// A subscriber, and where it stands; `None`: where all stand that were not placed.
+    Subscriber(Box<Subscriber>, Option<Placement>),
+    /// Anything else.
+    Object(StoredObject),
+}
+
+impl Node {
+    /// Its number.
+    pub fn number(&self) -> EntryNumber {
+        match self {
+            Node::Subscriber(subscriber, _) => subscriber.number.into(),
+            Node::Object(object) => object.number,
+        }
+    }
+
+    /// The entry above; `None` for the first, and for a subscriber that was not placed.
+    pub fn parent(&self) -> Option<EntryNumber> {
+        match self {
+            Node::Subscriber(_, placement) => placement.as_ref().map(|placement| placement.parent),
+            Node::Object(object) => object.object.parent,
+        }
+    }
+}
+
+/// Under what an entry is found: an index, and a key in it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EntryKey {
+    /// The index.
+    pub index: Arc<str>,
+    /// What is looked for; keys are in the order of their bytes.
+    pub key: Box<[u8]>,
+}
+
+/// What a commit did to an entry.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EntryChange {
+    /// Which.
+    pub number: EntryNumber,
+    /// Keys under which it is no longer found, or is found from now on.
+    pub keys: Vec<EntryKey>,
+    /// Whether its name changed, and with it those of the entries below.
+    pub renamed: bool,
+    /// What it is now; `None`: gone.
+    pub now: Option<Node>,
+}
+
+/// Tells the store how entries are found, and hears of their changes.
+pub trait EntryWatcher: Send + Sync + 'static {
+    /// The keys of an entry. A function of the entry and of the indexes that are set.
+    fn keys(&self, node: &Node) -> Vec<EntryKey>;
+    /// Called after each commit, in their order, before the call that made it returns. Must be quick.
+    fn changed(&self, changes: Vec<EntryChange>);
+}
+
+/// Looks at entries, all as of one moment.
+pub trait Branches {
+    /// An entry.
+    fn node(&self, number: EntryNumber) -> Result<Option<Node>, StoreError>;
+    /// A subscriber's entry.
+    fn subscriber(&self, id: &SubscriberId) -> Result<Option<Node>, StoreError>;
+    /// The entry of this name in normal form that was placed below another; below none, the first.
+    fn child(&self, parent: Option<EntryNumber>, rdn_key: &str) -> Result<Option<Node>, StoreError>;
+    /// Up to `limit` entries below another, or all: first the objects and then the subscribers, each in the order of
+    /// their making, after `after`. `unplaced`: with the subscribers that were not placed.
+    fn page(
+        &self,
+        parent: Option<EntryNumber>,
+        unplaced: bool,
+        after: Option<EntryNumber>,
+        limit: usize,
+    ) -> Result<Vec<Node>, StoreError>;
+    /// The entries with keys within bounds, each once, in the order of their numbers; `None` if there are more than
+    /// `limit`.
+    fn found(
+        &self,
+        index: &str,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        limit: usize,
+    ) -> Result<Option<Vec<EntryNumber>>, StoreError>;
+    /// What its holder proves itself with, in a form that only the directory knows.
+    fn credential(&self, number: EntryNumber) -> Result<Option<String>, StoreError>;
+    /// What the schema has beside what is built in: identifier and text, in the order of their making.
+    fn definitions(&self) -> Result<Vec<(String, String)>, StoreError>;
+    /// The indexes that hold all entries.
+    fn indexes(&self) -> Result<Vec<String>, StoreError>;
+}
+
+/// Changes entries; all in one commit. A job that fails must do so before it changes anything.
+pub trait Tree: Branches {
+    /// Stores an object.
+    fn put_object(&mut self, new: Object, now: Timestamp) -> Result<EntryNumber, StoreError>;
+    /// Replaces an object.
+    fn change_object(&mut self, old: &StoredObject, new: Object, now: Timestamp) -> Result<(), StoreError>;
+    /// Stores a subscriber and its place.
+    fn put_subscriber(
+        &mut self,
+        new: NewSubscriber,
+        placement: Option<Placement>,
+        expect: Expect,
+        now: Timestamp,
+    ) -> Result<EntryNumber, StoreError>;
+    /// Removes an entry with all that hangs on it. Entries below are not looked at.
+    fn remove(&mut self, number: EntryNumber, now: Timestamp) -> Result<(), StoreError>;
+    /// Stores a credential, or forgets it.
+    fn put_credential(&mut self, number: EntryNumber, credential: Option<&str>) -> Result<(), StoreError>;
+    /// Stores a definition of the schema, or forgets it.
+    fn put_definition(&mut self, identifier: &str, text: Option<&str>) -> Result<(), StoreError>;
+    /// Writes the keys of up to `limit` entries after `after`. Gives the last of them; `None`: there are no more.
+    fn index_page(&mut self, after: Option<EntryNumber>, limit: usize) -> Result<Option<EntryNumber>, StoreError>;
+    /// Says which indexes hold all entries. Keys of others are removed.
+    fn set_indexes(&mut self, indexes: &[String]) -> Result<(), StoreError>;
+}
+
+/// A job that looks.
+pub type LookJob = Box<dyn FnOnce(&dyn Branches) -> Result<(), StoreError> + Send>;
+/// A job that changes.
+pub type ChangeJob = Box<dyn FnOnce(&mut dyn Tree) -> Result<(), StoreError> + Send>;
+
+/// Whether a change takes up room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// It is refused with `Full` while the disk is nearly full.
+    Needed,
+    /// It goes on.
+    NotNeeded,
+}
+
+/// The entries of the directory, kept with the records.
+#[async_trait]
+pub trait Entries: Send + Sync + 'static {
+    /// Begins to keep indexes, and to tell of changes. Without a watcher indexes are not kept, and [`Branches::indexes`]
+    /// tells so from then on. Only the first watcher counts.
+    fn watch(&self, watcher: Arc<dyn EntryWatcher>);
+    /// Runs a job that looks. It sees every change that was acknowledged before.
+    async fn look(&self, job: LookJob) -> Result<(), StoreError>;
+    /// Runs a job that changes; durable when the call returns. Concurrent ones share one fsync.
+    async fn change(&self, room: Room, job: ChangeJob) -> Result<(), StoreError>;
+}
+
+/// Keys that only one of two has.
+pub(crate) fn difference(one: &[EntryKey], other: &[EntryKey]) -> Vec<EntryKey> {
+    one.iter().filter(|key| !other.contains(key)).cloned().collect()
+}
+
+#[cfg(test)]
+mod conformance;

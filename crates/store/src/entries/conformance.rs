@@ -1,0 +1,224 @@
+//! What every backend of the entries does. Each story runs on each of them.
+
+use parking_lot::Mutex;
+use tocsin_model::subscriber::Profile;
+
+use super::*;
+use crate::{
+    memory::records::MemoryRecords,
+    records::Records,
+    sqlite::records::{RecordsOptions, SqliteRecords},
+};
+
+trait Both: Entries + Records {}
+impl<T: Entries + Records> Both for T {}
+
+fn check(story: impl AsyncFn(&dyn Both)) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    println!("in memory");
+    runtime.block_on(story(&MemoryRecords::new().expect("random numbers")));
+    println!("on SQLite");
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = RecordsOptions { reserve_bytes: 0, readers: 1, ..RecordsOptions::default() };
+    runtime.block_on(story(&SqliteRecords::open(folder.path(), &options).expect("the records open")));
+}
+
+/// Finds everything by its attribute `cn`, and writes down what it hears.
+#[derive(Default)]
+struct Witness(Mutex<Vec<String>>);
+
+impl EntryWatcher for Witness {
+    fn keys(&self, node: &Node) -> Vec<EntryKey> {
+        let attributes = match node {
+            Node::Subscriber(subscriber, _) => &subscriber.profile.attributes,
+            Node::Object(object) => &object.object.attributes,
+        };
+        let cn = attributes.get("cn").and_then(Value::as_text);
+        cn.map(|cn| EntryKey { index: "cn".into(), key: cn.as_bytes().into() }).into_iter().collect()
+    }
+
+    fn changed(&self, changes: Vec<EntryChange>) {
+        for change in changes {
+            let keys: Vec<_> = change.keys.iter().map(|key| String::from_utf8_lossy(&key.key).into_owned()).collect();
+            let what = match (&change.now, change.renamed) {
+                (None, _) => "gone",
+                (_, true) => "renamed",
+                _ => "there",
+            };
+            self.0.lock().push(format!("{} {} {what}", change.number.0, keys.join(",")));
+        }
+    }
+}
+
+impl Witness {
+    fn heard(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock())
+    }
+}
+
+const NOW: Timestamp = Timestamp(1_000_000);
+
+fn attributes(cn: &str) -> BTreeMap<String, Value> {
+    BTreeMap::from([("cn".to_owned(), Value::from(cn))])
+}
+
+fn object(parent: Option<i64>, rdn: &str, cn: &str) -> Object {
+    let parent = parent.map(EntryNumber);
+    Object { parent, rdn: rdn.into(), rdn_key: rdn.to_lowercase().into(), attributes: attributes(cn) }
+}
+
+fn person(id: &str, cn: &str) -> NewSubscriber {
+    let profile = Profile { attributes: attributes(cn), ..Profile::default() };
+    NewSubscriber { id: id.parse().expect("an id"), profile, devices: None, preferences: None }
+}
+
+fn placed(rdn: &str) -> Placement {
+    let (parent, classes) = (EntryNumber(2), "person".into());
+    Placement { parent, rdn: rdn.into(), rdn_key: rdn.to_lowercase().into(), classes }
+}
+
+async fn change(store: &dyn Both, job: impl FnOnce(&mut dyn Tree) -> Result<(), StoreError> + Send + 'static) {
+    Entries::change(store, Room::Needed, Box::new(job)).await.expect("changed");
+}
+
+async fn look<T: Send + 'static>(
+    store: &dyn Both,
+    job: impl FnOnce(&dyn Branches) -> Result<T, StoreError> + Send + 'static,
+) -> T {
+    let (answer, answered) = std::sync::mpsc::channel();
+    let job = move |branches: &dyn Branches| job(branches).map(|found| answer.send(found).expect("somebody asked"));
+    store.look(Box::new(job)).await.expect("looked");
+    answered.recv().expect("an answer")
+}
+
+async fn numbers(store: &dyn Both, key: &'static str) -> Vec<i64> {
+    let key = key.as_bytes();
+    look(store, move |branches| branches.found("cn", Bound::Included(key), Bound::Included(key), 9))
+        .await
+        .expect("few")
+        .iter()
+        .map(|number| number.0)
+        .collect()
+}
+
+async fn tree(store: &dyn Both) {
+    change(store, |tree| {
+        assert_eq!(tree.put_object(object(None, "o=Site", "site"), NOW)?, EntryNumber(1));
+        assert_eq!(tree.put_object(object(Some(1), "ou=People", "people"), NOW)?, EntryNumber(2));
+        tree.put_subscriber(person("ann", "ann"), Some(placed("cn=Ann")), Expect::Absent, NOW)?;
+        Ok(())
+    })
+    .await;
+}
+
+#[test]
+fn entries_stand_in_a_tree() {
+    check(async |store| {
+        tree(store).await;
+        store.put_subscriber(person("bob", "bob"), Expect::Any, NOW).await.expect("stored");
+        let shown = |nodes: Vec<Node>| nodes.iter().map(|node| node.number().0).collect::<Vec<_>>();
+        let page = |parent: Option<i64>, unplaced, after: Option<i64>, limit| {
+            look(store, move |branches| {
+                branches.page(parent.map(EntryNumber), unplaced, after.map(EntryNumber), limit).map(shown)
+            })
+        };
+        assert_eq!(page(None, true, None, 9).await, [1, 2, -1, -2]);
+        assert_eq!(page(None, true, Some(1), 2).await, [2, -1]);
+        assert_eq!(page(None, true, Some(-1), 9).await, [-2]);
+        assert_eq!(page(Some(1), false, None, 9).await, [2]);
+        assert_eq!(page(Some(2), false, None, 9).await, [-1]);
+        assert_eq!(page(Some(2), true, None, 9).await, [-1, -2]);
+        let child = |parent: Option<i64>, rdn: &'static str| {
+            look(store, move |branches| {
+                branches.child(parent.map(EntryNumber), rdn).map(|node| node.map(|it| it.number().0))
+            })
+        };
+        assert_eq!(child(None, "o=site").await, Some(1));
+        assert_eq!(child(Some(1), "ou=people").await, Some(2));
+        assert_eq!(child(Some(2), "cn=ann").await, Some(-1));
+        assert_eq!(child(Some(2), "cn=bob").await, None);
+        let ann = look(store, |branches| branches.subscriber(&"ann".parse().expect("an id"))).await.expect("placed");
+        assert_eq!(ann.parent(), Some(EntryNumber(2)));
+    });
+}
+
+#[test]
+fn keys_follow_every_change_whoever_makes_it() {
+    check(async |store| {
+        let witness = Arc::new(Witness::default());
+        store.watch(witness.clone());
+        tree(store).await;
+        assert_eq!(witness.heard(), ["1 site there", "2 people there", "-1 ann there"]);
+        store.put_subscriber(person("ann", "anna"), Expect::Any, NOW).await.expect("stored");
+        assert_eq!(witness.heard(), ["-1 ann,anna there"]);
+        assert_eq!((numbers(store, "ann").await, numbers(store, "anna").await), (vec![], vec![-1]));
+        change(store, |tree| {
+            tree.put_subscriber(person("ann", "anna"), Some(placed("cn=Anna")), Expect::Present, NOW).map(|_| ())
+        })
+        .await;
+        assert_eq!(witness.heard(), ["-1  renamed"]);
+        store.put_subscribers(vec![person("bob", "bob"), person("cid", "bob")], NOW).await.expect("stored");
+        assert_eq!(numbers(store, "bob").await, [-3, -2]);
+        witness.heard();
+        store.remove_subscriber(&"bob".parse().expect("an id"), Expect::Any, NOW).await.expect("removed");
+        change(store, |tree| tree.remove(EntryNumber(2), NOW)).await;
+        assert_eq!(witness.heard(), ["-2 bob gone", "2 people gone"]);
+        assert_eq!((numbers(store, "bob").await, numbers(store, "people").await), (vec![-3], vec![]));
+    });
+}
+
+#[test]
+fn indexes_are_outdated_when_nobody_watched() {
+    check(async |store| {
+        store.put_subscriber(person("ann", "ann"), Expect::Any, NOW).await.expect("stored");
+        store.watch(Arc::new(Witness::default()));
+        assert_eq!(numbers(store, "ann").await, [0_i64; 0]);
+        change(store, |tree| {
+            assert_eq!(tree.index_page(None, 1)?, Some(EntryNumber(-1)));
+            assert_eq!(tree.index_page(Some(EntryNumber(-1)), 1)?, None);
+            tree.set_indexes(&["cn".to_owned()])
+        })
+        .await;
+        assert_eq!(numbers(store, "ann").await, [-1]);
+        assert_eq!(look(store, |branches| branches.indexes()).await, ["cn"]);
+        change(store, |tree| tree.set_indexes(&[])).await;
+        assert_eq!(numbers(store, "ann").await, [0_i64; 0]);
+    });
+    // A process without a directory changes what one with a directory has indexed.
+    let folder = tempfile::tempdir().expect("a folder");
+    let open = || SqliteRecords::open(folder.path(), &RecordsOptions::default()).expect("the records open");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(async {
+        let store = open();
+        store.watch(Arc::new(Witness::default()));
+        change(&store, |tree| tree.set_indexes(&["cn".to_owned()])).await;
+        drop(store);
+        let store = open();
+        assert_eq!(look(&store, |branches| branches.indexes()).await, ["cn"]);
+        store.put_subscriber(person("bob", "bob"), Expect::Any, NOW).await.expect("stored");
+        assert_eq!(look(&store, |branches| branches.indexes()).await, [""; 0]);
+    });
+}
+
+#[test]
+fn credentials_and_definitions_are_kept_and_forgotten() {
+    check(async |store| {
+        tree(store).await;
+        change(store, |tree| {
+            tree.put_credential(EntryNumber(-1), Some("one"))?;
+            tree.put_credential(EntryNumber(-1), Some("two"))?;
+            tree.put_definition("2.5.1", Some("first"))?;
+            tree.put_definition("2.5.2", Some("second"))?;
+            tree.put_definition("2.5.1", Some("first anew"))
+        })
+        .await;
+        assert_eq!(look(store, |branches| branches.credential(EntryNumber(-1))).await.as_deref(), Some("two"));
+        let definitions = look(store, |branches| branches.definitions()).await;
+        let texts: Vec<&str> = definitions.iter().map(|(_, text)| &**text).collect();
+        assert_eq!(texts, ["first anew", "second"]);
+        store.remove_subscriber(&"ann".parse().expect("an id"), Expect::Any, NOW).await.expect("removed");
+        change(store, |tree| tree.put_definition("2.5.1", None)).await;
+        assert_eq!(look(store, |branches| branches.credential(EntryNumber(-1))).await, None);
+        assert_eq!(look(store, |branches| branches.definitions()).await.len(), 1);
+    });
+}

@@ -1,0 +1,287 @@
+//! The directory in memory.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound,
+    sync::Arc,
+};
+
+use async_trait::async_trait;
+use tocsin_model::{id::SubscriberId, id::SubscriberNumber, subscriber::Subscriber, time::Timestamp};
+
+use super::{MemoryRecords, Shelf};
+use crate::{
+    entries::{
+        Branches, ChangeJob, Entries, EntryChange, EntryKey, EntryNumber, EntryWatcher, LookJob, Node, Object,
+        Placement, Room, StoredObject, Tree, difference,
+    },
+    error::StoreError,
+    records::{Expect, NewSubscriber},
+};
+
+/// What the directory has beside the subscribers.
+#[derive(Default)]
+pub(super) struct Directory {
+    objects: BTreeMap<EntryNumber, StoredObject>,
+    last_object: i64,
+    placements: BTreeMap<SubscriberNumber, Placement>,
+    keys: BTreeSet<(Arc<str>, Box<[u8]>, EntryNumber)>,
+    indexes: BTreeSet<String>,
+    credentials: BTreeMap<EntryNumber, String>,
+    definitions: Vec<(String, String)>,
+    watcher: Option<Arc<dyn EntryWatcher>>,
+    untold: Vec<EntryChange>,
+}
+
+impl Directory {
+    /// Tells what was changed since it was last told.
+    pub(super) fn tell(&mut self) {
+        let changes = std::mem::take(&mut self.untold);
+        if let Some(watcher) = self.watcher.as_ref().filter(|_| !changes.is_empty()) {
+            watcher.changed(changes);
+        }
+    }
+
+    /// A subscriber was made, changed or removed.
+    pub(super) fn changed(&mut self, old: Option<&Subscriber>, new: Option<&Subscriber>) {
+        let node = |subscriber: &Subscriber| self.node_of(subscriber);
+        let (before, now) = (old.map(node), new.map(node));
+        self.node_changed(before, now);
+        if let (Some(old), None) = (old, new) {
+            self.placements.remove(&old.number);
+            self.credentials.remove(&old.number.into());
+        }
+    }
+
+    fn node_of(&self, subscriber: &Subscriber) -> Node {
+        Node::Subscriber(Box::new(subscriber.clone()), self.placements.get(&subscriber.number).cloned())
+    }
+
+    fn node_changed(&mut self, old: Option<Node>, now: Option<Node>) {
+        let Some(watcher) = self.watcher.clone() else {
+            self.indexes.clear();
+            return;
+        };
+        let Some(number) = now.as_ref().or(old.as_ref()).map(Node::number) else { return };
+        let keys = |node: &Option<Node>| node.as_ref().map(|node| watcher.keys(node)).unwrap_or_default();
+        let (before, after) = (keys(&old), keys(&now));
+        let (gone, made) = (difference(&before, &after), difference(&after, &before));
+        for EntryKey { index, key } in &gone {
+            self.keys.remove(&(index.clone(), key.clone(), number));
+        }
+        self.keys.extend(made.iter().map(|EntryKey { index, key }| (index.clone(), key.clone(), number)));
+        let renamed = match (&old, &now) {
+            (Some(Node::Object(old)), Some(Node::Object(now))) => {
+                (old.object.parent, &old.object.rdn) != (now.object.parent, &now.object.rdn)
+            }
+            (Some(Node::Subscriber(_, old)), Some(Node::Subscriber(_, now))) => {
+                let place = |placement: &Option<Placement>| placement.as_ref().map(|at| (at.parent, at.rdn.clone()));
+                place(old) != place(now)
+            }
+            _ => false,
+        };
+        self.untold.push(EntryChange { number, keys: [gone, made].concat(), renamed, now });
+    }
+}
+
+#[async_trait]
+impl Entries for MemoryRecords {
+    fn watch(&self, watcher: Arc<dyn EntryWatcher>) {
+        self.shelf.lock().directory.watcher.get_or_insert(watcher);
+    }
+
+    async fn look(&self, job: LookJob) -> Result<(), StoreError> {
+        job(&*self.shelf.lock())
+    }
+
+    async fn change(&self, _room: Room, job: ChangeJob) -> Result<(), StoreError> {
+        MemoryRecords::change(self, |shelf| job(shelf))
+    }
+}
+
+impl Branches for Shelf {
+    fn node(&self, number: EntryNumber) -> Result<Option<Node>, StoreError> {
+        Ok(match number.subscriber() {
+            Some(number) => {
+                let found = self.subscribers.values().find(|found| found.number == number);
+                found.map(|found| self.directory.node_of(found))
+            }
+            None => self.directory.objects.get(&number).cloned().map(Node::Object),
+        })
+    }
+
+    fn subscriber(&self, id: &SubscriberId) -> Result<Option<Node>, StoreError> {
+        Ok(self.subscribers.get(id).map(|found| self.directory.node_of(found)))
+    }
+
+    fn child(&self, parent: Option<EntryNumber>, rdn_key: &str) -> Result<Option<Node>, StoreError> {
+        let is_it = |object: &&StoredObject| object.object.parent == parent && &*object.object.rdn_key == rdn_key;
+        if let Some(object) = self.directory.objects.values().find(is_it) {
+            return Ok(Some(Node::Object(object.clone())));
+        }
+        let placed = |(_, at): &(&SubscriberNumber, &Placement)| Some(at.parent) == parent && &*at.rdn_key == rdn_key;
+        match self.directory.placements.iter().find(placed) {
+            Some((number, _)) => self.node((*number).into()),
+            None => Ok(None),
+        }
+    }
+
+    fn page(
+        &self,
+        parent: Option<EntryNumber>,
+        unplaced: bool,
+        after: Option<EntryNumber>,
+        limit: usize,
+    ) -> Result<Vec<Node>, StoreError> {
+        let is_meant = |node: &Node| {
+            parent.is_none()
+                || match node {
+                    Node::Subscriber(_, None) => unplaced,
+                    node => node.parent() == parent,
+                }
+        };
+        let objects = self.directory.objects.values().cloned().map(Node::Object);
+        let mut subscribers: Vec<&Subscriber> = self.subscribers.values().collect();
+        subscribers.sort_by_key(|found| found.number);
+        let all = objects.chain(subscribers.into_iter().map(|found| self.directory.node_of(found)));
+        let place = |number: EntryNumber| (number.0 < 0, number.0.unsigned_abs());
+        let behind = all.skip_while(|node| after.is_some_and(|after| place(node.number()) <= place(after)));
+        Ok(behind.filter(is_meant).take(limit).collect())
+    }
+
+    fn found(
+        &self,
+        index: &str,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        limit: usize,
+    ) -> Result<Option<Vec<EntryNumber>>, StoreError> {
+        let is_within = |key: &[u8]| {
+            let behind = match from {
+                Bound::Included(from) => key >= from,
+                Bound::Excluded(from) => key > from,
+                Bound::Unbounded => true,
+            };
+            let before = match to {
+                Bound::Included(to) => key <= to,
+                Bound::Excluded(to) => key < to,
+                Bound::Unbounded => true,
+            };
+            behind && before
+        };
+        let meant = self.directory.keys.iter().filter(|(name, key, _)| &**name == index && is_within(key));
+        let numbers: BTreeSet<EntryNumber> = meant.map(|(_, _, number)| *number).collect();
+        Ok((numbers.len() <= limit).then(|| numbers.into_iter().collect()))
+    }
+
+    fn credential(&self, number: EntryNumber) -> Result<Option<String>, StoreError> {
+        Ok(self.directory.credentials.get(&number).cloned())
+    }
+
+    fn definitions(&self) -> Result<Vec<(String, String)>, StoreError> {
+        Ok(self.directory.definitions.clone())
+    }
+
+    fn indexes(&self) -> Result<Vec<String>, StoreError> {
+        Ok(self.directory.indexes.iter().cloned().collect())
+    }
+}
+
+impl Tree for Shelf {
+    fn put_object(&mut self, new: Object, now: Timestamp) -> Result<EntryNumber, StoreError> {
+        self.directory.last_object += 1;
+        let number = EntryNumber(self.directory.last_object);
+        let made = StoredObject { number, object: new, created_at: now, updated_at: now, revision: 1 };
+        self.directory.objects.insert(number, made.clone());
+        self.directory.node_changed(None, Some(Node::Object(made)));
+        Ok(number)
+    }
+
+    fn change_object(&mut self, old: &StoredObject, new: Object, now: Timestamp) -> Result<(), StoreError> {
+        let changed = StoredObject { object: new, updated_at: now, revision: old.revision + 1, ..old.clone() };
+        self.directory.objects.insert(old.number, changed.clone());
+        self.directory.node_changed(Some(Node::Object(old.clone())), Some(Node::Object(changed)));
+        Ok(())
+    }
+
+    fn put_subscriber(
+        &mut self,
+        new: NewSubscriber,
+        placement: Option<Placement>,
+        expect: Expect,
+        now: Timestamp,
+    ) -> Result<EntryNumber, StoreError> {
+        let number = match self.subscribers.get(&new.id) {
+            Some(found) => found.number,
+            None => SubscriberNumber(self.last_subscriber + 1),
+        };
+        let before = self.node(number.into())?;
+        let was_placed = before.is_none();
+        if let Some(placement) = placement.clone().filter(|_| was_placed) {
+            // Its place must be known when its making is told.
+            self.directory.placements.insert(number, placement);
+        }
+        let revision = self.subscribers.get(&new.id).map(|found| found.revision);
+        let made = self.put_subscriber(new, expect, now)?;
+        if let Some(placement) = placement.filter(|_| !was_placed) {
+            let before = self.node(number.into())?;
+            self.directory.placements.insert(number, placement);
+            if let Some(found) = self.subscribers.get_mut(&made.id).filter(|found| Some(found.revision) == revision) {
+                (found.revision, found.updated_at) = (found.revision + 1, now);
+            }
+            let now = self.node(number.into())?;
+            self.directory.node_changed(before, now);
+        }
+        Ok(number.into())
+    }
+
+    fn remove(&mut self, number: EntryNumber, _now: Timestamp) -> Result<(), StoreError> {
+        match self.node(number)? {
+            Some(Node::Subscriber(subscriber, _)) => self.remove_subscriber(&subscriber.id, Expect::Present),
+            Some(Node::Object(object)) => {
+                self.directory.objects.remove(&number);
+                self.directory.credentials.remove(&number);
+                self.directory.node_changed(Some(Node::Object(object)), None);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn put_credential(&mut self, number: EntryNumber, credential: Option<&str>) -> Result<(), StoreError> {
+        match credential {
+            Some(credential) => self.directory.credentials.insert(number, credential.to_owned()),
+            None => self.directory.credentials.remove(&number),
+        };
+        Ok(())
+    }
+
+    fn put_definition(&mut self, identifier: &str, text: Option<&str>) -> Result<(), StoreError> {
+        let definitions = &mut self.directory.definitions;
+        let known = definitions.iter().position(|(known, _)| known == identifier);
+        match (known, text) {
+            (Some(at), Some(text)) => definitions[at].1 = text.to_owned(),
+            (None, Some(text)) => definitions.push((identifier.to_owned(), text.to_owned())),
+            (Some(at), None) => drop(definitions.remove(at)),
+            (None, None) => {}
+        }
+        Ok(())
+    }
+
+    fn index_page(&mut self, after: Option<EntryNumber>, limit: usize) -> Result<Option<EntryNumber>, StoreError> {
+        let Some(watcher) = self.directory.watcher.clone() else { return Ok(None) };
+        let page = self.page(None, true, after, limit)?;
+        for node in &page {
+            let keys = watcher.keys(node).into_iter().map(|EntryKey { index, key }| (index, key, node.number()));
+            self.directory.keys.extend(keys);
+        }
+        Ok(page.last().filter(|_| page.len() == limit).map(Node::number))
+    }
+
+    fn set_indexes(&mut self, indexes: &[String]) -> Result<(), StoreError> {
+        self.directory.indexes = indexes.iter().cloned().collect();
+        let Directory { keys, indexes, .. } = &mut self.directory;
+        keys.retain(|(index, ..)| indexes.contains(&**index));
+        Ok(())
+    }
+}

@@ -1,0 +1,493 @@
+//! The directory on SQLite: objects, where subscribers stand, and the keys by which entries are found.
+
+use std::{ops::Bound, sync::Arc};
+
+use async_trait::async_trait;
+use rusqlite::{Connection, Row};
+use tocsin_model::{
+    id::{SubscriberId, SubscriberNumber},
+    subscriber::Subscriber,
+    time::Timestamp,
+};
+
+use super::{
+    SqliteRecords, execute, feed::Books, json, json_at, number_at, query_all, query_one, signed, store_error,
+    subscribers,
+};
+use crate::{
+    entries::{
+        Branches, ChangeJob, Entries, EntryChange, EntryKey, EntryNumber, EntryWatcher, LookJob, Node, Object,
+        Placement, Room, StoredObject, Tree, difference,
+    },
+    error::StoreError,
+    records::{Expect, NewSubscriber},
+};
+
+#[async_trait]
+impl Entries for SqliteRecords {
+    fn watch(&self, watcher: Arc<dyn EntryWatcher>) {
+        let _ = self.published.watcher.set(watcher);
+    }
+
+    async fn look(&self, job: LookJob) -> Result<(), StoreError> {
+        self.database.read(move |connection| job(connection)).await
+    }
+
+    async fn change(&self, room: Room, job: ChangeJob) -> Result<(), StoreError> {
+        let job = move |books: &mut Books<'_>| job(&mut Writer(books));
+        match room {
+            Room::Needed => self.take_in(job).await,
+            Room::NotNeeded => SqliteRecords::change(self, job).await,
+        }
+    }
+}
+
+struct Writer<'a, 'b>(&'a mut Books<'b>);
+
+const OBJECT: &str = "SELECT number, parent, rdn, rdn_key, attributes, created_at, updated_at, revision FROM entries";
+
+fn object_of(row: &Row<'_>) -> rusqlite::Result<StoredObject> {
+    let parent: i64 = row.get(1)?;
+    Ok(StoredObject {
+        number: EntryNumber(row.get(0)?),
+        object: Object {
+            parent: (parent != 0).then_some(EntryNumber(parent)),
+            rdn: row.get(2)?,
+            rdn_key: row.get(3)?,
+            attributes: json_at(row, 4)?,
+        },
+        created_at: Timestamp(row.get(5)?),
+        updated_at: Timestamp(row.get(6)?),
+        revision: number_at(row, 7)?,
+    })
+}
+
+fn subscriber_sql(condition: &str) -> String {
+    format!(
+        "SELECT {}, s.parent, s.rdn, s.rdn_key, s.classes FROM subscribers s WHERE {condition}",
+        subscribers::COLUMNS
+    )
+}
+
+/// Everything but the devices.
+fn placed_of(row: &Row<'_>) -> rusqlite::Result<(Subscriber, Option<Placement>)> {
+    let placement = match row.get::<_, Option<i64>>(10)? {
+        Some(parent) => Some(Placement {
+            parent: EntryNumber(parent),
+            rdn: row.get(11)?,
+            rdn_key: row.get(12)?,
+            classes: row.get(13)?,
+        }),
+        None => None,
+    };
+    Ok((subscribers::subscriber_of(row)?, placement))
+}
+
+fn with_devices(
+    connection: &Connection,
+    found: Option<(Subscriber, Option<Placement>)>,
+) -> Result<Option<Node>, StoreError> {
+    let Some((mut subscriber, placement)) = found else { return Ok(None) };
+    subscriber.devices = subscribers::devices(connection, subscriber.number.0)?;
+    Ok(Some(Node::Subscriber(Box::new(subscriber), placement)))
+}
+
+fn node(connection: &Connection, number: EntryNumber) -> Result<Option<Node>, StoreError> {
+    match number.subscriber() {
+        Some(number) => {
+            let sql = subscriber_sql("s.number = ?1");
+            with_devices(connection, query_one(connection, &sql, [signed(number.0)], placed_of)?)
+        }
+        None => {
+            let sql = format!("{OBJECT} WHERE number = ?1");
+            Ok(query_one(connection, &sql, [number.0], object_of)?.map(Node::Object))
+        }
+    }
+}
+
+fn child(connection: &Connection, parent: Option<EntryNumber>, rdn_key: &str) -> Result<Option<Node>, StoreError> {
+    let above = parent.map_or(0, |parent| parent.0);
+    let sql = format!("{OBJECT} WHERE parent = ?1 AND rdn_key = ?2");
+    if let Some(object) = query_one(connection, &sql, (above, rdn_key), object_of)? {
+        return Ok(Some(Node::Object(object)));
+    }
+    let sql = subscriber_sql("s.parent = ?1 AND s.rdn_key = ?2");
+    with_devices(connection, query_one(connection, &sql, (above, rdn_key), placed_of)?)
+}
+
+fn page(
+    connection: &Connection,
+    parent: Option<EntryNumber>,
+    unplaced: bool,
+    after: Option<EntryNumber>,
+    limit: usize,
+) -> Result<Vec<Node>, StoreError> {
+    let mut page = Vec::new();
+    let after = after.map_or(0, |after| after.0);
+    if after >= 0 {
+        let condition = if parent.is_some() { "parent = ?3" } else { "?3 IS NULL" };
+        let sql = format!("{OBJECT} WHERE number > ?1 AND {condition} ORDER BY number LIMIT ?2");
+        let rows = (after, signed(limit as u64), parent.map(|parent| parent.0));
+        page.extend(query_all(connection, &sql, rows, object_of)?.into_iter().map(Node::Object));
+    }
+    if page.len() == limit {
+        return Ok(page);
+    }
+    let after = if after < 0 { after.saturating_neg() } else { 0 };
+    let rest = (limit - page.len()) as u64;
+    let sql = subscriber_sql(match (parent, unplaced) {
+        (None, _) => "s.number > ?1 AND ?3 IS NULL ORDER BY s.number LIMIT ?2",
+        // Nearly all that stand there were not placed, so the index of places would not help.
+        (Some(_), true) => "s.number > ?1 AND +ifnull(s.parent, ?3) = ?3 ORDER BY s.number LIMIT ?2",
+        (Some(_), false) => "s.number > ?1 AND s.parent = ?3 ORDER BY s.number LIMIT ?2",
+    });
+    let rows = (after, signed(rest), parent.map(|parent| parent.0));
+    for found in query_all(connection, &sql, rows, placed_of)? {
+        page.extend(with_devices(connection, Some(found))?);
+    }
+    Ok(page)
+}
+
+fn found(
+    connection: &Connection,
+    index: &str,
+    from: Bound<&[u8]>,
+    to: Bound<&[u8]>,
+    limit: usize,
+) -> Result<Option<Vec<EntryNumber>>, StoreError> {
+    let read = |row: &Row<'_>| row.get(0).map(EntryNumber);
+    let most = signed(limit as u64 + 1);
+    let mut numbers = match (from, to) {
+        (Bound::Included(from), Bound::Included(to)) if from == to => {
+            let sql = "SELECT entry FROM entry_keys WHERE name = ?1 AND key = ?2 LIMIT ?3";
+            query_all(connection, sql, (index, from, most), read)?
+        }
+        (from, to) => {
+            let (low, above) = match from {
+                Bound::Included(from) => (from, ">="),
+                Bound::Excluded(from) => (from, ">"),
+                Bound::Unbounded => (&[][..], ">="),
+            };
+            let (high, below) = match to {
+                Bound::Included(to) => (Some(to), "AND key <= ?3"),
+                Bound::Excluded(to) => (Some(to), "AND key < ?3"),
+                Bound::Unbounded => (None, "AND ?3 IS NULL"),
+            };
+            let sql = format!("SELECT entry FROM entry_keys WHERE name = ?1 AND key {above} ?2 {below} LIMIT ?4");
+            query_all(connection, &sql, (index, low, high, most), read)?
+        }
+    };
+    if numbers.len() > limit {
+        return Ok(None);
+    }
+    numbers.sort_unstable();
+    numbers.dedup();
+    Ok(Some(numbers))
+}
+
+impl Branches for Connection {
+    fn node(&self, number: EntryNumber) -> Result<Option<Node>, StoreError> {
+        node(self, number)
+    }
+
+    fn subscriber(&self, id: &SubscriberId) -> Result<Option<Node>, StoreError> {
+        with_devices(self, query_one(self, &subscriber_sql("s.id = ?1"), [id.as_str()], placed_of)?)
+    }
+
+    fn child(&self, parent: Option<EntryNumber>, rdn_key: &str) -> Result<Option<Node>, StoreError> {
+        child(self, parent, rdn_key)
+    }
+
+    fn page(
+        &self,
+        parent: Option<EntryNumber>,
+        unplaced: bool,
+        after: Option<EntryNumber>,
+        limit: usize,
+    ) -> Result<Vec<Node>, StoreError> {
+        page(self, parent, unplaced, after, limit)
+    }
+
+    fn found(
+        &self,
+        index: &str,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        limit: usize,
+    ) -> Result<Option<Vec<EntryNumber>>, StoreError> {
+        found(self, index, from, to, limit)
+    }
+
+    fn credential(&self, number: EntryNumber) -> Result<Option<String>, StoreError> {
+        query_one(self, "SELECT credential FROM credentials WHERE entry = ?1", [number.0], |row| row.get(0))
+    }
+
+    fn definitions(&self) -> Result<Vec<(String, String)>, StoreError> {
+        let sql = "SELECT identifier, text FROM definitions ORDER BY place";
+        query_all(self, sql, (), |row| Ok((row.get(0)?, row.get(1)?)))
+    }
+
+    fn indexes(&self) -> Result<Vec<String>, StoreError> {
+        query_all(self, "SELECT name FROM entry_indexes ORDER BY name", (), |row| row.get(0))
+    }
+}
+
+impl Branches for Writer<'_, '_> {
+    fn node(&self, number: EntryNumber) -> Result<Option<Node>, StoreError> {
+        self.0.connection.node(number)
+    }
+
+    fn subscriber(&self, id: &SubscriberId) -> Result<Option<Node>, StoreError> {
+        self.0.connection.subscriber(id)
+    }
+
+    fn child(&self, parent: Option<EntryNumber>, rdn_key: &str) -> Result<Option<Node>, StoreError> {
+        self.0.connection.child(parent, rdn_key)
+    }
+
+    fn page(
+        &self,
+        parent: Option<EntryNumber>,
+        unplaced: bool,
+        after: Option<EntryNumber>,
+        limit: usize,
+    ) -> Result<Vec<Node>, StoreError> {
+        self.0.connection.page(parent, unplaced, after, limit)
+    }
+
+    fn found(
+        &self,
+        index: &str,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        limit: usize,
+    ) -> Result<Option<Vec<EntryNumber>>, StoreError> {
+        self.0.connection.found(index, from, to, limit)
+    }
+
+    fn credential(&self, number: EntryNumber) -> Result<Option<String>, StoreError> {
+        self.0.connection.credential(number)
+    }
+
+    fn definitions(&self) -> Result<Vec<(String, String)>, StoreError> {
+        self.0.connection.definitions()
+    }
+
+    fn indexes(&self) -> Result<Vec<String>, StoreError> {
+        self.0.connection.indexes()
+    }
+}
+
+impl Tree for Writer<'_, '_> {
+    fn put_object(&mut self, new: Object, now: Timestamp) -> Result<EntryNumber, StoreError> {
+        let connection = self.0.connection;
+        let above = new.parent.map_or(0, |parent| parent.0);
+        execute(
+            connection,
+            "INSERT INTO entries (parent, rdn, rdn_key, attributes, created_at, updated_at, revision)
+                VALUES (?1, ?2, ?3, ?4, ?5, ?5, 1)",
+            (above, &new.rdn, &new.rdn_key, json(&new.attributes), now.0),
+        )?;
+        let number = EntryNumber(connection.last_insert_rowid());
+        let made = StoredObject { number, object: new, created_at: now, updated_at: now, revision: 1 };
+        told(self.0, None, Some(Node::Object(made)))?;
+        Ok(number)
+    }
+
+    fn change_object(&mut self, old: &StoredObject, new: Object, now: Timestamp) -> Result<(), StoreError> {
+        execute(
+            self.0.connection,
+            "UPDATE entries SET parent = ?2, rdn = ?3, rdn_key = ?4, attributes = ?5, updated_at = ?6, revision = ?7
+                WHERE number = ?1",
+            (
+                old.number.0,
+                new.parent.map_or(0, |parent| parent.0),
+                &new.rdn,
+                &new.rdn_key,
+                json(&new.attributes),
+                now.0,
+                signed(old.revision + 1),
+            ),
+        )?;
+        let changed = StoredObject { object: new, updated_at: now, revision: old.revision + 1, ..old.clone() };
+        told(self.0, Some(Node::Object(old.clone())), Some(Node::Object(changed)))
+    }
+
+    fn put_subscriber(
+        &mut self,
+        new: NewSubscriber,
+        placement: Option<Placement>,
+        expect: Expect,
+        now: Timestamp,
+    ) -> Result<EntryNumber, StoreError> {
+        Ok(subscribers::put_placed(self.0, new, placement, expect, now)?.number.into())
+    }
+
+    fn remove(&mut self, number: EntryNumber, _now: Timestamp) -> Result<(), StoreError> {
+        let Some(found) = self.node(number)? else { return Ok(()) };
+        match &found {
+            Node::Subscriber(subscriber, _) => subscribers::remove(self.0, &subscriber.id, Expect::Present),
+            Node::Object(_) => {
+                execute(self.0.connection, "DELETE FROM entries WHERE number = ?1", [number.0])?;
+                self.put_credential(number, None)?;
+                told(self.0, Some(found), None)
+            }
+        }
+    }
+
+    fn put_credential(&mut self, number: EntryNumber, credential: Option<&str>) -> Result<(), StoreError> {
+        match credential {
+            Some(credential) => execute(
+                self.0.connection,
+                "INSERT INTO credentials (entry, credential) VALUES (?1, ?2)
+                    ON CONFLICT DO UPDATE SET credential = excluded.credential",
+                (number.0, credential),
+            ),
+            None => execute(self.0.connection, "DELETE FROM credentials WHERE entry = ?1", [number.0]),
+        }
+        .map(|_| ())
+    }
+
+    fn put_definition(&mut self, identifier: &str, text: Option<&str>) -> Result<(), StoreError> {
+        match text {
+            Some(text) => execute(
+                self.0.connection,
+                "INSERT INTO definitions (identifier, text) VALUES (?1, ?2)
+                    ON CONFLICT DO UPDATE SET text = excluded.text",
+                (identifier, text),
+            ),
+            None => execute(self.0.connection, "DELETE FROM definitions WHERE identifier = ?1", [identifier]),
+        }
+        .map(|_| ())
+    }
+
+    fn index_page(&mut self, after: Option<EntryNumber>, limit: usize) -> Result<Option<EntryNumber>, StoreError> {
+        let Some(watcher) = self.0.watcher.clone() else { return Ok(None) };
+        let page = self.page(None, true, after, limit)?;
+        for node in &page {
+            for key in watcher.keys(node) {
+                put_key(self.0.connection, &key, node.number())?;
+            }
+        }
+        Ok(page.last().filter(|_| page.len() == limit).map(Node::number))
+    }
+
+    fn set_indexes(&mut self, indexes: &[String]) -> Result<(), StoreError> {
+        let connection = self.0.connection;
+        let names = json(indexes);
+        let gone = "NOT IN (SELECT value FROM json_each(?1))";
+        execute(connection, &format!("DELETE FROM entry_indexes WHERE name {gone}"), [&names])?;
+        if indexes.is_empty() {
+            // Without a condition SQLite drops the pages instead of the rows.
+            connection.execute_batch("DELETE FROM entry_keys").map_err(store_error)?;
+        } else {
+            execute(connection, &format!("DELETE FROM entry_keys WHERE name {gone}"), [&names])?;
+        }
+        let sql = "INSERT INTO entry_indexes (name) SELECT value FROM json_each(?1) WHERE true ON CONFLICT DO NOTHING";
+        execute(connection, sql, [&names])?;
+        self.0.indexed = !indexes.is_empty();
+        Ok(())
+    }
+}
+
+fn put_key(connection: &Connection, key: &EntryKey, entry: EntryNumber) -> Result<(), StoreError> {
+    let sql = "INSERT INTO entry_keys (name, key, entry) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING";
+    execute(connection, sql, (&*key.index, &*key.key, entry.0)).map(|_| ())
+}
+
+/// Brings the keys of an entry up to date, and remembers what to tell.
+fn told(books: &mut Books<'_>, old: Option<Node>, now: Option<Node>) -> Result<(), StoreError> {
+    let Some(watcher) = books.watcher.clone() else { return outdated(books) };
+    let Some(number) = now.as_ref().or(old.as_ref()).map(Node::number) else { return Ok(()) };
+    let keys = |node: &Option<Node>| node.as_ref().map(|node| watcher.keys(node)).unwrap_or_default();
+    let (before, after) = (keys(&old), keys(&now));
+    let (gone, made) = (difference(&before, &after), difference(&after, &before));
+    for key in &gone {
+        let sql = "DELETE FROM entry_keys WHERE name = ?1 AND key = ?2 AND entry = ?3";
+        execute(books.connection, sql, (&*key.index, &*key.key, number.0))?;
+    }
+    for key in &made {
+        put_key(books.connection, key, number)?;
+    }
+    let renamed = match (&old, &now) {
+        (Some(old), Some(now)) => place_of(old) != place_of(now),
+        _ => false,
+    };
+    books.entry_changes.push(EntryChange { number, keys: [gone, made].concat(), renamed, now });
+    Ok(())
+}
+
+fn place_of(node: &Node) -> (Option<EntryNumber>, Option<&str>) {
+    match node {
+        Node::Subscriber(_, placement) => (node.parent(), placement.as_ref().map(|placement| &*placement.rdn)),
+        Node::Object(object) => (object.object.parent, Some(&*object.object.rdn)),
+    }
+}
+
+/// Without a watcher nobody knows the keys, so the indexes do not hold all entries any more.
+fn outdated(books: &mut Books<'_>) -> Result<(), StoreError> {
+    if std::mem::take(&mut books.indexed) {
+        execute(books.connection, "DELETE FROM entry_indexes", ())?;
+    }
+    Ok(())
+}
+
+/// Whether there are indexes that hold all entries.
+pub(super) fn is_indexed(connection: &Connection) -> Result<bool, StoreError> {
+    Ok(query_one(connection, "SELECT 1 FROM entry_indexes LIMIT 1", (), |_| Ok(()))?.is_some())
+}
+
+/// Writes where a subscriber stands.
+pub(super) fn place(
+    connection: &Connection,
+    number: SubscriberNumber,
+    placement: &Placement,
+) -> Result<(), StoreError> {
+    let sql = "UPDATE subscribers SET parent = ?2, rdn = ?3, rdn_key = ?4, classes = ?5 WHERE number = ?1";
+    let Placement { parent, rdn, rdn_key, classes } = placement;
+    execute(connection, sql, (signed(number.0), parent.0, rdn, rdn_key, classes)).map(|_| ())
+}
+
+fn placement_of(books: &Books<'_>, number: SubscriberNumber) -> Result<Option<Placement>, StoreError> {
+    let sql = "SELECT parent, rdn, rdn_key, classes FROM subscribers WHERE number = ?1 AND parent IS NOT NULL";
+    query_one(books.connection, sql, [signed(number.0)], |row| {
+        Ok(Placement { parent: EntryNumber(row.get(0)?), rdn: row.get(1)?, rdn_key: row.get(2)?, classes: row.get(3)? })
+    })
+}
+
+/// A subscriber was made.
+pub(super) fn made(books: &mut Books<'_>, made: &Subscriber, placement: Option<Placement>) -> Result<(), StoreError> {
+    let now = books.watcher.is_some().then(|| Node::Subscriber(Box::new(made.clone()), placement));
+    told(books, None, now)
+}
+
+/// A subscriber's entry before a change, if anybody wants to know.
+pub(super) fn before(books: &Books<'_>, old: &Subscriber) -> Result<Option<Node>, StoreError> {
+    if books.watcher.is_none() {
+        return Ok(None);
+    }
+    Ok(Some(Node::Subscriber(Box::new(old.clone()), placement_of(books, old.number)?)))
+}
+
+/// A subscriber was changed, and perhaps placed anew.
+pub(super) fn changed(
+    books: &mut Books<'_>,
+    before: Option<Node>,
+    new: &Subscriber,
+    placement: Option<Placement>,
+) -> Result<(), StoreError> {
+    let now = match &before {
+        Some(Node::Subscriber(_, known)) => {
+            Some(Node::Subscriber(Box::new(new.clone()), placement.or_else(|| known.clone())))
+        }
+        _ => None,
+    };
+    told(books, before, now)
+}
+
+/// A subscriber is about to be removed.
+pub(super) fn removed(books: &mut Books<'_>, old: &Subscriber) -> Result<(), StoreError> {
+    execute(books.connection, "DELETE FROM credentials WHERE entry = ?1", [EntryNumber::from(old.number).0])?;
+    let before = before(books, old)?;
+    told(books, before, None)
+}

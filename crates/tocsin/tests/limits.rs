@@ -1,0 +1,100 @@
+//! What would hold everybody up is told before it does: rules that look at every subscription, filters that no index
+//! answers, and filters that nobody could ask.
+
+mod support;
+
+use std::{fs, process::Stdio};
+
+use serde_json::{Value, json};
+use support::Platform;
+
+const APPLICATION: &str = r"
+application: quakes
+limits: {unindexed_filters: 1, distinct_filters: 4}
+events:
+  quake: {fields: {place: string, magnitude: number, tags: list}}
+subscriptions:
+  asked: {fields: {least: number}, filter: cel}
+  others: {fields: {place: string}}
+notifications:
+  told: {fields: {place: string}, content: {templates: {base: {text: '{{ place }}'}}}}
+rules:
+  strong: {on: quake, subscription: asked, notify: told, when: event.magnitude >= sub.least}
+  elsewhere: {on: quake, subscription: others, notify: told, when: event.place != sub.place}
+channels:
+  file: {protocol: file, options: {path: told.ndjson}}
+";
+
+/// What a command said, whether it succeeded or not.
+fn said(platform: &Platform, arguments: &[&str]) -> (bool, String) {
+    let done = platform.command().args(arguments).stdin(Stdio::null()).output().expect("the binary starts");
+    let text = [done.stdout, done.stderr].map(|bytes| String::from_utf8(bytes).expect("output is UTF-8")).concat();
+    (done.status.success(), text)
+}
+
+async fn subscribe(platform: &Platform, filter: &str) -> (u16, Value) {
+    let subscription = json!({
+        "application": "quakes", "class": "asked", "subscriber": "ann", "values": {"least": 5}, "filter": filter,
+    });
+    platform.post("/v1/subscriptions", &subscription).await
+}
+
+/// The problems of a refusal, a line each.
+fn problems((status, answer): (u16, Value)) -> String {
+    assert_eq!(status, 422, "{answer}");
+    let line = |problem: &Value| {
+        let text = |key: &str| problem[key].as_str().unwrap_or_default().to_owned();
+        let place = problem["line"].as_u64().zip(problem["column"].as_u64());
+        let place = place.map(|(line, column)| format!("{line}:{column} ")).unwrap_or_default();
+        format!("{place}{}: {} ({})", text("path"), text("message"), text("hint"))
+    };
+    answer["problems"].as_array().expect("problems").iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_would_hold_everybody_up_is_told_with_its_reason() {
+    let platform = Platform::start(&[]).await;
+    let file = platform.folder.join("quakes.yaml");
+    fs::write(&file, APPLICATION).expect("a definition");
+    let path = file.to_str().expect("a path");
+
+    // A rule that scans, with what that costs, before it runs and when it does.
+    for arguments in [vec!["check", path], vec!["apply", path, "--yes"], vec!["rule", "explain", "quakes"]] {
+        let (done, text) = said(&platform, &arguments);
+        assert!(done && text.contains("each event is checked against every subscription of `others`"), "{text}");
+        assert!(text.contains("for a million") && text.contains("compare a field of the event"), "{text}");
+        assert!(!text.contains("subscription of `asked`"), "{text}");
+    }
+
+    let (status, answer) = platform.post("/v1/subscribers", &json!({"id": "ann"})).await;
+    assert_eq!(status, 201, "{answer}");
+    // One that no index answers is allowed; the second is refused, alone and among imported ones.
+    let (status, answer) = subscribe(&platform, "size(event.tags) > 3").await;
+    assert_eq!(status, 201, "{answer}");
+    assert_eq!(
+        problems(subscribe(&platform, "event.magnitude * 2.0 > 9.0").await),
+        "filter: no index answers it: only evaluating it tells whether it matches; and `quakes` may have at most 1 such \
+         filters (ask for a value that the event must have, or raise `limits.unindexed_filters`)"
+    );
+    let lines = platform.folder.join("subscriptions.ndjson");
+    let line = |filter: &str| json!({"subscriber": "ann", "values": {"least": 1}, "filter": filter}).to_string();
+    let two = [line("event.place != 'Lima'"), line("event.place == 'Kobe'")].join("\n");
+    fs::write(&lines, two).expect("subscriptions");
+    let lines = lines.to_str().expect("a path");
+    let (done, text) =
+        said(&platform, &["import", "subscriptions", lines, "--application", "quakes", "--class", "asked"]);
+    assert!(!done && text.contains("2 lines: 1 stored, 1 refused"), "{text}");
+    assert!(text.contains(":1: ") && text.contains("it asks for no value that an event must have"), "{text}");
+
+    // What nobody could ask has its place.
+    assert_eq!(
+        problems(subscribe(&platform, "event.place.matches('(((a{100}){100}){100}){100}')").await),
+        "1:21 filter: the regular expression is too large ()"
+    );
+    // Those that each event pays for are counted and listed.
+    let (done, text) = said(&platform, &["rule", "unindexed", "quakes"]);
+    assert!(done && text.contains("only evaluating it tells"), "{text}");
+    assert!(text.contains("cel:size(event.tags) > 3") && !text.contains("Kobe"), "{text}");
+    let (done, text) = said(&platform, &["rule", "explain", "quakes"]);
+    assert!(done && text.contains("2 distinct filters, 1 of them looked at for every event"), "{text}");
+}

@@ -1,0 +1,53 @@
+//! A browser that reads what it is told with libraries that are not ours.
+
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+use serde_json::{Value, json};
+
+// The browser of RFC 8291, section 5.
+const BROWSER: &str = "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4";
+const BROWSER_PRIVATE: &str = "q1dXpw3UpT5VOmu_cf_v6ih07Aems3njxI-JWgLcM94";
+const AUTH: &str = "BTBZMqHH6r4Tts7J_aSIgg";
+
+/// The address of a device: the push subscription of the browser at this endpoint.
+pub fn address(endpoint: &str) -> String {
+    let keys = json!({"p256dh": BROWSER, "auth": AUTH});
+    json!({"endpoint": endpoint, "expirationTime": null, "keys": keys}).to_string()
+}
+
+/// A request as the libraries want it: its body and who it says sent it, to a push service at this origin.
+pub fn request(body: &[u8], authorization: &str, origin: &str) -> Value {
+    json!({
+        "body": BASE64_URL_SAFE_NO_PAD.encode(body), "authorization": authorization,
+        "audience": origin, "private": BROWSER_PRIVATE, "auth": AUTH,
+    })
+}
+
+/// What the libraries make of requests: of each its `text`, and the `subject` and `key` of who sent it.
+pub fn read(requests: &[Value]) -> Vec<Value> {
+    let lines: String = requests.iter().map(|request| format!("{request}\n")).collect();
+    let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/root"), PathBuf::from);
+    let libraries = std::env::var_os("PUSH_LIBRARIES").map_or_else(|| home.join(".cache/tocsin/push"), PathBuf::from);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/push/read.js");
+    let mut child = Command::new("node")
+        .arg(script)
+        .env("NODE_PATH", libraries.join("node_modules"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("node: {error}; `scripts/setup test` installs it"));
+    let mut input = child.stdin.take().expect("a pipe");
+    let writer = std::thread::spawn(move || input.write_all(lines.as_bytes()));
+    let output = child.wait_with_output().expect("an end");
+    let _ = writer.join();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}; `scripts/setup test` installs the libraries");
+    let answers = String::from_utf8(output.stdout).expect("UTF-8");
+    answers.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
