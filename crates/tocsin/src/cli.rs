@@ -59,6 +59,8 @@ pub enum Command {
     Inbox(inbox::Args),
     /// Shows how the server is doing: live in a terminal, plain when piped
     Status(status::Args),
+    /// Says what needs attention now, why, and what to do
+    Digest(digest::Args),
     /// Makes a report: what happened by quantum, batch, class, channel and time, or what the state is now
     Report(Box<report::Args>),
     /// Tells the story of an event, batch, notification or subscriber
@@ -174,6 +176,7 @@ impl Cli {
             Command::Segments(args) => args.run(terminal, &client()?).await,
             Command::Inbox(args) => args.run(terminal, &client()?).await,
             Command::Status(args) => args.run(terminal, &client()?).await,
+            Command::Digest(args) => args.run(terminal, &client()?).await,
             Command::Report(args) => args.run(terminal, &client()?).await,
             Command::Trace(args) => args.run(terminal, &client()?).await,
             Command::Suppressions(args) => args.run(terminal, &client()?).await,

@@ -8,6 +8,7 @@ pub mod chronicles;
 pub mod config;
 pub mod demo;
 pub mod destinations;
+pub mod digest;
 pub mod doctor;
 pub mod endpoints;
 pub mod example;

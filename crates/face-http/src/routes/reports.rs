@@ -6,6 +6,7 @@ use serde_json::{Map, Value as Json};
 use tocsin_model::{definition::parse_duration, id::Name, time::Timestamp};
 use tocsin_service::{
     ServiceError,
+    digest::Attention,
     reports::{CATALOGUE, Cell, Column, Description, Question, Report, Table},
 };
 use utoipa::{IntoParams, ToSchema};
@@ -20,7 +21,14 @@ use crate::{
 };
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::new().routes(routes!(catalogue)).routes(routes!(report))
+    OpenApiRouter::new().routes(routes!(catalogue)).routes(routes!(report)).routes(routes!(digest))
+}
+
+/// What needs attention now, the most urgent first.
+#[utoipa::path(get, path = "/v1/digest", tag = "operations", responses((status = 200, body = List<Attention>), Failures))]
+async fn digest(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
+    let items = app.service.digest(&caller).await?;
+    Ok(json(StatusCode::OK, &List { items, next: None }))
 }
 
 /// Which reports there are, what may be asked of each, and what their columns mean.

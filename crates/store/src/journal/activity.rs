@@ -262,12 +262,17 @@ impl Activity {
         self.last_at = self.last_at.max(other.last_at);
     }
 
+    /// Adds a duration some times.
+    pub fn record(&mut self, timing: Timing, duration: Duration, times: u64) {
+        self.timings[timing as usize].record(duration, times);
+    }
+
     fn note(&mut self, count: Count, times: u64) {
         self.counts[count as usize] += times;
     }
 
     fn time(&mut self, timing: Timing, from: Timestamp, to: Timestamp) {
-        self.timings[timing as usize].record(to.since(from), 1);
+        self.record(timing, to.since(from), 1);
     }
 
     /// The packed form: what is zero takes no room.

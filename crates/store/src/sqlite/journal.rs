@@ -21,6 +21,9 @@ mod packing; // bodies and lists of numbers, made small
 mod schema; // the tables
 mod tally; // counters that are always true
 
+#[cfg(test)]
+mod migrating; // killed at any moment
+
 #[cfg(debug_assertions)]
 mod faults; // a broken build, on purpose
 
