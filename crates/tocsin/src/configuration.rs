@@ -170,11 +170,17 @@ pub struct Records {
     pub disk_reserve: Size,
     /// Threads that read.
     pub readers: u32,
+    /// Keys that seal definitions and the secret of the installation before they are stored: a line for each, a name and 64
+    /// hexadecimal digits. The first seals, all of them open; after a start nothing is sealed with another than the first.
+    /// Nothing is sealed if there are none.
+    pub keys: Secret,
+    /// A file that holds them, where `keys` is empty.
+    pub keys_file: String,
 }
 
 impl Default for Records {
     fn default() -> Self {
-        Records { disk_reserve: Size(64 << 20), readers: 2 }
+        Records { disk_reserve: Size(64 << 20), readers: 2, keys: Secret::default(), keys_file: String::new() }
     }
 }
 

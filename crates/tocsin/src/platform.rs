@@ -32,6 +32,7 @@ use tocsin_store::{
     error::StoreError,
     inbox::Inbox,
     journal::{Journal, JournalOptions},
+    keyring::Keyring,
     records::Records,
     sqlite::{
         backup::UNFINISHED,
@@ -161,6 +162,7 @@ pub fn examine(file: &Path, environment: &dyn Fn(&str) -> Option<String>) -> Out
 pub async fn open_records(configuration: &Configuration) -> Outcome<Arc<SqliteRecords>> {
     let folder = configuration.data.folder.clone();
     let options = RecordsOptions {
+        keys: keyring(configuration)?,
         reserve_bytes: configuration.records.disk_reserve.0,
         readers: configuration.records.readers.max(1) as usize,
         ..RecordsOptions::default()
@@ -168,6 +170,20 @@ pub async fn open_records(configuration: &Configuration) -> Outcome<Arc<SqliteRe
     let opening = tokio::task::spawn_blocking(move || SqliteRecords::open(&folder, &options)).await;
     let opened = opening.map_err(|error| Failure::failed("opening the records broke").because(&error))?;
     Ok(Arc::new(opened.map_err(|error| store_failure("records", &error))?))
+}
+
+/// The keys that seal what is secret.
+fn keyring(configuration: &Configuration) -> Outcome<Keyring> {
+    let records = &configuration.records;
+    let text = match (records.keys.0.is_empty(), records.keys_file.as_str()) {
+        (false, _) => records.keys.0.clone(),
+        (true, "") => return Ok(Keyring::default()),
+        (true, file) => {
+            let path = Path::new(file);
+            fs::read_to_string(path).map_err(|error| Failure::file("read `records.keys_file`", path, &error))?
+        }
+    };
+    Keyring::read(&text).map_err(|error| Failure::usage(format!("the keys of the records: {error}")))
 }
 
 async fn open_journal(configuration: &Configuration) -> Outcome<Arc<dyn Journal>> {

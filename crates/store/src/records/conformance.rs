@@ -30,7 +30,7 @@ fn check(story: impl AsyncFn(&dyn Records)) {
 const FEW: u64 = 2_000;
 
 fn open(folder: &std::path::Path) -> SqliteRecords {
-    let options = RecordsOptions { reserve_bytes: 0, readers: 1, feed_kept: FEW };
+    let options = RecordsOptions { reserve_bytes: 0, readers: 1, feed_kept: FEW, ..RecordsOptions::default() };
     SqliteRecords::open(folder, &options).expect("the records open")
 }
 

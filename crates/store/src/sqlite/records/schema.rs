@@ -271,4 +271,8 @@ CREATE TRIGGER subscription_switched AFTER UPDATE OF enabled ON subscriptions WH
     WHERE class = new.class;
 END;
 "#,
+    r#"
+-- The secret of the installation, sealed; then `secret` is null.
+ALTER TABLE installation ADD COLUMN sealed_secret TEXT;
+"#,
 ];
