@@ -89,8 +89,8 @@ impl Switches {
             Component::Application(application.clone()),
             Component::EventClass(application.clone(), class.clone()),
         ];
-        let found = parts.iter().filter_map(|part| off.get(part));
-        let found = found.filter(|switch| switch.state == SwitchState::Disabled).next();
+        let mut found = parts.iter().filter_map(|part| off.get(part));
+        let found = found.find(|switch| switch.state == SwitchState::Disabled);
         found.map(|switch| format!("`{}` is disabled by {}: {}", switch.component, switch.by, switch.reason))
     }
 
