@@ -1,10 +1,6 @@
 use std::sync::Arc;
 
-use axum::{
-    extract::{Request, State},
-    http::StatusCode,
-    response::Response,
-};
+use axum::{extract::State, http::StatusCode, response::Response};
 use serde::{Deserialize, Serialize};
 use tocsin_model::{id::Name, time::Timestamp};
 use tocsin_service::{
@@ -15,11 +11,11 @@ use tocsin_store::journal::{Component, SwitchState};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json, parts};
+use super::{Failures, json};
 use crate::{
     App,
     problems::Failure,
-    request::{Authorized, json_body, read_json},
+    request::{Authorized, JsonBody},
     wire::List,
 };
 
@@ -44,11 +40,8 @@ async fn switches(State(app): State<Arc<App>>, Authorized(caller): Authorized) -
 async fn off(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
-    request: Request,
+    JsonBody(OffBody { component, state, reason }): JsonBody<OffBody>,
 ) -> Result<Response, Failure> {
-    let (headers, body) = parts(request);
-    let taken = json_body(&app, &headers, body).await?;
-    let OffBody { component, state, reason } = read_json(&taken.bytes)?;
     app.service.switch_off(&caller, read(&component)?, state, &reason).await?;
     Ok(axum::response::IntoResponse::into_response(StatusCode::NO_CONTENT))
 }
@@ -58,11 +51,8 @@ async fn off(
 async fn on(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
-    request: Request,
+    JsonBody(OnBody { component }): JsonBody<OnBody>,
 ) -> Result<Response, Failure> {
-    let (headers, body) = parts(request);
-    let taken = json_body(&app, &headers, body).await?;
-    let OnBody { component } = read_json(&taken.bytes)?;
     let was_off = app.service.switch_on(&caller, &read(&component)?).await?;
     Ok(json(StatusCode::OK, &SwitchedOnBody { was_off }))
 }
@@ -85,11 +75,8 @@ async fn retention(State(app): State<Arc<App>>, Authorized(caller): Authorized) 
 async fn back_up(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
-    request: Request,
+    JsonBody(BackupBody { name }): JsonBody<BackupBody>,
 ) -> Result<Response, Failure> {
-    let (headers, body) = parts(request);
-    let taken = json_body(&app, &headers, body).await?;
-    let BackupBody { name } = read_json(&taken.bytes)?;
     let taken = app.service.back_up(&caller, &name).await?;
     Ok(json(StatusCode::CREATED, &TakenBody::from(taken)))
 }
