@@ -74,6 +74,13 @@ impl Shared {
         Arc::new(Shared { name: name.clone(), clock, open, settled, attempts, returned, duration })
     }
 
+    /// So many messages have their answer.
+    fn close(&self, count: usize) {
+        if self.open.fetch_sub(count, Ordering::AcqRel) == count {
+            self.settled.notify_waiters();
+        }
+    }
+
     async fn settle(&self) {
         loop {
             let mut settled = std::pin::pin!(self.settled.notified());
@@ -86,36 +93,56 @@ impl Shared {
     }
 }
 
+/// What messages share that came together.
+struct Arrival {
+    shared: Arc<Shared>,
+    answers: mpsc::Sender<Answer>,
+    queued: Instant,
+}
+
 /// A message inside a channel. It is answered when `answer` is called, or else when it is dropped.
 pub(crate) struct Pending {
     pub outgoing: Outgoing,
-    /// When it came into the queue.
-    pub queued: Instant,
     /// How many sessions broke under it before its content was sent.
     pub breaks: u8,
     /// When it was handed to the far side.
     pub sent_at: Option<Timestamp>,
-    shared: Arc<Shared>,
-    answers: mpsc::Sender<Answer>,
-    ready: Option<Answer>,
+    arrival: Arc<Arrival>,
+    /// Its answer while it waits for room.
+    ready: Option<Box<Answer>>,
     answered: bool,
 }
 
 impl Pending {
-    fn new(outgoing: Outgoing, shared: &Arc<Shared>, answers: &mpsc::Sender<Answer>, queued: Instant) -> Self {
-        shared.open.fetch_add(1, Ordering::AcqRel);
-        let (shared, answers) = (shared.clone(), answers.clone());
-        Pending { outgoing, queued, breaks: 0, sent_at: None, shared, answers, ready: None, answered: false }
+    /// Messages that come together.
+    fn all(outgoing: Vec<Outgoing>, shared: &Arc<Shared>, answers: &mpsc::Sender<Answer>) -> Vec<Pending> {
+        shared.open.fetch_add(outgoing.len(), Ordering::AcqRel);
+        let arrival = Arrival { shared: shared.clone(), answers: answers.clone(), queued: Instant::now() };
+        let arrival = Arc::new(arrival);
+        let pending = |outgoing| Pending {
+            outgoing,
+            breaks: 0,
+            sent_at: None,
+            arrival: arrival.clone(),
+            ready: None,
+            answered: false,
+        };
+        outgoing.into_iter().map(pending).collect()
+    }
+
+    /// When it came into the queue.
+    pub fn queued(&self) -> Instant {
+        self.arrival.queued
     }
 
     /// Notes that it is handed over now.
     pub fn sent(&mut self) {
-        self.sent_at = Some(self.shared.clock.now());
+        self.sent_at = Some(self.arrival.shared.clock.now());
     }
 
     /// Whether its time is over.
     pub fn expired(&self) -> bool {
-        self.outgoing.message.expires_at.is_some_and(|at| at <= self.shared.clock.now())
+        self.outgoing.message.expires_at.is_some_and(|at| at <= self.arrival.shared.clock.now())
     }
 
     /// Why it is not sent any more, if its time is over.
@@ -125,14 +152,18 @@ impl Pending {
 
     /// Gives the answer to whoever sent the message; waits while they are not ready for it.
     pub async fn answer(mut self, disposition: Disposition) {
-        // From here on a cancelled wait still tells the truth: `drop` sends what is ready.
-        self.ready = Some(self.finish(disposition));
-        if let Ok(permit) = self.answers.reserve().await
-            && let Some(answer) = self.ready.take()
-        {
-            permit.send(answer);
+        let arrival = self.arrival.clone();
+        let answer = self.finish(disposition, arrival.shared.clock.now());
+        if let Err(mpsc::error::TrySendError::Full(answer)) = arrival.answers.try_send(answer) {
+            // From here on a cancelled wait still tells the truth: `drop` sends what is ready.
+            self.ready = Some(Box::new(answer));
+            if let Ok(permit) = arrival.answers.reserve().await
+                && let Some(answer) = self.ready.take()
+            {
+                permit.send(*answer);
+            }
+            self.ready = None;
         }
-        self.ready = None;
         self.close();
     }
 
@@ -144,8 +175,8 @@ impl Pending {
         self.answer(Disposition::Deferred { reason, retry_after: Some(after) }).await;
     }
 
-    fn finish(&mut self, disposition: Disposition) -> Answer {
-        let answered_at = self.shared.clock.now();
+    fn finish(&mut self, disposition: Disposition, answered_at: Timestamp) -> Answer {
+        let shared = &self.arrival.shared;
         let sent_at = self.sent_at.unwrap_or(answered_at);
         let outcome = match &disposition {
             Disposition::Delivered { .. } => Some(0),
@@ -155,22 +186,20 @@ impl Pending {
         };
         match outcome {
             Some(outcome) => {
-                self.shared.attempts[outcome].increment(1);
-                self.shared.duration.record(answered_at.since(sent_at).as_secs_f64());
+                shared.attempts[outcome].increment(1);
+                shared.duration.record(answered_at.since(sent_at).as_secs_f64());
             }
-            None => self.shared.returned.increment(1),
+            None => shared.returned.increment(1),
         }
         let (ticket, id, formatted_at) = (self.outgoing.ticket, self.outgoing.id, self.outgoing.message.formatted_at);
         let address = std::mem::take(&mut self.outgoing.address);
-        let channel = self.shared.name.clone();
+        let channel = shared.name.clone();
         Answer { ticket, id, formatted_at, sent_at, answered_at, disposition, channel, address }
     }
 
     fn close(&mut self) {
         self.answered = true;
-        if self.shared.open.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.shared.settled.notify_waiters();
-        }
+        self.arrival.shared.close(1);
     }
 }
 
@@ -180,7 +209,7 @@ impl Waits for Pending {
     }
 
     fn since(&self) -> Instant {
-        self.queued
+        self.arrival.queued
     }
 }
 
@@ -189,7 +218,7 @@ impl Drop for Pending {
         if self.answered {
             return;
         }
-        let answer = self.ready.take().unwrap_or_else(|| {
+        let answer = self.ready.take().map(|answer| *answer).unwrap_or_else(|| {
             let reason = if std::thread::panicking() {
                 Reason::new(ReasonKind::Internal, "the attempt broke off in the middle of our own work")
             } else if self.sent_at.is_none() {
@@ -197,13 +226,14 @@ impl Drop for Pending {
             } else {
                 Reason::new(ReasonKind::Connection, "the channel was closed before there was an answer")
             };
-            self.finish(Disposition::Deferred { reason, retry_after: None })
+            let now = self.arrival.shared.clock.now();
+            self.finish(Disposition::Deferred { reason, retry_after: None }, now)
         });
-        if let Err(mpsc::error::TrySendError::Full(answer)) = self.answers.try_send(answer)
+        if let Err(mpsc::error::TrySendError::Full(answer)) = self.arrival.answers.try_send(answer)
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             // Bounded: each such task stands for a message that held a place in a bounded queue.
-            let answers = self.answers.clone();
+            let answers = self.arrival.answers.clone();
             runtime.spawn(async move { answers.send(answer).await });
         }
         self.close();
@@ -212,22 +242,30 @@ impl Drop for Pending {
 
 /// Gives some messages the same answer; cheaper than one by one.
 pub(crate) async fn answer_all(messages: Vec<Pending>, disposition: &Disposition) {
-    let mut messages = messages.into_iter().peekable();
-    while let Some(first) = messages.next() {
-        let answers = first.answers.clone();
+    let mut messages = VecDeque::from(messages);
+    while let Some(first) = messages.front() {
+        let arrival = first.arrival.clone();
+        let answers = &arrival.answers;
         let most = ANSWERS_AT_ONCE.min(answers.max_capacity());
-        let mut some = vec![first];
-        while some.len() < most
-            && let Some(next) = messages.next_if(|next| next.answers.same_channel(&answers))
-        {
-            some.push(next);
+        let together =
+            |next: &&Pending| Arc::ptr_eq(&next.arrival, &arrival) || next.arrival.answers.same_channel(answers);
+        let count = messages.iter().take(most).take_while(together).count();
+        let answered_at = arrival.shared.clock.now();
+        let finish = |message: &mut Pending| message.finish(disposition.clone(), answered_at);
+        if let Ok(permits) = answers.try_reserve_many(count) {
+            for (permit, mut message) in permits.zip(messages.drain(..count)) {
+                permit.send(finish(&mut message));
+                message.close();
+            }
+            continue;
         }
+        let mut some: Vec<Pending> = messages.drain(..count).collect();
         // From here on a cancelled wait still tells the truth: `drop` sends what is ready.
-        some.iter_mut().for_each(|message| message.ready = Some(message.finish(disposition.clone())));
-        let Ok(permits) = answers.reserve_many(some.len()).await else { continue };
+        some.iter_mut().for_each(|message| message.ready = Some(Box::new(finish(message))));
+        let Ok(permits) = answers.reserve_many(count).await else { continue };
         for (permit, mut message) in permits.zip(some) {
             if let Some(answer) = message.ready.take() {
-                permit.send(answer);
+                permit.send(*answer);
             }
             message.close();
         }
@@ -640,9 +678,7 @@ impl OpenChannel for Running {
     }
 
     async fn send_all(&self, outgoing: Vec<Outgoing>, answers: &mpsc::Sender<Answer>) {
-        let now = Instant::now();
-        let pending = outgoing.into_iter().map(|outgoing| Pending::new(outgoing, &self.shared, answers, now)).collect();
-        self.queue.push_all(pending, &*self.lane_of).await;
+        self.queue.push_all(Pending::all(outgoing, &self.shared, answers), &*self.lane_of).await;
     }
 
     fn parts_used(&self) -> PartsUsed {
@@ -727,13 +763,8 @@ mod tests {
     async fn queue_of(queue: &Queue, addresses: &str) -> mpsc::Receiver<Answer> {
         let shared = Shared::new(&"c".parse().expect("a name"), context().clock);
         let (answers, answered) = mpsc::channel(addresses.len().max(1));
-        let pending = addresses
-            .chars()
-            .enumerate()
-            .map(|(number, address)| outgoing(number as u32, &address.to_string()))
-            .map(|outgoing| Pending::new(outgoing, &shared, &answers, Instant::now()))
-            .collect();
-        queue.push_all(pending, &|address| address.into()).await;
+        let all = addresses.chars().enumerate().map(|(number, address)| outgoing(number as u32, &address.to_string()));
+        queue.push_all(Pending::all(all.collect(), &shared, &answers), &|address| address.into()).await;
         answered
     }
 
@@ -756,8 +787,7 @@ mod tests {
         for queue in [single(), Queue::shared(1, Flow::default())] {
             let (answers, _answered) = mpsc::channel(2 * QUEUE_LENGTH);
             let push = async |messages: Vec<Outgoing>| {
-                let pending = messages.into_iter().map(|one| Pending::new(one, &shared, &answers, Instant::now()));
-                queue.push_all(pending.collect(), &only_lane).await;
+                queue.push_all(Pending::all(messages, &shared, &answers), &only_lane).await;
             };
             push((0..QUEUE_LENGTH as u32).map(|number| of(number, Priority::Low)).collect()).await;
             let before = Instant::now();
@@ -781,8 +811,7 @@ mod tests {
         let (answers, _answered) = mpsc::channel(100);
         let (one, other) = (outgoing(0, "a"), outgoing(1, "b"));
         let all = [&one, &one, &one, &other, &one].map(Clone::clone);
-        let all = all.map(|outgoing| Pending::new(outgoing, &shared, &answers, Instant::now()));
-        queue.push_all(all.into(), &only_lane).await;
+        queue.push_all(Pending::all(all.into(), &shared, &answers), &only_lane).await;
         let taken: Vec<usize> =
             std::iter::from_fn(|| Some(queue.try_pop_multicast(2).len()).filter(|n| *n > 0)).collect();
         assert_eq!(taken, [2, 1, 1, 1]);

@@ -6,12 +6,12 @@ mod rename; // it gets another name, or another place
 mod remove; // it goes
 mod grow; // the schema gets more
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 pub use modify::{Act, Modification};
-use tocsin_model::{id::SubscriberId, time::Timestamp, value::Value};
+use tocsin_model::{id::SubscriberId, ldap::Truth, time::Timestamp, value::Value};
 use tocsin_store::{
-    entries::{EntryNumber, Node, Object, Placement, Tree},
+    entries::{Branches, EntryNumber, Node, Object, Placement, Tree},
     records::Expect,
 };
 
@@ -20,6 +20,8 @@ use crate::{
     directory::Inner,
     dn::Rdn,
     entry::{Attribute, Entry},
+    filter::{Filter, Test},
+    kept::Shown,
     person,
     refusal::{Code, Refusal},
     schema::{AttributeType, Schema},
@@ -30,6 +32,59 @@ pub const VALUES_MAX: usize = 100_000;
 
 /// Values of an attribute as a client gives them.
 pub type Given = (String, Vec<Vec<u8>>);
+
+/// What a change must find, and what of its entry is wanted.
+#[derive(Debug, Clone, Default)]
+pub struct Terms {
+    /// The entry must meet this: RFC 4528.
+    pub assertion: Option<Filter>,
+    /// The entry as it was before is wanted, or as it is after: RFC 4527.
+    pub before: bool,
+    /// See `before`.
+    pub after: bool,
+}
+
+/// What was wanted of a changed entry.
+#[derive(Debug, Default)]
+pub struct Images {
+    /// As it was.
+    pub before: Option<Shown>,
+    /// As it is.
+    pub after: Option<Shown>,
+}
+
+impl Terms {
+    /// Holds an entry against the assertion; gives how it is, if that is wanted.
+    fn hold(&self, inner: &Inner, asker: &Asker, entry: &Entry, schema: &Schema) -> Result<Images, Refusal> {
+        if let Some(filter) = &self.assertion {
+            let grant = inner.access.grant(asker, entry);
+            let visible = |kind: &AttributeType| asker.manages || grant.level(Some(kind)) >= Level::Search;
+            if Test::compile(filter, schema).of(entry, schema, &visible) != Truth::True {
+                return Err(Refusal::new(Code::AssertionFailed, "the entry does not meet the assertion"));
+            }
+        }
+        let before = self.before.then(|| Shown { entry: entry.clone(), rendering: OnceLock::new() });
+        Ok(Images { before, after: None })
+    }
+
+    /// The entry after the change, if that is wanted.
+    fn after(
+        &self,
+        inner: &Inner,
+        tree: &dyn Branches,
+        number: EntryNumber,
+        schema: &Schema,
+    ) -> Result<Option<Shown>, Refusal> {
+        match tree.node(number)?.filter(|_| self.after) {
+            Some(node) => {
+                let above = inner.above(tree, &node)?;
+                let entry = crate::entry::view(&node, above.as_deref(), schema, &inner.shape);
+                Ok(Some(Shown { entry, rendering: OnceLock::new() }))
+            }
+            None => Ok(None),
+        }
+    }
+}
 
 /// The attribute of a name, if clients may change it.
 fn changeable(name: &str, schema: &Schema) -> Result<Arc<AttributeType>, Refusal> {

@@ -1,7 +1,7 @@
 //! The directory that faces ask: resolves names, keeps entries at hand, and keeps both true by what the store tells.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::{Arc, OnceLock},
 };
 
@@ -18,6 +18,7 @@ use crate::{
     dn::{Dn, Rdn},
     entry::{self, Place, Shape, view},
     kept::{Kept, Moment, Shown},
+    password::Lockout,
     plan,
     refusal::{Code, Refusal},
     schema::{Kind, Schema},
@@ -39,6 +40,8 @@ pub struct Options {
     pub shape: Shape,
     /// Who may do what; none: the default rules.
     pub access: Vec<String>,
+    /// After how many wrong passwords an entry is locked, and for how long.
+    pub lockout: Lockout,
     /// About how much memory entries may take that are kept at hand.
     pub cache_bytes: u64,
 }
@@ -58,14 +61,19 @@ pub(crate) struct Inner {
     pub(crate) schema: ArcSwap<Schema>,
     pub(crate) access: Access,
     pub(crate) shape: Shape,
+    pub(crate) lockout: Lockout,
     pub(crate) suffix: Dn,
     pub(crate) suffix_text: String,
     pub(crate) suffix_key: String,
     people: OnceLock<EntryNumber>,
     places: RwLock<HashMap<EntryNumber, Arc<Place>>>,
+    /// Subscribers that have been seen to have entries below them.
+    parents: RwLock<HashSet<EntryNumber>>,
     pub(crate) kept: Kept,
     /// The indexes that hold all entries.
     pub(crate) ready: ArcSwap<BTreeSet<String>>,
+    /// Held by whoever builds indexes.
+    building: tokio::sync::Mutex<()>,
 }
 
 impl Directory {
@@ -102,11 +110,14 @@ impl Directory {
         let inner = Arc::new(Inner {
             access,
             shape: options.shape,
+            lockout: options.lockout,
             suffix_text: suffix.0.iter().map(|rdn| rdn.text.as_str()).collect::<Vec<_>>().join(","),
             suffix_key: schema.normal_dn(&suffix),
             suffix,
             people: OnceLock::new(),
             places: RwLock::default(),
+            parents: RwLock::default(),
+            building: tokio::sync::Mutex::default(),
             kept: Kept::new(options.cache_bytes),
             ready: ArcSwap::from_pointee(BTreeSet::new()),
             schema: ArcSwap::from_pointee(schema),
@@ -176,6 +187,7 @@ impl Directory {
     /// # Errors
     /// The store does not answer.
     pub async fn build_indexes(&self) -> Result<(), Refusal> {
+        let _alone = self.inner.building.lock().await;
         let wanted = self.wanted_indexes();
         let ready = self.inner.ready.load_full();
         if *ready == wanted {
@@ -368,6 +380,9 @@ impl Inner {
         let mut above = None;
         for rdn in rdns.iter().rev() {
             let place = Arc::new(entry::place(&node, above.as_deref(), &schema));
+            if place.number.subscriber().is_some() {
+                self.parents.write().insert(place.number);
+            }
             node = self.child(branches, &place, rdn, &schema)?.ok_or_else(|| missing(&place.dn))?;
             above = Some(place);
         }
@@ -425,6 +440,9 @@ impl Inner {
         if let Some(known) = self.places.read().get(&number) {
             return Ok(known.clone());
         }
+        if number.subscriber().is_some() {
+            self.parents.write().insert(number);
+        }
         let since = self.kept.moment();
         let node = branches
             .node(number)?
@@ -458,14 +476,18 @@ impl EntryWatcher for Inner {
 
     fn changed(&self, changes: Vec<EntryChange>) {
         let at = self.kept.next_moment();
-        if changes.iter().any(|change| change.number.subscriber().is_none() && (change.renamed || change.now.is_none()))
-        {
-            // The names of all below changed with it; that happens seldom.
+        // The names of all below change with the name of an entry; that happens seldom.
+        let is_above = |number: EntryNumber| number.subscriber().is_none() || self.parents.read().contains(&number);
+        if changes.iter().any(|change| change.renamed && is_above(change.number)) {
             self.places.write().clear();
             self.kept.forget_all(at);
         }
         for change in changes {
             change.keys.iter().for_each(|key| self.kept.forget_found(key, at));
+            if change.now.is_none() {
+                // Nothing stood below it.
+                self.places.write().remove(&change.number);
+            }
             let shown = change.now.as_ref().and_then(|node| {
                 let parent = match node {
                     Node::Subscriber(_, None) => self.people.get().copied(),

@@ -4,7 +4,10 @@
 //! they are and asked as they are. Hashing takes tens of milliseconds, so it never runs on a thread that serves others, and
 //! only a few run at the same time; who finds no place is told to come again.
 
-use std::sync::{Arc, LazyLock};
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use argon2::{
     Argon2, PasswordHash, PasswordHasher, PasswordVerifier,
@@ -16,6 +19,7 @@ use ring::{
     rand::{SecureRandom, SystemRandom},
 };
 use serde::{Deserialize, Serialize};
+use tocsin_model::time::Timestamp;
 use tokio::sync::Semaphore;
 
 use crate::refusal::{Code, Refusal};
@@ -35,9 +39,49 @@ static WAITING: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::
 pub struct Credential {
     /// `$argon2id$…`, or `{SSHA}…` as it came from elsewhere.
     pub hash: String,
+    /// Wrong passwords since the last right one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub failures: u32,
+    /// Until when no password is right, after too many wrong ones: microseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub locked_until: Option<i64>,
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
+/// After how many wrong passwords an entry is locked, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lockout {
+    /// How many; 0: never.
+    pub failures: u32,
+    /// How long.
+    pub duration: Duration,
+}
+
+impl Lockout {
+    /// What a wrong password makes of a credential.
+    pub(crate) fn after_failure(self, mut credential: Credential, now: Timestamp) -> Credential {
+        credential.failures += 1;
+        if self.failures > 0 && credential.failures >= self.failures {
+            credential.failures = 0;
+            credential.locked_until = Some((now + self.duration).0);
+        }
+        credential
+    }
 }
 
 impl Credential {
+    fn of(hash: String) -> Credential {
+        Credential { hash, failures: 0, locked_until: None }
+    }
+
+    /// Whether no password is right just now.
+    pub(crate) fn is_locked(&self, now: Timestamp) -> bool {
+        self.locked_until.is_some_and(|until| now.0 < until)
+    }
+
     /// As it is stored.
     pub fn to_text(&self) -> String {
         serde_json::to_string(self).expect("text is JSON")
@@ -73,10 +117,10 @@ pub async fn protect(given: Vec<u8>) -> Result<Credential, Refusal> {
     {
         return match (Legacy::find(scheme), STANDARD.decode(rest)) {
             _ if scheme.eq_ignore_ascii_case("ARGON2") && PasswordHash::new(rest).is_ok() => {
-                Ok(Credential { hash: rest.to_owned() })
+                Ok(Credential::of(rest.to_owned()))
             }
             (Some(legacy), Ok(bytes)) if bytes.len() >= legacy.algorithm().output_len() => {
-                Ok(Credential { hash: String::from_utf8(given).expect("it was text") })
+                Ok(Credential::of(String::from_utf8(given).expect("it was text")))
             }
             _ => {
                 let schemes = "{SSHA}, {SHA}, {SSHA256}, {SHA256}, {SSHA512}, {SHA512} and {ARGON2}";
@@ -98,7 +142,7 @@ fn hash(password: &[u8]) -> Result<Credential, Refusal> {
         .map_err(|_| Refusal::new(Code::Unavailable, "the system has no random numbers"))?;
     let salt = SaltString::encode_b64(&random).map_err(failed)?;
     let hash = Argon2::default().hash_password(password, Salt::from(&salt)).map_err(failed)?;
-    Ok(Credential { hash: hash.to_string() })
+    Ok(Credential::of(hash.to_string()))
 }
 
 /// Whether a password is the one that a credential was made of. Takes as long for an entry that has none, so that nobody
@@ -108,7 +152,7 @@ fn hash(password: &[u8]) -> Result<Credential, Refusal> {
 /// Too many are being checked.
 pub async fn verify(credential: Option<Credential>, password: Vec<u8>) -> Result<bool, Refusal> {
     static NOBODY: LazyLock<String> = LazyLock::new(|| hash(b"nobody").map(|made| made.hash).unwrap_or_default());
-    if let Some(Credential { hash }) = &credential
+    if let Some(Credential { hash, .. }) = &credential
         && let Some((scheme, rest)) = hash.strip_prefix('{').and_then(|text| text.split_once('}'))
     {
         return Ok(Legacy::find(scheme).is_some_and(|legacy| legacy.verify(rest, &password)));
@@ -190,6 +234,20 @@ mod tests {
             assert!(!verify(read, b"open".to_vec()).await.expect("checked"));
             assert!(!verify(None, b"nobody".to_vec()).await.expect("checked"));
         });
+    }
+
+    #[test]
+    fn too_many_wrong_passwords_lock_an_entry_for_a_while() {
+        let lockout = Lockout { failures: 2, duration: Duration::from_secs(60) };
+        let at = |seconds: i64| Timestamp::from_millis(seconds * 1_000);
+        let once = lockout.after_failure(Credential::of("x".into()), at(0));
+        assert!(!once.is_locked(at(0)));
+        let twice = lockout.after_failure(once, at(1));
+        assert!(twice.is_locked(at(60)) && !twice.is_locked(at(61)));
+        let never = Lockout { failures: 0, ..lockout };
+        assert!(
+            (0..99).fold(Credential::of("x".into()), |made, _| never.after_failure(made, at(0))).locked_until.is_none()
+        );
     }
 
     #[test]

@@ -476,8 +476,7 @@ impl From<operations::Notification> for NotificationBody {
                 }
                 None => (None, None, None),
             };
-            let (subscriber, locale) =
-                (recipient.subscription.subscriber.to_string(), recipient.profile.locale.clone());
+            let (subscriber, locale) = (recipient.id.to_string(), recipient.profile.locale.clone());
             RecipientBody { subscriber, locale, device, channel, address }
         });
         NotificationBody {

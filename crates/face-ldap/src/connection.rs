@@ -24,9 +24,9 @@ use tokio::{
 
 use crate::{
     ber,
-    message::{self, Message, Request, Unreadable, farewell},
+    message::{self, Message, Request, Unreadable, farewell, tag},
     operations::{self, Pages},
-    serve::Server,
+    serve::{Opening, Server},
 };
 
 /// Portions of answers that may wait to be written; who makes more waits.
@@ -41,6 +41,8 @@ const LOOKED_AT: Duration = Duration::from_secs(1);
 /// Who a connection speaks for, and what was worked out of what they may do.
 pub(crate) struct Session {
     pub(crate) asker: Arc<Asker>,
+    /// Whether nobody else can read along.
+    pub(crate) is_secure: bool,
     pub(crate) grants: Grants,
     /// Searches that wait for their next page.
     pub(crate) pages: Pages,
@@ -85,8 +87,27 @@ pub(crate) enum Begun {
     Runs(BoxFuture<'static, Done>),
     /// It is under way, and nothing else is read until it is done.
     RunsAlone(BoxFuture<'static, Done>),
+    /// TLS begins after what is said so far.
+    StartsTls,
     /// The client goes.
     Ends,
+}
+
+/// What comes after a stream.
+enum Next {
+    Nothing,
+    /// The same, within TLS.
+    Tls,
+}
+
+/// A request under way.
+struct Running {
+    line: Line,
+    tag: u8,
+    /// Whether it can be given up with an answer.
+    is_search: bool,
+    /// The number of the request that gives it up.
+    cancelled_by: Option<u32>,
 }
 
 struct Connection {
@@ -96,23 +117,29 @@ struct Connection {
     output: Vec<u8>,
     running: FuturesUnordered<BoxFuture<'static, (u32, Done)>>,
     /// Requests under way by their numbers.
-    lines: HashMap<u32, Line>,
+    lines: HashMap<u32, Running>,
     portions: mpsc::Receiver<Vec<u8>>,
     portions_in: mpsc::Sender<Vec<u8>>,
     /// Nothing is read until what runs is done.
     alone: bool,
     ends: bool,
+    starts_tls: bool,
     /// When the last byte came, and when the first of a message that is not whole.
     heard: Instant,
     half_since: Option<Instant>,
 }
 
 /// Serves a client until it goes, or must.
-pub(crate) async fn run(server: Arc<Server>, stream: TcpStream, peer: SocketAddr) {
+pub(crate) async fn run(server: Arc<Server>, stream: TcpStream, opening: Opening, peer: SocketAddr) {
     let (portions_in, portions) = mpsc::channel(PORTIONS_MAX);
-    let connection = Connection {
+    let mut connection = Connection {
         server,
-        session: Session { asker: Arc::default(), grants: Grants::default(), pages: Pages::default() },
+        session: Session {
+            asker: Arc::default(),
+            is_secure: false,
+            grants: Grants::default(),
+            pages: Pages::default(),
+        },
         input: BytesMut::new(),
         output: Vec::new(),
         running: FuturesUnordered::new(),
@@ -121,16 +148,30 @@ pub(crate) async fn run(server: Arc<Server>, stream: TcpStream, peer: SocketAddr
         portions_in,
         alone: false,
         ends: false,
+        starts_tls: false,
         heard: Instant::now(),
         half_since: None,
     };
-    if let Err(error) = connection.serve(stream).await {
+    if let Err(error) = connection.serve_all(stream, opening).await {
         tracing::debug!(%error, %peer, "an LDAP connection broke off");
     }
 }
 
 impl Connection {
-    async fn serve<S: AsyncRead + AsyncWrite + Unpin>(mut self, mut stream: S) -> std::io::Result<()> {
+    async fn serve_all(&mut self, mut stream: TcpStream, opening: Opening) -> std::io::Result<()> {
+        if opening == Opening::Plain && matches!(self.serve(&mut stream).await?, Next::Nothing) {
+            return Ok(());
+        }
+        let options = &self.server.options;
+        let tls = options.tls.clone().ok_or_else(|| std::io::Error::other("there is no certificate"))?;
+        let accepting = tokio_rustls::TlsAcceptor::from(tls).accept(stream);
+        let accepted = tokio::time::timeout(options.patience, accepting).await;
+        let mut stream = accepted.map_err(|_| std::io::Error::other("TLS took too long"))??;
+        (self.session.is_secure, self.heard) = (true, Instant::now());
+        self.serve(&mut stream).await.map(|_| ())
+    }
+
+    async fn serve<S: AsyncRead + AsyncWrite + Unpin>(&mut self, stream: &mut S) -> std::io::Result<Next> {
         let mut look = tokio::time::interval(LOOKED_AT);
         let stopping = self.server.stopping.clone();
         loop {
@@ -142,7 +183,12 @@ impl Connection {
                 if self.output.capacity() > 256 << 10 { self.output = Vec::new() } else { self.output.clear() }
             }
             if self.ends {
-                return stream.shutdown().await;
+                return stream.shutdown().await.map(|()| Next::Nothing);
+            }
+            if std::mem::take(&mut self.starts_tls) {
+                // What was sent before TLS must not count as if it had been sent within.
+                self.input.clear();
+                return Ok(Next::Tls);
             }
             if is_more {
                 continue;
@@ -157,7 +203,7 @@ impl Connection {
                 Some(portion) = self.portions.recv() => self.output.extend_from_slice(&portion),
                 read = stream.read_buf(&mut self.input), if !self.alone => {
                     if read? == 0 {
-                        return Ok(());
+                        return Ok(Next::Nothing);
                     }
                     self.heard = Instant::now();
                 }
@@ -184,7 +230,7 @@ impl Connection {
 
     /// Takes the whole messages of what was read, until there is much to write. Gives whether there may be more.
     fn take_messages(&mut self) -> bool {
-        while !self.ends && !self.alone {
+        while !self.ends && !self.alone && !self.starts_tls {
             if self.output.len() > OUTPUT_BYTES {
                 return true;
             }
@@ -224,6 +270,12 @@ impl Connection {
         if let Request::Abandon(other) = message.request {
             return self.give_up(other);
         }
+        if let Request::Extended { oid, value } = &message.request
+            && oid == operations::CANCEL
+        {
+            return self.cancel(id, operations::cancelled(value.as_deref()));
+        }
+        let (tag, is_search) = (operations::tag_of(&message.request), matches!(message.request, Request::Search(_)));
         if self.lines.contains_key(&id) {
             return self.end(Code::ProtocolError, "two requests of the same number");
         }
@@ -235,19 +287,36 @@ impl Connection {
         match operations::begin(&self.server, &mut self.session, message, &line, &mut self.output) {
             Begun::Answered => {}
             Begun::Ends => self.ends = true,
+            // Requests under way would answer on the old stream.
+            Begun::StartsTls if self.running.is_empty() => self.starts_tls = true,
+            Begun::StartsTls => self.end(Code::OperationsError, "requests were under way when TLS was to begin"),
             begun @ (Begun::Runs(_) | Begun::RunsAlone(_)) => {
                 self.alone = matches!(begun, Begun::RunsAlone(_));
                 let (Begun::Runs(future) | Begun::RunsAlone(future)) = begun else { return };
-                self.lines.insert(id, line);
+                self.lines.insert(id, Running { line, tag, is_search, cancelled_by: None });
                 self.running.push(async move { (id, future.await) }.boxed());
             }
         }
     }
 
     fn give_up(&mut self, id: u32) {
-        if let Some(line) = self.lines.get(&id) {
-            line.given_up.store(true, Ordering::Relaxed);
+        if let Some(running) = self.lines.get(&id) {
+            running.line.given_up.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Gives a request up, and says so to both: RFC 3909.
+    fn cancel(&mut self, id: u32, other: Option<u32>) {
+        let code = match other.and_then(|other| self.lines.get_mut(&other)) {
+            _ if other.is_none() => Code::ProtocolError,
+            None => Code::NoSuchOperation,
+            Some(running) if !running.is_search || running.cancelled_by.is_some() => Code::CannotCancel,
+            Some(running) => {
+                running.cancelled_by = Some(id);
+                return self.give_up(other.unwrap_or_default());
+            }
+        };
+        message::answer(&mut self.output, id, tag::EXTENDED, code, "", "", &Default::default());
     }
 
     fn finish(&mut self, id: u32, done: Done) {
@@ -255,8 +324,14 @@ impl Connection {
         while let Ok(portion) = self.portions.try_recv() {
             self.output.extend_from_slice(&portion);
         }
-        let given_up = self.lines.remove(&id).is_some_and(|line| line.is_given_up());
+        let running = self.lines.remove(&id);
+        let given_up = running.as_ref().is_some_and(|running| running.line.is_given_up());
         self.alone = false;
+        if let Some(Running { tag, cancelled_by: Some(by), .. }) = running {
+            message::answer(&mut self.output, id, tag, Code::Canceled, "", "", &Default::default());
+            message::answer(&mut self.output, by, tag::EXTENDED, Code::Success, "", "", &Default::default());
+            return;
+        }
         match done {
             Done::Silent => {}
             Done::Answer(_) | Done::Page(..) if given_up => {}
@@ -266,7 +341,9 @@ impl Connection {
                 self.session.pages.put(waiting);
             }
             Done::Bound(asker, answer) => {
-                self.session = Session { asker: Arc::new(*asker), grants: Grants::default(), pages: Pages::default() };
+                let is_secure = self.session.is_secure;
+                let asker = Arc::new(*asker);
+                self.session = Session { asker, is_secure, grants: Grants::default(), pages: Pages::default() };
                 self.output.extend_from_slice(&answer);
             }
         }

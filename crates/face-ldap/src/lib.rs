@@ -15,4 +15,4 @@ mod operations; // what is done for each
 mod root; // what the server says of itself
 mod measure; // how often, how long
 
-pub use serve::{LdapOptions, Operators, serve};
+pub use serve::{LdapOptions, Opening, Operators, serve};

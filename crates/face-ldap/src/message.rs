@@ -316,6 +316,27 @@ fn filter(reader: &mut Reader<'_>, depth: usize, terms: &mut usize) -> Result<Fi
     })
 }
 
+/// Reads a filter that stands alone.
+///
+/// # Errors
+/// It is none.
+pub fn lone_filter(bytes: &[u8]) -> Result<Filter, Garbled> {
+    filter(&mut Reader(bytes), 0, &mut 0)
+}
+
+/// Reads a list of names that stands alone.
+///
+/// # Errors
+/// It is none.
+pub fn lone_names(bytes: &[u8]) -> Result<Vec<String>, Garbled> {
+    let mut list = Reader(Reader(bytes).expect(SEQUENCE)?);
+    let mut names = Vec::new();
+    while !list.is_empty() {
+        names.push(list.text(OCTETS)?);
+    }
+    Ok(names)
+}
+
 fn substrings(mut reader: Reader<'_>) -> Result<Filter, Garbled> {
     let name = reader.text(OCTETS)?;
     let mut parts = Reader(reader.expect(SEQUENCE)?);

@@ -13,6 +13,7 @@ pub(crate) use search::{Pages, Waiting};
 use tocsin_directory::refusal::{Code, Refusal};
 
 use crate::{
+    ber::Reader,
     connection::{Begun, Done, Line, Session},
     measure::{self, Operation},
     message::{self, Control, Extra, Message, Request, tag},
@@ -24,10 +25,18 @@ pub(crate) const MANAGE_DSA_IT: &str = "2.16.840.1.113730.3.4.2";
 pub(crate) const WHO_AM_I: &str = "1.3.6.1.4.1.4203.1.11.3";
 pub(crate) const MODIFY_PASSWORD: &str = "1.3.6.1.4.1.4203.1.11.1";
 
+pub(crate) const ASSERTION: &str = "1.3.6.1.1.12";
+pub(crate) const PRE_READ: &str = "1.3.6.1.1.13.1";
+pub(crate) const POST_READ: &str = "1.3.6.1.1.13.2";
+pub(crate) const SORT: &str = "1.2.840.113556.1.4.473";
+pub(crate) const SORTED: &str = "1.2.840.113556.1.4.474";
+pub(crate) const CANCEL: &str = "1.3.6.1.1.8";
+pub(crate) const START_TLS: &str = "1.3.6.1.4.1.1466.20037";
+
 /// Controls that are known here.
-pub(crate) const CONTROLS: &[&str] = &[PAGED_RESULTS, MANAGE_DSA_IT];
-/// Extended operations that are known here.
-pub(crate) const EXTENSIONS: &[&str] = &[WHO_AM_I, MODIFY_PASSWORD];
+pub(crate) const CONTROLS: &[&str] = &[PAGED_RESULTS, MANAGE_DSA_IT, ASSERTION, PRE_READ, POST_READ, SORT];
+/// Extended operations that are known here, beside StartTLS where there is a certificate.
+pub(crate) const EXTENSIONS: &[&str] = &[WHO_AM_I, MODIFY_PASSWORD, CANCEL];
 
 /// What an operation says in the end.
 pub(crate) struct Answered {
@@ -39,17 +48,17 @@ pub(crate) struct Answered {
 
 impl Answered {
     fn new(message: &Message) -> Answered {
-        let (operation, tag) = match &message.request {
-            Request::Bind { .. } => (Operation::Bind, tag::BIND),
-            Request::Search(_) | Request::Unbind | Request::Abandon(_) => (Operation::Search, tag::SEARCH_DONE),
-            Request::Modify { .. } => (Operation::Modify, tag::MODIFY),
-            Request::Add { .. } => (Operation::Add, tag::ADD),
-            Request::Delete { .. } => (Operation::Delete, tag::DELETE),
-            Request::Rename { .. } => (Operation::Rename, tag::RENAME),
-            Request::Compare { .. } => (Operation::Compare, tag::COMPARE),
-            Request::Extended { .. } => (Operation::Extended, tag::EXTENDED),
+        let operation = match &message.request {
+            Request::Bind { .. } => Operation::Bind,
+            Request::Search(_) | Request::Unbind | Request::Abandon(_) => Operation::Search,
+            Request::Modify { .. } => Operation::Modify,
+            Request::Add { .. } => Operation::Add,
+            Request::Delete { .. } => Operation::Delete,
+            Request::Rename { .. } => Operation::Rename,
+            Request::Compare { .. } => Operation::Compare,
+            Request::Extended { .. } => Operation::Extended,
         };
-        Answered { operation, tag, id: message.id, started: Instant::now() }
+        Answered { operation, tag: tag_of(&message.request), id: message.id, started: Instant::now() }
     }
 
     /// Writes the answer.
@@ -70,6 +79,25 @@ impl Answered {
     }
 }
 
+/// The tag of a request's answer.
+pub(crate) fn tag_of(request: &Request) -> u8 {
+    match request {
+        Request::Bind { .. } => tag::BIND,
+        Request::Search(_) | Request::Unbind | Request::Abandon(_) => tag::SEARCH_DONE,
+        Request::Modify { .. } => tag::MODIFY,
+        Request::Add { .. } => tag::ADD,
+        Request::Delete { .. } => tag::DELETE,
+        Request::Rename { .. } => tag::RENAME,
+        Request::Compare { .. } => tag::COMPARE,
+        Request::Extended { .. } => tag::EXTENDED,
+    }
+}
+
+/// The number of the request that a cancel operation names.
+pub(crate) fn cancelled(value: Option<&[u8]>) -> Option<u32> {
+    Reader(Reader(value?).expect(0x30).ok()?).count(0x02).ok()
+}
+
 /// Refuses a request without looking at it.
 pub(crate) fn refuse(out: &mut Vec<u8>, message: &Message, refusal: &Refusal) {
     Answered::new(message).write(out, Err(refusal), &Extra::default());
@@ -78,7 +106,7 @@ pub(crate) fn refuse(out: &mut Vec<u8>, message: &Message, refusal: &Refusal) {
 /// Begins what a message asks for.
 pub(crate) fn begin(server: &Server, session: &mut Session, message: Message, line: &Line, out: &mut Vec<u8>) -> Begun {
     let answered = Answered::new(&message);
-    if let Err(refusal) = known(&message.controls) {
+    if let Err(refusal) = known(&message) {
         answered.write(out, Err(&refusal), &Extra::default());
         return Begun::Answered;
     }
@@ -86,7 +114,12 @@ pub(crate) fn begin(server: &Server, session: &mut Session, message: Message, li
     match message.request {
         Request::Unbind => return Begun::Ends,
         Request::Abandon(_) => return Begun::Answered,
-        Request::Bind { version, dn, proof } => return bind::begin(server, answered, version, dn, proof),
+        Request::Bind { version, dn, proof } => {
+            return bind::begin(server, session.is_secure, answered, version, dn, proof);
+        }
+        Request::Extended { oid, .. } if oid == START_TLS => {
+            return extended::start_tls(server, session, &answered, out);
+        }
         Request::Extended { oid, value } => return extended::begin(server, session, answered, &oid, value, out),
         Request::Search(request) => {
             return search::begin(server, session, answered, request, &message.controls, line, out);
@@ -103,15 +136,39 @@ pub(crate) fn begin(server: &Server, session: &mut Session, message: Message, li
         Request::Compare { dn, attribute, value } => {
             compare::run(directory, asker, answered, dn, attribute, value).boxed()
         }
-        request => async move { Done::Answer(answered.answer(change::run(directory, asker, request).await)) }.boxed(),
+        request => {
+            let wanted = match change::Wanted::read(&message.controls) {
+                Ok(wanted) => wanted,
+                Err(refusal) => {
+                    answered.write(out, Err(&refusal), &Extra::default());
+                    return Begun::Answered;
+                }
+            };
+            async move {
+                let (result, extra) = change::run(directory, asker, request, wanted).await;
+                let mut out = Vec::with_capacity(64);
+                answered.write(&mut out, result.as_ref().map(|code| *code), &extra);
+                Done::Answer(out)
+            }
+            .boxed()
+        }
     })
 }
 
-/// Whether all controls that must be known are.
-fn known(controls: &[Control]) -> Result<(), Refusal> {
-    match controls.iter().find(|control| control.critical && !CONTROLS.contains(&control.oid.as_str())) {
+/// Whether all controls that must be known are, for this request.
+fn known(message: &Message) -> Result<(), Refusal> {
+    let is_meant = |control: &Control| match (&message.request, control.oid.as_str()) {
+        (Request::Search(_), oid) => matches!(oid, PAGED_RESULTS | SORT | MANAGE_DSA_IT),
+        (Request::Delete { .. }, oid) => matches!(oid, ASSERTION | PRE_READ | MANAGE_DSA_IT),
+        (Request::Add { .. }, oid) => matches!(oid, POST_READ | MANAGE_DSA_IT),
+        (Request::Modify { .. } | Request::Rename { .. }, oid) => {
+            matches!(oid, ASSERTION | PRE_READ | POST_READ | MANAGE_DSA_IT)
+        }
+        (_, oid) => oid == MANAGE_DSA_IT,
+    };
+    match message.controls.iter().find(|control| control.critical && !is_meant(control)) {
         Some(control) => {
-            let what = format!("the control {} is not known here, and critical", control.oid);
+            let what = format!("the control {} is not known for this request, and critical", control.oid);
             Err(Refusal::new(Code::UnavailableCriticalExtension, what))
         }
         None => Ok(()),

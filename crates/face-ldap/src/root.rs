@@ -9,7 +9,7 @@ use tocsin_directory::{
     syntax::{rule_descriptions, syntaxes},
 };
 
-use crate::operations::{CONTROLS, EXTENSIONS};
+use crate::operations::{CONTROLS, EXTENSIONS, START_TLS};
 
 /// Features: `+` for operational attributes (RFC 3673), absolute filters (RFC 4526), increment (RFC 4525).
 const FEATURES: &[&str] = &["1.3.6.1.4.1.4203.1.5.1", "1.3.6.1.4.1.4203.1.5.3", "1.3.6.1.1.14"];
@@ -39,7 +39,7 @@ fn texts(list: &[&str]) -> Vec<String> {
 }
 
 /// The root entry.
-pub fn root(directory: &Directory) -> Arc<Shown> {
+pub fn root(directory: &Directory, has_tls: bool) -> Arc<Shown> {
     let one = |text: &str| vec![text.to_owned()];
     shown(
         "",
@@ -50,7 +50,11 @@ pub fn root(directory: &Directory) -> Arc<Shown> {
             ("subschemaSubentry", one(SUBSCHEMA)),
             ("supportedLDAPVersion", one("3")),
             ("supportedControl", texts(CONTROLS)),
-            ("supportedExtension", texts(EXTENSIONS)),
+            (
+                "supportedExtension",
+                texts(EXTENSIONS).into_iter().chain(has_tls.then(|| START_TLS.to_owned())).collect(),
+            ),
+            ("supportedSASLMechanisms", one("PLAIN")),
             ("supportedFeatures", texts(FEATURES)),
             ("vendorName", one("Tocsin")),
             ("vendorVersion", one(env!("CARGO_PKG_VERSION"))),

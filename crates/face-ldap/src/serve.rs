@@ -32,6 +32,10 @@ pub struct LdapOptions {
     /// Whether whoever did not say who they are may ask for more than the server's own entries, as far as access rules
     /// allow.
     pub anonymous: bool,
+    /// Certificate and key; without them there is no TLS.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// Whether passwords are refused without TLS.
+    pub require_tls: bool,
     /// How long the connections of a stopping server may take to end.
     pub drain_patience: Duration,
 }
@@ -49,6 +53,8 @@ impl Default for LdapOptions {
             size_limit: 10_000,
             time_limit: Duration::from_secs(60),
             anonymous: true,
+            tls: None,
+            require_tls: false,
             drain_patience: Duration::from_secs(10),
         }
     }
@@ -68,12 +74,22 @@ pub(crate) struct Server {
     pub(crate) stopping: CancellationToken,
 }
 
+/// When TLS begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opening {
+    /// When the client asks for it.
+    Plain,
+    /// With the first byte: `ldaps`.
+    Tls,
+}
+
 /// Serves LDAP until `stopping`; then tells every client, and waits for the connections to end.
 ///
 /// # Errors
 /// The listener is gone for good.
 pub async fn serve(
     listener: TcpListener,
+    opening: Opening,
     directory: Directory,
     operators: Arc<dyn Operators>,
     options: LdapOptions,
@@ -109,7 +125,7 @@ pub async fn serve(
         tokio::spawn(async move {
             let open = metrics::gauge!("ldap_connections");
             open.increment(1.0);
-            connection::run(server, stream, peer).await;
+            connection::run(server, stream, opening, peer).await;
             open.decrement(1.0);
             drop((seat, place));
         });

@@ -96,10 +96,24 @@ pub fn entry(
     }
     ber::nested(out, 0x30, |out| {
         ber::number(out, 0x02, id);
-        ber::nested(out, tag::ENTRY, |out| {
-            ber::value(out, 0x04, entry.dn.as_bytes());
-            ber::nested(out, 0x30, |out| some(out, entry, rendering, grant, selection, schema, more));
-        });
+        body(out, shown, grant, selection, schema, more);
+    });
+}
+
+/// An entry without a message around it.
+pub fn body(
+    out: &mut Vec<u8>,
+    shown: &Shown,
+    grant: &Grant,
+    selection: &Selection,
+    schema: &Schema,
+    more: &[Attribute],
+) {
+    let entry = &shown.entry;
+    let rendering = shown.rendering.get_or_init(|| rendering(entry));
+    ber::nested(out, tag::ENTRY, |out| {
+        ber::value(out, 0x04, entry.dn.as_bytes());
+        ber::nested(out, 0x30, |out| some(out, entry, rendering, grant, selection, schema, more));
     });
 }
 

@@ -88,6 +88,11 @@ async fn whoever_asks_proves_who_they_are() {
     bench.run_as("ldappasswd", ann, "secret", &["-s", "changed"], "", 0).await;
     who(ann, "secret", 49).await;
     who(ann, "changed", 0).await;
+    let bob = "cn=bob,ou=people,o=site";
+    for _ in 0..5 {
+        who(bob, "wrong", 49).await;
+    }
+    who(bob, "secret", 49).await;
     let change = "dn: cn=bob,ou=people,o=site\nchangetype: modify\nreplace: title\ntitle: x\n";
     bench.run_as("ldapmodify", ann, "changed", &[], change, 50).await;
     bench.run_as("ldapmodify", ann, "changed", &[], &change.replace("bob", "ann"), 0).await;
@@ -154,5 +159,52 @@ async fn subscribers_of_the_api_are_entries_at_once() {
     assert_eq!(pages.matches("dn: ").count(), 3, "{pages}");
     bench.run("ldapsearch", &["-b", "o=site", "-z", "1"], "", 4).await;
     bench.run("ldapdelete", &[carla], "", 0).await;
+    bench.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn searches_are_sorted_and_changes_show_what_was() {
+    let bench = Bench::start(&[]).await;
+    for name in ["carl", "ann", "Bob"] {
+        bench.add(&PERSON.replace("NAME", name)).await;
+    }
+    let order = async |keys: &str| {
+        let arguments = ["-LLL", "-E", keys, "-b", "ou=people,o=site", "-s", "one", "(cn=*)", "cn"];
+        let found = bench.run("ldapsearch", &arguments, "", 0).await;
+        found.lines().filter_map(|line| line.strip_prefix("cn: ").map(str::to_owned)).collect::<Vec<_>>()
+    };
+    assert_eq!(order("sss=cn").await, ["ann", "Bob", "carl"]);
+    assert_eq!(order("sss=-cn").await, ["carl", "Bob", "ann"]);
+    let change =
+        |value: &str| format!("dn: cn=ann,ou=people,o=site\nchangetype: modify\nreplace: title\ntitle: {value}\n");
+    let modify = async |controls: &[&str], code| {
+        let arguments: Vec<&str> = controls.iter().flat_map(|control| ["-e", control]).collect();
+        bench.run("ldapmodify", &arguments, &change("Boss"), code).await
+    };
+    modify(&["!assert=(title=Clerk)"], 122).await;
+    let said = modify(&["!assert=(sn=muster)", "postread=title"], 0).await;
+    assert!(said.contains("title: Boss"), "{said}");
+    let said = bench.run("ldapmodify", &["-e", "preread=title"], &change("Chief"), 0).await;
+    assert!(said.contains("title: Boss"), "{said}");
+    bench.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn passwords_travel_within_tls() {
+    let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let tls = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(vec![key.cert.der().clone()], key.signing_key.serialize_der().try_into().expect("a key"))
+        .expect("a configuration");
+    let options = tocsin_face_ldap::LdapOptions { tls: Some(tls.into()), require_tls: true, ..Default::default() };
+    let bench = Bench::with(&[], options).await;
+    bench.run("ldapwhoami", &[], "", 13).await;
+    assert_eq!(bench.run("ldapwhoami", &["-ZZ"], "", 0).await.trim(), "dn:cn=admin,o=site");
+    bench.run("ldapadd", &["-ZZ"], &PERSON.replace("NAME", "ann"), 0).await;
+    let found = bench.run("ldapsearch", &["-ZZ", "-LLL", "-b", "o=site", "(uid=ann)", "cn"], "", 0).await;
+    assert!(found.contains("cn: ann"), "{found}");
     bench.stop().await;
 }

@@ -51,6 +51,11 @@ impl Check {
         self.source.subscription_fields()
     }
 
+    /// Whether it is checked subscription by subscription, not column by column.
+    pub fn is_interpreted(&self) -> bool {
+        matches!(self.how, How::Any)
+    }
+
     pub fn weight(&self) -> u8 {
         match self.how {
             How::Column { .. } => 0,

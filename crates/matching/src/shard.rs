@@ -2,54 +2,42 @@
 //! batch sees.
 
 use std::{
-    borrow::Cow,
     fmt,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::Arc,
     time::Duration,
 };
 
-use serde::{
-    Deserializer,
-    de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor},
-};
 use tocsin_model::{
     event::EventBatch,
     field::{Damaged, FieldType, Fields, Row},
     filter::Filter,
     id::{EventBatchId, EventId, Name, SubscriptionId},
-    problem::Problem,
     state::StatePage,
     time::Timestamp,
     value::Value,
 };
 
 use crate::{
-    datum::{Datum, Trouble, write_key},
-    evaluate::{Parameters, Scene, holds, value},
+    datum::Trouble,
     events::Events,
     figures::{Figures, FilterFigures},
-    filter::book::{FilterBook, FilterNumber},
-    index::{
-        Hasher,
-        chunks::{Entry, KeySlice},
-        groups::{Broom, Groups},
-        numbers::KeyBook,
-        table::Table,
-    },
+    filter::book::FilterBook,
+    index::{Hasher, chunks::KeySlice, groups::Groups, numbers::KeyBook, table::Table},
     occasion::{Desk, Occasion, WINDOW},
     residual::Until,
-    rule::{Branch, Memberships, Range, RuleNumber, RuleSet},
+    rule::{RuleNumber, RuleSet},
     state::{Suppression, book::StateBook, remembered::Remembered},
-    subscriber::SubscriberView,
 };
 
+mod change; // subscriptions come and go
+mod rows; // parameters as rows
 mod told; // matches that were found by a query
 
+pub(crate) use rows::Layout;
 pub use told::Told;
 
-/// Looks into the index that each change pays for the sweep that takes removed subscriptions out.
-const LOOKS_PER_CHANGE: usize = 128;
+use change::Sweep;
 
 /// A subscription as the index needs it.
 #[derive(Debug, Clone, Copy)]
@@ -171,7 +159,7 @@ pub struct Shard {
     sweeps: Vec<Option<Sweep>>,
     /// One for each branch of each enabled rule.
     pub(crate) indexes: Vec<Groups>,
-    /// The keys of the branches that ask events for the same, by [`Branch::asks`].
+    /// The keys of the branches that ask events for the same, by [`Branch::asks`](crate::rule::Branch::asks).
     pub(crate) keys: Vec<KeyBook>,
     /// One for each filter plan of the rule set.
     pub(crate) books: Vec<FilterBook>,
@@ -182,19 +170,11 @@ pub struct Shard {
     at_work: Option<RuleNumber>,
 }
 
-/// A sweep of one class's index: the branch it is in, counted over the rules of the class, and the place there.
-#[derive(Debug, Clone, Copy, Default)]
-struct Sweep {
-    branch: usize,
-    broom: Broom,
-}
-
 impl fmt::Debug for Shard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shard").field("subscriptions", &self.len()).finish_non_exhaustive()
     }
 }
-
 impl Shard {
     /// An empty shard of these rules.
     pub fn new(rules: Arc<RuleSet>) -> Shard {
@@ -223,178 +203,6 @@ impl Shard {
     /// The rules it was made for.
     pub fn rules(&self) -> &Arc<RuleSet> {
         &self.rules
-    }
-
-    /// Puts a subscription of a subscriber of whom nothing is known, in place of the one of the same id if there is one.
-    /// About a microsecond for each rule of its class.
-    ///
-    /// # Errors
-    /// The class is unknown, the parameters are not a JSON object, the filter cannot be compiled for every event class
-    /// of the class's rules, or the shard is full (2^32 subscriptions of a class, 65,535 channels). The subscription of
-    /// this id, if there was one, is then gone.
-    pub fn put(&mut self, subject: Subject<'_>) -> Result<(), Problem> {
-        self.put_of(subject, SubscriberView::default())
-    }
-
-    /// Puts a subscription of a subscriber as rules see it; those with another audience are not for it.
-    ///
-    /// # Errors
-    /// As [`Shard::put`].
-    pub fn put_of(&mut self, subject: Subject<'_>, subscriber: SubscriberView) -> Result<(), Problem> {
-        let class = self.rules.classes.iter().find(|class| class.name == *subject.class);
-        let row = class.map(|class| stored_row(&class.fields, subject.values)).transpose();
-        let result = match row.map(Option::unwrap_or_default) {
-            Ok(row) => self.put_row(
-                subject,
-                self.rules.full_row(subject.class, row, subscriber.columns),
-                subscriber.memberships,
-            ),
-            Err(_) => Err(Problem::at("", "the stored parameters are not a JSON object")),
-        };
-        if result.is_err() {
-            self.remove(subject.id);
-        }
-        result
-    }
-
-    /// Like `put_of`, with the parameters and what is read of the subscriber as a row.
-    pub(crate) fn put_row(
-        &mut self,
-        subject: Subject<'_>,
-        mut row: Row,
-        memberships: Memberships,
-    ) -> Result<(), Problem> {
-        // What is remembered for it stays.
-        self.take_out(subject.id);
-        let rules = Arc::clone(&self.rules);
-        let Some(class) = rules.classes.iter().position(|class| class.name == *subject.class) else {
-            return Err(Problem::at("", format!("there is no subscription class `{}`", subject.class)));
-        };
-        let plan = &rules.classes[class];
-        if plan.kept[plan.memberships_at()] {
-            row.resize(plan.width(), Value::Null);
-            row[plan.memberships_at()] = Value::Integer(memberships.0.cast_signed());
-        }
-        let channel = self.channel(subject.channel)?;
-        let of_subscriber = row.get(plan.fields.len()..).unwrap_or_default();
-        let filters = self.take_filters(class, subject.filter, of_subscriber)?;
-        let Some(slot) = self.tables[class].insert(subject.id, channel, &row) else {
-            filters.iter().for_each(|(book, number)| self.books[*book].give_back(*number));
-            return Err(Problem::at("", "the shard is full"));
-        };
-        for (book, number) in filters {
-            self.books[book].file(slot, Some(number));
-        }
-        let scene = Scene { event: &[], parameters: Parameters::Row(&row) };
-        for rule in &rules.classes[class].rules {
-            let rule = rules.rule(*rule);
-            if !memberships.meet(rule.audience) {
-                continue;
-            }
-            let filter = rule.filters.and_then(|book| self.books[book].of(slot));
-            for (at, branch) in rule.branches.iter().enumerate() {
-                let index = &mut self.indexes[rule.first_branch + at];
-                let book = &mut self.keys[branch.asks];
-                file(branch, scene, slot, filter, index, book, &mut self.desk.key);
-            }
-        }
-        self.states.refresh(&rules, class, subject.id, &row);
-        Ok(())
-    }
-
-    /// The numbers of a filter in each book of a class.
-    fn take_filters(
-        &mut self,
-        class: usize,
-        filter: Option<&Filter>,
-        subscriber: &[Value],
-    ) -> Result<Vec<(usize, FilterNumber)>, Problem> {
-        let rules = Arc::clone(&self.rules);
-        let Some(filter) = filter else { return Ok(Vec::new()) };
-        if !rules.classes[class].takes_filters {
-            return Err(Problem::at("filter", "its class takes no filters"));
-        }
-        let mut taken = Vec::new();
-        for book in &rules.classes[class].filters {
-            match self.books[*book].take(filter, &rules.filters[*book].scope, subscriber) {
-                Ok(number) => taken.push((*book, number)),
-                Err(problems) => {
-                    taken
-                        .iter()
-                        .for_each(|(book, number): &(usize, FilterNumber)| self.books[*book].give_back(*number));
-                    let first = problems.into_iter().next();
-                    let first = first.unwrap_or_else(|| Problem::at("", "the filter cannot be compiled"));
-                    return Err(Problem { path: "filter".to_owned(), ..first });
-                }
-            }
-        }
-        Ok(taken)
-    }
-
-    /// Removes a subscription, if it is there, and forgets what rules remember for it.
-    pub fn remove(&mut self, id: SubscriptionId) {
-        let rules = Arc::clone(&self.rules);
-        for class in 0..self.tables.len() {
-            self.states.forget(&rules, class, id);
-        }
-        self.take_out(id);
-    }
-
-    fn take_out(&mut self, id: SubscriptionId) {
-        for class in 0..self.tables.len() {
-            if let Some(slot) = self.tables[class].remove(id) {
-                for book in &self.rules.classes[class].filters {
-                    self.books[*book].forget(slot);
-                }
-                self.sweep(class);
-                return;
-            }
-            if self.sweeps[class].is_some() {
-                self.sweep(class);
-            }
-        }
-    }
-
-    fn channel(&mut self, channel: Option<&Name>) -> Result<u16, Problem> {
-        let Some(channel) = channel else { return Ok(0) };
-        let at = match self.channels.iter().position(|known| known == channel) {
-            Some(at) => at,
-            None => {
-                self.channels.push(channel.clone());
-                self.channels.len() - 1
-            }
-        };
-        u16::try_from(at + 1).map_err(|_| Problem::at("", "there are more than 65,535 channels"))
-    }
-
-    /// Takes entries of removed subscriptions out of the index, a little at each change, so that no change waits.
-    fn sweep(&mut self, class: usize) {
-        let table = &mut self.tables[class];
-        if self.sweeps[class].is_none() {
-            if !table.begin_sweep() {
-                return;
-            }
-            self.sweeps[class] = Some(Sweep::default());
-        }
-        let rules = Arc::clone(&self.rules);
-        let branches = rules.classes[class].rules.iter().flat_map(|rule| {
-            let rule = rules.rule(*rule);
-            rule.branches.iter().zip(rule.first_branch..)
-        });
-        let mut looks = LOOKS_PER_CHANGE;
-        let mut sweep = self.sweeps[class].take().unwrap_or_default();
-        for (branch, at) in branches.skip(sweep.branch) {
-            let (index, book) = (&mut self.indexes[at], &mut self.keys[branch.asks]);
-            match index.sweep(book, sweep.broom, &mut looks, &|slot| !table.is_dead(slot)) {
-                Some(broom) => {
-                    sweep.broom = broom;
-                    self.sweeps[class] = Some(sweep);
-                    return;
-                }
-                None => sweep = Sweep { branch: sweep.branch + 1, broom: Broom::default() },
-            }
-        }
-        table.end_sweep();
     }
 
     /// Gives every match of a batch to the sink, as [`Shard::match_events`] does. `event_fields` are the
@@ -606,162 +414,5 @@ impl Shard {
             + self.books.iter().map(FilterBook::memory_bytes).sum::<usize>()
             + self.states.memory_bytes()
             + self.keys.iter().map(KeyBook::memory_bytes).sum::<usize>()
-    }
-}
-
-/// Files a subscription in a branch, unless its guards or values say that it can never match there.
-fn file(
-    branch: &Branch,
-    scene: Scene<'_>,
-    slot: u32,
-    filter: Option<FilterNumber>,
-    index: &mut Groups,
-    book: &mut KeyBook,
-    key: &mut Vec<u8>,
-) {
-    let holds = |guard| holds(guard, scene).unwrap_or(false);
-    if !branch.subscription_guards.iter().all(holds) {
-        return;
-    }
-    let end = |ordered: &crate::rule::Ordered| ordered.measure.key(&value(&ordered.subscription, scene).ok()?);
-    let ends = match &branch.range {
-        Range::None => Some((0, 0)),
-        Range::One(only) => end(only).map(|key| (key, 0)),
-        Range::Two(ends) => end(&ends[0]).zip(end(&ends[1])),
-    };
-    let Some((low, high)) = ends else { return };
-    let entry = Entry { key: low, high, slot };
-    key.clear();
-    if let (Some(filter), false) = (filter, branch.is_indexed()) {
-        key.extend_from_slice(&filter.to_le_bytes());
-        let number = book.number(key);
-        return index.insert(book, number, entry);
-    }
-    // The part that holds a list stands last, since it is the one that varies.
-    for part in branch.keys.iter().filter(|part| !part.any_of) {
-        match value(&part.subscription, scene).and_then(|datum| write_key(&datum, key)) {
-            Ok(()) => {}
-            Err(_) => return,
-        }
-    }
-    let Some(list) = branch.keys.iter().find(|part| part.any_of) else {
-        let number = book.number(key);
-        return index.insert(book, number, entry);
-    };
-    let Ok(Datum::List(items)) = value(&list.subscription, scene) else { return };
-    let start = key.len();
-    let mut filed: Vec<Vec<u8>> = Vec::with_capacity(items.len());
-    for item in items.iter() {
-        key.truncate(start);
-        if write_key(&item, key).is_ok() {
-            filed.push(key.clone());
-        }
-    }
-    filed.sort_unstable();
-    filed.dedup();
-    for key in filed {
-        let number = book.number(&key);
-        index.insert(book, number, entry);
-    }
-}
-
-/// How rows of one version of a class become rows of another.
-pub(crate) enum Layout {
-    Same,
-    /// For each field, the place it had, if it was there with a type that can be taken.
-    Mapped(Vec<Option<usize>>, Fields),
-}
-
-impl Layout {
-    pub fn between(from: &Fields, to: &Fields) -> Layout {
-        let same = from.len() == to.len()
-            && from.iter().zip(to.iter()).all(|(from, to)| from.name == to.name && from.kind == to.kind);
-        if same {
-            return Layout::Same;
-        }
-        Layout::Mapped(to.iter().map(|field| from.position(field.name.as_str())).collect(), to.clone())
-    }
-
-    pub fn apply(&self, mut row: Row) -> Row {
-        match self {
-            Layout::Same => row,
-            Layout::Mapped(places, fields) => {
-                let take = |(place, at): (&Option<usize>, usize)| {
-                    let given = place.and_then(|place| row.get_mut(place)).map(std::mem::take).unwrap_or_default();
-                    fields[at].kind.accept(given).unwrap_or_default()
-                };
-                places.iter().zip(0..).map(take).collect()
-            }
-        }
-    }
-}
-
-/// Reads stored parameters as `Fields::row_from_stored` does, without a map in between.
-fn stored_row(fields: &Fields, json: &str) -> Result<Row, serde_json::Error> {
-    let mut reader = serde_json::Deserializer::from_str(json);
-    let row = StoredRow(fields).deserialize(&mut reader)?;
-    reader.end()?;
-    Ok(row)
-}
-
-struct StoredRow<'a>(&'a Fields);
-
-impl<'de> DeserializeSeed<'de> for StoredRow<'_> {
-    type Value = Row;
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Row, D::Error> {
-        deserializer.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for StoredRow<'_> {
-    type Value = Row;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object of parameters")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Row, A::Error> {
-        let mut row: Row = self.0.iter().map(|field| field.default.clone()).collect();
-        while let Some(name) = entries.next_key_seed(FieldName)? {
-            match self.0.position(&name) {
-                None => {
-                    entries.next_value::<IgnoredAny>()?;
-                }
-                Some(at) => {
-                    if let Ok(value) = self.0[at].kind.accept(entries.next_value()?)
-                        && !value.is_null()
-                    {
-                        row[at] = value;
-                    }
-                }
-            }
-        }
-        Ok(row)
-    }
-}
-
-/// Reads a key, borrowed where the JSON allows it.
-struct FieldName;
-
-impl<'de> DeserializeSeed<'de> for FieldName {
-    type Value = Cow<'de, str>;
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        deserializer.deserialize_str(self)
-    }
-}
-
-impl<'de> Visitor<'de> for FieldName {
-    type Value = Cow<'de, str>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the name of a field")
-    }
-
-    fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Self::Value, E> {
-        Ok(Cow::Borrowed(name))
-    }
-
-    fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
-        Ok(Cow::Owned(name.to_owned()))
     }
 }

@@ -142,7 +142,7 @@ fn a_predicate_is_taken_apart() {
         "event.place != sub.place",
         expect![[r#"
             residual: event.place != sub.place
-            warning: no index answers: each event is checked against every subscription of `nearby`, about a tenth of a second for a million; compare a field of the event with a field of the subscription by `==` or an order
+            warning: no index answers: each event is checked against every subscription of `nearby`, some hundredths of a second for a million; compare a field of the event with a field of the subscription by `==` or an order
         "#]],
     );
 }

@@ -23,7 +23,7 @@ pub struct Subscription {
     pub key: Option<String>,
     /// The device to tell; without it, the subscriber's first usable one by name.
     pub device: Option<Name>,
-    /// Whether it is matched.
+    /// Whether it is matched. One that is snoozed is not.
     pub enabled: bool,
     /// Its parameters: a JSON object that was checked against its class, without nulls. `Fields::row_from_stored` reads
     /// it, whatever has become of the class since.
@@ -45,4 +45,6 @@ pub struct Terms {
     pub filter: Option<Filter>,
     /// When its scheduled rules are evaluated: the canonical text of a [`Schedule`](crate::schedule::Schedule).
     pub schedule: Option<Box<str>>,
+    /// It is not matched before this time, and is again from then on. Only of one that would be matched otherwise.
+    pub snoozed_until: Option<Timestamp>,
 }

@@ -108,7 +108,7 @@ pub(crate) fn choose_device<'r>(
     if let Some(Chosen::Device(name)) = preferred {
         return Ok(Chosen::Device(name));
     }
-    let others = recipient.subscription.device.is_none();
+    let others = recipient.interest.device.is_none();
     let chosen = match wanted(standard.1) {
         true => first(&mut std::iter::once(standard).chain(of(&standard.1.channel).filter(|_| others))),
         false => first(&mut usable()),

@@ -64,7 +64,7 @@ pub(crate) fn group_key(
 ) -> Result<GroupKey, Reason> {
     let mut key = Vec::with_capacity(32);
     write_bytes(&mut key, loaded.batch.head.class.as_str().as_bytes());
-    write_varint(&mut key, recipient.subscription.subscriber_number.0);
+    write_varint(&mut key, recipient.number.0);
     write_bytes(&mut key, device.as_str().as_bytes());
     write_bytes(&mut key, recipient.profile.locale.as_deref().unwrap_or_default().as_bytes());
     if digest.by.is_empty() {

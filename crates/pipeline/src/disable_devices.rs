@@ -115,7 +115,7 @@ async fn disable(
     name: &Name,
     device: &Device,
 ) -> Result<(), StoreError> {
-    let subscriber = &recipient.subscription.subscriber;
+    let subscriber = &recipient.id;
     let device = Device { state: DeviceState::Bounced, ..device.clone() };
     flow.records.put_device(subscriber, name, device, flow.clock.now()).await?;
     metrics::counter!("deliver_devices_bounced_total").increment(1);

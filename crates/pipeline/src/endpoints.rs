@@ -153,7 +153,7 @@ impl Endpoints {
         let is_it = |device: &Device| device.channel == key.channel && device.address == key.address;
         let found = recipient.as_ref().and_then(|recipient| {
             let (name, device) = recipient.devices.iter().find(|(_, device)| is_it(device))?;
-            Some((&recipient.subscription.subscriber, name, device))
+            Some((&recipient.id, name, device))
         });
         // Its owner has given another address, or is gone.
         let Some((subscriber, name, device)) = found else { return self.forget(flow, key).await };

@@ -115,7 +115,8 @@ impl Worker {
         let Feeding { key, loaded, ordinals, fed, left, .. } = &mut items[at];
         let key = *key;
         let limit = loaded.conduct.multicast.map_or(0, |limit| limit as usize);
-        let chunk_size = RECIPIENTS.max(limit);
+        // Whole multicasts, so that none is cut in two.
+        let chunk_size = RECIPIENTS.next_multiple_of(limit.max(1));
         for (chunk_at, chunk) in ordinals.chunks(chunk_size).enumerate() {
             let rest = &ordinals[chunk_at * chunk_size..];
             if (chunk_at > 0 || at > 0) && stop.is_cancelled() {
@@ -238,7 +239,7 @@ impl Worker {
         }
         let refused = |text| Unsent::closed(Outcome::Refused, ReasonKind::Unreachable, text);
         let recipient = recipient.ok_or_else(|| refused("the subscription is gone"))?;
-        if !recipient.profile.enabled || !recipient.subscription.enabled {
+        if !recipient.profile.enabled || !recipient.interest.enabled {
             return Err(refused("the subscription was switched off"));
         }
         Ok(recipient)
@@ -427,8 +428,8 @@ impl Worker {
     ) -> Outgoing {
         let edited = loaded.edit.as_ref().and_then(|edit| edit.address.clone());
         let address = edited.unwrap_or_else(|| target.address.clone());
-        let unsubscribe = self.flow.context.unsubscribe_link(recipient.subscription.id);
-        let subscriber = Some(recipient.subscription.subscriber_number);
+        let unsubscribe = self.flow.context.unsubscribe_link(recipient.subscription);
+        let subscriber = Some(recipient.number);
         Outgoing { id: loaded.id(ordinal), subscriber, address, ticket, unsubscribe, message }
     }
 

@@ -15,7 +15,11 @@ use crate::load_work::Loaded;
 
 /// The messages of some work that have room for more recipients.
 #[derive(Default)]
-pub(crate) struct Multicasts(HashMap<Box<[u8]>, Multicast>);
+pub(crate) struct Multicasts {
+    messages: HashMap<Box<[u8]>, Multicast>,
+    /// The key of the one that is looked for.
+    key: Vec<u8>,
+}
 
 struct Multicast {
     message: Arc<Message>,
@@ -36,12 +40,13 @@ impl Multicasts {
         recipient_limit: u32,
         render: impl FnOnce() -> Result<Message, Reason>,
     ) -> Result<Arc<Message>, Reason> {
-        let key = key(loaded, ordinal, recipient, device);
-        if let Some(multicast) = self.0.get_mut(&key) {
+        let Multicasts { messages, key } = self;
+        write_key(loaded, ordinal, recipient, device, key);
+        if let Some(multicast) = messages.get_mut(&**key) {
             if multicast.recipients == recipient_limit {
                 multicast.full += 1;
                 multicast.recipients = 0;
-                let message_id = message_id(loaded, &key, multicast.full, &multicast.message);
+                let message_id = message_id(loaded, key, multicast.full, &multicast.message);
                 multicast.message = Arc::new(Message { message_id, ..(*multicast.message).clone() });
             }
             multicast.recipients += 1;
@@ -49,9 +54,9 @@ impl Multicasts {
         }
         metrics::counter!("deliver_multicasts_total").increment(1);
         let mut message = render()?;
-        message.message_id = message_id(loaded, &key, 0, &message);
+        message.message_id = message_id(loaded, key, 0, &message);
         let message = Arc::new(message);
-        self.0.insert(key, Multicast { message: message.clone(), recipients: 1, full: 0 });
+        messages.insert(key.as_slice().into(), Multicast { message: message.clone(), recipients: 1, full: 0 });
         Ok(message)
     }
 }
@@ -66,17 +71,17 @@ fn message_id(loaded: &Loaded, key: &[u8], part: u32, message: &Message) -> Stri
     format!("m-{}-{hash:016x}-{part}.{installation}", loaded.batch.id.0)
 }
 
-fn key(loaded: &Loaded, ordinal: u32, recipient: &Recipient, device: &Device) -> Box<[u8]> {
-    let mut key = Vec::with_capacity(48);
+/// What all have in common who are told by one message.
+fn write_key(loaded: &Loaded, ordinal: u32, recipient: &Recipient, device: &Device, key: &mut Vec<u8>) {
+    key.clear();
     let event = loaded.event_of[ordinal as usize];
-    write_varint(&mut key, event.batch.0);
-    write_varint(&mut key, u64::from(event.ordinal));
-    write_bytes(&mut key, device.channel.as_str().as_bytes());
-    write_bytes(&mut key, recipient.profile.locale.as_deref().unwrap_or_default().as_bytes());
-    write_bytes(&mut key, recipient.profile.time_zone.as_deref().unwrap_or_default().as_bytes());
+    write_varint(key, event.batch.0);
+    write_varint(key, u64::from(event.ordinal));
+    write_bytes(key, device.channel.as_str().as_bytes());
+    write_bytes(key, recipient.profile.locale.as_deref().unwrap_or_default().as_bytes());
+    write_bytes(key, recipient.profile.time_zone.as_deref().unwrap_or_default().as_bytes());
     for (_, column) in &loaded.notifications().captured {
         let value = column.value(ordinal as usize);
-        write_bytes(&mut key, &serde_json::to_vec(&value).unwrap_or_default());
+        write_bytes(key, &serde_json::to_vec(&value).unwrap_or_default());
     }
-    key.into()
 }

@@ -91,6 +91,8 @@ struct InFlight {
     accepted: Vec<Timestamp>,
     subscriptions: Vec<SubscriptionId>,
     answered: usize,
+    /// How many of them have given their place back.
+    freed: usize,
     /// Set once nothing more will be sent: how many were, what is left, and when that is due.
     fed: Option<(usize, Vec<u32>, Timestamp)>,
     /// Not tried, or returned by their channel as they were, by the time when they are due again.
@@ -105,7 +107,7 @@ struct InFlight {
     /// For those that are not answered yet, so that one that is slow holds up no others.
     permit: Option<OwnedSemaphorePermit>,
     /// Attempts not yet committed.
-    attempts: Vec<Attempt>,
+    attempts: Arc<Vec<Attempt>>,
     retries: BTreeMap<Timestamp, Vec<u32>>,
     /// Those that go on by the next channel of their chain.
     onward: BTreeMap<Timestamp, Vec<u32>>,
@@ -122,11 +124,13 @@ impl InFlight {
         self.fed.as_ref().is_some_and(|(fed, ..)| *fed == self.answered)
     }
 
-    /// Counts one that is settled; its place is free for another.
-    fn settle_one(&mut self) {
-        self.answered += 1;
-        if let Some(permit) = &mut self.permit {
-            drop(permit.split(1));
+    /// Lets others take the places of those that are settled.
+    fn free_places(&mut self) {
+        if let Some(permit) = &mut self.permit
+            && self.answered > self.freed
+        {
+            drop(permit.split((self.answered - self.freed).min(permit.num_permits())));
+            self.freed = self.answered;
         }
     }
 }
@@ -178,6 +182,7 @@ impl Recorder {
                 self.note_endpoint(&flight, &answer);
                 unrecorded += self.take_answer(&mut flight, answer);
             }
+            flight.items.values_mut().for_each(InFlight::free_places);
             let now = Instant::now();
             if unrecorded > 0 && flush_at.is_none() {
                 flush_at = Some(now + self.flow.options.receipts_delay());
@@ -233,6 +238,7 @@ impl Recorder {
                     accepted: Vec::new(),
                     subscriptions: Vec::new(),
                     answered: 0,
+                    freed: 0,
                     fed: None,
                     untried: BTreeMap::new(),
                     gathered: BTreeMap::new(),
@@ -242,7 +248,7 @@ impl Recorder {
                     onward: BTreeMap::new(),
                     given_back: false,
                     permit: None,
-                    attempts: Vec::new(),
+                    attempts: Arc::default(),
                     retries: BTreeMap::new(),
                     suspended: BTreeMap::new(),
                 };
@@ -262,7 +268,7 @@ impl Recorder {
                     let outcome = Outcome::Refused;
                     return self.take_report(flight, Report::Unsent { key, ordinal, at, outcome, reason });
                 }
-                entry.settle_one();
+                entry.answered += 1;
                 entry.passed.entry(whole_second(at)).or_default().push(ordinal);
                 self.put_off(entry.item.batch, ordinal, whole_second(at));
                 1
@@ -275,8 +281,8 @@ impl Recorder {
                     let (outcome, reason) = (Outcome::Refused, Reason::new(ReasonKind::Suppressed, reason));
                     return self.take_report(flight, Report::Unsent { key, ordinal, at, outcome, reason });
                 };
-                entry.settle_one();
-                entry.attempts.push(Attempt {
+                entry.answered += 1;
+                Arc::make_mut(&mut entry.attempts).push(Attempt {
                     ordinal,
                     number: entry.item.attempts + 1,
                     formatted_at: at,
@@ -290,7 +296,7 @@ impl Recorder {
             Report::Gathered { key, ordinal, window, placing } => {
                 let Some(entry) = in_flight.get_mut(&key) else { return 0 };
                 metrics::counter!("deliver_gathered_total").increment(1);
-                entry.settle_one();
+                entry.answered += 1;
                 entry.gathered.entry(window).or_default().push(ordinal);
                 entry.placing.extend(placing);
                 1
@@ -298,12 +304,12 @@ impl Recorder {
             Report::Unsent { key, ordinal, at, outcome, reason } => {
                 let Some(entry) = in_flight.get_mut(&key) else { return 0 };
                 let number = entry.item.attempts + 1;
-                entry.settle_one();
+                entry.answered += 1;
                 if outcome == Outcome::Suspended {
                     entry.suspended.entry(reason.text.clone()).or_default().push(ordinal);
                 }
                 metrics::counter!("deliver_unsent_total", "outcome" => outcome.word()).increment(1);
-                entry.attempts.push(Attempt {
+                Arc::make_mut(&mut entry.attempts).push(Attempt {
                     ordinal,
                     number,
                     formatted_at: at,
@@ -317,7 +323,7 @@ impl Recorder {
             Report::Snoozed { key, ordinal, due_at } => {
                 let Some(entry) = in_flight.get_mut(&key) else { return 0 };
                 metrics::counter!("deliver_snoozed_total").increment(1);
-                entry.settle_one();
+                entry.answered += 1;
                 let due_at = whole_second(due_at);
                 entry.untried.entry(due_at).or_default().push(ordinal);
                 self.put_off(entry.item.batch, ordinal, due_at);
@@ -363,7 +369,7 @@ impl Recorder {
     fn take_one(&self, items: &mut BTreeMap<u64, InFlight>, answer: Answer, luck: f64) -> usize {
         let Ticket { key, ordinal } = answer.ticket;
         let Some(entry) = items.get_mut(&key) else { return 0 };
-        entry.settle_one();
+        entry.answered += 1;
         let number = entry.item.attempts + 1;
         let (outcome, reply) = match answer.disposition {
             Disposition::Delivered { reply } => {
@@ -423,7 +429,7 @@ impl Recorder {
         };
         self.flow.counters.outcomes[outcome as usize].increment(1);
         let reply = cut(reply);
-        entry.attempts.push(Attempt {
+        Arc::make_mut(&mut entry.attempts).push(Attempt {
             ordinal,
             number,
             formatted_at: answer.formatted_at,
@@ -476,7 +482,7 @@ impl Recorder {
                         if in_flight.get(&key).is_some_and(|entry| entry.is_over() || entry.given_back) {
                             in_flight.remove(&key);
                         } else if let Some(entry) = in_flight.get_mut(&key) {
-                            entry.attempts.clear();
+                            entry.attempts = Arc::default();
                             entry.retries.clear();
                             entry.onward.clear();
                             entry.suspended.clear();

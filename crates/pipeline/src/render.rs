@@ -114,13 +114,13 @@ fn format(
     let formatter =
         compiled.formatters.get(&head.class).ok_or_else(|| loaded.gone("notification class", &head.class))?;
     let event = loaded.event(ordinal)?;
-    let subscription = &recipient.subscription;
     // Reading its values is work that most templates have no use for.
-    let class = compiled.application.subscriptions.get(&subscription.class).filter(|_| formatter.uses_subscription());
+    let class =
+        compiled.application.subscriptions.get(&recipient.interest.class).filter(|_| formatter.uses_subscription());
     let class_fields = class.map(|class| class.fields.clone()).unwrap_or_default();
     let parameters = class_fields
-        .row_from_stored(&subscription.values)
-        .map_err(|damaged| Reason::new(ReasonKind::Internal, format!("{}: {damaged}", subscription.id)))?;
+        .row_from_stored(&recipient.interest.values)
+        .map_err(|damaged| Reason::new(ReasonKind::Internal, format!("{}: {damaged}", recipient.subscription)))?;
     let digest = loaded.conduct.digest.as_ref();
     let shown = digest.map_or(1, |digest| members.len().min(digest.items_max as usize));
     let rows: Vec<Row> =
@@ -137,7 +137,7 @@ fn format(
         now,
         fields: &rows[0],
         event: &event.scope,
-        subscriber: &subscription.subscriber,
+        subscriber: &recipient.id,
         profile: &recipient.profile,
         subscription: (&class_fields, &parameters),
         device: DeviceScope { name: device_name.as_str(), channel: device.channel.as_str(), address: &device.address },

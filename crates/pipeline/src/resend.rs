@@ -382,7 +382,7 @@ async fn put(
         reply: words.clone(),
         ..attempt
     });
-    step.receipts.push(ReceiptChunk { batch: id, channel, attempts: told.collect() });
+    step.receipts.push(ReceiptChunk { batch: id, channel, attempts: Arc::new(told.collect()) });
     resent.reopened.push((id, ordinals));
     Ok(())
 }

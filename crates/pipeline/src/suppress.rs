@@ -102,7 +102,7 @@ impl Suppressions {
         let to = Destination {
             protocol: &channel.protocol,
             address: edited.unwrap_or(&device.address),
-            subscriber: &recipient.subscription.subscriber,
+            subscriber: &recipient.id,
             device: name,
         };
         self.cause(&to, loaded.conduct.critical, now)

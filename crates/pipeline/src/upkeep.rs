@@ -1,4 +1,4 @@
-//! The clockwork beside the flow: retention in small steps, and gauges of what waits.
+//! The clockwork beside the flow: retention in small steps, what ends by itself, and gauges of what waits.
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,6 +27,7 @@ pub(crate) async fn run(flow: Arc<Flow>, cutoffs: impl Fn(Timestamp) -> Option<C
             tracing::error!(%error, "finished batches cannot be removed");
         }
         feeds::expire(&flow, &stop).await;
+        wake_subscriptions(&flow).await;
         prune_suppressions(&flow).await;
         if let Err(error) = flow.endpoints.prune(&flow, now - ENDPOINTS_KEPT).await {
             tracing::error!(%error, "endpoints that nobody sends to cannot be forgotten");
@@ -74,6 +75,18 @@ pub(crate) async fn prune(flow: &Flow, cutoffs: &Cutoffs, stop: &CancellationTok
     }
     metrics::gauge!("upkeep_retention_ended_timestamp_seconds").set(flow.clock.now().0 as f64 / 1e6);
     Ok(removed)
+}
+
+/// Who was snoozed until now is matched again.
+async fn wake_subscriptions(flow: &Flow) {
+    let most = flow.options.prune_batches;
+    loop {
+        match flow.records.wake_subscriptions(flow.clock.now(), most).await {
+            Ok(count) if count == most => tokio::task::yield_now().await,
+            Ok(_) => return,
+            Err(error) => return tracing::error!(%error, "subscriptions that were snoozed cannot be woken"),
+        }
+    }
 }
 
 async fn prune_suppressions(flow: &Flow) {

@@ -54,6 +54,23 @@ async fn those_who_care_are_told_in_their_language() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_snoozes_is_told_again_by_itself() {
+    check(
+        QUAKES,
+        r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscribe alice nearby
+           08:05 snooze alice 90
+           08:10 event quake {"magnitude": 6, "place": "Kobe"}
+           08:20 crash
+           09:33 event quake {"magnitude": 6, "place": "Lima"}
+           09:37 event quake {"magnitude": 6, "place": "Rome"}"#,
+        expect![[r#"
+            09:37:00 email alice@example.org n-1-0: Rome 6.0 (from 5.0) -> delivered"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_audience_is_who_belongs_to_it_when_the_event_comes() {
     let definition = QUAKES.replace("notify: alert,", "notify: alert, audience: vip,");
     check(

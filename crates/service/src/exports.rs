@@ -94,7 +94,8 @@ impl Service {
         let header = fields.as_ref().map(|fields| {
             let fixed = ["id", "application", "class", "subscriber", "key", "device", "enabled"].map(str::to_owned);
             let values = fields.iter().map(|field| format!("values.{}", field.name));
-            let last = ["filter", "schedule", "created_at", "updated_at", "revision"].map(str::to_owned);
+            let last =
+                ["filter", "schedule", "snoozed_until", "created_at", "updated_at", "revision"].map(str::to_owned);
             fixed.into_iter().chain(values).chain(last).collect()
         });
         let records = self.records.clone();
@@ -309,6 +310,7 @@ fn subscription_cells(fields: &Fields, subscription: Subscription) -> Result<Vec
     let row = fields
         .row_from_stored(&subscription.values)
         .map_err(|error| ServiceError::Unavailable(format!("{}: {error}", subscription.id).into()))?;
+    let snoozed_until = subscription.terms.snoozed_until;
     let mut cells = vec![
         subscription.id.to_string(),
         subscription.application.to_string(),
@@ -316,12 +318,13 @@ fn subscription_cells(fields: &Fields, subscription: Subscription) -> Result<Vec
         subscription.subscriber.to_string(),
         subscription.key.unwrap_or_default(),
         subscription.device.map(|device| device.to_string()).unwrap_or_default(),
-        subscription.enabled.to_string(),
+        (subscription.enabled || snoozed_until.is_some()).to_string(),
     ];
     cells.extend(row.iter().map(csv_cells::typed_cell));
     cells.extend([
         subscription.terms.filter.map(|filter| filter.to_string()).unwrap_or_default(),
         subscription.terms.schedule.map(String::from).unwrap_or_default(),
+        snoozed_until.map(|until| until.to_string()).unwrap_or_default(),
         subscription.created_at.to_string(),
         subscription.updated_at.to_string(),
         subscription.revision.to_string(),

@@ -533,7 +533,18 @@ impl LineKind for SubscriptionLines {
     }
 
     fn check_column(&self, name: &str) -> Option<Problem> {
-        let known = ["id", "application", "class", "subscriber", "key", "device", "enabled", "filter", "schedule"];
+        let known = [
+            "id",
+            "application",
+            "class",
+            "subscriber",
+            "key",
+            "device",
+            "enabled",
+            "snoozed_until",
+            "filter",
+            "schedule",
+        ];
         if let Some(field) = name.strip_prefix("values.") {
             // Where each line names its class, each line is checked for itself.
             let fields = &self.whole.as_ref()?.fields;
@@ -568,6 +579,10 @@ impl LineKind for SubscriptionLines {
                 "key" => draft.key = Some(cell.to_owned()),
                 "device" => draft.device = Some(Cow::Borrowed(cell)),
                 "enabled" => draft.enabled = boolean("enabled", cell, &mut problems),
+                "snoozed_until" => match cell.parse() {
+                    Ok(until) => draft.snoozed_until = Some(until),
+                    Err(error) => problems.push(Problem::at("snoozed_until", format!("is no time: {error}"))),
+                },
                 "filter" => draft.filter = Some(subscriptions::FilterDraft::Text(cell.to_owned())),
                 "schedule" => draft.schedule = Some(subscriptions::ScheduleDraft::Text(cell.to_owned())),
                 _ => {}

@@ -72,6 +72,10 @@ pub struct Draft<'a> {
     /// When its scheduled rules are evaluated, if its class allows schedules.
     #[serde(default)]
     pub schedule: Option<ScheduleDraft>,
+    /// It is not matched before this time, and is again from then on. A time that has passed, and null, mean not at all.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub snoozed_until: Option<Timestamp>,
     #[serde(default, rename = "id")]
     #[schema(ignore)]
     _id: serde::de::IgnoredAny,
@@ -161,7 +165,7 @@ pub struct Document {
     pub key: Option<String>,
     /// The device to tell.
     pub device: Option<String>,
-    /// Whether it is matched.
+    /// Whether it is matched; while it is snoozed, whether it will be.
     pub enabled: bool,
     /// The fields of its class.
     #[schema(value_type = std::collections::BTreeMap<String, serde_json::Value>)]
@@ -172,6 +176,9 @@ pub struct Document {
     /// When its scheduled rules are evaluated: content lines of RFC 5545.
     #[schema(value_type = Option<String>)]
     pub schedule: Option<Box<str>>,
+    /// When it is matched again, if it is snoozed.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub snoozed_until: Option<Timestamp>,
     /// When it was made.
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
@@ -192,10 +199,11 @@ impl From<Subscription> for Document {
             subscriber: subscription.subscriber.to_string(),
             key: subscription.key,
             device: subscription.device.map(|device| device.to_string()),
-            enabled: subscription.enabled,
+            enabled: subscription.enabled || subscription.terms.snoozed_until.is_some(),
             values: RawValue::from_string(subscription.values.into()).unwrap_or_else(|_| damaged()),
             filter: subscription.terms.filter,
             schedule: subscription.terms.schedule,
+            snoozed_until: subscription.terms.snoozed_until,
             created_at: subscription.created_at,
             updated_at: subscription.updated_at,
             revision: subscription.revision,
@@ -338,7 +346,7 @@ pub(crate) fn check(draft: Draft<'_>, class: &Class) -> Result<NewSubscription, 
             device,
             enabled: draft.enabled.unwrap_or(true),
             values,
-            terms: Terms { filter, schedule },
+            terms: Terms { filter, schedule, snoozed_until: draft.snoozed_until },
         }),
         _ => Err(problems),
     }
@@ -509,7 +517,7 @@ impl Service {
         Ok((stored.into(), is_new))
     }
 
-    /// Replaces device, enabled flag, values, filter and schedule of a subscription. Its application, class, subscriber and key stay:
+    /// Replaces device, enabled flag, values, filter, schedule and snooze of a subscription. Its application, class, subscriber and key stay:
     /// where the draft names them, they must be the same.
     ///
     /// # Errors

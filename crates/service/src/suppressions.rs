@@ -618,7 +618,7 @@ impl Service {
             .and_then(|recipient| meant_device(recipient, |device| fits(device) && of_address(device)));
         match (device, &draft.address) {
             (Some((name, device)), _) if draft.only_device => {
-                let subscriber = found.recipient.as_ref().map(|found| found.subscription.subscriber.clone());
+                let subscriber = found.recipient.as_ref().map(|found| found.id.clone());
                 let target = subscriber.map(|subscriber| Target::Device { subscriber, device: name.clone() });
                 Ok(target.map(|target| (target, Some(bound(&device.address)))))
             }
@@ -646,7 +646,7 @@ impl Service {
 
 /// The device of a recipient that fits: the subscription's own, else the first by name.
 fn meant_device(recipient: &Recipient, fits: impl Fn(&Device) -> bool) -> Option<(&Name, &Device)> {
-    let named = recipient.subscription.device.as_ref();
+    let named = recipient.interest.device.as_ref();
     let named = named.and_then(|name| recipient.devices.iter().find(|(known, _)| *known == name));
     named.filter(|(_, device)| fits(device)).or_else(|| recipient.devices.iter().find(|(_, device)| fits(device)))
 }

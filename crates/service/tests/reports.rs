@@ -302,10 +302,10 @@ async fn deliver(journal: &dyn Journal, batch: NotificationBatchId, entry: &Entr
             due_at: at(sent + told.later),
             course: Default::default(),
         };
-        let attempts = of_number.into_iter().map(attempt).collect();
+        let attempts: Vec<Attempt> = of_number.into_iter().map(attempt).collect();
         let step = Step {
             finished: vec![item.claim],
-            receipts: vec![ReceiptChunk { batch, channel: channel.clone(), attempts }],
+            receipts: vec![ReceiptChunk { batch, channel: channel.clone(), attempts: attempts.into() }],
             retries: if deferred.is_empty() { Vec::new() } else { vec![retry] },
             ..Step::default()
         };

@@ -206,8 +206,8 @@ pub struct ReceiptChunk {
     pub batch: NotificationBatchId,
     /// The channel that was tried: the batch's own, or one of its fallbacks.
     pub channel: Name,
-    /// The attempts.
-    pub attempts: Vec<Attempt>,
+    /// The attempts; shared with who keeps them until they are committed.
+    pub attempts: Arc<Vec<Attempt>>,
 }
 
 /// Notifications of one batch that are to be tried again at the same time.
@@ -335,7 +335,7 @@ impl Step {
     /// answered. What it marks as matched or closed is marked with this time.
     pub(crate) fn time(&self, claimed_at: Timestamp) -> Timestamp {
         let matched = self.batches.iter().map(|batch| batch.head.matched_at);
-        let answered = self.receipts.iter().flat_map(|chunk| &chunk.attempts).map(|attempt| attempt.answered_at);
+        let answered = self.receipts.iter().flat_map(|chunk| &*chunk.attempts).map(|attempt| attempt.answered_at);
         let resent = self.resent.iter().map(|resent| resent.now);
         matched.chain(answered).chain(resent).fold(claimed_at, Timestamp::max)
     }

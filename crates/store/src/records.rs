@@ -83,12 +83,18 @@ pub struct NewSubscription {
 pub struct SubscriptionChange {
     /// See [`Subscription`].
     pub device: Option<Name>,
-    /// See [`Subscription`].
+    /// Whether it is to be matched, from the time on until which it is snoozed.
     pub enabled: bool,
     /// See [`Subscription`].
     pub values: Box<str>,
     /// See [`Subscription`].
     pub terms: Terms,
+}
+
+/// Puts to sleep who wants to be enabled from a later time on, and forgets of all others that they wanted to sleep.
+pub(crate) fn snooze(enabled: &mut bool, terms: &mut Terms, now: Timestamp) {
+    terms.snoozed_until = terms.snoozed_until.filter(|until| *enabled && *until > now);
+    *enabled &= terms.snoozed_until.is_none();
 }
 
 impl NewSubscription {
@@ -363,9 +369,26 @@ pub struct ScheduledSubscription {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recipient {
     /// The subscription.
-    pub subscription: Subscription,
+    pub subscription: SubscriptionId,
+    /// What it says.
+    pub interest: Arc<Interest>,
     /// Its subscriber, whom other recipients may share.
     pub person: Arc<Person>,
+}
+
+/// A subscription as delivery sees it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Interest {
+    /// Its class.
+    pub class: Name,
+    /// Whose it is.
+    pub subscriber: SubscriberNumber,
+    /// The device that is told, if it names one.
+    pub device: Option<Name>,
+    /// Whether anything is sent for it.
+    pub enabled: bool,
+    /// The values of its fields, as they are stored.
+    pub values: Box<str>,
 }
 
 /// A subscriber as delivery sees it.
@@ -373,6 +396,8 @@ pub struct Recipient {
 pub struct Person {
     /// See [`Subscriber`].
     pub id: SubscriberId,
+    /// The subscriber's number.
+    pub number: SubscriberNumber,
     /// The subscriber's profile.
     pub profile: Profile,
     /// What the subscriber wants to be told, and when not.
@@ -389,7 +414,7 @@ impl Recipient {
     /// The device that is told if nothing else is wanted, if it may be used: the subscription's own, else the first by name
     /// that is active.
     pub fn device(&self) -> Option<(&Name, &Device)> {
-        let named = self.subscription.device.as_ref();
+        let named = self.interest.device.as_ref();
         let mut devices = self.devices.iter();
         devices.find(|(name, device)| device.state == DeviceState::Active && named.is_none_or(|named| named == *name))
     }
@@ -597,6 +622,9 @@ pub trait Records: Send + Sync + 'static {
         expect: Expect,
         now: Timestamp,
     ) -> Result<Subscription, StoreError>;
+    /// Enables up to `limit` of those that were snoozed until `now` or before, each by a change like any other. Gives how
+    /// many.
+    async fn wake_subscriptions(&self, now: Timestamp, limit: usize) -> Result<usize, StoreError>;
     /// One subscription.
     async fn subscription(&self, id: SubscriptionId) -> Result<Option<Subscription>, StoreError>;
     /// Up to `limit` in the order of their numbers, after `after`.

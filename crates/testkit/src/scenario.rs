@@ -8,6 +8,7 @@
 //! 08:00 subscribe alice nearby {"magnitude": 5} at DTSTART:20260301T080000|RRULE:FREQ=DAILY
 //! 08:00 subscribe alice nearby {} if event.place == 'Kobe'
 //! 08:00 reschedule alice DTSTART:20260301T090000|RRULE:FREQ=DAILY
+//! 08:00 snooze alice 90                           (her subscriptions, for so many minutes)
 //! 08:00 bob@example.org defers 90 | refuses | gone | unknown | delivers | ponders 30 | waits
 //! 08:00 suppress smtp bob@example.org complaint    (or soft_bounce, of which five suppress; lift takes it away)
 //! 08:00 suppressions | endpoints                  (listed in the transcript)
@@ -246,6 +247,7 @@ impl Scenario {
                 self.subscribe(id, class, values, schedule, filter).await;
             }
             ["reschedule", id, schedule] => self.reschedule(id, schedule).await,
+            ["snooze", id, minutes] => self.snooze(id, duration(minutes) * 60).await,
             ["unsubscribe", id] => self.unsubscribe(id).await,
             ["disable", id] => self.put_enabled(id, false).await,
             ["enable", id] => self.put_enabled(id, true).await,
@@ -389,6 +391,7 @@ impl Scenario {
             terms: Terms {
                 schedule: schedule.map(lines),
                 filter: filter.map(|filter| Filter::new(Dialect::Cel, filter.to_owned())),
+                ..Terms::default()
             },
         };
         self.records.put_subscription(new, self.clock.now()).await.expect("it can be stored");
@@ -396,11 +399,20 @@ impl Scenario {
 
     /// Gives all subscriptions of a subscriber another schedule.
     async fn reschedule(&self, id: &str, schedule: &str) {
+        self.change_terms(id, |terms| Terms { schedule: Some(lines(schedule)), ..terms }).await;
+    }
+
+    /// Has all subscriptions of a subscriber sleep.
+    async fn snooze(&self, id: &str, time: Duration) {
+        let until = self.clock.now() + time;
+        self.change_terms(id, |terms| Terms { snoozed_until: Some(until), ..terms }).await;
+    }
+
+    async fn change_terms(&self, id: &str, changed: impl Fn(Terms) -> Terms) {
         let filter = SubscriptionFilter { subscriber: Some(subscriber(id)), ..SubscriptionFilter::default() };
         for found in self.records.subscriptions(&filter, None, 1000).await.expect("records answer") {
-            let terms = Terms { schedule: Some(lines(schedule)), ..found.terms };
-            let change =
-                SubscriptionChange { device: found.device, enabled: found.enabled, values: found.values, terms };
+            let (enabled, terms) = (found.enabled, changed(found.terms));
+            let change = SubscriptionChange { device: found.device, enabled, values: found.values, terms };
             let changed = self.records.update_subscription(found.id, change, Expect::Any, self.clock.now()).await;
             changed.expect("it can be changed");
         }

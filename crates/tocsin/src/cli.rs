@@ -53,6 +53,8 @@ pub enum Command {
     Import(import::Args),
     /// Writes subscribers, subscriptions or suppressions as NDJSON or CSV
     Export(export::Args),
+    /// Reads and writes the directory as LDIF, without a server
+    Directory(directory::Args),
     /// Lists, stores and removes segments of the subscribers; counts who belongs to them
     Segments(segments::Args),
     /// Reads, marks and follows what subscribers find in their inbox
@@ -173,6 +175,7 @@ impl Cli {
             Command::Publish(args) => args.run(terminal, &client()?).await,
             Command::Import(args) => args.run(terminal, &client()?).await,
             Command::Export(args) => args.run(terminal, &client()?).await,
+            Command::Directory(args) => args.run(terminal, &configuration).await,
             Command::Segments(args) => args.run(terminal, &client()?).await,
             Command::Inbox(args) => args.run(terminal, &client()?).await,
             Command::Status(args) => args.run(terminal, &client()?).await,

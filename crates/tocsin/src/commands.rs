@@ -9,6 +9,7 @@ pub mod config;
 pub mod demo;
 pub mod destinations;
 pub mod digest;
+pub mod directory;
 pub mod doctor;
 pub mod endpoints;
 pub mod example;

@@ -111,6 +111,14 @@ impl Default for Http {
 pub struct Ldap {
     /// Address and port to listen at, such as `127.0.0.1:389`; empty: there is no LDAP face, and no directory.
     pub listen: String,
+    /// Address and port for TLS from the first byte (`ldaps`), such as `0.0.0.0:636`; empty: none.
+    pub listen_tls: String,
+    /// The certificate with its chain, a PEM file. With it clients may begin TLS.
+    pub tls_certificate: PathBuf,
+    /// Its key, a PEM file.
+    pub tls_key: PathBuf,
+    /// Whether passwords are refused without TLS.
+    pub require_tls: bool,
     /// The name of the directory's first entry. Fixed once there are entries below it.
     pub suffix: String,
     /// Who may do what, such as `to attrs=mail by self write by users read`; the first rule that is met decides. None: whoever
@@ -120,6 +128,10 @@ pub struct Ldap {
     pub device_attributes: Vec<String>,
     /// Whether clients may ask without saying who they are, as far as the access rules allow.
     pub anonymous: bool,
+    /// So many wrong passwords in a row lock an entry; 0: never.
+    pub lockout_failures: u32,
+    /// How long it is locked.
+    pub lockout_duration: Period,
     /// About how much memory entries may take that are kept at hand.
     pub cache: Size,
     /// Most connections; one more is closed at once.
@@ -144,10 +156,16 @@ impl Default for Ldap {
     fn default() -> Self {
         Ldap {
             listen: String::new(),
+            listen_tls: String::new(),
+            tls_certificate: PathBuf::new(),
+            tls_key: PathBuf::new(),
+            require_tls: false,
             suffix: "o=tocsin".into(),
             access: Vec::new(),
             device_attributes: vec!["mail=email".into(), "mobile=sms".into()],
             anonymous: true,
+            lockout_failures: 10,
+            lockout_duration: Period::seconds(900),
             cache: Size(256 << 20),
             connections_max: 10_000,
             connections_per_address_max: 1_000,

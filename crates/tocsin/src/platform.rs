@@ -18,6 +18,7 @@ use tocsin_delivery::{
     networks::{NetworkError, Networks},
     programs::Programs,
 };
+use tocsin_directory::Directory;
 use tocsin_face_http::HttpOptions;
 use tocsin_model::{
     definition,
@@ -64,7 +65,7 @@ pub struct Running {
     pub first_key: Option<String>,
     pipeline: Arc<Pipeline>,
     face: Mutex<JoinHandle<std::io::Result<()>>>,
-    ldap_face: Mutex<Option<JoinHandle<std::io::Result<()>>>>,
+    ldap_face: Mutex<Vec<JoinHandle<std::io::Result<()>>>>,
     stopping: CancellationToken,
     // Last, so that the stores are closed before another server may open them.
     _lock: FolderLock,
@@ -172,6 +173,17 @@ pub async fn open_records(configuration: &Configuration) -> Outcome<Arc<SqliteRe
     Ok(Arc::new(opened.map_err(|error| store_failure("records", &error))?))
 }
 
+/// Opens the directory of an installation, its indexes built.
+///
+/// # Errors
+/// What of the configuration is wrong, or that the store does not open.
+pub async fn open_directory(configuration: &Configuration) -> Outcome<Directory> {
+    let directory = ldap::open(configuration, open_records(configuration).await?).await?;
+    let built = directory.build_indexes().await;
+    built.map_err(|refusal| Failure::failed("the indexes of the directory cannot be built").because(&refusal))?;
+    Ok(directory)
+}
+
 /// The keys that seal what is secret.
 fn keyring(configuration: &Configuration) -> Outcome<Keyring> {
     let records = &configuration.records;
@@ -236,7 +248,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
             .because(&error)
     })?;
     let address = listener.local_addr().map_err(|error| Failure::failed("a socket has no address").because(&error))?;
-    let ldap_listener = ldap::listen(&configuration.ldap).await?;
+    let ldap_listeners = ldap::listen(&configuration.ldap).await?;
     let (stored, journal) = (open_records(&configuration).await?, open_journal(&configuration).await?);
     let records: Arc<dyn Records> = stored.clone();
     let inbox = open_inbox(&configuration).await?;
@@ -294,10 +306,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
         ..HttpOptions::default()
     };
     let stopping = CancellationToken::new();
-    let ldap_face = match ldap_listener {
-        Some(listener) => Some(ldap::start(listener, &configuration, stored, service.clone(), stopping.clone()).await?),
-        None => None,
-    };
+    let ldap_face = ldap::start(ldap_listeners, &configuration, stored, service.clone(), stopping.clone()).await?;
     let face = tokio::spawn(tocsin_face_http::serve(listener, service, options, stopping.clone().cancelled_owned()));
     let (face, ldap_face) = (Mutex::new(face), Mutex::new(ldap_face));
     Ok(Running { address, data_folder: folder, first_key, pipeline, face, ldap_face, stopping, _lock: lock })
@@ -432,7 +441,7 @@ impl Running {
             },
             self.pipeline.drain(patience)
         );
-        if let Some(face) = self.ldap_face.lock().await.take() {
+        for face in self.ldap_face.lock().await.drain(..) {
             let _ = face.await;
         }
         finished

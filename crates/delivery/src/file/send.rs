@@ -14,6 +14,7 @@ use tocsin_model::{
     receipt::{Disposition, Reason, ReasonKind},
     time::Timestamp,
 };
+use tokio::task::JoinHandle;
 
 use super::{
     classify::{classify, reason},
@@ -22,7 +23,7 @@ use super::{
 };
 use crate::{
     channel::{Clock, Context},
-    queue::{FarSide, Queue, answer_all},
+    queue::{FarSide, Pending, Queue, answer_all},
     record::Ending,
 };
 
@@ -53,42 +54,101 @@ impl Writer {
 
     /// One batch after the other, until the queue is closed. While one is on its way to the disk the next is composed.
     pub async fn run(self: Arc<Self>) {
-        let (mut composed, mut ending) = (Vec::new(), Ending::default());
-        while let Some(mut batch) = self.queue.pop_many(BATCH_RECORDS).await {
-            let mut bytes = std::mem::take(&mut composed);
-            let mut rest = batch.split_off(0).into_iter();
-            while rest.len() > 0 {
-                bytes.clear();
-                let mut written = Vec::with_capacity(rest.len());
-                for mut pending in rest.by_ref() {
-                    if pending.expired() {
-                        let reason = Reason::new(ReasonKind::Expired, "its time was over before it was written");
-                        pending.answer(Disposition::Refused { reason }).await;
-                        continue;
-                    }
-                    self.lines.write(&pending.outgoing, &mut ending, &mut bytes);
-                    pending.sent();
-                    written.push(pending);
-                    if bytes.len() >= BATCH_BYTES {
-                        break;
-                    }
+        let (mut spare, mut ending) = (Vec::new(), Ending::default());
+        let mut under_way: Option<UnderWay> = None;
+        loop {
+            let batch = tokio::select! {
+                ended = UnderWay::end(&mut under_way), if under_way.is_some() => {
+                    spare = self.answer(ended).await;
+                    continue;
                 }
-                let (file, now) = (self.file.clone(), self.clock.now());
-                let writing = tokio::task::spawn_blocking(move || {
-                    let result = file.lock().append(&bytes, now);
-                    (bytes, result)
-                });
-                let result;
-                (bytes, result) =
-                    writing.await.unwrap_or_else(|_| (Vec::new(), Err(io::Error::other("the writer broke off"))));
-                let disposition = match &result {
-                    Ok(()) => Disposition::Delivered { reply: "written".into() },
-                    Err(error) => classify(&self.path, error),
-                };
-                answer_all(written, &disposition).await;
+                batch = self.queue.pop_many(BATCH_RECORDS) => batch,
+            };
+            let Some(batch) = batch else { break };
+            let mut rest = batch.into_iter();
+            while rest.len() > 0 {
+                let mut bytes = std::mem::take(&mut spare);
+                let messages = self.compose(&mut rest, &mut ending, &mut bytes).await;
+                if under_way.is_some() {
+                    spare = self.answer(UnderWay::end(&mut under_way).await).await;
+                }
+                under_way = Some(self.write(bytes, messages));
             }
-            composed = bytes;
         }
+        if under_way.is_some() {
+            self.answer(UnderWay::end(&mut under_way).await).await;
+        }
+    }
+
+    /// Writes records into `bytes`, as many as are written together. Gives their messages.
+    async fn compose(
+        &self,
+        rest: &mut std::vec::IntoIter<Pending>,
+        ending: &mut Ending,
+        bytes: &mut Vec<u8>,
+    ) -> Vec<Pending> {
+        bytes.clear();
+        let mut written = Vec::with_capacity(rest.len());
+        for pending in rest {
+            if pending.expired() {
+                let reason = Reason::new(ReasonKind::Expired, "its time was over before it was written");
+                pending.answer(Disposition::Refused { reason }).await;
+                continue;
+            }
+            self.lines.write(&pending.outgoing, ending, bytes);
+            written.push(pending);
+            if bytes.len() >= BATCH_BYTES {
+                break;
+            }
+        }
+        written
+    }
+
+    /// Sends records on their way to the disk.
+    fn write(&self, bytes: Vec<u8>, mut messages: Vec<Pending>) -> UnderWay {
+        let (file, now) = (self.file.clone(), self.clock.now());
+        messages.iter_mut().for_each(|message| message.sent_at = Some(now));
+        let writing = tokio::task::spawn_blocking(move || {
+            let result = file.lock().append(&bytes, now);
+            (bytes, result)
+        });
+        UnderWay { messages, writing }
+    }
+
+    /// Answers messages whose records are durable, or are not there. Gives the memory of the records back.
+    async fn answer(&self, Ended { messages, bytes, result }: Ended) -> Vec<u8> {
+        let disposition = match &result {
+            Ok(()) => Disposition::Delivered { reply: "written".into() },
+            Err(error) => classify(&self.path, error),
+        };
+        answer_all(messages, &disposition).await;
+        bytes
+    }
+}
+
+/// Records on their way to the disk.
+struct UnderWay {
+    messages: Vec<Pending>,
+    writing: JoinHandle<(Vec<u8>, io::Result<()>)>,
+}
+
+/// Records that were.
+struct Ended {
+    messages: Vec<Pending>,
+    bytes: Vec<u8>,
+    result: io::Result<()>,
+}
+
+impl UnderWay {
+    /// Waits for the end of what is there. Who stops waiting finds it as it was.
+    async fn end(this: &mut Option<UnderWay>) -> Ended {
+        let ended = match this {
+            Some(under_way) => (&mut under_way.writing).await,
+            None => Ok((Vec::new(), Ok(()))),
+        };
+        let (bytes, result) = ended.unwrap_or_else(|_| (Vec::new(), Err(io::Error::other("the writer broke off"))));
+        let messages = this.take().map(|ended| ended.messages).unwrap_or_default();
+        Ended { messages, bytes, result }
     }
 }
 

@@ -1,10 +1,11 @@
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, HashMap, VecDeque},
+    collections::{BinaryHeap, VecDeque},
     sync::Arc,
     time::Duration,
 };
 
+use hashbrown::HashMap;
 use tocsin_model::{
     application::{self, Flow},
     conduct::Priority,

@@ -64,6 +64,13 @@ struct Sample {
     latency: Duration,
 }
 
+impl Sample {
+    /// What the same far side would answer at another limit, if it had no knee.
+    fn rate_at_most(self, limit: usize) -> f64 {
+        self.rate * (limit as f64 / self.limit.max(1) as f64).max(1.0)
+    }
+}
+
 #[derive(Debug, Clone)]
 struct Window {
     /// Answers to messages that left under the limit before.
@@ -182,6 +189,13 @@ impl Pace {
             Mode::Hold(windows, usual) => {
                 let rate = usual.map_or(sample.rate, |usual| (usual.rate * 3.0 + sample.rate) / 4.0);
                 self.stay(Mode::Hold(windows - 1, Some(Sample { rate, ..sample })));
+            }
+            // A trial that finds so much more has met another far side, and says nothing of the knee.
+            Mode::Up(before) | Mode::Down(before)
+                if sample.rate > before.rate_at_most(sample.limit) * (1.0 + CHANGED) =>
+            {
+                (self.best, self.rest) = (sample.rate, 1);
+                self.climb(sample);
             }
             Mode::Up(before) if is_worth(before, sample, NOISE) => {
                 self.rest = 1;
@@ -329,6 +343,13 @@ mod tests {
                 "changing",
                 ratio(
                     |time| if time.as_secs() / 10 % 2 == 0 { steady(6, 40.0, 12) } else { steady(40, 10.0, 80) },
+                    LONG,
+                ),
+            ),
+            (
+                "changing often",
+                ratio(
+                    |time| if time.as_secs() / 2 % 2 == 0 { steady(6, 40.0, 1000) } else { steady(40, 10.0, 1000) },
                     LONG,
                 ),
             ),

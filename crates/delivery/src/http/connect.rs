@@ -1,5 +1,4 @@
 use std::{
-    collections::HashMap,
     io,
     net::{IpAddr, SocketAddr},
     sync::Arc,
@@ -7,7 +6,8 @@ use std::{
 };
 
 use async_trait::async_trait;
-use http::{HeaderValue, Uri};
+use hashbrown::HashMap;
+use http::Uri;
 use parking_lot::Mutex;
 use rustls::{ClientConfig, pki_types::ServerName};
 use tocsin_model::receipt::{Reason, ReasonKind};
@@ -32,18 +32,24 @@ const URL_BYTES_MAX: usize = 4096;
 /// Where a request goes.
 #[derive(Debug)]
 pub(crate) struct Target {
-    /// The address as it was given.
-    pub text: String,
+    pub site: Arc<Site>,
+    /// Path and query.
+    pub path: String,
+}
+
+/// A far side.
+#[derive(Debug)]
+pub(crate) struct Site {
+    /// How an address begins that leads here: all before the path, as a parser of URLs writes it.
+    beginning: String,
     /// Scheme, host and port: what a connection is good for.
     pub origin: Arc<str>,
     pub secure: bool,
     pub host: String,
     address: Option<IpAddr>,
     pub port: u16,
-    /// Path and query.
-    pub path: Uri,
     /// The value of `Host`.
-    pub authority: HeaderValue,
+    pub authority: String,
 }
 
 impl Target {
@@ -71,13 +77,35 @@ impl Target {
         if port == 0 {
             return Err("the URL names port 0".into());
         }
-        let authority = &url[url::Position::BeforeHost..url::Position::AfterPort];
-        let authority = HeaderValue::try_from(authority).map_err(|_| "the URL names no usable host")?;
-        let path = &url[url::Position::BeforePath..url::Position::AfterQuery];
-        let path = Uri::try_from(path).map_err(|_| "the URL has no usable path")?;
+        let authority = url[url::Position::BeforeHost..url::Position::AfterPort].to_owned();
+        if !authority.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err("the URL names no usable host".into());
+        }
+        let path = url[url::Position::BeforePath..url::Position::AfterQuery].to_owned();
+        Uri::try_from(&path).map_err(|_| "the URL has no usable path")?;
         let origin = Arc::from(format!("{}://{host}:{port}", url.scheme()));
-        Ok(Target { text: text.to_owned(), origin, secure, host, address, port, path, authority })
+        let beginning = format!("{}://{authority}", url.scheme());
+        let site = Site { beginning, origin, secure, host, address, port, authority };
+        Ok(Target { site: Arc::new(site), path })
     }
+
+    /// The same, where the target before may well be at the same far side: then only the path is new, and one of plain
+    /// characters needs no parser.
+    pub fn parse_after(latest: Option<&Target>, text: &str) -> Result<Target, String> {
+        let plain = |latest: &Target| {
+            let path = text.strip_prefix(&*latest.site.beginning).filter(|path| is_plain_path(path))?;
+            let site = latest.site.clone();
+            (text.len() <= URL_BYTES_MAX).then(|| Target { site, path: path.to_owned() })
+        };
+        latest.and_then(plain).map_or_else(|| Target::parse(text), Ok)
+    }
+}
+
+/// Whether a parser of URLs would give this path and query back as they are: letters, digits and what separates them, and no
+/// segment of dots.
+fn is_plain_path(path: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_~.?&=".contains(&byte);
+    path.starts_with('/') && path.bytes().all(is_plain) && !path.contains("/.")
 }
 
 /// Opens connections to judged addresses.
@@ -169,17 +197,19 @@ impl Connections {
 
     /// The addresses of the target that we talk to.
     pub async fn addresses(&self, target: &Target) -> Result<Vec<SocketAddr>, NoResponse> {
-        let found: Vec<SocketAddr> = match target.address {
-            Some(address) => vec![SocketAddr::new(address, target.port)],
-            None => lookup_host((target.host.as_str(), target.port))
+        let found: Vec<SocketAddr> = match target.site.address {
+            Some(address) => vec![SocketAddr::new(address, target.site.port)],
+            None => lookup_host((target.site.host.as_str(), target.site.port))
                 .await
-                .map_err(|error| trouble(ReasonKind::Connection, format!("{} is not found: {error}", target.host)))?
+                .map_err(|error| {
+                    trouble(ReasonKind::Connection, format!("{} is not found: {error}", target.site.host))
+                })?
                 .collect(),
         };
         let mut refusal = None;
         let judged: Vec<SocketAddr> = found
             .into_iter()
-            .filter(|found| match self.networks.judge(&target.host, found.ip()) {
+            .filter(|found| match self.networks.judge(&target.site.host, found.ip()) {
                 Ok(()) => true,
                 Err(what) => {
                     refusal = Some((found.ip(), what));
@@ -192,11 +222,11 @@ impl Connections {
             (true, Some((address, what))) => {
                 let text = format!(
                     "{} leads to {address}, {what}; `allow_networks` or `allow_hosts` can open it",
-                    target.host
+                    target.site.host
                 );
                 Err(NoResponse::Closed(Reason::new(ReasonKind::Address, text)))
             }
-            (true, None) => Err(trouble(ReasonKind::Connection, format!("{} has no address", target.host))),
+            (true, None) => Err(trouble(ReasonKind::Connection, format!("{} has no address", target.site.host))),
         }
     }
 
@@ -213,13 +243,13 @@ impl Connections {
     }
 
     async fn shake_hands(&self, target: &Target, stream: Box<dyn Stream>) -> Result<Wire, NoResponse> {
-        if !target.secure {
+        if !target.site.secure {
             return Ok(Wire::new(stream));
         }
         let failed = |error: &dyn std::fmt::Display| {
-            trouble(ReasonKind::Tls, format!("no encrypted connection to {}: {error}", target.host))
+            trouble(ReasonKind::Tls, format!("no encrypted connection to {}: {error}", target.site.host))
         };
-        let name = ServerName::try_from(target.host.clone()).map_err(|error| failed(&error))?;
+        let name = ServerName::try_from(target.site.host.clone()).map_err(|error| failed(&error))?;
         let stream =
             TlsConnector::from(self.trust.clone()).connect(name, stream).await.map_err(|error| failed(&error))?;
         Ok(Wire::new(Box::new(stream)))
@@ -228,12 +258,12 @@ impl Connections {
     fn kept(&self, target: &Target) -> Option<Wire> {
         let mut idle = self.idle.lock();
         // The one used last is the one most likely to live; those below it are older.
-        let connection = idle.connections.get_mut(&target.origin)?.pop()?;
+        let connection = idle.connections.get_mut(&target.site.origin)?.pop()?;
         idle.count -= 1;
         if connection.idle_since.elapsed() < self.idle_timeout {
             return Some(connection.wire);
         }
-        if let Some(older) = idle.connections.remove(&target.origin) {
+        if let Some(older) = idle.connections.remove(&target.site.origin) {
             idle.count -= older.len();
         }
         None
@@ -249,9 +279,9 @@ impl Connections {
             if idle.count < IDLE_MAX {
                 idle.count += 1;
                 let connection = Connection { wire, idle_since: now };
-                match idle.connections.get_mut(&target.origin) {
+                match idle.connections.get_mut(&target.site.origin) {
                     Some(others) => others.push(connection),
-                    None => drop(idle.connections.insert(target.origin.clone(), vec![connection])),
+                    None => drop(idle.connections.insert(target.site.origin.clone(), vec![connection])),
                 }
             }
         }
@@ -270,4 +300,41 @@ fn trouble(kind: ReasonKind, text: String) -> NoResponse {
 
 fn broken(what: &str) -> NoResponse {
     trouble(ReasonKind::Connection, format!("no response: {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A path that needs no parser is what the parser would have made of it.
+    #[test]
+    fn the_next_address_leads_where_a_parser_says() {
+        let latest = Target::parse("http://10.0.0.1:8080/hook/r1").expect("a URL");
+        for text in [
+            "http://10.0.0.1:8080/hook/r2",
+            "http://10.0.0.1:8080//hook/r_2-~.x?a=b&c=.",
+            "http://10.0.0.1:8080/a/../b/.",
+            "http://10.0.0.1:8080/a/%2e%2e/b",
+            "http://10.0.0.1:8080/a\\b",
+            "http://10.0.0.1:8080/a b",
+            "http://10.0.0.1:8080/a#b",
+            "http://10.0.0.1:8080",
+            "http://10.0.0.1:80801/hook",
+            "http://10.0.0.1:8080@example.org/hook",
+            "http://10.0.0.2:8080/hook",
+            "http:/10.0.0.2:8080/hook",
+            "https://10.0.0.1:8080/hook",
+            "http://10.0.0.1:8080.example.org/hook",
+            "not a URL",
+        ] {
+            let shown = |target: Result<Target, String>| {
+                target.map(|target| (target.site.origin.clone(), target.site.authority.clone(), target.path))
+            };
+            assert_eq!(shown(Target::parse_after(Some(&latest), text)), shown(Target::parse(text)), "{text}");
+        }
+        let next = Target::parse_after(Some(&latest), "http://10.0.0.1:8080/hook/r2").expect("a URL");
+        assert!(Arc::ptr_eq(&next.site, &latest.site), "it was not parsed");
+        let long = format!("http://10.0.0.1:8080/{}", "a".repeat(URL_BYTES_MAX));
+        assert!(Target::parse_after(Some(&latest), &long).is_err());
+    }
 }

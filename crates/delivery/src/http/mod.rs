@@ -10,7 +10,7 @@ pub(crate) mod connect; // a judged address becomes a connection, and is kept fo
 mod exchange; // one request and its response
 mod options; // what an operator may set
 mod recipes; // services whose requests and answers are known
-mod request; // what a request says
+pub(crate) mod request; // what a request says
 pub(crate) mod send; // the sessions' loop: messages in, answers out
 mod sign; // Standard Webhooks signatures
 mod template; // texts with places to fill in, each escaped for where it stands

@@ -6,12 +6,13 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use tocsin_model::{
-    content::{JsonUse, PartsUsed},
+    content::{JsonUse, PartsUsed, header_objection},
     problem::Problem,
 };
 use url::Url;
 
 use super::{
+    connect::Target,
     options::{Body, HttpOptions},
     template::{Escape, JsonTemplate, Template},
 };
@@ -24,7 +25,7 @@ pub(super) struct Form {
     /// Where to; without one, the address of the device is the URL.
     url: Option<Template>,
     /// Fields that are the same in each request.
-    pub headers: HeaderMap,
+    headers: HeaderMap,
     filled: Vec<(HeaderName, Template)>,
     body: Filled,
 }
@@ -102,7 +103,10 @@ impl Form {
                 Some(Err(_)) => {
                     wrong_headers.push(Problem::at(path, "the value holds characters that no header field may hold"));
                 }
-                None => filled.push((name, template)),
+                None => {
+                    headers.remove(&name);
+                    filled.push((name, template));
+                }
             }
         }
         let mut body = body;
@@ -195,14 +199,58 @@ impl Form {
         }
     }
 
-    /// Adds the header fields that depend on the message.
-    pub fn fill_headers(&self, outgoing: &Outgoing, headers: &mut HeaderMap) {
-        for (name, template) in &self.filled {
+    /// Writes the header fields of a message. What its templates say goes before what the options say.
+    pub fn write_headers(&self, outgoing: &Outgoing, request: &mut Request) {
+        let own = &outgoing.message.content.headers;
+        let is_own = |name: &HeaderName| own.iter().any(|(own, _)| own.eq_ignore_ascii_case(name.as_str()));
+        for (name, value) in self.headers.iter().filter(|(name, _)| !is_own(name)) {
+            request.field(name.as_str(), value);
+        }
+        for (name, template) in self.filled.iter().filter(|(name, _)| !is_own(name)) {
             // Control characters are gone, so anything else is a value.
-            if let Ok(value) = HeaderValue::from_bytes(template.fill(outgoing, Escape::Header).as_bytes()) {
-                headers.insert(name.clone(), value);
+            request.field(name.as_str(), template.fill(outgoing, Escape::Header));
+        }
+        // What a request cannot hold, templates cannot make; their checker saw to it.
+        for (name, value) in own.iter().filter(|(name, _)| header_objection(name).is_none()) {
+            request.field(name, value);
+        }
+    }
+}
+
+/// A request as it goes over the wire, while its head is written.
+pub(crate) struct Request {
+    bytes: Vec<u8>,
+    has_body: bool,
+}
+
+impl Request {
+    /// Begins it.
+    pub fn new(method: &Method, target: &Target) -> Request {
+        let mut bytes = Vec::with_capacity(1024);
+        for part in [method.as_str(), " ", &target.path, " HTTP/1.1\r\nhost: ", &target.site.authority, "\r\n"] {
+            bytes.extend_from_slice(part.as_bytes());
+        }
+        Request { bytes, has_body: *method != Method::GET }
+    }
+
+    /// Adds a field of the head. The caller sees to the name; a value that no field can hold is left out with it.
+    pub fn field(&mut self, name: &str, value: impl AsRef<[u8]>) {
+        let value = value.as_ref();
+        if value.iter().all(|byte| *byte == b'\t' || !byte.is_ascii_control()) {
+            for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+                self.bytes.extend_from_slice(part);
             }
         }
+    }
+
+    /// Ends it.
+    pub fn with_body(mut self, body: &[u8]) -> Vec<u8> {
+        if self.has_body {
+            self.field("content-length", body.len().to_string());
+        }
+        self.bytes.extend_from_slice(b"\r\n");
+        self.bytes.extend_from_slice(body);
+        self.bytes
     }
 }
 

@@ -1,10 +1,9 @@
-use std::{borrow::Cow, io::Write, sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
 use rustls::ClientConfig;
 use tocsin_model::{
-    content::{PartsUsed, header_objection},
+    content::PartsUsed,
     id::Name,
     receipt::{Disposition, Reason, ReasonKind},
 };
@@ -14,7 +13,7 @@ use super::{
     classify::{Answers, Load, Response, Verdict},
     connect::{Connections, Dial, NoResponse, Target},
     options::HttpOptions,
-    request::Form,
+    request::{Form, Request},
     sign::Signer,
 };
 use crate::{
@@ -90,39 +89,30 @@ impl Courier {
             Ok(url) => url,
             Err(text) => return Verdict::refused(ReasonKind::Address, text),
         };
-        let target = match latest.take().filter(|target| target.text == *url).map_or_else(|| Target::parse(&url), Ok) {
-            Ok(target) => &*latest.insert(target),
+        let target = match Target::parse_after(latest.as_ref(), &url) {
+            Ok(target) => target,
             Err(text) => return Verdict::refused(ReasonKind::Address, text),
         };
-        let Ok(id) = HeaderValue::try_from(&outgoing.message.message_id) else {
+        drop(url);
+        let target = &*latest.insert(target);
+        let id = &outgoing.message.message_id;
+        if !id.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Verdict::refused(
                 ReasonKind::Format,
                 "the message id holds characters that no header field may hold",
             );
-        };
+        }
         let body = self.form.body(outgoing);
         let seconds = self.clock.now().as_millis().div_euclid(1000);
-        let signature = self.signer.as_ref().map(|signer| signer.sign(&outgoing.message.message_id, seconds, &body));
-        let signature = signature.and_then(|signature| HeaderValue::try_from(signature).ok());
-        let mut headers = HeaderMap::with_capacity(self.form.headers.len() + 6);
-        headers.insert(header::HOST, target.authority.clone());
-        headers.extend(self.form.headers.iter().map(|(name, value)| (name.clone(), value.clone())));
-        self.form.fill_headers(outgoing, &mut headers);
-        for (name, value) in &outgoing.message.content.headers {
-            // What a request cannot hold, templates cannot make; their checker saw to it.
-            let name = HeaderName::try_from(name.as_str()).ok().filter(|_| header_objection(name).is_none());
-            if let Some((name, value)) = name.zip(HeaderValue::from_bytes(value.as_bytes()).ok()) {
-                headers.insert(name, value);
-            }
+        let mut request = Request::new(&self.form.method, target);
+        self.form.write_headers(outgoing, &mut request);
+        request.field("webhook-id", id);
+        request.field("webhook-timestamp", seconds.to_string());
+        if let Some(signer) = &self.signer {
+            request.field("webhook-signature", signer.sign(id, seconds, &body));
         }
-        headers.insert(HeaderName::from_static("webhook-id"), id);
-        headers.insert(HeaderName::from_static("webhook-timestamp"), HeaderValue::from(seconds));
-        if let Some(signature) = signature {
-            headers.insert(HeaderName::from_static("webhook-signature"), signature);
-        }
-        drop(url);
+        let request = request.with_body(&body);
         pending.sent();
-        let request = write_request(&self.form.method, &target.path, &headers, &body);
         let classify = |response| self.answers.classify(&response, self.clock.now(), self.options.retry_after_max.0);
         ask(&self.connections, target, &request, self.options.timeout, classify).await
     }
@@ -166,33 +156,23 @@ pub(crate) async fn ask(
     }
 }
 
-/// A request as it goes over the wire.
-pub(crate) fn write_request(method: &Method, path: &Uri, headers: &HeaderMap, body: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(256 + 64 * headers.len() + body.len());
-    let _ = write!(out, "{method} {path} HTTP/1.1\r\n");
-    for (name, value) in headers {
-        out.extend_from_slice(name.as_str().as_bytes());
-        out.extend_from_slice(b": ");
-        out.extend_from_slice(value.as_bytes());
-        out.extend_from_slice(b"\r\n");
-    }
-    if *method != Method::GET {
-        let _ = write!(out, "content-length: {}\r\n", body.len());
-    }
-    out.extend_from_slice(b"\r\n");
-    out.extend_from_slice(body);
-    out
-}
-
 /// Scheme, host and port of a URL as written. All after the host may be missing.
 pub(crate) fn origin(url: &str) -> Cow<'_, str> {
-    let bytes = url.as_bytes();
-    let start = bytes.windows(2).position(|two| two == b"//").map_or(0, |at| at + 2);
-    let ends = |byte: &u8| matches!(byte, b'/' | b'?' | b'#' | b'\\');
-    let end = bytes[start..].iter().position(ends).map_or(url.len(), |at| start + at);
-    match url[start..end].rfind('@') {
+    let start = url.find("//").map_or(0, |at| at + 2);
+    let (mut end, mut at) = (url.len(), None);
+    for (place, byte) in url.bytes().enumerate().skip(start) {
+        match byte {
+            b'/' | b'?' | b'#' | b'\\' => {
+                end = place;
+                break;
+            }
+            b'@' => at = Some(place),
+            _ => {}
+        }
+    }
+    match at {
         // It will be refused; nobody needs to see the password in a list.
-        Some(at) => format!("{}{}", &url[..start], &url[start + at + 1..end]).into(),
+        Some(at) => format!("{}{}", &url[..start], &url[at + 1..end]).into(),
         None => url[..end].into(),
     }
 }

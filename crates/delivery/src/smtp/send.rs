@@ -116,7 +116,7 @@ impl Courier {
             let Some(recipients) = recipients else { break };
             let open = match session.take() {
                 Some(open) => open,
-                None => match self.connect(recipients[0].queued + self.options.patience.0).await {
+                None => match self.connect(recipients[0].queued() + self.options.patience.0).await {
                     Ok(open) => open,
                     // A server may allow fewer sessions than we would have: the others send what this one took.
                     Err(_) if self.servers.others_work() => {
@@ -221,7 +221,7 @@ impl Courier {
                 false => None,
             };
             if let Some(next) = &next {
-                next.envelope.write(&mut out);
+                out.extend_from_slice(next.envelope.commands());
                 session.mails += 1;
             }
             taken.iter_mut().for_each(Pending::sent);
@@ -332,12 +332,10 @@ impl Courier {
     ) -> Option<Result<(Envelope, Vec<u8>), Reason>> {
         let first = &recipients.first()?.outgoing;
         let mut content = Vec::with_capacity(2048);
-        let addresses: Vec<String> = recipients.iter().map(|one| on_wire(&one.outgoing.address).into_owned()).collect();
-        let to = match &*addresses {
-            [address] => Some(Addressee { address, unsubscribe: first.unsubscribe.as_deref() }),
-            _ => None,
-        };
-        let is_multicast = to.is_none();
+        let addresses = || recipients.iter().map(|one| on_wire(&one.outgoing.address));
+        let is_multicast = recipients.len() > 1;
+        let alone = on_wire(&first.address);
+        let to = (!is_multicast).then(|| Addressee { address: &alone, unsubscribe: first.unsubscribe.as_deref() });
         self.letterhead.write(&first.message, to, &mut content);
         let mut from = match (self.options.return_path_signed, is_multicast) {
             (false, _) => format!("<{}>", self.return_path),
@@ -355,10 +353,10 @@ impl Courier {
         // Content is in 7 bits, which no server on its way needs to change, and no signature breaks; only such an address
         // makes header fields wide.
         let ours = from.is_ascii() && self.letterhead.from.address.is_ascii();
-        if !ours || !addresses.iter().all(|address| address.is_ascii()) {
+        if !ours || !addresses().all(|address| address.is_ascii()) {
             from.push_str(if extensions.eight_bit { " BODY=8BITMIME SMTPUTF8" } else { " SMTPUTF8" });
         }
-        Some(Ok((Envelope { from, recipients: addresses }, content)))
+        Some(Ok((Envelope::new(&from, addresses()), content)))
     }
 
     fn signed_return_path(&self, returned: Returned) -> String {

@@ -1,4 +1,4 @@
-use std::{io, net::IpAddr, time::Duration};
+use std::{borrow::Cow, io, net::IpAddr, time::Duration};
 
 use async_trait::async_trait;
 use bytes::{Buf, BytesMut};
@@ -82,12 +82,10 @@ impl Extensions {
     }
 }
 
-/// The envelope of one mail: its sender with parameters, and its recipients, as they stand in the commands.
+/// The commands before the content of a mail, as they go over the wire.
 pub(super) struct Envelope {
-    /// What follows `MAIL FROM:`.
-    pub from: String,
-    /// At least one.
-    pub recipients: Vec<String>,
+    commands: Vec<u8>,
+    recipients: usize,
 }
 
 /// One conversation.
@@ -205,13 +203,11 @@ impl Session {
 
     /// Reads the replies to an envelope; sends it first, unless it was sent ahead.
     pub async fn envelope(&mut self, envelope: &Envelope, sent_ahead: bool) -> Result<Ruling, Reason> {
-        let count = envelope.recipients.len();
+        let count = envelope.recipients;
         let mut replies = Vec::with_capacity(count);
         if sent_ahead || self.extensions.pipelining {
             if !sent_ahead {
-                let mut commands = Vec::with_capacity(128 + 64 * count);
-                envelope.write(&mut commands);
-                self.write(&commands).await?;
+                self.write(envelope.commands()).await?;
             }
             let mail = self.reply(self.reply_timeout).await?;
             while !mail.closing() && replies.len() < count && !replies.last().is_some_and(Reply::closing) {
@@ -221,22 +217,24 @@ impl Session {
             let data = if closing { None } else { Some(self.reply(self.reply_timeout).await?) };
             return Ok(rule(&mail, &replies, count, data.as_ref()));
         }
-        let mail = self.ask(&format!("MAIL FROM:{}\r\n", envelope.from)).await?;
+        let mut commands = envelope.commands.split_inclusive(|byte| *byte == b'\n');
+        let mut next = || commands.next().expect("MAIL, a RCPT for each recipient, and DATA");
+        let mail = self.ask(next()).await?;
         if mail.positive() {
-            for recipient in &envelope.recipients {
-                replies.push(self.ask(&format!("RCPT TO:<{recipient}>\r\n")).await?);
+            for _ in 0..count {
+                replies.push(self.ask(next()).await?);
                 if replies.last().is_some_and(Reply::closing) {
                     break;
                 }
             }
         }
         let go = replies.iter().any(Reply::positive) && !replies.last().is_some_and(Reply::closing);
-        let data = if go { Some(self.ask("DATA\r\n").await?) } else { None };
+        let data = if go { Some(self.ask(next()).await?) } else { None };
         Ok(rule(&mail, &replies, count, data.as_ref()))
     }
 
-    pub async fn ask(&mut self, command: &str) -> Result<Reply, Reason> {
-        self.write(command.as_bytes()).await?;
+    pub async fn ask(&mut self, command: impl AsRef<[u8]>) -> Result<Reply, Reason> {
+        self.write(command.as_ref()).await?;
         self.reply(self.reply_timeout).await
     }
 
@@ -296,16 +294,24 @@ impl Session {
 }
 
 impl Envelope {
-    /// Appends its commands as one group (RFC 2920, 3.1).
-    pub fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"MAIL FROM:");
-        out.extend_from_slice(self.from.as_bytes());
-        for recipient in &self.recipients {
-            out.extend_from_slice(b"\r\nRCPT TO:<");
-            out.extend_from_slice(recipient.as_bytes());
-            out.push(b'>');
+    /// From whom, with what follows it in the command, and to whom, each as it stands on the wire.
+    pub fn new<'a>(from: &str, recipients: impl ExactSizeIterator<Item = Cow<'a, str>>) -> Envelope {
+        let count = recipients.len();
+        let mut commands = Vec::with_capacity(128 + 48 * count);
+        commands.extend_from_slice(b"MAIL FROM:");
+        commands.extend_from_slice(from.as_bytes());
+        for recipient in recipients {
+            commands.extend_from_slice(b"\r\nRCPT TO:<");
+            commands.extend_from_slice(recipient.as_bytes());
+            commands.push(b'>');
         }
-        out.extend_from_slice(b"\r\nDATA\r\n");
+        commands.extend_from_slice(b"\r\nDATA\r\n");
+        Envelope { commands, recipients: count }
+    }
+
+    /// Its commands as one group (RFC 2920, 3.1).
+    pub fn commands(&self) -> &[u8] {
+        &self.commands
     }
 }
 

@@ -1,7 +1,7 @@
 use std::{borrow::Cow, sync::Arc};
 
 use async_trait::async_trait;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use http::Method;
 use rustls::ClientConfig;
 use tocsin_model::{
     content::{JsonUse, PartsUsed},
@@ -22,7 +22,8 @@ use crate::{
     http::{
         classify::Verdict,
         connect::{Connections, Dial, Target},
-        send::{ask, next_of, origin, signal, write_request},
+        request::Request,
+        send::{ask, next_of, origin, signal},
     },
     queue::{FarSide, Pending, Queue},
 };
@@ -93,7 +94,7 @@ impl Courier {
             return Verdict::refused(ReasonKind::Gone, "the browser's subscription is over");
         }
         let target = match Target::parse(&subscription.endpoint) {
-            Ok(target) if target.secure || self.allows_plain => target,
+            Ok(target) if target.site.secure || self.allows_plain => target,
             Ok(_) => {
                 return Verdict::refused(ReasonKind::Address, "the endpoint of a push service starts with `https://`");
             }
@@ -110,7 +111,7 @@ impl Courier {
             Ok(body) => body,
             Err(text) => return Verdict::refused(ReasonKind::Address, text),
         };
-        let Some(authorization) = self.vapid.authorization(&target.origin, now) else {
+        let Some(authorization) = self.vapid.authorization(&target.site.origin, now) else {
             return Verdict::deferred(Reason::new(
                 ReasonKind::Internal,
                 "the token for the push service could not be signed",
@@ -119,18 +120,17 @@ impl Courier {
         // A message that is worth sending has a moment left at least.
         let left = message.expires_at.map_or(u64::MAX, |end| end.since(now).as_secs().max(1));
         let ttl = u64::from(self.options.ttl_seconds).min(left);
-        let mut headers = HeaderMap::with_capacity(8);
-        headers.insert(header::HOST, target.authority.clone());
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-        headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("aes128gcm"));
-        headers.insert(header::AUTHORIZATION, authorization);
-        headers.insert(HeaderName::from_static("ttl"), HeaderValue::from(ttl));
-        headers.insert(HeaderName::from_static("urgency"), HeaderValue::from_static(urgency(message.priority)));
-        if let Some(topic) = topic(message).and_then(|topic| HeaderValue::try_from(topic).ok()) {
-            headers.insert(HeaderName::from_static("topic"), topic);
+        let mut request = Request::new(&Method::POST, &target);
+        request.field("content-type", "application/octet-stream");
+        request.field("content-encoding", "aes128gcm");
+        request.field("authorization", authorization);
+        request.field("ttl", ttl.to_string());
+        request.field("urgency", urgency(message.priority));
+        if let Some(topic) = topic(message) {
+            request.field("topic", topic);
         }
+        let request = request.with_body(&body);
         pending.sent();
-        let request = write_request(&Method::POST, &target.path, &headers, &body);
         let read = |response| classify(&response, self.clock.now(), self.options.retry_after_max.0);
         ask(&self.connections, &target, &request, self.options.timeout, read).await
     }

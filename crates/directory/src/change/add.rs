@@ -5,13 +5,15 @@ use tocsin_store::{
     records::Expect,
 };
 
-use super::{Draft, Given, add_rdn, changeable, checked, classes_of, free_id, needs, single_valued, stored_object};
+use super::{
+    Draft, Given, Images, Terms, add_rdn, changeable, checked, classes_of, free_id, needs, single_valued, stored_object,
+};
 use crate::{
     access::Asker,
     directory::{Directory, parse},
     dn::Dn,
     entry::{self, Attribute},
-    password::{Credential, protect},
+    password::protect,
     person::subscriber_of,
     refusal::{Code, Refusal},
     schema::Schema,
@@ -22,7 +24,7 @@ impl Directory {
     ///
     /// # Errors
     /// The name or an attribute is not valid; there is one already; there is none above; whoever asks may not.
-    pub async fn add(&self, asker: &Asker, dn: &str, given: Vec<Given>) -> Result<(), Refusal> {
+    pub async fn add(&self, asker: &Asker, dn: &str, given: Vec<Given>, terms: Terms) -> Result<Images, Refusal> {
         let parsed = parse(dn)?;
         let schema = self.schema();
         if parsed.0.len() <= self.inner.suffix.0.len() {
@@ -61,10 +63,10 @@ impl Directory {
                     now,
                 )?
             };
-            match credential {
-                Some(credential) => Ok(tree.put_credential(number, Some(&Credential::to_text(&credential)))?),
-                None => Ok(()),
+            if let Some(credential) = &credential {
+                tree.put_credential(number, Some(&credential.to_text()))?;
             }
+            Ok(Images { before: None, after: terms.after(&inner, tree, number, &schema)? })
         })
         .await
     }

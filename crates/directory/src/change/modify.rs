@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tocsin_store::entries::{Branches, EntryNumber, Node, Room};
 
-use super::{Draft, changeable, checked, classes_of, has_rdn, needs, normal, replace, single_valued};
+use super::{Draft, Images, Terms, changeable, checked, classes_of, has_rdn, needs, normal, replace, single_valued};
 use crate::{
     access::Asker,
     directory::{Directory, Inner, parse},
@@ -52,16 +52,22 @@ impl Directory {
     ///
     /// # Errors
     /// There is no such entry; a modification does not fit it; the result is at odds with the schema; whoever asks may not.
-    pub async fn modify(&self, asker: &Asker, dn: &str, modifications: Vec<Modification>) -> Result<(), Refusal> {
+    pub async fn modify(
+        &self,
+        asker: &Asker,
+        dn: &str,
+        modifications: Vec<Modification>,
+        terms: Terms,
+    ) -> Result<Images, Refusal> {
         let parsed = parse(dn)?;
         let schema = self.schema();
         if schema.normal_dn(&parsed) == entry::SUBSCHEMA {
-            return self.grow(asker, modifications).await;
+            return self.grow(asker, modifications).await.map(|()| Images::default());
         }
         let is_password =
             |found: &Modification| schema.attribute(&found.attribute).is_ok_and(|kind| &*kind.key == "userpassword");
         let (passwords, rest): (Vec<_>, Vec<_>) = modifications.into_iter().partition(is_password);
-        let password = self.new_password(dn, &passwords).await?;
+        let password = self.new_password(asker, dn, &passwords).await?;
         let (inner, asker, now) = (self.inner.clone(), asker.clone(), (self.clock)());
         self.change(Room::Needed, move |tree| {
             let (old, above) = inner.walk(tree, &parsed)?;
@@ -71,34 +77,45 @@ impl Directory {
                 kinds.push(schema.attribute("userPassword")?.clone());
             }
             needs(&inner, &asker, &shown, &kinds.iter().map(|kind| &**kind).collect::<Vec<_>>())?;
-            match &password {
-                Password::Stays => {}
-                Password::Becomes(credential) => tree.put_credential(old.number(), Some(&credential.to_text()))?,
-                Password::Goes => tree.put_credential(old.number(), None)?,
-            }
-            if rest.is_empty() {
-                return Ok(());
-            }
+            let mut images = terms.hold(&inner, &asker, &shown, &schema)?;
             let before = shown.attributes.clone();
             let mut attributes = shown.attributes;
             for modification in &rest {
                 apply(&mut attributes, modification, &schema)?;
             }
-            let has_password = tree.credential(old.number())?.is_some();
+            let has_password = match &password {
+                Password::Stays => tree.credential(old.number())?.is_some(),
+                Password::Becomes(_) => true,
+                Password::Goes => false,
+            };
             check(&before, &attributes, &kinds, has_password, &parsed, &schema)?;
-            keep(&old, &inner, tree, (&before, attributes), &schema, now)
+            match &password {
+                Password::Stays => {}
+                Password::Becomes(credential) => tree.put_credential(old.number(), Some(&credential.to_text()))?,
+                Password::Goes => tree.put_credential(old.number(), None)?,
+            }
+            keep(&old, &inner, tree, (&before, attributes), &schema, now)?;
+            images.after = terms.after(&inner, tree, old.number(), &schema)?;
+            Ok(images)
         })
         .await
     }
 
     /// What a request makes of the password.
-    async fn new_password(&self, dn: &str, modifications: &[Modification]) -> Result<Password, Refusal> {
+    async fn new_password(&self, asker: &Asker, dn: &str, modifications: &[Modification]) -> Result<Password, Refusal> {
         let mut password = Password::Stays;
+        if modifications.is_empty() {
+            return Ok(password);
+        }
+        // Before anything is hashed or compared: who may not change it learns nothing of it.
+        let shown = self.find(dn).await?;
+        let schema = self.schema();
+        needs(&self.inner, asker, &shown.entry, &[schema.attribute("userPassword")?])?;
+        let number = shown.entry.number;
         for modification in modifications {
             password = match (modification.act, modification.values.as_slice()) {
                 (Act::Delete, []) | (Act::Replace, []) => Password::Goes,
                 (Act::Delete, [old]) => {
-                    let number = self.find(dn).await?.entry.number;
                     let known = self.credential(number).await?;
                     if !verify(known, old.clone()).await? {
                         return Err(Refusal::new(Code::NoSuchAttribute, "this is not the password of the entry"));
@@ -106,7 +123,6 @@ impl Directory {
                     Password::Goes
                 }
                 (Act::Add, [new]) if matches!(password, Password::Stays) => {
-                    let number = self.find(dn).await?.entry.number;
                     if self.credential(number).await?.is_some() {
                         return Err(Refusal::new(Code::ConstraintViolation, "an entry has one password; replace it"));
                     }

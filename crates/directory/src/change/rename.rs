@@ -2,7 +2,7 @@
 
 use tocsin_store::entries::Room;
 
-use super::{Draft, add_rdn, needs, normal, replace};
+use super::{Draft, Images, Terms, add_rdn, needs, normal, replace};
 use crate::{
     access::{Asker, is_below},
     directory::{Directory, parse},
@@ -24,7 +24,8 @@ impl Directory {
         new_rdn: &str,
         delete_old: bool,
         new_superior: Option<&str>,
-    ) -> Result<(), Refusal> {
+        terms: Terms,
+    ) -> Result<Images, Refusal> {
         let parsed = parse(dn)?;
         let new = parse(new_rdn)?;
         let [rdn] = new.0.as_slice() else {
@@ -36,6 +37,7 @@ impl Directory {
             let (old, above) = inner.walk(tree, &parsed)?;
             let shown = entry::view(&old, above.as_deref(), &schema, &inner.shape);
             needs(&inner, &asker, &shown, &[])?;
+            let mut images = terms.hold(&inner, &asker, &shown, &schema)?;
             let Some(above) = above else {
                 return Err(Refusal::new(Code::UnwillingToPerform, "the first entry keeps its name"));
             };
@@ -72,7 +74,9 @@ impl Directory {
             schema.check(&classes, &has, Some(&touched))?;
             let rdn_key = schema.normal_rdn(&rdn).into();
             let draft = Draft { parent: Some(place.number), rdn: rdn.text.as_str().into(), rdn_key, attributes };
-            replace(tree, &inner, (&old, &before), draft, true, now)
+            replace(tree, &inner, (&old, &before), draft, true, now)?;
+            images.after = terms.after(&inner, tree, old.number(), &schema)?;
+            Ok(images)
         })
         .await
     }

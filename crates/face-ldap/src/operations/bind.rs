@@ -17,13 +17,25 @@ use crate::{
     serve::{Operators, Server},
 };
 
-pub(super) fn begin(server: &Server, answered: Answered, version: u32, dn: String, proof: Proof) -> Begun {
+pub(super) fn begin(
+    server: &Server,
+    is_secure: bool,
+    answered: Answered,
+    version: u32,
+    dn: String,
+    proof: Proof,
+) -> Begun {
+    let is_open = server.options.require_tls && !is_secure;
     let (directory, operators) = (server.directory.clone(), server.operators.clone());
     let anonymous = server.options.anonymous;
     // Even one that fails: until its answer nobody is bound.
     Begun::RunsAlone(
         async move {
             let bound = match version {
+                3 if is_open && !is_anonymous(&dn, &proof) => Err(Refusal::new(
+                    Code::ConfidentialityRequired,
+                    "passwords are taken over TLS only; begin it first",
+                )),
                 3 => prove(&directory, &*operators, dn, proof, anonymous).await,
                 _ => Err(Refusal::new(Code::ProtocolError, "this server speaks version 3 of the protocol")),
             };
@@ -43,8 +55,9 @@ async fn prove(
     proof: Proof,
     anonymous: bool,
 ) -> Result<Asker, Refusal> {
-    let password = match proof {
-        Proof::Simple(password) => password,
+    let (dn, password) = match proof {
+        Proof::Simple(password) => (dn, password),
+        Proof::Sasl(mechanism, Some(said)) if mechanism == "PLAIN" => plain(directory, &said).await?,
         Proof::Sasl(mechanism, _) => {
             let what = format!("the mechanism `{mechanism}` is not known here; bind simply");
             return Err(Refusal::new(Code::AuthMethodNotSupported, what));
@@ -66,6 +79,30 @@ async fn prove(
         }
         (false, false) => directory.prove(&dn, password).await,
     }
+}
+
+fn is_anonymous(dn: &str, proof: &Proof) -> bool {
+    dn.is_empty() && matches!(proof, Proof::Simple(password) if password.is_empty())
+}
+
+/// Name and password of RFC 4616: the name is a distinguished one behind `dn:`, or a `uid`. Nobody speaks for another.
+async fn plain(directory: &Directory, said: &[u8]) -> Result<(String, Vec<u8>), Refusal> {
+    let wrong = || Refusal::new(Code::InvalidCredentials, "");
+    let parts: Vec<&[u8]> = said.splitn(3, |byte| *byte == 0).collect();
+    let [other, name, password] = parts.as_slice() else { return Err(wrong()) };
+    let name = std::str::from_utf8(name).map_err(|_| wrong())?;
+    if password.is_empty() || !other.is_empty() && *other != name.as_bytes() {
+        return Err(wrong());
+    }
+    let dn = match name.strip_prefix("dn:") {
+        Some(dn) => dn.to_owned(),
+        None => {
+            let uid = name.strip_prefix("u:").unwrap_or(name);
+            // Whoever is not there fails as whoever does not know the password.
+            directory.only_with_uid(uid).await?.unwrap_or_else(|| "cn=nobody".to_owned())
+        }
+    };
+    Ok((dn, password.to_vec()))
 }
 
 fn operators_name(directory: &Directory) -> String {

@@ -1,24 +1,83 @@
-//! Changes: RFC 4511, 4.6 to 4.9. The directory does them; here they only get their names.
+//! Changes: RFC 4511, 4.6 to 4.9, with assertions (RFC 4528) and what was there before and after (RFC 4527).
 
 use std::sync::Arc;
 
 use tocsin_directory::{
-    Directory,
+    Directory, Images, Shown, Terms,
     access::Asker,
     refusal::{Code, Refusal},
 };
 
-use crate::message::Request;
+use super::{ASSERTION, POST_READ, PRE_READ};
+use crate::{
+    ber::Garbled,
+    message::{Control, Extra, Request, lone_filter, lone_names},
+    show::{self, Selection},
+};
 
-pub(super) async fn run(directory: Directory, asker: Arc<Asker>, request: Request) -> Result<Code, Refusal> {
-    match request {
-        Request::Add { dn, attributes } => directory.add(&asker, &dn, attributes).await,
-        Request::Modify { dn, modifications } => directory.modify(&asker, &dn, modifications).await,
-        Request::Delete { dn } => directory.remove(&asker, &dn).await,
+/// What the controls of a change ask for.
+#[derive(Default)]
+pub(super) struct Wanted {
+    terms: Terms,
+    before: Vec<String>,
+    after: Vec<String>,
+}
+
+impl Wanted {
+    pub(super) fn read(controls: &[Control]) -> Result<Wanted, Refusal> {
+        let mut wanted = Wanted::default();
+        for control in controls {
+            let value = control.value.as_deref().unwrap_or_default();
+            let wrong =
+                |Garbled(why)| Refusal::new(Code::ProtocolError, format!("the control {} has {why}", control.oid));
+            match control.oid.as_str() {
+                ASSERTION => wanted.terms.assertion = Some(lone_filter(value).map_err(wrong)?),
+                PRE_READ => {
+                    wanted.before = lone_names(value).map_err(wrong)?;
+                    wanted.terms.before = true;
+                }
+                POST_READ => {
+                    wanted.after = lone_names(value).map_err(wrong)?;
+                    wanted.terms.after = true;
+                }
+                _ => {}
+            }
+        }
+        Ok(wanted)
+    }
+}
+
+pub(super) async fn run(
+    directory: Directory,
+    asker: Arc<Asker>,
+    request: Request,
+    wanted: Wanted,
+) -> (Result<Code, Refusal>, Extra) {
+    let Wanted { terms, before, after } = wanted;
+    let done = match request {
+        Request::Add { dn, attributes } => directory.add(&asker, &dn, attributes, terms).await,
+        Request::Modify { dn, modifications } => directory.modify(&asker, &dn, modifications, terms).await,
+        Request::Delete { dn } => directory.remove(&asker, &dn, terms).await,
         Request::Rename { dn, new_rdn, delete_old, new_superior } => {
-            directory.rename(&asker, &dn, &new_rdn, delete_old, new_superior.as_deref()).await
+            directory.rename(&asker, &dn, &new_rdn, delete_old, new_superior.as_deref(), terms).await
         }
         _ => Err(Refusal::new(Code::ProtocolError, "this is no change")),
+    };
+    match done {
+        Ok(images) => (Ok(Code::Success), extra(&directory, &asker, images, &before, &after)),
+        Err(refusal) => (Err(refusal), Extra::default()),
     }
-    .map(|()| Code::Success)
+}
+
+fn extra(directory: &Directory, asker: &Asker, images: Images, before: &[String], after: &[String]) -> Extra {
+    let schema = directory.schema();
+    let image = |shown: &Shown, names: &[String]| {
+        let mut out = Vec::new();
+        let selection = Selection::read(names, false, &schema);
+        show::body(&mut out, shown, &directory.access().grant(asker, &shown.entry), &selection, &schema, &[]);
+        out
+    };
+    let before = images.before.map(|shown| (PRE_READ, image(&shown, before)));
+    let after = images.after.map(|shown| (POST_READ, image(&shown, after)));
+    Extra { controls: before.into_iter().chain(after).collect(), ..Extra::default() }
 }

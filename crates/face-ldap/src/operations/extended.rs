@@ -2,12 +2,12 @@
 
 use futures_util::FutureExt;
 use tocsin_directory::{
-    Act, Directory, Modification,
+    Act, Directory, Modification, Terms,
     access::Asker,
     refusal::{Code, Refusal},
 };
 
-use super::{Answered, MODIFY_PASSWORD, WHO_AM_I};
+use super::{Answered, MODIFY_PASSWORD, START_TLS, WHO_AM_I};
 use crate::{
     ber::{self, Garbled, Reader},
     connection::{Begun, Done, Session},
@@ -60,6 +60,24 @@ pub(super) fn begin(
     }
 }
 
+/// Begins TLS, if there is a certificate and no TLS yet: RFC 4511, 4.14.
+pub(super) fn start_tls(server: &Server, session: &Session, answered: &Answered, out: &mut Vec<u8>) -> Begun {
+    let extra = Extra { oid: Some(START_TLS), ..Extra::default() };
+    let refusal = match &server.options.tls {
+        _ if session.is_secure => Refusal::new(Code::OperationsError, "TLS is on already"),
+        None => Refusal::new(
+            Code::ProtocolError,
+            "this server has no certificate; set ldap.tls_certificate and ldap.tls_key",
+        ),
+        Some(_) => {
+            answered.write(out, Ok(Code::Success), &extra);
+            return Begun::StartsTls;
+        }
+    };
+    answered.write(out, Err(&refusal), &extra);
+    Begun::Answered
+}
+
 struct NewPassword {
     user: Option<String>,
     old: Option<Vec<u8>>,
@@ -99,6 +117,6 @@ async fn change_password(directory: &Directory, asker: &Asker, value: &[u8]) -> 
         }
     };
     let modification = Modification { act: Act::Replace, attribute: "userPassword".to_owned(), values: vec![new] };
-    directory.modify(itself.as_ref().unwrap_or(asker), &user, vec![modification]).await?;
+    directory.modify(itself.as_ref().unwrap_or(asker), &user, vec![modification], Terms::default()).await?;
     Ok(made)
 }

@@ -16,11 +16,12 @@ use tocsin_directory::{
     entry::SUBSCHEMA,
     filter::{Filter, Test},
     refusal::{Code, Refusal},
-    schema::AttributeType,
+    schema::{AttributeType, Schema},
+    syntax::{Rule, find_rule},
 };
 use tocsin_model::ldap::Truth;
 
-use super::{Answered, PAGED_RESULTS};
+use super::{Answered, PAGED_RESULTS, SORT, SORTED};
 use crate::{
     ber::{self, Garbled, Reader},
     connection::{Begun, Done, Line, Session},
@@ -32,6 +33,10 @@ use crate::{
 
 /// Bytes of a portion.
 const PORTION_BYTES: usize = 64 << 10;
+/// Most entries that are sorted.
+const SORTED_MAX: usize = 50_000;
+/// Most attributes by which they are.
+const SORT_KEYS_MAX: usize = 8;
 /// Most searches of one connection that wait for their next page; the oldest is forgotten.
 const WAITING_MAX: usize = 8;
 
@@ -103,11 +108,17 @@ pub(super) fn begin(
             return refuse(&Refusal::new(Code::ProtocolError, format!("the control of pages has {why}")));
         }
     };
+    let sorting = match controls.iter().find(|control| control.oid == SORT).map(sorting).transpose() {
+        Ok(sorting) => sorting,
+        Err(Garbled(why)) => {
+            return refuse(&Refusal::new(Code::ProtocolError, format!("the control of sorting has {why}")));
+        }
+    };
     let directory = &server.directory;
     let schema = directory.schema();
     let selection = Selection::read(&request.attributes, request.types_only, &schema);
     let own = match (request.base.as_str(), request.scope) {
-        ("", Scope::Base) => Some(root::root(directory)),
+        ("", Scope::Base) => Some(root::root(directory, server.options.tls.is_some())),
         (base, Scope::Base) if base.eq_ignore_ascii_case(SUBSCHEMA) => Some(root::subschema(directory)),
         _ => None,
     };
@@ -124,6 +135,7 @@ pub(super) fn begin(
     }
     if request.scope == Scope::Base
         && paging.is_none()
+        && sorting.is_none()
         && let Some(shown) = directory.at_hand(&request.base)
     {
         let grant = session.grants.of(directory.access(), &session.asker, &shown.entry);
@@ -139,7 +151,60 @@ pub(super) fn begin(
         _ => None,
     };
     let hunter = hunter(server, session, answered, selection, &request, line);
-    Begun::Runs(hunter.run(request, hunt, paging).boxed())
+    Begun::Runs(hunter.run(request, hunt, paging, sorting).boxed())
+}
+
+/// What the control of RFC 2891 asks for: attributes, each perhaps by a rule of its own, perhaps the other way round.
+struct Sorting(Vec<(String, Option<String>, bool)>);
+
+fn sorting(control: &Control) -> Result<Sorting, Garbled> {
+    let mut outer = Reader(control.value.as_deref().unwrap_or_default());
+    let mut list = Reader(outer.expect(0x30)?);
+    let mut keys = Vec::new();
+    while !list.is_empty() {
+        let mut key = Reader(list.expect(0x30)?);
+        let name = key.text(0x04)?;
+        let rule = if key.tag() == Some(0x80) { Some(key.text(0x80)?) } else { None };
+        let is_reverse = if key.tag() == Some(0x81) { key.boolean(0x81)? } else { false };
+        keys.push((name, rule, is_reverse));
+    }
+    if keys.is_empty() || keys.len() > SORT_KEYS_MAX {
+        Err(Garbled("no attributes, or too many"))
+    } else {
+        Ok(Sorting(keys))
+    }
+}
+
+impl Sorting {
+    /// Brings entries into order; those without an attribute come last.
+    fn sort(&self, found: &mut [Arc<Shown>], schema: &Schema) -> Result<(), Refusal> {
+        let mut keys = Vec::new();
+        for (name, rule, is_reverse) in &self.0 {
+            let kind = schema.attribute(name)?.clone();
+            let rule = match rule {
+                Some(rule) => find_rule(rule).map(|(rule, _)| rule),
+                None => kind.ordering.or(kind.equality),
+            };
+            let Some(rule) = rule else {
+                return Err(Refusal::new(Code::InappropriateMatching, format!("values of `{name}` have no order")));
+            };
+            keys.push((kind, rule, *is_reverse));
+        }
+        let value = |shown: &Shown, kind: &AttributeType, rule: Rule| {
+            let own = shown.entry.own(&kind.key, schema).map(String::into_bytes);
+            let values = shown.entry.values(kind).map(<[u8]>::to_vec).chain(own);
+            values.filter_map(|value| rule.normal(&value, schema)).min()
+        };
+        found.sort_by_cached_key(|shown| {
+            let of = |(kind, rule, is_reverse): &(Arc<AttributeType>, Rule, bool)| match value(shown, kind, *rule) {
+                Some(key) if *is_reverse => (Some(std::cmp::Reverse(key)), None, false),
+                Some(key) => (None, Some(key), false),
+                None => (None, None, true),
+            };
+            keys.iter().map(of).map(|(reverse, key, is_absent)| (is_absent, reverse, key)).collect::<Vec<_>>()
+        });
+        Ok(())
+    }
 }
 
 fn hunter(
@@ -175,7 +240,7 @@ fn one(
     grant: &Grant,
     selection: &Selection,
     filter: &Filter,
-    schema: &tocsin_directory::schema::Schema,
+    schema: &Schema,
 ) -> Result<(), Refusal> {
     if !grant.sees() {
         return Err(Refusal::new(Code::NoSuchObject, "there is no such entry"));
@@ -205,14 +270,36 @@ enum Stop {
 }
 
 impl Hunter {
-    async fn run(mut self, request: SearchRequest, hunt: Option<Box<Hunt>>, paging: Option<Paging>) -> Done {
-        let hunt = match hunt {
-            Some(hunt) => Ok(hunt),
-            None => self.start(&request).await,
+    async fn run(
+        mut self,
+        request: SearchRequest,
+        hunt: Option<Box<Hunt>>,
+        paging: Option<Paging>,
+        sorting: Option<Sorting>,
+    ) -> Done {
+        let mut extra = Extra::default();
+        let hunt = match (hunt, &sorting) {
+            (Some(hunt), _) => Ok(hunt),
+            (None, None) => self.start(&request).await,
+            (None, Some(sorting)) => match self.start(&request).await {
+                Ok(mut hunt) => {
+                    let done = self.sort(&mut hunt, sorting).await;
+                    let code = done.as_ref().map_or_else(|refusal| refusal.code, |()| Code::Success);
+                    let mut value = Vec::new();
+                    ber::nested(&mut value, 0x30, |out| ber::number(out, 0x0a, u32::from(code as u8)));
+                    extra.controls.push((SORTED, value));
+                    done.map(|()| hunt)
+                }
+                Err(refusal) => Err(refusal),
+            },
         };
         let mut hunt = match hunt {
             Ok(hunt) => hunt,
-            Err(refusal) => return Done::Answer(self.answered.answer(Err(refusal))),
+            Err(refusal) => {
+                let mut out = Vec::new();
+                self.answered.write(&mut out, Err(&refusal), &extra);
+                return Done::Answer(out);
+            }
         };
         let page = paging.as_ref().map_or(u32::MAX, |paging| paging.size);
         let mut out = Vec::new();
@@ -223,7 +310,6 @@ impl Hunter {
             Ok(Stop::End) => (Ok(Code::Success), None),
             Err(refusal) => (Err(refusal), None),
         };
-        let mut extra = Extra::default();
         if paging.is_some() {
             let mut value = Vec::new();
             ber::nested(&mut value, 0x30, |out| {
@@ -246,6 +332,31 @@ impl Hunter {
         }
         let search = self.directory.search(base, request.scope, &request.filter).await?;
         Ok(Box::new(Hunt { search, found: VecDeque::new(), sent: 0 }))
+    }
+
+    /// Finds all, and brings them into order.
+    async fn sort(&mut self, hunt: &mut Hunt, sorting: &Sorting) -> Result<(), Refusal> {
+        let mut all = Vec::new();
+        while let Some(found) = hunt.search.next().await? {
+            for shown in found {
+                let grant = self.grants.of(self.directory.access(), &self.asker, &shown.entry);
+                if grant.sees() && hunt.search.is_met_by(&shown, &grant) {
+                    all.push(shown);
+                }
+            }
+            if all.len() > SORTED_MAX {
+                return Err(Refusal::new(
+                    Code::AdminLimitExceeded,
+                    format!("more than {SORTED_MAX} entries are not sorted"),
+                ));
+            }
+            if self.line.is_given_up() {
+                break;
+            }
+        }
+        sorting.sort(&mut all, &self.directory.schema())?;
+        hunt.found = all.into();
+        Ok(())
     }
 
     /// Sends up to a page of entries.

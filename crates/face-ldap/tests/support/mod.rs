@@ -2,10 +2,15 @@
 
 #![allow(dead_code, reason = "each test uses its part")]
 
-use std::{io::Write, process::Stdio, sync::Arc, time::SystemTime};
+use std::{
+    io::Write,
+    process::Stdio,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
-use tocsin_directory::{Directory, Options, entry::Shape};
-use tocsin_face_ldap::{LdapOptions, Operators};
+use tocsin_directory::{Directory, Options, entry::Shape, password::Lockout};
+use tocsin_face_ldap::{LdapOptions, Opening, Operators};
 use tocsin_model::subscriber::{Profile, Subscriber};
 use tocsin_store::{
     records::{Expect, NewSubscriber, Records},
@@ -54,14 +59,22 @@ impl Bench {
         let devices = vec![("mail".into(), "email".parse().expect("a name"))];
         let suffix = "o=site".to_owned();
         let access = access.iter().map(|rule| (*rule).to_owned()).collect();
-        let directory_options = Options { suffix, shape: Shape { devices }, access, cache_bytes: 8 << 20 };
+        let lockout = Lockout { failures: 5, duration: Duration::from_secs(900) };
+        let directory_options = Options { suffix, shape: Shape { devices }, access, lockout, cache_bytes: 8 << 20 };
         let clock = Arc::new(|| SystemTime::now().into());
         let directory = Directory::open(records.clone(), directory_options, clock).await.expect("the directory opens");
         directory.build_indexes().await.expect("the indexes are built");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("bound").port();
         let stopping = CancellationToken::new();
-        let face = tocsin_face_ldap::serve(listener, directory.clone(), Arc::new(OneKey), options, stopping.clone());
+        let face = tocsin_face_ldap::serve(
+            listener,
+            Opening::Plain,
+            directory.clone(),
+            Arc::new(OneKey),
+            options,
+            stopping.clone(),
+        );
         Bench { records, directory, port, stopping, serving: tokio::spawn(face), _folder: folder }
     }
 
@@ -92,7 +105,7 @@ impl Bench {
         }
         command
             .args(arguments)
-            .env("LDAPNOINIT", "1")
+            .env("LDAPTLS_REQCERT", "never")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());

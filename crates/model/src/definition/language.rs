@@ -1,10 +1,16 @@
 //! The words of the definition language: which keys there are, what they take, and what they mean. `read` checks by
 //! this table, and the JSON Schema is made from it.
 
+use std::time::Duration;
+
 use super::shape::{Key, Keys, Shape};
 use crate::chronicle::{CHRONICLES_MAX, KEY_FIELDS_MAX};
 
 const DAY: u64 = 86_400;
+
+const fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
 
 const fn optional(name: &'static str, shape: &'static Shape, about: &'static str) -> Key {
     Key { name, shape, required: false, about }
@@ -101,7 +107,7 @@ static CHRONICLE: Shape = Shape::Object(&[
 static KEY: Shape = Shape::Either(&[&Shape::Name, &KEY_FIELDS]);
 static KEY_FIELDS: Shape = Shape::List { of: &Shape::Name, most: KEY_FIELDS_MAX };
 static WINDOW: Shape = Shape::Either(&[&SLIDING, &CALENDAR]);
-static SLIDING: Shape = Shape::Duration { least: 60, most: 366 * DAY };
+static SLIDING: Shape = Shape::Duration { least: seconds(60), most: seconds(366 * DAY) };
 static CALENDAR: Shape = Shape::Object(&[
     required("every", &Shape::Choice(&["hour", "day", "week", "month"]), "What it begins anew with; weeks on Monday."),
     optional("time_zone", &Shape::Text, "The IANA name of a time zone, such as `Europe/Vienna`; `UTC` if not given."),
@@ -198,7 +204,7 @@ static FALLBACK_STEP: Shape = Shape::Object(&[
     required("channel", &Shape::Name, "The channel that is tried."),
     optional(
         "after",
-        &Shape::Duration { least: 1, most: 30 * DAY },
+        &Shape::Duration { least: seconds(1), most: seconds(30 * DAY) },
         "After so long without delivery by the one before it is tried, even if attempts are left; only when that has \
          failed for good if not given.",
     ),
@@ -218,7 +224,7 @@ static DIGEST: Shape = Shape::Object(&[
     ),
 ]);
 static DIGEST_BY: Shape = Shape::List { of: &Shape::Name, most: 16 };
-static EXPIRY: Shape = Shape::Duration { least: 1, most: 3_650 * DAY };
+static EXPIRY: Shape = Shape::Duration { least: seconds(1), most: seconds(3_650 * DAY) };
 
 static FIELDS: Shape = Shape::Entries { keys: Keys::Fields, of: &FIELD, most: 256 };
 static NOTIFICATION_FIELDS: Shape = Shape::Entries { keys: Keys::NotificationFields, of: &FIELD, most: 256 };
@@ -301,7 +307,7 @@ static RULE: Shape = Shape::Object(&[
     ),
     optional(
         "every",
-        &Shape::Duration { least: 1, most: 366 * DAY },
+        &Shape::Duration { least: seconds(1), most: seconds(366 * DAY) },
         "It is evaluated so often, counted from 1970 in UTC, over the events since the last time; at each event if neither \
          this nor `schedule` is given.",
     ),
@@ -319,7 +325,7 @@ static RULE: Shape = Shape::Object(&[
     ),
     optional(
         "skip_older_than",
-        &Shape::Duration { least: 1, most: 3_650 * DAY },
+        &Shape::Duration { least: seconds(1), most: seconds(3_650 * DAY) },
         "Runs that are later than this are skipped and counted. Never if not given; 5m with `missed: skip`.",
     ),
     required("subscription", &Shape::Name, "The subscription class that it looks through."),
@@ -348,7 +354,7 @@ static RULE: Shape = Shape::Object(&[
     optional("enabled", &Shape::Boolean, "Whether it fires at all; true if not given."),
     optional(
         "timeout",
-        &Shape::Duration { least: 1, most: 3_600 },
+        &Shape::Duration { least: Duration::from_millis(100), most: seconds(3_600) },
         "How long it may take over one event batch; 10s if not given. A firing that takes longer fails, and can be fired \
          again.",
     ),
@@ -359,7 +365,7 @@ static RULE: Shape = Shape::Object(&[
     ),
     optional(
         "cooldown",
-        &Shape::Duration { least: 1, most: 3_650 * DAY },
+        &Shape::Duration { least: seconds(1), most: seconds(3_650 * DAY) },
         "So long after a notification a subscription gets no other by this rule.",
     ),
     optional(
@@ -409,12 +415,12 @@ static CHANNEL: Shape = Shape::Object(&[
     optional("flow", &FLOW, "How much goes where at a time."),
     optional(
         "lease",
-        &Shape::Duration { least: 1, most: DAY },
+        &Shape::Duration { least: seconds(1), most: seconds(DAY) },
         "How long a worker may hold a work item without a sign of life; 5m if not given.",
     ),
     optional(
         "disable_after",
-        &Shape::Duration { least: 0, most: 365 * DAY },
+        &Shape::Duration { least: seconds(0), most: seconds(365 * DAY) },
         "How long the endpoint of a device may only fail before the device is switched off; 0s for ever, 5d if not given. \
          Only for channels by which the address of a device is the far side itself, such as `http` without `url`.",
     ),
@@ -455,11 +461,11 @@ static FLOW: Shape = Shape::Object(&[
 ]);
 static RATE: Shape = Shape::Object(&[
     required("messages", &Shape::Integer { least: 1, most: 1_000_000 }, "How many."),
-    required("per", &Shape::Duration { least: 1, most: DAY }, "In which time."),
+    required("per", &Shape::Duration { least: seconds(1), most: seconds(DAY) }, "In which time."),
 ]);
 static OPTIONS: Shape = Shape::Entries { keys: Keys::Free, of: &Shape::Any, most: 256 };
 static RETRY: Shape = Shape::Either(&[&DELAYS, &LONG_RETRY]);
-static DELAYS: Shape = Shape::List { of: &Shape::Duration { least: 0, most: 30 * DAY }, most: 100 };
+static DELAYS: Shape = Shape::List { of: &Shape::Duration { least: seconds(0), most: seconds(30 * DAY) }, most: 100 };
 static LONG_RETRY: Shape = Shape::Object(&[
     required("delays", &DELAYS, "The delays in order."),
     optional(
@@ -484,7 +490,7 @@ static RETENTION: Shape = Shape::Object(&[
     ),
     optional("idempotency", &KEEP, "Answers kept for `Idempotency-Key` and ids of CloudEvents; 2d if not given."),
 ]);
-static KEEP: Shape = Shape::Duration { least: 1, most: 3_650 * DAY };
+static KEEP: Shape = Shape::Duration { least: seconds(1), most: seconds(3_650 * DAY) };
 
 static LIMITS: Shape = Shape::Object(&[
     optional("subscriptions", &COUNT, "Subscriptions; more are refused. 100,000,000 if not given."),
@@ -510,12 +516,12 @@ static LIMITS: Shape = Shape::Object(&[
     ),
     optional(
         "skip_older_than",
-        &Shape::Duration { least: 1, most: 3_650 * DAY },
+        &Shape::Duration { least: seconds(1), most: seconds(3_650 * DAY) },
         "Event batches that waited longer are skipped by event rules and listed; state sees them. Never if not given.",
     ),
 ]);
 static COUNT: Shape = Shape::Integer { least: 0, most: 1_000_000_000 };
 static THROTTLE: Shape = Shape::Object(&[
     required("notifications", &Shape::Integer { least: 1, most: 1_000_000_000 }, "How many."),
-    required("per", &Shape::Duration { least: 1, most: DAY }, "In which time."),
+    required("per", &Shape::Duration { least: seconds(1), most: seconds(DAY) }, "In which time."),
 ]);

@@ -23,10 +23,10 @@ pub enum Shape {
         least: i64,
         most: i64,
     },
-    /// A duration; the bounds in seconds.
+    /// A duration.
     Duration {
-        least: u64,
-        most: u64,
+        least: Duration,
+        most: Duration,
     },
     /// `10%` or `10`.
     Percent,
@@ -206,7 +206,7 @@ impl Checker<'_> {
         }
     }
 
-    fn duration(&mut self, text: &str, least: u64, most: u64, node: &Node, path: &str) {
+    fn duration(&mut self, text: &str, least: Duration, most: Duration, node: &Node, path: &str) {
         match parse_duration(text) {
             Err(message) => {
                 self.say(
@@ -216,13 +216,12 @@ impl Checker<'_> {
                     "give a number and its unit, such as `90s`, `1h30m` or `7d`",
                 );
             }
-            Ok(duration) if !(Duration::from_secs(least)..=Duration::from_secs(most)).contains(&duration) => {
-                let bound = |seconds| write_duration(Duration::from_secs(seconds));
+            Ok(duration) if !(least..=most).contains(&duration) => {
                 self.say(
                     node,
                     path,
                     format!("is {}", write_duration(duration)),
-                    format!("give {} to {}", bound(least), bound(most)),
+                    format!("give {} to {}", write_duration(least), write_duration(most)),
                 );
             }
             Ok(_) => {}
@@ -300,7 +299,7 @@ impl Shape {
             Shape::Boolean => json!({ "type": "boolean" }),
             Shape::Integer { least, most } => json!({ "type": "integer", "minimum": least, "maximum": most }),
             Shape::Duration { least, most } => {
-                let bound = |seconds: &u64| write_duration(Duration::from_secs(*seconds));
+                let bound = |bound: &Duration| write_duration(*bound);
                 json!({
                     "type": "string",
                     "description": format!("A number and its unit, such as `90s`, `1h30m` or `7d`: {} to {}.", bound(least), bound(most)),

@@ -43,16 +43,16 @@ use crate::{
         SuppressionFilter, Survey, SurveyBounds, Written, new_installation, new_secret, no_subscription,
     },
 };
+use at_hand::AtHand;
 use feed::Books;
-use people::People;
 
 mod api_keys;
 mod applications;
+mod at_hand;
 mod endpoints;
 mod entries;
 mod feed;
 mod matching;
-mod people;
 mod recipients;
 mod schedules;
 mod schema;
@@ -100,7 +100,7 @@ struct Published {
     newest: watch::Sender<ChangeSequence>,
     /// Changes after this place are still needed.
     feed_needed: AtomicU64,
-    people: People,
+    at_hand: AtHand,
     newest_suppression: AtomicU64,
     watcher: OnceLock<Arc<dyn EntryWatcher>>,
     /// Whether there are indexes of the directory that hold all entries.
@@ -151,7 +151,7 @@ impl SqliteRecords {
                 counts: Mutex::new(counts),
                 newest: watch::Sender::new(change),
                 feed_needed: AtomicU64::new(u64::MAX),
-                people: People::default(),
+                at_hand: AtHand::default(),
                 newest_suppression: AtomicU64::new(suppressed.0),
                 watcher: OnceLock::new(),
                 indexed: AtomicBool::new(indexed),
@@ -179,10 +179,10 @@ impl SqliteRecords {
                 let result = job(&mut books)?;
                 books.close(feed_kept, published.feed_needed.load(Ordering::Relaxed))?;
                 let (change, counts) = (ChangeSequence(books.change), books.counts);
-                let (suppressed, touched) = (books.suppressed, books.touched);
+                let (suppressed, touched, interests) = (books.suppressed, books.touched, books.subscriptions_touched);
                 let (indexed, entries) = (books.indexed, (books.watcher, books.entry_changes));
                 after.run(move || {
-                    published.people.forget(&touched);
+                    published.at_hand.forget(&touched, &interests);
                     published.indexed.store(indexed, Ordering::Relaxed);
                     if let (Some(watcher), changes) = entries
                         && !changes.is_empty()
@@ -379,6 +379,14 @@ impl Records for SqliteRecords {
         self.change(move |books| subscriptions::update(books, id, &change, expect, now)).await
     }
 
+    async fn wake_subscriptions(&self, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
+        // Nearly always all sleep on, and then nothing is written.
+        if !self.database.read(move |connection| subscriptions::is_any_to_wake(connection, now)).await? {
+            return Ok(0);
+        }
+        self.change(move |books| subscriptions::wake(books, now, limit)).await
+    }
+
     async fn subscription(&self, id: SubscriptionId) -> Result<Option<Subscription>, StoreError> {
         self.database.read(move |connection| subscriptions::find(connection, id)).await
     }
@@ -495,8 +503,11 @@ impl Records for SqliteRecords {
     }
 
     async fn recipients(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<Option<Recipient>>, StoreError> {
+        if let Some(recipients) = self.published.at_hand.recipients(subscriptions) {
+            return Ok(recipients);
+        }
         let (subscriptions, published) = (subscriptions.to_vec(), self.published.clone());
-        self.database.read(move |connection| recipients::find(connection, &published.people, &subscriptions)).await
+        self.database.read(move |connection| recipients::find(connection, &published.at_hand, &subscriptions)).await
     }
 
     async fn schedules(

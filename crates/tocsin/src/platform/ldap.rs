@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use tocsin_directory::{Directory, Options, entry::Shape};
-use tocsin_face_ldap::{LdapOptions, Operators};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use tocsin_directory::{Directory, Options, entry::Shape, password::Lockout};
+use tocsin_face_ldap::{LdapOptions, Opening, Operators};
 use tocsin_service::{Scope, Service};
 use tocsin_store::entries::Entries;
 use tokio::{net::TcpListener, task::JoinHandle};
@@ -15,19 +16,63 @@ use crate::{
     failure::{Failure, Outcome},
 };
 
-/// Takes the configured address; `None`: there is to be no LDAP face.
+/// Takes the configured addresses; none: there is to be no LDAP face.
 ///
 /// # Errors
 /// It is no address, or is taken.
-pub(super) async fn listen(options: &Ldap) -> Outcome<Option<TcpListener>> {
-    if options.listen.is_empty() {
-        return Ok(None);
+pub(super) async fn listen(options: &Ldap) -> Outcome<Vec<(TcpListener, Opening)>> {
+    let mut listeners = Vec::new();
+    for (text, opening) in [(&options.listen, Opening::Plain), (&options.listen_tls, Opening::Tls)] {
+        if text.is_empty() {
+            continue;
+        }
+        let listener = TcpListener::bind(text).await.map_err(|error| {
+            Failure::failed(format!("cannot listen for LDAP at `{text}`; give an address and a free port"))
+                .because(&error)
+        })?;
+        listeners.push((listener, opening));
     }
-    let listener = TcpListener::bind(&options.listen).await.map_err(|error| {
-        Failure::failed(format!("cannot listen at ldap.listen `{}`; give an address and a free port", options.listen))
-            .because(&error)
-    })?;
-    Ok(Some(listener))
+    Ok(listeners)
+}
+
+/// Certificate and key, if they are configured.
+fn tls(options: &Ldap) -> Outcome<Option<Arc<rustls::ServerConfig>>> {
+    let wanted = !options.listen_tls.is_empty() || options.require_tls;
+    if options.tls_certificate.as_os_str().is_empty() {
+        return match wanted {
+            true => {
+                Err(Failure::usage("ldap.listen_tls and ldap.require_tls need ldap.tls_certificate and ldap.tls_key"))
+            }
+            false => Ok(None),
+        };
+    }
+    let failed = |what: &str, error: &dyn std::fmt::Display| Failure::usage(format!("mend {what}: {error}"));
+    let chain = CertificateDer::pem_file_iter(&options.tls_certificate)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| failed("ldap.tls_certificate", &error))?;
+    let key = PrivateKeyDer::from_pem_file(&options.tls_key).map_err(|error| failed("ldap.tls_key", &error))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let configured = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key));
+    Ok(Some(Arc::new(configured.map_err(|error| failed("ldap.tls_certificate and ldap.tls_key", &error))?)))
+}
+
+/// Opens the directory.
+///
+/// # Errors
+/// What of the configuration is wrong, or that the store does not answer.
+pub(super) async fn open(configuration: &Configuration, entries: Arc<dyn Entries>) -> Outcome<Directory> {
+    let ldap = &configuration.ldap;
+    let options = Options {
+        suffix: ldap.suffix.clone(),
+        shape: shape(&ldap.device_attributes)?,
+        access: ldap.access.clone(),
+        lockout: Lockout { failures: ldap.lockout_failures, duration: ldap.lockout_duration.0 },
+        cache_bytes: ldap.cache.0,
+    };
+    let opened = Directory::open(entries, options, Arc::new(now)).await;
+    opened.map_err(|refusal| Failure::usage(format!("the directory does not open; mend [ldap]: {}", refusal.message)))
 }
 
 /// Opens the directory and serves it.
@@ -35,22 +80,17 @@ pub(super) async fn listen(options: &Ldap) -> Outcome<Option<TcpListener>> {
 /// # Errors
 /// What of the configuration is wrong, or that the store does not answer.
 pub(super) async fn start(
-    listener: TcpListener,
+    listeners: Vec<(TcpListener, Opening)>,
     configuration: &Configuration,
     entries: Arc<dyn Entries>,
     service: Arc<Service>,
     stopping: CancellationToken,
-) -> Outcome<JoinHandle<std::io::Result<()>>> {
+) -> Outcome<Vec<JoinHandle<std::io::Result<()>>>> {
+    if listeners.is_empty() {
+        return Ok(Vec::new());
+    }
     let ldap = &configuration.ldap;
-    let options = Options {
-        suffix: ldap.suffix.clone(),
-        shape: shape(&ldap.device_attributes)?,
-        access: ldap.access.clone(),
-        cache_bytes: ldap.cache.0,
-    };
-    let directory = Directory::open(entries, options, Arc::new(now))
-        .await
-        .map_err(|refusal| Failure::usage(format!("the directory does not open; mend [ldap]: {}", refusal.message)))?;
+    let directory = open(configuration, entries).await?;
     tokio::spawn(prepare(directory.clone(), ldap.cache.0));
     let options = LdapOptions {
         connections_max: ldap.connections_max as usize,
@@ -62,10 +102,17 @@ pub(super) async fn start(
         size_limit: ldap.size_limit,
         time_limit: ldap.time_limit.0,
         anonymous: ldap.anonymous,
+        tls: tls(ldap)?,
+        require_tls: ldap.require_tls,
         ..LdapOptions::default()
     };
     let operators = Arc::new(Keys(service));
-    Ok(tokio::spawn(tocsin_face_ldap::serve(listener, directory, operators, options, stopping)))
+    let serve = |(listener, opening)| {
+        let (directory, operators) = (directory.clone(), operators.clone());
+        let face = tocsin_face_ldap::serve(listener, opening, directory, operators, options.clone(), stopping.clone());
+        tokio::spawn(face)
+    };
+    Ok(listeners.into_iter().map(serve).collect())
 }
 
 /// Builds what is missing of the indexes, and fills the cache, beside the serving.

@@ -550,7 +550,7 @@ impl<'a> Rows<'a> {
             .receipts
             .iter()
             .filter(|chunk| chunk.batch.0 == batch)
-            .flat_map(|chunk| &chunk.attempts)
+            .flat_map(|chunk| &*chunk.attempts)
             .filter(|attempt| attempt.number > attempts)
             .map(|attempt| attempt.ordinal)
             .filter(is_of_item);

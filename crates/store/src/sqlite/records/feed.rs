@@ -28,6 +28,8 @@ pub(super) struct Books<'a> {
     pub(super) counts: RecordCounts,
     /// Subscribers that are not as they were, in whatever way: whoever writes a row of one or of its devices says so.
     pub(super) touched: Vec<u64>,
+    /// Subscriptions that are not as they were.
+    pub(super) subscriptions_touched: Vec<u64>,
     /// The last change of suppressions by this write, if there is one.
     pub(super) suppressed: Option<u64>,
     /// Knows how entries of the directory are found.
@@ -69,6 +71,7 @@ impl<'a> Books<'a> {
                         subscriptions: number_at(row, 6)?,
                     },
                     touched: Vec::new(),
+                    subscriptions_touched: Vec::new(),
                     suppressed: None,
                     watcher: None,
                     indexed: false,
@@ -122,6 +125,7 @@ impl<'a> Books<'a> {
     pub(super) fn subscriptions_changed(&mut self, images: &[BeforeImage]) -> Result<(), StoreError> {
         let (Some(first), Some(last)) = (images.first(), images.last()) else { return Ok(()) };
         self.subscriptions_told(2, first.subscription, last.subscription, images.len() as u64)?;
+        self.subscriptions_touched.extend(images.iter().map(|image| image.subscription));
         for image in images {
             execute(
                 self.connection,

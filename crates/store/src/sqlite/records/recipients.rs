@@ -8,76 +8,69 @@ use rusqlite::{Connection, Row};
 use tocsin_model::{
     id::{Name, SubscriberNumber, SubscriptionId},
     subscriber::Device,
-    subscription::{Subscription, Terms},
-    time::Timestamp,
 };
 
-use super::{
-    applications, name_at, number_at, parsed_at, people::People, signed, store_error, subscribers,
-    subscriptions::terms_at,
-};
+use super::{applications, at_hand::AtHand, name_at, number_at, parsed_at, signed, store_error, subscribers};
 use crate::{
     error::StoreError,
-    records::{Person, Recipient},
+    records::{Interest, Person, Recipient},
 };
 
 /// Numbers that are no further apart are read by one scan: passing over a row costs less than looking one up.
 const GAP_MAX: u64 = 4;
 
-const SUBSCRIPTIONS: &str = "SELECT id, class, subscriber, key, device, enabled, parameters, created_at, updated_at, revision, \
-                             filter, schedule FROM subscriptions WHERE id BETWEEN ?1 AND ?2 ORDER BY id";
+const SUBSCRIPTIONS: &str = "SELECT id, class, subscriber, device, enabled, parameters FROM subscriptions \
+                             WHERE id BETWEEN ?1 AND ?2 ORDER BY id";
 const SUBSCRIBERS: &str = "SELECT number, id, enabled, locale, time_zone, attributes, preferences FROM subscribers \
                            WHERE number BETWEEN ?1 AND ?2 ORDER BY number";
 const DEVICES: &str = "SELECT subscriber, name, channel, address, state FROM devices \
                        WHERE subscriber BETWEEN ?1 AND ?2 ORDER BY subscriber, name";
 
-/// The recipients of these subscriptions, in their order.
+/// The recipients of these subscriptions, in their order. They are at hand from then on.
 pub(super) fn find(
     connection: &Connection,
-    people: &People,
+    at_hand: &AtHand,
     subscriptions: &[SubscriptionId],
 ) -> Result<Vec<Option<Recipient>>, StoreError> {
     // Before anything is read: what changes from now on is not kept.
-    let epoch = people.epoch();
+    let epoch = at_hand.epoch();
     let classes = applications::classes(connection, None, None)?;
-    let classes: Classes =
-        classes.into_iter().map(|(number, application, class)| (number, (application, class))).collect();
+    let classes: Classes = classes.into_iter().map(|(number, _, class)| (number, class)).collect();
     let mut names = Names::default();
-    let mut wanted: Vec<u64> = subscriptions.iter().map(|id| id.0).collect();
-    wanted.sort_unstable();
+    let mut places: Vec<(u64, usize)> = subscriptions.iter().enumerate().map(|(place, id)| (id.0, place)).collect();
+    places.sort_unstable();
+    let mut wanted: Vec<u64> = places.iter().map(|(id, _)| *id).collect();
     wanted.dedup();
-    let mut found: Vec<(u64, Stored)> = Vec::with_capacity(wanted.len());
+    let mut found: Vec<(u64, Arc<Interest>)> = Vec::with_capacity(wanted.len());
     scan(connection, SUBSCRIPTIONS, &wanted, |row, id| {
-        found.push((id, stored_of(row, &classes, &mut names)?));
+        found.push((id, Arc::new(interest_of(row, &classes, &mut names)?)));
         Ok(())
     })?;
 
-    let mut known = people.find(found.iter().map(|(_, stored)| stored.subscriber));
-    let mut unknown: Vec<u64> = found
-        .iter()
-        .zip(&known)
-        .filter(|(_, known)| known.is_none())
-        .map(|((_, stored), _)| stored.subscriber)
-        .collect();
+    let mut known = at_hand.people(found.iter().map(|(_, interest)| interest.subscriber));
+    let without = found.iter().zip(&known).filter(|(_, known)| known.is_none());
+    let mut unknown: Vec<u64> = without.map(|((_, interest), _)| interest.subscriber.0).collect();
     if !unknown.is_empty() {
         unknown.sort_unstable();
         unknown.dedup();
         let read = read_people(connection, &unknown, &mut names)?;
-        for ((_, stored), person) in found.iter().zip(&mut known).filter(|(_, person)| person.is_none()) {
-            *person = read.get(&stored.subscriber).cloned();
+        for ((_, interest), person) in found.iter().zip(&mut known).filter(|(_, person)| person.is_none()) {
+            *person = read.get(&interest.subscriber.0).cloned();
         }
-        people.keep(epoch, read);
     }
 
-    let recipients = found.into_iter().zip(known).filter_map(|((id, stored), person)| {
-        let person = person?;
-        Some((id, Recipient { subscription: stored.with(SubscriptionId(id), &person), person }))
-    });
-    let mut recipients: HashMap<u64, Recipient> = recipients.collect();
-    if wanted.len() == subscriptions.len() {
-        return Ok(subscriptions.iter().map(|id| recipients.remove(&id.0)).collect());
+    let mut recipients = vec![None; subscriptions.len()];
+    let mut places = places.into_iter().peekable();
+    for ((id, interest), person) in found.into_iter().zip(known) {
+        let Some(person) = person else { continue };
+        let recipient = Recipient { subscription: SubscriptionId(id), interest, person };
+        while places.next_if(|(wanted, _)| *wanted < id).is_some() {}
+        while let Some((_, place)) = places.next_if(|(wanted, _)| *wanted == id) {
+            recipients[place] = Some(recipient.clone());
+        }
     }
-    Ok(subscriptions.iter().map(|id| recipients.get(&id.0).cloned()).collect())
+    at_hand.keep(epoch, recipients.iter().flatten());
+    Ok(recipients)
 }
 
 /// Hands the rows of a statement over whose first column is one of these ascending numbers. The statement gives those
@@ -104,63 +97,21 @@ fn scan(
     Ok(())
 }
 
-type Classes = HashMap<i64, (Name, Name)>;
+type Classes = HashMap<i64, Name>;
 
-/// A subscription without what its subscriber says.
-struct Stored {
-    application: Name,
-    class: Name,
-    subscriber: u64,
-    key: Option<String>,
-    device: Option<Name>,
-    enabled: bool,
-    values: Box<str>,
-    terms: Terms,
-    created_at: Timestamp,
-    updated_at: Timestamp,
-    revision: u64,
-}
-
-fn stored_of(row: &Row<'_>, classes: &Classes, names: &mut Names) -> rusqlite::Result<Stored> {
+fn interest_of(row: &Row<'_>, classes: &Classes, names: &mut Names) -> rusqlite::Result<Interest> {
     let class: i64 = row.get(1)?;
-    let (application, class) =
-        classes.get(&class).cloned().ok_or(rusqlite::Error::IntegralValueOutOfRange(1, class))?;
-    Ok(Stored {
-        application,
+    let class = classes.get(&class).cloned().ok_or(rusqlite::Error::IntegralValueOutOfRange(1, class))?;
+    Ok(Interest {
         class,
-        subscriber: number_at(row, 2)?,
-        key: row.get(3)?,
-        device: match row.get_ref(4)? {
+        subscriber: SubscriberNumber(number_at(row, 2)?),
+        device: match row.get_ref(3)? {
             rusqlite::types::ValueRef::Null => None,
-            _ => Some(names.at(row, 4)?),
+            _ => Some(names.at(row, 3)?),
         },
-        enabled: row.get(5)?,
-        values: row.get(6)?,
-        terms: terms_at(row, 10)?,
-        created_at: Timestamp(row.get(7)?),
-        updated_at: Timestamp(row.get(8)?),
-        revision: number_at(row, 9)?,
+        enabled: row.get(4)?,
+        values: row.get(5)?,
     })
-}
-
-impl Stored {
-    fn with(self, id: SubscriptionId, person: &Person) -> Subscription {
-        Subscription {
-            id,
-            application: self.application,
-            class: self.class,
-            subscriber: person.id.clone(),
-            subscriber_number: SubscriberNumber(self.subscriber),
-            key: self.key,
-            device: self.device,
-            enabled: self.enabled,
-            values: self.values,
-            terms: self.terms,
-            created_at: self.created_at,
-            updated_at: self.updated_at,
-            revision: self.revision,
-        }
-    }
 }
 
 fn read_people(
@@ -178,6 +129,7 @@ fn read_people(
     scan(connection, SUBSCRIBERS, numbers, |row, number| {
         let person = Person {
             id: parsed_at(row, 1)?,
+            number: SubscriberNumber(number),
             profile: subscribers::profile_at(row, 2)?,
             preferences: subscribers::preferences_at(row, 6)?,
             devices: devices.remove(&number).unwrap_or_default().into_iter().collect(),

@@ -246,6 +246,11 @@ CREATE TABLE definitions (
 ) STRICT;
 "#,
     r#"
+-- Of one that is disabled: when it is enabled by itself.
+ALTER TABLE subscriptions ADD COLUMN snoozed_until INTEGER;
+CREATE INDEX subscriptions_that_wake ON subscriptions (snoozed_until) WHERE snoozed_until IS NOT NULL;
+"#,
+    r#"
 -- How many subscriptions a class has, counted as they change, so that nobody has to look through them.
 CREATE TABLE subscription_counts (
     class INTEGER PRIMARY KEY,

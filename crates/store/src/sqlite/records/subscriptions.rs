@@ -21,12 +21,12 @@ use crate::{
     error::StoreError,
     records::{
         Expect, NewSubscription, SubscriptionChange, SubscriptionCounts, SubscriptionFilter, Written, no_subscriber,
-        no_subscription, runs,
+        no_subscription, runs, snooze,
     },
 };
 
 const COLUMNS: &str = "s.id, c.application, c.name, u.id, s.subscriber, s.key, s.device, s.enabled, s.parameters,
-    s.created_at, s.updated_at, s.revision, s.filter, s.schedule";
+    s.created_at, s.updated_at, s.revision, s.filter, s.schedule, s.snoozed_until";
 const SOURCE: &str =
     "subscriptions s JOIN classes c ON c.number = s.class JOIN subscribers u ON u.number = s.subscriber";
 
@@ -41,7 +41,7 @@ fn subscription_of(row: &Row<'_>) -> rusqlite::Result<Subscription> {
         device: optional_name_at(row, 6)?,
         enabled: row.get(7)?,
         values: row.get(8)?,
-        terms: terms_at(row, 12)?,
+        terms: whole_terms_at(row, 12)?,
         created_at: Timestamp(row.get(9)?),
         updated_at: Timestamp(row.get(10)?),
         revision: number_at(row, 11)?,
@@ -54,7 +54,13 @@ pub(super) fn terms_at(row: &Row<'_>, first: usize) -> rusqlite::Result<Terms> {
         ValueRef::Null => None,
         _ => Some(parsed_at(row, first)?),
     };
-    Ok(Terms { filter, schedule: row.get(first + 1)? })
+    Ok(Terms { filter, schedule: row.get(first + 1)?, snoozed_until: None })
+}
+
+/// Three columns: the same, and until when it is snoozed.
+pub(super) fn whole_terms_at(row: &Row<'_>, first: usize) -> rusqlite::Result<Terms> {
+    let snoozed_until = row.get::<_, Option<i64>>(first + 2)?.map(Timestamp);
+    Ok(Terms { snoozed_until, ..terms_at(row, first)? })
 }
 
 pub(super) fn optional_name_at(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Name>> {
@@ -83,7 +89,7 @@ struct Found {
 }
 
 const FOUND_COLUMNS: &str =
-    "id, class, subscriber, device, enabled, parameters, revision, filter, schedule, created_at";
+    "id, class, subscriber, device, enabled, parameters, revision, filter, schedule, snoozed_until, created_at";
 
 fn found_of(row: &Row<'_>) -> rusqlite::Result<Found> {
     Ok(Found {
@@ -94,8 +100,8 @@ fn found_of(row: &Row<'_>) -> rusqlite::Result<Found> {
         enabled: row.get(4)?,
         parameters: row.get(5)?,
         revision: number_at(row, 6)?,
-        terms: terms_at(row, 7)?,
-        created_at: Timestamp(row.get(9)?),
+        terms: whole_terms_at(row, 7)?,
+        created_at: Timestamp(row.get(10)?),
     })
 }
 
@@ -187,22 +193,26 @@ fn insert(
     now: Timestamp,
 ) -> Result<Option<u64>, StoreError> {
     let id = books.subscription + 1;
+    let (mut enabled, mut terms) = (new.enabled, new.terms.clone());
+    snooze(&mut enabled, &mut terms, now);
     let added = execute(
         books.connection,
         "INSERT INTO subscriptions
-            (id, class, subscriber, key, device, enabled, parameters, filter, schedule, created_at, updated_at, revision)
-            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?9, ?10, ?8, ?8, 1) ON CONFLICT (subscriber, class, key) DO NOTHING",
+            (id, class, subscriber, key, device, enabled, parameters, filter, schedule, created_at, updated_at, revision,
+             snoozed_until)
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?9, ?10, ?8, ?8, 1, ?11) ON CONFLICT (subscriber, class, key) DO NOTHING",
         (
             signed(id),
             class,
             signed(subscriber),
             new.key.as_deref(),
             new.device.as_ref().map(Name::as_str),
-            new.enabled,
+            enabled,
             &*new.values,
             now.0,
-            new.terms.filter.as_ref().map(Filter::to_string),
-            new.terms.schedule.as_deref(),
+            terms.filter.as_ref().map(Filter::to_string),
+            terms.schedule.as_deref(),
+            terms.snoozed_until.map(|until| until.0),
         ),
     )?;
     if added == 0 {
@@ -230,28 +240,31 @@ fn change(
     new: &SubscriptionChange,
     now: Timestamp,
 ) -> Result<Option<BeforeImage>, StoreError> {
-    if (&old.device, old.enabled, &old.parameters, &old.terms) == (&new.device, new.enabled, &new.values, &new.terms) {
+    let (mut enabled, mut terms) = (new.enabled, new.terms.clone());
+    snooze(&mut enabled, &mut terms, now);
+    if (&old.device, old.enabled, &old.parameters, &old.terms) == (&new.device, enabled, &new.values, &terms) {
         return Ok(None);
     }
     execute(
         books.connection,
         "UPDATE subscriptions SET device = ?2, enabled = ?3, parameters = ?4, updated_at = ?5, revision = ?6,
-            filter = ?7, schedule = ?8 WHERE id = ?1",
+            filter = ?7, schedule = ?8, snoozed_until = ?9 WHERE id = ?1",
         (
             signed(old.id),
             new.device.as_ref().map(Name::as_str),
-            new.enabled,
+            enabled,
             &*new.values,
             now.0,
             signed(old.revision + 1),
-            new.terms.filter.as_ref().map(Filter::to_string),
-            new.terms.schedule.as_deref(),
+            terms.filter.as_ref().map(Filter::to_string),
+            terms.schedule.as_deref(),
+            terms.snoozed_until.map(|until| until.0),
         ),
     )?;
-    let resumed = new.enabled && !old.enabled;
-    if old.terms.schedule != new.terms.schedule || (resumed && new.terms.schedule.is_some()) {
+    let resumed = enabled && !old.enabled;
+    if old.terms.schedule != terms.schedule || (resumed && terms.schedule.is_some()) {
         let Found { id, class, subscriber, .. } = old;
-        let follower = Follower { subscription: id, class, subscriber, schedule: new.terms.schedule.as_deref() };
+        let follower = Follower { subscription: id, class, subscriber, schedule: terms.schedule.as_deref() };
         schedules::follow(books, &follower, resumed, now)?;
     }
     Ok(Some(old.image()))
@@ -273,6 +286,31 @@ pub(super) fn update(
     let image = change(books, old, new, now)?;
     tell_changed(books, image.as_slice())?;
     find(books.connection, id)?.ok_or_else(|| no_subscription(id))
+}
+
+/// Whether one is snoozed no longer than to this time.
+pub(super) fn is_any_to_wake(connection: &Connection, now: Timestamp) -> Result<bool, StoreError> {
+    let sql = "SELECT 1 FROM subscriptions WHERE snoozed_until <= ?1 LIMIT 1";
+    Ok(query_one(connection, sql, [now.0], |_| Ok(()))?.is_some())
+}
+
+/// Enables some that were snoozed until now.
+pub(super) fn wake(books: &mut Books<'_>, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
+    let sql = format!("SELECT {FOUND_COLUMNS} FROM subscriptions WHERE snoozed_until <= ?1 ORDER BY id LIMIT ?2");
+    let found = query_all(books.connection, &sql, (now.0, signed(limit as u64)), found_of)?;
+    let count = found.len();
+    let mut images = Vec::with_capacity(count);
+    for old in found {
+        let new = SubscriptionChange {
+            device: old.device.clone(),
+            enabled: true,
+            values: old.parameters.clone(),
+            terms: old.terms.clone(),
+        };
+        images.extend(change(books, old, &new, now)?);
+    }
+    tell_changed(books, &images)?;
+    Ok(count)
 }
 
 pub(super) fn remove(books: &mut Books<'_>, id: SubscriptionId, expect: Expect) -> Result<(), StoreError> {

@@ -1,8 +1,7 @@
 //! How long the worst filter holds anybody up, and how far a query in SQL overruns the time that its rule gives it.
 
 use std::{
-    fs,
-    sync::{Arc, LazyLock},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -20,7 +19,7 @@ use tocsin_store::queries::{Beside, QuerySet, QueryTables};
 use super::{Bench, Measuring};
 use crate::{
     bench::{
-        context::{Context, busy},
+        context::{Context, busy, processor_time},
         figure::{Figure, Samples, rounded},
     },
     failure::{Failure, Outcome},
@@ -173,15 +172,6 @@ fn batch(application: &Application) -> Outcome<(EventBatch, Fields)> {
         chronicled: Default::default(),
     };
     Ok((batch, fields))
-}
-
-/// The time that this thread had on a processor, so that others cost nothing; where the system does not tell, that of a
-/// clock.
-fn processor_time() -> Duration {
-    static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
-    let told = fs::read_to_string("/proc/thread-self/schedstat").ok();
-    let nanos = told.as_deref().and_then(|told| told.split(' ').next()).and_then(|nanos| nanos.parse().ok());
-    nanos.map_or_else(|| BEGINNING.elapsed(), Duration::from_nanos)
 }
 
 fn millis(time: Duration) -> f64 {

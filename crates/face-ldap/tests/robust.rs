@@ -1,0 +1,189 @@
+//! What hostile and broken clients do: the server stays, honest clients notice nothing.
+
+mod support;
+
+use std::time::Duration;
+
+use support::{Bench, PERSON};
+use tocsin_face_ldap::LdapOptions;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+/// A simple bind with the number 1.
+fn bind_as(dn: &str, password: &str) -> Vec<u8> {
+    let mut inner = vec![2, 1, 3, 4, dn.len() as u8];
+    inner.extend_from_slice(dn.as_bytes());
+    inner.extend_from_slice(&[0x80, password.len() as u8]);
+    inner.extend_from_slice(password.as_bytes());
+    let mut message = vec![0x30, inner.len() as u8 + 5, 2, 1, 1, 0x60, inner.len() as u8];
+    message.extend_from_slice(&inner);
+    message
+}
+
+fn bind() -> Vec<u8> {
+    bind_as("cn=ann,ou=people,o=site", "secret")
+}
+
+/// A search of everything below `o=site`, with this number.
+fn search(id: u8) -> Vec<u8> {
+    let mut inner =
+        b"\x04\x06o=site\x0a\x01\x02\x0a\x01\x00\x02\x01\x00\x02\x01\x00\x01\x01\x00\x87\x0bobjectClass\x30\x00"
+            .to_vec();
+    let mut message = vec![0x30, inner.len() as u8 + 5, 2, 1, id, 0x63, inner.len() as u8];
+    message.append(&mut inner);
+    message
+}
+
+/// The content of the first message, and how long the message is; `None` until all of it is there.
+fn first_message(bytes: &[u8]) -> Option<(&[u8], usize)> {
+    let (head, length) = match *bytes.get(1)? {
+        0x81 => (3, usize::from(*bytes.get(2)?)),
+        0x82 => (4, usize::from(*bytes.get(2)?) << 8 | usize::from(*bytes.get(3)?)),
+        length => (2, usize::from(length)),
+    };
+    Some((bytes.get(head..head + length)?, head + length))
+}
+
+/// Sends bytes and reads until the server hangs up, or says nothing for as long as a test may take.
+async fn last_words(port: u16, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.expect("connected");
+    let mut said = Vec::new();
+    // It may hang up before it has read all.
+    let _ = stream.write_all(bytes).await;
+    let reading = tokio::time::timeout(Duration::from_secs(60), stream.read_to_end(&mut said)).await;
+    let _ = reading.expect("the server hangs up");
+    said
+}
+
+/// Whether somebody who knows the password is let in; somebody whom no wrong passwords of others lock out.
+async fn is_honest_served(port: u16) -> bool {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.expect("connected");
+    stream.write_all(&bind_as("cn=admin,o=site", "key")).await.expect("sent");
+    let mut answer = [0; 14];
+    stream.read_exact(&mut answer).await.expect("answered");
+    answer[..7] == [0x30, 12, 2, 1, 1, 0x61, 7] && answer[9] == 0
+}
+
+async fn bench(options: LdapOptions) -> Bench {
+    let bench = Bench::with(&[], options).await;
+    // A hash that is checked in no time: here the protocol is tried, not the passwords.
+    bench.add(&PERSON.replace("NAME", "ann").replace("secret", "{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=")).await;
+    bench
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_no_ldap_ends_with_a_notice() {
+    let bench = bench(LdapOptions::default()).await;
+    let notice = b"1.3.6.1.4.1.1466.20036";
+    let long: Vec<u8> = [0x30, 0x83, 0x04, 0x00, 0x01].into();
+    for bytes in [
+        &b"\x30\x84\xff\xff\xff\xff"[..],
+        b"\x30\x80\x02\x01\x01",
+        b"\x30\x85\x01\x00\x00\x00\x00",
+        b"\x30\x05\x02\x01\xff\x42\x00",
+        b"\x30\x05\x02\x01\x00\x42\x00",
+        b"\x30\x05\x02\x01\x01\x41\x00",
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        &long,
+    ] {
+        let said = last_words(bench.port, bytes).await;
+        assert!(said.windows(notice.len()).any(|part| part == notice), "{bytes:?}: {said:?}");
+    }
+    assert!(is_honest_served(bench.port).await);
+    bench.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_a_message_and_then_silence_is_cut_off() {
+    let bench = bench(LdapOptions { patience: Duration::from_millis(50), ..LdapOptions::default() }).await;
+    let whole = bind();
+    let said = last_words(bench.port, &whole[..whole.len() / 2]).await;
+    assert!(!said.is_empty(), "it is told");
+    let bench2 = bench;
+    let idle = last_words(bench2.port, &whole[..1]).await;
+    assert!(!idle.is_empty());
+    assert!(is_honest_served(bench2.port).await);
+    bench2.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_mutated_messages_disturb_nobody() {
+    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
+    println!("SEED={seed}");
+    let cases = std::env::var("CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(1_000);
+    let mut random = fastrand::Rng::with_seed(seed);
+    let bench = bench(LdapOptions { patience: Duration::from_millis(100), ..LdapOptions::default() }).await;
+    for case in 0..cases {
+        let mut bytes = [bind(), search(2), search(3)].concat();
+        for _ in 0..random.usize(1..8) {
+            let at = random.usize(..bytes.len());
+            match random.u8(..3) {
+                0 => bytes[at] = random.u8(..),
+                1 => bytes.insert(at, random.u8(..)),
+                _ => drop(bytes.remove(at)),
+            }
+        }
+        let mut stream = TcpStream::connect(("127.0.0.1", bench.port)).await.expect("connected");
+        let _ = stream.write_all(&bytes).await;
+        let _ = stream.shutdown().await;
+        if case % 100 == 99 {
+            assert!(is_honest_served(bench.port).await, "after case {case}");
+        }
+    }
+    bench.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_cross_carry_the_numbers_of_their_requests() {
+    let bench = bench(LdapOptions { pending_max: 4, ..LdapOptions::default() }).await;
+    let mut stream = TcpStream::connect(("127.0.0.1", bench.port)).await.expect("connected");
+    let mut bytes = bind();
+    (2..=100).for_each(|id| bytes.extend(search(id)));
+    stream.write_all(&bytes).await.expect("sent");
+    let (mut said, mut at, mut ended) = (Vec::new(), 0, std::collections::BTreeMap::new());
+    while ended.len() < 99 {
+        assert_ne!(stream.read_buf(&mut said).await.expect("read"), 0, "{ended:?}");
+        while let Some((message, length)) = first_message(&said[at..]) {
+            if message[3] == 0x65 {
+                assert_eq!(ended.insert(message[2], message[7]), None, "answered twice");
+            }
+            at += length;
+        }
+    }
+    // Whoever asks for more at a time than there is room for is told so; the rest is done.
+    assert!(ended.values().all(|code| matches!(code, 0 | 51)), "{ended:?}");
+    assert!(ended.values().filter(|code| **code == 0).count() >= 4, "{ended:?}");
+    bench.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_of_one_address_are_bounded() {
+    let bench = bench(LdapOptions { connections_per_address_max: 3, ..LdapOptions::default() }).await;
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        let mut stream = TcpStream::connect(("127.0.0.1", bench.port)).await.expect("connected");
+        stream.write_all(&bind()).await.expect("sent");
+        let mut answer = [0; 14];
+        stream.read_exact(&mut answer).await.expect("answered");
+        held.push(stream);
+    }
+    assert_eq!(last_words(bench.port, b"").await, b"");
+    drop(held);
+    bench.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn values_of_filters_and_names_stand_for_themselves() {
+    let bench = bench(LdapOptions::default()).await;
+    let wild = "*)(uid=*))(|(uid=*";
+    bench.put(wild, &[("note", "a\\b*c(d)")]).await;
+    let found = bench.search("o=site", "sub", &[r"(uid=\2a\29\28uid=\2a\29\29\28|\28uid=\2a)", "note"]).await;
+    assert!(found.contains(r"note: a\b*c(d)"), "{found}");
+    assert_eq!(found.matches("dn: ").count(), 1, "{found}");
+    let found = bench.search("o=site", "sub", &[r"(note=a\5cb\2ac\28d\29)", "1.1"]).await;
+    assert_eq!(found.matches("dn: ").count(), 1, "{found}");
+    bench.run("ldapdelete", &[r"uid=*)(uid\=*))(|(uid\=*,ou=people,o=site"], "", 0).await;
+    bench.stop().await;
+}

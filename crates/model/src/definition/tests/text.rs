@@ -1,0 +1,154 @@
+//! Text that is no definition: what YAML cannot say, keys that are not known, variables.
+
+use super::*;
+
+#[test]
+fn what_is_not_yaml_says_where() {
+    check("", expect!["is empty; begin with `application: <name>`"]);
+    check("# nothing\n", expect!["is empty; begin with `application: <name>`"]);
+    check(
+        "application: [a",
+        expect!["2:1: application[1]: is not YAML: while parsing a flow sequence, expected ',' or ']'"],
+    );
+    check(
+        "application: a\n  events: b: c\n",
+        expect!["2:9: is not YAML: mapping values are not allowed in this context"],
+    );
+    check(
+        "application: \"a",
+        expect!["1:14: application: is not YAML: while scanning a quoted scalar, found unexpected end of stream"],
+    );
+    check("\tapplication: a", expect!["fine"]);
+    check("application: a\n---\napplication: b", expect!["2:1: has a second document; one file holds one application"]);
+    check("- a\n- b", expect!["1:1: should be a mapping, not a list"]);
+    check("just text", expect!["1:1: should be a mapping, not text"]);
+    check(
+        &format!("application: a\ndescription: {}", "x".repeat(TEXT_BYTES_MAX)),
+        expect!["is 1048604 bytes long; at most 1048576 are read"],
+    );
+    check(
+        &format!("application: {}", "[".repeat(100)),
+        expect![
+            "1:45: application[0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0]: is nested too deeply; at most 32 levels are read"
+        ],
+    );
+    check(&format!("application: {}", "\n- ".repeat(100)), expect!["2:3: application: should be a name, not a list"]);
+}
+
+#[test]
+fn keys_come_once() {
+    check_with(
+        "    batch_size: 500\n",
+        "    batch_size: 500\n    batch_size: 600\n",
+        expect!["24:5: notifications.quake_alert.batch_size: is given twice; the first is in line 23"],
+    );
+    check_with(
+        "      place: string\n",
+        "      place: string\n      place: number\n",
+        expect!["10:7: events.quake.fields.place: is given twice; the first is in line 9"],
+    );
+    check_with(
+        "  hook: { protocol: http, retry: [] }",
+        "  hook: { protocol: http, protocol: smtp }",
+        expect!["50:27: channels.hook.protocol: is given twice; the first is in line 50"],
+    );
+}
+
+#[test]
+fn anchors_and_tags_are_refused() {
+    check(
+        "application: &a b\ndescription: *a",
+        expect![[r#"
+        1:17: application: has an anchor; leave `&...` out; aliases and anchors are not supported
+        2:14: description: is an alias; write the value out; aliases and anchors are not supported"#]],
+    );
+    check(
+        "application: !!int b\ndescription: !secret x",
+        expect![[r#"
+        1:20: application: has the tag `tag:yaml.org,2002:!int`; leave the tag out; quotes make text
+        2:22: description: has the tag `!secret`; leave the tag out; quotes make text"#]],
+    );
+    check(
+        "application: !!str 5a",
+        expect!["1:20: application: `5a` is not a name; a name is a letter, then up to 63 letters, digits, `_` or `-`"],
+    );
+    check(
+        "? [a]\n: b",
+        expect![[r#"
+            1:1: application: is missing; give a name
+            1:3: has a list as a key; keys are text"#]],
+    );
+}
+
+#[test]
+fn unknown_keys_find_what_was_meant() {
+    check_with("rules:", "rule:", expect!["32:1: rule: is not known here; did you mean `rules`?"]);
+    check_with(
+        "    batch_size: 500",
+        "    batchsize: 500",
+        expect!["23:5: notifications.quake_alert.batchsize: is not known here; did you mean `batch_size`?"],
+    );
+    check_with(
+        "    lease: 1m",
+        "    colour: red",
+        expect![
+            "49:5: channels.email.colour: is not known here; here you can give `protocol`, `options`, `retry`, `concurrency`, `flow`, `lease`, `disable_after` or `log`"
+        ],
+    );
+    check_with(
+        "place: string\n",
+        "place: text\n",
+        expect![
+            "9:14: events.quake.fields.place: `text` is not known here; give `boolean`, `integer`, `number`, `string`, `timestamp`, `list` or `map`"
+        ],
+    );
+    check_with(
+        "kind: http",
+        "kind: kafka",
+        expect!["52:17: sources.feed.kind: `kafka` is not known here; give `http`"],
+    );
+    check_with(
+        "{ subject: Beben }",
+        "{ subjekt: Beben }",
+        expect![
+            "29:15: notifications.quake_alert.content.templates.de.subjekt: is not known here; did you mean `subject`?"
+        ],
+    );
+}
+
+#[test]
+fn variables_come_from_the_environment() {
+    check_with(
+        "${SMTP_PASSWORD}",
+        "${SMTP_PASWORD}",
+        expect![
+            "45:17: channels.email.options.password: needs the environment variable `SMTP_PASWORD`, which is not set; set it, or give a default: `${SMTP_PASWORD:-...}`"
+        ],
+    );
+    check_with(
+        "${SMTP_PASSWORD}",
+        "${SMTP_PASSWORD",
+        expect!["45:17: channels.email.options.password: has `${` without `}`; write `$$` for a dollar sign"],
+    );
+    check_with(
+        "${SMTP_PASSWORD}",
+        "${SMTP PASSWORD}",
+        expect![
+            "45:17: channels.email.options.password: has `${SMTP PASSWORD}`, which is not the name of a variable; give `${NAME}` or `${NAME:-default}`; `$$` is a dollar sign"
+        ],
+    );
+    check_with("${SMTP_PASSWORD}", "${EMPTY}${EMPTY:-x}", expect!["fine"]);
+    check_with(
+        "kind: http",
+        "kind: \"${KIND}\"",
+        expect![
+            "52:17: sources.feed.kind: needs the environment variable `KIND`, which is not set; set it, or give a default: `${KIND:-...}`"
+        ],
+    );
+    check_with("Tells people about", "Costs ${MONEY} to", expect!["fine"]);
+    let bomb = "${BOMB}".repeat(100);
+    let large = |_: &str| Some("x".repeat(1 << 16));
+    let found = read(&QUAKES.replace("${SMTP_PASSWORD}", &bomb), &large).expect_err("a bomb");
+    expect!["45:17: channels.email.options.password: grows too long with its variables; at most 4194304 bytes in all"]
+        .assert_eq(&found[0].to_string());
+}

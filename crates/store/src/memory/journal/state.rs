@@ -1,0 +1,413 @@
+//! What the journal holds, and how a step changes it.
+
+use super::*;
+
+impl Batch {
+    /// Goes as far as some attempts take it. Gives whether it is closed by them.
+    fn advance(&mut self, advance: &Advance) -> bool {
+        let progress = &mut self.progress;
+        let was_open = progress.closed_at.is_none();
+        if was_open {
+            progress.open = progress.open.saturating_sub(advance.closing);
+        }
+        progress.attempts += advance.attempts;
+        progress.delivered += advance.delivered;
+        progress.failed += advance.failed;
+        let first = progress.first_sent_at.map_or(advance.first_sent_at, |first| first.min(advance.first_sent_at));
+        progress.first_sent_at = Some(first);
+        progress.last_answered_at = progress.last_answered_at.max(Some(advance.last_answered_at));
+        was_open && progress.open == 0 && advance.closing > 0
+    }
+}
+
+impl Item {
+    pub(super) fn contains(&self, ordinal: u32) -> bool {
+        match &self.ordinals {
+            Some(ordinals) => ordinals.binary_search(&ordinal).is_ok(),
+            None => ordinal < self.count,
+        }
+    }
+
+    pub(super) fn open(&self) -> u64 {
+        u64::from(self.count) - self.done.len() as u64
+    }
+
+    /// The item as it is handed out.
+    pub(super) fn hand_out(&self, id: u64, token: u64) -> WorkItem {
+        let ordinals = if self.done.is_empty() {
+            self.ordinals.clone()
+        } else {
+            let all = self.ordinals.clone().unwrap_or_else(|| (0..self.count).collect());
+            Some(all.into_iter().filter(|ordinal| !self.done.contains(ordinal)).collect())
+        };
+        WorkItem {
+            claim: Claim { id: WorkItemId(id), token },
+            batch: self.batch,
+            ordinals,
+            attempts: self.attempts,
+            due_at: self.due_at,
+            course: self.course.clone(),
+        }
+    }
+}
+
+impl State {
+    pub(super) fn waiting(&self) -> impl Iterator<Item = (u64, &EventBatch)> {
+        let waiting = |events: &&Events| events.state == EventBatchState::Accepted;
+        self.event_batches.values().filter(waiting).map(|events| (events.batch.id.0, &events.batch))
+    }
+
+    pub(super) fn backlog(&self) -> Backlog {
+        let mut backlog = Backlog::default();
+        for (_, batch) in self.waiting() {
+            backlog.event_batches += 1;
+            backlog.events += u64::from(batch.events.count());
+            backlog.event_bytes += batch.events.bytes().len() as u64;
+            backlog.oldest_event.get_or_insert(batch.accepted_at);
+        }
+        let failed = |events: &&Events| matches!(events.state, EventBatchState::Failed(_));
+        backlog.failed_batches = self.event_batches.values().filter(failed).count() as u64;
+        backlog.notifications = self.work.values().map(Item::open).sum();
+        backlog.work_items = self.work.len() as u64;
+        backlog.suspended = self.suspensions.values().map(|suspension| suspension.ordinals.len() as u64).sum();
+        backlog
+    }
+
+    pub(super) fn claim(&mut self, now: Timestamp, lease: Duration) -> Held {
+        self.last.token += 1;
+        Held { token: self.last.token, until: now + lease, claimed_at: now }
+    }
+
+    pub(super) fn claim_item(&mut self, id: u64, lease: Duration, now: Timestamp) -> WorkItem {
+        let held = self.claim(now, lease);
+        self.work_claims.insert(id, held);
+        self.work[&id].hand_out(id, held.token)
+    }
+
+    /// Whether all claims of a step hold, and when the last of them was made.
+    pub(super) fn check_claims(&self, step: &Step) -> Result<Timestamp, StoreError> {
+        let mut claimed_at = Timestamp(i64::MIN);
+        for claim in step.matched.iter().chain(step.failed.iter().map(|(claim, _)| claim)) {
+            claimed_at = claimed_at.max(check(&self.event_claims, claim.id.0, claim.token, claim.id)?.claimed_at);
+        }
+        for claim in step.finished.iter().chain(&step.held) {
+            claimed_at = claimed_at.max(check(&self.work_claims, claim.id.0, claim.token, claim.id)?.claimed_at);
+        }
+        Ok(claimed_at)
+    }
+
+    pub(super) fn add_events(&mut self, new: NewEventBatch) -> EventBatchId {
+        self.last.event_batch += 1;
+        self.last.sees = self.last.sees.max(new.sees);
+        let id = EventBatchId(self.last.event_batch);
+        self.totals.event_batches += 1;
+        self.totals.events += u64::from(new.events.count());
+        let stream = Stream::Events {
+            application: new.application.clone(),
+            class: new.class.clone(),
+            source: new.source.clone(),
+        };
+        let mut ledger = Ledger::default();
+        let bytes = new.events.bytes().len() as u64;
+        ledger.accepted(&stream, new.received_at, new.accepted_at, new.events.count(), bytes);
+        self.sum_up(ledger);
+        let batch = EventBatch {
+            id,
+            application: new.application,
+            version: new.version,
+            class: new.class,
+            source: new.source,
+            received_at: new.received_at,
+            accepted_at: new.accepted_at,
+            sees: Some(self.last.sees),
+            events: new.events,
+            chronicled: Bytes::new(),
+        };
+        self.event_batches.insert(id.0, Events { batch, state: EventBatchState::Accepted, open: 0, closed_at: None });
+        id
+    }
+
+    pub(super) fn add_batch(
+        &mut self,
+        new: NewNotificationBatch,
+        time: Timestamp,
+    ) -> Result<NotificationBatchId, StoreError> {
+        let events = Notifications::event_batches(&new.packed)?;
+        self.last.notification_batch += 1;
+        let id = NotificationBatchId(self.last.notification_batch);
+        self.totals.notification_batches += 1;
+        self.totals.notifications += u64::from(new.count);
+        if new.count > 0 {
+            for event in &events {
+                if let Some(event) = self.event_batches.get_mut(&event.0) {
+                    event.open += 1;
+                    event.closed_at = None;
+                }
+            }
+            match new.suspended {
+                Some(reason) => self.add_suspension(Suspension {
+                    batch: id,
+                    application: new.head.application.clone(),
+                    channel: new.head.channel.clone(),
+                    ordinals: (0..new.count).collect(),
+                    attempts: 0,
+                    reason,
+                    since: new.head.matched_at,
+                    course: Course { priority: new.priority, ..Course::default() },
+                }),
+                None => self.add_work(Item {
+                    batch: id,
+                    application: new.head.application.clone(),
+                    channel: new.head.channel.clone(),
+                    ordinals: None,
+                    count: new.count,
+                    done: BTreeSet::new(),
+                    attempts: 0,
+                    due_at: new.head.matched_at,
+                    course: Course { priority: new.priority, ..Course::default() },
+                }),
+            }
+        }
+        let mut ledger = Ledger::default();
+        ledger.made(&Stream::of_head(&new.head), &new.head, new.count);
+        self.sum_up(ledger);
+        let closed_at = (new.count == 0).then_some(time);
+        let batch = Batch {
+            head: new.head,
+            count: new.count,
+            packed: new.packed,
+            events,
+            attempts: Vec::new(),
+            progress: Progress { open: new.count, closed_at, ..Progress::default() },
+        };
+        self.notification_batches.insert(id.0, batch);
+        Ok(id)
+    }
+
+    pub(super) fn add_work(&mut self, item: Item) {
+        self.last.work += 1;
+        self.work.insert(self.last.work, item);
+    }
+
+    pub(super) fn add_retry(&mut self, retry: Retry) {
+        self.add_work(Item {
+            batch: retry.batch,
+            application: retry.application,
+            channel: retry.channel,
+            count: retry.ordinals.len() as u32,
+            ordinals: Some(retry.ordinals),
+            done: BTreeSet::new(),
+            attempts: retry.attempts,
+            due_at: retry.due_at,
+            course: retry.course,
+        });
+    }
+
+    pub(super) fn add_firing(&mut self, new: NewFiring) {
+        let newest = self.firings.values_mut().rev().find(|(firing, run)| {
+            (&firing.application, &firing.rule, *run) == (&new.application, &new.rule, new.run) && run.is_some()
+        });
+        if let Some((firing, _)) = newest {
+            firing.last = new.batch;
+            firing.batches += 1;
+            return;
+        }
+        self.last.firing += 1;
+        let firing = Firing {
+            id: self.last.firing,
+            application: new.application,
+            rule: new.rule,
+            status: new.status,
+            reason: new.reason,
+            first: new.batch,
+            last: new.batch,
+            batches: 1,
+            since: new.at,
+        };
+        self.firings.insert(firing.id, (firing, new.run));
+    }
+
+    pub(super) fn refire(&mut self, refired: Refired) {
+        let Some((firing, _)) = self.firings.get_mut(&refired.id) else { return };
+        firing.batches = firing.batches.saturating_sub(1);
+        firing.first = EventBatchId(refired.batch.0 + 1);
+        if refired.batch >= firing.last || firing.batches == 0 {
+            self.firings.remove(&refired.id);
+        }
+    }
+
+    pub(super) fn stop(&mut self, stop: RuleStop) {
+        self.stops.entry((stop.application.clone(), stop.rule.clone())).or_insert(stop);
+    }
+
+    pub(super) fn add_suspension(&mut self, suspension: Suspension) {
+        self.last.suspension += 1;
+        self.suspensions.insert(self.last.suspension, suspension);
+    }
+
+    pub(super) fn record(&mut self, chunk: ReceiptChunk, time: Timestamp) {
+        for attempt in chunk.attempts.iter() {
+            self.totals.attempts[attempt.outcome as usize] += 1;
+        }
+        let Some(advance) = Advance::of(&chunk.attempts) else { return };
+        let Some(batch) = self.notification_batches.get_mut(&chunk.batch.0) else { return };
+        let is_first = batch.progress.attempts == 0;
+        let closes = batch.advance(&advance);
+        let (first, last) = (batch.progress.first_sent_at, batch.progress.last_answered_at);
+        let told = Told {
+            matched_at: batch.head.matched_at,
+            accepted_at: batch.head.accepted_at,
+            is_first,
+            closed: first.zip(last).filter(|_| closes),
+        };
+        let of = Stream::of_head(&batch.head);
+        let by = Stream::of_head(&NotificationHead { channel: chunk.channel, ..batch.head.clone() });
+        let mut ledger = Ledger::default();
+        ledger.tried(&by, &of, &told, &chunk.attempts);
+        batch.attempts.extend(chunk.attempts.iter().cloned());
+        self.sum_up(ledger);
+        if closes {
+            self.close(chunk.batch, time);
+        }
+    }
+
+    fn close(&mut self, id: NotificationBatchId, time: Timestamp) {
+        let Some(batch) = self.notification_batches.get_mut(&id.0) else { return };
+        batch.progress.closed_at = Some(time);
+        for event in &batch.events {
+            let Some(event) = self.event_batches.get_mut(&event.0) else { continue };
+            event.open = event.open.saturating_sub(1);
+            if event.open == 0 && matches!(event.state, EventBatchState::Matched(_)) {
+                event.closed_at = Some(time);
+            }
+        }
+    }
+
+    fn sum_up(&mut self, ledger: Ledger<Stream>) {
+        for (key, activity) in ledger.into_entries() {
+            self.activity.entry(key).or_default().add(&activity);
+        }
+    }
+
+    /// Sums up what was matched, and lists the quantum.
+    pub(super) fn note_matching(&mut self, step: &Step, first_batch: Option<NotificationBatchId>) {
+        let mut ledger = Ledger::default();
+        for firing in &step.firings {
+            let stream = Stream::Firings { application: firing.application.clone(), rule: firing.rule.clone() };
+            ledger.missed(&stream, firing.status == FiringStatus::Failed, firing.at);
+        }
+        if let Some(quantum) = &step.quantum {
+            for TakenUp { id, application, class, source, accepted_at, .. } in &quantum.batches {
+                let (application, class, source) = (application.clone(), class.clone(), source.clone());
+                let has_failed = step.failed.iter().any(|(claim, _)| claim.id == *id);
+                ledger.taken_up(&Stream::Events { application, class, source }, quantum, *accepted_at, has_failed);
+            }
+        }
+        self.sum_up(ledger);
+        if let Some(quantum) = Quantum::of(self.last.quantum + 1, step, first_batch) {
+            self.last.quantum = quantum.id;
+            self.quanta.insert(quantum.id, quantum);
+        }
+    }
+
+    /// Whether a request stands where a step takes it up, and what it opens again is still there.
+    pub(super) fn check_resent(&self, resent: &Resent) -> Result<(), StoreError> {
+        let found = self.resends.get(&resent.id).map(|(_, found)| found);
+        if found.is_none_or(|found| found.reached != resent.from || found.done_at.is_some()) {
+            return Err(StoreError::Fenced(format!("the request {} to send again", resent.id)));
+        }
+        match resent.reopened.iter().find(|(batch, _)| !self.notification_batches.contains_key(&batch.0)) {
+            Some((batch, _)) => Err(StoreError::Missing(batch.to_string())),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn advance(&mut self, resent: Resent) {
+        let mut count = resent.reopens();
+        for (batch, ordinals) in &resent.reopened {
+            let Some(batch) = self.notification_batches.get_mut(&batch.0) else { continue };
+            batch.progress.open += ordinals.len() as u32;
+            batch.progress.failed = batch.progress.failed.saturating_sub(ordinals.len() as u32);
+            if batch.progress.closed_at.take().is_some() {
+                for event in &batch.events {
+                    let Some(event) = self.event_batches.get_mut(&event.0) else { continue };
+                    event.open += 1;
+                    event.closed_at = None;
+                }
+            }
+        }
+        for (batch, ordinals) in &resent.resumed {
+            let of_batch = self.suspensions.iter().filter(|(_, found)| found.batch == *batch).map(|(id, _)| *id);
+            for id in of_batch.collect::<Vec<_>>() {
+                let Some(mut suspension) = self.suspensions.remove(&id) else { continue };
+                let meant = match cut_out(&mut suspension, ordinals) {
+                    None => {
+                        self.suspensions.insert(id, suspension);
+                        continue;
+                    }
+                    Some(None) => suspension,
+                    Some(Some(cut)) => {
+                        self.suspensions.insert(id, suspension);
+                        cut
+                    }
+                };
+                count += meant.ordinals.len() as u64;
+                self.add_retry(Retry {
+                    batch: meant.batch,
+                    application: meant.application,
+                    channel: meant.channel,
+                    ordinals: meant.ordinals,
+                    attempts: 0,
+                    due_at: resent.now,
+                    course: Course { since: None, ..meant.course },
+                });
+            }
+        }
+        if let Some((_, request)) = self.resends.get_mut(&resent.id) {
+            (request.reached, request.done_at) = (resent.reached, resent.done_at);
+            request.notifications += count;
+        }
+    }
+
+    pub(super) fn mark_progress(&mut self, held: &[Claim<WorkItemId>], receipts: &[ReceiptChunk]) {
+        for claim in held {
+            let Some(item) = self.work.get_mut(&claim.id.0) else { continue };
+            for attempt in receipts.iter().filter(|chunk| chunk.batch == item.batch).flat_map(|chunk| &*chunk.attempts)
+            {
+                if attempt.number > item.attempts && item.contains(attempt.ordinal) {
+                    item.done.insert(attempt.ordinal);
+                }
+            }
+        }
+    }
+
+    pub(super) fn matching(&self, filter: &SuspensionFilter) -> impl Iterator<Item = (u64, &Suspension)> {
+        self.suspensions.iter().map(|(id, suspension)| (*id, suspension)).filter(|(id, suspension)| {
+            filter.id.is_none_or(|wanted| wanted == *id)
+                && filter.application.as_ref().is_none_or(|wanted| *wanted == suspension.application)
+                && filter.channel.as_ref().is_none_or(|wanted| *wanted == suspension.channel)
+                && filter.batch.is_none_or(|wanted| wanted == suspension.batch)
+                && filter.before.is_none_or(|before| suspension.since < before)
+                && filter
+                    .reason
+                    .as_ref()
+                    .is_none_or(|wanted| suspension.reason.to_ascii_lowercase().contains(&wanted.to_ascii_lowercase()))
+                && filter.class.as_ref().is_none_or(|wanted| {
+                    self.notification_batches.get(&suspension.batch.0).is_some_and(|batch| batch.head.class == *wanted)
+                })
+        })
+    }
+}
+
+pub(super) fn is_free(claims: &BTreeMap<u64, Held>, id: u64, now: Timestamp) -> bool {
+    claims.get(&id).is_none_or(|held| held.until <= now)
+}
+
+pub(super) fn check(
+    claims: &BTreeMap<u64, Held>,
+    id: u64,
+    token: u64,
+    what: impl ToString,
+) -> Result<Held, StoreError> {
+    claims.get(&id).filter(|held| held.token == token).copied().ok_or_else(|| StoreError::Fenced(what.to_string()))
+}

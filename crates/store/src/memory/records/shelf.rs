@@ -1,0 +1,271 @@
+//! What writing does: subscribers, subscriptions and what they follow.
+
+use super::*;
+
+impl Shelf {
+    /// Gives whether it says anything new.
+    pub(super) fn put_suppression(&mut self, new: &Suppression) -> bool {
+        self.suppressions.insert(new.target.to_string(), new.clone()).as_ref() != Some(new)
+    }
+
+    pub(super) fn remove_suppressions(&mut self, is_meant: impl Fn(&Suppression) -> bool, limit: usize) -> usize {
+        let meant = self.suppressions.values().filter(|found| is_meant(found)).take(limit);
+        let targets: Vec<Target> = meant.map(|found| found.target.clone()).collect();
+        targets.iter().for_each(|target| drop(self.suppressions.remove(&target.to_string())));
+        self.tell_suppressions(&targets);
+        targets.len()
+    }
+
+    pub(super) fn subscriber_of(&self, subscription: &Subscription) -> &Subscriber {
+        &self.subscribers[&subscription.subscriber]
+    }
+
+    pub(super) fn put_subscriber(
+        &mut self,
+        new: NewSubscriber,
+        expect: Expect,
+        now: Timestamp,
+    ) -> Result<Subscriber, StoreError> {
+        let old = self.subscribers.get(&new.id).cloned();
+        expect.check(old.as_ref().map(|old| old.revision), || format!("subscriber `{}`", new.id))?;
+        let devices = new.devices.map(BTreeMap::from_iter);
+        let Some(old) = old else {
+            self.last_subscriber += 1;
+            let made = Subscriber {
+                number: SubscriberNumber(self.last_subscriber),
+                id: new.id,
+                profile: new.profile,
+                devices: devices.unwrap_or_default(),
+                preferences: new.preferences.unwrap_or_default(),
+                created_at: now,
+                updated_at: now,
+                revision: 1,
+            };
+            self.subscribers.insert(made.id.clone(), made.clone());
+            self.directory.changed(None, Some(&made));
+            return Ok(made);
+        };
+        let devices = devices.unwrap_or_else(|| old.devices.clone());
+        let preferences = new.preferences.unwrap_or_else(|| old.preferences.clone());
+        Ok(self.replace_subscriber(old, new.profile, devices, preferences, now))
+    }
+
+    pub(super) fn replace_subscriber(
+        &mut self,
+        old: Subscriber,
+        profile: Profile,
+        devices: BTreeMap<Name, Device>,
+        preferences: Preferences,
+        now: Timestamp,
+    ) -> Subscriber {
+        if old.profile == profile && old.devices == devices && old.preferences == preferences {
+            return old;
+        }
+        let before = reach(&old.profile, &old.devices);
+        let reach_changed = before != reach(&profile, &devices);
+        // Whether it is enabled is a matter of its reach.
+        if (Profile { enabled: profile.enabled, ..old.profile.clone() }) != profile {
+            self.tell_profile(&old);
+        }
+        let zone_changed = old.profile.time_zone != profile.time_zone;
+        let revision = old.revision + 1;
+        let new = Subscriber { profile, devices, preferences, updated_at: now, revision, ..old.clone() };
+        self.subscribers.insert(new.id.clone(), new.clone());
+        self.directory.changed(Some(&old), Some(&new));
+        if zone_changed {
+            for id in self.owned.get(&new.number).cloned().unwrap_or_default() {
+                self.follow_schedule(id, false, now);
+            }
+        }
+        let is_scheduled = |id| self.subscriptions[id].terms.schedule.is_some();
+        let rescheduled = zone_changed && self.owned.get(&new.number).into_iter().flatten().any(is_scheduled);
+        if reach_changed || rescheduled {
+            self.tell(1, Changed::Subscriber(new.number), Before::Reach(before));
+        }
+        new
+    }
+
+    pub(super) fn remove_subscriber(&mut self, id: &SubscriberId, expect: Expect) -> Result<(), StoreError> {
+        let old = self.subscribers.get(id).map(|old| (old.number, old.revision));
+        expect.check(old.map(|(_, revision)| revision), || format!("subscriber `{id}`"))?;
+        let (number, _) = old.ok_or_else(|| no_subscriber(id))?;
+        let before = self.subscribers.get(id).and_then(|old| reach(&old.profile, &old.devices));
+        let ids: Vec<_> = self.owned.get(&number).into_iter().flatten().copied().collect();
+        self.remove_subscriptions(&ids);
+        let is_its =
+            |found: &Suppression| matches!(&found.target, Target::Device { subscriber, .. } if subscriber == id);
+        self.remove_suppressions(is_its, usize::MAX);
+        if let Some(old) = self.subscribers.get(id).cloned() {
+            self.tell_profile(&old);
+            self.directory.changed(Some(&old), None);
+        }
+        self.owned.remove(&number);
+        self.subscribers.remove(id);
+        self.tell(1, Changed::Subscriber(number), Before::Reach(before));
+        Ok(())
+    }
+
+    /// Replaces the devices of a subscriber by what `change` makes of them.
+    pub(super) fn change_devices(
+        &mut self,
+        id: &SubscriberId,
+        now: Timestamp,
+        change: impl FnOnce(&mut BTreeMap<Name, Device>) -> Result<(), StoreError>,
+    ) -> Result<Subscriber, StoreError> {
+        let old = self.subscribers.get(id).cloned().ok_or_else(|| no_subscriber(id))?;
+        let mut devices = old.devices.clone();
+        change(&mut devices)?;
+        let (profile, preferences) = (old.profile.clone(), old.preferences.clone());
+        Ok(self.replace_subscriber(old, profile, devices, preferences, now))
+    }
+
+    pub(super) fn put_subscriptions(
+        &mut self,
+        new: Vec<NewSubscription>,
+        now: Timestamp,
+    ) -> Vec<Written<SubscriptionId>> {
+        let mut written: Vec<_> = new.iter().map(|line| Err(no_subscriber(&line.subscriber))).collect();
+        let number = |line: &NewSubscription| self.subscribers.get(&line.subscriber).map(|found| found.number);
+        let mut order: Vec<_> =
+            new.into_iter().enumerate().filter_map(|(place, line)| Some((place, number(&line)?, line))).collect();
+        // Must stay a stable sort: of two lines with one key the later one wins.
+        order.sort_by_key(|(_, number, _)| *number);
+        let first_new = self.last_subscription + 1;
+        let mut changed = BTreeMap::new();
+        for (place, number, line) in order {
+            let class = (line.application.clone(), line.class.clone());
+            if !self.classes.contains(&class) {
+                self.classes.push(class);
+            }
+            let same_key = self.owned.entry(number).or_default().iter().copied().find(|id| {
+                let other = &self.subscriptions[id];
+                line.key.is_some()
+                    && (&other.application, &other.class, &other.key) == (&line.application, &line.class, &line.key)
+            });
+            let id = match same_key {
+                Some(id) => {
+                    if let Some(before) = self.change_subscription(id, line.change(), now) {
+                        // Of one that is replaced twice, the first image is the one from before.
+                        changed.entry(id).or_insert(before);
+                    }
+                    id
+                }
+                None => self.make_subscription(line, number, now),
+            };
+            written[place] = Ok(id);
+        }
+        if self.last_subscription >= first_new {
+            let made = Changed::Subscriptions(SubscriptionId(first_new), SubscriptionId(self.last_subscription));
+            self.tell(1, made, Before::Nothing);
+        }
+        self.tell_changed(&changed.into_values().collect::<Vec<_>>());
+        written
+    }
+
+    pub(super) fn make_subscription(
+        &mut self,
+        new: NewSubscription,
+        number: SubscriberNumber,
+        now: Timestamp,
+    ) -> SubscriptionId {
+        self.last_subscription += 1;
+        let id = SubscriptionId(self.last_subscription);
+        let (mut enabled, mut terms) = (new.enabled, new.terms);
+        snooze(&mut enabled, &mut terms, now);
+        let made = Subscription {
+            id,
+            application: new.application,
+            class: new.class,
+            subscriber: new.subscriber,
+            subscriber_number: number,
+            key: new.key,
+            device: new.device,
+            enabled,
+            values: new.values,
+            terms,
+            created_at: now,
+            updated_at: now,
+            revision: 1,
+        };
+        self.subscriptions.insert(id, made);
+        self.owned.entry(number).or_default().insert(id);
+        self.follow_schedule(id, false, now);
+        id
+    }
+
+    /// Makes a subscription follow its schedule, or none any more.
+    pub(super) fn follow_schedule(&mut self, id: SubscriptionId, resumed: bool, now: Timestamp) {
+        let Some(found) = self.subscriptions.get(&id) else { return };
+        let zone = self.subscriber_of(found).profile.time_zone.as_deref();
+        let Some(text) = found.terms.schedule.as_deref().and_then(|text| due_schedule(text, zone)) else {
+            self.scheduled.remove(&id);
+            return;
+        };
+        let key = (found.application.clone(), found.class.clone(), text);
+        let since = match self.scheduled.get(&id) {
+            Some((before, ..)) if *before == key && !resumed => return,
+            Some(((_, _, before), since, _)) if !resumed => since_change(before, *since, now),
+            _ => now,
+        };
+        self.scheduled.insert(id, (key.clone(), since, ChangeSequence(self.change + 1)));
+        if !self.schedules.contains_key(&key) {
+            self.last_schedule += 1;
+            self.schedules.insert(key, (self.last_schedule, now));
+        }
+    }
+
+    /// Gives the subscription from before, if anything differed.
+    pub(super) fn change_subscription(
+        &mut self,
+        id: SubscriptionId,
+        new: SubscriptionChange,
+        now: Timestamp,
+    ) -> Option<Subscription> {
+        let found = self.subscriptions.get_mut(&id)?;
+        let SubscriptionChange { device, mut enabled, values, mut terms } = new;
+        snooze(&mut enabled, &mut terms, now);
+        if found.device == device && found.enabled == enabled && found.values == values && found.terms == terms {
+            return None;
+        }
+        let before = found.clone();
+        let resumed = enabled && !found.enabled;
+        let rescheduled = found.terms.schedule != terms.schedule;
+        (found.device, found.enabled, found.values, found.terms) = (device, enabled, values, terms);
+        found.updated_at = now;
+        found.revision += 1;
+        if rescheduled || resumed {
+            self.follow_schedule(id, resumed, now);
+        }
+        Some(before)
+    }
+
+    pub(super) fn remove_subscriptions(&mut self, ids: &[SubscriptionId]) {
+        let gone: Vec<Subscription> = ids.iter().filter_map(|id| self.subscriptions.remove(id)).collect();
+        for gone in &gone {
+            self.owned.entry(gone.subscriber_number).or_default().remove(&gone.id);
+            self.scheduled.remove(&gone.id);
+        }
+        self.tell_changed(&gone);
+    }
+
+    pub(super) fn expect_subscription(&self, id: SubscriptionId, expect: Expect) -> Result<(), StoreError> {
+        let found = self.subscriptions.get(&id).map(|found| found.revision);
+        expect.check(found, || format!("subscription `{id}`"))?;
+        found.map(|_| ()).ok_or_else(|| no_subscription(id))
+    }
+
+    pub(super) fn recipient(&self, id: SubscriptionId) -> Option<Recipient> {
+        let subscription = self.subscriptions.get(&id)?.clone();
+        let subscriber = self.subscriber_of(&subscription);
+        let person = Person {
+            id: subscriber.id.clone(),
+            number: subscription.subscriber_number,
+            profile: subscriber.profile.clone(),
+            preferences: subscriber.preferences.clone(),
+            devices: subscriber.devices.clone().into_iter().collect(),
+        };
+        let Subscription { class, subscriber_number: subscriber, device, enabled, values, .. } = subscription;
+        let interest = Interest { class, subscriber, device, enabled, values };
+        Some(Recipient { subscription: id, interest: Arc::new(interest), person: Arc::new(person) })
+    }
+}

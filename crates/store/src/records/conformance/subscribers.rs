@@ -1,0 +1,255 @@
+//! Subscribers, their devices, and endpoints that fail.
+
+use super::*;
+
+#[test]
+fn a_subscriber_is_stored_as_expected() {
+    check(async |records| {
+        let put = async |expect, locale: &str, seconds| {
+            let profile = Profile { locale: Some(locale.to_owned()), ..Profile::default() };
+            let new = NewSubscriber { id: who("ann"), profile, devices: None, preferences: None };
+            records.put_subscriber(new, expect, at(seconds)).await
+        };
+        assert!(is_missing(put(Expect::Present, "de", 1).await));
+        assert!(is_missing(put(Expect::Revision(1), "de", 1).await));
+        let made = put(Expect::Absent, "de", 1).await.expect("made");
+        assert_eq!((made.number, made.revision, made.created_at), (SubscriberNumber(1), 1, at(1)));
+        assert!(matches!(put(Expect::Absent, "fr", 2).await, Err(StoreError::Taken(_))));
+        assert!(matches!(put(Expect::Revision(2), "fr", 2).await, Err(StoreError::Changed(_))));
+        let changed = put(Expect::Revision(1), "fr", 2).await.expect("changed");
+        assert_eq!((changed.revision, changed.created_at, changed.updated_at), (2, at(1), at(2)));
+        assert_eq!(put(Expect::Present, "fr", 3).await.expect("the same"), changed);
+        assert_eq!(records.subscriber(&who("ann")).await.expect("read"), Some(changed));
+        assert_eq!(records.subscriber(&who("bob")).await.expect("read"), None);
+
+        assert!(is_missing(records.remove_subscriber(&who("bob"), Expect::Any, at(4)).await));
+        let stale = records.remove_subscriber(&who("ann"), Expect::Revision(1), at(4)).await;
+        assert!(matches!(stale, Err(StoreError::Changed(_))));
+        records.remove_subscriber(&who("ann"), Expect::Revision(2), at(4)).await.expect("removed");
+        let again = put(Expect::Absent, "de", 5).await.expect("made again");
+        assert_eq!((again.number, again.revision), (SubscriberNumber(2), 1), "numbers are never used twice");
+    });
+}
+
+#[test]
+fn devices_come_and_go() {
+    check(async |records| {
+        records.put_subscriber(person("ann", &["work=mail"]), Expect::Any, at(1)).await.expect("stored");
+        assert!(is_missing(records.put_device(&who("bob"), &name("home"), mailbox("b@x"), at(2)).await));
+        let with_two = records.put_device(&who("ann"), &name("home"), mailbox("a@x"), at(2)).await.expect("stored");
+        assert_eq!((with_two.devices.len(), with_two.revision, with_two.updated_at), (2, 2, at(2)));
+        assert_eq!(records.counts(), RecordCounts { subscribers: 1, devices: 2, subscriptions: 0 });
+        assert!(is_missing(records.remove_device(&who("ann"), &name("none"), at(3)).await));
+        let with_one = records.remove_device(&who("ann"), &name("work"), at(3)).await.expect("removed");
+        assert_eq!(with_one.devices, BTreeMap::from([(name("home"), mailbox("a@x"))]));
+        assert_eq!(records.subscriber(&who("ann")).await.expect("read"), Some(with_one));
+
+        let keeps = NewSubscriber { devices: None, ..person("ann", &[]) };
+        let kept = records.put_subscriber(keeps, Expect::Any, at(4)).await.expect("stored");
+        assert_eq!(kept.devices.len(), 1);
+        let replaced = records.put_subscriber(person("ann", &["a=sms", "b=sms"]), Expect::Any, at(5)).await;
+        assert_eq!(replaced.expect("stored").devices.keys().map(Name::as_str).collect::<Vec<_>>(), ["a", "b"]);
+        records.remove_subscriber(&who("ann"), Expect::Any, at(6)).await.expect("removed");
+        assert_eq!(records.counts(), RecordCounts::default());
+    });
+}
+
+#[test]
+fn preferences_stay_until_others_are_given() {
+    check(async |records| {
+        let preferences: Preferences =
+            serde_json::from_str(r#"{"quiet_hours":["22:00-07:00 mo-fr"],"notifications":{"*":{"enabled":false}}}"#)
+                .expect("preferences");
+        let wants = NewSubscriber { preferences: Some(preferences.clone()), ..person("ann", &["work=mail"]) };
+        let stored = records.put_subscriber(wants.clone(), Expect::Any, at(1)).await.expect("stored");
+        assert_eq!(stored.preferences, preferences);
+        let same = records.put_subscriber(person("ann", &["work=mail"]), Expect::Any, at(2)).await.expect("stored");
+        assert_eq!((same.revision, &same.preferences), (1, &preferences), "nothing changed");
+        let moved = records.put_device(&who("ann"), &name("home"), mailbox("a@x"), at(3)).await.expect("stored");
+        assert_eq!((moved.revision, &moved.preferences), (2, &preferences));
+        let subscription = records.put_subscription(interest("ann", None), at(4)).await.expect("stored");
+        let found = records.recipients(&[subscription.id]).await.expect("read").pop().flatten().expect("there");
+        assert_eq!((&found.preferences, found.devices.iter().count()), (&preferences, 2));
+        let nothing = NewSubscriber { preferences: Some(Preferences::default()), ..person("ann", &["work=mail"]) };
+        let cleared = records.put_subscriber(nothing, Expect::Any, at(5)).await.expect("stored");
+        assert!(cleared.preferences.is_empty());
+        assert_eq!(records.subscriber(&who("ann")).await.expect("read"), Some(cleared));
+    });
+}
+
+#[test]
+fn of_two_lines_for_one_subscriber_the_later_wins() {
+    check(async |records| {
+        let lines = vec![person("zoe", &[]), person("ann", &["a=mail"]), person("ann", &["b=mail"])];
+        let numbers = records.put_subscribers(lines, at(1)).await.expect("stored");
+        let numbers: Vec<u64> = numbers.into_iter().map(|written| written.expect("stored").0).collect();
+        assert_eq!(numbers, [2, 1, 1], "numbers go by id, answers by line");
+        let ann = records.subscriber(&who("ann")).await.expect("read").expect("there");
+        assert_eq!(ann.devices.keys().map(Name::as_str).collect::<Vec<_>>(), ["b"]);
+        assert_eq!(records.counts(), RecordCounts { subscribers: 2, devices: 1, subscriptions: 0 });
+    });
+}
+
+#[test]
+fn subscribers_are_found() {
+    check(async |records| {
+        let tags = Value::List([Value::Text("red".into()), Value::Integer(7)].into());
+        let attributes = BTreeMap::from([
+            ("city".to_owned(), Value::Text("Wien".into())),
+            ("tags".to_owned(), tags),
+            ("n".to_owned(), Value::Integer(7)),
+        ]);
+        let profile = Profile { enabled: false, locale: Some("de".into()), time_zone: None, attributes };
+        let mut ann = person("ann", &["a=mail", "b=mail"]);
+        ann.profile = profile;
+        let lines = vec![ann, person("anna", &["a=mail"]), person("bob", &[]), person("Émile", &["a=sms"])];
+        records.put_subscribers(lines, at(1)).await.expect("stored");
+        let list = async |filter: SubscriberFilter, after: Option<&str>, limit| {
+            let found = records.subscribers(&filter, after.map(who).as_ref(), limit).await.expect("read");
+            found.into_iter().map(|found| found.id.to_string()).collect::<Vec<_>>()
+        };
+        let all = SubscriberFilter::default;
+        assert_eq!(list(all(), None, 9).await, ["ann", "anna", "bob", "Émile"]);
+        assert_eq!(list(all(), Some("anna"), 1).await, ["bob"]);
+        assert_eq!(list(all(), None, 0).await, [""; 0]);
+        assert_eq!(list(SubscriberFilter { id_prefix: Some("an".into()), ..all() }, None, 9).await, ["ann", "anna"]);
+        assert_eq!(list(SubscriberFilter { id_prefix: Some("É".into()), ..all() }, Some("bob"), 9).await, ["Émile"]);
+        assert_eq!(list(SubscriberFilter { id_prefix: Some("an".into()), ..all() }, Some("ann"), 9).await, ["anna"]);
+        let address = |text: &str| SubscriberFilter { address: Some(text.to_owned()), ..all() };
+        assert_eq!(list(address("ann@mail.example"), None, 9).await, ["ann"], "once, though two devices have it");
+        assert_eq!(list(address("ann@mail.example"), Some("ann"), 9).await, [""; 0]);
+        assert_eq!(list(address("nobody@mail.example"), None, 9).await, [""; 0]);
+        assert_eq!(list(SubscriberFilter { locale: Some("de".into()), ..all() }, None, 9).await, ["ann"]);
+        assert_eq!(list(SubscriberFilter { enabled: Some(true), ..all() }, None, 2).await, ["anna", "bob"]);
+        let attribute =
+            |name: &str, text: &str| SubscriberFilter { attribute: Some((name.into(), text.into())), ..all() };
+        assert_eq!(list(attribute("city", "Wien"), None, 9).await, ["ann"]);
+        assert_eq!(list(attribute("city", "Wie"), None, 9).await, [""; 0]);
+        assert_eq!(list(attribute("tags", "red"), None, 9).await, ["ann"]);
+        assert_eq!(list(attribute("n", "7"), None, 9).await, [""; 0], "a number is no text");
+        let both = SubscriberFilter { enabled: Some(true), ..attribute("city", "Wien") };
+        assert_eq!(list(both, None, 9).await, [""; 0]);
+    });
+}
+
+#[test]
+fn failing_endpoints_are_remembered_until_they_are_well() {
+    check(async |records| {
+        let endpoint = |address: &str, failures| FailingEndpoint {
+            key: EndpointKey { application: name("quakes"), channel: name("hook"), address: address.to_owned() },
+            subscriber: Some(who("ann")),
+            device: None,
+            since: at(1),
+            last: at(2),
+            failures,
+            reason: "500".to_owned(),
+            warned_at: Some(at(2)),
+            disabled_at: None,
+        };
+        let before = newest(records);
+        records.keep_endpoints(vec![endpoint("b", 1), endpoint("a", 1)]).await.expect("kept");
+        records.keep_endpoints(vec![endpoint("b", 2)]).await.expect("kept");
+        let list =
+            async |after: Option<&EndpointKey>, limit| records.failing_endpoints(after, limit).await.expect("read");
+        assert_eq!(list(None, 9).await, [endpoint("a", 1), endpoint("b", 2)]);
+        assert_eq!(list(None, 1).await, [endpoint("a", 1)]);
+        assert_eq!(list(Some(&endpoint("a", 1).key), 9).await, [endpoint("b", 2)]);
+        records.forget_endpoints(vec![endpoint("a", 1).key, endpoint("c", 1).key]).await.expect("forgotten");
+        assert_eq!(list(None, 9).await, [endpoint("b", 2)]);
+        assert_eq!(newest(records), before);
+    });
+}
+
+#[test]
+fn removing_a_subscriber_takes_its_subscriptions() {
+    check(async |records| {
+        records.put_subscribers(vec![person("ann", &["a=mail"]), person("bob", &[])], at(1)).await.expect("stored");
+        for subscriber in ["ann", "ann", "bob", "ann"] {
+            records.put_subscription(interest(subscriber, None), at(1)).await.expect("stored");
+        }
+        assert_eq!(owned(records, 1).await, [1, 2, 4]);
+        let before = newest(records);
+        records.remove_subscriber(&who("ann"), Expect::Any, at(2)).await.expect("removed");
+        assert_eq!(news(records, before).await, ["s-1 to s-2", "s-4 to s-4", "profile 1", "subscriber 1"]);
+        assert!(owned(records, 1).await.is_empty());
+        let then = records.subscriptions_of(&[SubscriberNumber(2), SubscriberNumber(1)], before).await.expect("read");
+        assert_eq!(then, [1, 2, 3, 4].map(SubscriptionId));
+        assert_eq!(records.counts(), RecordCounts { subscribers: 1, devices: 0, subscriptions: 1 });
+        let left = records.indexed_subscriptions(&name("quakes"), None, 9).await.expect("read");
+        assert_eq!(left.iter().map(|found| found.id.0).collect::<Vec<_>>(), [3]);
+    });
+}
+
+#[test]
+fn any_text_is_kept_as_it_is() {
+    let naughty = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/naughty-strings.json"));
+    let mut texts: Vec<String> = serde_json::from_str(&naughty.expect("the strings")).expect("a list of strings");
+    texts.extend(["a\0b".to_owned(), "\0".to_owned(), "\u{10ffff}\u{fffd}\u{feff}".to_owned()]);
+    let subscriber = |n: usize, text: &str| {
+        let attributes = BTreeMap::from([
+            (text.to_owned(), Value::Text(text.into())),
+            ("list".to_owned(), Value::List([Value::Text(text.into())].into())),
+        ]);
+        let (locale, time_zone) = (Some(text.to_owned()), Some(text.to_owned()));
+        let profile = Profile { locale, time_zone, attributes, ..Profile::default() };
+        NewSubscriber {
+            id: id_like(text, n),
+            profile,
+            devices: Some(vec![(name("a"), mailbox(text))]),
+            preferences: None,
+        }
+    };
+    let subscription = |n: usize, text: &str| NewSubscription {
+        key: Some(text.to_owned()),
+        subscriber: id_like(text, n),
+        values: serde_json::json!({ "text": text }).to_string().into(),
+        ..interest("x", None)
+    };
+    check(async |records| {
+        let subscribers = texts.iter().enumerate().map(|(n, text)| subscriber(n, text)).collect();
+        records.put_subscribers(subscribers, at(1)).await.expect("stored");
+        let lines: Vec<_> = texts.iter().enumerate().map(|(n, text)| subscription(n, text)).collect();
+        let written = records.put_subscriptions(lines.clone(), at(1)).await.expect("stored");
+        let again = records.put_subscriptions(lines, at(2)).await.expect("stored");
+        for (n, text) in texts.iter().enumerate() {
+            let expected = subscriber(n, text);
+            let found = records.subscriber(&expected.id).await.expect("read").expect("there");
+            assert_eq!((&found.id, &found.profile), (&expected.id, &expected.profile));
+            assert_eq!(found.devices.into_iter().collect::<Vec<_>>(), expected.devices.expect("given"));
+            let alone = SubscriberFilter { id_prefix: Some(found.id.to_string()), ..Default::default() };
+            let filters = [
+                SubscriberFilter { address: Some(text.clone()), ..Default::default() },
+                SubscriberFilter { locale: Some(text.clone()), ..Default::default() },
+                SubscriberFilter { attribute: Some((text.clone(), text.clone())), ..alone.clone() },
+                SubscriberFilter { attribute: Some(("list".into(), text.clone())), ..alone },
+            ];
+            for filter in filters {
+                let all = records.subscribers(&filter, None, 1_000).await.expect("read");
+                assert!(all.iter().any(|one| one.id == found.id), "{filter:?}");
+            }
+
+            let expected = subscription(n, text);
+            let (id, same) = (written[n].as_ref().expect("stored"), again[n].as_ref().expect("stored"));
+            assert_eq!(id, same, "{text:?}");
+            let filter =
+                SubscriptionFilter { key: Some(text.clone()), subscriber: Some(found.id), ..Default::default() };
+            let found = records.subscriptions(&filter, None, 9).await.expect("read");
+            assert_eq!(found.iter().map(|found| (found.id, found.revision)).collect::<Vec<_>>(), [(*id, 1)]);
+            assert_eq!((&found[0].key, &found[0].values), (&expected.key, &expected.values));
+        }
+        // Each version is a commit of its own, so a few dozen will do.
+        let texts: Vec<_> = texts.iter().rev().step_by(10).collect();
+        for text in &texts {
+            records.put_application(&name("naughty"), text, text, at(3)).await.expect("stored");
+        }
+        let history = records.application_history(&name("naughty")).await.expect("read");
+        assert!(history.iter().rev().map(|version| &version.text).eq(texts.iter().copied()));
+        assert!(history.iter().rev().map(|version| &version.author).eq(texts.iter().copied()));
+    });
+}
+
+/// A subscriber id as near to a text as the rules for ids allow.
+fn id_like(text: &str, n: usize) -> SubscriberId {
+    let text: String = text.chars().filter(|c| !c.is_control() && *c != '/').take(200).collect();
+    who(&format!("{text}#{n}"))
+}

@@ -1,0 +1,66 @@
+//! Suppressions.
+
+use super::*;
+
+#[test]
+fn suppressions_are_kept_counted_and_lifted() {
+    check(async |records| {
+        let policy = Policy { soft_bounces: 2, ..Policy::default() };
+        let (bob, phone) = ("address/smtp/bob@example.org", "device/ann/phone");
+        assert_eq!(records.newest_suppression(), ChangeSequence(0));
+        let before = newest(records);
+        let report = async |target, cause, now| {
+            let known =
+                records.report_suppressions(vec![told_of(target, cause)], &policy, now).await.expect("reported");
+            (known[0].in_force, known[0].cause)
+        };
+        assert_eq!(report(bob, Cause::SoftBounce, at(1)).await, (false, Cause::SoftBounce));
+        assert_eq!(report(bob, Cause::SoftBounce, at(2)).await, (true, Cause::SoftBounce));
+        assert_eq!(report(bob, Cause::Complaint, at(3)).await, (true, Cause::Complaint));
+        let place = newest(records);
+        assert_eq!(records.newest_suppression(), place);
+        assert_eq!(report(bob, Cause::HardBounce, at(4)).await, (true, Cause::Complaint));
+        assert_eq!(newest(records), place, "what says nothing new is not told");
+        assert_eq!(report(phone, Cause::HardBounce, at(4)).await, (true, Cause::HardBounce));
+        let target = |text: &str| text.parse::<Target>().expect("a target");
+        let found = records.suppression(&target(bob)).await.expect("read").expect("there");
+        assert_eq!((found.since, found.updated_at, found.expires_at, found.bounces.len()), (at(3), at(3), None, 2));
+        assert_eq!(records.suppression(&target("address/smtp/x")).await.expect("read"), None);
+
+        let eve = Suppression {
+            target: target("address/http/https://eve.example/Hook"),
+            cause: Cause::Manual,
+            expires_at: Some(at(9)),
+            ..found
+        };
+        records.put_suppressions(vec![eve.clone(), eve.clone()]).await.expect("stored");
+        let names = |found: Vec<Suppression>| found.iter().map(|one| one.target.to_string()).collect::<Vec<_>>();
+        let all = SuppressionFilter::all(at(5));
+        let list = async |filter: SuppressionFilter| names(records.suppressions(&filter, None, 9).await.expect("read"));
+        let hook = "address/http/https://eve.example/Hook";
+        assert_eq!(list(all.clone()).await, [hook, bob, phone]);
+        let page = records.suppressions(&all, Some(&eve.target), 1).await.expect("read");
+        assert_eq!(names(page), [bob]);
+        assert_eq!(list(SuppressionFilter::all(at(9))).await, [bob, phone]);
+        assert_eq!(list(SuppressionFilter { protocol: Some(name("smtp")), ..all.clone() }).await, [bob]);
+        assert_eq!(list(SuppressionFilter { subscriber: Some(who("ann")), ..all.clone() }).await, [phone]);
+        assert_eq!(list(SuppressionFilter { subscriber: Some(who("an")), ..all.clone() }).await, Vec::<String>::new());
+        assert_eq!(list(SuppressionFilter { cause: Some(Cause::Complaint), ..all.clone() }).await, [bob]);
+        assert_eq!(list(SuppressionFilter { in_force: Some(false), ..all.clone() }).await, Vec::<String>::new());
+        assert_eq!(list(SuppressionFilter { contains: Some("EXAMPLE/h".to_owned()), ..all.clone() }).await, [hook]);
+        assert_eq!(list(SuppressionFilter { contains: Some("address".to_owned()), ..all }).await, Vec::<String>::new());
+
+        assert_eq!(records.prune_suppressions(at(9), 9).await.expect("pruned"), 1);
+        records.remove_suppression(&target(bob)).await.expect("removed");
+        assert!(is_missing(records.remove_suppression(&target(bob)).await));
+        records.put_subscriber(person("ann", &["phone=sms"]), Expect::Any, at(9)).await.expect("stored");
+        records.remove_subscriber(&who("ann"), Expect::Any, at(9)).await.expect("removed");
+        assert_eq!(list(SuppressionFilter::all(at(0))).await, Vec::<String>::new());
+        let feed = records.suppression_changes(before, 99).await.expect("the feed");
+        let last = feed.last().map(|change| change.sequence);
+        assert_eq!(Some(records.newest_suppression()), last);
+        let of = |targets: &str| format!("suppressions of {targets}");
+        let expected = [of(bob), of(bob), of(bob), of(phone), of(hook), of(hook), of(bob), of(phone)];
+        assert_eq!(told(feed), expected);
+    });
+}
