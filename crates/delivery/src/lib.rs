@@ -28,9 +28,9 @@ pub mod options; // options as the definition gives them become typed options, o
 
 mod flow; // how much goes where at a time: lanes, pace, pauses, rates
 mod record; // a message as data, for programs
-mod reference; // the page that explains every option
+pub mod reference; // the page that explains every option
 mod queue; // the bounded queue that sessions pull from, and the message that must be answered
-mod tls; // connections of any kind, and whom we trust on them
+pub mod tls; // connections of any kind, and whom we trust on them
 
 #[cfg(test)]
 mod testing; // what the tests of all protocols share

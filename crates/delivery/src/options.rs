@@ -9,13 +9,16 @@ use tocsin_model::problem::{Problem, closest};
 
 /// A protocol's options. Every field has a default, so that each can be judged alone; what must be there, and what must
 /// fit together, is told by `problems`.
-pub(crate) trait Options: DeserializeOwned + JsonSchema {
+pub trait Options: DeserializeOwned + JsonSchema {
     /// What is wrong with the options as a whole; paths are relative: `host`.
     fn problems(&self) -> Vec<Problem>;
 }
 
-/// Reads options; all problems at once, their paths starting with `path`.
-pub(crate) fn read<T: Options>(given: &Map<String, Value>, path: &str) -> Result<T, Vec<Problem>> {
+/// Reads options; their paths start with `path`.
+///
+/// # Errors
+/// All problems at once.
+pub fn read<T: Options>(given: &Map<String, Value>, path: &str) -> Result<T, Vec<Problem>> {
     let schema = schemars::schema_for!(T);
     let known: Vec<&str> = schema
         .get("properties")

@@ -15,19 +15,23 @@ pub fn reference_page() -> String {
          guide: [channels](../guide/channels.md), [mail](../guide/mail.md).\n",
     );
     for protocol in protocols() {
-        let schema = (protocol.schema)().to_value();
-        let _ = write!(page, "\n## {}\n\n{}.\n\n", protocol.name, capital(protocol.summary));
-        let empty = Map::new();
-        let definitions = schema.get("$defs").and_then(Value::as_object).unwrap_or(&empty);
-        let mut inner = Vec::new();
-        table(&mut page, &schema, definitions, &mut inner);
-        // Options with options of their own; these have none in turn.
-        for (name, schema) in inner {
-            let _ = write!(page, "\nEach of `{name}`:\n\n");
-            table(&mut page, schema, definitions, &mut Vec::new());
-        }
+        section(&mut page, protocol.name, protocol.summary, &(protocol.schema)().to_value());
     }
     page
+}
+
+/// Appends a section with a table of the options in a schema, and one of the options that these have in turn.
+pub fn section(page: &mut String, name: &str, summary: &str, schema: &Value) {
+    let _ = write!(page, "\n## {name}\n\n{}.\n\n", capital(summary));
+    let empty = Map::new();
+    let definitions = schema.get("$defs").and_then(Value::as_object).unwrap_or(&empty);
+    let mut inner = Vec::new();
+    table(page, schema, definitions, &mut inner);
+    // Options with options of their own; these have none in turn.
+    for (name, schema) in inner {
+        let _ = write!(page, "\nEach of `{name}`:\n\n");
+        table(page, schema, definitions, &mut Vec::new());
+    }
 }
 
 fn table<'a>(

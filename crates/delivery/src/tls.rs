@@ -16,7 +16,10 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// What a TLS client needs to verify the far side. `path` names the option `ca_file` in problems.
-pub(crate) fn trust(ca_file: Option<&Path>, path: &str) -> Result<Arc<ClientConfig>, Problem> {
+///
+/// # Errors
+/// The file cannot be used.
+pub fn trust(ca_file: Option<&Path>, path: &str) -> Result<Arc<ClientConfig>, Problem> {
     Ok(Arc::new(verifier(ca_file, path)?.with_no_client_auth()))
 }
 

@@ -1,6 +1,6 @@
 //! What is measured here, in one list. The reference page is generated from it.
 
-use tocsin_service::status::{DestinationState, Status};
+use tocsin_service::status::{DestinationState, SourceState, Status};
 
 /// What a metric is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,6 +115,12 @@ pub const GAUGES: &[Metric] = &[
         labels: "application, channel, state",
         help: "Destinations that are known, by state: open, trial, paused; see `tocsin destinations`.",
     },
+    Metric {
+        name: "source_state",
+        kind: Kind::Gauge,
+        labels: "application, source, state",
+        help: "1 for the state that a source is in: starting, running, waiting, backing_off, failed; see `tocsin sources`.",
+    },
     gauge("platform_ready", "1 if every match index is built, 0 otherwise."),
 ];
 
@@ -166,6 +172,15 @@ pub(crate) fn measure(status: &Status) {
             );
             #[expect(clippy::cast_precision_loss, reason = "as above")]
             gauge.set(*count as f64);
+        }
+    }
+    for (application, source) in &status.sources {
+        for state in SourceState::ALL {
+            let gauge = metrics::gauge!(
+                "source_state",
+                "application" => application.to_string(), "source" => source.source.to_string(), "state" => state.word()
+            );
+            gauge.set(if source.state == state.word() { 1.0 } else { 0.0 });
         }
     }
 }

@@ -17,6 +17,7 @@ mod rules;
 mod destinations;
 mod endpoints;
 mod schedules;
+mod sources;
 mod segments;
 mod subscribers;
 mod subscriptions;
@@ -51,6 +52,7 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
         .merge(destinations::routes())
         .merge(endpoints::routes())
         .merge(schedules::routes())
+        .merge(sources::routes())
         .merge(chronicles::routes())
         .merge(transfer::routes())
         .merge(operations::routes())

@@ -32,6 +32,7 @@ pub(crate) fn render(status: &Status) -> String {
     card(&mut body, "Delivered", delivered, &format!("of {} attempts", grouped(totals.attempts.iter().sum())));
     card(&mut body, "Subscribers", counts.subscribers, &format!("{} devices", grouped(counts.devices)));
     card(&mut body, "Subscriptions", counts.subscriptions, "");
+    card(&mut body, "Inbox items", status.inbox.items, "");
     body.push_str("</section>\n<div class=\"columns\">\n<section><h2>Waiting</h2><table>\n");
     row(&mut body, "events to be matched", backlog.events, "");
     row(&mut body, "notifications to be delivered", backlog.notifications, "");
@@ -74,11 +75,38 @@ pub(crate) fn render(status: &Status) -> String {
         }
         body.push_str("</table>");
     }
+    sources(&mut body, status);
     body.push_str(
         "</section>\n<footer><a href=\"/explorer/\">API explorer</a> <a href=\"/openapi.json\">OpenAPI</a> \
          <a href=\"/metrics\">metrics</a> <a href=\"/readyz\">readiness</a></footer>\n",
     );
     page("Tocsin", &body, true)
+}
+
+/// Where events come from by themselves. What is in the way of a source may tell of events, so it is not shown here.
+fn sources(body: &mut String, status: &Status) {
+    if status.sources.is_empty() {
+        return;
+    }
+    body.push_str("</section>\n<section><h2>Sources</h2><table class=\"wide\">");
+    body.push_str("<tr><th></th><th>kind</th><th>events</th><th>refused</th><th></th></tr>\n");
+    for (application, source) in &status.sources {
+        let class = match source.state {
+            "running" => "good",
+            "failed" | "backing_off" => "bad",
+            _ => "wait",
+        };
+        let _ = writeln!(
+            body,
+            "<tr><td>{application}/{}</td><td>{}</td><td>{}</td><td>{}</td><td><span class=\"state {class}\">{}</span></td></tr>",
+            source.source,
+            source.kind,
+            grouped(source.events),
+            grouped(source.refused),
+            source.state.replace('_', " "),
+        );
+    }
+    body.push_str("</table>");
 }
 
 /// The page that explains a kind of problem.

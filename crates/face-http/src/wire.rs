@@ -590,6 +590,8 @@ pub(crate) struct CountsBody {
     subscribers: u64,
     devices: u64,
     subscriptions: u64,
+    /// Items of all feeds, broadcasts not among them.
+    inbox_items: u64,
 }
 
 /// What waits.
@@ -669,6 +671,7 @@ impl From<status::Status> for StatusBody {
                 subscribers: counts.subscribers,
                 devices: counts.devices,
                 subscriptions: counts.subscriptions,
+                inbox_items: status.inbox.items,
             },
             backlog: BacklogBody {
                 event_batches: backlog.event_batches,

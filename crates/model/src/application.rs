@@ -42,7 +42,7 @@ pub struct Application {
     pub rules: BTreeMap<Name, Rule>,
     /// How it leaves.
     pub channels: BTreeMap<Name, Channel>,
-    /// Who may submit events. Without any, the source `api` may submit all classes.
+    /// Where events come from. Without one of the kind `http`, the source `api` may submit all classes.
     pub sources: BTreeMap<Name, Source>,
     /// How long finished work is kept.
     pub retention: Retention,
@@ -382,11 +382,28 @@ pub struct DeliveryLog {
     pub attempts: bool,
     /// What is sent goes into the log, cut and without personal data.
     pub text: bool,
+    /// When the log tells that deliveries fail.
+    pub failures: FailureLog,
+}
+
+/// When the log tells that the deliveries of a channel fail: not of each, but of many in a row, and now and then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct FailureLog {
+    /// After so many in a row; 0: never.
+    pub after: u32,
+    /// How long until the same is told again.
+    pub every: Duration,
+}
+
+impl Default for FailureLog {
+    fn default() -> Self {
+        FailureLog { after: 20, every: Duration::from_secs(15 * 60) }
+    }
 }
 
 impl Default for DeliveryLog {
     fn default() -> Self {
-        DeliveryLog { status: true, attempts: false, text: false }
+        DeliveryLog { status: true, attempts: false, text: false, failures: FailureLog::default() }
     }
 }
 
@@ -470,21 +487,23 @@ impl RetrySchedule {
     }
 }
 
-/// Who may submit events.
+/// Where events come from.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Source {
-    /// How events come: by HTTP, at the events endpoint.
-    pub kind: SourceKind,
-    /// The event classes that it may submit; empty means all.
+    /// How events come: `http` if others submit them at the events endpoint, else a kind that the platform runs itself.
+    pub kind: Name,
+    /// The event classes that it may submit; empty means all. One that the platform runs itself has exactly one.
     pub events: Vec<Name>,
+    /// What the kind needs to know; checked where the kind is known.
+    #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
+    pub options: serde_json::Map<String, serde_json::Value>,
 }
 
-/// How the events of a source come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SourceKind {
-    /// Submitted to the HTTP face.
-    Http,
+impl Source {
+    /// Whether others submit its events, so that nothing runs for it.
+    pub fn is_submitted(&self) -> bool {
+        self.kind.as_str() == "http"
+    }
 }
 
 /// How much of everything an application may have, and what becomes of the rest. Nothing of it is lost.
@@ -607,15 +626,17 @@ impl Application {
         self.rules.values().any(|rule| rule.schedule.is_some())
     }
 
-    /// Whether a source may submit events of a class.
+    /// Whether somebody may submit events of a class under the name of this source.
     pub fn may_submit(&self, source: &Name, class: &Name) -> bool {
-        if *class == due_class() && self.has_schedules() {
-            return false;
-        }
         match self.sources.get(source) {
-            Some(source) => source.events.is_empty() || source.events.contains(class),
-            None => self.sources.is_empty() && *source == api_source(),
+            Some(source) => source.is_submitted() && (source.events.is_empty() || source.events.contains(class)),
+            None => self.submitted_sources().next().is_none() && *source == api_source(),
         }
+    }
+
+    /// The sources that others submit events for.
+    pub fn submitted_sources(&self) -> impl Iterator<Item = &Name> {
+        self.sources.iter().filter(|(_, source)| source.is_submitted()).map(|(name, _)| name)
     }
 }
 

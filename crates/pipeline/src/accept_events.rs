@@ -3,7 +3,7 @@
 use tocsin_model::{event::PackedEvents, id::Name, time::Timestamp};
 use tocsin_store::{
     error::StoreError,
-    journal::{Accepted, Idempotency, NewEventBatch},
+    journal::{Accepted, Idempotency, Mark, NewEventBatch},
 };
 
 use crate::Flow;
@@ -25,6 +25,8 @@ pub struct Submission {
     pub events: PackedEvents,
     /// Makes a repeated submission the same submission.
     pub idempotency: Option<Idempotency>,
+    /// What its source remembers from now on.
+    pub marks: Vec<Mark>,
 }
 
 /// Why a submission was not accepted.
@@ -43,13 +45,23 @@ pub enum AcceptError {
 
 /// Stores a submission. When it returns, the events are durable or were before.
 pub(crate) async fn accept(flow: &Flow, submission: Submission) -> Result<Accepted, AcceptError> {
-    let Submission { application, version, class, source, received_at, events, idempotency } = submission;
+    let Submission { application, version, class, source, received_at, events, idempotency, marks } = submission;
     let count = u64::from(events.count());
     let accepted_at = flow.clock.now().max(received_at);
     let stamp = flow.places.stamp();
     let sees = stamp.place;
-    let batch =
-        NewEventBatch { application, version, class, source, received_at, accepted_at, sees, events, idempotency };
+    let batch = NewEventBatch {
+        application,
+        version,
+        class,
+        source,
+        received_at,
+        accepted_at,
+        sees,
+        events,
+        idempotency,
+        marks,
+    };
     let accepted = flow.journal.accept(batch).await.map_err(|error| match error {
         StoreError::Full(room) => AcceptError::Full(room),
         error => AcceptError::Store(error),

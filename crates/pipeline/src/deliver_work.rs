@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use tocsin_delivery::Answer;
 use tocsin_model::{
     application::DeliveryLog,
+    conduct::Priority,
     id::{Name, NotificationBatchId, WorkItemId},
     receipt::{Outcome, Reason, ReasonKind},
     time::Timestamp,
@@ -53,6 +54,8 @@ const PANICS_KNOWN: usize = 10_000;
 pub(crate) const REST_AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// How long a work item rests whose batch is gone.
 const REST_OF_LOST: Duration = Duration::from_secs(3600);
+/// What is urgent or high has room for a part of what may be on its way, beside all the rest.
+const PRESSING_SHARE: usize = 4;
 /// Work items that are read while they wait for their turn.
 const ITEMS_AHEAD: usize = 4;
 /// How often a channel that is down is looked at while it still has work on its way.
@@ -70,15 +73,25 @@ pub(crate) struct Worker {
     /// The windows of the channel's digests.
     pub windows: Arc<Windows>,
     pub panics: Mutex<Panics>,
-    pub bounds: Arc<Bounds>,
+    /// How much is on its way: of what presses, and of all.
+    pub bounds: [Arc<Bounds>; 2],
+    /// Held by whoever claims.
+    pub claiming: tokio::sync::Mutex<()>,
 }
 
 impl Worker {
     /// Works until `stop`; what is begun then is ended without handing over more, and the rest is left to others.
     pub async fn run(self, stop: CancellationToken) {
         let worker = Arc::new(self);
+        let [pressing, all] = worker.bounds.clone();
+        let pressing = worker.clone().work(Priority::High, pressing, &stop);
+        tokio::join!(worker.work(Priority::Low, all, &stop), pressing);
+    }
+
+    /// Works on what is of this priority or presses more.
+    async fn work(self: Arc<Self>, least: Priority, bounds: Arc<Bounds>, stop: &CancellationToken) {
+        let worker = self;
         let items = Arc::new(Semaphore::new(ITEMS));
-        let bounds = worker.bounds.clone();
         let mut tasks = JoinSet::new();
         let mut arrivals = worker.flow.journal.arrivals().work;
         let mut switched = worker.flow.switches.changes();
@@ -96,16 +109,10 @@ impl Worker {
             arrivals.mark_unchanged();
             switched.mark_unchanged();
             let limit = if is_down { 1 } else { 1 + items.available_permits() };
-            match worker.claim(limit).await {
-                Ok(claimed) if !claimed.is_empty() => {
+            match worker.claim(least, limit).await {
+                Ok(jobs) if !jobs.is_empty() => {
                     let mut permits = vec![permit];
-                    for mut job in jobs(claimed) {
-                        // Before anything else is claimed: two jobs of one window would tell its digests in parts.
-                        if let Err(error) = worker.claim_rest_of(&mut job).await {
-                            tracing::error!(%error, channel = %worker.channel, "the work of a window cannot be claimed");
-                            worker.give_back(&job, Some(worker.flow.clock.now() + REST_AFTER_FAILURE)).await;
-                            continue;
-                        }
+                    for job in jobs {
                         let permit = permits.pop().or_else(|| items.clone().try_acquire_owned().ok());
                         let (worker, bounds, stop) = (worker.clone(), bounds.clone(), stop.clone());
                         tasks.spawn(async move {
@@ -116,7 +123,7 @@ impl Worker {
                 }
                 Ok(_) => {
                     drop(permit);
-                    let due = worker.next_due().await;
+                    let due = worker.next_due(least).await;
                     tokio::select! {
                         () = stop.cancelled() => {}
                         Ok(()) = arrivals.changed() => {}
@@ -139,17 +146,36 @@ impl Worker {
         self.running.channel(&self.channel).is_some_and(|open| open.down().is_some())
     }
 
-    async fn claim(&self, limit: usize) -> Result<Vec<WorkItem>, StoreError> {
-        if self.flow.switches.holds_delivery(&self.running.name, &self.channel) {
+    /// Whether there can be anything of this priority or one that presses more.
+    fn has_work(&self, least: Priority) -> bool {
+        least > Priority::High || self.running.has_pressing()
+    }
+
+    /// Claims up to `limit` items, and with those of a window all others of it; nobody else of this channel meanwhile, for two
+    /// jobs of one window would tell its digests in parts.
+    async fn claim(&self, least: Priority, limit: usize) -> Result<Vec<Vec<WorkItem>>, StoreError> {
+        if !self.has_work(least) || self.flow.switches.holds_delivery(&self.running.name, &self.channel) {
             return Ok(Vec::new());
         }
-        let now = self.flow.clock.now();
-        self.flow.journal.claim_work(&self.running.name, &self.channel, limit, self.lease, now).await
+        let _alone = self.claiming.lock().await;
+        let (application, now) = (&self.running.name, self.flow.clock.now());
+        let claimed = self.flow.journal.claim_work(application, &self.channel, least, limit, self.lease, now).await?;
+        let mut jobs = jobs(claimed);
+        for at in 0..jobs.len() {
+            if let Err(error) = self.claim_rest_of(&mut jobs[at]).await {
+                self.give_back(&jobs, self.flow.clock.now() + REST_AFTER_FAILURE).await;
+                return Err(error);
+            }
+        }
+        Ok(jobs)
     }
 
     /// How long until something becomes due by itself. A lease that runs out elsewhere becomes due as well, so the
     /// wait is never longer than one.
-    async fn next_due(&self) -> Duration {
+    async fn next_due(&self, least: Priority) -> Duration {
+        if !self.has_work(least) {
+            return self.lease;
+        }
         let now = self.flow.clock.now();
         match self.flow.journal.next_due(&self.running.name, &self.channel, now).await {
             Ok(Some(due)) => due.since(now).clamp(Duration::from_millis(1), self.lease),
@@ -276,11 +302,11 @@ impl Worker {
         Ok(())
     }
 
-    /// Gives items back to the journal untouched.
-    async fn give_back(&self, items: &[WorkItem], due_at: Option<Timestamp>) {
-        for item in items {
+    /// Gives jobs back to the journal untouched.
+    async fn give_back(&self, jobs: &[Vec<WorkItem>], due_at: Timestamp) {
+        for item in jobs.iter().flatten() {
             // A claim that is lost is nobody's to give back.
-            let _ = self.flow.journal.release(item.claim, due_at).await;
+            let _ = self.flow.journal.release(item.claim, Some(due_at)).await;
         }
     }
 
@@ -368,8 +394,15 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    pub fn new(options: &PipelineOptions) -> Self {
-        let notifications_max = options.in_flight_per_channel.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
+    /// Those of what presses, and of all: what presses has room of its own, so that it waits for nothing that was begun before
+    /// it.
+    pub fn both(options: &PipelineOptions) -> [Arc<Bounds>; 2] {
+        let most = options.in_flight_per_channel;
+        [most / PRESSING_SHARE, most].map(|in_flight| Arc::new(Bounds::new(in_flight)))
+    }
+
+    fn new(in_flight: usize) -> Self {
+        let notifications_max = in_flight.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
         Bounds {
             notifications: Arc::new(Semaphore::new(notifications_max)),
             notifications_max,

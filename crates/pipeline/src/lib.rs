@@ -19,6 +19,7 @@ mod alike; // what reads the same for many is made once
 mod redact; // 3h. what a log may show of it
 mod record_receipts; // 4. dispositions become receipts, retries, suspensions
 mod resend; // what had failed is sent again
+mod trouble; // when the log tells that a channel only fails
 mod disable_devices; // what the far side says is gone is not tried again
 mod endpoints; // nor what has failed for days
 mod feeds; // what goes into feeds goes into the store
@@ -39,6 +40,7 @@ mod shards; // the match index, split over threads that share nothing
 mod schedules; // clockwork: rules that are evaluated by a schedule
 mod run_queries; // rules in SQL, beside the index
 mod switches; // what an operator has switched off
+mod run_sources; // where events come from, if they are not submitted
 mod running; // an application's open channels and their workers
 mod upkeep; // clockwork: retention
 
@@ -77,9 +79,11 @@ pub use latency::Latencies;
 pub use options::PipelineOptions;
 pub use preview::Preview;
 pub use resend::{ResendCount, ResendRequest};
+pub use run_sources::{SourceState, SourceStatus};
 pub use shards::subject;
 pub use switches::Switched;
 pub use tocsin_delivery::{Clock, Context, Destination, DestinationState, SystemClock};
+pub use tocsin_sources::Folders;
 pub use versions::{Environment, Versions};
 pub use view_subscribers::view_subscribers;
 
@@ -243,6 +247,7 @@ pub struct ApplicationStatus {
 pub struct Pipeline {
     flow: Arc<Flow>,
     running: Mutex<BTreeMap<Name, Arc<Running>>>,
+    sources: run_sources::Sources,
     /// One application is changed at a time, so that an older version never overtakes a newer.
     changing: tokio::sync::Mutex<()>,
     commands: mpsc::Sender<Command>,
@@ -286,6 +291,7 @@ impl Pipeline {
         let pipeline = Arc::new(Pipeline {
             flow: flow.clone(),
             running: Mutex::default(),
+            sources: run_sources::Sources::default(),
             changing: tokio::sync::Mutex::default(),
             commands,
             clockwork,
@@ -337,6 +343,7 @@ impl Pipeline {
         let resending = tokio::spawn(resend::run(self.flow.clone(), self.stop.clone()));
         self.tasks.lock().extend([matching, upkeep, clockwork, resending]);
         for compiled in installed {
+            self.sources.change(&self.flow, &compiled).await;
             let _ = self.clockwork.send(schedules::Command::Install(compiled)).await;
         }
         Ok(())
@@ -383,6 +390,7 @@ impl Pipeline {
         let install = Command::Install(compiled.clone(), Box::new(followed), done);
         self.commands.send(install).await.map_err(|_| RunError::Stopped)?;
         installed.await.map_err(|_| RunError::Stopped)?;
+        self.sources.change(&self.flow, &compiled).await;
         self.clockwork.send(schedules::Command::Install(compiled)).await.map_err(|_| RunError::Stopped)?;
         // What the version before could not match, or nobody could, may find its match now.
         self.flow.journal.rematch(&name).await?;
@@ -417,6 +425,7 @@ impl Pipeline {
     /// Stops an application that was removed.
     pub async fn stop(&self, name: &Name) {
         let _one_at_a_time = self.changing.lock().await;
+        self.sources.stop(name).await;
         let running = self.running.lock().remove(name);
         let _ = self.clockwork.send(schedules::Command::Remove(name.clone())).await;
         let (done, removed) = oneshot::channel();
@@ -426,6 +435,9 @@ impl Pipeline {
         if let Err(error) = match_events::forget(&self.flow, name).await {
             // Whoever makes an application of this name again finds it, and drops what it does not know.
             tracing::warn!(application = %name, %error, "what its rules remembered could not be removed");
+        }
+        if let Err(error) = self.flow.journal.forget_marks(name).await {
+            tracing::warn!(application = %name, %error, "what its sources remembered could not be removed");
         }
         if let Some(running) = running {
             running.stop().await;
@@ -629,8 +641,19 @@ impl Pipeline {
         running.iter().flat_map(|running| running.destination_counts()).collect()
     }
 
+    /// How the sources of an application do that run by themselves, by name.
+    pub fn sources(&self, name: &Name) -> Vec<SourceStatus> {
+        self.sources.status(name)
+    }
+
+    /// How those of all applications do.
+    pub fn all_sources(&self) -> Vec<(Name, SourceStatus)> {
+        self.sources.all()
+    }
+
     /// Ends at once, in the middle of everything, as a crash would. For tests of what is left behind.
     pub async fn abandon(&self) {
+        self.sources.abandon().await;
         let tasks = std::mem::take(&mut *self.tasks.lock());
         for task in tasks {
             task.abort();
@@ -664,8 +687,10 @@ impl Pipeline {
         let running: Vec<Arc<Running>> = self.running.lock().values().cloned().collect();
         // All at once: nobody goes on sending while another is waited for.
         let stopping = running.iter().map(|running| running.stop());
-        let all =
-            async { tokio::join!(futures_util::future::join_all(stopping), futures_util::future::join_all(tasks)) };
+        let all = async {
+            let (stopping, tasks) = (futures_util::future::join_all(stopping), futures_util::future::join_all(tasks));
+            tokio::join!(self.sources.stop_all(), stopping, tasks)
+        };
         tokio::time::timeout(patience, all).await.is_ok()
     }
 }
@@ -690,6 +715,7 @@ pub fn compile_text(
     let application = definition::read(text, environment)?;
     let compiled = Compiled::new(application, version).and_then(|compiled| {
         running::check_channels(&compiled.application)?;
+        run_sources::check(&compiled.application)?;
         Ok(compiled)
     });
     compiled.map_err(|problems| definition::locate(text, problems))

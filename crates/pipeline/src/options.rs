@@ -5,6 +5,7 @@ use std::time::Duration;
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 use tocsin_model::{hours::Hours, suppression::Policy, time::Timestamp};
+use tocsin_sources::Folders;
 
 /// Bounds and delays of the steps.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -17,8 +18,8 @@ pub struct PipelineOptions {
     /// Shards of each application's match index, each with a thread of its own; at most 64. 0 is one for each core, up to
     /// 8.
     pub match_shards: usize,
-    /// Most notifications of a channel that are formatted or on their way at the same time. One work item is always
-    /// taken, however large.
+    /// Most notifications of a channel that are formatted or on their way at the same time, and a quarter as many that are
+    /// urgent or high. One work item is always taken, however large.
     pub in_flight_per_channel: usize,
     /// Most dispositions that wait to be recorded; reaching it records them at once.
     pub receipts_chunk: usize,
@@ -39,6 +40,8 @@ pub struct PipelineOptions {
     pub retention_time_zone: String,
     /// How many days the sums of minutes are kept of which reports are made.
     pub activity_days: u32,
+    /// Folders outside of the data folder that sources may take files from.
+    pub source_folders: Folders,
     /// What bounces and complaints make of an address.
     pub suppression: Policy,
 }
@@ -59,6 +62,7 @@ impl Default for PipelineOptions {
             retention_hours: Vec::new(),
             retention_time_zone: "UTC".to_owned(),
             activity_days: 90,
+            source_folders: Folders::default(),
             suppression: Policy::default(),
         }
     }

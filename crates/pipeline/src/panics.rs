@@ -113,6 +113,7 @@ impl Platform {
             received_at: Timestamp(0),
             events: packer.finish(),
             idempotency: None,
+            marks: Vec::new(),
         };
         self.pipeline.accept(submission).await.expect("accepted");
         self.settle().await;

@@ -33,7 +33,8 @@ use crate::{
     Flow,
     disable_devices::{Disabler, Gone},
     lanes::{Lanes, Standing},
-    redact::TEXT_CHARACTERS_MAX,
+    redact::{self, TEXT_CHARACTERS_MAX},
+    trouble::{Tidings, Trouble},
     windows::Placing,
 };
 
@@ -147,6 +148,7 @@ pub(crate) struct Recorder {
     pub reports: mpsc::Receiver<Report>,
     pub answers: mpsc::Receiver<Answer>,
     pub disabler: Disabler,
+    pub trouble: Trouble,
 }
 
 impl Recorder {
@@ -180,6 +182,7 @@ impl Recorder {
             for answer in answers.drain(..) {
                 self.note_gone(&flight, &answer);
                 self.note_endpoint(&flight, &answer);
+                self.note_trouble(&answer);
                 unrecorded += self.take_answer(&mut flight, answer);
             }
             flight.items.values_mut().for_each(InFlight::free_places);
@@ -210,6 +213,22 @@ impl Recorder {
         let limit = || self.disabler.running().disable_after(&answer.channel);
         if let Some(care) = self.flow.endpoints.note(&self.application, answer, subscription, limit) {
             self.disabler.note_endpoint(care);
+        }
+    }
+
+    /// Tells the log when the channel only fails, and when it delivers again.
+    fn note_trouble(&mut self, answer: &Answer) {
+        let Some(tidings) = self.trouble.note(&answer.disposition, answer.answered_at) else { return };
+        let (application, channel) = (&self.application, &self.channel);
+        match tidings {
+            Tidings::Fails { failures, since, reason } => {
+                metrics::counter!("deliver_troubles_total", "channel" => channel.to_string()).increment(1);
+                let reason = redact::text(reason);
+                tracing::warn!(%application, %channel, failures, %since, reason, "a channel only fails");
+            }
+            Tidings::Delivers { failures, since } => {
+                tracing::info!(%application, %channel, failures, %since, "a channel delivers again");
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use tocsin_delivery::{Destination, DestinationState, OpenChannel};
 use tocsin_model::{
     application::{Application, Channel, DeliveryLog, RetrySchedule},
+    conduct::Priority,
     id::Name,
     problem::Problem,
 };
@@ -21,6 +22,7 @@ use crate::{
     lanes::Lanes,
     match_events::unassigned_channel,
     record_receipts::Recorder,
+    trouble::Trouble,
     windows::Windows,
 };
 
@@ -88,7 +90,7 @@ struct Working {
     retry: RetrySchedule,
     lease: std::time::Duration,
     log: DeliveryLog,
-    bounds: Arc<Bounds>,
+    bounds: [Arc<Bounds>; 2],
     worker: JoinHandle<()>,
     recorder: JoinHandle<()>,
 }
@@ -199,8 +201,9 @@ impl Running {
             reports: reports_in,
             answers: answers_in,
             disabler: Disabler::new(self.clone()),
+            trouble: Trouble::new(log.failures),
         };
-        let bounds = Arc::new(Bounds::new(&flow.options));
+        let bounds = Bounds::both(&flow.options);
         let worker = Worker {
             flow: flow.clone(),
             running: self.clone(),
@@ -212,6 +215,7 @@ impl Running {
             windows: self.windows.lock().entry(channel.clone()).or_default().clone(),
             panics: Mutex::default(),
             bounds: bounds.clone(),
+            claiming: tokio::sync::Mutex::default(),
         };
         let stop = CancellationToken::new();
         let working = Working {
@@ -231,6 +235,12 @@ impl Running {
         self.compiled.load_full()
     }
 
+    /// Whether notifications of some class are urgent or high.
+    pub fn has_pressing(&self) -> bool {
+        let compiled = self.compiled.load();
+        compiled.application.notifications.values().any(|class| class.conduct.priority <= Priority::High)
+    }
+
     /// How long the endpoint of a device may only fail by a channel; `None`: for ever, or it is no matter of the device.
     pub fn disable_after(&self, channel: &Name) -> Option<Duration> {
         self.channels.load().get(channel)?.disable_after()
@@ -245,7 +255,7 @@ impl Running {
     pub fn is_busy(&self, channel: Option<&Name>) -> bool {
         let workers = self.workers.lock();
         let mut meant = workers.iter().filter(|(name, _)| channel.is_none_or(|channel| channel == *name));
-        meant.any(|(_, working)| !working.bounds.is_idle())
+        meant.any(|(_, working)| working.bounds.iter().any(|bounds| !bounds.is_idle()))
     }
 
     /// Asks every channel for a sign of life.

@@ -384,6 +384,7 @@ impl Clock {
                 sees,
                 events: packer.finish(),
                 idempotency: None,
+                marks: Vec::new(),
             };
             metrics::counter!("schedule_runs_total").increment(round.len() as u64);
             self.record(flow, Some(batch), runs).await?;

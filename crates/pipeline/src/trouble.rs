@@ -17,9 +17,9 @@ pub(crate) struct Trouble {
 
 /// What the log is to say.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Tidings {
-    /// So many attempts in a row have failed since then.
-    Fails { failures: u64, since: Timestamp },
+pub(crate) enum Tidings<'d> {
+    /// So many attempts in a row have failed since then, the last for this reason.
+    Fails { failures: u64, since: Timestamp, reason: &'d str },
     /// Something was delivered, after so many failures since then.
     Delivers { failures: u64, since: Timestamp },
 }
@@ -31,22 +31,26 @@ impl Trouble {
     }
 
     /// Takes in what became of an attempt.
-    pub fn note(&mut self, disposition: &Disposition, at: Timestamp) -> Option<Tidings> {
+    pub fn note<'d>(&mut self, disposition: &'d Disposition, at: Timestamp) -> Option<Tidings<'d>> {
         match disposition {
             Disposition::Delivered { .. } => self.delivered(),
             Disposition::Deferred { reason, .. } | Disposition::Refused { reason } => {
-                fails(reason.kind).then(|| self.failed(at)).flatten()
+                if fails(reason.kind) {
+                    self.failed(&reason.text, at)
+                } else {
+                    None
+                }
             }
         }
     }
 
-    fn delivered(&mut self) -> Option<Tidings> {
+    fn delivered<'d>(&mut self) -> Option<Tidings<'d>> {
         let told = self.told.take().map(|_| Tidings::Delivers { failures: self.failures, since: self.since });
         self.failures = 0;
         told
     }
 
-    fn failed(&mut self, at: Timestamp) -> Option<Tidings> {
+    fn failed<'d>(&mut self, reason: &'d str, at: Timestamp) -> Option<Tidings<'d>> {
         if self.failures == 0 {
             self.since = at;
         }
@@ -56,7 +60,7 @@ impl Trouble {
             return None;
         }
         self.told = Some(at);
-        Some(Tidings::Fails { failures: self.failures, since: self.since })
+        Some(Tidings::Fails { failures: self.failures, since: self.since, reason })
     }
 }
 
@@ -110,7 +114,7 @@ mod tests {
             };
             let since = |since: Timestamp| since.since(minute(0)).as_secs() / 60;
             match trouble.note(&disposition, minute(at)) {
-                Some(Tidings::Fails { failures, since: begun }) => {
+                Some(Tidings::Fails { failures, since: begun, .. }) => {
                     told.push(format!("{at}: fails {failures} times since {}", since(begun)));
                 }
                 Some(Tidings::Delivers { failures, since: begun }) => {
@@ -125,9 +129,17 @@ mod tests {
     #[test]
     fn failures_in_a_row_are_told_now_and_then() {
         check(3, "1:no 2:silent 3:ok 4:no 5:no 6:ok", "");
-        check(3, "1:no 2:silent 3:refused 4:no 12:no 13:no 14:no", "3: fails 3 times since 1, 13: fails 6 times since 1");
+        check(
+            3,
+            "1:no 2:silent 3:refused 4:no 12:no 13:no 14:no",
+            "3: fails 3 times since 1, 13: fails 6 times since 1",
+        );
         check(3, "1:no 1:no 1:no 5:ok 6:ok", "1: fails 3 times since 1, 5: delivers after 3 since 1");
-        check(3, "1:no 1:no 1:no 2:ok 3:no 4:no 5:no", "1: fails 3 times since 1, 2: delivers after 3 since 1, 5: fails 3 times since 3");
+        check(
+            3,
+            "1:no 1:no 1:no 2:ok 3:no 4:no 5:no",
+            "1: fails 3 times since 1, 2: delivers after 3 since 1, 5: fails 3 times since 3",
+        );
         check(1, "1:no", "1: fails 1 times since 1");
         check(0, "1:no 1:no 1:no 1:no 2:ok", "");
     }

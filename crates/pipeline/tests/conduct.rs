@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use expect_test::expect;
+use tocsin_pipeline::PipelineOptions;
 use tocsin_testkit::{Moment, Scenario, check};
 
 /// Quakes, with what is to be said of the class of their notifications.
@@ -562,4 +563,46 @@ fn a_message_to_many_cannot_say_what_is_for_one() {
     assert_eq!(shown.len(), 1, "{shown:?}");
     assert!(shown[0].contains("reads `subscriber.id`, but one message goes to several subscribers"), "{shown:?}");
     assert!(tocsin_pipeline::compile_text(&quakes("multicast: {}"), 1, &|_| None).is_ok());
+}
+
+const NEWS: &str = r#"
+application: town
+events: { news: { fields: { title: string } }, alarm: { fields: { title: string } } }
+subscriptions: { reader: {}, guard: {} }
+notifications:
+  news: { fields: { title: string }, priority: low, content: { templates: { base: { subject: "{{ title }}" } } } }
+  alarm: { fields: { title: string }, priority: urgent, content: { templates: { base: { subject: "{{ title }}" } } } }
+rules:
+  news: { on: news, subscription: reader, notify: news }
+  alarm: { on: alarm, subscription: guard, notify: alarm }
+channels:
+  email: { protocol: smtp, options: { host: localhost, from: t@example.org } }
+"#;
+
+/// The far side takes an hour for each, and four may be on their way: of the news the fifth waits for that hour.
+#[tokio::test(start_paused = true)]
+async fn what_is_urgent_does_not_wait_for_what_was_begun_before_it() {
+    let options = PipelineOptions { in_flight_per_channel: 4, ..PipelineOptions::default() };
+    let mut scenario = Scenario::with(&[NEWS], options).await;
+    let seen = scenario
+        .run(
+            r#"08:00 subscriber rita email=rita@example.org
+               08:00 subscriber gus email=gus@example.org
+               08:00 subscribe rita reader
+               08:00 subscribe gus guard
+               08:00 rita@example.org ponders 3600
+               08:10 event news {"title": "one"} {"title": "two"}
+               08:11 event news {"title": "three"} {"title": "four"}
+               08:12 event news {"title": "five"}
+               08:20 event alarm {"title": "fire"}"#,
+        )
+        .await;
+    expect![[r#"
+        08:10:00 email rita@example.org n-1-0: one -> delivered
+        08:10:00 email rita@example.org n-1-1: two -> delivered
+        08:11:00 email rita@example.org n-2-0: three -> delivered
+        08:11:00 email rita@example.org n-2-1: four -> delivered
+        08:20:00 email gus@example.org n-4-0: fire -> delivered
+        09:10:00 email rita@example.org n-3-0: five -> delivered"#]]
+    .assert_eq(&seen);
 }

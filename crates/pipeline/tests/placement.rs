@@ -300,6 +300,7 @@ async fn nothing_of_a_damaged_batch_is_told_and_all_of_the_others() {
             sees: ChangeSequence(u64::MAX),
             events,
             idempotency: None,
+            marks: Vec::new(),
         };
         scenario.journal().accept(new).await.expect("accepted");
     }

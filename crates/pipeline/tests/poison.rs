@@ -113,6 +113,7 @@ async fn slow_of_ten_thousand_one_is_suspended_and_the_others_are_told_once() {
         received_at: Timestamp(0),
         events: packer.finish(),
         idempotency: None,
+        marks: Vec::new(),
     };
     pipeline.accept(submission).await.expect("accepted");
     let mut work = journal.arrivals().work;

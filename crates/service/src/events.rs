@@ -325,6 +325,7 @@ impl Service {
             received_at: intake.received_at,
             events,
             idempotency,
+            marks: Vec::new(),
         };
         match self.pipeline.accept(submission).await? {
             Accepted::New(batch) => Ok(Submitted { batch, events: count, duplicate: false }),
@@ -385,16 +386,19 @@ fn open_intake(
         Some(source) => source
             .parse::<Name>()
             .map_err(|error| ServiceError::invalid("source", format!("is not {}", error.expected)))?,
-        None => match application.sources.keys().next() {
-            Some(only) if application.sources.len() == 1 => only.clone(),
-            _ => api_source(),
-        },
+        None => {
+            let mut submitted = application.submitted_sources();
+            match (submitted.next(), submitted.next()) {
+                (Some(only), None) => only.clone(),
+                _ => api_source(),
+            }
+        }
     };
     if !application.may_submit(&source, name) {
-        let known: Vec<&str> = application.sources.keys().map(Name::as_str).collect();
+        let known: Vec<&str> = application.submitted_sources().map(Name::as_str).collect();
         let problem = Problem::at("source", format!("`{source}` may not submit events of the class `{name}`"));
         let hint = if known.is_empty() {
-            "the application defines no sources; leave it out".to_owned()
+            "the application defines no sources of the kind `http`; leave it out".to_owned()
         } else {
             format!("its sources are {}", known.join(", "))
         };

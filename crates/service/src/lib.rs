@@ -17,6 +17,7 @@ pub mod preview; // templates tried on events
 pub mod rules; // rules tried on events
 pub mod indexed; // subscriptions that the match index cannot take, or takes at a price
 pub mod endpoints; // those of devices that have only failed of late
+pub mod sources; // where events come from, and how each source does
 pub mod destinations; // where messages go, and how each destination does
 pub mod chronicles; // what is kept of events
 pub mod schedules; // when what is due

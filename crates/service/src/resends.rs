@@ -273,7 +273,11 @@ impl Service {
                 let known = found.as_ref().map(|found| device.as_ref().map(|device| found.devices.get(device)));
                 match known {
                     None => problems.push(Problem::at("subscriber", format!("`{subscriber}` does not exist"))),
-                    Some(Some(None)) => problems.push(Problem::at("device", "is no device of the subscriber")),
+                    Some(Some(None)) => {
+                        let names = found.iter().flat_map(|found| found.devices.keys()).map(|name| format!("`{name}`"));
+                        let problem = Problem::at("device", "is no device of the subscriber");
+                        problems.push(problem.hint(format!("it has {}", names.collect::<Vec<_>>().join(", "))));
+                    }
                     Some(Some(Some(device))) if channel.as_ref().is_some_and(|channel| *channel != device.channel) => {
                         problems
                             .push(Problem::at("channel", format!("is not that of the device: `{}`", device.channel)));

@@ -223,6 +223,7 @@ async fn live(journal: &dyn Journal) {
             sees: Default::default(),
             events: packer.finish(),
             idempotency: None,
+            marks: Vec::new(),
         };
         journal.accept(new).await.expect("accepted");
         let now = at(entry.picked_up());
@@ -280,7 +281,8 @@ async fn deliver(journal: &dyn Journal, batch: NotificationBatchId, entry: &Entr
     for number in [1, 2] {
         let of_number: Vec<_> = told.attempts(entry).into_iter().filter(|found| found.1 == number).collect();
         let Some((_, _, sent, _, _)) = of_number.first() else { return };
-        let work = journal.claim_work(&name("stock"), &channel, 9, Duration::from_secs(600), at(*sent)).await;
+        let work =
+            journal.claim_work(&name("stock"), &channel, Priority::Low, 9, Duration::from_secs(600), at(*sent)).await;
         let item = work.expect("claimed").into_iter().find(|item| item.batch == batch).expect("it is due");
         let attempt = |(ordinal, number, sent, answered, outcome): (u32, u32, i64, i64, Outcome)| Attempt {
             ordinal,

@@ -23,10 +23,12 @@ use crate::error::StoreError;
 pub use activity::{Activity, ActivityRow, Count, Progress, Spread, Stream, Timing, Window};
 pub use course::Course;
 pub use firings::{Firing, FiringFilter, FiringStatus, NewFiring, Refired, RuleStop};
+pub use marks::SourceKey;
 pub use quanta::{NewQuantum, Quantum, TakenUp};
 pub use resends::{NewResend, Resend, Resent};
 pub use schedules::{EventPage, ScheduleKey, ScheduleRun};
 pub use switches::{Component, ComponentError, Role, Switch, SwitchState};
+pub use tocsin_model::mark::Mark;
 
 pub(crate) mod course; // where some work stands on its way
 mod resends; // what had failed is sent again
@@ -35,6 +37,7 @@ mod schedules; // how far the schedules of rules have come
 mod switches; // what an operator has switched off
 pub(crate) mod activity; // what happened in each minute: the sums of which reports are made
 pub(crate) mod quanta; // turns of the matcher
+mod marks; // how far sources have come
 
 /// The bounds of a journal. At each of them [`Journal::accept`] answers `Full` before it stores anything; steps are
 /// committed nevertheless, so that what was accepted drains. Submissions already on their way when a bound is reached
@@ -104,6 +107,9 @@ pub struct NewEventBatch {
     pub events: PackedEvents,
     /// Makes a repeated submission the same submission.
     pub idempotency: Option<Idempotency>,
+    /// What its source remembers from now on, in the same commit. Of a submission that came before as well, but not of one
+    /// whose key came before with other content.
+    pub marks: Vec<Mark>,
 }
 
 /// What makes a repeated submission recognisable.
@@ -478,8 +484,8 @@ pub trait Journal: Send + Sync + 'static {
         now: Timestamp,
     ) -> Result<Vec<ClaimedEvents>, StoreError>;
 
-    /// Hands out up to `limit` due work items of a channel, each to one worker: what has been due for longest first, where
-    /// [`Priority::patience`] counts as later.
+    /// Hands out up to `limit` due work items of a channel, of the priority `least` or one that presses more, each to one worker:
+    /// what has been due for longest first, where [`Priority::patience`] counts as later.
     ///
     /// A worker that neither finishes nor extends an item within `lease` loses it to another, so a step must be safe
     /// to run twice.
@@ -487,6 +493,7 @@ pub trait Journal: Send + Sync + 'static {
         &self,
         application: &Name,
         channel: &Name,
+        least: Priority,
         limit: usize,
         lease: Duration,
         now: Timestamp,
@@ -640,6 +647,15 @@ pub trait Journal: Send + Sync + 'static {
 
     /// Forgets how far a schedule has come, because nobody follows it any more.
     async fn forget_schedule(&self, application: &Name, schedule: &ScheduleKey) -> Result<(), StoreError>;
+
+    /// Stores what a source remembers where no events come with it.
+    async fn record_marks(&self, source: &SourceKey, marks: Vec<Mark>) -> Result<(), StoreError>;
+
+    /// What a source remembers, by part, from after the part `after`, up to `limit`.
+    async fn marks(&self, source: &SourceKey, after: Option<&str>, limit: usize) -> Result<Vec<Mark>, StoreError>;
+
+    /// Forgets what the sources of an application remember.
+    async fn forget_marks(&self, application: &Name) -> Result<(), StoreError>;
 
     /// A notification batch, unpacked.
     async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError>;

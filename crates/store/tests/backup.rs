@@ -59,6 +59,7 @@ async fn write(stores: &Stores, number: u64) {
         sees,
         events: PackedEvents::from_parts(1, vec![7; 400].into()),
         idempotency: None,
+        marks: Vec::new(),
     };
     stores.journal.accept(new).await.expect("accepted");
 }

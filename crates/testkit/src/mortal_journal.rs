@@ -12,6 +12,7 @@ use std::{
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use tocsin_model::{
+    conduct::Priority,
     event::EventBatch,
     id::{ChangeSequence, EventBatchId, Name, NotificationBatchId, WorkItemId},
     notification::NotificationHead,
@@ -23,9 +24,9 @@ use tocsin_store::{
     error::StoreError,
     journal::{
         Accepted, ActivityRow, Arrivals, Backlog, Claim, ClaimedEvents, Component, Cutoffs, EventBatchState, EventPage,
-        Firing, FiringFilter, Journal, NewEventBatch, NewResend, Progress, Quantum, Resend, Resolution, RuleStop,
-        ScheduleKey, ScheduleRun, Step, StoredNotificationBatch, StoredSuspension, SuspensionFilter, Switch, Totals,
-        Window, WorkItem,
+        Firing, FiringFilter, Journal, Mark, NewEventBatch, NewResend, Progress, Quantum, Resend, Resolution, RuleStop,
+        ScheduleKey, ScheduleRun, SourceKey, Step, StoredNotificationBatch, StoredSuspension, SuspensionFilter, Switch,
+        Totals, Window, WorkItem,
     },
     memory::journal::MemoryJournal,
 };
@@ -144,11 +145,12 @@ impl Journal for MortalJournal {
         &self,
         application: &Name,
         channel: &Name,
+        least: Priority,
         limit: usize,
         lease: Duration,
         now: Timestamp,
     ) -> Result<Vec<WorkItem>, StoreError> {
-        self.live().await.claim_work(application, channel, limit, lease, now).await
+        self.live().await.claim_work(application, channel, least, limit, lease, now).await
     }
 
     async fn claim_window(
@@ -306,6 +308,18 @@ impl Journal for MortalJournal {
 
     async fn forget_schedule(&self, application: &Name, schedule: &ScheduleKey) -> Result<(), StoreError> {
         self.write(self.journal.forget_schedule(application, schedule)).await
+    }
+
+    async fn record_marks(&self, source: &SourceKey, marks: Vec<Mark>) -> Result<(), StoreError> {
+        self.write(self.journal.record_marks(source, marks)).await
+    }
+
+    async fn marks(&self, source: &SourceKey, after: Option<&str>, limit: usize) -> Result<Vec<Mark>, StoreError> {
+        self.live().await.marks(source, after, limit).await
+    }
+
+    async fn forget_marks(&self, application: &Name) -> Result<(), StoreError> {
+        self.write(self.journal.forget_marks(application)).await
     }
 
     async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError> {

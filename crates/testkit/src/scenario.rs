@@ -155,7 +155,8 @@ impl Scenario {
         self.pipeline = Some(Pipeline::start(parts).await.expect("the pipeline starts"));
     }
 
-    fn pipeline(&self) -> &Arc<Pipeline> {
+    /// The pipeline of the present life.
+    pub fn pipeline(&self) -> &Arc<Pipeline> {
         self.pipeline.as_ref().expect("it runs")
     }
 
@@ -459,6 +460,7 @@ impl Scenario {
                 content: [0; 16],
                 until: self.clock.now() + Duration::from_secs(86_400),
             }),
+            marks: Vec::new(),
         };
         self.pipeline().accept(submission).await.expect("it is accepted");
     }

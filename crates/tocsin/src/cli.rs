@@ -85,6 +85,8 @@ pub enum Command {
     Destinations(destinations::Args),
     /// Shows endpoints of devices that have only failed of late, and those switched off for it
     Endpoints(endpoints::Args),
+    /// Shows where events come from by themselves, and how each source does
+    Sources(sources::Args),
     /// Shows when schedules are due, and how far they have come
     Schedules(schedules::Args),
     /// Shows what is kept of events, key by key
@@ -191,6 +193,7 @@ impl Cli {
             Command::Retention(args) => args.run(terminal, &client()?).await,
             Command::Destinations(args) => args.run(terminal, &client()?).await,
             Command::Endpoints(args) => args.run(terminal, &client()?).await,
+            Command::Sources(args) => args.run(terminal, &client()?).await,
             Command::Schedules(args) => args.run(terminal, client).await,
             Command::Chronicles(args) => args.run(terminal, client).await,
             Command::Keys(args) => args.run(terminal, &client()?).await,

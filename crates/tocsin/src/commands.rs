@@ -28,6 +28,7 @@ pub mod report;
 pub mod resend;
 pub mod rule;
 pub mod schedules;
+pub mod sources;
 pub mod segments;
 pub mod send_test;
 pub mod serve;

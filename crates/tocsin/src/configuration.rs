@@ -38,6 +38,8 @@ pub struct Configuration {
     pub pipeline: Pipeline,
     /// What channels may do.
     pub delivery: Delivery,
+    /// What sources may do.
+    pub sources: Sources,
     /// What bounces and complaints make of an address.
     pub suppression: Suppression,
     /// The log, on standard error.
@@ -256,7 +258,8 @@ pub struct Pipeline {
     /// Shards of each application's match index, each with a thread of its own; at most 64. 0 means one for each core, up
     /// to 8.
     pub match_shards: u32,
-    /// Most notifications of a channel that are formatted or on their way at the same time.
+    /// Most notifications of a channel that are formatted or on their way at the same time; and a quarter as many that are
+    /// urgent or high.
     pub in_flight_per_channel: u32,
     /// Most dispositions that wait to be recorded; reaching it records them at once.
     pub receipts_chunk: u32,
@@ -315,6 +318,15 @@ pub struct Delivery {
     /// Programs that channels with the protocol `process` may start, and folders whose programs they may start. None
     /// unless they are named here: a definition may come from whoever holds a key.
     pub allow_programs: Vec<PathBuf>,
+}
+
+/// What sources may do.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Sources {
+    /// Folders that sources of the kind `directory` may take files from, with all below them. Without any they have only
+    /// the folder `drop` in the data folder: a definition may come from whoever holds a key.
+    pub allow_folders: Vec<PathBuf>,
 }
 
 /// What bounces and complaints make of an address.

@@ -16,6 +16,28 @@ pub const STEPS: &[Metric] = &[
     counter("accept_events_total", "", "Events accepted."),
     counter("accept_duplicates_total", "", "Submissions that were there already, by their idempotency key."),
     counter("accept_refused_total", "", "Submissions refused because a bound was reached or the disk was full."),
+    counter(
+        "source_batches_total",
+        "application, source",
+        "Event batches that came from sources that run by themselves.",
+    ),
+    counter("source_events_total", "application, source", "Events in them."),
+    counter(
+        "source_files_total",
+        "result",
+        "Files that sources dealt with: `taken` or `refused`, which become `.err`.",
+    ),
+    counter(
+        "source_refused_total",
+        "application, source",
+        "Items that were no events of the class, and were kept aside.",
+    ),
+    counter("source_failures_total", "application, source", "Times that a source had trouble and was opened again."),
+    histogram(
+        "source_lag_seconds",
+        "application, source",
+        "How long the oldest event of a batch had waited to be taken by its source.",
+    ),
     histogram("match_duration_seconds", "", "Matching of one quantum of event batches, with its commit."),
     counter("match_quanta_total", "", "Quanta matched."),
     counter("match_event_batches_total", "", "Event batches matched."),
@@ -87,6 +109,7 @@ pub const STEPS: &[Metric] = &[
         "channel",
         "Notifications that came back untried, because their destination was paused or had enough to do.",
     ),
+    counter("deliver_troubles_total", "channel", "How often the log told that a channel only fails."),
     histogram("deliver_duration_seconds", "channel", "One attempt, from handing over to the far side's answer."),
     counter(
         "deliver_smtp_sessions_total",

@@ -27,7 +27,7 @@ use tocsin_model::{
     suppression::{Cause, Policy, SOFT_BOUNCES_MAX},
     time::Timestamp,
 };
-use tocsin_pipeline::{Pipeline, PipelineOptions};
+use tocsin_pipeline::{Folders, Pipeline, PipelineOptions};
 use tocsin_service::{FreeSpace, Service};
 use tocsin_store::{
     error::StoreError,
@@ -335,6 +335,7 @@ fn pipeline_options(configuration: &Configuration) -> Outcome<PipelineOptions> {
         retention_hours: hours.map_err(|error| Failure::usage(format!("`pipeline.retention_hours`: {error}")))?,
         retention_time_zone: options.retention_time_zone.clone(),
         activity_days: options.activity_days.max(1),
+        source_folders: Folders { allow: configuration.sources.allow_folders.clone() },
         suppression: suppression_policy(&configuration.suppression),
     })
 }

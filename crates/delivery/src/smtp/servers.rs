@@ -25,6 +25,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Wrong credentials do not become right by trying, and too many tries lock accounts.
 const AUTHENTICATION_PAUSE_MIN: Duration = Duration::from_secs(30);
+/// Trouble that goes on is told again after this time.
+const TOLD_AGAIN: Duration = Duration::from_secs(900);
 /// A server that lets so many sessions in and then ends each before it answers any mail has failed.
 const FRUITLESS_MAX: u32 = 3;
 /// How long a session waits for a server to let one more in before it looks again whether there is anything to do.
@@ -76,6 +78,8 @@ struct Gate {
     fruitless: u32,
     /// Until when the server is left alone, and why. Stays until a session was opened.
     closed: Option<(Instant, Reason)>,
+    /// When the log was told last that it is left alone; nothing while it is not.
+    told: Option<Instant>,
     /// A session is finding out whether the server works again.
     probing: bool,
     /// Sessions that are open.
@@ -120,6 +124,7 @@ impl Servers {
                 failures: 0,
                 fruitless: 0,
                 closed: None,
+                told: None,
                 probing: false,
                 live: 0,
                 credit: 0,
@@ -242,7 +247,13 @@ impl Servers {
         gate.fruitless = 0;
         gate.is_closed.set(1.0);
         let server = self.all[at].place();
-        tracing::warn!(server, reason = %reason.text, pause_ms = pause.as_millis() as u64, "a mail server does not let us in and is left alone for a while");
+        let pause_ms = pause.as_millis() as u64;
+        if gate.told.is_none_or(|told| told.elapsed() >= TOLD_AGAIN) {
+            gate.told = Some(Instant::now());
+            tracing::warn!(server, reason = %reason.text, pause_ms, "a mail server does not let us in and is left alone for a while, each time longer");
+        } else {
+            tracing::debug!(server, reason = %reason.text, pause_ms, "a mail server does not let us in still");
+        }
         gate.closed = Some((Instant::now() + pause, reason.clone()));
         drop(gates);
         self.changed.notify_waiters();
@@ -297,9 +308,12 @@ impl Entry {
         gate.probing = false;
         gate.live += 1;
         let reopened = gate.closed.take().is_some();
+        let told = gate.told.take().is_some();
         drop(gates);
-        if reopened {
+        if told {
             tracing::info!(server = self.server().place(), "a mail server lets us in again");
+        }
+        if reopened {
             self.servers.changed.notify_waiters();
         }
         Tenure { servers: self.servers.clone(), at: self.at }

@@ -18,15 +18,18 @@ struct Payload<'a> {
     title: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     body: Option<&'a str>,
+    /// Where its reader ends the subscription.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unsubscribe: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<&'a Map<String, Value>>,
 }
 
-/// The payload: the JSON that a template made, or `{id, title, body, data}`, shortened if need be.
+/// The payload: the JSON that a template made, or `{id, title, body, unsubscribe, data}`, shortened if need be.
 ///
 /// # Errors
 /// What a template made is too long: how long it is.
-pub(super) fn payload(message: &Message) -> Result<Vec<u8>, usize> {
+pub(super) fn payload(message: &Message, unsubscribe: Option<&str>) -> Result<Vec<u8>, usize> {
     let said = &message.content;
     if let Some(json) = &said.json {
         return if json.len() <= TEXT_BYTES_MAX { Ok(json.clone().into_bytes()) } else { Err(json.len()) };
@@ -35,6 +38,7 @@ pub(super) fn payload(message: &Message) -> Result<Vec<u8>, usize> {
         id: &message.message_id,
         title: said.subject.as_deref(),
         body: said.sms.as_deref().or(said.text.as_deref()).map(str::trim_end),
+        unsubscribe,
         data: Some(&**message.facts.fields),
     };
     let write = |payload: &Payload<'_>| serde_json::to_vec(payload).expect("text and JSON become JSON");

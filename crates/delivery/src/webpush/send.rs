@@ -100,7 +100,7 @@ impl Courier {
             }
             Err(text) => return Verdict::refused(ReasonKind::Address, text),
         };
-        let payload = match payload(message) {
+        let payload = match payload(message, pending.outgoing.unsubscribe.as_deref()) {
             Ok(payload) => payload,
             Err(bytes) => {
                 let text = format!("the message has {bytes} bytes; browsers are told up to {TEXT_BYTES_MAX}");

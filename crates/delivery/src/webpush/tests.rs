@@ -77,7 +77,7 @@ fn an_address_is_a_push_subscription() {
 #[test]
 fn a_payload_fits() {
     let plain = message(1);
-    let json: Value = serde_json::from_slice(&payload(&plain).expect("it fits")).expect("JSON");
+    let json: Value = serde_json::from_slice(&payload(&plain, None).expect("it fits")).expect("JSON");
     let expected = json!({
         "id": "n-7-1.test", "title": "Earthquake near Kobe", "body": "Magnitude 6.1\n.\nStay safe – 神戸",
         "data": { "magnitude": 6.1, "place": "Kobe" },
@@ -86,7 +86,7 @@ fn a_payload_fits() {
     for letter in ["x", "神", "\"", "\u{1}"] {
         let mut long = message(1);
         Arc::make_mut(&mut long.content).text = Some(letter.repeat(9_000));
-        let bytes = payload(&long).expect("it is cut");
+        let bytes = payload(&long, None).expect("it is cut");
         assert!(bytes.len() <= TEXT_BYTES_MAX && bytes.len() > TEXT_BYTES_MAX - 60, "{letter:?}: {}", bytes.len());
         let json: Value = serde_json::from_slice(&bytes).expect("JSON");
         assert!(json["body"].as_str().is_some_and(|body| body.starts_with(letter)) && json["data"].is_null());
@@ -94,7 +94,7 @@ fn a_payload_fits() {
     let made = |json: String| {
         let mut message = message(1);
         Arc::make_mut(&mut message.content).json = Some(json);
-        payload(&message)
+        payload(&message, None)
     };
     assert_eq!(made("{ \"a\": 1 }".into()), Ok(b"{ \"a\": 1 }".to_vec()), "what a template made is not touched");
     assert_eq!(made("x".repeat(TEXT_BYTES_MAX)).map(|bytes| bytes.len()), Ok(TEXT_BYTES_MAX));

@@ -12,10 +12,10 @@ use super::{
 };
 use crate::{
     application::{
-        Application, Channel, ContentTemplates, DeliveryLog, EventClass, Flow, Function, Limits, Missed,
+        Application, Channel, ContentTemplates, DeliveryLog, EventClass, FailureLog, Flow, Function, Limits, Missed,
         NotificationClass, Ordered, Pace, Presence, Rate, Recurs, Retention, RetrySchedule, Rule, RuleSchedule,
-        RuleState, Source, SourceKind, SubscriptionClass, TemplateEngine, TemplateParts, TemplateText, Throttle,
-        due_class, due_fields,
+        RuleState, Source, SubscriptionClass, TemplateEngine, TemplateParts, TemplateText, Throttle, due_class,
+        due_fields,
     },
     conduct::{Conduct, DIGEST_ITEMS, Digest, DigestWindow, Fallback, Priority},
     content::header_objection,
@@ -417,7 +417,22 @@ impl<'a> Builder<'a> {
                 }
             }
         }
-        Source { kind: SourceKind::Http, events }
+        let kind = name(node, "kind").unwrap_or_else(|| "http".parse().expect("`http` is a name"));
+        let source = Source { kind, events, options: options(node) };
+        match (source.is_submitted(), node.get("options")) {
+            (true, Some(options)) => {
+                let at = path.trim_end_matches("events");
+                let problem = Problem::at(format!("{at}options"), "a source of the kind `http` has no options");
+                self.problems.push(problem.position(options.line, options.column));
+            }
+            (false, _) if source.events.len() != 1 && node.get("kind").is_some() => {
+                let problem = Problem::at(path, "a source that runs by itself has events of one class");
+                let at = node.get("events").unwrap_or(node);
+                self.problems.push(problem.hint("name it: `events: [...]`").position(at.line, at.column));
+            }
+            _ => {}
+        }
+        source
     }
 
     /// The name that a node gives, reported if the section has no such entry.
@@ -653,27 +668,38 @@ fn missing_expression(
     Some(problem.hint(format!("say how it is computed: `{name}: \"...\"`")).position(at.0, at.1))
 }
 
-fn channel(node: &Node) -> Channel {
-    let options = match node.get("options").map(Node::json) {
+fn options(node: &Node) -> serde_json::Map<String, serde_json::Value> {
+    match node.get("options").map(Node::json) {
         Some(serde_json::Value::Object(options)) => options,
         _ => serde_json::Map::new(),
-    };
+    }
+}
+
+fn channel(node: &Node) -> Channel {
     Channel {
         protocol: name(node, "protocol").unwrap_or_else(|| "none".parse().expect("`none` is a name")),
-        options,
+        options: options(node),
         retry: retry(node.get("retry")),
         concurrency: integer(node, "concurrency").unwrap_or(CONCURRENCY),
         flow: node.get("flow").map_or_else(Flow::default, flow),
         lease: duration(node, "lease").unwrap_or(LEASE),
         disable_after: duration(node, "disable_after"),
-        log: node.get("log").map_or_else(DeliveryLog::default, delivery_log),
+        log: delivery_log(node),
     }
 }
 
+/// What the channel `node` says of its log.
 fn delivery_log(node: &Node) -> DeliveryLog {
-    let Kind::List(items) = &node.kind else { return DeliveryLog::default() };
+    let usual = FailureLog::default();
+    let failures = node.get("log_failures").map_or(usual, |node| FailureLog {
+        after: integer(node, "after").unwrap_or(usual.after),
+        every: duration(node, "every").unwrap_or(usual.every),
+    });
+    let Some(Kind::List(items)) = node.get("log").map(|node| &node.kind) else {
+        return DeliveryLog { failures, ..DeliveryLog::default() };
+    };
     let has = |word: &str| items.iter().any(|item| item.text() == Some(word));
-    DeliveryLog { status: has("status"), attempts: has("attempts"), text: has("text") }
+    DeliveryLog { status: has("status"), attempts: has("attempts"), text: has("text"), failures }
 }
 
 fn flow(node: &Node) -> Flow {

@@ -185,7 +185,7 @@ impl Differences {
                         "events" => (true, ", and its events that wait to be matched with it"),
                         "functions" => (false, "; filters that call it no longer match"),
                         "channels" => (false, "; devices that use it can no longer be reached"),
-                        "sources" => (false, "; who uses it can no longer submit events"),
+                        "sources" => (false, "; no more events come from it"),
                         _ => (false, ""),
                     };
                     self.say(DifferenceKind::Removed, path, format!("the {noun} `{name}` is removed{after}"), drops);
@@ -519,10 +519,7 @@ impl Differences {
                 format!("the protocol is `{}` (was `{}`)", new.protocol, old.protocol),
             );
         }
-        let options: std::collections::BTreeSet<&String> = old.options.keys().chain(new.options.keys()).collect();
-        for option in options.into_iter().filter(|option| old.options.get(*option) != new.options.get(*option)) {
-            self.changed(format!("{path}.options.{option}"), format!("the option `{option}` changes"));
-        }
+        self.options(path, &old.options, &new.options);
         if old.retry != new.retry {
             self.changed(
                 format!("{path}.retry"),
@@ -555,7 +552,18 @@ impl Differences {
         }
     }
 
+    fn options(&mut self, path: &str, old: &Options, new: &Options) {
+        let options: std::collections::BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+        for option in options.into_iter().filter(|option| old.get(*option) != new.get(*option)) {
+            self.changed(format!("{path}.options.{option}"), format!("the option `{option}` changes"));
+        }
+    }
+
     fn source(&mut self, path: &str, old: &Source, new: &Source) {
+        if old.kind != new.kind {
+            self.changed(format!("{path}.kind"), format!("the kind is `{}` (was `{}`)", new.kind, old.kind));
+        }
+        self.options(path, &old.options, &new.options);
         if old.events != new.events {
             let listed = |events: &[Name]| match events {
                 [] => "all classes".to_owned(),
@@ -566,6 +574,8 @@ impl Differences {
         }
     }
 }
+
+type Options = serde_json::Map<String, serde_json::Value>;
 
 fn flow(flow: &Flow) -> String {
     let rate = |rate: Option<Rate>| {

@@ -44,7 +44,11 @@ pub static APPLICATION: Shape = Shape::Object(&[
     ),
     optional("rules", &RULES, "Who cares about what: each rule joins an event class to a subscription class."),
     optional("channels", &CHANNELS, "How it leaves: configured instances of a protocol."),
-    optional("sources", &SOURCES, "Who may submit events. Without any, the source `api` may submit all classes."),
+    optional(
+        "sources",
+        &SOURCES,
+        "Where events come from. Without one of the kind `http`, the source `api` may submit all classes.",
+    ),
     optional("retention", &RETENTION, "How long finished work is kept."),
     optional("limits", &LIMITS, "How much of everything it may have."),
 ]);
@@ -431,6 +435,23 @@ static CHANNEL: Shape = Shape::Object(&[
          something, `attempts` logs each attempt before it is made, `text` logs what is sent, cut and without personal \
          data. `[status]` if not given; what was said to refuse or defer is always kept.",
     ),
+    optional(
+        "log_failures",
+        &FAILURE_LOG,
+        "When the log tells that the channel only fails: after 20 failures in a row and every 15 minutes, if not given.",
+    ),
+]);
+static FAILURE_LOG: Shape = Shape::Object(&[
+    optional(
+        "after",
+        &Shape::Integer { least: 0, most: 1_000_000 },
+        "After so many failures in a row; 20 if not given, 0 for never.",
+    ),
+    optional(
+        "every",
+        &Shape::Duration { least: seconds(0), most: seconds(30 * DAY) },
+        "How long until the same is told again, while nothing is delivered; 15m if not given.",
+    ),
 ]);
 static DELIVERY_LOG: Shape = Shape::List { of: &Shape::Choice(&["status", "attempts", "text"]), most: 3 };
 static FLOW: Shape = Shape::Object(&[
@@ -477,8 +498,21 @@ static LONG_RETRY: Shape = Shape::Object(&[
 
 static SOURCES: Shape = Shape::Entries { keys: Keys::Names, of: &SOURCE, most: 200 };
 static SOURCE: Shape = Shape::Object(&[
-    required("kind", &Shape::Choice(&["http"]), "How events come."),
-    optional("events", &SOURCE_EVENTS, "The event classes that it may submit; all if not given."),
+    required(
+        "kind",
+        &Shape::Name,
+        "How events come: `http` if others submit them, or a kind that runs by itself, such as `directory`.",
+    ),
+    optional(
+        "events",
+        &SOURCE_EVENTS,
+        "The event classes that it may submit; all if not given. One that runs by itself has one.",
+    ),
+    optional(
+        "options",
+        &OPTIONS,
+        "Options of the kind. `${NAME}` and `${NAME:-default}` come from the environment; `$$` is a dollar sign.",
+    ),
 ]);
 static SOURCE_EVENTS: Shape = Shape::List { of: &Shape::Name, most: 1_000 };
 

@@ -136,6 +136,10 @@ fn a_definition_becomes_an_application() {
                     status: true,
                     attempts: false,
                     text: false,
+                    failures: FailureLog {
+                        after: 20,
+                        every: 900s,
+                    },
                 },
             },
             Name(
@@ -163,6 +167,10 @@ fn a_definition_becomes_an_application() {
                     status: true,
                     attempts: false,
                     text: false,
+                    failures: FailureLog {
+                        after: 20,
+                        every: 900s,
+                    },
                 },
             },
         }

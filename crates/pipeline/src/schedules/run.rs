@@ -210,6 +210,7 @@ fn rest_of(compiled: &Compiled, batch: &EventBatch, left: &[Due], now: Timestamp
         sees: batch.sees.unwrap_or_default(),
         events: packer.finish(),
         idempotency: None,
+        marks: Vec::new(),
     }
 }
 

@@ -14,6 +14,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tocsin_model::{
+    conduct::Priority,
     event::{EventBatch, PackedEvents},
     id::{ChangeSequence, EventBatchId, Name, NotificationBatchId, WorkItemId},
     notification::{NotificationHead, Notifications},
@@ -28,9 +29,10 @@ use crate::{
     journal::{
         Accepted, Activity, ActivityRow, Arrivals, Backlog, CLOCK_LEEWAY, Claim, ClaimedEvents, Component, Course,
         Cutoffs, EventBatchState, EventPage, Firing, FiringFilter, FiringStatus, Idempotency, Journal, JournalOptions,
-        NewEventBatch, NewFiring, NewNotificationBatch, NewResend, Progress, Quantum, ReceiptChunk, Refired, Resend,
-        Resent, Resolution, Retry, RuleStop, ScheduleKey, ScheduleRun, Step, StoredNotificationBatch, StoredSuspension,
-        Stream, Suspension, SuspensionFilter, Switch, TakenUp, Totals, Window, WorkItem,
+        Mark, NewEventBatch, NewFiring, NewNotificationBatch, NewResend, Progress, Quantum, ReceiptChunk, Refired,
+        Resend, Resent, Resolution, Retry, RuleStop, ScheduleKey, ScheduleRun, SourceKey, Step,
+        StoredNotificationBatch, StoredSuspension, Stream, Suspension, SuspensionFilter, Switch, TakenUp, Totals,
+        Window, WorkItem,
         activity::{Advance, Ledger, Parts, Told, minute_of},
         cut_out, ended,
     },
@@ -57,6 +59,7 @@ struct State {
     stops: BTreeMap<(Name, Name), RuleStop>,
     states: BTreeMap<(Name, Box<str>, u64), Bytes>,
     runs: BTreeMap<(Name, ScheduleKey), ScheduleRun>,
+    marks: BTreeMap<(SourceKey, Box<str>), Bytes>,
     /// With their keys.
     resends: BTreeMap<u64, (String, Resend)>,
     activity: BTreeMap<(Stream, Timestamp), Activity>,
@@ -155,8 +158,11 @@ impl Journal for MemoryJournal {
             && let Some((known, id)) = state.keys.get(&idempotency.key)
             && known.until > new.accepted_at
         {
-            let same = known.content == idempotency.content;
-            return Ok(if same { Accepted::Duplicate(*id) } else { Accepted::KeyReused(*id) });
+            let (same, id) = (known.content == idempotency.content, *id);
+            if same {
+                state.mark(&(new.application, new.source), new.marks);
+            }
+            return Ok(if same { Accepted::Duplicate(id) } else { Accepted::KeyReused(id) });
         }
         let idempotency = new.idempotency.clone();
         let id = state.add_events(new);
@@ -200,6 +206,7 @@ impl Journal for MemoryJournal {
         &self,
         application: &Name,
         channel: &Name,
+        least: Priority,
         limit: usize,
         lease: Duration,
         now: Timestamp,
@@ -209,6 +216,7 @@ impl Journal for MemoryJournal {
             .work
             .iter()
             .filter(|(_, item)| item.application == *application && item.channel == *channel && item.due_at <= now)
+            .filter(|(_, item)| item.course.priority <= least)
             .filter(|(id, _)| is_free(&state.work_claims, **id, now))
             .map(|(id, item)| (item.due_at + item.course.priority.patience(), *id))
             .collect();
@@ -568,6 +576,23 @@ impl Journal for MemoryJournal {
 
     async fn forget_schedule(&self, application: &Name, schedule: &ScheduleKey) -> Result<(), StoreError> {
         self.state.lock().runs.remove(&(application.clone(), schedule.clone()));
+        Ok(())
+    }
+
+    async fn record_marks(&self, source: &SourceKey, marks: Vec<Mark>) -> Result<(), StoreError> {
+        self.state.lock().mark(source, marks);
+        Ok(())
+    }
+
+    async fn marks(&self, source: &SourceKey, after: Option<&str>, limit: usize) -> Result<Vec<Mark>, StoreError> {
+        let state = self.state.lock();
+        let of_source = state.marks.iter().filter(|((of, _), _)| of == source);
+        let later = of_source.filter(|((_, part), _)| after.is_none_or(|after| &**part > after));
+        Ok(later.map(|((_, part), value)| Mark::set(part.clone(), value.clone())).take(limit).collect())
+    }
+
+    async fn forget_marks(&self, application: &Name) -> Result<(), StoreError> {
+        self.state.lock().marks.retain(|((of, _), _), _| of != application);
         Ok(())
     }
 

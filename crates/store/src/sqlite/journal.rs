@@ -8,6 +8,7 @@ mod prune; // what is over is removed
 mod reading;
 mod resends; // what had failed is sent again
 mod schedules; // how far the schedules of rules have come
+mod marks; // how far sources have come
 mod states; // what matching remembers
 mod activity; // what happened in each minute
 mod quanta; // turns of the matcher
@@ -32,6 +33,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use rusqlite::Connection;
 use tocsin_model::{
+    conduct::Priority,
     event::EventBatch,
     id::{ChangeSequence, EventBatchId, Name, NotificationBatchId, WorkItemId},
     notification::NotificationHead,
@@ -49,9 +51,9 @@ use crate::{
     error::StoreError,
     journal::{
         Accepted, ActivityRow, Arrivals, Backlog, CLOCK_LEEWAY, Claim, ClaimedEvents, Component, Cutoffs,
-        EventBatchState, EventPage, Firing, FiringFilter, Journal, JournalOptions, NewEventBatch, NewResend, Progress,
-        Quantum, Resend, Resolution, RuleStop, ScheduleKey, ScheduleRun, Step, StoredNotificationBatch,
-        StoredSuspension, SuspensionFilter, Switch, Totals, Window, WorkItem,
+        EventBatchState, EventPage, Firing, FiringFilter, Journal, JournalOptions, Mark, NewEventBatch, NewResend,
+        Progress, Quantum, Resend, Resolution, RuleStop, ScheduleKey, ScheduleRun, SourceKey, Step,
+        StoredNotificationBatch, StoredSuspension, SuspensionFilter, Switch, Totals, Window, WorkItem,
     },
 };
 
@@ -196,12 +198,14 @@ impl Journal for SqliteJournal {
         &self,
         application: &Name,
         channel: &Name,
+        least: Priority,
         limit: usize,
         lease: Duration,
         now: Timestamp,
     ) -> Result<Vec<WorkItem>, StoreError> {
         let Some(lane) = self.lane(application, channel) else { return Ok(Vec::new()) };
-        self.read(move |connection, shared| hand_out::claim_work(connection, shared, lane, limit, lease, now)).await
+        let which = (least, limit);
+        self.read(move |connection, shared| hand_out::claim_work(connection, shared, lane, which, lease, now)).await
     }
 
     async fn claim_window(
@@ -445,6 +449,22 @@ impl Journal for SqliteJournal {
     async fn forget_schedule(&self, application: &Name, schedule: &ScheduleKey) -> Result<(), StoreError> {
         let (application, schedule) = (application.clone(), schedule.clone());
         self.database.write(move |connection, _| schedules::forget(connection, &application, &schedule)).await
+    }
+
+    async fn record_marks(&self, source: &SourceKey, marks: Vec<Mark>) -> Result<(), StoreError> {
+        let [application, source] = self.shared.names.numbers(&self.database, [&source.0, &source.1]).await?;
+        self.database.write(move |connection, _| marks::store(connection, application, source, &marks)).await
+    }
+
+    async fn marks(&self, source: &SourceKey, after: Option<&str>, limit: usize) -> Result<Vec<Mark>, StoreError> {
+        let Some(source) = self.lane(&source.0, &source.1) else { return Ok(Vec::new()) };
+        let after = after.map(str::to_owned);
+        self.read(move |connection, _| marks::list(connection, source, after.as_deref(), limit)).await
+    }
+
+    async fn forget_marks(&self, application: &Name) -> Result<(), StoreError> {
+        let Some(application) = self.shared.names.find(application) else { return Ok(()) };
+        self.database.write(move |connection, _| marks::forget(connection, application)).await
     }
 
     async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError> {

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use tocsin_model::time::Timestamp;
+use tocsin_model::{conduct::Priority, time::Timestamp};
 use tocsin_store::{
     error::StoreError,
     journal::{Claim, Journal, Step},
@@ -46,7 +46,7 @@ fn work_goes_out_oldest_due_first() {
             queue(&*journal, 1, at(due)).await;
         }
         let other = name("sms");
-        assert!(journal.claim_work(&app(), &other, 9, LEASE, at(99)).await.expect("claimed").is_empty());
+        assert!(journal.claim_work(&app(), &other, Priority::Low, 9, LEASE, at(99)).await.expect("claimed").is_empty());
         let due: Vec<Timestamp> = claim_work(&*journal, 9, at(25)).await.iter().map(|item| item.due_at).collect();
         assert_eq!(due, [at(10), at(20)]);
         assert_eq!(journal.next_due(&app(), &mail(), at(25)).await.expect("read"), Some(at(30)));
@@ -187,7 +187,8 @@ async fn work_until_nothing_is_left(journal: Arc<dyn Journal>) -> (Vec<u64>, Vec
             // All leases are over at this time, and yet nothing that is being finished may be handed out.
             let (step, later) = (delivered(&item, 2, at(1)), journal.clone());
             journal.commit(step).await.expect("nobody else has it");
-            let again = later.claim_work(&app(), &name("nowhere"), 1, LEASE, at(1)).await.expect("claimed");
+            let again =
+                later.claim_work(&app(), &name("nowhere"), Priority::Low, 1, LEASE, at(1)).await.expect("claimed");
             assert!(again.is_empty());
         }
     }

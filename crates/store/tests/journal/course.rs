@@ -48,6 +48,22 @@ fn what_is_urgent_goes_first_and_what_is_low_not_last_for_ever() {
 }
 
 #[test]
+fn only_what_presses_may_be_asked_for() {
+    on_each(async |journal| {
+        let queued = [(Priority::Low, 0), (Priority::Normal, 0), (Priority::High, 20), (Priority::Urgent, 30)];
+        queue_all(&*journal, &queued).await;
+        let order = async |least| {
+            let claimed = claim_pressing(&*journal, least, 9, at(2_000)).await;
+            claimed.iter().map(|item| item.batch.0).collect::<Vec<_>>()
+        };
+        assert_eq!(order(Priority::Urgent).await, [4]);
+        assert_eq!(order(Priority::High).await, [3]);
+        assert_eq!(order(Priority::High).await, Vec::<u64>::new());
+        assert_eq!(order(Priority::Low).await, [2, 1]);
+    });
+}
+
+#[test]
 fn the_next_due_time_is_that_of_any_priority() {
     on_each(async |journal| {
         queue_all(&*journal, &[(Priority::Low, 50), (Priority::Urgent, 70)]).await;

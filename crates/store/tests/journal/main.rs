@@ -7,6 +7,7 @@ mod course; // what goes first, what is gathered, what was edited
 mod claiming; // who gets what, and who loses it
 mod resending; // what had failed is sent again
 mod retention; // what is pruned and what is not
+mod marks; // how far sources have come
 mod schedules; // how far schedules have come, and the events of their runs
 mod stepping; // steps: all or nothing, once
 mod waiting; // retries, suspensions, arrivals

@@ -112,6 +112,7 @@ pub fn events(count: u32, now: Timestamp) -> NewEventBatch {
         sees: ChangeSequence(0),
         events: PackedEvents::from_parts(count, body.into()),
         idempotency: None,
+        marks: Vec::new(),
     }
 }
 
@@ -186,7 +187,12 @@ pub async fn claim_events(journal: &dyn Journal, batches: usize, now: Timestamp)
 }
 
 pub async fn claim_work(journal: &dyn Journal, limit: usize, now: Timestamp) -> Vec<WorkItem> {
-    journal.claim_work(&app(), &mail(), limit, LEASE, now).await.expect("claimed")
+    claim_pressing(journal, Priority::Low, limit, now).await
+}
+
+/// Only what is of this priority or presses more.
+pub async fn claim_pressing(journal: &dyn Journal, least: Priority, limit: usize, now: Timestamp) -> Vec<WorkItem> {
+    journal.claim_work(&app(), &mail(), least, limit, LEASE, now).await.expect("claimed")
 }
 
 /// Claims the next event batch and matches it into batches of so many notifications.

@@ -4,6 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tocsin_model::{
+    conduct::Priority,
     event::EventBatch,
     id::{ChangeSequence, EventBatchId, Name, WorkItemId},
     receipt::Outcome,
@@ -11,9 +12,9 @@ use tocsin_model::{
     time::Timestamp,
 };
 use tocsin_store::journal::{
-    Claim, Component, Course, Cutoffs, FiringFilter, FiringStatus, Journal, NewFiring, NewQuantum, NewResend, Refired,
-    Resent, Resolution, Retry, Role, RuleStop, ScheduleKey, ScheduleRun, Step, Suspension, SuspensionFilter, Switch,
-    SwitchState, TakenUp, Window, WorkItem,
+    Claim, Component, Course, Cutoffs, FiringFilter, FiringStatus, Journal, Mark, NewFiring, NewQuantum, NewResend,
+    Refired, Resent, Resolution, Retry, Role, RuleStop, ScheduleKey, ScheduleRun, Step, Suspension, SuspensionFilter,
+    Switch, SwitchState, TakenUp, Window, WorkItem,
 };
 
 use crate::support::*;
@@ -97,6 +98,13 @@ impl Twins {
         }
         // Mostly forward, and sometimes overtaken by one that was submitted later.
         new.sees = ChangeSequence(self.random.u64(..20) + new.accepted_at.0.unsigned_abs() / 1_000_000);
+        if self.random.bool() {
+            let part = format!("part {}", self.random.u8(..5));
+            new.marks = match self.random.u8(..4) {
+                0 => vec![Mark::forget(part)],
+                value => vec![Mark::set(part, vec![value])],
+            };
+        }
         let answers = (self.memory.accept(new.clone()).await, self.sqlite().accept(new).await);
         assert_eq!(answers.0.expect("accepted"), answers.1.expect("accepted"));
     }
@@ -185,9 +193,9 @@ impl Twins {
     }
 
     async fn claim_work(&mut self) {
-        let limit = self.random.usize(..5);
-        let items = claim_work(&*self.memory, limit, self.now).await;
-        let twins = claim_work(&*self.sqlite(), limit, self.now).await;
+        let (limit, least) = (self.random.usize(..5), Priority::ALL[self.random.usize(1..4)]);
+        let items = claim_pressing(&*self.memory, least, limit, self.now).await;
+        let twins = claim_pressing(&*self.sqlite(), least, limit, self.now).await;
         self.work.extend(items.into_iter().zip(twins));
         for (one, two) in &self.work {
             assert_eq!(untold(one.clone()), untold(two.clone()));
@@ -490,6 +498,9 @@ impl Twins {
             let told = memory.notification_batches_of(id).await.expect("read");
             assert_eq!(told, sqlite.notification_batches_of(id).await.expect("read"));
         }
+        let source = (app(), events(1, self.now).source);
+        let marks = memory.marks(&source, None, usize::MAX).await.expect("read");
+        assert_eq!(marks, sqlite.marks(&source, None, usize::MAX).await.expect("read"));
         let batches = memory.notification_batches(None, usize::MAX).await.expect("read");
         assert_eq!(batches, sqlite.notification_batches(None, usize::MAX).await.expect("read"));
         for (id, _, _) in batches {

@@ -147,6 +147,12 @@ impl Args {
         if self.all {
             body.insert("all".into(), true.into());
         }
+        let narrows = |name: &String| !["until", "outcomes", "as_new"].contains(&name.as_str());
+        if !body.keys().any(narrows) {
+            return Err(Failure::usage(
+                "say what is to be sent again: a notification, or a condition such as --since, or --all",
+            ));
+        }
         self.range.send(terminal, client, body).await
     }
 }
@@ -196,6 +202,14 @@ mod tests {
             expect![[r#"
                 1 notification would be sent again
                 POST /v1/resends/preview [application/json] {"notification":"n-3-41"}"#]],
+        )
+        .await;
+        check(
+            &["--outcome", "refused", "--dry-run"],
+            vec![],
+            expect![[r#"
+                failed: say what is to be sent again: a notification, or a condition such as --since, or --all
+            "#]],
         )
         .await;
         check(

@@ -92,7 +92,7 @@ fn unknown_keys_find_what_was_meant() {
         "    lease: 1m",
         "    colour: red",
         expect![
-            "49:5: channels.email.colour: is not known here; here you can give `protocol`, `options`, `retry`, `concurrency`, `flow`, `lease`, `disable_after` or `log`"
+            "49:5: channels.email.colour: is not known here; here you can give `protocol`, `options`, `retry`, `concurrency`, `flow`, `lease`, `disable_after`, `log` or `log_failures`"
         ],
     );
     check_with(
@@ -103,9 +103,16 @@ fn unknown_keys_find_what_was_meant() {
         ],
     );
     check_with(
-        "kind: http",
-        "kind: kafka",
-        expect!["52:17: sources.feed.kind: `kafka` is not known here; give `http`"],
+        "kind: http, events: [quake]",
+        "kind: directory",
+        expect![
+            "52:9: sources.feed.events: a source that runs by itself has events of one class; name it: `events: [...]`"
+        ],
+    );
+    check_with(
+        "kind: http, ",
+        "kind: http, options: {folder: /in}, ",
+        expect!["52:32: sources.feed.options: a source of the kind `http` has no options"],
     );
     check_with(
         "{ subject: Beben }",

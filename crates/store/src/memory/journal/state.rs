@@ -96,7 +96,17 @@ impl State {
         Ok(claimed_at)
     }
 
+    pub(super) fn mark(&mut self, source: &SourceKey, marks: Vec<Mark>) {
+        for Mark { part, value } in marks {
+            match value {
+                Some(value) => drop(self.marks.insert((source.clone(), part), value)),
+                None => drop(self.marks.remove(&(source.clone(), part))),
+            }
+        }
+    }
+
     pub(super) fn add_events(&mut self, new: NewEventBatch) -> EventBatchId {
+        self.mark(&(new.application.clone(), new.source.clone()), new.marks);
         self.last.event_batch += 1;
         self.last.sees = self.last.sees.max(new.sees);
         let id = EventBatchId(self.last.event_batch);

@@ -13,12 +13,13 @@ use tokio::sync::oneshot;
 use super::{
     Shared,
     activity::{self, StreamKey},
+    marks,
     packing::{Body, pack_body},
     tally::{Last, Tally},
 };
 use crate::{
     error::StoreError,
-    journal::{Accepted, Idempotency, NewEventBatch, activity::Ledger},
+    journal::{Accepted, Idempotency, Mark, NewEventBatch, activity::Ledger},
     sqlite::writer::{AfterCommit, Database, WAITING_WRITES_MAX, store_error},
 };
 
@@ -34,6 +35,7 @@ pub struct NewRow {
     events: u32,
     body: Body,
     idempotency: Option<Idempotency>,
+    marks: Vec<Mark>,
 }
 
 /// Stores a submission together with others that arrive at the same time.
@@ -67,6 +69,7 @@ pub async fn row(database: &Database, shared: &Shared, new: NewEventBatch) -> Re
         events,
         body: super::off_the_runtime(new.events.bytes().len(), move || pack_body(new.events.bytes().clone())).await?,
         idempotency: new.idempotency,
+        marks: new.marks,
     })
 }
 
@@ -152,6 +155,9 @@ pub fn store_all(
             Some(idempotency) => find_before(connection, idempotency, row.accepted_at)?,
             None => None,
         };
+        if !matches!(before, Some(Accepted::KeyReused(_))) {
+            marks::store(connection, row.application, row.source, &row.marks)?;
+        }
         accepted.push(match before {
             Some(before) => before,
             None => {

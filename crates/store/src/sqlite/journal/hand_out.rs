@@ -84,12 +84,12 @@ pub fn claim_events(
     Ok((claimed, damaged))
 }
 
-/// Claims due work items of a channel.
+/// Claims due work items of a channel, of the priority `least` or one that presses more.
 pub fn claim_work(
     connection: &Connection,
     shared: &Shared,
     (application, channel): (i64, i64),
-    limit: usize,
+    (least, limit): (Priority, usize),
     lease: Duration,
     now: Timestamp,
 ) -> Result<Vec<WorkItem>, StoreError> {
@@ -102,7 +102,7 @@ pub fn claim_work(
             )
             .map_err(store_error)?;
         let mut free: Vec<(Timestamp, u64)> = Vec::new();
-        for priority in Priority::ALL {
+        for priority in Priority::ALL.into_iter().filter(|priority| *priority <= least) {
             let params = (application, channel, priority_number(priority), now.0);
             let mut rows = statement.query(params).map_err(store_error)?;
             let mut found = 0;

@@ -232,6 +232,16 @@ CREATE TABLE resends (
 ) STRICT;
 ",
     "
+-- How far sources have come, in parts that only they can read.
+CREATE TABLE source_marks (
+    application INTEGER NOT NULL,
+    source INTEGER NOT NULL,
+    part TEXT NOT NULL,
+    value BLOB NOT NULL,
+    PRIMARY KEY (application, source, part)
+) STRICT, WITHOUT ROWID;
+",
+    "
 -- What is summed up by itself, minute by minute. Kind 0: events (application, class, source); 1: notifications
 -- (application, rule, class, event class, channel); 2: firings that did not happen (application, rule).
 CREATE TABLE streams (

@@ -125,6 +125,7 @@ pub async fn accept_and_claim(
         sees: ChangeSequence(0),
         events: batch.events.clone(),
         idempotency: None,
+        marks: Vec::new(),
     };
     journal.accept(new).await.map_err(stored)?;
     let claimed = journal.claim_events(1, usize::MAX, &[], Duration::from_secs(600), now()).await.map_err(stored)?;

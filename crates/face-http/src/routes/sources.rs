@@ -1,0 +1,29 @@
+use std::sync::Arc;
+
+use axum::{extract::State, http::StatusCode, response::Response};
+use tocsin_model::id::Name;
+use tocsin_service::sources::SourceStatus;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{Failures, json};
+use crate::{
+    App,
+    problems::Failure,
+    request::{Authorized, Segments, id},
+    wire::List,
+};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(list))
+}
+
+/// The sources of an application that run by themselves, by name: how each does and what it has taken. One page.
+#[utoipa::path(get, path = "/v1/applications/{application}/sources", tag = "operations", params(("application" = String, Path)), responses((status = 200, body = List<SourceStatus>), Failures))]
+async fn list(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(name): Segments<String>,
+) -> Result<Response, Failure> {
+    let found = app.service.sources(&caller, &id::<Name>(&name)?).await?;
+    Ok(json(StatusCode::OK, &List { items: found, next: None }))
+}

@@ -1,0 +1,101 @@
+//! Where events come from without being submitted, and how each source does.
+
+use serde::Serialize;
+use tocsin_model::{
+    id::{EventBatchId, Name},
+    time::Timestamp,
+};
+use utoipa::ToSchema;
+
+use crate::{
+    Service,
+    error::ServiceError,
+    keys::{Caller, Scope},
+};
+
+/// A source that the platform runs, as it is at this moment; it counts since it was started.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct SourceStatus {
+    /// Its name.
+    #[schema(value_type = String)]
+    pub source: Name,
+    /// Its kind, such as `directory`.
+    #[schema(value_type = String)]
+    pub kind: Name,
+    /// The class of its events.
+    #[schema(value_type = String)]
+    pub class: Name,
+    /// `starting`, `running`, `waiting` for room in the journal, `backing_off` after trouble, or `failed` after much of it;
+    /// in the last two it is opened again by itself.
+    pub state: &'static str,
+    /// Since when.
+    #[schema(value_type = String)]
+    pub since: Timestamp,
+    /// What is in the way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Troubles in a row.
+    pub failures: u32,
+    /// When it is opened again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub retry_at: Option<Timestamp>,
+    /// Batches accepted.
+    pub batches: u64,
+    /// Events accepted.
+    pub events: u64,
+    /// Items that were no events of the class; files are not counted, they become `.err`.
+    pub refused: u64,
+    /// Why the last of them was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused_reason: Option<String>,
+    /// The last batch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub last_batch: Option<EventBatchId>,
+    /// When it was accepted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub last_batch_at: Option<Timestamp>,
+    /// How long the oldest event of the last batch had waited to be taken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lag_seconds: Option<f64>,
+    /// How much waits at the far side: files, messages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<u64>,
+}
+
+impl From<tocsin_pipeline::SourceStatus> for SourceStatus {
+    fn from(found: tocsin_pipeline::SourceStatus) -> Self {
+        SourceStatus {
+            source: found.name,
+            kind: found.kind,
+            class: found.class,
+            state: found.state.word(),
+            since: found.since,
+            reason: found.reason,
+            failures: found.failures,
+            retry_at: found.retry_at,
+            batches: found.batches,
+            events: found.events,
+            refused: found.refused,
+            refused_reason: found.refused_reason,
+            last_batch: found.last.map(|(batch, _)| batch),
+            last_batch_at: found.last.map(|(_, at)| at),
+            lag_seconds: found.lag.map(|lag| lag.as_secs_f64()),
+            waiting: found.waiting,
+        }
+    }
+}
+
+impl Service {
+    /// The sources of an application that run by themselves, by name.
+    ///
+    /// # Errors
+    /// The scope `operations:read` is missing, or there is no such application.
+    pub async fn sources(&self, caller: &Caller, application: &Name) -> Result<Vec<SourceStatus>, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        self.current(application).await?.ok_or_else(|| ServiceError::no_application(application))?;
+        Ok(self.pipeline.sources(application).into_iter().map(SourceStatus::from).collect())
+    }
+}

@@ -1,0 +1,166 @@
+use std::{fs, path::PathBuf};
+
+use serde_json::{Value as Json, json};
+
+use crate::testing::{Harness, shown, taken};
+
+/// A folder that is watched.
+struct Dropped(Harness);
+
+impl Dropped {
+    fn new(mut options: Json) -> Dropped {
+        options["folder"] = json!("in");
+        for key in ["settle", "rescan"] {
+            options[key] = json!("1ms");
+        }
+        let mut harness = Harness::new("directory", options);
+        harness.open();
+        Dropped(harness)
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.0.data.path().join("drop/in")
+    }
+
+    /// As somebody should: written elsewhere, then moved.
+    fn put(&self, name: &str, text: impl AsRef<[u8]>) {
+        let elsewhere = self.0.data.path().join(name);
+        fs::write(&elsewhere, text).expect("written");
+        fs::rename(elsewhere, self.folder().join(name)).expect("moved");
+    }
+
+    /// Takes portions until no file and nothing to remember is left, and gives their events.
+    async fn take_all(&mut self) -> Vec<String> {
+        let mut events = Vec::new();
+        loop {
+            events.extend(self.0.take().await);
+            let left = |name: &String| !name.starts_with('.') && !name.contains(".done") && !name.contains(".err");
+            if !self.names().iter().any(left) && self.0.marks.is_empty() {
+                return events;
+            }
+        }
+    }
+
+    fn names(&self) -> Vec<String> {
+        let names = fs::read_dir(self.folder()).expect("a folder");
+        let mut names: Vec<String> =
+            names.map(|entry| entry.expect("an entry").file_name().into_string().expect("text")).collect();
+        names.sort();
+        names
+    }
+
+    /// The reasons of the one file that was refused.
+    fn reasons(&self) -> Json {
+        let name = self.names().into_iter().find(|name| name.ends_with(".err.json")).expect("there is one");
+        serde_json::from_slice(&fs::read(self.folder().join(name)).expect("read")).expect("JSON")
+    }
+}
+
+fn lines(count: usize) -> String {
+    (0..count).map(|number| format!("{{\"id\": \"q{number}\", \"magnitude\": {number}}}\n")).collect()
+}
+
+#[tokio::test]
+async fn files_are_taken_in_order_and_get_a_name_that_says_so() {
+    let mut dropped = Dropped::new(json!({}));
+    dropped.put("b.ndjson", lines(1));
+    dropped.put("a.ndjson", "{\"id\": \"first\"}\n");
+    dropped.put(".half", "{");
+    assert_eq!(dropped.take_all().await, [r#"{"id":"first"}"#, r#"{"id":"q0","magnitude":0.0}"#]);
+    let names = dropped.names();
+    assert_eq!(names.len(), 3, "{names:?}");
+    assert!(names[1].starts_with("a.ndjson.20") && names[1].ends_with("Z.1.done"), "{names:?}");
+}
+
+#[tokio::test]
+async fn csv_and_mapped_json_are_read() {
+    let mut dropped =
+        Dropped::new(json!({ "format": "csv", "delimiter": ";", "fields": {"id": "Kennung", "magnitude": "M"} }));
+    dropped.put("a.csv", "Kennung;M;rest\nq1;4.5;x\n\"q;2\";;\n");
+    assert_eq!(dropped.take_all().await, [r#"{"id":"q1","magnitude":4.5}"#, r#"{"id":"q;2"}"#]);
+
+    let fields = json!({"id": "id", "magnitude": "properties.mag", "tags": "geometry.coordinates"});
+    let mut dropped = Dropped::new(json!({ "format": "json", "items": "features", "fields": fields }));
+    dropped.put(
+        "a.json",
+        r#"{"features": [{"id": "us7", "properties": {"mag": 6.1}, "geometry": {"coordinates": [1, 2]}}]}"#,
+    );
+    assert_eq!(dropped.take_all().await, [r#"{"id":"us7","magnitude":6.1,"tags":[1,2]}"#]);
+
+    let fields = json!({"id": "@id", "magnitude": "size/value"});
+    let mut dropped = Dropped::new(json!({ "format": "xml", "items": "/quakes/quake", "fields": fields }));
+    dropped.put("a.xml", "<quakes><quake id='x'><size><value> 5.5 </value></size></quake></quakes>");
+    assert_eq!(dropped.take_all().await, [r#"{"id":"x","magnitude":5.5}"#]);
+}
+
+#[tokio::test]
+async fn a_bad_file_is_put_aside_whole_with_every_reason() {
+    let mut dropped = Dropped::new(json!({}));
+    let text = format!("{}{{\"magnitude\": 1}}\n{{\"id\": 7}}\nnonsense\n", lines(1_500));
+    dropped.put("bad.ndjson", text);
+    dropped.put("good.ndjson", "{\"id\": \"good\"}");
+    assert_eq!(dropped.take_all().await, [r#"{"id":"good"}"#]);
+    let reasons = dropped.reasons();
+    assert_eq!((&reasons["file"], &reasons["accepted"]), (&json!("bad.ndjson"), &json!(0)));
+    let problems = reasons["problems"].as_array().expect("a list");
+    let places: Vec<_> = problems.iter().map(|problem| (&problem["line"], &problem["path"])).collect();
+    assert_eq!(
+        places,
+        [(&json!(1501), &json!("id")), (&json!(1502), &json!("id")), (&json!(1503), &json!(""))],
+        "{reasons}"
+    );
+}
+
+#[tokio::test]
+async fn a_large_file_goes_on_where_a_crash_left_it() {
+    let mut dropped = Dropped::new(json!({}));
+    dropped.put("large.ndjson", lines(2_500));
+    let mut events = Vec::new();
+    let first = dropped.0.next().await;
+    assert_eq!(first.events.count(), 1_000);
+    // A crash before the commit, one after it but before the source heard of it, and one after the last.
+    dropped.0.open();
+    for _ in 0..3 {
+        let portion = dropped.0.next().await;
+        events.extend(shown(&portion.events));
+        dropped.0.commit(portion.marks);
+        dropped.0.open();
+    }
+    events.extend(dropped.take_all().await);
+    let expected: Vec<String> = lines(2_500).lines().map(taken).collect();
+    assert_eq!(events, expected);
+    assert!(dropped.names()[0].ends_with(".done"));
+}
+
+#[tokio::test]
+async fn a_file_of_the_same_name_is_another_file() {
+    let mut dropped = Dropped::new(json!({}));
+    dropped.put("a", "{\"id\": \"1\"}");
+    let portion = dropped.0.next().await;
+    dropped.0.commit(portion.marks);
+    dropped.0.source().accepted().await.expect("taken away");
+    // Its mark is there still.
+    dropped.0.open();
+    dropped.put("a", "{\"id\": \"2\"}");
+    assert_eq!(dropped.take_all().await, [r#"{"id":"2"}"#]);
+}
+
+#[tokio::test]
+async fn bounds_are_kept() {
+    let mut dropped = Dropped::new(json!({ "file_bytes_max": 100, "item_bytes_max": 20 }));
+    dropped.put("a", "x".repeat(101));
+    dropped.take_all().await;
+    assert!(dropped.reasons()["problems"][0]["message"].as_str().expect("text").starts_with("has 101 bytes"));
+    let mut dropped = Dropped::new(json!({ "item_bytes_max": 20 }));
+    dropped.put("a", "{\"id\": \"a long line is refused\"}");
+    dropped.take_all().await;
+    assert!(dropped.reasons()["problems"][0]["message"].as_str().expect("text").contains("longer than 20 bytes"));
+}
+
+#[tokio::test]
+async fn two_sources_do_not_share_a_folder() {
+    let dropped = Dropped::new(json!({}));
+    let folder = dropped.folder();
+    let lock = fs::File::open(folder).expect("open");
+    assert!(lock.try_lock().is_err());
+}

@@ -1,0 +1,256 @@
+//! The loop: waits for files, reads them in order, and takes them away when they are accepted.
+
+use std::{collections::HashMap, fs::File, path::PathBuf, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use notify::{RecursiveMode, Watcher};
+use serde::{Deserialize, Serialize};
+use tocsin_model::{mark::Mark, time::Timestamp};
+use tokio::{sync::Notify, task::spawn_blocking, time::Instant};
+
+use super::{
+    file::{Opened, Part, Reading, Refused},
+    finish,
+    folder::{Files, Found, Identity},
+    options::DirectoryOptions,
+};
+use crate::{
+    mapping::Mapping,
+    source::{OpenSource, Portion, Refusal, Setting, Trouble},
+};
+
+/// What is remembered of a file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Progress {
+    file: Identity,
+    /// How many of its items are accepted.
+    taken: u64,
+    /// Whether these are all.
+    done: bool,
+}
+
+/// A folder that is watched.
+pub(super) struct Watch {
+    setting: Setting,
+    options: DirectoryOptions,
+    folder: PathBuf,
+    reading: Arc<Reading>,
+    files: Files,
+    progress: HashMap<String, Progress>,
+    current: Option<(String, Opened)>,
+    /// Parts to forget with the next commit.
+    gone: Vec<String>,
+    changed: Arc<Notify>,
+    _watcher: Option<notify::RecommendedWatcher>,
+    /// Keeps other servers away from the folder.
+    _lock: File,
+}
+
+impl Watch {
+    pub fn open(
+        setting: Setting,
+        options: DirectoryOptions,
+        folder: PathBuf,
+        marks: Vec<Mark>,
+    ) -> Result<Watch, Trouble> {
+        let lock = File::open(&folder).map_err(|error| Trouble::new(folder.display(), error))?;
+        lock.try_lock().map_err(|_| Trouble::of(format!("another source takes the files of {}", folder.display())))?;
+        let read = |mark: Mark| Some((mark.part.into(), serde_json::from_slice(&mark.value?).ok()?));
+        let reading = Arc::new(Reading {
+            layout: options.layout(),
+            mapping: Mapping::new(&setting.fields, &options.paths(&setting.fields)),
+            fields: setting.fields.clone(),
+            file_bytes_max: options.file_bytes_max,
+        });
+        let changed = Arc::new(Notify::new());
+        let watcher = watcher(&folder, changed.clone())
+            .inspect_err(|error| tracing::info!(source = %setting.name, %error, "changes are found by looking only"))
+            .ok();
+        Ok(Watch {
+            progress: marks.into_iter().filter_map(read).collect(),
+            setting,
+            options,
+            folder,
+            reading,
+            files: Files::default(),
+            current: None,
+            gone: Vec::new(),
+            changed,
+            _watcher: watcher,
+            _lock: lock,
+        })
+    }
+
+    fn now(&self) -> Timestamp {
+        self.setting.context.clock.now()
+    }
+
+    /// Waits until there is a file to go on with, or something to forget.
+    async fn find(&mut self) -> Result<Option<u64>, Trouble> {
+        loop {
+            let changed = self.changed.clone();
+            let changed = changed.notified();
+            let found = self.look().await?;
+            if let Some((name, identity)) = found.next {
+                if self.begin(name, identity).await? {
+                    return Ok(Some(found.others));
+                }
+                continue;
+            }
+            self.forget_absent();
+            if !self.gone.is_empty() {
+                return Ok(None);
+            }
+            let patience = found.look_again.unwrap_or(Duration::MAX).min(self.options.rescan.0);
+            // A file that is being written is not looked at for each of its writes.
+            if found.look_again.is_some() {
+                tokio::time::sleep(patience).await;
+            } else {
+                let _ = tokio::time::timeout(patience, changed).await;
+            }
+        }
+    }
+
+    async fn look(&mut self) -> Result<Found, Trouble> {
+        let mut files = std::mem::take(&mut self.files);
+        let (folder, options, now) = (self.folder.clone(), self.options.clone(), Instant::now());
+        let look = move || {
+            let found = files.look(&folder, &options.pattern, options.order, options.settle.0, now);
+            (files, found)
+        };
+        let (files, found) = spawn_blocking(look).await.map_err(|error| Trouble::new("looking broke", error))?;
+        self.files = files;
+        found.map_err(|error| Trouble::new(format!("cannot look through {}", self.folder.display()), error))
+    }
+
+    /// Opens a file where it was left. Gives whether there is something of it to take.
+    async fn begin(&mut self, name: String, identity: Identity) -> Result<bool, Trouble> {
+        let taken = match self.progress.get(&name).filter(|progress| progress.file == identity) {
+            // It was accepted whole, and then something came in between.
+            Some(progress) if progress.done => {
+                self.take_away(&name)?;
+                return Ok(false);
+            }
+            Some(progress) => progress.taken,
+            None => 0,
+        };
+        let (reading, path) = (self.reading.clone(), self.folder.join(&name));
+        let open = spawn_blocking(move || reading.open(&path, identity, taken));
+        match open.await.map_err(|error| Trouble::new("reading broke", error))? {
+            Ok(opened) => {
+                self.progress.insert(name.clone(), Progress { file: identity, taken, done: false });
+                self.current = Some((name, opened));
+                Ok(true)
+            }
+            Err(refused) => self.refuse(&name, taken, refused).map(|()| false),
+        }
+    }
+
+    /// The next part of the file that is being read.
+    async fn part(&mut self) -> Result<Option<Part>, Trouble> {
+        let Some((name, mut opened)) = self.current.take() else { return Ok(None) };
+        let reading = self.reading.clone();
+        let next = spawn_blocking(move || {
+            let part = reading.next(&mut opened);
+            (opened, part)
+        });
+        let (opened, part) = next.await.map_err(|error| Trouble::new("reading broke", error))?;
+        let accepted = self.progress.get(&name).map_or(0, |progress| progress.taken);
+        match part {
+            Ok(part) => {
+                self.current = Some((name, opened));
+                Ok(Some(part))
+            }
+            Err(refused) => self.refuse(&name, accepted, refused).map(|()| None),
+        }
+    }
+
+    /// Puts a file aside that cannot be taken.
+    fn refuse(&mut self, name: &str, accepted: u64, refused: Refused) -> Result<(), Trouble> {
+        let problems = match refused {
+            Refused::Problems(problems) => problems,
+            Refused::Io(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                self.gone.push(name.to_owned());
+                return Ok(());
+            }
+            Refused::Io(error) => return Err(Trouble::new(format!("cannot read {name}"), error)),
+        };
+        let moved = finish::refuse(&self.folder, name, accepted, &problems, self.now())
+            .map_err(|error| Trouble::new(format!("cannot put {name} aside"), error))?;
+        let first = problems.first().map(ToString::to_string).unwrap_or_default();
+        tracing::warn!(
+            application = %self.setting.application, source = %self.setting.name, file = moved, reason = first,
+            "a file is not taken"
+        );
+        self.gone.push(name.to_owned());
+        metrics::counter!("source_files_total", "result" => "refused").increment(1);
+        Ok(())
+    }
+
+    fn take_away(&mut self, name: &str) -> Result<(), Trouble> {
+        match finish::done(&self.folder, name, self.options.done, self.now()) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Trouble::new(format!("cannot put {name} aside"), error));
+            }
+            // Somebody took it away by hand.
+            _ => {}
+        }
+        self.gone.push(name.to_owned());
+        metrics::counter!("source_files_total", "result" => "taken").increment(1);
+        Ok(())
+    }
+
+    /// Files of which something is remembered and that are not there any more.
+    fn forget_absent(&mut self) {
+        let absent = self.progress.keys().filter(|name| !self.files.has(name) && !self.gone.contains(name));
+        let absent: Vec<String> = absent.cloned().collect();
+        self.gone.extend(absent);
+    }
+
+    fn forgotten(&mut self) -> Vec<Mark> {
+        let gone = std::mem::take(&mut self.gone);
+        gone.iter().for_each(|name| drop(self.progress.remove(name)));
+        gone.into_iter().map(Mark::forget).collect()
+    }
+}
+
+/// Hears of files that come.
+fn watcher(folder: &std::path::Path, changed: Arc<Notify>) -> notify::Result<notify::RecommendedWatcher> {
+    let mut watcher = notify::recommended_watcher(move |_: notify::Result<notify::Event>| changed.notify_one())?;
+    watcher.watch(folder, RecursiveMode::NonRecursive)?;
+    Ok(watcher)
+}
+
+#[async_trait]
+impl OpenSource for Watch {
+    async fn next(&mut self) -> Result<Portion, Trouble> {
+        let mut waiting = None;
+        loop {
+            if self.current.is_none() {
+                waiting = self.find().await?;
+            }
+            if self.current.is_none() {
+                return Ok(Portion { marks: self.forgotten(), ..Portion::default() });
+            }
+            let Some(Part { events, is_last }) = self.part().await? else { continue };
+            let (name, opened) = self.current.as_ref().expect("a part is of the current file");
+            let (name, taken) = (name.clone(), opened.taken);
+            let progress = self.progress.get_mut(&name).expect("it is made when a file is opened");
+            (progress.taken, progress.done) = (taken, is_last);
+            let value = serde_json::to_vec(progress).expect("it is JSON");
+            let since = Timestamp(i64::try_from(progress.file.changed / 1_000).unwrap_or(0));
+            self.gone.retain(|gone| *gone != name);
+            let mut marks = self.forgotten();
+            marks.push(Mark::set(name, value));
+            return Ok(Portion { events, marks, since: Some(since), waiting, refused: Vec::<Refusal>::new() });
+        }
+    }
+
+    async fn accepted(&mut self) -> Result<(), Trouble> {
+        let done = self.current.take_if(|(name, _)| self.progress.get(name).is_some_and(|progress| progress.done));
+        match done {
+            Some((name, _)) => self.take_away(&name),
+            None => Ok(()),
+        }
+    }
+}

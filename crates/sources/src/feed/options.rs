@@ -1,0 +1,59 @@
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tocsin_delivery::options::Options;
+use tocsin_model::{field::Fields, problem::Problem};
+
+use super::entry::MEMBERS;
+use crate::{fetch::FetchOptions, kind::SourceOptions, mapping::Mapping};
+
+/// Options of a source of the kind `feed`.
+#[derive(Clone, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(extend("required" = ["url"]))]
+pub struct FeedOptions {
+    /// Where the feed is, and when it is fetched.
+    #[serde(flatten)]
+    pub fetch: FetchOptions,
+    /// Where each field of the event class comes from: `id`, `title`, `link`, `summary`, `content`, `author`, `published`,
+    /// `updated`, `categories`, and `change`, which is `new` or `updated`. Without it fields have these names.
+    pub fields: BTreeMap<String, String>,
+    /// Whether an item that has changed is an event again.
+    pub updates: bool,
+    /// Which of an item's members are looked at to tell whether it has changed.
+    pub version: Vec<String>,
+    /// For how many polls an item that is gone from the feed is still known, so that it is not new when it comes back.
+    pub retention: u32,
+}
+
+impl Default for FeedOptions {
+    fn default() -> Self {
+        FeedOptions {
+            fetch: FetchOptions::default(),
+            fields: BTreeMap::new(),
+            updates: false,
+            version: vec!["published".to_owned(), "updated".to_owned()],
+            retention: 1,
+        }
+    }
+}
+
+impl Options for FeedOptions {
+    fn problems(&self) -> Vec<Problem> {
+        let mut problems = self.fetch.problems();
+        for (at, member) in self.version.iter().enumerate() {
+            if !MEMBERS.contains(&member.as_str()) {
+                let problem = Problem::at(format!("version[{at}]"), format!("`{member}` is not a member of items"));
+                problems.push(problem.hint(format!("its members are {}", MEMBERS.join(", "))));
+            }
+        }
+        problems
+    }
+}
+
+impl SourceOptions for FeedOptions {
+    fn misfits(&self, fields: &Fields) -> Vec<Problem> {
+        Mapping::problems(fields, &self.fields)
+    }
+}

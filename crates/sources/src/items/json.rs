@@ -1,0 +1,286 @@
+use std::io::{BufRead, Read};
+
+use serde::de::{Deserialize, IgnoredAny};
+use tocsin_model::problem::Problem;
+
+use super::{Item, Placed, Text, too_long, unreadable};
+
+/// How deep a document may be nested, as the reader of items has it.
+const DEPTH_MAX: usize = 127;
+
+/// Whether a text is one JSON document (RFC 8259), a byte order mark before it allowed.
+pub(super) fn examine(text: Text) -> Result<(), Problem> {
+    let text = without_mark(text)?;
+    let mut reader = serde_json::Deserializer::from_reader(Shallow { text, depth: Depth::default() });
+    IgnoredAny::deserialize(&mut reader).and_then(|_| reader.end()).map_err(|error| {
+        let mut message = error.to_string();
+        if let Some(at) = message.rfind(" at line ") {
+            message.truncate(at);
+        }
+        let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let problem = Problem::at("", format!("is not a JSON document: {message}"));
+        if error.line() > 0 { problem.position(number(error.line()), number(error.column())) } else { problem }
+    })
+}
+
+fn without_mark(mut text: Text) -> Result<Text, Problem> {
+    let start = text.fill_buf().map_err(|error| unreadable(&error))?;
+    if start.starts_with(b"\xef\xbb\xbf") {
+        text.consume(3);
+    }
+    Ok(text)
+}
+
+/// Follows how deep a text is nested.
+#[derive(Default)]
+struct Depth {
+    depth: usize,
+    in_text: bool,
+    escaped: bool,
+}
+
+impl Depth {
+    fn take(&mut self, byte: u8) {
+        match byte {
+            _ if self.escaped => self.escaped = false,
+            b'\\' if self.in_text => self.escaped = true,
+            b'"' => self.in_text = !self.in_text,
+            _ if self.in_text => {}
+            b'{' | b'[' => self.depth += 1,
+            b'}' | b']' => self.depth = self.depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+}
+
+/// A text that must not be nested too deep: who skips values keeps a byte for each level.
+struct Shallow {
+    text: Text,
+    depth: Depth,
+}
+
+impl Read for Shallow {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.text.read(buffer)?;
+        for byte in &buffer[..count] {
+            self.depth.take(*byte);
+            if self.depth.depth > DEPTH_MAX {
+                return Err(std::io::Error::other(format!("nested deeper than {DEPTH_MAX} levels")));
+            }
+        }
+        Ok(count)
+    }
+}
+
+/// The elements of the array at a path, or the one value there. The text is known to be JSON.
+pub(super) struct Elements {
+    text: Text,
+    path: Vec<String>,
+    bytes_max: usize,
+    state: State,
+    number: u64,
+}
+
+#[derive(PartialEq)]
+enum State {
+    Before,
+    Inside,
+    Ended,
+}
+
+/// What ends a document.
+const ENDS_EARLY: &str = "ends early";
+
+impl Elements {
+    pub fn new(text: Text, path: &str, bytes_max: usize) -> Elements {
+        let path = path.strip_prefix('$').unwrap_or(path);
+        let path = path.split(['.', '/']).filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        Elements { text, path, bytes_max, state: State::Before, number: 0 }
+    }
+
+    /// Goes to the value at the path. Gives whether it is an array, which it enters.
+    fn find(&mut self) -> Result<bool, Problem> {
+        self.text = without_mark(std::mem::replace(&mut self.text, Box::new(std::io::empty())))?;
+        for name in std::mem::take(&mut self.path) {
+            if self.peek()? != b'{' {
+                return Err(Problem::at("", format!("has no `{name}`, where its items should be")));
+            }
+            self.text.consume(1);
+            if !self.enter(&name)? {
+                return Err(Problem::at("", format!("has no `{name}`, where its items should be")));
+            }
+        }
+        let is_array = self.peek()? == b'[';
+        if is_array {
+            self.text.consume(1);
+        }
+        Ok(is_array)
+    }
+
+    /// Goes to the value of a member of the object that was entered. The first of this name counts.
+    fn enter(&mut self, name: &str) -> Result<bool, Problem> {
+        loop {
+            match self.peek()? {
+                b'}' => return Ok(false),
+                b',' => self.text.consume(1),
+                _ => {
+                    let mut key = Vec::new();
+                    self.value(Some(&mut key))?;
+                    self.peek()?;
+                    self.text.consume(1);
+                    self.peek()?;
+                    let key: String = serde_json::from_slice(&key).map_err(|_| Problem::at("", "has a broken name"))?;
+                    if key == name {
+                        return Ok(true);
+                    }
+                    self.value(None)?;
+                }
+            }
+        }
+    }
+
+    /// The next byte that is not a space.
+    fn peek(&mut self) -> Result<u8, Problem> {
+        loop {
+            let bytes = self.text.fill_buf().map_err(|error| unreadable(&error))?;
+            let Some(first) = bytes.first().copied() else { return Err(Problem::at("", ENDS_EARLY)) };
+            if !first.is_ascii_whitespace() {
+                return Ok(first);
+            }
+            self.text.consume(1);
+        }
+    }
+
+    /// Reads a value, into `out` if it is wanted.
+    fn value(&mut self, mut out: Option<&mut Vec<u8>>) -> Result<(), Problem> {
+        let mut depth = Depth::default();
+        let mut length = 0;
+        loop {
+            let bytes = self.text.fill_buf().map_err(|error| unreadable(&error))?;
+            if bytes.is_empty() {
+                // A number at the end of the document ends with it.
+                return if length > 0 && depth.depth == 0 { Ok(()) } else { Err(Problem::at("", ENDS_EARLY)) };
+            }
+            let mut taken = 0;
+            let mut done = false;
+            for byte in bytes {
+                let is_bare = depth.depth == 0 && !depth.in_text;
+                if is_bare && (byte.is_ascii_whitespace() || matches!(byte, b',' | b':' | b']' | b'}')) {
+                    done = true;
+                    break;
+                }
+                depth.take(*byte);
+                taken += 1;
+                if depth.depth == 0 && !depth.in_text && matches!(byte, b'"' | b'}' | b']') {
+                    done = true;
+                    break;
+                }
+            }
+            length += taken;
+            if let Some(out) = out.as_deref_mut() {
+                if length > self.bytes_max {
+                    return Err(too_long(self.bytes_max));
+                }
+                out.extend_from_slice(&bytes[..taken]);
+            }
+            self.text.consume(taken);
+            if done {
+                return Ok(());
+            }
+        }
+    }
+
+    fn element(&mut self) -> Result<Option<Placed>, Problem> {
+        if self.state == State::Before {
+            self.state = if self.find()? { State::Inside } else { State::Ended };
+            if self.state == State::Ended {
+                return self.take().map(Some);
+            }
+        }
+        if self.peek()? == b',' {
+            self.text.consume(1);
+            self.peek()?;
+        }
+        if self.peek()? == b']' {
+            self.state = State::Ended;
+            return Ok(None);
+        }
+        self.take().map(Some)
+    }
+
+    fn take(&mut self) -> Result<Placed, Problem> {
+        let mut bytes = Vec::new();
+        self.value(Some(&mut bytes))?;
+        Ok(Placed { line: None, item: Item::Json(bytes) })
+    }
+}
+
+impl Iterator for Elements {
+    type Item = Result<Placed, Problem>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.state == State::Ended {
+            return None;
+        }
+        let element = self.element().transpose();
+        self.number += 1;
+        if matches!(element, Some(Err(_))) {
+            self.state = State::Ended;
+        }
+        let at = self.number - 1;
+        element.map(|found| found.map_err(|problem| Problem { path: format!("[{at}]"), ..problem }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Format, Layout, layout, of_text};
+    use super::*;
+
+    fn check(path: &str, text: &str, expected: &str) {
+        let found = of_text(&layout(Format::Json, path), text.as_bytes());
+        let shown: Vec<String> = found
+            .into_iter()
+            .map(|found| match found {
+                Ok(Placed { item: Item::Json(bytes), .. }) => String::from_utf8(bytes).expect("text"),
+                Ok(other) => panic!("{other:?}"),
+                Err(problem) => format!("! {problem}"),
+            })
+            .collect();
+        assert_eq!(shown.join(" | "), expected, "{text}");
+    }
+
+    #[test]
+    fn elements_of_an_array_are_items() {
+        check("", r#" [1, "a,]\"", {"b": [1, 2]} ,[] ] "#, r#"1 | "a,]\"" | {"b": [1, 2]} | []"#);
+        check("", "{\"a\": 1}", "{\"a\": 1}");
+        check("", "7", "7");
+        check("", "[]", "");
+        check("", "\u{feff}[1]", "1");
+        check("features", r#"{"type": "x", "features": [{"a": 1}, {"a": 2}], "rest": [3]}"#, r#"{"a": 1} | {"a": 2}"#);
+        check("a.b", r#"{"a.b": 1, "a": {"x": "}", "\u0062": [true]}}"#, "true");
+        check("a", "[1]", "! [0]: has no `a`, where its items should be");
+        check("a", r#"{"b": 1}"#, "! [0]: has no `a`, where its items should be");
+    }
+
+    #[test]
+    fn what_is_not_json_is_told_before_the_first_item() {
+        for wrong in ["", "[1,]", "{\"a\": 1", "[1] x", "[1][2]", "{'a': 1}", "nul", "[1", "\"\u{1}\""] {
+            let found = of_text(&layout(Format::Json, ""), wrong.as_bytes());
+            assert!(
+                matches!(&found[..], [Err(problem)] if problem.message.starts_with("is not a JSON doc")),
+                "{wrong}"
+            );
+        }
+        let deep = "[".repeat(200) + &"]".repeat(200);
+        let found = of_text(&layout(Format::Json, ""), deep.as_bytes());
+        assert!(found[0].as_ref().expect_err("deep").message.contains("nested deeper than 127"), "{found:?}");
+    }
+
+    #[test]
+    fn a_long_item_is_refused_before_it_is_read_whole() {
+        let layout = Layout { item_bytes_max: 10, ..layout(Format::Json, "") };
+        let found = of_text(&layout, format!("[1, \"{}\"]", "x".repeat(1_000_000)).as_bytes());
+        assert!(found[1].as_ref().expect_err("long").message.contains("longer than 10 bytes"));
+    }
+}

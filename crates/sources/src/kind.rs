@@ -1,0 +1,119 @@
+//! Which kinds of sources there are. A new one is a folder like its siblings and a line in [`KINDS`].
+
+use schemars::{JsonSchema, Schema};
+use serde_json::{Map, Value};
+use tocsin_delivery::options::{self, Options};
+use tocsin_model::{
+    application::Source,
+    field::Fields,
+    mark::Mark,
+    problem::{Problem, closest},
+};
+
+use crate::{
+    directory, feed, mqtt, nats, outbox, poll, process, query,
+    source::{OpenSource, Setting},
+};
+
+/// What a kind is, for reference pages and checks.
+pub struct KindDescription {
+    /// Its name in definitions.
+    pub name: &'static str,
+    /// Where its events come from, in one line.
+    pub summary: &'static str,
+    /// The JSON Schema of its options.
+    pub schema: fn() -> Schema,
+    check: fn(&Map<String, Value>, &Fields, &str) -> Vec<Problem>,
+    open: fn(Setting, Vec<Mark>) -> Opened,
+}
+
+type Opened = Result<Box<dyn OpenSource>, Vec<Problem>>;
+
+/// The options of a kind, which may speak of the fields of an event class.
+pub(crate) trait SourceOptions: Options + JsonSchema {
+    /// What does not fit the fields of the class; paths are relative: `fields.place`.
+    fn misfits(&self, fields: &Fields) -> Vec<Problem>;
+}
+
+static KINDS: [KindDescription; 8] = [
+    describe::<directory::DirectoryOptions>(
+        "directory",
+        "files that are dropped into a folder: lines of JSON, JSON, CSV or XML",
+        directory::open,
+    ),
+    describe::<poll::PollOptions>(
+        "poll",
+        "a page with items that is fetched again and again: JSON, GeoJSON, lines of JSON, CSV or XML",
+        poll::open,
+    ),
+    describe::<feed::FeedOptions>(
+        "feed",
+        "a feed in RSS or Atom: its new items, and those that have changed",
+        feed::open,
+    ),
+    describe::<query::QueryOptions>(
+        "query",
+        "a query of PostgreSQL, MySQL, MariaDB or SQLite, each time for what is beyond a high-water mark",
+        query::open,
+    ),
+    describe::<outbox::OutboxOptions>(
+        "outbox",
+        "a table of PostgreSQL, MySQL, MariaDB or SQLite whose rows are taken and deleted, or marked",
+        outbox::open,
+    ),
+    describe::<nats::NatsOptions>("nats", "messages of a stream of NATS JetStream", nats::open),
+    describe::<mqtt::MqttOptions>("mqtt", "messages of topics of an MQTT 5 broker", mqtt::open),
+    describe::<process::ProcessOptions>("process", "lines of JSON from a program of yours", process::open),
+];
+
+const fn describe<T: SourceOptions>(
+    name: &'static str,
+    summary: &'static str,
+    open: fn(Setting, Vec<Mark>) -> Opened,
+) -> KindDescription {
+    KindDescription { name, summary, schema: || schemars::schema_for!(T), check: check_options::<T>, open }
+}
+
+fn check_options<T: SourceOptions>(given: &Map<String, Value>, fields: &Fields, path: &str) -> Vec<Problem> {
+    match options::read::<T>(given, path) {
+        Ok(options) => {
+            let below = |problem: Problem| Problem { path: format!("{path}.{}", problem.path), ..problem };
+            options.misfits(fields).into_iter().map(below).collect()
+        }
+        Err(problems) => problems,
+    }
+}
+
+/// All kinds that run by themselves, in the order in which they are best explained.
+pub fn kinds() -> &'static [KindDescription] {
+    &KINDS
+}
+
+/// Every problem in the kind and the options of a source, their paths starting with `path` (`sources.drop`). Touches
+/// neither disk nor network.
+pub fn check(source: &Source, fields: &Fields, path: &str) -> Vec<Problem> {
+    match find(source.kind.as_str()) {
+        Ok(kind) => (kind.check)(&source.options, fields, &format!("{path}.options")),
+        Err(problem) => vec![Problem { path: format!("{path}.kind"), ..problem }],
+    }
+}
+
+/// Opens a source where its marks say that it stopped. Must be called inside a tokio runtime.
+///
+/// # Errors
+/// Every problem in its options, including folders and programs that may not be used; paths are relative: `folder`.
+pub fn open(kind: &str, setting: Setting, marks: Vec<Mark>) -> Opened {
+    let kind = find(kind).map_err(|problem| vec![problem])?;
+    (kind.open)(setting, marks)
+}
+
+fn find(name: &str) -> Result<&'static KindDescription, Problem> {
+    KINDS.iter().find(|kind| kind.name == name).ok_or_else(|| {
+        let problem = Problem::at("kind", format!("`{name}` is not a kind of source"));
+        let names = KINDS.iter().map(|kind| kind.name).chain(["http"]);
+        match closest(name, names.clone()) {
+            Some(word) => problem.hint(format!("did you mean `{word}`?")),
+            None => problem.hint(format!("the kinds are {}", names.collect::<Vec<_>>().join(", "))),
+        }
+    })
+}

@@ -1,0 +1,343 @@
+//! An item becomes a row of the event class: by the names of its fields, or by a mapping from fields to paths.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde_json::Value as Json;
+use tocsin_model::{
+    field::{FieldType, Fields, Row},
+    problem::Problem,
+    value::Value,
+};
+
+use crate::items::{Element, Item};
+
+/// How items are read as rows.
+pub(crate) struct Mapping {
+    fields: Fields,
+    /// Where each field comes from; empty: fields have the names that items give them.
+    paths: Vec<(usize, Path)>,
+}
+
+/// One value of an item, as a text.
+pub(crate) struct Pointer(Path);
+
+impl Pointer {
+    /// By a path that was checked.
+    pub fn new(path: &str) -> Option<Pointer> {
+        parse_path(path).ok().map(Pointer)
+    }
+
+    /// What stands there.
+    pub fn text(&self, item: &Item) -> Option<String> {
+        match item {
+            Item::Json(bytes) => {
+                let json: Json = serde_json::from_slice(bytes).ok()?;
+                match self.0.in_json(&json)? {
+                    Json::Null => None,
+                    Json::String(text) => Some(text.clone()),
+                    other => Some(other.to_string()),
+                }
+            }
+            Item::Cells { names, cells } => self.0.in_cells(names, cells).map(str::to_owned),
+            Item::Xml(element) => self.0.in_element(element),
+        }
+    }
+}
+
+/// What is wrong with a path that an option gives.
+pub(crate) fn path_problem(option: &str, path: &str) -> Option<Problem> {
+    let message = parse_path(path).err()?;
+    Some(Problem::at(option, message).hint("such as `id`, `properties.updated`, `@id`"))
+}
+
+/// Where in an item a value lies.
+#[derive(Debug, Clone, PartialEq)]
+struct Path(Vec<Segment>);
+
+#[derive(Debug, Clone, PartialEq)]
+enum Segment {
+    /// What has this name: a member, a column, an element.
+    Name(Arc<str>),
+    /// An attribute of an element.
+    Attribute(Arc<str>),
+    /// The item of a list with this number, from 0.
+    Index(usize),
+}
+
+impl Mapping {
+    /// By these paths. They were checked.
+    pub fn new(fields: &Fields, paths: &BTreeMap<String, String>) -> Mapping {
+        let parse = |(field, path): (&String, &String)| Some((fields.position(field)?, parse_path(path).ok()?));
+        Mapping { fields: fields.clone(), paths: paths.iter().filter_map(parse).collect() }
+    }
+
+    /// What is wrong with paths of fields; problems lie at `fields.name`.
+    pub fn problems(fields: &Fields, paths: &BTreeMap<String, String>) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        for (field, path) in paths {
+            let at = format!("fields.{field}");
+            if fields.position(field).is_none() {
+                problems.push(Problem { path: at.clone(), ..fields.unknown(field) });
+            }
+            if let Err(message) = parse_path(path) {
+                problems
+                    .push(Problem::at(at, message).hint("such as `properties.mag`, `geometry.coordinates[0]`, `$`"));
+            }
+        }
+        let forgotten = fields.iter().filter(|field| {
+            !paths.is_empty() && field.required && field.default.is_null() && !paths.contains_key(field.name.as_str())
+        });
+        problems.extend(
+            forgotten.map(|field| {
+                Problem::at("fields", format!("`{}` is required by the class and has no path", field.name))
+            }),
+        );
+        problems
+    }
+
+    /// Reads an item.
+    ///
+    /// # Errors
+    /// Every problem, by field.
+    pub fn row(&self, item: &Item) -> Result<Row, Vec<Problem>> {
+        match item {
+            Item::Json(bytes) if self.paths.is_empty() => self.fields.row_from_json(bytes),
+            Item::Json(bytes) => {
+                let json: Json = serde_json::from_slice(bytes).map_err(|error| vec![not_json(&error)])?;
+                self.row_by(|path, _| Some(Value::from(path.in_json(&json)?.clone())))
+            }
+            Item::Cells { names, cells } if self.paths.is_empty() => {
+                let named = names.iter().zip(cells);
+                self.fields.row(
+                    named
+                        .map(|(name, cell)| (name, cell.as_ref().map_or(Value::Null, |cell| self.by_name(name, cell)))),
+                )
+            }
+            Item::Cells { names, cells } => {
+                let unknown = |path: &Path| !path.in_names(names);
+                if let Some((at, path)) = self.paths.iter().find(|(_, path)| unknown(path)) {
+                    let message = format!("comes from the column `{}`, which is not there", path.shown());
+                    return Err(vec![Problem::at(self.fields[*at].name.as_str(), message)]);
+                }
+                self.row_by(|path, kind| Some(text_value(path.in_cells(names, cells)?, kind)))
+            }
+            Item::Xml(element) if self.paths.is_empty() => {
+                self.fields.row(element.leaves().map(|(name, text)| (name, self.by_name(name, text))))
+            }
+            Item::Xml(element) => self.row_by(|path, kind| Some(text_value(&path.in_element(element)?, kind))),
+        }
+    }
+
+    fn row_by(&self, find: impl Fn(&Path, FieldType) -> Option<Value>) -> Result<Row, Vec<Problem>> {
+        let named = self.paths.iter().filter_map(|(at, path)| {
+            let field = &self.fields[*at];
+            Some((field.name.as_str(), find(path, field.kind)?))
+        });
+        self.fields.row(named)
+    }
+
+    /// The value of a text whose field has its name; what has no field is left to the check of the class.
+    fn by_name(&self, name: &str, text: &str) -> Value {
+        match self.fields.position(name) {
+            Some(at) => text_value(text, self.fields[at].kind),
+            None => Value::from(text),
+        }
+    }
+}
+
+/// What a text says where a value of this type is wanted. What it does not say stays text, and the class refuses it.
+fn text_value(text: &str, kind: FieldType) -> Value {
+    let bare = text.trim();
+    if kind == FieldType::String {
+        return Value::from(text);
+    }
+    if bare.is_empty() {
+        return Value::Null;
+    }
+    let read = match kind {
+        FieldType::Boolean => match bare {
+            "true" | "1" => Some(Value::Boolean(true)),
+            "false" | "0" => Some(Value::Boolean(false)),
+            _ => None,
+        },
+        FieldType::Integer => bare.parse().ok().map(Value::Integer),
+        FieldType::Number => bare.parse().ok().filter(|number: &f64| number.is_finite()).map(Value::Number),
+        FieldType::Timestamp => bare.parse().ok().map(Value::Integer),
+        FieldType::List | FieldType::Map => serde_json::from_str(bare).ok(),
+        FieldType::String => None,
+    };
+    read.unwrap_or_else(|| Value::from(bare))
+}
+
+fn not_json(error: &serde_json::Error) -> Problem {
+    let mut message = error.to_string();
+    if let Some(at) = message.rfind(" at line ") {
+        message.truncate(at);
+    }
+    Problem::at("", format!("is not JSON: {message}"))
+}
+
+/// Reads `a.b[0].c`, `a/b/@c`, `["a.b"]`; `$` and `.` are the item itself.
+fn parse_path(text: &str) -> Result<Path, String> {
+    let mut segments = Vec::new();
+    let mut rest = text.strip_prefix('$').unwrap_or(text);
+    if matches!(rest, "" | ".") {
+        return if text.is_empty() { Err("is empty".to_owned()) } else { Ok(Path(segments)) };
+    }
+    while !rest.is_empty() {
+        if let Some(inner) = rest.strip_prefix('[') {
+            let end = inner.find(']').ok_or("has `[` without `]`")?;
+            let (inside, after) = (&inner[..end], &inner[end + 1..]);
+            segments.push(match inside.strip_prefix('"').and_then(|name| name.strip_suffix('"')) {
+                Some(name) => Segment::Name(name.into()),
+                None => Segment::Index(inside.parse().map_err(|_| format!("`[{inside}]` is not a number or a name"))?),
+            });
+            rest = after;
+            continue;
+        }
+        rest = rest.strip_prefix(['.', '/']).unwrap_or(rest);
+        let end = rest.find(['.', '/', '[']).unwrap_or(rest.len());
+        let (name, after) = rest.split_at(end);
+        segments.push(match name.strip_prefix('@') {
+            _ if matches!(name, "" | "@") => return Err("has a part without a name".to_owned()),
+            Some(attribute) => Segment::Attribute(attribute.into()),
+            None => Segment::Name(name.into()),
+        });
+        rest = after;
+    }
+    Ok(Path(segments))
+}
+
+impl Path {
+    fn in_json<'a>(&self, json: &'a Json) -> Option<&'a Json> {
+        self.0.iter().try_fold(json, |json, segment| match segment {
+            Segment::Name(name) | Segment::Attribute(name) => json.get(&**name),
+            Segment::Index(at) => json.get(at),
+        })
+    }
+
+    /// The name of the column, if it is one name. Columns may have any name, so the whole path is tried as one.
+    fn shown(&self) -> String {
+        let shown = self.0.iter().map(|segment| match segment {
+            Segment::Name(name) => name.to_string(),
+            Segment::Attribute(name) => format!("@{name}"),
+            Segment::Index(at) => format!("[{at}]"),
+        });
+        shown.collect::<Vec<_>>().join(".")
+    }
+
+    fn in_names(&self, names: &[String]) -> bool {
+        let shown = self.shown();
+        names.contains(&shown)
+    }
+
+    fn in_cells<'a>(&self, names: &[String], cells: &'a [Option<String>]) -> Option<&'a str> {
+        let shown = self.shown();
+        let at = names.iter().position(|name| *name == shown)?;
+        cells.get(at)?.as_deref()
+    }
+
+    fn in_element(&self, element: &Element) -> Option<String> {
+        let mut element = element;
+        let mut segments = self.0.iter().peekable();
+        while let Some(segment) = segments.next() {
+            match segment {
+                Segment::Attribute(name) => return element.attribute(name).map(str::to_owned),
+                Segment::Name(name) => {
+                    let at = match segments.peek() {
+                        Some(Segment::Index(at)) => {
+                            let at = *at;
+                            segments.next();
+                            at
+                        }
+                        _ => 0,
+                    };
+                    element = element.children.iter().filter(|child| child.name == **name).nth(at)?;
+                }
+                Segment::Index(at) => element = element.children.get(*at)?,
+            }
+        }
+        Some(element.whole_text())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tocsin_model::field::Field;
+
+    use super::*;
+
+    fn fields(of: &[(&str, FieldType)]) -> Fields {
+        let field = |(name, kind): &(&str, FieldType)| Field {
+            name: name.parse().expect("a name"),
+            kind: *kind,
+            required: false,
+            default: Value::Null,
+            description: None,
+        };
+        Fields::new(of.iter().map(field).collect())
+    }
+
+    #[test]
+    fn paths_lead_into_json() {
+        let json = r#"{"id": "us7", "properties": {"mag": 6.1, "a.b": 1}, "geometry": {"coordinates": [10, 20.5]}}"#;
+        let check = |path: &str, expected: &str| {
+            let path = parse_path(path).expect("a path");
+            let json: Json = serde_json::from_str(json).expect("JSON");
+            assert_eq!(path.in_json(&json).map(ToString::to_string).unwrap_or_default(), expected);
+        };
+        check("id", "\"us7\"");
+        check("$.properties.mag", "6.1");
+        check("properties/mag", "6.1");
+        check("geometry.coordinates[1]", "20.5");
+        check("properties[\"a.b\"]", "1");
+        check("geometry.coordinates[2]", "");
+        check("properties.mag.x", "");
+        assert_eq!(parse_path("$"), Ok(Path(Vec::new())));
+        for wrong in ["", "a..b", "a[", "a[x]", "@", "a/@"] {
+            assert!(parse_path(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn texts_become_what_the_class_wants() {
+        let fields = fields(&[
+            ("big", FieldType::Boolean),
+            ("count", FieldType::Integer),
+            ("size", FieldType::Number),
+            ("place", FieldType::String),
+            ("at", FieldType::Timestamp),
+            ("tags", FieldType::List),
+        ]);
+        let row = |cells: [&str; 6]| {
+            let names = ["big", "count", "size", "place", "at", "tags"].map(str::to_owned).to_vec();
+            let item = Item::Cells { names: names.into(), cells: cells.map(|cell| Some(cell.to_owned())).to_vec() };
+            match Mapping::new(&fields, &BTreeMap::new()).row(&item) {
+                Ok(row) => fields.to_json(&row),
+                Err(problems) => problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
+            }
+        };
+        assert_eq!(
+            row(["1", " 42", "-1.5e3", " Kobe ", "2026-11-22T10:00:00Z", "[1]"]),
+            r#"{"big":true,"count":42,"size":-1500.0,"place":" Kobe ","at":"2026-11-22T10:00:00Z","tags":[1]}"#
+        );
+        assert_eq!(row(["", "", "", "", "1000", ""]), r#"{"place":"","at":"1970-01-01T00:00:01Z"}"#);
+        assert_eq!(
+            row(["yes", "4.5", "inf", "", "soon", "x"]),
+            "big: should be a boolean, not a string\ncount: should be an integer, not a string\n\
+             size: should be a number, not a string\n\
+             at: `soon` is not a date and time of RFC 3339, such as `2026-11-21T09:30:00Z`\n\
+             tags: should be a list, not a string"
+        );
+    }
+
+    #[test]
+    fn a_mapping_names_fields_of_the_class() {
+        let fields = fields(&[("place", FieldType::String)]);
+        let paths = [("plase", "a"), ("place", "a[")].map(|(field, path)| (field.to_owned(), path.to_owned()));
+        let problems = Mapping::problems(&fields, &BTreeMap::from(paths));
+        let shown: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        assert_eq!(shown.len(), 2, "{shown:?}");
+        assert!(shown[1].starts_with("fields.plase: is not a field of this class; did you mean `place`?"), "{shown:?}");
+    }
+}

@@ -1,0 +1,114 @@
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    net::TcpListener,
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use rumqttc::v5::{
+    AsyncClient, Event,
+    mqttbytes::{QoS, v5::Packet},
+};
+use serde_json::json;
+
+use crate::testing::{Harness, PATIENCE, shown, taken};
+
+/// A mosquitto of Debian that keeps its sessions over a restart.
+struct Broker {
+    child: Child,
+    port: u16,
+}
+
+impl Broker {
+    fn start(folder: &Path) -> Broker {
+        let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+        let file = folder.join("mosquitto.conf");
+        let lines = "allow_anonymous true\nmax_queued_messages 10000\nlog_dest stderr";
+        fs::write(&file, format!("listener {port} 127.0.0.1\n{lines}\n")).expect("a file");
+        let program = ["/usr/sbin/mosquitto", "mosquitto"].into_iter().find(|path| Path::new(path).exists());
+        let mut child = Command::new(program.unwrap_or("mosquitto"))
+            .args(["-v", "-c"])
+            .arg(&file)
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("mosquitto is there: `make setup` installs it");
+        let mut log = BufReader::new(child.stderr.take().expect("it is piped")).lines().map_while(Result::ok);
+        assert!(log.by_ref().any(|line| line.ends_with(" running")), "mosquitto does not start");
+        // Whoever stops reading stops the broker.
+        std::thread::spawn(move || log.for_each(drop));
+        Broker { child, port }
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Publishes messages and waits until the broker has them all.
+async fn publish(port: u16, texts: Vec<String>) {
+    let mut options = rumqttc::v5::MqttOptions::new("writer", "127.0.0.1", port);
+    options.set_keep_alive(Duration::from_secs(60));
+    let (client, mut events) = AsyncClient::new(options, texts.len().max(1));
+    let mut open = texts.len();
+    for text in texts {
+        client.publish("quakes/new", QoS::AtLeastOnce, false, text).await.expect("a request");
+    }
+    while open > 0 {
+        if let Event::Incoming(Packet::PubAck(_)) = events.poll().await.expect("a connection") {
+            open -= 1;
+        }
+    }
+}
+
+fn quakes(from: usize, to: usize) -> Vec<String> {
+    (from..to).map(|number| format!("{{\"id\": \"q{number}\"}}")).collect()
+}
+
+#[tokio::test]
+async fn messages_are_taken_once_over_crashes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let broker = Broker::start(folder.path());
+    let mut harness = Harness::new("mqtt", json!({"host": "127.0.0.1", "port": broker.port, "topics": ["quakes/#"]}));
+    // The session begins with the subscription, so the first message is sent until one arrives.
+    let first = loop {
+        publish(broker.port, vec!["{\"id\": \"first\"}".to_owned()]).await;
+        if let Ok(portion) = tokio::time::timeout(Duration::from_millis(200), harness.source().next()).await {
+            break portion.unwrap_or_else(|trouble| panic!("{trouble}"));
+        }
+    };
+    harness.commit(first.marks);
+    harness.source().accepted().await.expect("acknowledged");
+
+    publish(broker.port, quakes(0, 100)).await;
+    let mut events = Vec::new();
+    let mut portions = 0;
+    while events.len() < 300 {
+        let portion = tokio::time::timeout(PATIENCE, harness.source().next()).await.expect("in time");
+        let portion = portion.unwrap_or_else(|trouble| panic!("{trouble}"));
+        portions += 1;
+        // Before the commit, after it, and every now and then not at all.
+        if portions % 4 == 1 {
+            harness.crash();
+            continue;
+        }
+        events.extend(shown(&portion.events).into_iter().filter(|event| !event.contains("first")));
+        harness.commit(portion.marks);
+        if portions % 4 == 2 {
+            harness.crash();
+        } else {
+            harness.source().accepted().await.expect("acknowledged");
+        }
+        if portions == 2 {
+            publish(broker.port, quakes(100, 300)).await;
+        }
+    }
+    events.sort();
+    let mut expected: Vec<String> = quakes(0, 300).iter().map(|text| taken(text)).collect();
+    expected.sort();
+    assert_eq!(events, expected);
+}

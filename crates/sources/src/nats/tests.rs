@@ -1,0 +1,89 @@
+use std::{
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+use async_nats::jetstream::{self, stream};
+use serde_json::json;
+
+use crate::testing::{Harness, taken};
+
+/// A nats-server of Debian that keeps streams.
+struct Server {
+    child: Child,
+    port: u16,
+}
+
+impl Server {
+    fn start(folder: &Path) -> Server {
+        let mut child = Command::new("nats-server")
+            .args(["-a", "127.0.0.1", "-p", "-1", "-js", "-sd"])
+            .arg(folder)
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("nats-server is there: `make setup` installs it");
+        let mut log = BufReader::new(child.stderr.take().expect("it is piped")).lines();
+        let mut port = None;
+        for line in log.by_ref() {
+            let line = line.expect("text");
+            if let Some((_, found)) = line.split_once("Listening for client connections on 127.0.0.1:") {
+                port = found.trim().parse().ok();
+            }
+            if line.contains("Server is ready") {
+                break;
+            }
+        }
+        // Whoever stops reading stops the server.
+        std::thread::spawn(move || log.for_each(drop));
+        Server { child, port: port.expect("it says where it listens") }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Publishes quakes, each followed by something that nobody asked for.
+async fn publish(context: &jetstream::Context, from: usize, to: usize) {
+    for number in from..to {
+        let quake = format!("{{\"id\": \"q{number}\"}}");
+        for (subject, body) in [("quakes.new", quake), ("other", "{}".to_owned())] {
+            context.publish(subject, body.into()).await.expect("sent").await.expect("kept");
+        }
+    }
+}
+
+#[tokio::test]
+async fn messages_are_taken_once_over_crashes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(folder.path());
+    let address = format!("nats://127.0.0.1:{}", server.port);
+    let context = jetstream::new(async_nats::connect(&address).await.expect("a connection"));
+    let subjects = vec!["quakes.>".into(), "other".into()];
+    let config = stream::Config { name: "ALL".into(), subjects, ..Default::default() };
+    context.create_stream(config).await.expect("a stream");
+    publish(&context, 0, 100).await;
+
+    let options = json!({"servers": [address], "stream": "ALL", "subjects": ["quakes.>"]});
+    let mut harness = Harness::new("nats", options);
+    let mut events = Vec::new();
+    // A crash after the commit: nothing was acknowledged, and all comes again some time.
+    let portion = harness.next().await;
+    events.extend(crate::testing::shown(&portion.events));
+    harness.commit(portion.marks);
+    harness.crash();
+    publish(&context, 100, 150).await;
+    context.publish("quakes.bad", "nonsense".into()).await.expect("sent").await.expect("kept");
+    while events.len() < 150 {
+        let portion = harness.next().await;
+        events.extend(crate::testing::shown(&portion.events));
+        harness.commit(portion.marks);
+        harness.source().accepted().await.expect("acknowledged");
+    }
+    let expected: Vec<String> = (0..150).map(|number| taken(&format!("{{\"id\": \"q{number}\"}}"))).collect();
+    assert_eq!(events, expected);
+}

@@ -1,0 +1,74 @@
+//! A page with items that is fetched again and again: JSON, GeoJSON, lines of JSON, CSV or XML.
+//!
+//! Requests are conditional (`ETag`, `Last-Modified`), so that a page that has not changed costs little. What is new on it
+//! is told by the identity of its items, and what has changed by a value that changes with them.
+
+mod options; // what an operator may set
+
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeSet, io::Cursor, sync::Arc};
+
+use bytes::Bytes;
+pub use options::PollOptions;
+use tocsin_delivery::options::read;
+use tocsin_model::{mark::Mark, problem::Problem};
+
+use crate::{
+    items::{Item, Layout, Placed, Text},
+    known::hash,
+    mapping::{Mapping, Pointer},
+    page::{PageItem, Policy, Poller},
+    source::{OpenSource, Setting, Trouble},
+};
+
+pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
+    let options: PollOptions = read(&setting.options, "")?;
+    let policy = Policy { updates: options.updates, retention: options.retention };
+    let reading = Reading {
+        layout: options.layout(),
+        mapping: Arc::new(Mapping::new(&setting.fields, &options.fields)),
+        key: options.key.as_deref().and_then(Pointer::new),
+        version: options.version.as_deref().and_then(Pointer::new),
+    };
+    let poller =
+        Poller::open(&setting, &options.fetch, &marks, Arc::new(move |body: &[u8]| reading.items(body)), policy)?;
+    Ok(Box::new(poller))
+}
+
+/// How a page becomes items.
+struct Reading {
+    layout: Layout,
+    mapping: Arc<Mapping>,
+    key: Option<Pointer>,
+    version: Option<Pointer>,
+}
+
+impl Reading {
+    fn items(&self, body: &[u8]) -> Result<Vec<PageItem>, Trouble> {
+        let text = || -> Text { Box::new(Cursor::new(body.to_vec())) };
+        self.layout.examine(text()).map_err(|problem| Trouble::new("the page cannot be read", problem))?;
+        let mut keys = BTreeSet::new();
+        let mut found: Vec<PageItem> = Vec::new();
+        for placed in self.layout.items(text()) {
+            let Placed { item, .. } = placed.map_err(|problem| Trouble::new("the page cannot be read", problem))?;
+            let item = self.item(item);
+            // Of two with one identity the first counts.
+            if keys.insert(item.key.clone()) {
+                found.push(item);
+            }
+        }
+        Ok(found)
+    }
+
+    fn item(&self, item: Item) -> PageItem {
+        let text: Bytes = item.shown().into();
+        let whole = hash(&[&text]);
+        let found = |pointer: &Option<Pointer>| pointer.as_ref().and_then(|pointer| pointer.text(&item));
+        let key = found(&self.key).unwrap_or_else(|| whole.clone());
+        let version = found(&self.version).map_or(whole, |version| hash(&[version.as_bytes()]));
+        let mapping = self.mapping.clone();
+        PageItem { key, version, text, row: Box::new(move |_| mapping.row(&item)) }
+    }
+}

@@ -1,0 +1,132 @@
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    extract::State,
+    http::{HeaderMap, StatusCode},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use serde_json::{Value as Json, json};
+use tokio::{net::TcpListener, sync::Mutex};
+
+use crate::testing::Harness;
+
+/// A page, and what was asked of it.
+#[derive(Clone, Default)]
+struct Page {
+    text: Arc<Mutex<String>>,
+    /// Of each request, whether it was answered with the page.
+    answers: Arc<Mutex<Vec<u16>>>,
+}
+
+async fn answer(State(page): State<Page>, headers: HeaderMap) -> Response {
+    let text = page.text.lock().await.clone();
+    let etag = format!("\"{}\"", text.len());
+    let (status, answer) = match text.as_str() {
+        "busy" => (503, (StatusCode::SERVICE_UNAVAILABLE, [("retry-after", "17")]).into_response()),
+        _ if headers.get("if-none-match").is_some_and(|known| known.as_bytes() == etag.as_bytes()) => {
+            (304, StatusCode::NOT_MODIFIED.into_response())
+        }
+        _ => (200, ([("etag", etag)], text).into_response()),
+    };
+    page.answers.lock().await.push(status);
+    answer
+}
+
+/// A server of one page, and a source that polls it.
+async fn polled(kind: &'static str, mut options: Json) -> (Page, Harness) {
+    let page = Page::default();
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    let router = Router::new().route("/page", get(answer)).with_state(page.clone());
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    options["url"] = json!(format!("http://{address}/page"));
+    options["every"] = json!("1ms");
+    options["allow_networks"] = json!(["127.0.0.1"]);
+    (page, Harness::new(kind, options))
+}
+
+fn quakes(of: &[(&str, f64, u32)]) -> String {
+    let item =
+        |(id, mag, updated): &(&str, f64, u32)| json!({"id": id, "properties": {"mag": mag, "updated": updated}});
+    json!({"type": "FeatureCollection", "features": of.iter().map(item).collect::<Vec<_>>()}).to_string()
+}
+
+#[tokio::test]
+async fn what_is_new_or_changed_on_a_page_is_taken_once() {
+    let fields = json!({"id": "id", "magnitude": "properties.mag"});
+    let options = json!({"items": "features", "fields": fields, "key": "id", "version": "properties.updated"});
+    let (page, mut harness) = polled("poll", options).await;
+    *page.text.lock().await = quakes(&[("a", 1.0, 1), ("b", 2.0, 1)]);
+    assert_eq!(harness.take().await, [r#"{"id":"a","magnitude":1.0}"#, r#"{"id":"b","magnitude":2.0}"#]);
+    assert!(harness.take().await.is_empty(), "nothing is new");
+    assert_eq!(*page.answers.lock().await, [200, 304]);
+
+    // A crash before the commit, and one after it.
+    *page.text.lock().await = quakes(&[("a", 1.0, 1), ("b", 2.5, 22), ("c", 3.0, 1)]);
+    assert_eq!(harness.next().await.events.count(), 2);
+    harness.crash();
+    let portion = harness.next().await;
+    harness.commit(portion.marks);
+    harness.crash();
+    assert!(harness.take().await.is_empty());
+    assert_eq!(page.answers.lock().await.last(), Some(&304));
+
+    *page.text.lock().await = quakes(&[("bad", 1.0, 1)]).replace("1.0", "true");
+    let portion = harness.next().await;
+    assert_eq!((portion.events.count(), portion.refused.len()), (0, 1));
+    assert_eq!(portion.refused[0].reason, "magnitude: should be a number, not a boolean");
+}
+
+#[tokio::test]
+async fn items_of_a_feed_are_new_once() {
+    let fields = json!({"id": "id", "tags": "categories"});
+    let (page, mut harness) = polled("feed", json!({"fields": fields})).await;
+    let feed = |items: &[(&str, &str)]| {
+        let item = |(id, date): &(&str, &str)| format!("<item><guid>{id}</guid><pubDate>{date}</pubDate></item>");
+        format!("<rss><channel>{}</channel></rss>", items.iter().map(item).collect::<String>())
+    };
+    *page.text.lock().await = feed(&[("1", "x"), ("2", "x")]);
+    assert_eq!(harness.take().await, [r#"{"id":"1"}"#, r#"{"id":"2"}"#]);
+    // Changed items are not told unless that is wanted; one that was gone for one poll is not new.
+    *page.text.lock().await = feed(&[("1", "changed")]);
+    assert!(harness.take().await.is_empty());
+    *page.text.lock().await = feed(&[("1", "changed"), ("2", "x"), ("3", "x")]);
+    assert_eq!(harness.take().await, [r#"{"id":"3"}"#]);
+
+    let (page, mut harness) = polled("feed", json!({"fields": {"id": "change"}, "updates": true})).await;
+    *page.text.lock().await = feed(&[("1", "x")]);
+    assert_eq!(harness.take().await, [r#"{"id":"new"}"#]);
+    *page.text.lock().await = feed(&[("1", "later")]);
+    assert_eq!(harness.take().await, [r#"{"id":"updated"}"#]);
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_page_is_told() {
+    let (page, mut harness) = polled("poll", json!({"page_bytes_max": 100})).await;
+    *page.text.lock().await = "busy".to_owned();
+    let trouble = harness.try_next().await.expect_err("busy");
+    assert_eq!(trouble.retry_after.map(|wait| wait.as_secs()), Some(17));
+    assert!(trouble.text.ends_with("/page answers 503 Service Unavailable"), "{trouble}");
+    *page.text.lock().await = "x".repeat(1_000);
+    assert!(harness.try_next().await.expect_err("long").text.contains("longer than 100 bytes"));
+    *page.text.lock().await = "[1, ".to_owned();
+    assert!(harness.try_next().await.expect_err("broken").text.contains("not a JSON document"));
+}
+
+#[tokio::test]
+async fn private_addresses_are_not_asked_unless_they_are_open() {
+    let (_page, harness) = polled("poll", json!({})).await;
+    let mut options = harness.options.clone();
+    options["allow_networks"] = json!([]);
+    let refused = |options: &Json| {
+        let mut harness = Harness::new("poll", options.clone());
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| harness.open())).is_err()
+    };
+    assert!(refused(&options), "an address as such");
+    options["url"] = json!(options["url"].as_str().expect("text").replace("127.0.0.1", "localhost"));
+    let mut harness = Harness::new("poll", options);
+    let trouble = harness.try_next().await.expect_err("a name that leads there");
+    assert!(trouble.text.contains("a loopback address"), "{trouble}");
+}

@@ -1,0 +1,73 @@
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tocsin_delivery::options::{Options, Wait};
+use tocsin_model::{field::Fields, problem::Problem};
+
+use crate::{kind::SourceOptions, mapping::Mapping};
+
+/// Options of a source of the kind `process`.
+#[derive(Clone, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(extend("required" = ["command"]))]
+pub struct ProcessOptions {
+    /// The program, by its whole path, and its arguments; no shell reads them. The configuration must allow it:
+    /// `delivery.allow_programs`.
+    pub command: Vec<String>,
+    /// Variables that the program finds in its environment, besides `PATH` and `TOCSIN_POSITION`; it gets no others of the
+    /// server's.
+    pub environment: BTreeMap<String, String>,
+    /// Where in a line each field of the event class comes from: `{magnitude: properties.mag}`. Without it lines name the
+    /// fields themselves.
+    pub fields: BTreeMap<String, String>,
+    /// Time that the program has to end by itself when its input has ended; then it is killed.
+    pub grace: Wait,
+    /// Longest line, in bytes.
+    #[schemars(range(min = 1, max = 67108864))]
+    pub item_bytes_max: usize,
+}
+
+impl Default for ProcessOptions {
+    fn default() -> Self {
+        ProcessOptions {
+            command: Vec::new(),
+            environment: BTreeMap::new(),
+            fields: BTreeMap::new(),
+            grace: Wait::seconds(10),
+            item_bytes_max: 1 << 20,
+        }
+    }
+}
+
+impl Options for ProcessOptions {
+    fn problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        match self.command.first() {
+            None => problems.push(
+                Problem::at("command", "the program is missing")
+                    .hint("give it and its arguments: `[/usr/local/bin/read-meters, --all]`"),
+            ),
+            Some(program) if !program.starts_with('/') => problems.push(Problem::at(
+                "command[0]",
+                "the program is given by its whole path, such as `/usr/local/bin/read-meters`",
+            )),
+            Some(_) => {}
+        }
+        if self.command.iter().any(|argument| argument.contains('\0')) {
+            problems.push(Problem::at("command", "an argument cannot hold a NUL"));
+        }
+        for (name, value) in &self.environment {
+            if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+                problems.push(Problem::at(format!("environment.{name}"), "this is not a variable"));
+            }
+        }
+        problems
+    }
+}
+
+impl SourceOptions for ProcessOptions {
+    fn misfits(&self, fields: &Fields) -> Vec<Problem> {
+        Mapping::problems(fields, &self.fields)
+    }
+}

@@ -1,0 +1,188 @@
+//! What every kind promises: portions of events in order, each with the marks that say how far the source has come.
+
+use std::{
+    fmt,
+    path::{Component, Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tocsin_delivery::{Clock, networks::Networks, programs::Programs};
+use tocsin_model::{event::PackedEvents, field::Fields, id::Name, mark::Mark, problem::Problem, time::Timestamp};
+
+/// Most events of one portion.
+pub const PORTION_EVENTS_MAX: usize = 1_000;
+/// A portion ends with the event that brings it to this many bytes.
+pub const PORTION_BYTES_MAX: usize = 1 << 20;
+
+/// What a source may use of this installation.
+#[derive(Clone)]
+pub struct Context {
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// Folders that the server has for sources lie below it.
+    pub data_folder: PathBuf,
+    /// Which non-public networks and hosts sources may ask.
+    pub networks: Networks,
+    /// Which programs they may start.
+    pub programs: Programs,
+    /// Which folders they may empty.
+    pub folders: Folders,
+}
+
+/// The folders that sources may take files from. A definition may come over the network from whoever holds a key, and a
+/// source renames what it reads, so only the operator of the machine can open folders outside the data folder.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Folders {
+    /// Folders, with all below them.
+    pub allow: Vec<PathBuf>,
+}
+
+impl Folders {
+    /// Where a source finds its files: below `drop` in the data folder, or in a folder that is open. The error says why
+    /// not.
+    pub fn judge(&self, folder: &Path, data_folder: &Path) -> Result<PathBuf, String> {
+        if folder.is_relative() {
+            let inside = folder.components().all(|part| matches!(part, Component::Normal(_)));
+            return match inside && folder.components().next().is_some() {
+                true => Ok(data_folder.join("drop").join(folder)),
+                false => Err("leads out of the folder `drop` of the data folder".to_owned()),
+            };
+        }
+        let found = folder.canonicalize().map_err(|error| format!("{} is not there: {error}", folder.display()))?;
+        let allows = |allowed: &PathBuf| allowed.canonicalize().is_ok_and(|allowed| found.starts_with(allowed));
+        match self.allow.iter().any(allows) {
+            true => Ok(found),
+            false => Err(format!(
+                "{} may not be emptied by a source; `sources.allow_folders` in the configuration can open it",
+                found.display()
+            )),
+        }
+    }
+}
+
+/// What a source is to do.
+#[derive(Clone)]
+pub struct Setting {
+    /// Its application.
+    pub application: Name,
+    /// Its name.
+    pub name: Name,
+    /// The fields of the class whose events it gives.
+    pub fields: Fields,
+    /// Its options, as the definition gives them.
+    pub options: serde_json::Map<String, serde_json::Value>,
+    /// What it may use.
+    pub context: Context,
+}
+
+/// Some events, and what to remember when they are accepted.
+#[derive(Debug, Clone, Default)]
+pub struct Portion {
+    /// The events; there may be none.
+    pub events: PackedEvents,
+    /// To be stored in one commit with the events.
+    pub marks: Vec<Mark>,
+    /// Since when the oldest of them could have been taken; `None`: that cannot be told.
+    pub since: Option<Timestamp>,
+    /// How much waits at the far side behind this portion, in its own units (files, messages); `None`: unknown.
+    pub waiting: Option<u64>,
+    /// What could not be taken, and will not be given again.
+    pub refused: Vec<Refusal>,
+}
+
+/// Something that is no event of the class.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// What is wrong with it.
+    pub reason: String,
+    /// What came; cut if it is long.
+    pub item: Bytes,
+}
+
+/// Of a refused item so much is kept.
+const REFUSED_BYTES_MAX: usize = 4 << 10;
+
+impl Refusal {
+    /// An item with all that is wrong with it.
+    pub(crate) fn new(problems: &[Problem], item: impl Into<Bytes>) -> Refusal {
+        let reason = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        let item: Bytes = item.into();
+        Refusal { reason, item: item.slice(..item.len().min(REFUSED_BYTES_MAX)) }
+    }
+}
+
+/// Why a source cannot go on now. It is opened again later.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    /// What is in the way.
+    pub text: String,
+    /// How long the far side asks to be left alone.
+    pub retry_after: Option<Duration>,
+}
+
+impl Trouble {
+    /// What was done, and what went wrong.
+    pub fn new(what: impl fmt::Display, error: impl fmt::Display) -> Trouble {
+        Trouble::of(format!("{what}: {error}"))
+    }
+
+    /// What is in the way.
+    pub fn of(text: impl Into<String>) -> Trouble {
+        Trouble { text: text.into(), retry_after: None }
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// A source that runs. It is asked by one task; dropping it, or what `next` returned, at any time loses nothing.
+#[async_trait]
+pub trait OpenSource: Send {
+    /// Waits for what comes next. A portion without events and marks says only that all is well.
+    ///
+    /// # Errors
+    /// What is in the way; then the source is dropped, and opened anew after a pause.
+    async fn next(&mut self) -> Result<Portion, Trouble>;
+
+    /// Hears that the last portion is durable with its marks, and lets the far side know. After a crash in between it is
+    /// not called: the marks say what is left to do.
+    ///
+    /// # Errors
+    /// As of `next`.
+    async fn accepted(&mut self) -> Result<(), Trouble>;
+
+    /// Lets go of the far side before the source is dropped, where it should know.
+    async fn close(&mut self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_open_folders_are_emptied() {
+        let root = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| root.path().join(name);
+        for name in ["data", "in/quakes", "other"] {
+            std::fs::create_dir_all(path(name)).expect("made");
+        }
+        std::os::unix::fs::symlink(path("other"), path("in/link")).expect("linked");
+        let folders = Folders { allow: vec![path("in")] };
+        let judge = |folder: &Path| folders.judge(folder, &path("data"));
+        assert_eq!(judge(Path::new("quakes/today")), Ok(path("data/drop/quakes/today")));
+        assert!(judge(&path("in/quakes")).is_ok() && judge(&path("in")).is_ok());
+        for closed in ["", ".", "..", "../data", "a/../../b"] {
+            assert!(judge(Path::new(closed)).is_err(), "{closed}");
+        }
+        for closed in ["other", "in/link", "in/../other", "data", "gone"] {
+            assert!(judge(&path(closed)).is_err(), "{closed}");
+        }
+    }
+}
