@@ -10,6 +10,7 @@ mod keys;
 mod operations;
 mod pages;
 mod preview;
+mod reports;
 mod resends;
 mod push_keys;
 mod rules;
@@ -21,6 +22,7 @@ mod segments;
 mod subscribers;
 mod subscriptions;
 mod suppressions;
+pub(crate) mod switches;
 mod transfer;
 mod unsubscribe;
 
@@ -54,6 +56,8 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
         .merge(chronicles::routes())
         .merge(transfer::routes())
         .merge(operations::routes())
+        .merge(reports::routes())
+        .merge(switches::routes())
         .merge(resends::routes())
         .merge(keys::routes())
         .merge(inbox::routes())

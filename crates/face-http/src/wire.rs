@@ -26,6 +26,8 @@ use tocsin_store::{
 };
 use utoipa::ToSchema;
 
+use crate::routes::switches::SwitchBody;
+
 pub(crate) mod inbox; // items, their changes, broadcasts
 
 /// A page of a list.
@@ -561,6 +563,8 @@ pub(crate) struct StatusBody {
     backlog: BacklogBody,
     totals: TotalsBody,
     latencies: LatenciesBody,
+    /// Everything that is switched off.
+    switches: Vec<SwitchBody>,
 }
 
 /// How one application does.
@@ -686,6 +690,7 @@ impl From<status::Status> for StatusBody {
                 notifications: totals.notifications,
                 attempts: Outcome::ALL.iter().map(|outcome| outcome.word()).zip(totals.attempts).collect(),
             },
+            switches: status.switches.into_iter().map(SwitchBody::from).collect(),
             latencies: LatenciesBody {
                 accept: latencies.accept.into(),
                 matching: latencies.matching.into(),

@@ -74,6 +74,7 @@ fn application(when: &str, with: &[(&str, &str)]) -> Application {
                 expires_after: None,
                 conduct: Default::default(),
                 computed: BTreeMap::new(),
+                retention: None,
                 content: ContentTemplates::default(),
             },
         )]

@@ -60,6 +60,7 @@ fn application(rules: Vec<Rule>) -> Application {
         expires_after: None,
         conduct: Default::default(),
         computed: BTreeMap::new(),
+        retention: None,
         content: ContentTemplates::default(),
     };
     Application {

@@ -63,6 +63,9 @@ pub struct EventClass {
     /// In ordered mode: what a subscription is told of events of one key leaves in their order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ordered: Option<Ordered>,
+    /// How long its batches are kept when nothing of them is open any more. That of the application if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retention: Option<Duration>,
 }
 
 /// Which events of a class have an order among them.
@@ -116,6 +119,9 @@ pub struct NotificationClass {
     /// Fields that are computed when it is formatted, each an expression over all that templates see.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub computed: BTreeMap<Name, String>,
+    /// How long its batches are kept when nothing of them is open any more. That of the application if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retention: Option<Duration>,
     /// Templates, by their place in the fallback order.
     pub content: ContentTemplates,
 }
@@ -599,6 +605,20 @@ impl Application {
             retention: Retention::default(),
             limits: Limits::default(),
         }
+    }
+
+    /// How long finished batches of an event class are kept: no shorter than those that tell of its events.
+    pub fn events_kept(&self, class: &Name) -> Duration {
+        let own = self.events.get(class).and_then(|class| class.retention).unwrap_or(self.retention.finished);
+        let told =
+            self.rules.values().filter(|rule| rule.on == *class).map(|rule| self.notifications_kept(&rule.notify));
+        told.fold(own, Duration::max)
+    }
+
+    /// How long finished batches of a notification class are kept.
+    pub fn notifications_kept(&self, class: &Name) -> Duration {
+        let own = self.notifications.get(class).and_then(|class| class.retention);
+        own.unwrap_or(self.retention.finished)
     }
 
     /// Whether any of its rules is scheduled, so that it has the class of [`due_class`].

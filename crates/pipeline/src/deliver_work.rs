@@ -36,6 +36,7 @@ use crate::{
     Flow,
     feed::Feeding,
     load_work::{Loaded, Unreadable},
+    options::PipelineOptions,
     record_receipts::Report,
     running::Running,
     windows::Windows,
@@ -72,6 +73,8 @@ pub(crate) struct Worker {
     /// The windows of the channel's digests.
     pub windows: Arc<Windows>,
     pub panics: Mutex<Panics>,
+    /// How much is on its way: of what presses, and of all.
+    pub bounds: [Arc<Bounds>; 2],
     /// Held by whoever claims.
     pub claiming: tokio::sync::Mutex<()>,
 }
@@ -80,19 +83,18 @@ impl Worker {
     /// Works until `stop`; what is begun then is ended without handing over more, and the rest is left to others.
     pub async fn run(self, stop: CancellationToken) {
         let worker = Arc::new(self);
-        let most = worker.flow.options.in_flight_per_channel;
-        // What presses has room of its own, so that it waits for nothing that was begun before it.
-        let pressing = worker.clone().work(Priority::High, most / PRESSING_SHARE, &stop);
-        tokio::join!(worker.work(Priority::Low, most, &stop), pressing);
+        let [pressing, all] = worker.bounds.clone();
+        let pressing = worker.clone().work(Priority::High, pressing, &stop);
+        tokio::join!(worker.work(Priority::Low, all, &stop), pressing);
     }
 
     /// Works on what is of this priority or presses more.
-    async fn work(self: Arc<Self>, least: Priority, in_flight: usize, stop: &CancellationToken) {
+    async fn work(self: Arc<Self>, least: Priority, bounds: Arc<Bounds>, stop: &CancellationToken) {
         let worker = self;
         let items = Arc::new(Semaphore::new(ITEMS));
-        let bounds = Arc::new(Bounds::new(in_flight));
         let mut tasks = JoinSet::new();
         let mut arrivals = worker.flow.journal.arrivals().work;
+        let mut switched = worker.flow.switches.changes();
         while !stop.is_cancelled() {
             let Some(permit) = stop.run_until_cancelled(items.clone().acquire_owned()).await else { break };
             let permit = permit.expect("the semaphore is never closed");
@@ -105,6 +107,7 @@ impl Worker {
                 continue;
             }
             arrivals.mark_unchanged();
+            switched.mark_unchanged();
             let limit = if is_down { 1 } else { 1 + items.available_permits() };
             match worker.claim(least, limit).await {
                 Ok(jobs) if !jobs.is_empty() => {
@@ -124,6 +127,7 @@ impl Worker {
                     tokio::select! {
                         () = stop.cancelled() => {}
                         Ok(()) = arrivals.changed() => {}
+                        Ok(()) = switched.changed() => {}
                         () = tokio::time::sleep(due) => {}
                     }
                 }
@@ -150,7 +154,7 @@ impl Worker {
     /// Claims up to `limit` items, and with those of a window all others of it; nobody else of this channel meanwhile, for two
     /// jobs of one window would tell its digests in parts.
     async fn claim(&self, least: Priority, limit: usize) -> Result<Vec<Vec<WorkItem>>, StoreError> {
-        if !self.has_work(least) {
+        if !self.has_work(least) || self.flow.switches.holds_delivery(&self.running.name, &self.channel) {
             return Ok(Vec::new());
         }
         let _alone = self.claiming.lock().await;
@@ -381,7 +385,7 @@ struct GivenBack {
 }
 
 /// How much of a channel is worked on at the same time.
-struct Bounds {
+pub(crate) struct Bounds {
     /// Notifications formatted or on their way.
     notifications: Arc<Semaphore>,
     notifications_max: usize,
@@ -390,6 +394,13 @@ struct Bounds {
 }
 
 impl Bounds {
+    /// Those of what presses, and of all: what presses has room of its own, so that it waits for nothing that was begun before
+    /// it.
+    pub fn both(options: &PipelineOptions) -> [Arc<Bounds>; 2] {
+        let most = options.in_flight_per_channel;
+        [most / PRESSING_SHARE, most].map(|in_flight| Arc::new(Bounds::new(in_flight)))
+    }
+
     fn new(in_flight: usize) -> Self {
         let notifications_max = in_flight.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
         Bounds {
@@ -405,7 +416,8 @@ impl Bounds {
         self.notifications.clone().acquire_many_owned(count).await.expect("the semaphore is never closed")
     }
 
-    fn is_idle(&self) -> bool {
+    /// Whether nothing is formatted, on its way or waiting to be recorded.
+    pub fn is_idle(&self) -> bool {
         self.notifications.available_permits() == self.notifications_max
     }
 }

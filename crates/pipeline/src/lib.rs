@@ -39,6 +39,7 @@ mod view_subscribers; // subscribers as rules see them, as of a place
 mod shards; // the match index, split over threads that share nothing
 mod schedules; // clockwork: rules that are evaluated by a schedule
 mod run_queries; // rules in SQL, beside the index
+mod switches; // what an operator has switched off
 mod run_sources; // where events come from, if they are not submitted
 mod running; // an application's open channels and their workers
 mod upkeep; // clockwork: retention
@@ -58,15 +59,16 @@ use tocsin_model::{
     problem::Problem,
     receipt::Outcome,
     suppression::Policy,
+    time::Timestamp,
 };
 use tocsin_store::{
     error::StoreError,
     inbox::Inbox,
-    journal::{Accepted, Firing, Journal, RuleStop},
+    journal::{Accepted, Component, Cutoffs, Firing, Journal, Role, RuleStop, Switch},
     records::Records,
 };
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     task::JoinHandle,
 };
 use tokio_util::sync::CancellationToken;
@@ -79,6 +81,7 @@ pub use preview::Preview;
 pub use resend::{ResendCount, ResendRequest};
 pub use run_sources::{SourceState, SourceStatus};
 pub use shards::subject;
+pub use switches::Switched;
 pub use tocsin_delivery::{Clock, Context, Destination, DestinationState, SystemClock};
 pub use tocsin_sources::Folders;
 pub use versions::{Environment, Versions};
@@ -108,6 +111,7 @@ pub(crate) struct Flow {
     luck: Mutex<fastrand::Rng>,
     suppressions: suppress::Suppressions,
     endpoints: endpoints::Endpoints,
+    switches: switches::Switches,
     /// Wakes whoever sends again what had failed.
     resends: tokio::sync::Notify,
     counters: Counters,
@@ -273,6 +277,7 @@ impl Pipeline {
             counters: Counters::new(),
             suppressions: suppress::Suppressions::new(options.suppression.clone()),
             endpoints: endpoints::Endpoints::default(),
+            switches: switches::Switches::default(),
             resends: tokio::sync::Notify::new(),
             journal,
             records,
@@ -305,6 +310,7 @@ impl Pipeline {
         let mut installed = Vec::new();
         self.flow.suppressions.load(&*self.flow.records).await?;
         self.flow.endpoints.load(&*self.flow.records).await?;
+        self.flow.switches.load(&*self.flow.journal).await?;
         for stop in self.flow.journal.rule_stops().await? {
             self.flow.stop(stop);
         }
@@ -331,8 +337,8 @@ impl Pipeline {
         }
         let matching = tokio::spawn(matcher.run(self.stop.clone()));
         let pipeline = Arc::downgrade(self);
-        let retention = move || pipeline.upgrade().map_or(Duration::MAX, |pipeline| pipeline.retention());
-        let upkeep = tokio::spawn(upkeep::run(self.flow.clone(), retention, self.stop.clone()));
+        let cutoffs = move |now| pipeline.upgrade().map(|pipeline| pipeline.cutoffs(now));
+        let upkeep = tokio::spawn(upkeep::run(self.flow.clone(), cutoffs, self.stop.clone()));
         let clockwork = tokio::spawn(Clockwork::new(self.flow.clone(), clockwork).run(self.stop.clone()));
         let resending = tokio::spawn(resend::run(self.flow.clone(), self.stop.clone()));
         self.tasks.lock().extend([matching, upkeep, clockwork, resending]);
@@ -467,7 +473,61 @@ impl Pipeline {
         if !self.running.lock().contains_key(&submission.application) {
             return Err(AcceptError::NoApplication(submission.application));
         }
+        if let Some(reason) = self.flow.switches.refuse(&submission.application, &submission.class) {
+            return Err(AcceptError::Full(reason));
+        }
         accept_events::accept(&self.flow, submission).await
+    }
+
+    /// Everything that is switched off, by its text, and whether something begun before is still under way.
+    pub fn switches(&self) -> Vec<Switched> {
+        let switched = |switch: Switch| Switched { pending: self.is_under_way(&switch.component), switch };
+        self.flow.switches.list().into_iter().map(switched).collect()
+    }
+
+    /// Whether something of this is still under way.
+    fn is_under_way(&self, component: &Component) -> bool {
+        let running = self.running.lock();
+        let delivers = |name: &Name| running.get(name).is_some_and(|running| running.is_busy(None));
+        match component {
+            Component::Role(Role::Match) => self.flow.switches.is_matching(None),
+            Component::Role(Role::Deliver) => running.values().any(|running| running.is_busy(None)),
+            Component::Application(name) => self.flow.switches.is_matching(Some(name)) || delivers(name),
+            Component::Channel(name, channel) => {
+                running.get(name).is_some_and(|running| running.is_busy(Some(channel)))
+            }
+            // Acceptance is over when it is answered, and a source asks before each batch.
+            Component::Role(_) | Component::EventClass(..) | Component::Source(..) => false,
+        }
+    }
+
+    /// Switches something off, or otherwise than it was: at once, and over restarts. What is begun is finished first.
+    ///
+    /// # Errors
+    /// The store failed; nothing is switched.
+    pub async fn switch_off(&self, switch: Switch) -> Result<(), StoreError> {
+        self.flow.journal.set_switch(switch.clone()).await?;
+        self.flow.switches.put(switch);
+        Ok(())
+    }
+
+    /// Switches something on again. Gives whether it was off.
+    ///
+    /// # Errors
+    /// The store failed; it stays off.
+    pub async fn switch_on(&self, component: &Component) -> Result<bool, StoreError> {
+        let was_kept = self.flow.journal.remove_switch(component).await?;
+        Ok(self.flow.switches.remove(component) || was_kept)
+    }
+
+    /// Whether a source should wait: it is paused, its application is, or all sources are.
+    pub fn holds_source(&self, application: &Name, source: &Name) -> bool {
+        self.flow.switches.holds_source(application, source)
+    }
+
+    /// Wakes up when something is switched off or on.
+    pub fn switch_changes(&self) -> watch::Receiver<u64> {
+        self.flow.switches.changes()
     }
 
     /// How each application is doing, by name.
@@ -605,10 +665,17 @@ impl Pipeline {
         }
     }
 
-    fn retention(&self) -> Duration {
-        let running = self.running.lock();
-        let longest = running.values().map(|running| running.compiled().application.retention.finished).max();
-        longest.unwrap_or_else(|| tocsin_model::application::Retention::default().finished)
+    fn cutoffs(&self, now: Timestamp) -> Cutoffs {
+        let running: Vec<_> = self.running.lock().values().map(|running| running.compiled()).collect();
+        upkeep::cutoffs(running.iter().map(|compiled| &compiled.application), &self.flow.options, now)
+    }
+
+    /// Removes what is past its retention, at whatever hour. Gives how many batches it were.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn prune(&self) -> Result<u64, StoreError> {
+        upkeep::prune(&self.flow, &self.cutoffs(self.flow.clock.now()), &self.stop).await
     }
 
     /// Takes no new work, finishes what is in flight for at most `patience`, and leaves the rest to the next start.

@@ -32,7 +32,9 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    journal::{Arrivals, ClaimedEvents, Firing, FiringStatus, NewNotificationBatch, Refired, Step},
+    journal::{
+        Arrivals, ClaimedEvents, Firing, FiringStatus, NewNotificationBatch, NewQuantum, Refired, Step, TakenUp,
+    },
     queries::Beside,
 };
 use tokio::{
@@ -114,12 +116,14 @@ pub(crate) struct Matcher {
     commands: mpsc::Receiver<Command>,
     arrivals: Arrivals,
     changes: watch::Receiver<ChangeSequence>,
+    switched: watch::Receiver<u64>,
 }
 
 impl Matcher {
     pub fn new(flow: Arc<Flow>, commands: mpsc::Receiver<Command>) -> Self {
         let (arrivals, changes) = (flow.journal.arrivals(), flow.records.newest_change());
-        Matcher { flow, applications: BTreeMap::new(), commands, arrivals, changes }
+        let switched = flow.switches.changes();
+        Matcher { flow, applications: BTreeMap::new(), commands, arrivals, changes, switched }
     }
 
     /// Matches until `stop`; what is claimed then is finished first.
@@ -134,12 +138,18 @@ impl Matcher {
             self.changes.mark_unchanged();
             // Before the claim: what is claimed later sees at least this.
             let settled = self.flow.places.settled();
-            let (throttled, wait) = self.throttled();
-            let claimed = if stop.is_cancelled() { Ok(Vec::new()) } else { self.claim(&throttled).await };
+            let (mut waiting, wait) = self.throttled();
+            self.switched.mark_unchanged();
+            waiting.extend(self.flow.switches.held());
+            let taken_up_at = self.flow.clock.now();
+            let rests = stop.is_cancelled() || self.flow.switches.holds_matching();
+            let claimed = if rests { Ok(Vec::new()) } else { self.claim(&waiting).await };
             match claimed {
                 Ok(claimed) if !claimed.is_empty() => {
+                    let of = claimed.iter().map(|events| events.batch.application.clone());
+                    self.flow.switches.begin_matching(of);
                     let mut changed = Vec::new();
-                    let matched = self.match_quantum(&claimed, &mut changed, &mut committing).await;
+                    let matched = self.match_quantum(&claimed, taken_up_at, &mut changed, &mut committing).await;
                     let before = self.settle(committing.take()).await;
                     match matched.and_then(|step| before.map(|()| step)) {
                         Ok(step) => committing = Some(self.commit(claimed, changed, step)),
@@ -152,10 +162,11 @@ impl Matcher {
                 Ok(_) => {
                     // A failed commit has given its batches back, so they will be claimed again.
                     let _ = self.settle(committing.take()).await;
+                    self.flow.switches.end_matching();
                     if stop.is_cancelled() {
                         return;
                     }
-                    if !self.follow(settled).await {
+                    if !self.flow.switches.holds_matching() && !self.follow(settled).await {
                         continue;
                     }
                     tokio::select! {
@@ -163,6 +174,7 @@ impl Matcher {
                         Some(command) = self.commands.recv() => self.obey(command).await,
                         Ok(()) = self.arrivals.events.changed() => {}
                         Ok(()) = self.changes.changed() => {}
+                        Ok(()) = self.switched.changed() => {}
                         () = tokio::time::sleep(wait) => {}
                     }
                 }
@@ -237,8 +249,11 @@ impl Matcher {
     /// Takes the next step to a place, with every application's index that is not there yet. Gives whether all are.
     async fn follow(&mut self, place: ChangeSequence) -> bool {
         let mut is_there = true;
+        // What waits for an application that is held was accepted before: its index waits as well, and the records keep
+        // what it has not followed.
+        let held = self.flow.switches.held();
         for (name, matched) in &mut self.applications {
-            if matched.followed.place() >= place {
+            if matched.followed.place() >= place || held.contains(name) {
                 continue;
             }
             match matched.follow(&self.flow, name, place).await {
@@ -257,6 +272,7 @@ impl Matcher {
     async fn match_quantum(
         &mut self,
         claimed: &[ClaimedEvents],
+        started_at: Timestamp,
         changed: &mut Vec<Name>,
         committing: &mut Option<Committing>,
     ) -> Result<Step, StoreError> {
@@ -290,6 +306,7 @@ impl Matcher {
             }
         }
         // Due schedules come after event rules.
+        let of_events = notifications_of(&step);
         for (events, compiled) in due {
             let before = notifications_of(&step);
             if compiled.rules.has_chronicles() {
@@ -307,6 +324,12 @@ impl Matcher {
             }
         }
         let notifications = notifications_of(&step);
+        step.quantum = Some(NewQuantum {
+            started_at,
+            ended_at: self.flow.clock.now(),
+            batches: claimed.iter().map(taken_up).collect(),
+            scheduled_notifications: notifications - of_events,
+        });
         metrics::histogram!("match_duration_seconds").record(started.elapsed());
         metrics::counter!("match_quanta_total").increment(1);
         metrics::counter!("match_event_batches_total").increment(step.matched.len() as u64);
@@ -849,6 +872,19 @@ pub(crate) fn report_failures(compiled: &Compiled, rules: &RuleSet, failures: &[
         let (application, rule) = (&compiled.application.name, rules.name(failure.rule));
         metrics::counter!("match_rule_failures_total").increment(failure.count);
         tracing::warn!(%application, %rule, count = failure.count, trouble = %failure.trouble, "a rule could not be decided");
+    }
+}
+
+/// What is told of an event batch in the quantum that takes it up.
+fn taken_up(events: &ClaimedEvents) -> TakenUp {
+    let EventBatch { id, application, class, source, accepted_at, events, .. } = &events.batch;
+    TakenUp {
+        id: *id,
+        application: application.clone(),
+        class: class.clone(),
+        source: source.clone(),
+        accepted_at: *accepted_at,
+        events: events.count(),
     }
 }
 

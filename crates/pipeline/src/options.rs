@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
-use tocsin_model::suppression::Policy;
+use tocsin_model::{hours::Hours, suppression::Policy, time::Timestamp};
 use tocsin_sources::Folders;
 
 /// Bounds and delays of the steps.
@@ -32,6 +33,13 @@ pub struct PipelineOptions {
     pub upkeep_seconds: u64,
     /// Batches that one step of retention removes, so that it never holds up the flow.
     pub prune_batches: usize,
+    /// The hours of a day at which retention removes batches, by the clock of `retention_time_zone`; at any hour if there are
+    /// none.
+    pub retention_hours: Vec<Hours>,
+    /// The IANA name of a time zone.
+    pub retention_time_zone: String,
+    /// How many days the sums of minutes are kept of which reports are made.
+    pub activity_days: u32,
     /// Folders outside of the data folder that sources may take files from.
     pub source_folders: Folders,
     /// What bounces and complaints make of an address.
@@ -51,6 +59,9 @@ impl Default for PipelineOptions {
             run_notifications: 500_000,
             upkeep_seconds: 60,
             prune_batches: 200,
+            retention_hours: Vec::new(),
+            retention_time_zone: "UTC".to_owned(),
+            activity_days: 90,
             source_folders: Folders::default(),
             suppression: Policy::default(),
         }
@@ -58,6 +69,12 @@ impl Default for PipelineOptions {
 }
 
 impl PipelineOptions {
+    /// Whether retention may remove batches at this time. A zone that nobody knows is that of Greenwich.
+    pub fn may_prune(&self, now: Timestamp) -> bool {
+        let zone = TimeZone::get(&self.retention_time_zone).unwrap_or(TimeZone::UTC);
+        self.retention_hours.is_empty() || self.retention_hours.iter().any(|hours| hours.end_of(&zone, now).is_some())
+    }
+
     /// See `receipts_delay_ms`.
     pub fn receipts_delay(&self) -> Duration {
         Duration::from_millis(self.receipts_delay_ms)

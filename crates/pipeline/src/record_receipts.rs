@@ -563,7 +563,8 @@ impl Recorder {
     fn append(&self, step: &mut Step, entry: &InFlight) {
         let item = &entry.item;
         if !entry.attempts.is_empty() {
-            step.receipts.push(ReceiptChunk { batch: item.batch, attempts: entry.attempts.clone() });
+            let (channel, attempts) = (self.channel.clone(), entry.attempts.clone());
+            step.receipts.push(ReceiptChunk { batch: item.batch, channel, attempts });
         }
         let retry = |ordinals: &[u32], attempts: u32, due_at: Timestamp, course: Course| Retry {
             batch: item.batch,

@@ -333,6 +333,7 @@ async fn put(
     step: &mut Step,
 ) -> Result<(), StoreError> {
     let Meant { closed, suspended } = meant;
+    let channel = head.channel.clone();
     if !suspended.is_empty() {
         resent.resumed.push((id, suspended));
     }
@@ -381,7 +382,7 @@ async fn put(
         reply: words.clone(),
         ..attempt
     });
-    step.receipts.push(ReceiptChunk { batch: id, attempts: Arc::new(told.collect()) });
+    step.receipts.push(ReceiptChunk { batch: id, channel, attempts: Arc::new(told.collect()) });
     resent.reopened.push((id, ordinals));
     Ok(())
 }

@@ -15,8 +15,15 @@ use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Flow, RunError, compile::Compiled, deliver_work::Worker, disable_devices::Disabler, lanes::Lanes,
-    match_events::unassigned_channel, record_receipts::Recorder, trouble::Trouble, windows::Windows,
+    Flow, RunError,
+    compile::Compiled,
+    deliver_work::{Bounds, Worker},
+    disable_devices::Disabler,
+    lanes::Lanes,
+    match_events::unassigned_channel,
+    record_receipts::Recorder,
+    trouble::Trouble,
+    windows::Windows,
 };
 
 /// How long an endpoint may only fail, if its channel does not say.
@@ -83,6 +90,7 @@ struct Working {
     retry: RetrySchedule,
     lease: std::time::Duration,
     log: DeliveryLog,
+    bounds: [Arc<Bounds>; 2],
     worker: JoinHandle<()>,
     recorder: JoinHandle<()>,
 }
@@ -195,6 +203,7 @@ impl Running {
             disabler: Disabler::new(self.clone()),
             trouble: Trouble::new(log.failures),
         };
+        let bounds = Bounds::both(&flow.options);
         let worker = Worker {
             flow: flow.clone(),
             running: self.clone(),
@@ -205,6 +214,7 @@ impl Running {
             answers,
             windows: self.windows.lock().entry(channel.clone()).or_default().clone(),
             panics: Mutex::default(),
+            bounds: bounds.clone(),
             claiming: tokio::sync::Mutex::default(),
         };
         let stop = CancellationToken::new();
@@ -212,6 +222,7 @@ impl Running {
             retry,
             lease,
             log,
+            bounds,
             worker: tokio::spawn(worker.run(stop.clone())),
             recorder: tokio::spawn(recorder.run()),
             stop,
@@ -238,6 +249,13 @@ impl Running {
     /// An open channel.
     pub fn channel(&self, name: &Name) -> Option<Arc<Open>> {
         self.channels.load().get(name).cloned()
+    }
+
+    /// Whether something of a channel, or of any, is formatted or on its way.
+    pub fn is_busy(&self, channel: Option<&Name>) -> bool {
+        let workers = self.workers.lock();
+        let mut meant = workers.iter().filter(|(name, _)| channel.is_none_or(|channel| channel == *name));
+        meant.any(|(_, working)| working.bounds.iter().any(|bounds| !bounds.is_idle()))
     }
 
     /// Asks every channel for a sign of life.

@@ -2,20 +2,30 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tocsin_model::{
+    application::{Application, Retention},
+    id::Name,
+    time::Timestamp,
+};
+use tocsin_store::{error::StoreError, journal::Cutoffs};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Flow, feeds};
+use crate::{Flow, feeds, options::PipelineOptions};
 
 /// How long an endpoint is remembered of which nothing is heard.
 const ENDPOINTS_KEPT: Duration = Duration::from_secs(60 * 86_400);
 
-/// Removes what is finished and past its retention, every now and then until `stop`. `retention` gives the longest of
-/// the running applications.
-pub(crate) async fn run(flow: Arc<Flow>, retention: impl Fn() -> Duration, stop: CancellationToken) {
+/// Removes what is finished and past its retention, every now and then until `stop`. `cutoffs` gives what was finished
+/// before which time is to go, by what the running applications say.
+pub(crate) async fn run(flow: Arc<Flow>, cutoffs: impl Fn(Timestamp) -> Option<Cutoffs>, stop: CancellationToken) {
     let every = Duration::from_secs(flow.options.upkeep_seconds.max(1));
     while stop.run_until_cancelled(tokio::time::sleep(every)).await.is_some() {
         let now = flow.clock.now();
-        prune(&flow, retention(), &stop).await;
+        if let Some(cutoffs) = cutoffs(now).filter(|_| flow.options.may_prune(now))
+            && let Err(error) = prune(&flow, &cutoffs, &stop).await
+        {
+            tracing::error!(%error, "finished batches cannot be removed");
+        }
         feeds::expire(&flow, &stop).await;
         wake_subscriptions(&flow).await;
         prune_suppressions(&flow).await;
@@ -26,28 +36,45 @@ pub(crate) async fn run(flow: Arc<Flow>, retention: impl Fn() -> Duration, stop:
     }
 }
 
-async fn prune(flow: &Flow, retention: Duration, stop: &CancellationToken) {
-    let now = flow.clock.now();
+/// What is removed now, if applications are kept for these times.
+pub(crate) fn cutoffs<'a>(
+    applications: impl Iterator<Item = &'a Application>,
+    options: &PipelineOptions,
+    now: Timestamp,
+) -> Cutoffs {
+    // What is of no running application is kept as long as the longest.
+    let mut longest = Retention::default().finished;
+    let mut cutoffs = Cutoffs::all(now);
+    for application in applications {
+        longest = longest.max(application.retention.finished);
+        let of = |class: &Name| (application.name.clone(), class.clone());
+        let events = application.events.keys().map(|class| (of(class), now - application.events_kept(class)));
+        cutoffs.events.extend(events);
+        let told = application.notifications.keys();
+        cutoffs.notifications.extend(told.map(|class| (of(class), now - application.notifications_kept(class))));
+    }
+    cutoffs.before = now - longest;
+    cutoffs.activity = now - Duration::from_secs(u64::from(options.activity_days) * 86_400);
+    cutoffs
+}
+
+/// Removes what is to go, in small steps. Gives how many batches it were.
+pub(crate) async fn prune(flow: &Flow, cutoffs: &Cutoffs, stop: &CancellationToken) -> Result<u64, StoreError> {
     let mut removed = 0;
     loop {
-        match flow.journal.prune(now - retention, now, flow.options.prune_batches).await {
-            Ok(count) => {
-                removed += count;
-                if count < flow.options.prune_batches || stop.is_cancelled() {
-                    break;
-                }
-            }
-            Err(error) => {
-                tracing::error!(%error, "finished batches cannot be removed");
-                break;
-            }
+        let count = flow.journal.prune(cutoffs, flow.clock.now(), flow.options.prune_batches).await?;
+        removed += count as u64;
+        metrics::counter!("upkeep_removed_batches_total").increment(count as u64);
+        if count < flow.options.prune_batches || stop.is_cancelled() {
+            break;
         }
         tokio::task::yield_now().await;
     }
     if removed > 0 {
-        metrics::counter!("upkeep_removed_batches_total").increment(removed as u64);
         tracing::info!(batches = removed, "removed finished batches past their retention");
     }
+    metrics::gauge!("upkeep_retention_ended_timestamp_seconds").set(flow.clock.now().0 as f64 / 1e6);
+    Ok(removed)
 }
 
 /// Who was snoozed until now is matched again.
@@ -70,5 +97,30 @@ async fn prune_suppressions(flow: &Flow) {
             Ok(_) => return,
             Err(error) => return tracing::error!(%error, "suppressions that are over cannot be removed"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_class_has_its_time_and_events_stay_as_long_as_what_tells_of_them() {
+        let text = "
+            application: stock
+            events: { trade: { fields: { price: number }, retention: 1h }, quote: { fields: { price: number } } }
+            subscriptions: { wish: {} }
+            notifications: { alert: { retention: 3d, content: { templates: { '': { text: x } } } } }
+            rules: { near: { on: trade, subscription: wish, notify: alert } }
+            retention: { finished: 10d }";
+        let application = tocsin_model::definition::read(text, &|_| None).unwrap_or_else(|wrong| panic!("{wrong:?}"));
+        let now = Timestamp(1_800_000_000_000_000);
+        let found = cutoffs([&application].into_iter(), &PipelineOptions::default(), now);
+        let days = |count: u64| now - Duration::from_secs(count * 86_400);
+        let of = |class: &str| (application.name.clone(), class.parse().expect("a name"));
+        assert_eq!(found.events[&of("trade")], days(3), "as long as the alerts");
+        assert_eq!(found.events[&of("quote")], days(10));
+        assert_eq!(found.notifications[&of("alert")], days(3));
+        assert_eq!((found.before, found.activity), (days(10), days(90)));
     }
 }

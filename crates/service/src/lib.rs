@@ -30,6 +30,9 @@ pub mod unsubscribe; // ending that by the link of a mail
 pub mod inbox; // what is there to read, and for whom
 pub mod broadcasts; // what is there for everybody
 pub mod push_keys; // who we are to browsers
+pub mod switches; // what is switched off and on, and done at once
+pub mod digest; // what needs attention now
+pub mod reports; // what happened, and what the state is
 pub mod trace; // one thing's whole story // how it all does; whether it is ready
 
 pub mod error; // why not, and what to do about it

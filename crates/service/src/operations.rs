@@ -102,7 +102,17 @@ impl Service {
     ) -> Result<(Vec<Vec<(String, Value)>>, Option<u32>), ServiceError> {
         caller.needs(Scope::OperationsRead)?;
         let (batch, _) = self.find_event_batch(id).await?;
-        let fields = self.fields_of(&batch).await?;
+        self.named_events(&batch, from, limit).await
+    }
+
+    /// Events of a batch, and where to go on.
+    pub(crate) async fn named_events(
+        &self,
+        batch: &EventBatch,
+        from: u32,
+        limit: usize,
+    ) -> Result<(Vec<Vec<(String, Value)>>, Option<u32>), ServiceError> {
+        let fields = self.fields_of(batch).await?;
         let mut events = Vec::new();
         for row in batch.events.rows().skip(from as usize).take(limit) {
             let row = row.and_then(|row| tocsin_model::field::unpack_row(&fields, row));

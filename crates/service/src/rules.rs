@@ -435,6 +435,7 @@ fn tested(compiled: &Compiled, rule: Option<&serde_json::Value>) -> Result<Teste
                 expires_after: None,
                 conduct: Conduct::default(),
                 computed: BTreeMap::new(),
+                retention: None,
                 content: ContentTemplates::default(),
             };
             application.notifications.insert(name.clone(), nothing);

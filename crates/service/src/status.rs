@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tocsin_model::{id::Name, time::Timestamp};
-pub use tocsin_pipeline::{ApplicationStatus, DestinationState, SourceState, latency::Percentiles};
+pub use tocsin_pipeline::{ApplicationStatus, DestinationState, SourceState, Switched, latency::Percentiles};
 use tocsin_store::{
     inbox::InboxCounts,
     journal::{Backlog, Totals},
@@ -45,6 +45,8 @@ pub struct Status {
     pub totals: Totals,
     /// Since the start of the process.
     pub latencies: LatencySummaries,
+    /// Everything that is switched off.
+    pub switches: Vec<Switched>,
     /// The sources that run by themselves, by application.
     pub sources: Vec<(Name, SourceStatus)>,
     /// How many destinations there are, by application, channel and state in the order of `DestinationState::ALL`.
@@ -98,6 +100,7 @@ impl Service {
                 deliver: latencies.deliver.percentiles(),
                 end_to_end: latencies.end_to_end.percentiles(),
             },
+            switches: self.pipeline.switches(),
             sources: self.pipeline.all_sources().into_iter().map(|(name, source)| (name, source.into())).collect(),
             destinations: self.pipeline.destination_counts(),
         }

@@ -4,7 +4,7 @@
 //! before the commit repeats the step, a crash after it does not. Whoever holds a claim that was lost in the meantime
 //! commits nothing ([`StoreError::Fenced`]).
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -20,17 +20,23 @@ use tocsin_model::{
 
 use crate::error::StoreError;
 
+pub use activity::{Activity, ActivityRow, Count, Progress, Spread, Stream, Timing, Window};
 pub use course::Course;
 pub use firings::{Firing, FiringFilter, FiringStatus, NewFiring, Refired, RuleStop};
 pub use marks::SourceKey;
+pub use quanta::{NewQuantum, Quantum, TakenUp};
 pub use resends::{NewResend, Resend, Resent};
 pub use schedules::{EventPage, ScheduleKey, ScheduleRun};
+pub use switches::{Component, ComponentError, Role, Switch, SwitchState};
 pub use tocsin_model::mark::Mark;
 
 pub(crate) mod course; // where some work stands on its way
 mod resends; // what had failed is sent again
 mod firings; // rules that did not fire, and those that are stopped
 mod schedules; // how far the schedules of rules have come
+mod switches; // what an operator has switched off
+pub(crate) mod activity; // what happened in each minute: the sums of which reports are made
+pub(crate) mod quanta; // turns of the matcher
 mod marks; // how far sources have come
 
 /// The bounds of a journal. At each of them [`Journal::accept`] answers `Full` before it stores anything; steps are
@@ -204,6 +210,8 @@ pub struct StoredNotificationBatch {
 pub struct ReceiptChunk {
     /// The batch.
     pub batch: NotificationBatchId,
+    /// The channel that was tried: the batch's own, or one of its fallbacks.
+    pub channel: Name,
     /// The attempts; shared with who keeps them until they are committed.
     pub attempts: Arc<Vec<Attempt>>,
 }
@@ -324,6 +332,8 @@ pub struct Step {
     pub continued: Vec<NewEventBatch>,
     /// How far a request to send again comes with this step.
     pub resent: Option<Resent>,
+    /// What is told of the quantum whose event batches are matched or set aside by this step.
+    pub quantum: Option<NewQuantum>,
 }
 
 impl Step {
@@ -412,6 +422,34 @@ pub enum EventBatchState {
     Matched(Timestamp),
     /// Set aside, with the reason.
     Failed(String),
+}
+
+/// What was finished before which time is removed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cutoffs {
+    /// Where nothing else is said.
+    pub before: Timestamp,
+    /// Event batches, by application and class.
+    pub events: BTreeMap<(Name, Name), Timestamp>,
+    /// Notification batches, by application and class.
+    pub notifications: BTreeMap<(Name, Name), Timestamp>,
+    /// The sums of minutes, of which reports are made.
+    pub activity: Timestamp,
+}
+
+impl Cutoffs {
+    /// One time for everything.
+    pub fn all(before: Timestamp) -> Cutoffs {
+        Cutoffs { before, events: BTreeMap::new(), notifications: BTreeMap::new(), activity: before }
+    }
+
+    pub(crate) fn of_events(&self, application: Name, class: Name) -> Timestamp {
+        self.events.get(&(application, class)).copied().unwrap_or(self.before)
+    }
+
+    pub(crate) fn of_notifications(&self, application: Name, class: Name) -> Timestamp {
+        self.notifications.get(&(application, class)).copied().unwrap_or(self.before)
+    }
 }
 
 /// Follows arrivals: each receiver wakes up after its number has grown. The numbers mean nothing else.
@@ -688,10 +726,49 @@ pub trait Journal: Send + Sync + 'static {
         edit: Option<Arc<str>>,
     ) -> Result<Option<u64>, StoreError>;
 
-    /// Removes up to `limit` finished event batches and notification batches that were closed before `before`, whole
-    /// with their receipts, and idempotency keys that are over at `now`. Unsent, suspended and failed work stays.
-    /// Gives how many batches it removed; less than `limit` means that nothing more is to remove.
-    async fn prune(&self, before: Timestamp, now: Timestamp, limit: usize) -> Result<usize, StoreError>;
+    /// Removes up to `limit` finished event batches and notification batches that were closed before the time for their
+    /// class, whole with their receipts, class by class and the oldest first; and idempotency keys that are over at `now`,
+    /// quanta and the sums of minutes before their time. Unsent, suspended and failed work stays, and so does the newest
+    /// minute of each stream. Gives how many batches it removed; less than `limit` means that nothing more is to remove.
+    async fn prune(&self, cutoffs: &Cutoffs, now: Timestamp, limit: usize) -> Result<usize, StoreError>;
+
+    /// What happened in a window, by stream and part, those without anything left out; of one application or of all.
+    async fn activity(&self, window: &Window, application: Option<&Name>) -> Result<Vec<ActivityRow>, StoreError>;
+
+    /// The newest minute of each stream.
+    async fn latest_activity(&self, application: Option<&Name>) -> Result<Vec<ActivityRow>, StoreError>;
+
+    /// Quanta that ended from `from` on and before `to`, newest first, with numbers below `before`.
+    async fn quanta(
+        &self,
+        from: Timestamp,
+        to: Timestamp,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<Quantum>, StoreError>;
+
+    /// One quantum, if it is still kept.
+    async fn quantum(&self, id: u64) -> Result<Option<Quantum>, StoreError>;
+
+    /// How far notification batches have come, in the order asked; `None` for those that are not there.
+    async fn progress(&self, batches: &[NotificationBatchId]) -> Result<Vec<Option<Progress>>, StoreError>;
+
+    /// The newest notification batches before `before` (or all) in which some notification was refused or too late, newest
+    /// first.
+    async fn failed_batches(
+        &self,
+        before: Option<NotificationBatchId>,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead)>, StoreError>;
+
+    /// Switches something off, or otherwise than it was.
+    async fn set_switch(&self, switch: Switch) -> Result<(), StoreError>;
+
+    /// Switches something on again. Gives whether it was off.
+    async fn remove_switch(&self, component: &Component) -> Result<bool, StoreError>;
+
+    /// All that is switched off, by its text.
+    async fn switches(&self) -> Result<Vec<Switch>, StoreError>;
 
     /// Writes and syncs a few bytes; says how long that took. For `doctor` and readiness.
     async fn probe(&self) -> Result<Duration, StoreError>;

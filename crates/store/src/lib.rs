@@ -12,4 +12,5 @@ pub mod queries; // rules in SQL: typed tables, and the engine that runs queries
 pub mod memory; // all ports in memory, for tests and trials
 pub mod sqlite; // all ports on SQLite, a file each: the default
 
+pub mod keyring; // keys that seal what is secret before it is stored
 pub mod error; // what a caller can do about trouble

@@ -485,6 +485,21 @@ pub struct RecordCounts {
     pub subscriptions: u64,
 }
 
+/// How many subscriptions a class has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SubscriptionCounts {
+    /// The application.
+    pub application: Name,
+    /// The class.
+    pub class: Name,
+    /// Those that are enabled.
+    pub enabled: u64,
+    /// Those that are not.
+    pub disabled: u64,
+    /// When one was added last, as far as is known: that of one which is gone may be forgotten.
+    pub last_added_at: Option<Timestamp>,
+}
+
 /// What became of one line of a bulk write.
 pub type Written<T> = Result<T, StoreError>;
 
@@ -753,6 +768,8 @@ pub trait Records: Send + Sync + 'static {
 
     /// How many there are. Cheap.
     fn counts(&self) -> RecordCounts;
+    /// How many subscriptions each class has, by application and class; those that never had any may be left out. Cheap.
+    async fn subscription_counts(&self) -> Result<Vec<SubscriptionCounts>, StoreError>;
     /// Writes and syncs a few bytes; says how long that took.
     async fn probe(&self) -> Result<std::time::Duration, StoreError>;
 }

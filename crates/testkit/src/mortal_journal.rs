@@ -23,9 +23,10 @@ use tocsin_model::{
 use tocsin_store::{
     error::StoreError,
     journal::{
-        Accepted, Arrivals, Backlog, Claim, ClaimedEvents, EventBatchState, EventPage, Firing, FiringFilter, Journal,
-        Mark, NewEventBatch, NewResend, Resend, Resolution, RuleStop, ScheduleKey, ScheduleRun, SourceKey, Step,
-        StoredNotificationBatch, StoredSuspension, SuspensionFilter, Totals, WorkItem,
+        Accepted, ActivityRow, Arrivals, Backlog, Claim, ClaimedEvents, Component, Cutoffs, EventBatchState, EventPage,
+        Firing, FiringFilter, Journal, Mark, NewEventBatch, NewResend, Progress, Quantum, Resend, Resolution, RuleStop,
+        ScheduleKey, ScheduleRun, SourceKey, Step, StoredNotificationBatch, StoredSuspension, SuspensionFilter, Switch,
+        Totals, Window, WorkItem,
     },
     memory::journal::MemoryJournal,
 };
@@ -397,8 +398,54 @@ impl Journal for MortalJournal {
         self.write(self.journal.edit_suspension(id, ordinals, edit)).await
     }
 
-    async fn prune(&self, before: Timestamp, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
-        self.live().await.prune(before, now, limit).await
+    async fn prune(&self, cutoffs: &Cutoffs, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
+        self.live().await.prune(cutoffs, now, limit).await
+    }
+
+    async fn activity(&self, window: &Window, application: Option<&Name>) -> Result<Vec<ActivityRow>, StoreError> {
+        self.live().await.activity(window, application).await
+    }
+
+    async fn latest_activity(&self, application: Option<&Name>) -> Result<Vec<ActivityRow>, StoreError> {
+        self.live().await.latest_activity(application).await
+    }
+
+    async fn quanta(
+        &self,
+        from: Timestamp,
+        to: Timestamp,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<Quantum>, StoreError> {
+        self.live().await.quanta(from, to, before, limit).await
+    }
+
+    async fn quantum(&self, id: u64) -> Result<Option<Quantum>, StoreError> {
+        self.live().await.quantum(id).await
+    }
+
+    async fn progress(&self, batches: &[NotificationBatchId]) -> Result<Vec<Option<Progress>>, StoreError> {
+        self.live().await.progress(batches).await
+    }
+
+    async fn failed_batches(
+        &self,
+        before: Option<NotificationBatchId>,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead)>, StoreError> {
+        self.live().await.failed_batches(before, limit).await
+    }
+
+    async fn set_switch(&self, switch: Switch) -> Result<(), StoreError> {
+        self.write(self.journal.set_switch(switch)).await
+    }
+
+    async fn remove_switch(&self, component: &Component) -> Result<bool, StoreError> {
+        self.write(self.journal.remove_switch(component)).await
+    }
+
+    async fn switches(&self) -> Result<Vec<Switch>, StoreError> {
+        self.live().await.switches().await
     }
 
     async fn probe(&self) -> Result<Duration, StoreError> {

@@ -24,6 +24,7 @@
 //! 08:40 edit 1 {"fields": {"magnitude": 7}}       (the suspension of this number)
 //! 08:40 resend {"channel": "email"}               (what was refused or suspended)
 //! 08:40 suspensions                               (listed in the transcript)
+//! 08:50 switch off channel:quakes/email paused | switch on channel:quakes/email
 //! 08:50 stop RULE | let RULE                      (the rule does not fire; it fires again)
 //! 08:50 firings | refire | dismiss                (what did not fire: listed, fired again, struck off)
 //! 09:00 disable alice | enable alice | unsubscribe alice
@@ -46,7 +47,9 @@ use tocsin_model::{
 };
 use tocsin_pipeline::{Parts, Pipeline, PipelineOptions, Submission, compile_text};
 use tocsin_store::{
-    journal::{FiringFilter, Idempotency, Journal, JournalOptions, Resolution, RuleStop, SuspensionFilter},
+    journal::{
+        FiringFilter, Idempotency, Journal, JournalOptions, Resolution, RuleStop, SuspensionFilter, Switch, SwitchState,
+    },
     memory::{inbox::MemoryInbox, journal::MemoryJournal, records::MemoryRecords},
     records::{
         Expect, FEED_KEPT, NewSegment, NewSubscriber, NewSubscription, Records, SubscriptionChange, SubscriptionFilter,
@@ -288,6 +291,16 @@ impl Scenario {
                         .lock()
                         .note(format!("{now} suspended {:?} on {}: {}", waits.ordinals, waits.channel, waits.reason));
                 }
+            }
+            ["switch", "off", component, state] => {
+                let (component, since) = (component.parse().expect("something to switch"), self.clock.now());
+                let state = if state == "paused" { SwitchState::Paused } else { SwitchState::Disabled };
+                let switch = Switch { component, state, by: "ops".to_owned(), reason: "why not".to_owned(), since };
+                self.pipeline().switch_off(switch).await.expect("it can be switched off");
+            }
+            ["switch", "on", component] => {
+                let component = component.parse().expect("something to switch");
+                self.pipeline().switch_on(&component).await.expect("it can be switched on");
             }
             ["report"] => self.report(),
             ["damage", what] => self.damage(what).await,

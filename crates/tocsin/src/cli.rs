@@ -61,6 +61,10 @@ pub enum Command {
     Inbox(inbox::Args),
     /// Shows how the server is doing: live in a terminal, plain when piped
     Status(status::Args),
+    /// Says what needs attention now, why, and what to do
+    Digest(digest::Args),
+    /// Makes a report: what happened by quantum, batch, class, channel and time, or what the state is now
+    Report(Box<report::Args>),
     /// Tells the story of an event, batch, notification or subscriber
     Trace(trace::Args),
     /// Lists, sets and lifts suppressions: where nothing is sent after bounces and complaints
@@ -73,6 +77,10 @@ pub enum Command {
     Recover(resend::Recover),
     /// Lists rules that did not fire, and fires them again
     Firings(firings::Args),
+    /// Switches roles, applications, event classes, sources and channels off and on
+    Switch(switch::Args),
+    /// Removes what is past its retention now
+    Retention(switch::Retention),
     /// Shows where messages go, and how each destination does
     Destinations(destinations::Args),
     /// Shows endpoints of devices that have only failed of late, and those switched off for it
@@ -89,6 +97,10 @@ pub enum Command {
     VapidKey(vapid_key::Args),
     /// Examines the machine, the data folder and the server
     Doctor(doctor::Args),
+    /// Copies the data folder as of one moment, while the server goes on
+    Backup(backup::Args),
+    /// Puts a backup into the data folder
+    Restore(backup::Restore),
     /// Prints the effective configuration with the source of each value
     Config(config::Args),
     /// Plays a week of earthquakes to ten thousand people, by mail
@@ -169,12 +181,16 @@ impl Cli {
             Command::Segments(args) => args.run(terminal, &client()?).await,
             Command::Inbox(args) => args.run(terminal, &client()?).await,
             Command::Status(args) => args.run(terminal, &client()?).await,
+            Command::Digest(args) => args.run(terminal, &client()?).await,
+            Command::Report(args) => args.run(terminal, &client()?).await,
             Command::Trace(args) => args.run(terminal, &client()?).await,
             Command::Suppressions(args) => args.run(terminal, &client()?).await,
             Command::Suspended(args) => args.run(terminal, &client()?).await,
             Command::Resend(args) => args.run(terminal, &client()?).await,
             Command::Recover(args) => args.run(terminal, &client()?).await,
             Command::Firings(args) => args.run(terminal, &client()?).await,
+            Command::Switch(args) => args.run(terminal, &client()?).await,
+            Command::Retention(args) => args.run(terminal, &client()?).await,
             Command::Destinations(args) => args.run(terminal, &client()?).await,
             Command::Endpoints(args) => args.run(terminal, &client()?).await,
             Command::Sources(args) => args.run(terminal, &client()?).await,
@@ -183,6 +199,8 @@ impl Cli {
             Command::Keys(args) => args.run(terminal, &client()?).await,
             Command::VapidKey(args) => args.run(terminal),
             Command::Doctor(args) => args.run(terminal, &configuration, &connection).await,
+            Command::Backup(args) => args.run(terminal, &configuration, client).await,
+            Command::Restore(args) => args.run(terminal, &configuration).await,
             Command::Config(args) => args.run(terminal, &configuration),
             Command::Demo(args) => args.run(terminal, &configuration).await,
             Command::Example(args) => args.run(terminal),

@@ -1,12 +1,14 @@
 //! One file for each command.
 
 pub mod apply;
+pub mod backup;
 pub mod bench;
 pub mod check;
 pub mod chronicles;
 pub mod config;
 pub mod demo;
 pub mod destinations;
+pub mod digest;
 pub mod directory;
 pub mod doctor;
 pub mod endpoints;
@@ -22,6 +24,7 @@ pub mod mailbox;
 pub mod preview;
 pub mod publish;
 pub mod reference;
+pub mod report;
 pub mod resend;
 pub mod rule;
 pub mod schedules;
@@ -32,6 +35,7 @@ pub mod serve;
 pub mod status;
 pub mod suppressions;
 pub mod suspended;
+pub mod switch;
 pub mod trace;
 pub mod vapid_key;
 

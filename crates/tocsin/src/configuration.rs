@@ -190,11 +190,17 @@ pub struct Records {
     pub disk_reserve: Size,
     /// Threads that read.
     pub readers: u32,
+    /// Keys that seal definitions and the secret of the installation before they are stored: a line for each, a name and 64
+    /// hexadecimal digits. The first seals, all of them open; after a start nothing is sealed with another than the first.
+    /// Nothing is sealed if there are none.
+    pub keys: Secret,
+    /// A file that holds them, where `keys` is empty.
+    pub keys_file: String,
 }
 
 impl Default for Records {
     fn default() -> Self {
-        Records { disk_reserve: Size(64 << 20), readers: 2 }
+        Records { disk_reserve: Size(64 << 20), readers: 2, keys: Secret::default(), keys_file: String::new() }
     }
 }
 
@@ -268,6 +274,13 @@ pub struct Pipeline {
     pub upkeep_interval: Period,
     /// Batches that one step of retention removes, so that it never holds up the flow.
     pub prune_batches: u32,
+    /// The hours of a day at which retention removes batches, such as `["01:00-05:00"]` or `["22:00-06:00 mo-fr"]`; at any
+    /// hour if the list is empty.
+    pub retention_hours: Vec<String>,
+    /// Whose clock that is: the IANA name of a time zone.
+    pub retention_time_zone: String,
+    /// How many days the sums are kept of which reports are made.
+    pub activity_days: u32,
     /// How long a stopping server finishes what is in flight before it leaves the rest to the next start.
     pub drain_patience: Period,
 }
@@ -285,6 +298,9 @@ impl Default for Pipeline {
             run_notifications: 500_000,
             upkeep_interval: Period::seconds(60),
             prune_batches: 200,
+            retention_hours: Vec::new(),
+            retention_time_zone: "UTC".to_owned(),
+            activity_days: 90,
             drain_patience: Period::seconds(30),
         }
     }

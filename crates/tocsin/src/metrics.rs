@@ -169,6 +169,12 @@ pub const STEPS: &[Metric] = &[
     counter("unsubscribe_total", "", "Subscriptions that were ended by the link of a mail."),
     histogram("upkeep_duration_seconds", "", "One round of removing what is past its retention."),
     counter("upkeep_removed_batches_total", "", "Batches removed because their retention was over."),
+    gauge(
+        "upkeep_retention_ended_timestamp_seconds",
+        "",
+        "When retention was last done with what it had to remove, in seconds since 1970.",
+    ),
+    gauge("pipeline_switched_off", "", "Roles, applications, classes, sources and channels that are switched off."),
 ];
 
 const fn counter(name: &'static str, labels: &'static str, help: &'static str) -> Metric {

@@ -22,6 +22,7 @@ use tocsin_directory::Directory;
 use tocsin_face_http::HttpOptions;
 use tocsin_model::{
     definition,
+    hours::Hours,
     problem::Problem,
     suppression::{Cause, Policy, SOFT_BOUNCES_MAX},
     time::Timestamp,
@@ -32,8 +33,10 @@ use tocsin_store::{
     error::StoreError,
     inbox::Inbox,
     journal::{Journal, JournalOptions},
+    keyring::Keyring,
     records::Records,
     sqlite::{
+        backup::UNFINISHED,
         inbox::{InboxOptions, SqliteInbox},
         journal::SqliteJournal,
         records::{RecordsOptions, SqliteRecords},
@@ -160,6 +163,7 @@ pub fn examine(file: &Path, environment: &dyn Fn(&str) -> Option<String>) -> Out
 pub async fn open_records(configuration: &Configuration) -> Outcome<Arc<SqliteRecords>> {
     let folder = configuration.data.folder.clone();
     let options = RecordsOptions {
+        keys: keyring(configuration)?,
         reserve_bytes: configuration.records.disk_reserve.0,
         readers: configuration.records.readers.max(1) as usize,
         ..RecordsOptions::default()
@@ -178,6 +182,20 @@ pub async fn open_directory(configuration: &Configuration) -> Outcome<Directory>
     let built = directory.build_indexes().await;
     built.map_err(|refusal| Failure::failed("the indexes of the directory cannot be built").because(&refusal))?;
     Ok(directory)
+}
+
+/// The keys that seal what is secret.
+fn keyring(configuration: &Configuration) -> Outcome<Keyring> {
+    let records = &configuration.records;
+    let text = match (records.keys.0.is_empty(), records.keys_file.as_str()) {
+        (false, _) => records.keys.0.clone(),
+        (true, "") => return Ok(Keyring::default()),
+        (true, file) => {
+            let path = Path::new(file);
+            fs::read_to_string(path).map_err(|error| Failure::file("read `records.keys_file`", path, &error))?
+        }
+    };
+    Keyring::read(&text).map_err(|error| Failure::usage(format!("the keys of the records: {error}")))
 }
 
 async fn open_journal(configuration: &Configuration) -> Outcome<Arc<dyn Journal>> {
@@ -219,6 +237,10 @@ fn store_failure(what: &str, error: &StoreError) -> Failure {
 pub async fn start(configuration: Configuration) -> Outcome<Running> {
     let folder = configuration.data.folder.clone();
     let lock = lock_folder(&folder)?;
+    if folder.join(UNFINISHED).exists() {
+        let what = format!("{} holds the half of a restored backup; restore it again", folder.display());
+        return Err(Failure::failed(what));
+    }
     // Before the stores: a port that is taken should be told at once.
     let listen = configuration.http.listen;
     let listener = TcpListener::bind(listen).await.map_err(|error| {
@@ -248,7 +270,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
             programs: Programs { allow: configuration.delivery.allow_programs.clone() },
         },
         opener: Arc::new(tocsin_delivery::open),
-        options: pipeline_options(&configuration),
+        options: pipeline_options(&configuration)?,
         seed: fastrand::u64(..),
     };
     let pipeline =
@@ -290,9 +312,16 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
     Ok(Running { address, data_folder: folder, first_key, pipeline, face, ldap_face, stopping, _lock: lock })
 }
 
-fn pipeline_options(configuration: &Configuration) -> PipelineOptions {
+fn pipeline_options(configuration: &Configuration) -> Outcome<PipelineOptions> {
     let options = &configuration.pipeline;
-    PipelineOptions {
+    let hours = options.retention_hours.iter().map(|text| text.parse::<Hours>());
+    let hours = hours.collect::<Result<Vec<_>, _>>();
+    let zone = &options.retention_time_zone;
+    if jiff::tz::TimeZone::get(zone).is_err() {
+        let what = format!("`pipeline.retention_time_zone`: `{zone}` is not a time zone: give an IANA name");
+        return Err(Failure::usage(what));
+    }
+    Ok(PipelineOptions {
         quantum_batches: options.quantum_batches.max(1) as usize,
         quantum_bytes: usize::try_from(options.quantum_bytes.0).unwrap_or(usize::MAX),
         match_shards: options.match_shards as usize,
@@ -303,9 +332,12 @@ fn pipeline_options(configuration: &Configuration) -> PipelineOptions {
         run_notifications: options.run_notifications.max(1) as usize,
         upkeep_seconds: options.upkeep_interval.0.as_secs().max(1),
         prune_batches: options.prune_batches.max(1) as usize,
+        retention_hours: hours.map_err(|error| Failure::usage(format!("`pipeline.retention_hours`: {error}")))?,
+        retention_time_zone: options.retention_time_zone.clone(),
+        activity_days: options.activity_days.max(1),
         source_folders: Folders { allow: configuration.sources.allow_folders.clone() },
         suppression: suppression_policy(&configuration.suppression),
-    }
+    })
 }
 
 fn suppression_policy(options: &configuration::Suppression) -> Policy {

@@ -151,6 +151,7 @@ impl World {
             expires_after: None,
             conduct: Default::default(),
             computed: BTreeMap::new(),
+            retention: None,
             content: ContentTemplates::default(),
         };
         let rules = self.rules.iter().enumerate().map(|(at, rule)| {

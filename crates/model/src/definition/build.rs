@@ -49,7 +49,8 @@ pub fn application(root: &Node, problems: &mut Vec<Problem>) -> Option<Applicati
             let chronicles = builder.chronicles(node, path, &fields);
             let ordered = node.get("ordered");
             let ordered = ordered.map(|given| Ordered { by: builder.key(given, &join(path, "ordered"), &fields) });
-            EventClass { fields, description: text(node, "description"), chronicles, ordered }
+            let retention = duration(node, "retention");
+            EventClass { fields, description: text(node, "description"), chronicles, ordered, retention }
         }),
         attributes: builder.named_fields(root, "attributes", "attributes"),
         subscriptions: builder.section("subscriptions", |_, path, node, builder| SubscriptionClass {
@@ -153,6 +154,7 @@ impl<'a> Builder<'a> {
             batch_size: integer(node, "batch_size").unwrap_or(BATCH_SIZE),
             expires_after: duration(node, "expires_after"),
             computed: self.computed(node, path),
+            retention: duration(node, "retention"),
             content: node
                 .get("content")
                 .map(|content| self.content(content, &join(path, "content")))

@@ -63,6 +63,7 @@ pub fn difference(old: &Application, new: &Application) -> Vec<Difference> {
         found.description(path, &old.description, &new.description);
         found.fields(path, &old.fields, &new.fields, FieldsOf::Events);
         found.chronicles(path, old, new);
+        found.retention(path, old.retention, new.retention);
         if old.ordered != new.ordered {
             let shown = |ordered: &Option<Ordered>| match ordered {
                 None => "in any order".to_owned(),
@@ -311,6 +312,7 @@ impl Differences {
             let sentence = format!("expiry is {} (was {})", shown(new.expires_after), shown(old.expires_after));
             self.changed(format!("{path}.expires_after"), sentence);
         }
+        self.retention(path, old.retention, new.retention);
         self.conduct(path, &old.conduct, &new.conduct);
         let names: std::collections::BTreeSet<&Name> = old.computed.keys().chain(new.computed.keys()).collect();
         for name in names {
@@ -323,6 +325,15 @@ impl Differences {
             }
         }
         self.content(&format!("{path}.content.templates"), &old.content, &new.content);
+    }
+
+    fn retention(&mut self, path: &str, old: Option<Duration>, new: Option<Duration>) {
+        if old != new {
+            let shown =
+                |kept: Option<Duration>| kept.map_or("as long as the application says".to_owned(), write_duration);
+            let sentence = format!("finished batches are kept {} (was {})", shown(new), shown(old));
+            self.changed(format!("{path}.retention"), sentence);
+        }
     }
 
     fn conduct(&mut self, path: &str, old: &Conduct, new: &Conduct) {

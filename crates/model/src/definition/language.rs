@@ -68,6 +68,12 @@ static EVENT: Shape = Shape::Object(&[
         "Ordered mode: what a subscription is told of events of one key leaves in their order, also over retries. In any \
          order if not given.",
     ),
+    optional(
+        "retention",
+        &KEEP,
+        "How long its finished batches are kept, but no shorter than those that tell of them; `retention.finished` of the \
+         application if not given.",
+    ),
 ]);
 static ORDERED: Shape = Shape::Object(&[optional(
     "by",
@@ -147,6 +153,11 @@ static NOTIFICATION: Shape = Shape::Object(&[
         "Most notifications of one batch; 2500 if not given.",
     ),
     optional("expires_after", &EXPIRY, "After this time from the match it is not worth sending; never if not given."),
+    optional(
+        "retention",
+        &KEEP,
+        "How long its finished batches are kept; `retention.finished` of the application if not given.",
+    ),
     optional(
         "critical",
         &Shape::Boolean,

@@ -27,10 +27,13 @@ use tokio::sync::watch;
 use crate::{
     error::StoreError,
     journal::{
-        Accepted, Arrivals, Backlog, CLOCK_LEEWAY, Claim, ClaimedEvents, Course, EventBatchState, EventPage, Firing,
-        FiringFilter, Idempotency, Journal, JournalOptions, Mark, NewEventBatch, NewFiring, NewNotificationBatch,
-        NewResend, ReceiptChunk, Refired, Resend, Resent, Resolution, Retry, RuleStop, ScheduleKey, ScheduleRun,
-        SourceKey, Step, StoredNotificationBatch, StoredSuspension, Suspension, SuspensionFilter, Totals, WorkItem,
+        Accepted, Activity, ActivityRow, Arrivals, Backlog, CLOCK_LEEWAY, Claim, ClaimedEvents, Component, Course,
+        Cutoffs, EventBatchState, EventPage, Firing, FiringFilter, FiringStatus, Idempotency, Journal, JournalOptions,
+        Mark, NewEventBatch, NewFiring, NewNotificationBatch, NewResend, Progress, Quantum, ReceiptChunk, Refired,
+        Resend, Resent, Resolution, Retry, RuleStop, ScheduleKey, ScheduleRun, SourceKey, Step,
+        StoredNotificationBatch, StoredSuspension, Stream, Suspension, SuspensionFilter, Switch, TakenUp, Totals,
+        Window, WorkItem,
+        activity::{Advance, Ledger, Parts, Told, minute_of},
         cut_out, ended,
     },
 };
@@ -59,6 +62,9 @@ struct State {
     marks: BTreeMap<(SourceKey, Box<str>), Bytes>,
     /// With their keys.
     resends: BTreeMap<u64, (String, Resend)>,
+    activity: BTreeMap<(Stream, Timestamp), Activity>,
+    quanta: BTreeMap<u64, Quantum>,
+    switches: BTreeMap<String, Switch>,
     event_claims: BTreeMap<u64, Held>,
     work_claims: BTreeMap<u64, Held>,
     last: Last,
@@ -74,6 +80,7 @@ struct Last {
     suspension: u64,
     firing: u64,
     resend: u64,
+    quantum: u64,
     token: u64,
     sees: ChangeSequence,
 }
@@ -92,9 +99,7 @@ struct Batch {
     packed: Bytes,
     events: Vec<EventBatchId>,
     attempts: Vec<Attempt>,
-    /// Notifications without a closing attempt.
-    open: u32,
-    closed_at: Option<Timestamp>,
+    progress: Progress,
 }
 
 struct Item {
@@ -296,7 +301,7 @@ impl Journal for MemoryJournal {
         Ok(())
     }
 
-    async fn commit(&self, step: Step) -> Result<Vec<NotificationBatchId>, StoreError> {
+    async fn commit(&self, mut step: Step) -> Result<Vec<NotificationBatchId>, StoreError> {
         for batch in &step.batches {
             Notifications::event_batches(&batch.packed)?;
         }
@@ -307,8 +312,10 @@ impl Journal for MemoryJournal {
         }
         let wakes = !(step.batches.is_empty() && step.retries.is_empty() && step.resent.is_none());
 
+        let first_batch = (!step.batches.is_empty()).then_some(NotificationBatchId(state.last.notification_batch + 1));
+        state.note_matching(&step, first_batch);
         let mut ids = Vec::with_capacity(step.batches.len());
-        for batch in step.batches {
+        for batch in std::mem::take(&mut step.batches) {
             ids.push(state.add_batch(batch, time)?);
         }
         for claim in step.matched {
@@ -715,7 +722,8 @@ impl Journal for MemoryJournal {
                 Resolution::End => {
                     let attempts: Vec<Attempt> =
                         suspension.ordinals.iter().map(|ordinal| ended(&suspension, *ordinal, now)).collect();
-                    state.record(ReceiptChunk { batch: suspension.batch, attempts: attempts.into() }, now);
+                    let (batch, channel) = (suspension.batch, suspension.channel);
+                    state.record(ReceiptChunk { batch, channel, attempts: attempts.into() }, now);
                 }
             }
         }
@@ -747,28 +755,113 @@ impl Journal for MemoryJournal {
         }
     }
 
-    async fn prune(&self, before: Timestamp, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
+    async fn prune(&self, cutoffs: &Cutoffs, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
         let mut state = self.state.lock();
         state.keys.retain(|_, (key, _)| key.until > now);
-        let is_over = |closed_at: Option<Timestamp>| closed_at.filter(|closed_at| *closed_at < before);
-        state.resends.retain(|_, (_, request)| is_over(request.done_at).is_none());
+        let before = cutoffs.before;
+        state.resends.retain(|_, (_, request)| request.done_at.is_none_or(|done_at| done_at >= before));
+        state.quanta.retain(|_, quantum| quantum.ended_at >= before);
+        let newest: BTreeMap<Stream, Timestamp> = state.activity.keys().cloned().collect();
+        let minutes_before = minute_of(cutoffs.activity);
+        state.activity.retain(|(stream, minute), _| *minute >= minutes_before || newest[stream] == *minute);
 
-        let of_batch = |(id, batch): (&u64, &Batch)| is_over(batch.closed_at).map(|closed_at| (closed_at, *id));
-        let mut batches: Vec<(Timestamp, u64)> = state.notification_batches.iter().filter_map(of_batch).collect();
+        let mut batches: Vec<((Name, Name), Timestamp, u64)> = Vec::new();
+        for (id, batch) in &state.notification_batches {
+            let lane = (batch.head.application.clone(), batch.head.class.clone());
+            let before = cutoffs.of_notifications(lane.0.clone(), lane.1.clone());
+            batches.extend(batch.progress.closed_at.filter(|at| *at < before).map(|at| (lane, at, *id)));
+        }
         batches.sort_unstable();
         batches.truncate(limit);
-        for (_, id) in &batches {
+        for (_, _, id) in &batches {
             state.notification_batches.remove(id);
         }
 
-        let of_events = |(id, events): (&u64, &Events)| is_over(events.closed_at).map(|closed_at| (closed_at, *id));
-        let mut events: Vec<(Timestamp, u64)> = state.event_batches.iter().filter_map(of_events).collect();
+        let mut events: Vec<((Name, Name), Timestamp, u64)> = Vec::new();
+        for (id, found) in &state.event_batches {
+            let lane = (found.batch.application.clone(), found.batch.class.clone());
+            let before = cutoffs.of_events(lane.0.clone(), lane.1.clone());
+            events.extend(found.closed_at.filter(|at| *at < before).map(|at| (lane, at, *id)));
+        }
         events.sort_unstable();
         events.truncate(limit - batches.len());
-        for (_, id) in &events {
+        for (_, _, id) in &events {
             state.event_batches.remove(id);
         }
         Ok(batches.len() + events.len())
+    }
+
+    async fn activity(&self, window: &Window, application: Option<&Name>) -> Result<Vec<ActivityRow>, StoreError> {
+        let state = self.state.lock();
+        let mut parts = Parts::default();
+        for ((stream, minute), activity) in &state.activity {
+            if application.is_none_or(|application| application == stream.application()) {
+                parts.add(window, stream.clone(), *minute, activity);
+            }
+        }
+        Ok(parts.rows())
+    }
+
+    async fn latest_activity(&self, application: Option<&Name>) -> Result<Vec<ActivityRow>, StoreError> {
+        let state = self.state.lock();
+        let of_application = |(stream, _): &&(Stream, Timestamp)| {
+            application.is_none_or(|application| application == stream.application())
+        };
+        let newest: BTreeMap<Stream, Timestamp> = state.activity.keys().filter(of_application).cloned().collect();
+        let row = |(stream, from): (Stream, Timestamp)| {
+            let activity = state.activity[&(stream.clone(), from)].clone();
+            ActivityRow { stream, from, activity }
+        };
+        Ok(newest.into_iter().map(row).collect())
+    }
+
+    async fn quanta(
+        &self,
+        from: Timestamp,
+        to: Timestamp,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<Quantum>, StoreError> {
+        let state = self.state.lock();
+        let earlier = state.quanta.range(..before.unwrap_or(u64::MAX)).map(|(_, quantum)| quantum);
+        let mut found: Vec<Quantum> =
+            earlier.filter(|quantum| (from..to).contains(&quantum.ended_at)).cloned().collect();
+        found.sort_by_key(|quantum| std::cmp::Reverse((quantum.ended_at, quantum.id)));
+        found.truncate(limit);
+        Ok(found)
+    }
+
+    async fn quantum(&self, id: u64) -> Result<Option<Quantum>, StoreError> {
+        Ok(self.state.lock().quanta.get(&id).cloned())
+    }
+
+    async fn progress(&self, batches: &[NotificationBatchId]) -> Result<Vec<Option<Progress>>, StoreError> {
+        let state = self.state.lock();
+        Ok(batches.iter().map(|id| state.notification_batches.get(&id.0).map(|batch| batch.progress)).collect())
+    }
+
+    async fn failed_batches(
+        &self,
+        before: Option<NotificationBatchId>,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead)>, StoreError> {
+        let state = self.state.lock();
+        let earlier = state.notification_batches.range(..before.map_or(u64::MAX, |id| id.0)).rev();
+        let failed = earlier.filter(|(_, batch)| batch.progress.failed > 0).take(limit);
+        Ok(failed.map(|(id, batch)| (NotificationBatchId(*id), batch.head.clone())).collect())
+    }
+
+    async fn set_switch(&self, switch: Switch) -> Result<(), StoreError> {
+        self.state.lock().switches.insert(switch.component.to_string(), switch);
+        Ok(())
+    }
+
+    async fn remove_switch(&self, component: &Component) -> Result<bool, StoreError> {
+        Ok(self.state.lock().switches.remove(&component.to_string()).is_some())
+    }
+
+    async fn switches(&self) -> Result<Vec<Switch>, StoreError> {
+        Ok(self.state.lock().switches.values().cloned().collect())
     }
 
     async fn probe(&self) -> Result<Duration, StoreError> {

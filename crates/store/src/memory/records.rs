@@ -31,9 +31,10 @@ use crate::{
         ApiKey, ApplicationVersion, Change, Changed, EndpointKey, Expect, FEED_KEPT, FailingEndpoint, FollowedSchedule,
         IndexedSubscription, Interest, NewSegment, NewSubscriber, NewSubscription, Person, ProfileImage,
         REMOVED_AT_ONCE, Recipient, RecordCounts, Records, ScheduledSubscription, SubscriberFilter, SubscriptionChange,
-        SubscriptionFilter, SuppressionFilter, Survey, SurveyBounds, TARGETS_TOLD, Written, due_schedule,
-        has_attribute, new_installation, new_secret, no_application, no_changes_after, no_device, no_segment,
-        no_subscriber, no_subscription, no_suppression, reach, read_filter, runs, since_change, snooze, trim_to,
+        SubscriptionCounts, SubscriptionFilter, SuppressionFilter, Survey, SurveyBounds, TARGETS_TOLD, Written,
+        due_schedule, has_attribute, new_installation, new_secret, no_application, no_changes_after, no_device,
+        no_segment, no_subscriber, no_subscription, no_suppression, reach, read_filter, runs, since_change, snooze,
+        trim_to,
     },
 };
 
@@ -692,6 +693,25 @@ impl Records for MemoryRecords {
             devices: shelf.subscribers.values().map(|found| found.devices.len() as u64).sum(),
             subscriptions: shelf.subscriptions.len() as u64,
         }
+    }
+
+    async fn subscription_counts(&self) -> Result<Vec<SubscriptionCounts>, StoreError> {
+        let shelf = self.shelf.lock();
+        let mut counts: BTreeMap<(Name, Name), SubscriptionCounts> = BTreeMap::new();
+        for found in shelf.subscriptions.values() {
+            let (application, class) = (found.application.clone(), found.class.clone());
+            let none = SubscriptionCounts {
+                application: application.clone(),
+                class: class.clone(),
+                enabled: 0,
+                disabled: 0,
+                last_added_at: None,
+            };
+            let counts = counts.entry((application, class)).or_insert(none);
+            *if found.enabled { &mut counts.enabled } else { &mut counts.disabled } += 1;
+            counts.last_added_at = counts.last_added_at.max(Some(found.created_at));
+        }
+        Ok(counts.into_values().collect())
     }
 
     async fn probe(&self) -> Result<Duration, StoreError> {

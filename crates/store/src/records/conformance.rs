@@ -39,7 +39,7 @@ fn check(story: impl AsyncFn(&dyn Records)) {
 const FEW: u64 = 2_000;
 
 fn open(folder: &std::path::Path) -> SqliteRecords {
-    let options = RecordsOptions { reserve_bytes: 0, readers: 1, feed_kept: FEW };
+    let options = RecordsOptions { reserve_bytes: 0, readers: 1, feed_kept: FEW, ..RecordsOptions::default() };
     SqliteRecords::open(folder, &options).expect("the records open")
 }
 
@@ -114,6 +114,13 @@ fn told(changes: Vec<Change>) -> Vec<String> {
 
 async fn news(records: &dyn Records, after: ChangeSequence) -> Vec<String> {
     told(records.changes(after, 1_000).await.expect("the feed"))
+}
+
+/// The classes that have subscriptions: how many are enabled, and how many are not.
+async fn class_counts(records: &dyn Records) -> Vec<(Name, Name, u64, u64)> {
+    let counts = records.subscription_counts().await.expect("counted").into_iter();
+    let counts = counts.map(|found| (found.application, found.class, found.enabled, found.disabled));
+    counts.filter(|(_, _, enabled, disabled)| enabled + disabled > 0).collect()
 }
 
 async fn owned(records: &dyn Records, subscriber: u64) -> Vec<u64> {

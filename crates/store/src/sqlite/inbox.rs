@@ -26,6 +26,8 @@ use super::{
     records::{execute, query_one},
     writer::{AfterCommit, Database, FreeSpace, Options},
 };
+pub(super) use schema::MIGRATIONS;
+
 use crate::{
     error::StoreError,
     inbox::{
@@ -137,7 +139,7 @@ impl SqliteInbox {
                 writer_cache_kib: 64 << 10,
                 reader_cache_kib: 16 << 10,
                 readers: options.readers,
-                migrations: schema::MIGRATIONS,
+                migrations: MIGRATIONS,
             },
         )?;
         let (newest, counts, heads) = database.write_blocking(|connection, _| {

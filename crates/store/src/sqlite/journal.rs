@@ -10,6 +10,9 @@ mod resends; // what had failed is sent again
 mod schedules; // how far the schedules of rules have come
 mod marks; // how far sources have come
 mod states; // what matching remembers
+mod activity; // what happened in each minute
+mod quanta; // turns of the matcher
+mod switches; // what an operator has switched off
 mod step; // the result of a step and the acknowledgement of its input, in one commit
 mod suspended; // what waits for an operator: listed, resumed, ended // what is stored, for those who look at it
 
@@ -18,6 +21,9 @@ mod names; // names as small numbers
 mod packing; // bodies and lists of numbers, made small
 mod schema; // the tables
 mod tally; // counters that are always true
+
+#[cfg(test)]
+mod migrating; // killed at any moment
 
 #[cfg(debug_assertions)]
 mod faults; // a broken build, on purpose
@@ -37,15 +43,17 @@ use tocsin_model::{
 };
 use tokio::sync::watch;
 
-use self::{claims::Claims, names::Names, step::Rows, tally::Counters};
+use self::{activity::Of, claims::Claims, names::Names, step::Rows, tally::Counters};
 use super::writer::{Database, FreeSpace, Options, store_error};
+pub(super) use schema::MIGRATIONS;
+
 use crate::{
     error::StoreError,
     journal::{
-        Accepted, Arrivals, Backlog, CLOCK_LEEWAY, Claim, ClaimedEvents, EventBatchState, EventPage, Firing,
-        FiringFilter, Journal, JournalOptions, Mark, NewEventBatch, NewResend, Resend, Resolution, RuleStop,
-        ScheduleKey, ScheduleRun, SourceKey, Step, StoredNotificationBatch, StoredSuspension, SuspensionFilter, Totals,
-        WorkItem,
+        Accepted, ActivityRow, Arrivals, Backlog, CLOCK_LEEWAY, Claim, ClaimedEvents, Component, Cutoffs,
+        EventBatchState, EventPage, Firing, FiringFilter, Journal, JournalOptions, Mark, NewEventBatch, NewResend,
+        Progress, Quantum, Resend, Resolution, RuleStop, ScheduleKey, ScheduleRun, SourceKey, Step,
+        StoredNotificationBatch, StoredSuspension, SuspensionFilter, Switch, Totals, Window, WorkItem,
     },
 };
 
@@ -56,7 +64,7 @@ const FILE: Options = Options {
     writer_cache_kib: 32 << 10,
     reader_cache_kib: 4 << 10,
     readers: 2,
-    migrations: schema::MIGRATIONS,
+    migrations: MIGRATIONS,
 };
 /// Failed event batches that one commit sends to be matched again.
 const REMATCHED_MAX: usize = 1_000;
@@ -563,24 +571,79 @@ impl Journal for SqliteJournal {
             .await
     }
 
-    async fn prune(&self, before: Timestamp, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
-        while self.database.write(move |connection, _| prune::prune_keys(connection, now)).await? == prune::KEYS_MAX {}
+    async fn prune(&self, cutoffs: &Cutoffs, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
+        let (before, minutes_before) = (cutoffs.before, cutoffs.activity);
+        let prune_rows = move |connection: &Connection| {
+            let keys = prune::prune_keys(connection, now)?;
+            let quanta = quanta::prune(connection, before, prune::KEYS_MAX)?;
+            Ok(keys.max(quanta).max(activity::prune(connection, minutes_before, prune::KEYS_MAX)?))
+        };
+        while self.database.write(move |connection, _| prune_rows(connection)).await? == prune::KEYS_MAX {}
         if self.read(move |connection, _| resends::is_any_over(connection, before)).await? {
             self.database.write(move |connection, _| resends::prune(connection, before)).await?;
         }
-        let mut removed = 0;
         // An event batch goes after the notification batches that tell of it, which were closed no later.
-        for prune in [prune::prune_notifications, prune::prune_events] {
-            loop {
-                let some = prune::BATCHES_MAX.min(limit - removed);
-                let count = self.database.write(move |connection, _| prune(connection, before, some)).await?;
-                removed += count;
-                if count < some || some == 0 {
-                    break;
-                }
+        let mut removed = 0;
+        for of in [Of::Notifications, Of::Events] {
+            let cutoffs = cutoffs.clone();
+            let lanes =
+                self.read(move |connection, shared| prune::lanes(connection, &shared.names, of, &cutoffs)).await?;
+            for (lane, before) in lanes {
+                removed += self.prune_lane(of, lane, before, limit - removed).await?;
             }
         }
         Ok(removed)
+    }
+
+    async fn activity(&self, window: &Window, application: Option<&Name>) -> Result<Vec<ActivityRow>, StoreError> {
+        let Some(application) = self.number_if_any(application) else { return Ok(Vec::new()) };
+        let window = *window;
+        self.read(move |connection, shared| activity::window(connection, &shared.names, &window, application)).await
+    }
+
+    async fn latest_activity(&self, application: Option<&Name>) -> Result<Vec<ActivityRow>, StoreError> {
+        let Some(application) = self.number_if_any(application) else { return Ok(Vec::new()) };
+        self.read(move |connection, shared| activity::latest(connection, &shared.names, application)).await
+    }
+
+    async fn quanta(
+        &self,
+        from: Timestamp,
+        to: Timestamp,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<Quantum>, StoreError> {
+        self.read(move |connection, _| quanta::list(connection, from, to, before, limit)).await
+    }
+
+    async fn quantum(&self, id: u64) -> Result<Option<Quantum>, StoreError> {
+        self.read(move |connection, _| quanta::find(connection, id)).await
+    }
+
+    async fn progress(&self, batches: &[NotificationBatchId]) -> Result<Vec<Option<Progress>>, StoreError> {
+        let batches = batches.to_vec();
+        self.read(move |connection, _| reading::progress(connection, &batches)).await
+    }
+
+    async fn failed_batches(
+        &self,
+        before: Option<NotificationBatchId>,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead)>, StoreError> {
+        self.read(move |connection, shared| reading::failed_batches(connection, &shared.names, before, limit)).await
+    }
+
+    async fn set_switch(&self, switch: Switch) -> Result<(), StoreError> {
+        self.database.write(move |connection, _| switches::set(connection, &switch)).await
+    }
+
+    async fn remove_switch(&self, component: &Component) -> Result<bool, StoreError> {
+        let component = component.clone();
+        self.database.write(move |connection, _| switches::remove(connection, &component)).await
+    }
+
+    async fn switches(&self) -> Result<Vec<Switch>, StoreError> {
+        self.read(|connection, _| switches::list(connection)).await
     }
 
     async fn probe(&self) -> Result<Duration, StoreError> {
@@ -589,6 +652,33 @@ impl Journal for SqliteJournal {
 }
 
 impl SqliteJournal {
+    /// Removes the batches of a class that were closed first, some in each commit. Gives how many.
+    async fn prune_lane(&self, of: Of, lane: (i64, i64), before: Timestamp, limit: usize) -> Result<usize, StoreError> {
+        let mut removed = 0;
+        loop {
+            let some = prune::BATCHES_MAX.min(limit - removed);
+            let count = self
+                .database
+                .write(move |connection, _| match of {
+                    Of::Notifications => prune::prune_notifications(connection, lane, before, some),
+                    Of::Events => prune::prune_events(connection, lane, before, some),
+                })
+                .await?;
+            removed += count;
+            if count < some || some == 0 {
+                return Ok(removed);
+            }
+        }
+    }
+
+    /// The number of an application, if one is named; `None`: it was never used.
+    fn number_if_any(&self, application: Option<&Name>) -> Option<Option<i64>> {
+        match application {
+            None => Some(None),
+            Some(name) => self.shared.names.find(name).map(Some),
+        }
+    }
+
     /// A channel or class of an application, if it was ever used.
     fn lane(&self, application: &Name, channel: &Name) -> Option<(i64, i64)> {
         Some((self.shared.names.find(application)?, self.shared.names.find(channel)?))

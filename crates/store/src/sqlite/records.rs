@@ -30,14 +30,17 @@ use tocsin_model::{
 use tokio::sync::watch;
 
 use super::writer::{Database, FreeSpace, Options, store_error};
+pub(super) use schema::MIGRATIONS;
+
 use crate::{
     entries::EntryWatcher,
     error::StoreError,
+    keyring::Keyring,
     records::{
         ApiKey, ApplicationVersion, Change, EndpointKey, Expect, FEED_KEPT, FailingEndpoint, FollowedSchedule,
         IndexedSubscription, NewSegment, NewSubscriber, NewSubscription, ProfileImage, Recipient, RecordCounts,
-        Records, ScheduledSubscription, SubscriberFilter, SubscriptionChange, SubscriptionFilter, SuppressionFilter,
-        Survey, SurveyBounds, Written, new_installation, new_secret, no_subscription,
+        Records, ScheduledSubscription, SubscriberFilter, SubscriptionChange, SubscriptionCounts, SubscriptionFilter,
+        SuppressionFilter, Survey, SurveyBounds, Written, new_installation, new_secret, no_subscription,
     },
 };
 use at_hand::AtHand;
@@ -57,6 +60,7 @@ mod segments;
 mod subscribers;
 mod subscriptions;
 mod suppressions;
+mod sealed; // what is secret
 
 /// How the records are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,11 +72,14 @@ pub struct RecordsOptions {
     pub readers: usize,
     /// Places that the change feed keeps at least.
     pub feed_kept: u64,
+    /// Seal definitions, in which there may be passwords, and the secret of the installation. What is sealed with another key
+    /// than the first, or not at all, is sealed anew when the records are opened.
+    pub keys: Keyring,
 }
 
 impl Default for RecordsOptions {
     fn default() -> Self {
-        RecordsOptions { reserve_bytes: 64 << 20, readers: 2, feed_kept: FEED_KEPT }
+        RecordsOptions { reserve_bytes: 64 << 20, readers: 2, feed_kept: FEED_KEPT, keys: Keyring::default() }
     }
 }
 
@@ -83,6 +90,7 @@ pub struct SqliteRecords {
     feed_kept: u64,
     installation: String,
     secret: [u8; 32],
+    keys: Keyring,
     published: Arc<Published>,
 }
 
@@ -115,19 +123,18 @@ impl SqliteRecords {
                 writer_cache_kib: 64 << 10,
                 reader_cache_kib: 64 << 10,
                 readers: options.readers,
-                migrations: schema::MIGRATIONS,
+                migrations: MIGRATIONS,
             },
         )?;
-        let (fresh, fresh_secret) = (new_installation()?, new_secret()?);
+        let (fresh, fresh_secret, keys) = (new_installation()?, new_secret()?, options.keys.clone());
         let (installation, secret, change, counts, suppressed, indexed) =
             database.write_blocking(move |connection, _| {
                 let sql = "INSERT INTO installation (one, identity) VALUES (1, ?1) ON CONFLICT DO NOTHING";
                 execute(connection, sql, [fresh])?;
-                execute(connection, "UPDATE installation SET secret = ?1 WHERE secret IS NULL", [fresh_secret])?;
-                let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
-                let own = query_one(connection, "SELECT identity, secret FROM installation", (), read)?;
-                let (identity, secret) =
-                    own.ok_or_else(|| StoreError::Damaged("the row of the installation".into()))?;
+                let identity = query_one(connection, "SELECT identity FROM installation", (), |row| row.get(0))?;
+                let identity = identity.ok_or_else(|| StoreError::Damaged("the row of the installation".into()))?;
+                let secret = sealed::installation(connection, &keys, fresh_secret)?;
+                sealed::definitions(connection, &keys)?;
                 let books = Books::open(connection)?;
                 let suppressed = feed::newest_suppression(connection)?;
                 let indexed = entries::is_indexed(connection)?;
@@ -139,6 +146,7 @@ impl SqliteRecords {
             feed_kept: options.feed_kept,
             installation,
             secret,
+            keys: options.keys.clone(),
             published: Arc::new(Published {
                 counts: Mutex::new(counts),
                 newest: watch::Sender::new(change),
@@ -149,6 +157,11 @@ impl SqliteRecords {
                 indexed: AtomicBool::new(indexed),
             }),
         })
+    }
+
+    /// A version with its definition as it was given.
+    fn opened(&self, version: ApplicationVersion) -> Result<ApplicationVersion, StoreError> {
+        Ok(ApplicationVersion { text: self.keys.open(version.text)?, ..version })
     }
 
     /// Runs a write between the opening and the closing of the books.
@@ -208,22 +221,25 @@ impl Records for SqliteRecords {
     }
 
     async fn put_application(&self, name: &Name, text: &str, author: &str, now: Timestamp) -> Result<u32, StoreError> {
-        let (name, text, author) = (name.clone(), text.to_owned(), author.to_owned());
+        let (name, text, author) = (name.clone(), self.keys.seal(text)?, author.to_owned());
         self.change(move |books| applications::put(books, &name, &text, &author, now)).await
     }
 
     async fn applications(&self) -> Result<Vec<ApplicationVersion>, StoreError> {
-        self.database.read(applications::all).await
+        let found = self.database.read(applications::all).await?;
+        found.into_iter().map(|version| self.opened(version)).collect()
     }
 
     async fn application(&self, name: &Name, version: Option<u32>) -> Result<Option<ApplicationVersion>, StoreError> {
         let name = name.clone();
-        self.database.read(move |connection| applications::one(connection, &name, version)).await
+        let found = self.database.read(move |connection| applications::one(connection, &name, version)).await?;
+        found.map(|version| self.opened(version)).transpose()
     }
 
     async fn application_history(&self, name: &Name) -> Result<Vec<ApplicationVersion>, StoreError> {
         let name = name.clone();
-        self.database.read(move |connection| applications::history(connection, &name)).await
+        let found = self.database.read(move |connection| applications::history(connection, &name)).await?;
+        found.into_iter().map(|version| self.opened(version)).collect()
     }
 
     async fn remove_application(&self, name: &Name, _now: Timestamp) -> Result<(), StoreError> {
@@ -555,6 +571,10 @@ impl Records for SqliteRecords {
 
     fn counts(&self) -> RecordCounts {
         *self.published.counts.lock()
+    }
+
+    async fn subscription_counts(&self) -> Result<Vec<SubscriptionCounts>, StoreError> {
+        self.database.read(|connection| subscriptions::counts(connection)).await
     }
 
     async fn probe(&self) -> Result<Duration, StoreError> {

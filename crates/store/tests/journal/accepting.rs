@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use tocsin_model::id::{ChangeSequence, EventBatchId};
 use tocsin_store::{
     error::StoreError,
-    journal::{Accepted, EventBatchState, JournalOptions, NewEventBatch, Step},
+    journal::{Accepted, Cutoffs, EventBatchState, JournalOptions, NewEventBatch, Step},
 };
 
 use crate::support::*;
@@ -55,7 +55,7 @@ fn batches_stand_among_the_changes_in_the_order_of_their_numbers() {
         journal.commit(Step { matched, ..Step::default() }).await.expect("stored");
         assert_eq!(journal.oldest_place().await.expect("read"), expected[2]);
         // Their places are forgotten with the batches, and those of the others stay.
-        journal.prune(at(100), at(100), 10).await.expect("pruned");
+        journal.prune(&Cutoffs::all(at(100)), at(100), 10).await.expect("pruned");
         let listed = journal.event_batches(None, 10).await.expect("read");
         assert_eq!(listed.iter().rev().map(|(batch, _)| batch.sees).collect::<Vec<_>>(), expected[2..]);
     });
@@ -112,7 +112,7 @@ fn a_key_stands_for_its_content_until_it_is_over() {
             let answer = journal.accept(keyed(1, content, at(200), at(now))).await.expect("answered");
             assert_eq!(answer, expected, "content {content} at {now}");
         }
-        journal.prune(at(0), at(200), 10).await.expect("pruned");
+        journal.prune(&Cutoffs::all(at(0)), at(200), 10).await.expect("pruned");
         let answer = journal.accept(keyed(1, 9, at(300), at(150))).await.expect("answered");
         assert!(matches!(answer, Accepted::New(_)), "pruned at its end: {answer:?}");
     });

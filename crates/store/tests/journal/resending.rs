@@ -6,7 +6,9 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    journal::{Course, Journal, NewResend, Resend, Resent, Resolution, Retry, Step, Suspension, SuspensionFilter},
+    journal::{
+        Course, Cutoffs, Journal, NewResend, Resend, Resent, Resolution, Retry, Step, Suspension, SuspensionFilter,
+    },
 };
 
 use crate::support::*;
@@ -72,7 +74,7 @@ fn a_request_is_the_same_by_its_key() {
         journal.commit(Step { resent: Some(done), ..Step::default() }).await.expect("committed");
         assert_eq!(journal.resends(true, 0, 9).await.expect("listed"), std::slice::from_ref(&other));
         assert_eq!(journal.resends(false, first.id, 9).await.expect("listed"), [other]);
-        journal.prune(at(9), at(9), 100).await.expect("pruned");
+        journal.prune(&Cutoffs::all(at(9)), at(9), 100).await.expect("pruned");
         assert_eq!(journal.resends(false, 0, 9).await.expect("listed").len(), 1);
     });
 }
@@ -97,11 +99,15 @@ fn what_was_closed_is_open_again_and_closes_again() {
         let now = the_request(&*journal).await;
         assert_eq!((now.reached, now.notifications, now.done_at), (batch, 2, None));
         assert_eq!(journal.backlog().notifications, 2);
-        assert_eq!(journal.prune(at(100), at(100), 100).await.expect("pruned"), 0, "an open batch stays");
+        assert_eq!(
+            journal.prune(&Cutoffs::all(at(100)), at(100), 100).await.expect("pruned"),
+            0,
+            "an open batch stays"
+        );
         let item = claim_work(&*journal, 1, at(6)).await.remove(0);
         assert_eq!((item.ordinals.clone(), item.attempts), (Some(vec![1, 2]), 0));
         journal.commit(delivered(&item, 4, at(7))).await.expect("committed");
-        assert_eq!(journal.prune(at(100), at(100), 100).await.expect("pruned"), 2);
+        assert_eq!(journal.prune(&Cutoffs::all(at(100)), at(100), 100).await.expect("pruned"), 2);
         let gone = Step {
             resent: Some(Resent { reopened: vec![(batch, vec![1])], ..resent(asked.id, batch, batch, 8) }),
             ..Step::default()

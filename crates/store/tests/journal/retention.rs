@@ -1,7 +1,9 @@
 //! What is pruned and what is not.
 
+use std::time::Duration;
+
 use tocsin_model::{id::EventBatchId, receipt::Outcome};
-use tocsin_store::journal::{Course, Resolution, Retry, Step, Suspension, SuspensionFilter};
+use tocsin_store::journal::{Course, Cutoffs, Resolution, Retry, Step, Suspension, SuspensionFilter, Window};
 
 use crate::support::*;
 
@@ -42,8 +44,12 @@ fn only_what_is_over_is_pruned() {
         match_next(&*journal, &[], at(1)).await;
 
         let before = (journal.backlog(), journal.totals());
-        assert_eq!(journal.prune(at(1), at(9), 100).await.expect("pruned"), 0, "nothing was over before");
-        assert_eq!(journal.prune(at(2), at(9), 100).await.expect("pruned"), 3);
+        assert_eq!(
+            journal.prune(&Cutoffs::all(at(1)), at(9), 100).await.expect("pruned"),
+            0,
+            "nothing was over before"
+        );
+        assert_eq!(journal.prune(&Cutoffs::all(at(2)), at(9), 100).await.expect("pruned"), 3);
         assert_eq!((journal.backlog(), journal.totals()), before, "what is over was not counted any more");
         let left: Vec<u64> = journal.event_batches(None, 99).await.expect("read").iter().map(|(b, _)| b.id.0).collect();
         assert_eq!(left, [5, 4, 3, 2]);
@@ -54,8 +60,8 @@ fn only_what_is_over_is_pruned() {
 
         // Once the operator has spoken it is over as well.
         journal.resolve(&SuspensionFilter::default(), Resolution::End, at(20)).await.expect("resolved");
-        assert_eq!(journal.prune(at(20), at(20), 100).await.expect("pruned"), 0);
-        assert_eq!(journal.prune(at(21), at(21), 100).await.expect("pruned"), 2);
+        assert_eq!(journal.prune(&Cutoffs::all(at(20)), at(20), 100).await.expect("pruned"), 0);
+        assert_eq!(journal.prune(&Cutoffs::all(at(21)), at(21), 100).await.expect("pruned"), 2);
     });
 }
 
@@ -72,13 +78,13 @@ fn an_event_batch_stays_while_anything_tells_of_it() {
         journal.commit(step).await.expect("committed");
         let items = claim_work(&*journal, 2, at(0)).await;
         journal.commit(delivered(&items[0], 2, at(1))).await.expect("committed");
-        assert_eq!(journal.prune(at(2), at(2), 100).await.expect("pruned"), 2);
+        assert_eq!(journal.prune(&Cutoffs::all(at(2)), at(2), 100).await.expect("pruned"), 2);
         assert!(journal.event_batch(one).await.expect("read").is_none());
         assert!(journal.event_batch(two).await.expect("read").is_some());
         // Told of again before it was pruned, it stays until that is over too.
         let step = Step { batches: vec![notifications(&[two], 1, at(2))], ..delivered(&items[1], 1, at(2)) };
         journal.commit(step).await.expect("committed");
-        assert_eq!(journal.prune(at(9), at(9), 100).await.expect("pruned"), 1);
+        assert_eq!(journal.prune(&Cutoffs::all(at(9)), at(9), 100).await.expect("pruned"), 1);
         assert!(journal.event_batch(two).await.expect("read").is_some());
     });
 }
@@ -106,10 +112,10 @@ fn a_batch_with_a_retry_is_not_over() {
             ..Step::default()
         };
         journal.commit(step).await.expect("committed");
-        assert_eq!(journal.prune(at(99), at(99), 100).await.expect("pruned"), 0);
+        assert_eq!(journal.prune(&Cutoffs::all(at(99)), at(99), 100).await.expect("pruned"), 0);
         let item = claim_work(&*journal, 1, at(5)).await.remove(0);
         journal.commit(delivered(&item, 2, at(6))).await.expect("committed");
-        assert_eq!(journal.prune(at(99), at(99), 100).await.expect("pruned"), 2);
+        assert_eq!(journal.prune(&Cutoffs::all(at(99)), at(99), 100).await.expect("pruned"), 2);
     });
 }
 
@@ -122,8 +128,8 @@ fn pruning_stops_at_its_limit_and_numbers_are_not_used_again() {
         let claims = claim_events(&*journal, 100, at(0)).await;
         let matched = claims.iter().map(|claimed| claimed.claim).collect();
         journal.commit(Step { matched, ..Step::default() }).await.expect("committed");
-        assert_eq!(journal.prune(at(1), at(1), 70).await.expect("pruned"), 70);
-        assert_eq!(journal.prune(at(1), at(1), 70).await.expect("pruned"), 30);
+        assert_eq!(journal.prune(&Cutoffs::all(at(1)), at(1), 70).await.expect("pruned"), 70);
+        assert_eq!(journal.prune(&Cutoffs::all(at(1)), at(1), 70).await.expect("pruned"), 30);
         assert_eq!(accept(&*journal, 1, at(2)).await, EventBatchId(101));
     });
     let place = Place::sqlite();
@@ -132,9 +138,30 @@ fn pruning_stops_at_its_limit_and_numbers_are_not_used_again() {
         queue(&*journal, 1, at(0)).await;
         let item = claim_work(&*journal, 1, at(0)).await.remove(0);
         journal.commit(delivered(&item, 1, at(0))).await.expect("committed");
-        assert_eq!(journal.prune(at(1), at(1), 9).await.expect("pruned"), 2);
+        assert_eq!(journal.prune(&Cutoffs::all(at(1)), at(1), 9).await.expect("pruned"), 2);
         drop(journal);
         let journal = place.open().await;
         assert_eq!(accept(&*journal, 1, at(2)).await, EventBatchId(2), "not even after a restart");
+    });
+}
+
+#[test]
+fn each_class_is_kept_for_its_own_time() {
+    on_each(async |journal| {
+        queue(&*journal, 1, at(0)).await;
+        let item = claim_work(&*journal, 1, at(0)).await.remove(0);
+        journal.commit(delivered(&item, 1, at(1))).await.expect("committed");
+        let class = |class: &str| (app(), name(class));
+        let long = Cutoffs { notifications: [(class("alert"), at(0))].into(), ..Cutoffs::all(at(50)) };
+        // The event batch is no longer kept than is said for its class, the notification batch is.
+        assert_eq!(journal.prune(&long, at(50), 100).await.expect("pruned"), 1);
+        assert!(journal.event_batches(None, 9).await.expect("read").is_empty());
+        assert_eq!(journal.notification_batches(None, 9).await.expect("read").len(), 1);
+        let other = Cutoffs { notifications: [(class("told"), at(0))].into(), ..Cutoffs::all(at(50)) };
+        assert_eq!(journal.prune(&other, at(50), 100).await.expect("pruned"), 1);
+        let whole = Window { from: at(-120), to: at(120), interval: Duration::from_secs(60) };
+        let rows = journal.activity(&whole, None).await.expect("read");
+        assert!(!rows.is_empty(), "the newest minute of each stream stays");
+        assert_eq!(journal.latest_activity(None).await.expect("read").len(), rows.len());
     });
 }

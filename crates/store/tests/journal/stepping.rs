@@ -6,7 +6,7 @@ use tocsin_model::{
     state::StatePage,
 };
 use tocsin_store::journal::{
-    Backlog, EventBatchState, FiringFilter, FiringStatus, Journal, NewFiring, Refired, RuleStop, Step,
+    Backlog, Cutoffs, EventBatchState, FiringFilter, FiringStatus, Journal, NewFiring, Refired, RuleStop, Step,
 };
 
 use crate::support::*;
@@ -294,7 +294,7 @@ fn what_chronicles_said_is_kept_with_the_batch_and_goes_with_it() {
         assert_eq!(page.expect("read").batches[0].chronicled, said);
         let listed = journal.event_batches(None, 9).await.expect("read");
         assert!(listed[0].0.chronicled.is_empty(), "lists hold no bodies");
-        journal.prune(at(9), at(9), 9).await.expect("pruned");
+        journal.prune(&Cutoffs::all(at(9)), at(9), 9).await.expect("pruned");
         assert!(journal.event_batch(batch).await.expect("read").is_none());
     });
 }

@@ -172,7 +172,7 @@ pub fn attempts(
 }
 
 pub fn chunk(batch: NotificationBatchId, attempts: Vec<Attempt>) -> ReceiptChunk {
-    ReceiptChunk { batch, attempts: attempts.into() }
+    ReceiptChunk { batch, channel: mail(), attempts: attempts.into() }
 }
 
 pub async fn accept(journal: &dyn Journal, count: u32, now: Timestamp) -> EventBatchId {

@@ -12,8 +12,9 @@ use tocsin_model::{
     time::Timestamp,
 };
 use tocsin_store::journal::{
-    Claim, Course, FiringFilter, FiringStatus, Journal, Mark, NewFiring, NewResend, Refired, Resent, Resolution, Retry,
-    RuleStop, ScheduleKey, ScheduleRun, Step, Suspension, SuspensionFilter, WorkItem,
+    Claim, Component, Course, Cutoffs, FiringFilter, FiringStatus, Journal, Mark, NewFiring, NewQuantum, NewResend,
+    Refired, Resent, Resolution, Retry, Role, RuleStop, ScheduleKey, ScheduleRun, Step, Suspension, SuspensionFilter,
+    Switch, SwitchState, TakenUp, Window, WorkItem,
 };
 
 use crate::support::*;
@@ -78,7 +79,8 @@ impl Twins {
             90..92 => self.prune().await,
             92..94 => self.reopen().await,
             94..96 => self.judge_rules().await,
-            96..98 => self.run_schedules().await,
+            96 => self.switch().await,
+            97 => self.run_schedules().await,
             _ => self.now = self.now + Duration::from_secs(self.random.u64(1..40)),
         }
     }
@@ -172,7 +174,22 @@ impl Twins {
             }
             two.states = one.states.clone();
         }
+        one.quantum = self.quantum_of(&picked).await;
+        two.quantum = one.quantum.clone();
         self.commit(one, two).await;
+    }
+
+    /// What a step may tell of its quantum.
+    async fn quantum_of(&mut self, picked: &[Both<EventBatchId>]) -> Option<NewQuantum> {
+        let mut batches = Vec::new();
+        for (claim, _) in picked {
+            let (batch, _) = self.memory.event_batch(claim.id).await.expect("read")?;
+            let EventBatch { id, application, class, source, accepted_at, events, .. } = batch;
+            batches.push(TakenUp { id, application, class, source, accepted_at, events: events.count() });
+        }
+        let started_at = self.now;
+        let ended_at = self.now + Duration::from_millis(self.random.u64(..5_000));
+        Some(NewQuantum { started_at, ended_at, batches, scheduled_notifications: self.random.u64(..3) })
     }
 
     async fn claim_work(&mut self) {
@@ -339,10 +356,36 @@ impl Twins {
     }
 
     async fn prune(&mut self) {
-        let before = self.now - Duration::from_secs(self.random.u64(..100));
+        let ago = |random: &mut fastrand::Rng, now: Timestamp| now - Duration::from_secs(random.u64(..100));
+        let mut cutoffs = Cutoffs::all(ago(&mut self.random, self.now));
+        if self.random.bool() {
+            cutoffs.events.insert((app(), name("trade")), ago(&mut self.random, self.now));
+            cutoffs.notifications.insert((app(), name("alert")), ago(&mut self.random, self.now));
+        }
         let limit = self.random.usize(..10);
-        let count = self.memory.prune(before, self.now, limit).await.expect("pruned");
-        assert_eq!(count, self.sqlite().prune(before, self.now, limit).await.expect("pruned"));
+        let count = self.memory.prune(&cutoffs, self.now, limit).await.expect("pruned");
+        assert_eq!(count, self.sqlite().prune(&cutoffs, self.now, limit).await.expect("pruned"));
+    }
+
+    /// Something is switched off or on.
+    async fn switch(&mut self) {
+        let component = match self.random.u8(..3) {
+            0 => Component::Role(Role::ALL[self.random.usize(..4)]),
+            1 => Component::Application(app()),
+            _ => Component::Channel(app(), mail()),
+        };
+        for journal in [self.memory.clone(), self.sqlite()] {
+            let random = &mut self.random.clone();
+            if random.bool() {
+                let state = if random.bool() { SwitchState::Paused } else { SwitchState::Disabled };
+                let (by, reason) = ("ann".to_owned(), "she says so".to_owned());
+                let switch = Switch { component: component.clone(), state, by, reason, since: self.now };
+                journal.set_switch(switch).await.expect("switched off");
+            } else {
+                journal.remove_switch(&component).await.expect("switched on");
+            }
+        }
+        self.random.bool();
     }
 
     /// Schedules are due, or forgotten.
@@ -466,6 +509,25 @@ impl Twins {
             let twin = sqlite.open_work(id).await.expect("read").into_iter().map(untold).collect::<Vec<_>>();
             assert_eq!(open, twin);
         }
+        let failed = memory.failed_batches(None, 5).await.expect("read");
+        assert_eq!(failed, sqlite.failed_batches(None, 5).await.expect("read"));
+        let ids: Vec<_> = (0..60).map(tocsin_model::id::NotificationBatchId).collect();
+        assert_eq!(memory.progress(&ids).await.expect("read"), sqlite.progress(&ids).await.expect("read"));
+        for (seconds, application) in [(60, None), (300, Some(app()))] {
+            let window = Window { from: at(0), to: at(100_000), interval: Duration::from_secs(seconds) };
+            let rows = memory.activity(&window, application.as_ref()).await.expect("read");
+            assert_eq!(rows, sqlite.activity(&window, application.as_ref()).await.expect("read"));
+            let rows = memory.latest_activity(application.as_ref()).await.expect("read");
+            assert_eq!(rows, sqlite.latest_activity(application.as_ref()).await.expect("read"));
+        }
+        let quanta = memory.quanta(at(0), at(100_000), None, 40).await.expect("read");
+        assert_eq!(quanta, sqlite.quanta(at(0), at(100_000), None, 40).await.expect("read"));
+        if let Some(quantum) = quanta.last() {
+            let earlier = memory.quanta(at(0), at(100_000), Some(quantum.id), 40).await.expect("read");
+            assert_eq!(earlier, sqlite.quanta(at(0), at(100_000), Some(quantum.id), 40).await.expect("read"));
+            assert_eq!(sqlite.quantum(quantum.id).await.expect("read").as_ref(), Some(quantum));
+        }
+        assert_eq!(memory.switches().await.expect("read"), sqlite.switches().await.expect("read"));
         let all = SuspensionFilter::default();
         let suspensions = memory.suspensions(&all, 0, usize::MAX).await.expect("read");
         assert_eq!(suspensions, sqlite.suspensions(&all, 0, usize::MAX).await.expect("read"));

@@ -2,6 +2,24 @@
 
 use super::*;
 
+impl Batch {
+    /// Goes as far as some attempts take it. Gives whether it is closed by them.
+    fn advance(&mut self, advance: &Advance) -> bool {
+        let progress = &mut self.progress;
+        let was_open = progress.closed_at.is_none();
+        if was_open {
+            progress.open = progress.open.saturating_sub(advance.closing);
+        }
+        progress.attempts += advance.attempts;
+        progress.delivered += advance.delivered;
+        progress.failed += advance.failed;
+        let first = progress.first_sent_at.map_or(advance.first_sent_at, |first| first.min(advance.first_sent_at));
+        progress.first_sent_at = Some(first);
+        progress.last_answered_at = progress.last_answered_at.max(Some(advance.last_answered_at));
+        was_open && progress.open == 0 && advance.closing > 0
+    }
+}
+
 impl Item {
     pub(super) fn contains(&self, ordinal: u32) -> bool {
         match &self.ordinals {
@@ -94,6 +112,15 @@ impl State {
         let id = EventBatchId(self.last.event_batch);
         self.totals.event_batches += 1;
         self.totals.events += u64::from(new.events.count());
+        let stream = Stream::Events {
+            application: new.application.clone(),
+            class: new.class.clone(),
+            source: new.source.clone(),
+        };
+        let mut ledger = Ledger::default();
+        let bytes = new.events.bytes().len() as u64;
+        ledger.accepted(&stream, new.received_at, new.accepted_at, new.events.count(), bytes);
+        self.sum_up(ledger);
         let batch = EventBatch {
             id,
             application: new.application,
@@ -151,14 +178,17 @@ impl State {
                 }),
             }
         }
+        let mut ledger = Ledger::default();
+        ledger.made(&Stream::of_head(&new.head), &new.head, new.count);
+        self.sum_up(ledger);
+        let closed_at = (new.count == 0).then_some(time);
         let batch = Batch {
             head: new.head,
             count: new.count,
             packed: new.packed,
             events,
             attempts: Vec::new(),
-            open: new.count,
-            closed_at: (new.count == 0).then_some(time),
+            progress: Progress { open: new.count, closed_at, ..Progress::default() },
         };
         self.notification_batches.insert(id.0, batch);
         Ok(id)
@@ -229,20 +259,64 @@ impl State {
         for attempt in chunk.attempts.iter() {
             self.totals.attempts[attempt.outcome as usize] += 1;
         }
-        let closing = chunk.attempts.iter().filter(|attempt| attempt.outcome.closes()).count() as u32;
+        let Some(advance) = Advance::of(&chunk.attempts) else { return };
         let Some(batch) = self.notification_batches.get_mut(&chunk.batch.0) else { return };
+        let is_first = batch.progress.attempts == 0;
+        let closes = batch.advance(&advance);
+        let (first, last) = (batch.progress.first_sent_at, batch.progress.last_answered_at);
+        let told = Told {
+            matched_at: batch.head.matched_at,
+            accepted_at: batch.head.accepted_at,
+            is_first,
+            closed: first.zip(last).filter(|_| closes),
+        };
+        let of = Stream::of_head(&batch.head);
+        let by = Stream::of_head(&NotificationHead { channel: chunk.channel, ..batch.head.clone() });
+        let mut ledger = Ledger::default();
+        ledger.tried(&by, &of, &told, &chunk.attempts);
         batch.attempts.extend(chunk.attempts.iter().cloned());
-        batch.open = batch.open.saturating_sub(closing);
-        if batch.open > 0 || batch.closed_at.is_some() {
-            return;
+        self.sum_up(ledger);
+        if closes {
+            self.close(chunk.batch, time);
         }
-        batch.closed_at = Some(time);
+    }
+
+    fn close(&mut self, id: NotificationBatchId, time: Timestamp) {
+        let Some(batch) = self.notification_batches.get_mut(&id.0) else { return };
+        batch.progress.closed_at = Some(time);
         for event in &batch.events {
             let Some(event) = self.event_batches.get_mut(&event.0) else { continue };
             event.open = event.open.saturating_sub(1);
             if event.open == 0 && matches!(event.state, EventBatchState::Matched(_)) {
                 event.closed_at = Some(time);
             }
+        }
+    }
+
+    fn sum_up(&mut self, ledger: Ledger<Stream>) {
+        for (key, activity) in ledger.into_entries() {
+            self.activity.entry(key).or_default().add(&activity);
+        }
+    }
+
+    /// Sums up what was matched, and lists the quantum.
+    pub(super) fn note_matching(&mut self, step: &Step, first_batch: Option<NotificationBatchId>) {
+        let mut ledger = Ledger::default();
+        for firing in &step.firings {
+            let stream = Stream::Firings { application: firing.application.clone(), rule: firing.rule.clone() };
+            ledger.missed(&stream, firing.status == FiringStatus::Failed, firing.at);
+        }
+        if let Some(quantum) = &step.quantum {
+            for TakenUp { id, application, class, source, accepted_at, .. } in &quantum.batches {
+                let (application, class, source) = (application.clone(), class.clone(), source.clone());
+                let has_failed = step.failed.iter().any(|(claim, _)| claim.id == *id);
+                ledger.taken_up(&Stream::Events { application, class, source }, quantum, *accepted_at, has_failed);
+            }
+        }
+        self.sum_up(ledger);
+        if let Some(quantum) = Quantum::of(self.last.quantum + 1, step, first_batch) {
+            self.last.quantum = quantum.id;
+            self.quanta.insert(quantum.id, quantum);
         }
     }
 
@@ -262,8 +336,9 @@ impl State {
         let mut count = resent.reopens();
         for (batch, ordinals) in &resent.reopened {
             let Some(batch) = self.notification_batches.get_mut(&batch.0) else { continue };
-            batch.open += ordinals.len() as u32;
-            if batch.closed_at.take().is_some() {
+            batch.progress.open += ordinals.len() as u32;
+            batch.progress.failed = batch.progress.failed.saturating_sub(ordinals.len() as u32);
+            if batch.progress.closed_at.take().is_some() {
                 for event in &batch.events {
                     let Some(event) = self.event_batches.get_mut(&event.0) else { continue };
                     event.open += 1;

@@ -19,6 +19,7 @@ fn the_backends_agree() {
         let found = block_on(random_act(&*sqlite, &mut saved.clone(), step));
         assert_eq!(found, expected, "step {step}");
         assert_eq!(sqlite.counts(), memory.counts(), "step {step}");
+        assert_eq!(block_on(class_counts(&*sqlite)), block_on(class_counts(&memory)), "step {step}");
         assert_eq!(newest(&*sqlite), newest(&memory), "step {step}");
         // The past is what the present was once.
         let now = block_on(memory.indexed_subscriptions(&name("a"), None, usize::MAX)).expect("read");

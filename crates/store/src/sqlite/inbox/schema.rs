@@ -1,7 +1,7 @@
 //! The tables of `inbox.db`, as steps that only go forward.
 
 /// The steps. One that has been released is never changed; a new one is added.
-pub(super) const MIGRATIONS: &[&str] = &[r#"
+pub(in crate::sqlite) const MIGRATIONS: &[&str] = &[r#"
 -- The end of the sequence, up to where it is not known any more what was removed, and how much there is: one row.
 CREATE TABLE books (
     one INTEGER PRIMARY KEY CHECK (one = 1),

@@ -11,13 +11,15 @@ use tocsin_model::{
 use tokio::sync::oneshot;
 
 use super::{
-    Shared, marks,
+    Shared,
+    activity::{self, StreamKey},
+    marks,
     packing::{Body, pack_body},
     tally::{Last, Tally},
 };
 use crate::{
     error::StoreError,
-    journal::{Accepted, Idempotency, Mark, NewEventBatch},
+    journal::{Accepted, Idempotency, Mark, NewEventBatch, activity::Ledger},
     sqlite::writer::{AfterCommit, Database, WAITING_WRITES_MAX, store_error},
 };
 
@@ -198,6 +200,12 @@ fn count(connection: &Connection, after: &mut AfterCommit, shared: &Shared, new:
         waiting_bytes: new.iter().map(|row| row.body.bytes as i64).sum(),
         ..Tally::default()
     };
+    let mut ledger = Ledger::default();
+    for row in new {
+        let stream = StreamKey::events(row.application, row.class, row.source);
+        ledger.accepted(&stream, row.received_at, row.accepted_at, row.events, row.body.bytes as u64);
+    }
+    activity::write(connection, ledger)?;
     shared.counters.store(connection, difference)?;
     let shared = shared.clone();
     after.run(move || {
@@ -259,8 +267,13 @@ fn insert(
         })
         .map_err(store_error)?;
     connection
-        .prepare_cached("INSERT INTO event_waiting (id, events, bytes, accepted_at) VALUES (?1, ?2, ?3, ?4)")
-        .and_then(|mut statement| statement.execute((id, row.events, row.body.bytes, row.accepted_at.0)))
+        .prepare_cached(
+            "INSERT INTO event_waiting (id, events, bytes, accepted_at, application, class)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        )
+        .and_then(|mut statement| {
+            statement.execute((id, row.events, row.body.bytes, row.accepted_at.0, row.application, row.class))
+        })
         .map_err(store_error)?;
     Ok(())
 }

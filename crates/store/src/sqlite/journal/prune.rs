@@ -4,20 +4,57 @@ use rusqlite::Connection;
 use tocsin_model::time::Timestamp;
 
 use super::{
+    activity::{self, Of},
+    names::Names,
     packing::unpack_numbers,
     reading::{CHUNK_BITS, collect},
 };
-use crate::{error::StoreError, sqlite::writer::store_error};
+use crate::{error::StoreError, journal::Cutoffs, sqlite::writer::store_error};
 
 /// Batches of one commit.
 pub const BATCHES_MAX: usize = 64;
-/// Idempotency keys of one commit.
+/// Idempotency keys, quanta or sums of minutes of one commit.
 pub const KEYS_MAX: usize = 1_000;
 
-/// Removes the notification batches that were closed first, with all that hangs on them. Gives how many.
-pub fn prune_notifications(connection: &Connection, before: Timestamp, limit: usize) -> Result<usize, StoreError> {
-    let sql = "SELECT id, events FROM notification_states WHERE closed_at < ?1 ORDER BY closed_at, id LIMIT ?2";
-    let closed = collect(connection, sql, (before.0, limit), |row| {
+/// The applications and classes of which something is to remove, with the times before which it was closed.
+pub fn lanes(
+    connection: &Connection,
+    names: &Names,
+    of: Of,
+    cutoffs: &Cutoffs,
+) -> Result<Vec<((i64, i64), Timestamp)>, StoreError> {
+    let sql = match of {
+        Of::Notifications => {
+            "SELECT EXISTS (SELECT 1 FROM notification_states WHERE application = ?1 AND class = ?2 AND closed_at < ?3)"
+        }
+        Of::Events => {
+            "SELECT EXISTS (SELECT 1 FROM event_matched WHERE application = ?1 AND class = ?2 AND closed_at < ?3)"
+        }
+    };
+    let mut any = connection.prepare_cached(sql).map_err(store_error)?;
+    let mut found = Vec::new();
+    for ((application, class), lane) in activity::lanes(connection, names, of)? {
+        let before = match of {
+            Of::Notifications => cutoffs.of_notifications(application, class),
+            Of::Events => cutoffs.of_events(application, class),
+        };
+        if any.query_row((lane.0, lane.1, before.0), |row| row.get(0)).map_err(store_error)? {
+            found.push((lane, before));
+        }
+    }
+    Ok(found)
+}
+
+/// Removes the notification batches of a class that were closed first, with all that hangs on them. Gives how many.
+pub fn prune_notifications(
+    connection: &Connection,
+    (application, class): (i64, i64),
+    before: Timestamp,
+    limit: usize,
+) -> Result<usize, StoreError> {
+    let sql = "SELECT id, events FROM notification_states WHERE application = ?1 AND class = ?2 AND closed_at < ?3
+        ORDER BY closed_at, id LIMIT ?4";
+    let closed = collect(connection, sql, (application, class, before.0, limit), |row| {
         let (id, events): (u64, Vec<u8>) = row.try_into().map_err(store_error)?;
         Ok((id, unpack_numbers(&events)?))
     })?;
@@ -33,10 +70,18 @@ pub fn prune_notifications(connection: &Connection, before: Timestamp, limit: us
     Ok(closed.len())
 }
 
-/// Removes the event batches that were closed first. Gives how many.
-pub fn prune_events(connection: &Connection, before: Timestamp, limit: usize) -> Result<usize, StoreError> {
-    let sql = "SELECT id FROM event_matched WHERE closed_at < ?1 ORDER BY closed_at, id LIMIT ?2";
-    let closed = collect(connection, sql, (before.0, limit), |row| row.get::<_, u64>(0).map_err(store_error))?;
+/// Removes the event batches of a class that were closed first. Gives how many.
+pub fn prune_events(
+    connection: &Connection,
+    (application, class): (i64, i64),
+    before: Timestamp,
+    limit: usize,
+) -> Result<usize, StoreError> {
+    let sql = "SELECT id FROM event_matched WHERE application = ?1 AND class = ?2 AND closed_at < ?3
+        ORDER BY closed_at, id LIMIT ?4";
+    let closed = collect(connection, sql, (application, class, before.0, limit), |row| {
+        row.get::<_, u64>(0).map_err(store_error)
+    })?;
     for id in &closed {
         execute(connection, "DELETE FROM event_batches WHERE id = ?1", [*id])?;
         execute(connection, "DELETE FROM event_matched WHERE id = ?1", [*id])?;

@@ -13,7 +13,7 @@ use tocsin_model::{
 use super::{names::Names, packing::unpack_body};
 use crate::{
     error::StoreError,
-    journal::{EventBatchState, StoredNotificationBatch},
+    journal::{EventBatchState, Progress, StoredNotificationBatch},
     sqlite::writer::store_error,
 };
 
@@ -241,4 +241,45 @@ pub fn attempts(connection: &Connection, batch: NotificationBatchId) -> Result<V
         Ok(unpack_attempts(&body)?)
     })?;
     Ok(chunks.into_iter().flatten().collect())
+}
+
+/// How far notification batches have come.
+pub fn progress(connection: &Connection, batches: &[NotificationBatchId]) -> Result<Vec<Option<Progress>>, StoreError> {
+    let sql = "SELECT open, attempts, delivered, failed, first_sent_at, last_answered_at, closed_at
+        FROM notification_states WHERE id = ?1";
+    let read = |row: &Row<'_>| {
+        let time = |at: usize| row.get::<_, Option<i64>>(at).map(|time| time.map(Timestamp)).map_err(store_error);
+        Ok(Progress {
+            open: row.get(0).map_err(store_error)?,
+            attempts: row.get(1).map_err(store_error)?,
+            delivered: row.get(2).map_err(store_error)?,
+            failed: row.get(3).map_err(store_error)?,
+            first_sent_at: time(4)?,
+            last_answered_at: time(5)?,
+            closed_at: time(6)?,
+        })
+    };
+    let of_one = |id: &NotificationBatchId| match id.0 > NUMBER_MAX {
+        true => Ok(None),
+        false => find(connection, sql, [id.0], read),
+    };
+    batches.iter().map(of_one).collect()
+}
+
+/// The newest notification batches before one in which something failed, newest first.
+pub fn failed_batches(
+    connection: &Connection,
+    names: &Names,
+    before: Option<NotificationBatchId>,
+    limit: usize,
+) -> Result<Vec<(NotificationBatchId, NotificationHead)>, StoreError> {
+    let sql = format!(
+        "{NOTIFICATIONS} WHERE id IN (
+             SELECT id FROM notification_states INDEXED BY notification_failed WHERE failed > 0 AND id < ?1
+             ORDER BY id DESC LIMIT ?2
+         ) ORDER BY id DESC"
+    );
+    collect(connection, &sql, range(before.map(|id| id.0), limit), |row| {
+        Ok((NotificationBatchId(row.get(0).map_err(store_error)?), read_head(row, names)?))
+    })
 }

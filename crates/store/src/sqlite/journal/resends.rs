@@ -133,7 +133,8 @@ impl Rows<'_> {
             })?;
         let (closed_at, events) = state.ok_or_else(|| StoreError::Missing(batch.to_string()))?;
         self.execute(
-            "UPDATE notification_states SET open = open + ?2, closed_at = NULL WHERE id = ?1",
+            "UPDATE notification_states SET open = open + ?2, failed = max(0, failed - ?2), closed_at = NULL
+             WHERE id = ?1",
             (batch.0, count),
         )?;
         if closed_at.is_some() {

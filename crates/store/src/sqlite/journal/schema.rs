@@ -4,7 +4,7 @@
 //! Numbers of rows are given by the journal and never used twice, not even after a row was pruned. Times are
 //! microseconds since 1970. Bodies are compressed if they are shorter than their `bytes` column says.
 
-pub const MIGRATIONS: &[&str] = &[
+pub(in crate::sqlite) const MIGRATIONS: &[&str] = &[
     "
 -- Grows with each opening; the high part of every fencing token.
 CREATE TABLE epoch (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL) STRICT;
@@ -239,6 +239,73 @@ CREATE TABLE source_marks (
     part TEXT NOT NULL,
     value BLOB NOT NULL,
     PRIMARY KEY (application, source, part)
+) STRICT, WITHOUT ROWID;
+",
+    "
+-- What is summed up by itself, minute by minute. Kind 0: events (application, class, source); 1: notifications
+-- (application, rule, class, event class, channel); 2: firings that did not happen (application, rule).
+CREATE TABLE streams (
+    id INTEGER PRIMARY KEY,
+    kind INTEGER NOT NULL,
+    application INTEGER NOT NULL,
+    b INTEGER NOT NULL,
+    c INTEGER NOT NULL,
+    d INTEGER NOT NULL,
+    e INTEGER NOT NULL,
+    UNIQUE (kind, application, b, c, d, e)
+) STRICT;
+CREATE TABLE activity (
+    stream INTEGER NOT NULL,
+    minute INTEGER NOT NULL,
+    body BLOB NOT NULL,
+    PRIMARY KEY (stream, minute)
+) STRICT, WITHOUT ROWID;
+INSERT INTO streams (kind, application, b, c, d, e) SELECT DISTINCT 0, application, class, source, 0, 0 FROM event_batches;
+INSERT INTO streams (kind, application, b, c, d, e)
+    SELECT DISTINCT 1, application, rule, class, event_class, channel FROM notification_batches;
+
+-- Turns of the matcher.
+CREATE TABLE quanta (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    started_at INTEGER NOT NULL,
+    ended_at INTEGER NOT NULL,
+    body BLOB NOT NULL
+) STRICT;
+CREATE INDEX quanta_ended ON quanta (ended_at);
+
+-- How far a batch has come. Of attempts before this step of the schema nothing is counted.
+ALTER TABLE notification_states ADD COLUMN application INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE notification_states ADD COLUMN class INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE notification_states ADD COLUMN attempts INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE notification_states ADD COLUMN delivered INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE notification_states ADD COLUMN failed INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE notification_states ADD COLUMN first_sent_at INTEGER;
+ALTER TABLE notification_states ADD COLUMN last_answered_at INTEGER;
+UPDATE notification_states SET application = b.application, class = b.class
+    FROM notification_batches b WHERE b.id = notification_states.id;
+CREATE INDEX notification_failed ON notification_states (id) WHERE failed > 0;
+
+-- Each class is kept for a time of its own.
+DROP INDEX notification_closed;
+CREATE INDEX notification_closed ON notification_states (application, class, closed_at) WHERE closed_at IS NOT NULL;
+ALTER TABLE event_waiting ADD COLUMN application INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE event_waiting ADD COLUMN class INTEGER NOT NULL DEFAULT 0;
+UPDATE event_waiting SET application = b.application, class = b.class
+    FROM event_batches b WHERE b.id = event_waiting.id;
+ALTER TABLE event_matched ADD COLUMN application INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE event_matched ADD COLUMN class INTEGER NOT NULL DEFAULT 0;
+UPDATE event_matched SET application = b.application, class = b.class
+    FROM event_batches b WHERE b.id = event_matched.id;
+DROP INDEX event_closed;
+CREATE INDEX event_closed ON event_matched (application, class, closed_at) WHERE closed_at IS NOT NULL;
+
+-- What an operator has switched off.
+CREATE TABLE switches (
+    component TEXT PRIMARY KEY,
+    state TEXT NOT NULL,
+    \"by\" TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    since INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 ",
 ];

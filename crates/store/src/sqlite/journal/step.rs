@@ -13,15 +13,24 @@ use tocsin_model::{
 };
 
 use super::{
-    Shared, accept, firings,
+    Shared, accept,
+    activity::{self, StreamKey},
+    firings,
+    names::Names,
     packing::{Body, ascending, pack_body, pack_numbers, pack_ordinals, unpack_numbers, unpack_ordinals},
+    quanta,
     reading::{CHUNK_BITS, NUMBER_MAX},
     resends, states,
     tally::{Last, Tally, oldest_event},
 };
 use crate::{
     error::StoreError,
-    journal::{Claim, Course, NewEventBatch, Step, Suspension, course::priority_number},
+    journal::{
+        Claim, Course, FiringStatus, NewEventBatch, Step, Suspension,
+        activity::{Advance, Ledger, Told},
+        course::priority_number,
+        quanta::Quantum,
+    },
     sqlite::writer::{AfterCommit, Database, store_error},
 };
 
@@ -44,7 +53,8 @@ struct PackedBatch {
 
 struct PackedChunk {
     batch: NotificationBatchId,
-    closing: u32,
+    /// The channel that was tried, as a number.
+    channel: Option<i64>,
     body: Body,
 }
 
@@ -80,10 +90,15 @@ pub async fn commit(
     for waits in &step.suspensions {
         suspensions.push(destine(database, shared, &waits.application, &waits.channel, &waits.ordinals).await?);
     }
+    for firing in &step.firings {
+        // Known from then on, so that it can be summed up.
+        shared.names.numbers(database, [&firing.application, &firing.rule]).await?;
+    }
+    let known = shared.names.clone();
     let bytes = step.batches.iter().map(|new| new.packed.len()).sum::<usize>()
         + step.chronicled.iter().map(|(_, packed)| packed.len()).sum::<usize>()
         + step.receipts.iter().map(|chunk| chunk.attempts.len() * size_of::<Attempt>()).sum::<usize>();
-    let mut packed = super::off_the_runtime(bytes, move || pack(step, names, retries, suspensions)).await??;
+    let mut packed = super::off_the_runtime(bytes, move || pack(step, &known, names, retries, suspensions)).await??;
     packed.continued = continued;
     let shared = shared.clone();
     database.write(move |connection, after| store(connection, after, &shared, packed)).await
@@ -103,6 +118,7 @@ async fn destine(
 
 fn pack(
     mut step: Step,
+    known: &Names,
     names: Vec<[i64; 5]>,
     retries: Vec<Destined>,
     suspensions: Vec<Destined>,
@@ -113,15 +129,18 @@ fn pack(
         let events = Notifications::event_batches(&packed)?;
         batches.push(PackedBatch { names, events, body: pack_body(packed) });
     }
-    let receipts = step.receipts.iter().map(|chunk| pack_chunk(chunk.batch, &chunk.attempts)).collect();
+    let receipts = step
+        .receipts
+        .iter()
+        .map(|chunk| pack_chunk(chunk.batch, known.find(&chunk.channel), &chunk.attempts))
+        .collect();
     let chronicled =
         std::mem::take(&mut step.chronicled).into_iter().map(|(id, packed)| (id, pack_body(packed))).collect();
     Ok(PackedStep { step, batches, receipts, retries, suspensions, continued: Vec::new(), chronicled })
 }
 
-fn pack_chunk(batch: NotificationBatchId, attempts: &[Attempt]) -> PackedChunk {
-    let closing = attempts.iter().filter(|attempt| attempt.outcome.closes()).count() as u32;
-    PackedChunk { batch, closing, body: pack_body(Bytes::from(pack_attempts(attempts))) }
+fn pack_chunk(batch: NotificationBatchId, channel: Option<i64>, attempts: &[Attempt]) -> PackedChunk {
+    PackedChunk { batch, channel, body: pack_body(Bytes::from(pack_attempts(attempts))) }
 }
 
 fn store(
@@ -199,6 +218,7 @@ fn store(
         rows.add_suspension(waits.batch, &destined, waits.attempts, &waits.reason, waits.since, &waits.course)?;
     }
 
+    rows.note_matching(&step, ids.first().copied())?;
     firings::record(connection, &step)?;
     states::write(connection, &step.states)?;
 
@@ -215,6 +235,7 @@ pub struct Rows<'a> {
     shared: &'a Shared,
     time: Timestamp,
     tally: Tally,
+    ledger: Ledger<StreamKey>,
     /// Whether numbers were given, which must be in the file even if the counts are as before.
     numbered: bool,
 }
@@ -222,7 +243,7 @@ pub struct Rows<'a> {
 impl<'a> Rows<'a> {
     /// What is marked is marked with this time.
     pub fn new(connection: &'a Connection, shared: &'a Shared, time: Timestamp) -> Self {
-        Rows { connection, shared, time, tally: Tally::default(), numbered: false }
+        Rows { connection, shared, time, tally: Tally::default(), ledger: Ledger::default(), numbered: false }
     }
 
     /// Stores the counts; the copy in memory follows after the commit, and then whoever waits for work wakes up.
@@ -233,6 +254,7 @@ impl<'a> Rows<'a> {
         brings_work: bool,
     ) -> Result<(), StoreError> {
         let (shared, tally) = (self.shared.clone(), self.tally);
+        activity::write(self.connection, self.ledger)?;
         if self.numbered || tally != Tally::default() {
             shared.counters.store(self.connection, tally)?;
         }
@@ -297,9 +319,18 @@ impl<'a> Rows<'a> {
             ),
         )?;
         self.execute(
-            "INSERT INTO notification_states (id, open, closed_at, events) VALUES (?1, ?2, ?3, ?4)",
-            (id, count, (count == 0).then_some(self.time.0), pack_numbers(packed.events.iter().map(|event| event.0))),
+            "INSERT INTO notification_states (id, open, closed_at, events, application, class)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            (
+                id,
+                count,
+                (count == 0).then_some(self.time.0),
+                pack_numbers(packed.events.iter().map(|event| event.0)),
+                application,
+                class,
+            ),
         )?;
+        self.ledger.made(&StreamKey::notifications(packed.names), head, count);
         for event in &packed.events {
             self.execute("INSERT INTO links (event_batch, notification_batch) VALUES (?1, ?2)", (event.0, id))?;
             if count > 0 && !matched_now.contains(event) {
@@ -425,8 +456,8 @@ impl<'a> Rows<'a> {
             return Err(StoreError::Fenced(first.id.to_string()));
         }
         self.execute(
-            "INSERT INTO event_matched (id, matched_at, open, closed_at)
-             SELECT id, ?3, 0, ?3 FROM event_waiting WHERE id BETWEEN ?1 AND ?2",
+            "INSERT INTO event_matched (id, matched_at, open, closed_at, application, class)
+             SELECT id, ?3, 0, ?3, application, class FROM event_waiting WHERE id BETWEEN ?1 AND ?2",
             (range.0, range.1, self.time.0),
         )?;
         self.execute("DELETE FROM event_waiting WHERE id BETWEEN ?1 AND ?2", range)?;
@@ -483,8 +514,9 @@ impl<'a> Rows<'a> {
             self.execute("DELETE FROM event_failed WHERE id = ?1", [id])?;
             let (events, bytes): (i64, i64) = self
                 .find(
-                    "INSERT INTO event_waiting (id, events, bytes, accepted_at)
-                     SELECT id, events, bytes, accepted_at FROM event_batches WHERE id = ?1 RETURNING events, bytes",
+                    "INSERT INTO event_waiting (id, events, bytes, accepted_at, application, class)
+                     SELECT id, events, bytes, accepted_at, application, class FROM event_batches WHERE id = ?1
+                     RETURNING events, bytes",
                     [id],
                     |row| row.try_into(),
                 )?
@@ -547,14 +579,17 @@ impl<'a> Rows<'a> {
     }
 
     /// Records attempts.
-    pub fn add_receipts(&mut self, batch: NotificationBatchId, attempts: &[Attempt]) -> Result<(), StoreError> {
-        self.record(&pack_chunk(batch, attempts), attempts)
+    pub fn add_receipts(
+        &mut self,
+        batch: NotificationBatchId,
+        channel: i64,
+        attempts: &[Attempt],
+    ) -> Result<(), StoreError> {
+        self.record(&pack_chunk(batch, Some(channel), attempts), attempts)
     }
 
     fn record(&mut self, chunk: &PackedChunk, attempts: &[Attempt]) -> Result<(), StoreError> {
-        if attempts.is_empty() {
-            return Ok(());
-        }
+        let Some(advance) = Advance::of(attempts) else { return Ok(()) };
         if chunk.batch.0 > NUMBER_MAX {
             return Err(StoreError::Missing(chunk.batch.to_string()));
         }
@@ -566,22 +601,60 @@ impl<'a> Rows<'a> {
         for attempt in attempts {
             self.tally.attempts[attempt.outcome as usize] += 1;
         }
-        if chunk.closing > 0 {
-            self.close(chunk.batch, chunk.closing)?;
+        self.advance(chunk, &advance, attempts)
+    }
+
+    /// Some notifications of a batch have come further; with the last of them the batch is closed, and perhaps what it tells
+    /// of.
+    fn advance(&mut self, chunk: &PackedChunk, advance: &Advance, attempts: &[Attempt]) -> Result<(), StoreError> {
+        type State = (i64, Option<i64>, u64, i64, i64);
+        let state: Option<State> = self.find(
+            "UPDATE notification_states
+             SET open = CASE WHEN closed_at IS NULL THEN max(0, open - ?2) ELSE open END,
+                 attempts = attempts + ?3, delivered = delivered + ?4, failed = failed + ?5,
+                 first_sent_at = min(coalesce(first_sent_at, ?6), ?6),
+                 last_answered_at = max(coalesce(last_answered_at, ?7), ?7)
+             WHERE id = ?1 RETURNING open, closed_at, attempts, first_sent_at, last_answered_at",
+            (
+                chunk.batch.0,
+                advance.closing,
+                advance.attempts,
+                advance.delivered,
+                advance.failed,
+                advance.first_sent_at.0,
+                advance.last_answered_at.0,
+            ),
+            |row| row.try_into(),
+        )?;
+        let Some((open, closed_at, tried, first_sent_at, last_answered_at)) = state else { return Ok(()) };
+        let closes = open == 0 && closed_at.is_none() && advance.closing > 0;
+        if closes {
+            self.close(chunk.batch)?;
         }
+        type Head = ([i64; 5], i64, i64);
+        let head: Option<Head> = self.find(
+            "SELECT application, rule, class, event_class, channel, matched_at, accepted_at FROM notification_batches
+             WHERE id = ?1",
+            [chunk.batch.0],
+            |row| {
+                let names = [row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?];
+                Ok((names, row.get(5)?, row.get(6)?))
+            },
+        )?;
+        let Some((names, matched_at, accepted_at)) = head else { return Ok(()) };
+        let [application, rule, class, event_class, channel] = names;
+        let by = StreamKey::notifications([application, rule, class, event_class, chunk.channel.unwrap_or(channel)]);
+        let told = Told {
+            matched_at: Timestamp(matched_at),
+            accepted_at: Timestamp(accepted_at),
+            is_first: tried == advance.attempts,
+            closed: closes.then_some((Timestamp(first_sent_at), Timestamp(last_answered_at))),
+        };
+        self.ledger.tried(&by, &StreamKey::notifications(names), &told, attempts);
         Ok(())
     }
 
-    /// Some notifications of a batch are closed; with the last of them the batch is, and perhaps what it tells of.
-    fn close(&mut self, batch: NotificationBatchId, closing: u32) -> Result<(), StoreError> {
-        let open: Option<i64> = self.find(
-            "UPDATE notification_states SET open = max(0, open - ?2) WHERE id = ?1 AND closed_at IS NULL RETURNING open",
-            (batch.0, closing),
-            |row| row.get(0),
-        )?;
-        if open != Some(0) {
-            return Ok(());
-        }
+    fn close(&mut self, batch: NotificationBatchId) -> Result<(), StoreError> {
         let events: Option<Vec<u8>> = self.find(
             "UPDATE notification_states SET closed_at = ?2 WHERE id = ?1 RETURNING events",
             (batch.0, self.time.0),
@@ -594,5 +667,24 @@ impl<'a> Rows<'a> {
             )?;
         }
         Ok(())
+    }
+
+    /// Sums up what was matched, and lists the quantum.
+    fn note_matching(&mut self, step: &Step, first_batch: Option<NotificationBatchId>) -> Result<(), StoreError> {
+        let number = |name: &Name| self.shared.names.find(name).unwrap_or(0);
+        for firing in &step.firings {
+            let stream = StreamKey::firings(number(&firing.application), number(&firing.rule));
+            self.ledger.missed(&stream, firing.status == FiringStatus::Failed, firing.at);
+        }
+        let Some(quantum) = &step.quantum else { return Ok(()) };
+        for taken in &quantum.batches {
+            let stream = StreamKey::events(number(&taken.application), number(&taken.class), number(&taken.source));
+            let has_failed = step.failed.iter().any(|(claim, _)| claim.id == taken.id);
+            self.ledger.taken_up(&stream, quantum, taken.accepted_at, has_failed);
+        }
+        match Quantum::of(0, step, first_batch) {
+            Some(quantum) => quanta::add(self.connection, &quantum),
+            None => Ok(()),
+        }
     }
 }

@@ -162,7 +162,8 @@ pub fn resolve_some(
             Resolution::End => {
                 let attempts: Vec<_> =
                     suspension.ordinals.iter().map(|ordinal| ended(&suspension, *ordinal, now)).collect();
-                rows.add_receipts(suspension.batch, &attempts)?;
+                let channel = shared.names.find(&suspension.channel).unwrap_or(0);
+                rows.add_receipts(suspension.batch, channel, &attempts)?;
             }
         }
     }

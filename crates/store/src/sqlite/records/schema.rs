@@ -1,7 +1,7 @@
 //! The tables of `records.db`, as steps that only go forward.
 
 /// The steps. One that has been released is never changed; a new one is added.
-pub(super) const MIGRATIONS: &[&str] = &[
+pub(in crate::sqlite) const MIGRATIONS: &[&str] = &[
     r#"
 -- Numbers that were given out, and how many there are: one row, changed by every commit that changes either.
 CREATE TABLE books (
@@ -249,5 +249,35 @@ CREATE TABLE definitions (
 -- Of one that is disabled: when it is enabled by itself.
 ALTER TABLE subscriptions ADD COLUMN snoozed_until INTEGER;
 CREATE INDEX subscriptions_that_wake ON subscriptions (snoozed_until) WHERE snoozed_until IS NOT NULL;
+"#,
+    r#"
+-- How many subscriptions a class has, counted as they change, so that nobody has to look through them.
+CREATE TABLE subscription_counts (
+    class INTEGER PRIMARY KEY,
+    enabled INTEGER NOT NULL,
+    disabled INTEGER NOT NULL,
+    added INTEGER NOT NULL,             -- ever, those that were there at this step of the schema included
+    last_added_at INTEGER NOT NULL
+) STRICT;
+INSERT INTO subscription_counts
+    SELECT class, sum(enabled), sum(1 - enabled), count(*), max(created_at) FROM subscriptions GROUP BY class;
+CREATE TRIGGER subscription_added AFTER INSERT ON subscriptions BEGIN
+    INSERT INTO subscription_counts VALUES (new.class, new.enabled, 1 - new.enabled, 1, new.created_at)
+    ON CONFLICT (class) DO UPDATE SET enabled = enabled + new.enabled, disabled = disabled + 1 - new.enabled,
+        added = added + 1, last_added_at = max(last_added_at, new.created_at);
+END;
+CREATE TRIGGER subscription_removed AFTER DELETE ON subscriptions BEGIN
+    UPDATE subscription_counts SET enabled = enabled - old.enabled, disabled = disabled - 1 + old.enabled
+    WHERE class = old.class;
+END;
+CREATE TRIGGER subscription_switched AFTER UPDATE OF enabled ON subscriptions WHEN old.enabled <> new.enabled BEGIN
+    UPDATE subscription_counts
+    SET enabled = enabled + new.enabled - old.enabled, disabled = disabled - new.enabled + old.enabled
+    WHERE class = new.class;
+END;
+"#,
+    r#"
+-- The secret of the installation, sealed; then `secret` is null.
+ALTER TABLE installation ADD COLUMN sealed_secret TEXT;
 "#,
 ];

@@ -20,8 +20,8 @@ use super::{
 use crate::{
     error::StoreError,
     records::{
-        Expect, NewSubscription, SubscriptionChange, SubscriptionFilter, Written, no_subscriber, no_subscription, runs,
-        snooze,
+        Expect, NewSubscription, SubscriptionChange, SubscriptionCounts, SubscriptionFilter, Written, no_subscriber,
+        no_subscription, runs, snooze,
     },
 };
 
@@ -445,4 +445,19 @@ pub(super) fn list(
     let parameters = (after, subscriber.map(signed), filter.key.as_deref(), filter.enabled, signed(limit as u64));
     let rows = statement.query_map(parameters, subscription_of).map_err(store_error)?;
     rows.collect::<Result<_, _>>().map_err(store_error)
+}
+
+/// How many subscriptions each class has.
+pub(super) fn counts(connection: &Connection) -> Result<Vec<SubscriptionCounts>, StoreError> {
+    let sql = "SELECT c.application, c.name, n.enabled, n.disabled, n.last_added_at
+        FROM subscription_counts n JOIN classes c ON c.number = n.class ORDER BY c.application, c.name";
+    query_all(connection, sql, (), |row| {
+        Ok(SubscriptionCounts {
+            application: name_at(row, 0)?,
+            class: name_at(row, 1)?,
+            enabled: number_at(row, 2)?,
+            disabled: number_at(row, 3)?,
+            last_added_at: Some(Timestamp(row.get(4)?)),
+        })
+    })
 }

@@ -28,8 +28,24 @@ pub struct Report {
     pub backlog: Backlog,
     /// What has happened since the journal was made.
     pub totals: Totals,
+    /// Everything that is switched off.
+    pub switches: Vec<SwitchReport>,
     /// By step.
     pub latencies: BTreeMap<String, Latency>,
+}
+
+/// Something that is switched off.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct SwitchReport {
+    /// What.
+    pub component: String,
+    /// How.
+    pub state: String,
+    /// Whether something begun before is still under way.
+    pub pending: bool,
+    /// Why.
+    pub reason: String,
 }
 
 /// One application.
@@ -178,6 +194,10 @@ impl Report {
                 ));
             }
         }
+        for SwitchReport { component, state, pending, reason } in &self.switches {
+            let pending = if *pending { ", pending" } else { "" };
+            lines.push(format!("{:<9} {}{pending}: {}", printable(state), printable(component), printable(reason)));
+        }
         if self.applications.is_empty() {
             lines.push("runs      no application yet; `tocsin apply FILE` adds one".to_owned());
         }
@@ -213,6 +233,7 @@ mod tests {
             "counts": {"subscribers": 10000, "devices": 10000, "subscriptions": 10000},
             "backlog": {"events": 3, "event_batches": 1, "notifications": 12345, "suspended": 0, "oldest_event": null},
             "totals": {"events": 1707, "notifications": 40000, "attempts": [39000, 5, 1, 0, 0, 0]},
+            "switches": [{"component": "role:match", "state": "paused", "pending": true, "reason": "moving"}],
             "latencies": {"end_to_end": {"p50_ms": 1.25, "p95_ms": 3.5, "p99_ms": null, "count": 39000}}
         }))
         .expect("a status");
@@ -224,7 +245,8 @@ mod tests {
             so far    1,707 events, 40,000 notifications, 39,000 delivered, 1 refused
             latency   end to end: p50 1.2 ms, p95 3.5 ms, p99 - of 39,000
             runs      quakes version 2: 10,000 subscriptions indexed in 468.8 KiB
-                      3 more cannot be matched; `tocsin rule unusable quakes` says why"#]]
+                      3 more cannot be matched; `tocsin rule unusable quakes` says why
+            paused    role:match, pending: moving"#]]
         .assert_eq(&report.lines().join("\n"));
         assert!(Report::read(json!({})).expect("an older server").is_idle());
     }

@@ -1,0 +1,212 @@
+use std::{sync::Arc, time::Duration};
+
+use axum::{extract::State, http::StatusCode, response::Response};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value as Json};
+use tocsin_model::{definition::parse_duration, id::Name, time::Timestamp};
+use tocsin_service::{
+    ServiceError,
+    digest::Attention,
+    reports::{CATALOGUE, Cell, Column, Description, Question, Report, Table},
+};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{Failures, json};
+use crate::{
+    App,
+    problems::Failure,
+    request::{Authorized, Parameters, Segments},
+    wire::{List, Named},
+};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(catalogue)).routes(routes!(report)).routes(routes!(digest))
+}
+
+/// What needs attention now, the most urgent first.
+#[utoipa::path(get, path = "/v1/digest", tag = "operations", responses((status = 200, body = List<Attention>), Failures))]
+async fn digest(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
+    let items = app.service.digest(&caller).await?;
+    Ok(json(StatusCode::OK, &List { items, next: None }))
+}
+
+/// Which reports there are, what may be asked of each, and what their columns mean.
+#[utoipa::path(get, path = "/v1/reports", tag = "operations", responses((status = 200, body = List<DescriptionBody>), Failures))]
+async fn catalogue(Authorized(_caller): Authorized) -> Result<Response, Failure> {
+    let items = CATALOGUE.iter().map(DescriptionBody::from).collect();
+    Ok(json(StatusCode::OK, &List { items, next: None }))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct QuestionParameters {
+    /// Of which thing: a quantum, a batch or a subscription.
+    #[serde(default)]
+    id: Option<String>,
+    /// Only of this application.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    application: Option<Name>,
+    /// Only of this class.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    class: Option<Name>,
+    /// Only of this rule.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    rule: Option<Name>,
+    /// Only of this channel.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    channel: Option<Name>,
+    /// Only of this source.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    source: Option<Name>,
+    /// Only in this state.
+    #[serde(default)]
+    status: Option<String>,
+    /// What happened from this time on.
+    #[serde(default)]
+    #[param(value_type = Option<String>, format = DateTime)]
+    from: Option<Timestamp>,
+    /// What happened before this time.
+    #[serde(default)]
+    #[param(value_type = Option<String>, format = DateTime)]
+    to: Option<Timestamp>,
+    /// The length of an interval, such as `1m`, `15m` or `1d`.
+    #[serde(default)]
+    interval: Option<String>,
+    /// The `next` of the answer before.
+    #[serde(default)]
+    before: Option<String>,
+    /// Most rows; 1 to 1,000, default 100.
+    #[serde(default)]
+    limit: Option<usize>,
+}
+
+impl QuestionParameters {
+    fn question(self) -> Result<Question, Failure> {
+        let QuestionParameters {
+            id, application, class, rule, channel, source, status, from, to, before, limit, ..
+        } = self;
+        let read = |text: String| -> Result<Duration, ServiceError> {
+            parse_duration(&text).map_err(|error| ServiceError::invalid("interval", error.to_string()))
+        };
+        let interval = self.interval.map(read).transpose()?;
+        Ok(Question { id, application, class, rule, channel, source, status, from, to, interval, before, limit })
+    }
+}
+
+/// A report. `GET /v1/reports` says which there are.
+#[utoipa::path(get, path = "/v1/reports/{name}", tag = "operations", params(("name" = String, Path), QuestionParameters), responses((status = 200, body = ReportBody), Failures))]
+async fn report(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(name): Segments<String>,
+    Parameters(asked): Parameters<QuestionParameters>,
+) -> Result<Response, Failure> {
+    let found = app.service.report(&caller, &name, &asked.question()?).await?;
+    Ok(json(StatusCode::OK, &ReportBody::from(found)))
+}
+
+/// A report, for those who look for one.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ReportDescription)]
+struct DescriptionBody {
+    name: &'static str,
+    description: &'static str,
+    /// What may be asked.
+    parameters: Vec<&'static str>,
+    tables: Vec<TableDescriptionBody>,
+}
+
+/// A table of a report.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ReportTableDescription)]
+struct TableDescriptionBody {
+    name: &'static str,
+    columns: Vec<ColumnBody>,
+}
+
+/// A column of a table.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ReportColumn)]
+struct ColumnBody {
+    name: &'static str,
+    description: &'static str,
+}
+
+impl From<&Description> for DescriptionBody {
+    fn from(found: &Description) -> Self {
+        let column = |column: &Column| ColumnBody { name: column.name, description: column.description };
+        let tables = found
+            .tables
+            .iter()
+            .map(|(name, columns)| TableDescriptionBody { name, columns: columns.iter().map(column).collect() });
+        DescriptionBody {
+            name: found.name,
+            description: found.description,
+            parameters: found.parameters.iter().flat_map(|parameter| parameter.words()).copied().collect(),
+            tables: tables.collect(),
+        }
+    }
+}
+
+/// A report: tables whose rows have a value for each column, null where there is none.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Report)]
+struct ReportBody {
+    name: &'static str,
+    tables: Vec<TableBody>,
+    /// Give this as `before` for more.
+    next: Option<String>,
+}
+
+/// A table of a report.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ReportTable)]
+struct TableBody {
+    name: &'static str,
+    /// The names of the columns, in order.
+    columns: Vec<&'static str>,
+    /// The values by the names of their columns.
+    #[schema(value_type = Vec<Object>)]
+    rows: Vec<Map<String, Json>>,
+}
+
+impl From<Report> for ReportBody {
+    fn from(found: Report) -> Self {
+        let Report { name, tables, next } = found;
+        ReportBody { name, tables: tables.into_iter().map(TableBody::from).collect(), next }
+    }
+}
+
+impl From<Table> for TableBody {
+    fn from(table: Table) -> Self {
+        let Table { name, columns, rows } = table;
+        let row = |row: Vec<Cell>| {
+            columns.iter().zip(row).map(|(column, cell)| (column.name.to_owned(), cell_json(cell))).collect()
+        };
+        TableBody {
+            name,
+            columns: columns.iter().map(|column| column.name).collect(),
+            rows: rows.into_iter().map(row).collect(),
+        }
+    }
+}
+
+fn cell_json(cell: Cell) -> Json {
+    match cell {
+        Cell::None => Json::Null,
+        Cell::Flag(flag) => flag.into(),
+        Cell::Count(count) => count.into(),
+        Cell::Number(number) => number.into(),
+        Cell::Took(took) => (took.as_micros() as f64 / 1_000.0).into(),
+        Cell::At(at) => at.to_string().into(),
+        Cell::Text(text) => text.into(),
+        Cell::Fields(fields) => serde_json::to_value(Named(fields)).expect("values are always JSON"),
+    }
+}

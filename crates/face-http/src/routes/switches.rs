@@ -1,0 +1,195 @@
+use std::sync::Arc;
+
+use axum::{extract::State, http::StatusCode, response::Response};
+use serde::{Deserialize, Serialize};
+use tocsin_model::{id::Name, time::Timestamp};
+use tocsin_service::{
+    ServiceError,
+    switches::{Switched, Taken},
+};
+use tocsin_store::journal::{Component, SwitchState};
+use utoipa::ToSchema;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{Failures, json};
+use crate::{
+    App,
+    problems::Failure,
+    request::{Authorized, JsonBody},
+    wire::List,
+};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(switches))
+        .routes(routes!(off))
+        .routes(routes!(on))
+        .routes(routes!(retention))
+        .routes(routes!(back_up))
+}
+
+/// Everything that is switched off.
+#[utoipa::path(get, path = "/v1/switches", tag = "operations", responses((status = 200, body = List<SwitchBody>), Failures))]
+async fn switches(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
+    let items = app.service.switches(&caller)?.into_iter().map(SwitchBody::from).collect();
+    Ok(json(StatusCode::OK, &List { items, next: None }))
+}
+
+/// Switches something off. What is begun is finished first; until then the switch is pending.
+#[utoipa::path(post, path = "/v1/switches/off", tag = "operations", request_body = OffBody, responses((status = 204), Failures))]
+async fn off(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    JsonBody(OffBody { component, state, reason }): JsonBody<OffBody>,
+) -> Result<Response, Failure> {
+    app.service.switch_off(&caller, read(&component)?, state, &reason).await?;
+    Ok(axum::response::IntoResponse::into_response(StatusCode::NO_CONTENT))
+}
+
+/// Switches something on again.
+#[utoipa::path(post, path = "/v1/switches/on", tag = "operations", request_body = OnBody, responses((status = 200, body = SwitchedOnBody), Failures))]
+async fn on(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    JsonBody(OnBody { component }): JsonBody<OnBody>,
+) -> Result<Response, Failure> {
+    let was_off = app.service.switch_on(&caller, &read(&component)?).await?;
+    Ok(json(StatusCode::OK, &SwitchedOnBody { was_off }))
+}
+
+fn read(component: &str) -> Result<Component, ServiceError> {
+    component
+        .parse()
+        .map_err(|error: tocsin_store::journal::ComponentError| ServiceError::invalid("component", error.to_string()))
+}
+
+/// Removes what is past its retention now, at whatever hour.
+#[utoipa::path(post, path = "/v1/retention/run", tag = "operations", responses((status = 200, body = RemovedBody), Failures))]
+async fn retention(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
+    let batches = app.service.run_retention(&caller).await?;
+    Ok(json(StatusCode::OK, &RemovedBody { batches }))
+}
+
+/// Copies the data folder as of one moment into its folder `backups`, while the server goes on.
+#[utoipa::path(post, path = "/v1/backups", tag = "operations", request_body = BackupBody, responses((status = 201, body = TakenBody), Failures))]
+async fn back_up(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    JsonBody(BackupBody { name }): JsonBody<BackupBody>,
+) -> Result<Response, Failure> {
+    let taken = app.service.back_up(&caller, &name).await?;
+    Ok(json(StatusCode::CREATED, &TakenBody::from(taken)))
+}
+
+/// Something that is switched off.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Switch)]
+pub(crate) struct SwitchBody {
+    /// Such as `role:match`, `application:stock` or `channel:stock/email`.
+    component: String,
+    /// `paused`: what comes to it waits; `disabled`: what comes to it is refused.
+    state: &'static str,
+    /// Whether something that was begun before is still under way.
+    pending: bool,
+    /// Whose key switched it off.
+    by: String,
+    reason: String,
+    #[schema(value_type = String, format = DateTime)]
+    since: Timestamp,
+}
+
+impl From<Switched> for SwitchBody {
+    fn from(Switched { switch, pending }: Switched) -> Self {
+        SwitchBody {
+            component: switch.component.to_string(),
+            state: switch.state.word(),
+            pending,
+            by: switch.by,
+            reason: switch.reason,
+            since: switch.since,
+        }
+    }
+}
+
+/// What to switch off, and how.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = SwitchOff)]
+struct OffBody {
+    /// `role:accept`, `role:sources`, `role:match`, `role:deliver`, `application:NAME`, or `event-class:`, `source:` or
+    /// `channel:` with `APPLICATION/NAME`.
+    component: String,
+    /// `paused` or `disabled`. Roles but `accept`, sources and channels can be paused, the role `accept` and event classes
+    /// disabled, applications both.
+    #[schema(value_type = String)]
+    state: SwitchState,
+    /// In words; at most 500 characters.
+    #[serde(default)]
+    reason: String,
+}
+
+/// What to switch on.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = SwitchOn)]
+struct OnBody {
+    /// As in `SwitchOff`.
+    component: String,
+}
+
+/// Whether it was off.
+#[derive(Serialize, ToSchema)]
+#[schema(as = SwitchedOn)]
+struct SwitchedOnBody {
+    was_off: bool,
+}
+
+/// How many batches were removed.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Removed)]
+struct RemovedBody {
+    batches: u64,
+}
+
+/// A backup to take.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = NewBackup)]
+struct BackupBody {
+    /// Its name among the backups of the server.
+    #[schema(value_type = String)]
+    name: Name,
+}
+
+/// A backup that was taken.
+#[derive(Serialize, ToSchema)]
+#[schema(as = TakenBackup)]
+struct TakenBody {
+    /// Where it is on the server.
+    folder: String,
+    #[schema(value_type = String, format = DateTime)]
+    taken_at: Timestamp,
+    files: Vec<CopiedFileBody>,
+}
+
+/// A database of a backup.
+#[derive(Serialize, ToSchema)]
+#[schema(as = CopiedFile)]
+struct CopiedFileBody {
+    name: String,
+    schema: u32,
+    bytes: u64,
+    sha256: String,
+}
+
+impl From<Taken> for TakenBody {
+    fn from(Taken { folder, manifest }: Taken) -> Self {
+        let files = manifest.files.into_iter().map(|file| CopiedFileBody {
+            name: file.name,
+            schema: file.schema,
+            bytes: file.bytes,
+            sha256: file.sha256,
+        });
+        TakenBody { folder, taken_at: manifest.taken_at, files: files.collect() }
+    }
+}

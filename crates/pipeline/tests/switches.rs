@@ -1,0 +1,59 @@
+//! What an operator pauses waits, over crashes, and goes on from where it was.
+
+use expect_test::expect;
+use tocsin_testkit::check;
+
+const QUAKES: &str = "
+application: quakes
+events: { quake: { fields: { magnitude: number, place: string } } }
+subscriptions: { nearby: { fields: { magnitude: number } } }
+notifications:
+  shaken: { fields: { place: string }, content: { templates: { base: { text: '{{ place }}' } } } }
+rules:
+  shakes:
+    on: quake
+    subscription: nearby
+    when: event.magnitude >= sub.magnitude
+    notify: shaken
+    with: { place: event.place }
+channels: { email: { protocol: file, options: { path: x.ndjson } } }
+";
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_channel_keeps_its_work_over_a_crash() {
+    check(
+        QUAKES,
+        "08:00 subscriber alice email=alice@example.org
+         08:00 subscribe alice nearby {\"magnitude\": 5}
+         08:10 switch off channel:quakes/email paused
+         08:20 event quake {\"magnitude\": 6, \"place\": \"Kobe\"}
+         08:30 report
+         08:40 crash
+         08:50 report
+         09:00 switch on channel:quakes/email
+         09:10 event quake {\"magnitude\": 6, \"place\": \"Lima\"}",
+        expect![[""]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_of_a_paused_application_meet_the_subscriptions_of_their_time() {
+    check(
+        QUAKES,
+        "08:00 subscriber alice email=alice@example.org
+         08:00 subscriber bob email=bob@example.org
+         08:00 subscribe alice nearby {\"magnitude\": 5}
+         08:10 switch off application:quakes paused
+         08:20 event quake {\"magnitude\": 6, \"place\": \"Kobe\"}
+         08:30 subscribe bob nearby {\"magnitude\": 5}
+         08:40 event quake {\"magnitude\": 6, \"place\": \"Lima\"}
+         08:50 report
+         09:00 switch on application:quakes
+         09:10 switch off role:match paused
+         09:20 event quake {\"magnitude\": 6, \"place\": \"Rome\"}
+         09:30 switch on role:match",
+        expect![[""]],
+    )
+    .await;
+}

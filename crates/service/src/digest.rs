@@ -1,0 +1,390 @@
+//! What needs attention now, with its cause as the figures tell it, and what to do.
+//!
+//! The four slow things that people notice (events wait to be picked up, notifications to be made, notifications to be
+//! sent, subscriptions to be stored) each have a few causes that the same figures tell apart; they are looked at first.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tocsin_model::{definition::write_duration, time::Timestamp};
+use tocsin_pipeline::DestinationState;
+use tocsin_store::journal::{Activity, Count, FiringFilter, Timing, Window};
+use utoipa::ToSchema;
+
+use crate::{
+    Service,
+    error::ServiceError,
+    keys::{Caller, Scope},
+};
+
+/// Of which time the digest tells.
+const LATELY: Duration = Duration::from_secs(15 * 60);
+/// Longer than this, people notice.
+const SLOW: Duration = Duration::from_secs(5);
+/// A disk that takes longer for a few bytes holds up everything that is stored.
+const DISK_SLOW: Duration = Duration::from_millis(50);
+/// A far side that takes longer for an answer is slow.
+const ANSWER_SLOW: Duration = Duration::from_secs(1);
+/// Firings that are counted.
+const FIRINGS_MAX: usize = 1_000;
+
+/// How much it matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Urgency {
+    /// Something is lost to its recipients, or will be soon.
+    Now,
+    /// It works, but worse than it should.
+    Soon,
+    /// Somebody should know.
+    Note,
+}
+
+/// Something that needs attention.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Attention {
+    /// How much it matters.
+    pub urgency: Urgency,
+    /// What is the matter, in one word with hyphens: `slow-distribution`, `suspended`, ...
+    pub what: &'static str,
+    /// The figures, in words.
+    pub text: String,
+    /// What they say of the cause.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    /// What to do.
+    pub advice: String,
+}
+
+/// The figures from which a digest is made.
+#[derive(Debug, Clone, Default)]
+pub struct Figures {
+    /// What happened lately.
+    pub lately: Activity,
+    /// Event batches that wait to be matched.
+    pub event_batches_waiting: u64,
+    /// How long the oldest of them has waited.
+    pub oldest_event: Duration,
+    /// Notifications that wait to be sent.
+    pub notifications_waiting: u64,
+    /// Notifications that wait for an operator.
+    pub suspended: u64,
+    /// Event batches that are set aside.
+    pub failed_batches: u64,
+    /// What the journal takes for a few bytes.
+    pub journal_probe: Duration,
+    /// What the records take.
+    pub records_probe: Duration,
+    /// Shards of the match indexes, and cores.
+    pub shards: u64,
+    /// Cores of the machine.
+    pub cores: u64,
+    /// Stopped rules, as `application/rule`.
+    pub stopped_rules: Vec<String>,
+    /// Firings that are listed as missed.
+    pub firings_missed: u64,
+    /// What is switched off, with its state.
+    pub switches: Vec<String>,
+    /// Destinations that are let be after failures, by `application/channel`.
+    pub destinations_paused: Vec<(String, u64)>,
+    /// Free bytes on the disk, and how many must be.
+    pub free_bytes: Option<(u64, u64)>,
+}
+
+impl Service {
+    /// What needs attention now, the most urgent first.
+    ///
+    /// # Errors
+    /// The scope `operations:read` is missing, or a store does not answer.
+    pub async fn digest(&self, caller: &Caller) -> Result<Vec<Attention>, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        Ok(diagnose(&self.figures().await?))
+    }
+
+    async fn figures(&self) -> Result<Figures, ServiceError> {
+        let now = self.clock.now();
+        let window = Window { from: now - LATELY, to: Timestamp(i64::MAX), interval: LATELY * 2 };
+        let mut lately = Activity::default();
+        for row in self.journal.activity(&window, None).await? {
+            lately.add(&row.activity);
+        }
+        let backlog = self.journal.backlog();
+        let status = self.pipeline.status();
+        let paused_at = DestinationState::ALL.iter().position(|state| *state == DestinationState::Paused);
+        let paused = self.pipeline.destination_counts().into_iter().filter_map(|(application, channel, counts)| {
+            let count = paused_at.map_or(0, |at| counts[at] as u64);
+            (count > 0).then(|| (format!("{application}/{channel}"), count))
+        });
+        let stops = self.pipeline.stopped_rules();
+        let firings = self.journal.firings(&FiringFilter::default(), 0, FIRINGS_MAX).await?;
+        let switches =
+            self.pipeline.switches().into_iter().map(|found| {
+                format!("{} is {} by {}", found.switch.component, found.switch.state.word(), found.switch.by)
+            });
+        Ok(Figures {
+            lately,
+            event_batches_waiting: backlog.event_batches,
+            oldest_event: backlog.oldest_event.map_or(Duration::ZERO, |oldest| now.since(oldest)),
+            notifications_waiting: backlog.notifications,
+            suspended: backlog.suspended,
+            failed_batches: backlog.failed_batches,
+            journal_probe: self.journal.probe().await?,
+            records_probe: self.records.probe().await?,
+            shards: status.iter().map(|(_, status)| status.shards).max().unwrap_or(0),
+            cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64),
+            stopped_rules: stops.iter().map(|stop| format!("{}/{}", stop.application, stop.rule)).collect(),
+            firings_missed: firings.iter().map(|firing| firing.batches).sum(),
+            switches: switches.collect(),
+            destinations_paused: paused.collect(),
+            free_bytes: self.free_space.as_ref().and_then(|space| Some(((space.bytes)()?, space.bytes_min))),
+        })
+    }
+}
+
+/// What needs attention by these figures, the most urgent first.
+pub fn diagnose(figures: &Figures) -> Vec<Attention> {
+    let mut found = Vec::new();
+    found.extend(slow_pickup(figures));
+    found.extend(slow_generation(figures));
+    found.extend(slow_distribution(figures));
+    found.extend(slow_records(figures));
+    others(figures, &mut found);
+    found.sort_by_key(|attention| attention.urgency);
+    found
+}
+
+fn p95(figures: &Figures, timing: Timing) -> Duration {
+    figures.lately.timing(timing).percentile(0.95).unwrap_or_default()
+}
+
+/// A duration with as many digits as people read.
+fn shown(duration: Duration) -> String {
+    let digits = if duration >= Duration::from_secs(1) { 100 } else { 1 };
+    write_duration(Duration::from_millis(duration.as_millis() as u64 / digits * digits))
+}
+
+fn attention(urgency: Urgency, what: &'static str, text: String, cause: &str, advice: &str) -> Attention {
+    Attention { urgency, what, text, cause: Some(cause.to_owned()), advice: advice.to_owned() }
+}
+
+/// Events are not picked up fast enough.
+fn slow_pickup(figures: &Figures) -> Option<Attention> {
+    let (collection, pickup) = (p95(figures, Timing::Collection), p95(figures, Timing::Pickup));
+    if collection < SLOW && pickup < SLOW && figures.oldest_event < SLOW {
+        return None;
+    }
+    let text = format!(
+        "events take {} to be accepted and {} to be picked up (95 of 100); {} batches wait, the oldest for {}",
+        shown(collection),
+        shown(pickup),
+        figures.event_batches_waiting,
+        shown(figures.oldest_event)
+    );
+    let (cause, advice) = if figures
+        .switches
+        .iter()
+        .any(|off| off.starts_with("role:match") || off.starts_with("application:"))
+    {
+        ("matching is switched off", "`tocsin switch list` says by whom; `tocsin switch enable` lets it go on")
+    } else if figures.journal_probe >= DISK_SLOW || collection >= SLOW {
+        (
+            "the disk of the journal is slow, and every acceptance waits for it",
+            "give the data folder a disk of its own with a fast fsync; `tocsin doctor` measures it; submit more events at a time",
+        )
+    } else {
+        (
+            "the matcher is busy with what came before",
+            "see the report `quantum-list` for how long its turns take, and `subscription-class` for the rules",
+        )
+    };
+    Some(attention(Urgency::Now, "slow-pickup", text, cause, advice))
+}
+
+/// Notifications are not made fast enough.
+fn slow_generation(figures: &Figures) -> Option<Attention> {
+    let generation = p95(figures, Timing::Generation);
+    let own = generation.saturating_sub(p95(figures, Timing::Pickup));
+    if own < SLOW {
+        return None;
+    }
+    let text =
+        format!("matching takes {} of the {} until notifications are made (95 of 100)", shown(own), shown(generation));
+    let (cause, advice) = if figures.shards < figures.cores {
+        (
+            "the cores of the machine are not used",
+            "set `pipeline.match_shards = 0`, so that each core matches a part of the subscriptions",
+        )
+    } else {
+        ("a rule is expensive", "`tocsin rule explain APPLICATION` shows which index answers it, and which rule scans")
+    };
+    Some(attention(Urgency::Soon, "slow-generation", text, cause, advice))
+}
+
+/// Notifications are not sent fast enough.
+fn slow_distribution(figures: &Figures) -> Option<Attention> {
+    let (wait, answer) = (p95(figures, Timing::Wait), p95(figures, Timing::Answer));
+    if wait < SLOW {
+        return None;
+    }
+    let text = format!(
+        "notifications wait {} before they are handed over (95 of 100), the far sides answer in {}; {} wait",
+        shown(wait),
+        shown(answer),
+        figures.notifications_waiting
+    );
+    let deferred = figures.lately.count(Count::Deferred) * 2 > figures.lately.attempts();
+    let (cause, advice) = if figures
+        .switches
+        .iter()
+        .any(|off| off.starts_with("role:deliver") || off.starts_with("channel:"))
+    {
+        ("delivery is switched off", "`tocsin switch list` says by whom; `tocsin switch enable` lets it go on")
+    } else if answer >= ANSWER_SLOW || deferred || !figures.destinations_paused.is_empty() {
+        (
+            "a channel cannot keep up: its far side is slow, or sends away",
+            "see the report `channel` and `tocsin destinations`; raise `concurrency` of the channel if the far side can take \
+             more",
+        )
+    } else {
+        (
+            "the far sides are fast: formatting, or the bound of what may be on its way, holds up",
+            "simplify the templates, lower `batch_size` so that more is made at a time, or raise \
+             `pipeline.in_flight_per_channel`",
+        )
+    };
+    Some(attention(Urgency::Soon, "slow-distribution", text, cause, advice))
+}
+
+/// Subscribers and subscriptions are not stored fast enough.
+fn slow_records(figures: &Figures) -> Option<Attention> {
+    (figures.records_probe >= DISK_SLOW).then(|| {
+        let text = format!("storing a few bytes in the records takes {}", shown(figures.records_probe));
+        let advice = "give the data folder a disk of its own with a fast fsync; import in bulk: many lines share one";
+        attention(Urgency::Soon, "slow-records", text, "the disk of the records is slow", advice)
+    })
+}
+
+fn others(figures: &Figures, found: &mut Vec<Attention>) {
+    let mut add = |urgency, what, text: String, advice: &str| {
+        found.push(Attention { urgency, what, text, cause: None, advice: advice.to_owned() });
+    };
+    if let Some((free, least)) = figures.free_bytes.filter(|(free, least)| *free < least.saturating_mul(4)) {
+        let urgency = if free < least { Urgency::Now } else { Urgency::Soon };
+        let text = format!("{} MiB are free on the disk; below {} MiB nothing is accepted", free >> 20, least >> 20);
+        add(
+            urgency,
+            "disk-space",
+            text,
+            "make room, or shorten `retention`; `tocsin retention` removes at once what may go",
+        );
+    }
+    if figures.failed_batches > 0 {
+        let text = format!("{} event batches could not be matched and are set aside", figures.failed_batches);
+        add(Urgency::Now, "failed-batches", text, "`tocsin report event-batch-list --status failed` says why");
+    }
+    if figures.suspended > 0 {
+        let text = format!("{} notifications wait for an operator", figures.suspended);
+        add(Urgency::Now, "suspended", text, "`tocsin suspended list` says why; resume or end them");
+    }
+    if !figures.stopped_rules.is_empty() {
+        let text = format!("rules are stopped: {}", figures.stopped_rules.join(", "));
+        add(
+            Urgency::Now,
+            "stopped-rules",
+            text,
+            "mend them and `tocsin rule resume`; `tocsin firings` lists what they missed",
+        );
+    }
+    if figures.firings_missed > 0 {
+        let text = format!("rules did not fire for {} event batches", figures.firings_missed);
+        add(Urgency::Soon, "missed-firings", text, "`tocsin firings` lists them; fire them again or dismiss them");
+    }
+    if !figures.destinations_paused.is_empty() {
+        let each: Vec<String> =
+            figures.destinations_paused.iter().map(|(channel, count)| format!("{count} of {channel}")).collect();
+        let text = format!("destinations are let be after failures: {}", each.join(", "));
+        add(Urgency::Soon, "paused-destinations", text, "`tocsin destinations` says what they answer");
+    }
+    let (refused, delivered) = (figures.lately.count(Count::Refused), figures.lately.count(Count::Delivered));
+    if refused > 20 && refused * 10 > delivered {
+        let text = format!("{refused} notifications were refused in {}, {delivered} delivered", shown(LATELY));
+        add(Urgency::Soon, "refused", text, "`tocsin report failed-notifications` has the words of the far side");
+    }
+    if !figures.switches.is_empty() {
+        let text = format!("switched off: {}", figures.switches.join(", "));
+        add(Urgency::Note, "switched-off", text, "`tocsin switch enable` switches it on again");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is found, as `what: cause`.
+    fn check(figures: Figures, expected: &[&str]) {
+        let found: Vec<String> = diagnose(&figures)
+            .into_iter()
+            .map(|found| match found.cause {
+                Some(cause) => format!("{}: {cause}", found.what),
+                None => found.what.to_owned(),
+            })
+            .collect();
+        assert_eq!(found, expected);
+    }
+
+    fn timed(timings: &[(Timing, u64)]) -> Activity {
+        let mut activity = Activity::default();
+        for (timing, millis) in timings {
+            activity.record(*timing, Duration::from_millis(*millis), 100);
+        }
+        activity
+    }
+
+    #[test]
+    fn nothing_needs_attention_when_all_is_well() {
+        check(Figures::default(), &[]);
+        let well = timed(&[(Timing::Pickup, 3), (Timing::Generation, 8), (Timing::Wait, 20), (Timing::Answer, 300)]);
+        check(Figures { lately: well, shards: 1, cores: 8, ..Figures::default() }, &[]);
+    }
+
+    #[test]
+    fn each_slow_thing_is_told_with_its_cause() {
+        let slow =
+            |timings: &[(Timing, u64)]| Figures { lately: timed(timings), shards: 4, cores: 4, ..Figures::default() };
+        let wait = slow(&[(Timing::Wait, 9_000), (Timing::Answer, 3_000)]);
+        check(wait, &["slow-distribution: a channel cannot keep up: its far side is slow, or sends away"]);
+        let format = slow(&[(Timing::Wait, 9_000), (Timing::Answer, 3)]);
+        check(
+            format,
+            &[
+                "slow-distribution: the far sides are fast: formatting, or the bound of what may be on its way, holds up",
+            ],
+        );
+        let rule = slow(&[(Timing::Pickup, 10), (Timing::Generation, 8_000)]);
+        check(rule.clone(), &["slow-generation: a rule is expensive"]);
+        check(Figures { shards: 1, ..rule }, &["slow-generation: the cores of the machine are not used"]);
+        let busy = slow(&[(Timing::Pickup, 8_000)]);
+        check(busy.clone(), &["slow-pickup: the matcher is busy with what came before"]);
+        let disk = Figures { journal_probe: Duration::from_millis(80), ..busy.clone() };
+        check(disk, &["slow-pickup: the disk of the journal is slow, and every acceptance waits for it"]);
+        let off = Figures { switches: vec!["role:match is paused by ann".to_owned()], ..busy };
+        check(off, &["slow-pickup: matching is switched off", "switched-off"]);
+        let records = Figures { records_probe: Duration::from_millis(70), ..Figures::default() };
+        check(records, &["slow-records: the disk of the records is slow"]);
+    }
+
+    #[test]
+    fn what_is_lost_comes_first() {
+        let figures = Figures {
+            suspended: 3,
+            stopped_rules: vec!["stock/near".to_owned()],
+            firings_missed: 9,
+            switches: vec!["role:sources is paused by ann".to_owned()],
+            destinations_paused: vec![("stock/hook".to_owned(), 2)],
+            free_bytes: Some((1 << 30, 256 << 20)),
+            ..Figures::default()
+        };
+        check(figures, &["suspended", "stopped-rules", "missed-firings", "paused-destinations", "switched-off"]);
+        check(Figures { free_bytes: Some((1, 2)), ..Figures::default() }, &["disk-space"]);
+    }
+}

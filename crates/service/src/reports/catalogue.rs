@@ -1,0 +1,265 @@
+//! Which reports there are, and what may be asked of each.
+
+use tocsin_model::problem::Problem;
+
+use super::{
+    Column, Question, diagnostics, event_batches, failures, history, notification_batches, quanta, schedules,
+    snapshots, subscription, timings,
+};
+use crate::error::ServiceError;
+
+/// A report, for those who look for one.
+#[derive(Debug, Clone, Copy)]
+pub struct Description {
+    /// Its name.
+    pub name: &'static str,
+    /// What it tells.
+    pub description: &'static str,
+    /// What may be asked.
+    pub parameters: &'static [Parameter],
+    /// Its tables: the name of each, and its columns.
+    pub tables: &'static [(&'static str, &'static [Column])],
+}
+
+/// Something that may be asked of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parameter {
+    /// Which thing; always needed where it means something.
+    Id,
+    /// See [`Question::application`].
+    Application,
+    /// See [`Question::class`].
+    Class,
+    /// See [`Question::rule`].
+    Rule,
+    /// See [`Question::channel`].
+    Channel,
+    /// See [`Question::source`].
+    Source,
+    /// See [`Question::status`].
+    Status,
+    /// See [`Question::from`] and [`Question::to`].
+    Time,
+    /// See [`Question::interval`].
+    Interval,
+    /// See [`Question::before`].
+    Before,
+    /// See [`Question::limit`].
+    Limit,
+}
+
+use Parameter::{Application, Before, Channel, Class, Id, Interval, Limit, Rule, Source, Status, Time};
+
+impl Parameter {
+    /// As it is written in a query.
+    pub const fn words(self) -> &'static [&'static str] {
+        match self {
+            Id => &["id"],
+            Application => &["application"],
+            Class => &["class"],
+            Rule => &["rule"],
+            Channel => &["channel"],
+            Source => &["source"],
+            Status => &["status"],
+            Time => &["from", "to"],
+            Interval => &["interval"],
+            Before => &["before"],
+            Limit => &["limit"],
+        }
+    }
+
+    fn is_asked(self, asked: &Question) -> bool {
+        match self {
+            Id => asked.id.is_some(),
+            Application => asked.application.is_some(),
+            Class => asked.class.is_some(),
+            Rule => asked.rule.is_some(),
+            Channel => asked.channel.is_some(),
+            Source => asked.source.is_some(),
+            Status => asked.status.is_some(),
+            Time => asked.from.is_some() || asked.to.is_some(),
+            Interval => asked.interval.is_some(),
+            Before => asked.before.is_some(),
+            Limit => asked.limit.is_some(),
+        }
+    }
+}
+
+const PARAMETERS: [Parameter; 11] =
+    [Id, Application, Class, Rule, Channel, Source, Status, Time, Interval, Before, Limit];
+
+impl Description {
+    /// That nothing is asked which means nothing to it, and that it knows of which thing it should tell.
+    pub(super) fn check(&self, asked: &Question) -> Result<(), ServiceError> {
+        let known: Vec<&str> = self.parameters.iter().flat_map(|known| known.words()).copied().collect();
+        let unknown = PARAMETERS.into_iter().filter(|found| found.is_asked(asked) && !self.parameters.contains(found));
+        let mut problems: Vec<Problem> = unknown
+            .map(|found| {
+                let text = format!("means nothing to the report `{}`", self.name);
+                Problem::at(found.words()[0], text).hint(format!("it knows {}", known.join(", ")))
+            })
+            .collect();
+        if self.parameters.contains(&Id) && asked.id.is_none() {
+            problems.push(Problem::at("id", "is missing").hint("say of which thing it should tell"));
+        }
+        if problems.is_empty() { Ok(()) } else { Err(ServiceError::Invalid(problems)) }
+    }
+}
+
+/// Every report, in the order of the flow.
+pub const CATALOGUE: &[Description] = &[
+    Description {
+        name: "quantum-list",
+        description: "Turns of the matcher, newest first: when, how long, how much, and what did not happen. `status` is \
+                      `failed` or `skipped`.",
+        parameters: &[Time, Status, Before, Limit],
+        tables: &[("quanta", quanta::LIST)],
+    },
+    Description {
+        name: "quantum-details",
+        description: "One turn of the matcher: the event batches that it took up, the firings that it missed, and the \
+                      notification batches that it made.",
+        parameters: &[Id],
+        tables: &[
+            ("quantum", quanta::LIST),
+            ("event_batches", event_batches::LIST),
+            ("firings_missed", quanta::FIRINGS),
+            ("notification_batches", notification_batches::LIST),
+        ],
+    },
+    Description {
+        name: "event-batch-list",
+        description: "Event batches, newest first, with the time of their collection and what became of them.",
+        parameters: &[Application, Class, Source, Status, Time, Before, Limit],
+        tables: &[("event_batches", event_batches::LIST)],
+    },
+    Description {
+        name: "event-batch-details",
+        description: "One event batch, the notification batches that tell of it with their three latencies, and its \
+                      events.",
+        parameters: &[Id, Limit],
+        tables: &[
+            ("event_batch", event_batches::LIST),
+            ("notification_batches", notification_batches::LIST),
+            ("events", event_batches::EVENTS),
+        ],
+    },
+    Description {
+        name: "notification-batch-list",
+        description: "Notification batches, newest first: generation, wait until distribution, delivery, and how far they \
+                      have come. `status` is `open` or `closed`.",
+        parameters: &[Application, Class, Rule, Channel, Status, Time, Before, Limit],
+        tables: &[("notification_batches", notification_batches::LIST)],
+    },
+    Description {
+        name: "notification-batch-details",
+        description: "One notification batch: the channels through which it left, and its notifications.",
+        parameters: &[Id, Limit],
+        tables: &[
+            ("notification_batch", notification_batches::LIST),
+            ("channels", notification_batches::CHANNELS),
+            ("notifications", notification_batches::NOTIFICATIONS),
+        ],
+    },
+    Description {
+        name: "event-class",
+        description: "By event class and interval: how much was collected, and how long the parts of the way took.",
+        parameters: &[Application, Class, Time, Interval],
+        tables: &[("intervals", diagnostics::EVENT_CLASS)],
+    },
+    Description {
+        name: "source",
+        description: "By source and interval: how much it submitted, and how long that took.",
+        parameters: &[Application, Source, Class, Time, Interval],
+        tables: &[("intervals", diagnostics::SOURCE)],
+    },
+    Description {
+        name: "notification-class",
+        description: "By notification class and interval: what was made, delivered and failed.",
+        parameters: &[Application, Class, Time, Interval],
+        tables: &[("intervals", diagnostics::NOTIFICATION_CLASS)],
+    },
+    Description {
+        name: "subscription-class",
+        description: "By subscription class, rule and interval: how long its rules took, and what became of what they \
+                      made.",
+        parameters: &[Application, Class, Rule, Time, Interval],
+        tables: &[("intervals", diagnostics::SUBSCRIPTION_CLASS)],
+    },
+    Description {
+        name: "channel",
+        description: "By channel and interval: batches, attempts and their outcome, and how fast the far side answers.",
+        parameters: &[Application, Channel, Time, Interval],
+        tables: &[("intervals", diagnostics::CHANNEL)],
+    },
+    Description {
+        name: "failed-notifications",
+        description: "Notifications that were refused or too late, newest batch first, with the words of the far side.",
+        parameters: &[Application, Class, Rule, Channel, Time, Before, Limit],
+        tables: &[("notifications", failures::LIST)],
+    },
+    Description {
+        name: "timings",
+        description: "How long the parts of the way took in a time, by percentile, for each application.",
+        parameters: &[Application, Time],
+        tables: &[("timings", timings::LIST)],
+    },
+    Description {
+        name: "administration-history",
+        description: "How much there was of everything, period by period; days if nothing else is said.",
+        parameters: &[Application, Time, Interval],
+        tables: &[("periods", history::LIST)],
+    },
+    Description {
+        name: "snapshot-applications",
+        description: "Every application now: its state, its index, and when something happened last.",
+        parameters: &[Application],
+        tables: &[("applications", snapshots::APPLICATIONS)],
+    },
+    Description {
+        name: "snapshot-sources",
+        description: "Every source now: its state, and when it submitted last.",
+        parameters: &[Application, Source],
+        tables: &[("sources", snapshots::SOURCES)],
+    },
+    Description {
+        name: "snapshot-events",
+        description: "Every event class now: its state, and when the last event came.",
+        parameters: &[Application, Class],
+        tables: &[("event_classes", snapshots::EVENTS)],
+    },
+    Description {
+        name: "snapshot-subscriptions",
+        description: "Every subscription class now: how many subscriptions there are, and when one was added last.",
+        parameters: &[Application, Class],
+        tables: &[("subscription_classes", snapshots::SUBSCRIPTIONS)],
+    },
+    Description {
+        name: "snapshot-channels",
+        description: "Every channel now: its state, what it did last, and where it has trouble.",
+        parameters: &[Application, Channel],
+        tables: &[("channels", snapshots::CHANNELS)],
+    },
+    Description {
+        name: "schedules",
+        description: "How far the schedules of an application have come, and when they are due next.",
+        parameters: &[Application, Rule],
+        tables: &[("schedules", schedules::LIST)],
+    },
+    Description {
+        name: "scheduled-runs",
+        description: "What schedules did: the runs of an application, newest first, with what they made.",
+        parameters: &[Application, Time, Before, Limit],
+        tables: &[("runs", schedules::RUNS)],
+    },
+    Description {
+        name: "subscription",
+        description: "What one subscription was told by the newest notification batches, and when it is due next.",
+        parameters: &[Id, Limit],
+        tables: &[
+            ("subscription", subscription::ITSELF),
+            ("notifications", subscription::NOTIFICATIONS),
+            ("next_runs", subscription::NEXT),
+        ],
+    },
+];

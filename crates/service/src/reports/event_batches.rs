@@ -1,0 +1,140 @@
+//! Event batches, and what they led to.
+
+use tocsin_model::{
+    event::EventBatch,
+    id::{EventBatchId, NotificationBatchId},
+    time::Timestamp,
+};
+use tocsin_store::journal::EventBatchState;
+
+use super::{Cell, Column, LOOKED_THROUGH_MAX, Question, Report, Table, is_or_any, table::column};
+use crate::{Service, error::ServiceError};
+
+/// Heads that are read at a time.
+const HEADS: usize = 1_000;
+/// A place in the log is looked for so much later, since clocks may go back a little.
+const CLOCK_LEEWAY: std::time::Duration = std::time::Duration::from_secs(2);
+
+pub(super) const LIST: &[Column] = &[
+    column("event_batch", "Its id."),
+    column("application", "The application."),
+    column("class", "The event class."),
+    column("source", "Who submitted it."),
+    column("version", "The version of the application that packed it."),
+    column("status", "`accepted`, `matched` or `failed`."),
+    column("events", "Its events."),
+    column("collection_started_at", "When the first byte was read."),
+    column("collection_ended_at", "When it was accepted."),
+    column("collection_ms", "How long that took."),
+    column("matched_at", "When it was matched."),
+    column("generation_ms", "From its acceptance to that."),
+    column("reason", "Why it was set aside."),
+];
+
+pub(super) const EVENTS: &[Column] = &[column("event", "Its id."), column("fields", "Its fields.")];
+
+impl Service {
+    pub(super) async fn event_batch_list(&self, asked: &Question) -> Result<Report, ServiceError> {
+        let (from, to) = self.span(asked)?;
+        let limit = asked.limit()?;
+        if asked.status.as_deref().is_some_and(|status| !["accepted", "matched", "failed"].contains(&status)) {
+            return Err(ServiceError::invalid("status", "is none of `accepted`, `matched` and `failed`"));
+        }
+        let mut table = Table::new("event_batches", LIST);
+        let mut before = match asked.before::<EventBatchId>()? {
+            Some(before) => Some(before),
+            None => self.first_after(to).await?,
+        };
+        let (mut looked_through, mut next) = (0, None);
+        'pages: loop {
+            let found = self.journal.event_batches(before, HEADS).await?;
+            let is_last = found.len() < HEADS;
+            for (batch, state) in &found {
+                if batch.accepted_at < from {
+                    break 'pages;
+                }
+                if table.rows.len() == limit || looked_through == LOOKED_THROUGH_MAX {
+                    next = before.map(|before| before.to_string());
+                    break 'pages;
+                }
+                looked_through += 1;
+                before = Some(batch.id);
+                if batch.accepted_at < to && asked.wants(batch, state) {
+                    table.push(row(batch, state));
+                }
+            }
+            if is_last {
+                break;
+            }
+        }
+        Ok(Report { next, ..table.alone() })
+    }
+
+    pub(super) async fn event_batch_details(&self, asked: &Question) -> Result<Report, ServiceError> {
+        let id: EventBatchId = asked.thing("the id of an event batch, such as `eb-12`")?;
+        let limit = asked.limit()?;
+        let (batch, state) = self.find_event_batch(id).await?;
+        let mut itself = Table::new("event_batch", LIST);
+        itself.push(row(&batch, &state));
+        let mut heads = Vec::new();
+        for told in self.journal.notification_batches_of(id).await?.into_iter().take(limit) {
+            let next = NotificationBatchId(told.0.saturating_add(1));
+            heads.extend(
+                self.journal.notification_batches(Some(next), 1).await?.into_iter().filter(|(id, ..)| *id == told),
+            );
+        }
+        let batches = self.told_of(&heads).await?;
+        let mut events = Table::new("events", EVENTS);
+        let (found, more) = self.named_events(&batch, 0, limit).await?;
+        for (ordinal, fields) in (0..).zip(found) {
+            let id = tocsin_model::id::EventId { batch: id, ordinal };
+            events.push([id.to_string().into(), Cell::Fields(fields)]);
+        }
+        Ok(Report { name: "", tables: vec![itself, batches, events], next: more.map(|more| more.to_string()) })
+    }
+
+    /// Before which batch everything is listed that was accepted before a time; `None`: all.
+    pub(super) async fn first_after(&self, time: Timestamp) -> Result<Option<EventBatchId>, ServiceError> {
+        if time >= self.clock.now() {
+            return Ok(None);
+        }
+        let place = self.journal.place_at(time + CLOCK_LEEWAY).await?;
+        Ok(Some(EventBatchId(place.0.saturating_add(1))))
+    }
+}
+
+impl Question {
+    fn wants(&self, batch: &EventBatch, state: &EventBatchState) -> bool {
+        self.means(&batch.application, Some(&batch.class))
+            && is_or_any(&self.source, &batch.source)
+            && self.status.as_ref().is_none_or(|wanted| wanted == word(state))
+    }
+}
+
+fn word(state: &EventBatchState) -> &'static str {
+    match state {
+        EventBatchState::Accepted => "accepted",
+        EventBatchState::Matched(_) => "matched",
+        EventBatchState::Failed(_) => "failed",
+    }
+}
+
+pub(super) fn row(batch: &EventBatch, state: &EventBatchState) -> [Cell; 13] {
+    let matched_at = if let EventBatchState::Matched(at) = state { Some(*at) } else { None };
+    let reason = if let EventBatchState::Failed(reason) = state { Some(reason.clone()) } else { None };
+    [
+        batch.id.to_string().into(),
+        (&batch.application).into(),
+        (&batch.class).into(),
+        (&batch.source).into(),
+        batch.version.into(),
+        word(state).into(),
+        batch.events.count().into(),
+        batch.received_at.into(),
+        batch.accepted_at.into(),
+        batch.accepted_at.since(batch.received_at).into(),
+        matched_at.into(),
+        matched_at.map(|at| at.since(batch.accepted_at)).into(),
+        reason.into(),
+    ]
+}

@@ -1,0 +1,230 @@
+//! Notification batches: made, waiting, delivered.
+
+use std::collections::{BTreeMap, HashMap};
+
+use tocsin_model::{
+    id::{Name, NotificationBatchId, NotificationId},
+    notification::NotificationHead,
+    receipt::{Attempt, Outcome},
+    time::Timestamp,
+};
+use tocsin_store::journal::{Progress, SuspensionFilter};
+
+use super::{Cell, Column, LOOKED_THROUGH_MAX, Question, Report, Table, is_or_any, table::column};
+use crate::{Service, error::ServiceError};
+
+/// Heads that are read at a time.
+const HEADS: usize = 1_000;
+
+pub(super) const LIST: &[Column] = &[
+    column("notification_batch", "Its id."),
+    column("application", "The application."),
+    column("class", "The notification class."),
+    column("rule", "The rule that fired."),
+    column("event_class", "The class of the events that it tells of."),
+    column("channel", "The channel through which it leaves."),
+    column("notifications", "Its notifications."),
+    column("status", "`open` or `closed`."),
+    column("generation_started_at", "When the oldest of its events was accepted."),
+    column("generation_ended_at", "When it was made."),
+    column("generation_ms", "How long that took."),
+    column("expires_at", "After this time it is not sent any more."),
+    column("first_sent_at", "When the first of it was handed over."),
+    column("wait_ms", "From its making to that."),
+    column("last_answered_at", "When the last answer came."),
+    column("delivery_ms", "From the first hand-over to that, once it is closed."),
+    column("closed_at", "When the last of it was closed."),
+    column("attempts", "Attempts."),
+    column("delivered", "Notifications that were delivered."),
+    column("failed", "Notifications that were refused or too late."),
+    column("open", "Notifications of which nobody knows yet."),
+];
+
+pub(super) const CHANNELS: &[Column] = &[
+    column("channel", "The channel."),
+    column("last_distribution_at", "When something was last handed over to it."),
+    column("not_attempted", "Notifications without an attempt."),
+    column("delivered", "Notifications that were delivered."),
+    column("failed", "Notifications that were refused or too late."),
+    column("deferred", "Notifications that will be tried again."),
+    column("suspended", "Notifications that wait for an operator."),
+];
+
+pub(super) const NOTIFICATIONS: &[Column] = &[
+    column("notification", "Its id."),
+    column("subscription", "The subscription that it is for."),
+    column("event", "The event that it tells of."),
+    column("status", "The outcome of its last attempt, or `waiting`."),
+    column("attempts", "How many there were."),
+    column("last_sent_at", "When it was handed over last."),
+    column("last_answered_at", "When the last answer came."),
+    column("delivery_ms", "How long the far side took."),
+    column("reply", "Its words."),
+];
+
+type Head = (NotificationBatchId, NotificationHead, u32);
+
+impl Service {
+    pub(super) async fn notification_batch_list(&self, asked: &Question) -> Result<Report, ServiceError> {
+        let (from, to) = self.span(asked)?;
+        let limit = asked.limit()?;
+        let is_wanted = of_status(asked.status.as_deref())?;
+        let mut found: Vec<Head> = Vec::new();
+        let (mut before, mut looked_through, mut next) = (asked.before::<NotificationBatchId>()?, 0, None);
+        'pages: loop {
+            let heads = self.journal.notification_batches(before, HEADS).await?;
+            let is_last = heads.len() < HEADS;
+            let ids: Vec<NotificationBatchId> = heads.iter().map(|(id, ..)| *id).collect();
+            let progress = if asked.status.is_some() { self.journal.progress(&ids).await? } else { Vec::new() };
+            for (at, head) in heads.into_iter().enumerate() {
+                // They are numbered in the order of their making, but for the little that commits may overtake each other.
+                if head.1.matched_at < from {
+                    break 'pages;
+                }
+                if found.len() == limit || looked_through == LOOKED_THROUGH_MAX {
+                    next = before.map(|before| before.to_string());
+                    break 'pages;
+                }
+                looked_through += 1;
+                before = Some(head.0);
+                let is_of_status = progress.get(at).is_none_or(|progress| progress.as_ref().is_some_and(is_wanted));
+                if head.1.matched_at < to && is_of_status && asked.wants_told(&head.1) {
+                    found.push(head);
+                }
+            }
+            if is_last {
+                break;
+            }
+        }
+        Ok(Report { next, ..self.told_of(&found).await?.alone() })
+    }
+
+    /// A table of batches, with how far each has come.
+    pub(super) async fn told_of(&self, heads: &[Head]) -> Result<Table, ServiceError> {
+        let ids: Vec<NotificationBatchId> = heads.iter().map(|(id, ..)| *id).collect();
+        let progress = self.journal.progress(&ids).await?;
+        let mut table = Table::new("notification_batches", LIST);
+        for ((id, head, count), progress) in heads.iter().zip(progress) {
+            table.push(row(*id, head, *count, &progress.unwrap_or_default()));
+        }
+        Ok(table)
+    }
+
+    pub(super) async fn notification_batch_details(&self, asked: &Question) -> Result<Report, ServiceError> {
+        let id: NotificationBatchId = asked.thing("the id of a notification batch, such as `nb-3`")?;
+        let limit = asked.limit()?;
+        let stored = self.find_notification_batch(id).await?;
+        let count = stored.notifications.count() as u32;
+        let mut itself = self.told_of(&[(id, stored.head.clone(), count)]).await?;
+        itself.name = "notification_batch";
+        let attempts = self.journal.attempts(id).await?;
+        let mut last: HashMap<u32, (u64, &Attempt)> = HashMap::new();
+        for attempt in &attempts {
+            let found = last.entry(attempt.ordinal).or_insert((0, attempt));
+            *found = (found.0 + 1, attempt);
+        }
+        let channels = self.channels_of(id, &stored.head.channel, count, &last).await?;
+        let mut notifications = Table::new("notifications", NOTIFICATIONS);
+        let each = stored.notifications.subscriptions.iter().zip(stored.notifications.event_of_each());
+        for (ordinal, (subscription, event)) in (0..).zip(each).take(limit) {
+            let tried = last.get(&ordinal);
+            notifications.push([
+                NotificationId { batch: id, ordinal }.to_string().into(),
+                subscription.to_string().into(),
+                event.to_string().into(),
+                tried.map_or("waiting", |(_, attempt)| attempt.outcome.word()).into(),
+                tried.map_or(0, |(count, _)| *count).into(),
+                tried.map(|(_, attempt)| attempt.sent_at).into(),
+                tried.map(|(_, attempt)| attempt.answered_at).into(),
+                tried.map(|(_, attempt)| attempt.answered_at.since(attempt.sent_at)).into(),
+                tried.map(|(_, attempt)| attempt.reply.clone()).into(),
+            ]);
+        }
+        Ok(Report { name: "", tables: vec![itself, channels, notifications], next: None })
+    }
+
+    /// Where the notifications of a batch are: those that wait belong to the channel of their work item or suspension, the
+    /// others to that of the batch.
+    async fn channels_of(
+        &self,
+        id: NotificationBatchId,
+        own: &Name,
+        count: u32,
+        last: &HashMap<u32, (u64, &Attempt)>,
+    ) -> Result<Table, ServiceError> {
+        let mut of_each: Vec<&Name> = vec![own; count as usize];
+        let filter = SuspensionFilter { batch: Some(id), ..SuspensionFilter::default() };
+        let suspended = self.journal.suspensions(&filter, 0, LOOKED_THROUGH_MAX).await?;
+        for stored in &suspended {
+            for ordinal in &stored.suspension.ordinals {
+                if let Some(channel) = of_each.get_mut(*ordinal as usize) {
+                    *channel = &stored.suspension.channel;
+                }
+            }
+        }
+        let mut channels: BTreeMap<&Name, ([u64; 5], Option<Timestamp>)> = BTreeMap::new();
+        for (ordinal, channel) in (0..).zip(of_each) {
+            let (counts, sent_at) = channels.entry(channel).or_default();
+            let tried = last.get(&ordinal).map(|(_, attempt)| *attempt);
+            let at = match tried.map(|attempt| attempt.outcome) {
+                None => 0,
+                Some(Outcome::Delivered) => 1,
+                Some(Outcome::Refused | Outcome::Expired | Outcome::Ended) => 2,
+                Some(Outcome::Deferred) => 3,
+                Some(Outcome::Suspended) => 4,
+            };
+            counts[at] += 1;
+            *sent_at = (*sent_at).max(tried.map(|attempt| attempt.sent_at));
+        }
+        let mut table = Table::new("channels", CHANNELS);
+        for (channel, (counts, sent_at)) in channels {
+            let [untried, delivered, failed, deferred, suspended] = counts.map(Cell::Count);
+            table.push([channel.into(), sent_at.into(), untried, delivered, failed, deferred, suspended]);
+        }
+        Ok(table)
+    }
+}
+
+impl Question {
+    pub(super) fn wants_told(&self, head: &NotificationHead) -> bool {
+        self.means(&head.application, Some(&head.class))
+            && is_or_any(&self.rule, &head.rule)
+            && is_or_any(&self.channel, &head.channel)
+    }
+}
+
+fn of_status(status: Option<&str>) -> Result<fn(&Progress) -> bool, ServiceError> {
+    match status {
+        None => Ok(|_| true),
+        Some("open") => Ok(|progress| progress.closed_at.is_none()),
+        Some("closed") => Ok(|progress| progress.closed_at.is_some()),
+        Some(_) => Err(ServiceError::invalid("status", "is neither `open` nor `closed`")),
+    }
+}
+
+fn row(id: NotificationBatchId, head: &NotificationHead, count: u32, progress: &Progress) -> [Cell; 21] {
+    let delivery = progress.first_sent_at.zip(progress.last_answered_at).filter(|_| progress.closed_at.is_some());
+    [
+        id.to_string().into(),
+        (&head.application).into(),
+        (&head.class).into(),
+        (&head.rule).into(),
+        (&head.event_class).into(),
+        (&head.channel).into(),
+        count.into(),
+        if progress.closed_at.is_some() { "closed" } else { "open" }.into(),
+        head.accepted_at.into(),
+        head.matched_at.into(),
+        head.matched_at.since(head.accepted_at).into(),
+        head.expires_at.into(),
+        progress.first_sent_at.into(),
+        progress.first_sent_at.map(|first| first.since(head.matched_at)).into(),
+        progress.last_answered_at.into(),
+        delivery.map(|(first, last)| last.since(first)).into(),
+        progress.closed_at.into(),
+        progress.attempts.into(),
+        progress.delivered.into(),
+        progress.failed.into(),
+        progress.open.into(),
+    ]
+}

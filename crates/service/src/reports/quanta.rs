@@ -1,0 +1,158 @@
+//! Turns of the matcher.
+
+use tocsin_model::id::EventBatchId;
+use tocsin_store::journal::{EventBatchState, FiringFilter, Quantum};
+
+use super::{Cell, Column, LOOKED_THROUGH_MAX, Question, Report, Table, table::column};
+use crate::{Service, error::ServiceError};
+
+pub(super) const LIST: &[Column] = &[
+    column("quantum", "Its number."),
+    column("accepted_from", "When the first of its event batches was accepted."),
+    column("accepted_to", "When the last was."),
+    column(
+        "status",
+        "`succeeded`; `failed`: an event batch was set aside or a rule failed; `skipped`: a rule did not fire.",
+    ),
+    column("execution_started_at", "When it took up its event batches."),
+    column("execution_ended_at", "When they were matched."),
+    column("execution_ms", "How long that took."),
+    column("event_batches", "Event batches that it took up."),
+    column("events", "Events in them."),
+    column("event_batches_failed", "Those of the batches that were set aside."),
+    column("notification_batches", "Notification batches that it made."),
+    column("event_notifications", "Notifications that tell of events."),
+    column("scheduled_notifications", "Notifications of schedules."),
+    column("firings_failed", "Firings that failed."),
+    column("firings_skipped", "Firings that were skipped."),
+];
+
+pub(super) const FIRINGS: &[Column] = &[
+    column("firing", "Its number, by which it is fired again or dismissed."),
+    column("application", "The application."),
+    column("rule", "The rule."),
+    column("status", "`failed` or `skipped`."),
+    column("reason", "Why."),
+    column("first_event_batch", "The first event batch that it missed."),
+    column("last_event_batch", "The last."),
+];
+
+impl Service {
+    pub(super) async fn quantum_list(&self, asked: &Question) -> Result<Report, ServiceError> {
+        let (from, to) = self.span(asked)?;
+        let limit = asked.limit()?;
+        let wanted = wanted(asked.status.as_deref())?;
+        let mut table = Table::new("quanta", LIST);
+        let (mut before, mut looked_through, mut next) = (asked.before::<u64>()?, 0, None);
+        loop {
+            let found = self.journal.quanta(from, to, before, limit).await?;
+            looked_through += found.len();
+            let is_last = found.len() < limit;
+            for quantum in found {
+                if table.rows.len() == limit {
+                    break;
+                }
+                before = Some(quantum.id);
+                if wanted(&quantum) {
+                    table.push(row(&quantum));
+                }
+            }
+            if is_last && table.rows.len() < limit {
+                break;
+            }
+            if table.rows.len() == limit || looked_through >= LOOKED_THROUGH_MAX {
+                next = before.map(|before| before.to_string());
+                break;
+            }
+        }
+        Ok(Report { next, ..table.alone() })
+    }
+
+    pub(super) async fn quantum_details(&self, asked: &Question) -> Result<Report, ServiceError> {
+        let id: u64 = asked.thing("the number of a quantum")?;
+        let quantum = self.journal.quantum(id).await?;
+        let quantum = quantum.ok_or_else(|| ServiceError::Missing(format!("the quantum {id}")))?;
+        let mut itself = Table::new("quantum", LIST);
+        itself.push(row(&quantum));
+        let event_batches = self.event_batches_of(&quantum).await?;
+        let mut firings = Table::new("firings_missed", FIRINGS);
+        if quantum.firings_failed + quantum.firings_skipped > 0 {
+            let (first, last) = (quantum.first_events, quantum.last_events);
+            let listed = self.journal.firings(&FiringFilter::default(), 0, LOOKED_THROUGH_MAX).await?;
+            for missed in listed.iter().filter(|missed| missed.first <= last && missed.last >= first) {
+                firings.push([
+                    missed.id.into(),
+                    (&missed.application).into(),
+                    (&missed.rule).into(),
+                    missed.status.name().into(),
+                    missed.reason.as_str().into(),
+                    missed.first.to_string().into(),
+                    missed.last.to_string().into(),
+                ]);
+            }
+        }
+        let batches = self.notification_batches_of(&quantum).await?;
+        Ok(Report { name: "", tables: vec![itself, event_batches, firings, batches], next: None })
+    }
+
+    /// Those between its first and its last that were dealt with then: others waited, or were matched before.
+    async fn event_batches_of(&self, quantum: &Quantum) -> Result<Table, ServiceError> {
+        let mut table = Table::new("event_batches", super::event_batches::LIST);
+        let count = (quantum.last_events.0 - quantum.first_events.0 + 1).min(LOOKED_THROUGH_MAX as u64) as usize;
+        let found = self.journal.event_batches(Some(EventBatchId(quantum.last_events.0 + 1)), count).await?;
+        let of_quantum = |state: &EventBatchState| match state {
+            EventBatchState::Matched(at) => *at >= quantum.started_at && *at <= quantum.ended_at,
+            EventBatchState::Failed(_) => true,
+            EventBatchState::Accepted => false,
+        };
+        for (batch, state) in found.iter().filter(|(_, state)| of_quantum(state)) {
+            table.push(super::event_batches::row(batch, state));
+        }
+        Ok(table)
+    }
+
+    async fn notification_batches_of(&self, quantum: &Quantum) -> Result<Table, ServiceError> {
+        let Some(first) = quantum.first_batch else {
+            return Ok(Table::new("notification_batches", super::notification_batches::LIST));
+        };
+        let count = (quantum.notification_batches as usize).min(LOOKED_THROUGH_MAX);
+        let before_first = tocsin_model::id::NotificationBatchId(first.0 - 1);
+        let mut heads = self.journal.notification_batches_after(before_first, count).await?;
+        heads.retain(|(id, _, _)| id.0 < first.0 + quantum.notification_batches);
+        self.told_of(&heads).await
+    }
+}
+
+fn row(quantum: &Quantum) -> [Cell; 15] {
+    let status = match quantum {
+        Quantum { failed_batches: 0, firings_failed: 0, firings_skipped: 0, .. } => "succeeded",
+        Quantum { failed_batches: 0, firings_failed: 0, .. } => "skipped",
+        _ => "failed",
+    };
+    [
+        quantum.id.into(),
+        quantum.first_accepted_at.into(),
+        quantum.last_accepted_at.into(),
+        status.into(),
+        quantum.started_at.into(),
+        quantum.ended_at.into(),
+        quantum.ended_at.since(quantum.started_at).into(),
+        quantum.event_batches.into(),
+        quantum.events.into(),
+        quantum.failed_batches.into(),
+        quantum.notification_batches.into(),
+        quantum.event_notifications.into(),
+        quantum.scheduled_notifications.into(),
+        quantum.firings_failed.into(),
+        quantum.firings_skipped.into(),
+    ]
+}
+
+fn wanted(status: Option<&str>) -> Result<fn(&Quantum) -> bool, ServiceError> {
+    match status {
+        None => Ok(|_| true),
+        Some("failed") => Ok(|quantum| quantum.failed_batches + quantum.firings_failed > 0),
+        Some("skipped") => Ok(|quantum| quantum.firings_skipped > 0),
+        Some(_) => Err(ServiceError::invalid("status", "is neither `failed` nor `skipped`")),
+    }
+}

@@ -1,0 +1,312 @@
+//! The state right now: what there is, whether it is switched on, and when something happened to it last.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tocsin_model::{application::Application, id::Name, time::Timestamp};
+use tocsin_pipeline::{Compiled, DestinationState};
+use tocsin_store::journal::{ActivityRow, Component, Count, Role, Stream, Switch};
+
+use super::{Cell, Column, Question, Report, Table, is_or_any, table::column};
+use crate::{Service, error::ServiceError};
+
+pub(super) const APPLICATIONS: &[Column] = &[
+    column("application", "The application."),
+    column("state", "`enabled`, `paused` or `disabled`; `starting` until its index is built."),
+    column("version", "The version that runs."),
+    column("event_classes", "Its event classes."),
+    column("rules", "Its rules."),
+    column("rules_stopped", "Those that are stopped."),
+    column("channels", "Its channels."),
+    column("subscriptions_enabled", "Its subscriptions that are enabled."),
+    column("subscriptions_disabled", "Those that are not."),
+    column("subscriptions_indexed", "Subscriptions in its index."),
+    column("changes_behind", "Changes of the records that its index has not followed yet."),
+    column("last_event_at", "When an event was accepted last."),
+    column("last_notification_at", "When a notification was made or delivered last."),
+];
+
+pub(super) const SOURCES: &[Column] = &[
+    column("application", "The application."),
+    column("source", "The source."),
+    column("state", "`enabled`, `paused` or `disabled`."),
+    column("defined", "Whether the application that runs defines it."),
+    column("last_batch_at", "When something of it happened last."),
+    column("seconds_since", "How long that is ago."),
+    column("last_minute_batches", "Event batches in the last minute in which there were any."),
+    column("last_minute_events", "Events in it."),
+];
+
+pub(super) const EVENTS: &[Column] = &[
+    column("application", "The application."),
+    column("class", "The event class."),
+    column("state", "`enabled`, `paused` or `disabled`."),
+    column("rules", "Rules on it."),
+    column("retention_ms", "How long its finished batches are kept."),
+    column("last_event_at", "When something of it happened last."),
+    column("seconds_since", "How long that is ago."),
+    column("last_minute_events", "Events in the last minute in which there were any."),
+];
+
+pub(super) const SUBSCRIPTIONS: &[Column] = &[
+    column("application", "The application."),
+    column("class", "The subscription class."),
+    column("state", "That of its application."),
+    column("rules", "Rules on it."),
+    column("enabled", "Subscriptions that are enabled."),
+    column("disabled", "Those that are not."),
+    column("last_added_at", "When one was added last."),
+    column("seconds_since", "How long that is ago."),
+];
+
+pub(super) const CHANNELS: &[Column] = &[
+    column("application", "The application."),
+    column("channel", "The channel."),
+    column("protocol", "Its protocol."),
+    column("state", "`enabled` or `paused`."),
+    column("destinations_open", "Destinations that are served."),
+    column("destinations_trial", "Destinations that are tried after a pause."),
+    column("destinations_paused", "Destinations that are let be after failures."),
+    column("last_at", "When something was made for it or sent by it last."),
+    column("seconds_since", "How long that is ago."),
+    column("last_minute_delivered", "Deliveries in the last minute in which there was anything."),
+    column("last_minute_failed", "Attempts that failed in it."),
+];
+
+/// What is known of all parts just now.
+struct Now {
+    at: Timestamp,
+    switches: Vec<Switch>,
+    latest: Vec<ActivityRow>,
+}
+
+impl Now {
+    /// The state of something, or of what it is a part of.
+    fn state(&self, of: &[Component]) -> &'static str {
+        let found = of.iter().find_map(|of| self.switches.iter().find(|switch| switch.component == *of));
+        found.map_or("enabled", |switch| switch.state.word())
+    }
+
+    /// The newest minute of some streams.
+    fn latest(&self, of: impl Fn(&Stream) -> bool) -> Latest {
+        let mut latest = Latest::default();
+        for row in self.latest.iter().filter(|row| of(&row.stream)) {
+            latest.last_at = latest.last_at.max(row.activity.last_at);
+            if latest.minute < Some(row.from) {
+                latest = Latest { minute: Some(row.from), last_at: latest.last_at, ..Latest::default() };
+            }
+            if latest.minute == Some(row.from) {
+                let count = |count| row.activity.count(count);
+                latest.batches += count(Count::EventBatches);
+                latest.events += count(Count::Events);
+                latest.delivered += count(Count::Delivered);
+                latest.failed += count(Count::Deferred) + count(Count::Refused);
+            }
+        }
+        latest.ago = latest.last_at.map(|last| self.at.since(last).as_secs_f64());
+        latest
+    }
+}
+
+#[derive(Default)]
+struct Latest {
+    minute: Option<Timestamp>,
+    last_at: Option<Timestamp>,
+    ago: Option<f64>,
+    batches: u64,
+    events: u64,
+    delivered: u64,
+    failed: u64,
+}
+
+impl Service {
+    async fn now_of(&self, asked: &Question) -> Result<Now, ServiceError> {
+        let latest = self.journal.latest_activity(asked.application.as_ref()).await?;
+        Ok(Now { at: self.clock.now(), switches: self.journal.switches().await?, latest })
+    }
+
+    /// The applications that run, or the one that is asked for.
+    fn meant(&self, asked: &Question) -> Result<Vec<std::sync::Arc<Compiled>>, ServiceError> {
+        let names = self.pipeline.status().into_iter().map(|(name, _)| name);
+        let found: Vec<_> = names.filter(|name| is_or_any(&asked.application, name)).collect();
+        match &asked.application {
+            Some(name) if found.is_empty() => Err(ServiceError::no_application(name)),
+            _ => Ok(found.iter().filter_map(|name| self.pipeline.application(name)).collect()),
+        }
+    }
+
+    pub(super) async fn snapshot_applications(&self, asked: &Question) -> Result<Report, ServiceError> {
+        let now = self.now_of(asked).await?;
+        let counts = self.records.subscription_counts().await?;
+        let stops = self.journal.rule_stops().await?;
+        let status: BTreeMap<Name, _> = self.pipeline.status().into_iter().collect();
+        let mut table = Table::new("applications", APPLICATIONS);
+        for compiled in self.meant(asked)? {
+            let application = &compiled.application;
+            let name = &application.name;
+            let status = status.get(name).cloned().unwrap_or_default();
+            let state = match now.state(&[Component::Application(name.clone())]) {
+                "enabled" if !status.ready => "starting",
+                state => state,
+            };
+            let mine = || counts.iter().filter(|found| found.application == *name);
+            let events = |stream: &Stream| stream.application() == name && matches!(stream, Stream::Events { .. });
+            let told = |stream: &Stream| stream.application() == name && matches!(stream, Stream::Notifications { .. });
+            table.push([
+                name.into(),
+                state.into(),
+                status.version.into(),
+                (application.events.len() as u64).into(),
+                (application.rules.len() as u64).into(),
+                (stops.iter().filter(|stop| stop.application == *name).count() as u64).into(),
+                (application.channels.len() as u64).into(),
+                mine().map(|found| found.enabled).sum::<u64>().into(),
+                mine().map(|found| found.disabled).sum::<u64>().into(),
+                status.indexed.into(),
+                status.changes_behind.into(),
+                now.latest(events).last_at.into(),
+                now.latest(told).last_at.into(),
+            ]);
+        }
+        Ok(table.alone())
+    }
+
+    pub(super) async fn snapshot_sources(&self, asked: &Question) -> Result<Report, ServiceError> {
+        let now = self.now_of(asked).await?;
+        let mut sources: BTreeMap<(Name, Name), bool> = BTreeMap::new();
+        for row in &now.latest {
+            if let Stream::Events { application, source, .. } = &row.stream {
+                sources.insert((application.clone(), source.clone()), false);
+            }
+        }
+        for compiled in self.meant(asked)? {
+            let Application { name, sources: defined, .. } = &compiled.application;
+            sources.extend(defined.keys().map(|source| ((name.clone(), source.clone()), true)));
+        }
+        let mut table = Table::new("sources", SOURCES);
+        for ((application, source), is_defined) in &sources {
+            if !is_or_any(&asked.source, source) {
+                continue;
+            }
+            let of = |stream: &Stream| matches!(stream, Stream::Events { application: a, source: s, .. } if a == application && s == source);
+            let latest = now.latest(of);
+            let parts = [
+                Component::Source(application.clone(), source.clone()),
+                Component::Application(application.clone()),
+                Component::Role(Role::Sources),
+            ];
+            table.push([
+                application.into(),
+                source.into(),
+                now.state(&parts).into(),
+                (*is_defined).into(),
+                latest.last_at.into(),
+                latest.ago.into(),
+                latest.batches.into(),
+                latest.events.into(),
+            ]);
+        }
+        Ok(table.alone())
+    }
+
+    pub(super) async fn snapshot_events(&self, asked: &Question) -> Result<Report, ServiceError> {
+        let now = self.now_of(asked).await?;
+        let mut table = Table::new("event_classes", EVENTS);
+        for compiled in self.meant(asked)? {
+            let application = &compiled.application;
+            let name = &application.name;
+            for class in application.events.keys().filter(|class| is_or_any(&asked.class, class)) {
+                let of = |stream: &Stream| matches!(stream, Stream::Events { application: a, class: c, .. } if a == name && c == class);
+                let latest = now.latest(of);
+                let parts = [
+                    Component::EventClass(name.clone(), class.clone()),
+                    Component::Application(name.clone()),
+                    Component::Role(Role::Accept),
+                ];
+                table.push([
+                    name.into(),
+                    class.into(),
+                    now.state(&parts).into(),
+                    (application.rules.values().filter(|rule| rule.on == *class).count() as u64).into(),
+                    application.events_kept(class).into(),
+                    latest.last_at.into(),
+                    latest.ago.into(),
+                    latest.events.into(),
+                ]);
+            }
+        }
+        Ok(table.alone())
+    }
+
+    pub(super) async fn snapshot_subscriptions(&self, asked: &Question) -> Result<Report, ServiceError> {
+        let now = self.now_of(asked).await?;
+        let counts = self.records.subscription_counts().await?;
+        let mut table = Table::new("subscription_classes", SUBSCRIPTIONS);
+        for compiled in self.meant(asked)? {
+            let application = &compiled.application;
+            let name = &application.name;
+            for class in application.subscriptions.keys().filter(|class| is_or_any(&asked.class, class)) {
+                let found = counts.iter().find(|found| (&found.application, &found.class) == (name, class));
+                let last = found.and_then(|found| found.last_added_at);
+                table.push([
+                    name.into(),
+                    class.into(),
+                    now.state(&[Component::Application(name.clone())]).into(),
+                    (application.rules.values().filter(|rule| rule.subscription == *class).count() as u64).into(),
+                    found.map_or(0, |found| found.enabled).into(),
+                    found.map_or(0, |found| found.disabled).into(),
+                    last.into(),
+                    last.map(|last| now.at.since(last).as_secs_f64()).into(),
+                ]);
+            }
+        }
+        Ok(table.alone())
+    }
+
+    pub(super) async fn snapshot_channels(&self, asked: &Question) -> Result<Report, ServiceError> {
+        let now = self.now_of(asked).await?;
+        let census: BTreeMap<(Name, Name), [usize; DestinationState::ALL.len()]> = self
+            .pipeline
+            .destination_counts()
+            .into_iter()
+            .map(|(application, channel, counts)| ((application, channel), counts))
+            .collect();
+        let mut table = Table::new("channels", CHANNELS);
+        for compiled in self.meant(asked)? {
+            let application = &compiled.application;
+            let name = &application.name;
+            let mut used: BTreeSet<Name> = application.channels.keys().cloned().collect();
+            used.extend(now.latest.iter().filter_map(|row| match &row.stream {
+                Stream::Notifications { application, channel, .. } if application == name => Some(channel.clone()),
+                _ => None,
+            }));
+            for channel in used.iter().filter(|channel| is_or_any(&asked.channel, channel)) {
+                let of = |stream: &Stream| matches!(stream, Stream::Notifications { application: a, channel: c, .. } if a == name && c == channel);
+                let latest = now.latest(of);
+                let counts = census.get(&(name.clone(), channel.clone())).copied().unwrap_or_default();
+                let in_state = |state: DestinationState| -> Cell {
+                    let at = DestinationState::ALL.iter().position(|found| *found == state);
+                    at.map(|at| counts[at] as u64).into()
+                };
+                let parts = [
+                    Component::Channel(name.clone(), channel.clone()),
+                    Component::Application(name.clone()),
+                    Component::Role(Role::Deliver),
+                ];
+                table.push([
+                    name.into(),
+                    channel.into(),
+                    application.channels.get(channel).map(|found| &found.protocol).into(),
+                    now.state(&parts).into(),
+                    in_state(DestinationState::Open),
+                    in_state(DestinationState::Trial),
+                    in_state(DestinationState::Paused),
+                    latest.last_at.into(),
+                    latest.ago.into(),
+                    latest.delivered.into(),
+                    latest.failed.into(),
+                ]);
+            }
+        }
+        Ok(table.alone())
+    }
+}

@@ -1,0 +1,97 @@
+//! What one subscription was told, and when it is due next.
+
+use tocsin_model::{
+    id::{NotificationId, SubscriptionId},
+    schedule::Schedule,
+};
+
+use super::{Column, Question, Report, Table, table::column};
+use crate::{Service, error::ServiceError, schedules};
+
+/// The newest notification batches that are looked through.
+const BATCHES_MAX: usize = 200;
+/// Runs to come that are shown.
+const RUNS: usize = 10;
+
+pub(super) const ITSELF: &[Column] = &[
+    column("subscription", "Its id."),
+    column("application", "Its application."),
+    column("class", "Its class."),
+    column("subscriber", "Whose it is."),
+    column("enabled", "Whether it is enabled."),
+    column("created_at", "When it was made."),
+    column("updated_at", "When it was changed last."),
+    column("filter", "Its own filter."),
+    column("schedule", "Its own schedule."),
+    column("batches_looked_through", "The newest notification batches of all, in which it was looked for."),
+];
+
+pub(super) const NOTIFICATIONS: &[Column] = &[
+    column("notification", "Its id."),
+    column("rule", "The rule that fired."),
+    column("class", "The notification class."),
+    column("channel", "The channel."),
+    column("event", "The event that it tells of."),
+    column("made_at", "When it was made."),
+    column("status", "The outcome of its last attempt, or `waiting`."),
+    column("last_answered_at", "When the last answer came."),
+];
+
+pub(super) const NEXT: &[Column] = &[
+    column("at", "When."),
+    column("local", "What the clocks of its zone show then."),
+    column("note", "Which policy decided it, if one did."),
+];
+
+impl Service {
+    pub(super) async fn subscription_report(&self, asked: &Question) -> Result<Report, ServiceError> {
+        let id: SubscriptionId = asked.thing("the id of a subscription, such as `s-15`")?;
+        let limit = asked.limit()?;
+        let found = self.find_subscription(id).await?;
+        let newest = self.journal.notification_batches(None, BATCHES_MAX).await?;
+        let mut notifications = Table::new("notifications", NOTIFICATIONS);
+        for (batch, head, _) in newest.iter().filter(|(_, head, _)| head.application == found.application) {
+            if notifications.rows.len() >= limit {
+                break;
+            }
+            let Some(stored) = self.journal.notification_batch(*batch).await? else { continue };
+            let each = stored.notifications.subscriptions.iter().zip(stored.notifications.event_of_each());
+            let mine: Vec<_> = (0..).zip(each).filter(|(_, (subscription, _))| **subscription == id).collect();
+            let attempts = if mine.is_empty() { Vec::new() } else { self.journal.attempts(*batch).await? };
+            for (ordinal, (_, event)) in mine {
+                let last = attempts.iter().rfind(|attempt| attempt.ordinal == ordinal);
+                notifications.push([
+                    NotificationId { batch: *batch, ordinal }.to_string().into(),
+                    (&head.rule).into(),
+                    (&head.class).into(),
+                    (&head.channel).into(),
+                    event.to_string().into(),
+                    head.matched_at.into(),
+                    last.map_or("waiting", |last| last.outcome.word()).into(),
+                    last.map(|last| last.answered_at).into(),
+                ]);
+            }
+        }
+        let mut next = Table::new("next_runs", NEXT);
+        let schedule = self.records.schedule_of(id).await?.map(|(text, _)| text);
+        if let Some(schedule) = schedule.as_ref().and_then(|text| Schedule::parse(text).ok()) {
+            for run in schedules::preview(&schedule, self.clock.now(), RUNS).runs {
+                next.push([run.at.into(), run.local.into(), run.note.into()]);
+            }
+        }
+        let mut itself = Table::new("subscription", ITSELF);
+        itself.push([
+            id.to_string().into(),
+            (&found.application).into(),
+            (&found.class).into(),
+            found.subscriber.to_string().into(),
+            found.enabled.into(),
+            found.created_at.into(),
+            found.updated_at.into(),
+            found.terms.filter.as_ref().map(|filter| filter.text.to_string()).into(),
+            schedule.map(String::from).into(),
+            (newest.len() as u64).into(),
+        ]);
+        Ok(Report { name: "", tables: vec![itself, notifications, next], next: None })
+    }
+}

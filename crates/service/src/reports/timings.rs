@@ -1,0 +1,64 @@
+//! How long the parts of the way took, by percentile.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tocsin_model::id::Name;
+use tocsin_store::journal::{Activity, Timing};
+
+use super::{Column, Question, Report, Table, table::column};
+use crate::{Service, error::ServiceError};
+
+/// Of which time this tells if nothing is said.
+const USUAL: Duration = Duration::from_secs(3_600);
+
+pub(super) const LIST: &[Column] = &[
+    column("application", "The application."),
+    column(
+        "timing",
+        "`collection`: from the first byte of an event batch to its acceptance; `pickup`: from there until a quantum took it \
+         up; `generation`: from acceptance to a notification batch; `wait`: from there to its first hand-over; `delivery`: \
+         from there to its last answer; `answer`: of one notification; `end_to_end`: from acceptance to a delivery.",
+    ),
+    column("count", "How many were timed."),
+    column("average_ms", "The average."),
+    column("p50_ms", "Half took no longer."),
+    column("p90_ms", "90 of 100 took no longer."),
+    column("p95_ms", "95 of 100 took no longer."),
+    column("p99_ms", "99 of 100 took no longer."),
+    column("max_ms", "None took longer."),
+];
+
+impl Service {
+    pub(super) async fn timings(&self, asked: &Question) -> Result<Report, ServiceError> {
+        let to = asked.to.unwrap_or_else(|| self.clock.now());
+        let from = asked.from.unwrap_or(to - USUAL);
+        // One interval: the whole time, in minutes.
+        let minutes = to.since(from).as_secs() / 60 + 2;
+        let interval = Duration::from_secs(minutes * 60);
+        let whole = Question { from: Some(from), to: asked.to, interval: Some(interval), ..asked.clone() };
+        let window = self.window(&whole, interval)?;
+        let mut applications: BTreeMap<Name, Activity> = BTreeMap::new();
+        for row in self.journal.activity(&window, asked.application.as_ref()).await? {
+            applications.entry(row.stream.application().clone()).or_default().add(&row.activity);
+        }
+        let mut table = Table::new("timings", LIST);
+        for (application, activity) in &applications {
+            for timing in Timing::ALL {
+                let spread = activity.timing(timing);
+                let at = |fraction: f64| spread.percentile(fraction).into();
+                table.push([
+                    application.into(),
+                    timing.word().into(),
+                    spread.count.into(),
+                    spread.average().into(),
+                    at(0.5),
+                    at(0.9),
+                    at(0.95),
+                    at(0.99),
+                    at(1.0),
+                ]);
+            }
+        }
+        Ok(table.alone())
+    }
+}

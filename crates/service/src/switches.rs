@@ -1,0 +1,126 @@
+//! What is switched off and on: roles, applications, event classes, sources and channels; and what an operator has done at
+//! once: retention, backups.
+
+use tocsin_model::{id::Name, problem::Problem};
+pub use tocsin_pipeline::Switched;
+use tocsin_store::{
+    journal::{Component, Role, Switch, SwitchState},
+    sqlite::backup::{self, Manifest},
+};
+
+use crate::{
+    Service,
+    error::ServiceError,
+    keys::{Caller, Scope},
+};
+
+/// Longest reason, in characters.
+const REASON_MAX: usize = 500;
+
+/// A backup that was taken.
+#[derive(Debug, Clone)]
+pub struct Taken {
+    /// Where it is.
+    pub folder: String,
+    /// What it says of itself.
+    pub manifest: Manifest,
+}
+
+impl Service {
+    /// Everything that is switched off, by its text.
+    ///
+    /// # Errors
+    /// The scope `operations:read` is missing.
+    pub fn switches(&self, caller: &Caller) -> Result<Vec<Switched>, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        Ok(self.pipeline.switches())
+    }
+
+    /// Switches something off, or otherwise than it was. What is begun is finished first.
+    ///
+    /// # Errors
+    /// The scope `operations:write` is missing; there is no such thing; it cannot be switched off like that.
+    pub async fn switch_off(
+        &self,
+        caller: &Caller,
+        component: Component,
+        state: SwitchState,
+        reason: &str,
+    ) -> Result<(), ServiceError> {
+        caller.needs(Scope::OperationsWrite)?;
+        self.check_switch(&component, state)?;
+        if reason.chars().count() > REASON_MAX {
+            return Err(ServiceError::invalid("reason", format!("has more than {REASON_MAX} characters")));
+        }
+        let (by, since) = (caller.key().to_owned(), self.clock.now());
+        self.pipeline.switch_off(Switch { component, state, by, reason: reason.to_owned(), since }).await?;
+        Ok(())
+    }
+
+    /// Switches something on again. Gives whether it was off.
+    ///
+    /// # Errors
+    /// The scope `operations:write` is missing, or the store failed.
+    pub async fn switch_on(&self, caller: &Caller, component: &Component) -> Result<bool, ServiceError> {
+        caller.needs(Scope::OperationsWrite)?;
+        Ok(self.pipeline.switch_on(component).await?)
+    }
+
+    /// Removes what is past its retention, at whatever hour. Gives how many batches it were.
+    ///
+    /// # Errors
+    /// The scope `operations:write` is missing, or the store failed.
+    pub async fn run_retention(&self, caller: &Caller) -> Result<u64, ServiceError> {
+        caller.needs(Scope::OperationsWrite)?;
+        let batches = self.pipeline.prune().await?;
+        tracing::info!(batches, by = caller.key(), "retention was run by hand");
+        Ok(batches)
+    }
+
+    /// Copies the data folder as of one moment into the folder `backups` in it, under a name.
+    ///
+    /// # Errors
+    /// The scope `admin` is missing; there is one of this name; there is no data folder, or no room in it.
+    pub async fn back_up(&self, caller: &Caller, name: &Name) -> Result<Taken, ServiceError> {
+        caller.needs(Scope::Admin)?;
+        let Some(space) = &self.free_space else {
+            return Err(ServiceError::Missing("a data folder, of which a backup could be taken,".to_owned()));
+        };
+        let (folder, to) = (space.folder.clone(), space.folder.join("backups").join(name.as_str()));
+        let (version, now, shown) = (self.version, self.clock.now(), to.display().to_string());
+        let taking = tokio::task::spawn_blocking(move || backup::back_up(&folder, &to, version, now));
+        let manifest = taking.await.map_err(|error| ServiceError::Unavailable(error.into()))??;
+        tracing::info!(folder = shown, by = caller.key(), "a backup was taken");
+        Ok(Taken { folder: shown, manifest })
+    }
+
+    fn check_switch(&self, component: &Component, state: SwitchState) -> Result<(), ServiceError> {
+        if let Some(name) = component.application() {
+            let compiled = self.running(name)?;
+            let application = &compiled.application;
+            let is_there = match component {
+                Component::EventClass(_, class) => application.events.contains_key(class),
+                Component::Source(_, source) => application.sources.contains_key(source),
+                Component::Channel(_, channel) => application.channels.contains_key(channel),
+                Component::Role(_) | Component::Application(_) => true,
+            };
+            if !is_there {
+                return Err(ServiceError::Missing(format!("`{component}`")));
+            }
+        }
+        let (can_pause, can_disable) = match component {
+            Component::Role(Role::Accept) | Component::EventClass(..) => (false, true),
+            Component::Application(_) => (true, true),
+            Component::Role(_) | Component::Source(..) | Component::Channel(..) => (true, false),
+        };
+        let (can, other) = match state {
+            SwitchState::Paused => (can_pause, "disabled"),
+            SwitchState::Disabled => (can_disable, "paused"),
+        };
+        if can {
+            return Ok(());
+        }
+        let problem = Problem::at("state", format!("`{component}` cannot be {}", state.word()));
+        Err(ServiceError::Invalid(vec![problem.hint(format!("it can be {other}"))]))
+    }
+}

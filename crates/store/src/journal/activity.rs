@@ -1,0 +1,572 @@
+//! What happened in each minute, to which classes, rules and channels: the sums of which reports are made. They are written
+//! in the commit of what they count, a few bytes for each stream and minute, so that no report has to read what was counted.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tocsin_model::{
+    id::Name,
+    notification::NotificationHead,
+    pack::{Damaged, Reader, write_signed, write_varint},
+    receipt::{Attempt, Outcome},
+    time::Timestamp,
+};
+
+use super::quanta::NewQuantum;
+
+/// What is summed up by itself. In the file and in memory, the names are the only difference between two streams.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Stream {
+    /// Events of a class from a source.
+    Events {
+        /// Their application.
+        application: Name,
+        /// Their class.
+        class: Name,
+        /// Who submitted them.
+        source: Name,
+    },
+    /// What a rule told through a channel.
+    Notifications {
+        /// Their application.
+        application: Name,
+        /// The rule.
+        rule: Name,
+        /// Their class.
+        class: Name,
+        /// The class of the events that they tell of.
+        event_class: Name,
+        /// The channel.
+        channel: Name,
+    },
+    /// Firings of a rule that did not happen.
+    Firings {
+        /// Its application.
+        application: Name,
+        /// The rule.
+        rule: Name,
+    },
+}
+
+impl Stream {
+    /// Whose it is.
+    pub fn application(&self) -> &Name {
+        match self {
+            Stream::Events { application, .. }
+            | Stream::Notifications { application, .. }
+            | Stream::Firings { application, .. } => application,
+        }
+    }
+
+    pub(crate) fn of_head(head: &NotificationHead) -> Stream {
+        Stream::Notifications {
+            application: head.application.clone(),
+            rule: head.rule.clone(),
+            class: head.class.clone(),
+            event_class: head.event_class.clone(),
+            channel: head.channel.clone(),
+        }
+    }
+}
+
+/// What is counted. Each belongs to the minute in which it happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Count {
+    /// Event batches accepted.
+    EventBatches,
+    /// Events accepted.
+    Events,
+    /// Packed bytes of them.
+    EventBytes,
+    /// Event batches matched.
+    MatchedBatches,
+    /// Event batches set aside.
+    FailedBatches,
+    /// Notification batches made.
+    NotificationBatches,
+    /// Notifications made.
+    Notifications,
+    /// Notification batches of which the last notification was closed.
+    ClosedBatches,
+    /// Attempts that delivered.
+    Delivered,
+    /// Attempts that will be repeated.
+    Deferred,
+    /// Attempts that were refused for good.
+    Refused,
+    /// Notifications that were too late.
+    Expired,
+    /// Notifications that began to wait for an operator.
+    Suspended,
+    /// Notifications that an operator ended.
+    Ended,
+    /// Firings that failed.
+    FiringsFailed,
+    /// Firings that were skipped.
+    FiringsSkipped,
+}
+
+const COUNTS: usize = 16;
+
+impl Count {
+    fn of(outcome: Outcome) -> Count {
+        match outcome {
+            Outcome::Delivered => Count::Delivered,
+            Outcome::Deferred => Count::Deferred,
+            Outcome::Refused => Count::Refused,
+            Outcome::Expired => Count::Expired,
+            Outcome::Suspended => Count::Suspended,
+            Outcome::Ended => Count::Ended,
+        }
+    }
+}
+
+/// What is timed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Timing {
+    /// From the first byte of an event batch to its acceptance.
+    Collection,
+    /// From the acceptance of an event batch until a quantum took it up.
+    Pickup,
+    /// From the acceptance of the oldest event of a notification batch to the match.
+    Generation,
+    /// From the match of a notification batch to its first hand-over.
+    Wait,
+    /// From the first hand-over of a notification batch to its last answer.
+    Delivery,
+    /// From the hand-over of a notification to the answer.
+    Answer,
+    /// From the acceptance of the events to the delivery of a notification.
+    EndToEnd,
+}
+
+impl Timing {
+    /// All of them, in the order of the flow.
+    pub const ALL: [Timing; 7] = [
+        Timing::Collection,
+        Timing::Pickup,
+        Timing::Generation,
+        Timing::Wait,
+        Timing::Delivery,
+        Timing::Answer,
+        Timing::EndToEnd,
+    ];
+
+    /// Its one word.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Timing::Collection => "collection",
+            Timing::Pickup => "pickup",
+            Timing::Generation => "generation",
+            Timing::Wait => "wait",
+            Timing::Delivery => "delivery",
+            Timing::Answer => "answer",
+            Timing::EndToEnd => "end_to_end",
+        }
+    }
+}
+
+/// How durations are spread: their number, their sum, and how many fell into each bucket of about 6 %.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Spread {
+    /// How many durations.
+    pub count: u64,
+    total_micros: u64,
+    buckets: BTreeMap<u16, u64>,
+}
+
+/// Buckets for each doubling of a duration.
+const STEPS: u64 = 16;
+
+impl Spread {
+    /// Adds a duration some times.
+    pub fn record(&mut self, duration: Duration, times: u64) {
+        let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        self.count += times;
+        self.total_micros = self.total_micros.saturating_add(micros.saturating_mul(times));
+        *self.buckets.entry(bucket_of(micros)).or_default() += times;
+    }
+
+    fn add(&mut self, other: &Spread) {
+        self.count += other.count;
+        self.total_micros = self.total_micros.saturating_add(other.total_micros);
+        for (bucket, count) in &other.buckets {
+            *self.buckets.entry(*bucket).or_default() += count;
+        }
+    }
+
+    /// The average; `None` of none.
+    pub fn average(&self) -> Option<Duration> {
+        (self.count > 0).then(|| Duration::from_micros(self.total_micros / self.count))
+    }
+
+    /// What this fraction of the durations did not exceed: the upper end of its bucket. `None` of none.
+    pub fn percentile(&self, fraction: f64) -> Option<Duration> {
+        let rank = ((self.count as f64 * fraction).ceil() as u64).max(1);
+        let mut seen = 0;
+        let found = self.buckets.iter().find(|(_, count)| {
+            seen += **count;
+            seen >= rank
+        });
+        found.map(|(bucket, _)| Duration::from_micros(upper_end(*bucket)))
+    }
+}
+
+/// Values below `STEPS` have a bucket each; above, each doubling has `STEPS` buckets.
+fn bucket_of(micros: u64) -> u16 {
+    if micros < STEPS {
+        return micros as u16;
+    }
+    let doubling = u64::from(micros.ilog2()) - u64::from(STEPS.ilog2());
+    ((doubling + 1) * STEPS + (micros >> doubling) - STEPS) as u16
+}
+
+fn upper_end(bucket: u16) -> u64 {
+    let bucket = u64::from(bucket);
+    if bucket < STEPS {
+        return bucket;
+    }
+    let doubling = bucket / STEPS - 1;
+    ((u128::from(STEPS + bucket % STEPS + 1) << doubling) - 1).try_into().unwrap_or(u64::MAX)
+}
+
+/// What happened to a stream in some time.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Activity {
+    counts: [u64; COUNTS],
+    timings: [Spread; Timing::ALL.len()],
+    /// When something happened last.
+    pub last_at: Option<Timestamp>,
+}
+
+impl Activity {
+    /// How often something happened.
+    pub fn count(&self, count: Count) -> u64 {
+        self.counts[count as usize]
+    }
+
+    /// How long something took.
+    pub fn timing(&self, timing: Timing) -> &Spread {
+        &self.timings[timing as usize]
+    }
+
+    /// Attempts that reached out to a far side, whatever came of it.
+    pub fn attempts(&self) -> u64 {
+        self.count(Count::Delivered) + self.count(Count::Deferred) + self.count(Count::Refused)
+    }
+
+    /// Adds what happened elsewhere, or in another minute.
+    pub fn add(&mut self, other: &Activity) {
+        self.counts.iter_mut().zip(other.counts).for_each(|(sum, more)| *sum += more);
+        self.timings.iter_mut().zip(&other.timings).for_each(|(sum, more)| sum.add(more));
+        self.last_at = self.last_at.max(other.last_at);
+    }
+
+    /// Adds a duration some times.
+    pub fn record(&mut self, timing: Timing, duration: Duration, times: u64) {
+        self.timings[timing as usize].record(duration, times);
+    }
+
+    fn note(&mut self, count: Count, times: u64) {
+        self.counts[count as usize] += times;
+    }
+
+    fn time(&mut self, timing: Timing, from: Timestamp, to: Timestamp) {
+        self.record(timing, to.since(from), 1);
+    }
+
+    /// The packed form: what is zero takes no room.
+    pub(crate) fn pack(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(64);
+        write_signed(&mut out, self.last_at.map_or(0, |at| at.0));
+        let counts = || self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
+        write_varint(&mut out, counts().count() as u64);
+        for (at, count) in counts() {
+            write_varint(&mut out, at as u64);
+            write_varint(&mut out, *count);
+        }
+        let timings = || self.timings.iter().enumerate().filter(|(_, spread)| spread.count > 0);
+        write_varint(&mut out, timings().count() as u64);
+        for (at, spread) in timings() {
+            write_varint(&mut out, at as u64);
+            write_varint(&mut out, spread.count);
+            write_varint(&mut out, spread.total_micros);
+            write_varint(&mut out, spread.buckets.len() as u64);
+            let mut last = 0;
+            for (bucket, count) in &spread.buckets {
+                write_varint(&mut out, u64::from(bucket - last));
+                write_varint(&mut out, *count);
+                last = *bucket;
+            }
+        }
+        out
+    }
+
+    /// Reads the packed form. What a newer version counts beside is left out.
+    ///
+    /// # Errors
+    /// The bytes are damaged.
+    pub(crate) fn unpack(bytes: &[u8]) -> Result<Activity, Damaged> {
+        let mut reader = Reader::new(bytes);
+        let mut activity = Activity { last_at: Some(Timestamp(reader.signed()?)), ..Activity::default() };
+        for _ in 0..reader.count()? {
+            let (at, count) = (reader.varint()?, reader.varint()?);
+            if let Some(found) = usize::try_from(at).ok().and_then(|at| activity.counts.get_mut(at)) {
+                *found = count;
+            }
+        }
+        for _ in 0..reader.count()? {
+            let at = reader.varint()?;
+            let mut spread = Spread { count: reader.varint()?, total_micros: reader.varint()?, ..Spread::default() };
+            let mut bucket = 0u16;
+            for _ in 0..reader.count()? {
+                let step = u16::try_from(reader.varint()?).map_err(|_| Damaged)?;
+                bucket = bucket.checked_add(step).ok_or(Damaged)?;
+                spread.buckets.insert(bucket, reader.varint()?);
+            }
+            if let Some(found) = usize::try_from(at).ok().and_then(|at| activity.timings.get_mut(at)) {
+                *found = spread;
+            }
+        }
+        if reader.is_empty() { Ok(activity) } else { Err(Damaged) }
+    }
+}
+
+/// Some time of which a report tells, in parts of equal length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// The beginning of the first part.
+    pub from: Timestamp,
+    /// What happened at this time or later is not told.
+    pub to: Timestamp,
+    /// The length of a part. Minutes are not parted: one belongs to the part in which it begins.
+    pub interval: Duration,
+}
+
+impl Window {
+    /// The beginning of the part to which a minute belongs, if it is told of.
+    pub(crate) fn part_of(&self, minute: Timestamp) -> Option<Timestamp> {
+        if minute < self.from || minute >= self.to {
+            return None;
+        }
+        let length = i64::try_from(self.interval.as_micros()).unwrap_or(i64::MAX).max(1);
+        Some(Timestamp(self.from.0 + (minute.0 - self.from.0) / length * length))
+    }
+}
+
+/// What happened to a stream in a part of a window, or in a minute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ActivityRow {
+    /// The stream.
+    pub stream: Stream,
+    /// When the part, or the minute, begins.
+    pub from: Timestamp,
+    /// What happened.
+    pub activity: Activity,
+}
+
+/// Rows merged into the parts of a window, by stream and time.
+#[derive(Default)]
+pub(crate) struct Parts(BTreeMap<(Stream, Timestamp), Activity>);
+
+impl Parts {
+    pub fn add(&mut self, window: &Window, stream: Stream, minute: Timestamp, activity: &Activity) {
+        if let Some(part) = window.part_of(minute) {
+            self.0.entry((stream, part)).or_default().add(activity);
+        }
+    }
+
+    pub fn rows(self) -> Vec<ActivityRow> {
+        self.0.into_iter().map(|((stream, from), activity)| ActivityRow { stream, from, activity }).collect()
+    }
+}
+
+/// The minute to which a time belongs.
+pub(crate) fn minute_of(time: Timestamp) -> Timestamp {
+    Timestamp(time.0 - time.0.rem_euclid(60_000_000))
+}
+
+/// What one commit adds, by stream and minute. A backend says how it knows a stream.
+#[derive(Debug)]
+pub(crate) struct Ledger<Key>(BTreeMap<(Key, Timestamp), Activity>);
+
+impl<Key> Default for Ledger<Key> {
+    fn default() -> Self {
+        Ledger(BTreeMap::new())
+    }
+}
+
+/// What a notification batch has told of its progress before and after some attempts.
+pub(crate) struct Told {
+    pub matched_at: Timestamp,
+    pub accepted_at: Timestamp,
+    /// If these attempts are the first at the batch.
+    pub is_first: bool,
+    /// The first hand-over and the last answer, if the batch is closed with these attempts.
+    pub closed: Option<(Timestamp, Timestamp)>,
+}
+
+impl<Key: Ord + Clone> Ledger<Key> {
+    pub fn into_entries(self) -> impl Iterator<Item = ((Key, Timestamp), Activity)> {
+        self.0.into_iter()
+    }
+
+    fn at(&mut self, stream: &Key, time: Timestamp) -> &mut Activity {
+        let activity = self.0.entry((stream.clone(), minute_of(time))).or_default();
+        activity.last_at = activity.last_at.max(Some(time));
+        activity
+    }
+
+    pub fn accepted(&mut self, stream: &Key, received_at: Timestamp, accepted_at: Timestamp, events: u32, bytes: u64) {
+        let activity = self.at(stream, accepted_at);
+        activity.note(Count::EventBatches, 1);
+        activity.note(Count::Events, u64::from(events));
+        activity.note(Count::EventBytes, bytes);
+        activity.time(Timing::Collection, received_at, accepted_at);
+    }
+
+    pub fn taken_up(&mut self, stream: &Key, quantum: &NewQuantum, accepted_at: Timestamp, has_failed: bool) {
+        let activity = self.at(stream, quantum.ended_at);
+        activity.note(if has_failed { Count::FailedBatches } else { Count::MatchedBatches }, 1);
+        activity.time(Timing::Pickup, accepted_at, quantum.started_at);
+    }
+
+    pub fn made(&mut self, stream: &Key, head: &NotificationHead, count: u32) {
+        let activity = self.at(stream, head.matched_at);
+        activity.note(Count::NotificationBatches, 1);
+        activity.note(Count::Notifications, u64::from(count));
+        activity.time(Timing::Generation, head.accepted_at, head.matched_at);
+    }
+
+    pub fn missed(&mut self, stream: &Key, has_failed: bool, at: Timestamp) {
+        self.at(stream, at).note(if has_failed { Count::FiringsFailed } else { Count::FiringsSkipped }, 1);
+    }
+
+    /// `by` is the stream of the channel that was tried, `of` that of the batch.
+    pub fn tried(&mut self, by: &Key, of: &Key, told: &Told, attempts: &[Attempt]) {
+        for run in attempts.chunk_by(|one, next| minute_of(one.answered_at) == minute_of(next.answered_at)) {
+            let last_at = run.iter().map(|attempt| attempt.answered_at).max().expect("a run is not empty");
+            let activity = self.at(by, last_at);
+            for attempt in run {
+                activity.note(Count::of(attempt.outcome), 1);
+                if reached_out(attempt) {
+                    activity.time(Timing::Answer, attempt.sent_at, attempt.answered_at);
+                }
+                if attempt.outcome == Outcome::Delivered {
+                    activity.time(Timing::EndToEnd, told.accepted_at, attempt.answered_at);
+                }
+            }
+        }
+        if told.is_first
+            && let Some(first) = attempts.iter().map(|attempt| attempt.sent_at).min()
+        {
+            self.at(of, first).time(Timing::Wait, told.matched_at, first);
+        }
+        if let Some((first, last)) = told.closed {
+            let activity = self.at(of, last);
+            activity.note(Count::ClosedBatches, 1);
+            activity.time(Timing::Delivery, first, last);
+        }
+    }
+}
+
+/// Whether an attempt was one at a far side, rather than a decision of our own.
+pub(crate) fn reached_out(attempt: &Attempt) -> bool {
+    matches!(attempt.outcome, Outcome::Delivered | Outcome::Deferred | Outcome::Refused)
+}
+
+/// How far the notifications of a batch have come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// Without a closing attempt.
+    pub open: u32,
+    /// Attempts recorded.
+    pub attempts: u64,
+    /// Notifications that were delivered.
+    pub delivered: u32,
+    /// Notifications that were refused or too late.
+    pub failed: u32,
+    /// The first hand-over.
+    pub first_sent_at: Option<Timestamp>,
+    /// The last answer.
+    pub last_answered_at: Option<Timestamp>,
+    /// When the last notification was closed.
+    pub closed_at: Option<Timestamp>,
+}
+
+/// What some attempts add to a [`Progress`].
+pub(crate) struct Advance {
+    pub attempts: u64,
+    pub closing: u32,
+    pub delivered: u32,
+    pub failed: u32,
+    pub first_sent_at: Timestamp,
+    pub last_answered_at: Timestamp,
+}
+
+impl Advance {
+    pub fn of(attempts: &[Attempt]) -> Option<Advance> {
+        let of =
+            |outcomes: &[Outcome]| attempts.iter().filter(|attempt| outcomes.contains(&attempt.outcome)).count() as u32;
+        Some(Advance {
+            attempts: attempts.len() as u64,
+            closing: attempts.iter().filter(|attempt| attempt.outcome.closes()).count() as u32,
+            delivered: of(&[Outcome::Delivered]),
+            failed: of(&[Outcome::Refused, Outcome::Expired]),
+            first_sent_at: attempts.iter().map(|attempt| attempt.sent_at).min()?,
+            last_answered_at: attempts.iter().map(|attempt| attempt.answered_at).max()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn activity_comes_back(counts: [u32; COUNTS], durations in proptest::collection::vec((0usize..7, 0u64..1 << 50), 0..40)) {
+            let mut activity = Activity { counts: counts.map(u64::from), last_at: Some(Timestamp(7)), ..Activity::default() };
+            for (timing, micros) in durations {
+                activity.timings[timing].record(Duration::from_micros(micros), 1 + micros % 3);
+            }
+            prop_assert_eq!(Activity::unpack(&activity.pack()), Ok(activity));
+        }
+
+        #[test]
+        fn damage_is_an_error(bytes: Vec<u8>) {
+            let _ = Activity::unpack(&bytes);
+        }
+
+        #[test]
+        fn a_percentile_is_close_and_never_too_low(mut micros in proptest::collection::vec(0u64..1 << 40, 1..60), at in 1usize..100) {
+            let mut spread = Spread::default();
+            micros.iter().for_each(|micros| spread.record(Duration::from_micros(*micros), 1));
+            micros.sort_unstable();
+            let fraction = at as f64 / 100.0;
+            let exact = micros[((micros.len() as f64 * fraction).ceil() as usize).max(1) - 1];
+            let found = spread.percentile(fraction).expect("some").as_micros() as f64;
+            prop_assert!(found >= exact as f64 && found <= exact as f64 * 1.07 + 1.0, "{} {}", found, exact);
+        }
+    }
+
+    #[test]
+    fn a_quiet_minute_takes_a_few_bytes() {
+        let mut ledger = Ledger::default();
+        for _ in 0..1_000 {
+            ledger.accepted(&1, Timestamp(60_000_000), Timestamp(60_000_900), 3, 90);
+        }
+        let [(_, activity)] = &ledger.into_entries().collect::<Vec<_>>()[..] else { panic!("one minute") };
+        assert!(activity.pack().len() < 40, "{}", activity.pack().len());
+        assert_eq!(activity.timing(Timing::Collection).average(), Some(Duration::from_micros(900)));
+    }
+
+    #[test]
+    fn the_longest_times_have_a_bucket() {
+        let mut spread = Spread::default();
+        spread.record(Duration::MAX, 1);
+        assert_eq!(spread.percentile(1.0), Some(Duration::from_micros(u64::MAX)));
+    }
+}

@@ -1,0 +1,139 @@
+//! What is secret is sealed before it is stored, and sealed anew when there is another key.
+
+use rusqlite::Connection;
+
+use super::{execute, query_all, query_one};
+use crate::{error::StoreError, keyring::Keyring, sqlite::writer::store_error};
+
+/// The secret of the installation, made if there is none, and sealed if there are keys.
+pub(super) fn installation(connection: &Connection, keys: &Keyring, fresh: [u8; 32]) -> Result<[u8; 32], StoreError> {
+    type Kept = (Option<[u8; 32]>, Option<String>);
+    let sql = "SELECT secret, sealed_secret FROM installation";
+    let kept: Option<Kept> = query_one(connection, sql, (), |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let (plain, sealed) = kept.unwrap_or_default();
+    let is_current = sealed.as_ref().is_some_and(|sealed| keys.is_current(sealed));
+    let secret = match (&sealed, plain) {
+        (Some(sealed), _) => bytes_of(&keys.open(sealed.clone())?)?,
+        (None, plain) => plain.unwrap_or(fresh),
+    };
+    let digits: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+    let seal = keys.seal(&digits)?;
+    if seal == digits {
+        execute(
+            connection,
+            "UPDATE installation SET secret = ?1 WHERE secret IS NULL AND sealed_secret IS NULL",
+            [secret],
+        )?;
+    } else if !is_current {
+        forget_what_is_overwritten(connection)?;
+        execute(connection, "UPDATE installation SET secret = NULL, sealed_secret = ?1", [seal])?;
+    }
+    Ok(secret)
+}
+
+/// Seals every definition that is not sealed with the first key.
+pub(super) fn definitions(connection: &Connection, keys: &Keyring) -> Result<(), StoreError> {
+    let stored: Vec<(i64, String)> =
+        query_all(connection, "SELECT rowid, text FROM application_versions", (), |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })?;
+    for (row, text) in stored {
+        let is_current = keys.is_current(&text);
+        // Those that cannot be opened are told now, and not in the middle of the work.
+        let plain = keys.open(text)?;
+        if !is_current {
+            forget_what_is_overwritten(connection)?;
+            execute(
+                connection,
+                "UPDATE application_versions SET text = ?2 WHERE rowid = ?1",
+                (row, keys.seal(&plain)?),
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// What was in the file in plain text must not stay in its free pages.
+fn forget_what_is_overwritten(connection: &Connection) -> Result<(), StoreError> {
+    connection.pragma_update(None, "secure_delete", true).map_err(store_error)
+}
+
+fn bytes_of(digits: &str) -> Result<[u8; 32], StoreError> {
+    let damaged = || StoreError::Damaged("the secret of the installation".to_owned());
+    let bytes = (0..digits.len() / 2).map(|at| u8::from_str_radix(digits.get(at * 2..at * 2 + 2)?, 16).ok());
+    bytes.collect::<Option<Vec<u8>>>().and_then(|bytes| bytes.try_into().ok()).ok_or_else(damaged)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use tocsin_model::time::Timestamp;
+
+    use crate::{
+        keyring::Keyring,
+        records::Records,
+        sqlite::records::{RecordsOptions, SqliteRecords},
+    };
+
+    fn keys(names: &[(&str, char)]) -> Keyring {
+        let lines: Vec<String> =
+            names.iter().map(|(name, digit)| format!("{name} {}", digit.to_string().repeat(64))).collect();
+        Keyring::read(&lines.join("\n")).expect("keys")
+    }
+
+    /// What the only application says, and the secret of the installation, by these keys.
+    fn read(folder: &Path, keys: Keyring) -> Result<(String, [u8; 32]), crate::error::StoreError> {
+        let options = RecordsOptions { reserve_bytes: 0, keys, ..RecordsOptions::default() };
+        let records = SqliteRecords::open(folder, &options)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let versions = runtime.block_on(records.applications())?;
+        Ok((versions[0].text.clone(), *records.secret()))
+    }
+
+    /// Whether a text is in any file of a folder.
+    fn is_found(folder: &Path, text: &[u8]) -> bool {
+        std::fs::read_dir(folder).expect("a folder").any(|entry| {
+            let bytes = std::fs::read(entry.expect("an entry").path()).expect("read");
+            bytes.windows(text.len()).any(|window| window == text)
+        })
+    }
+
+    #[test]
+    fn no_file_has_what_is_sealed_and_keys_can_be_changed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let folder = folder.path();
+        let name = "stock".parse().expect("a name");
+        let options = RecordsOptions { reserve_bytes: 0, keys: keys(&[("one", '1')]), ..RecordsOptions::default() };
+        let records = SqliteRecords::open(folder, &options).expect("it opens");
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let text = "application: stock # canary-7c1f";
+        runtime.block_on(records.put_application(&name, text, "ann", Timestamp(1))).expect("stored");
+        let secret = *records.secret();
+        assert_eq!(runtime.block_on(records.application(&name, None)).expect("read").expect("one").text, text);
+        drop(records);
+        assert!(!is_found(folder, b"canary-7c1f") && !is_found(folder, &secret));
+
+        assert_eq!(read(folder, keys(&[("two", '2'), ("one", '1')])).expect("opened"), (text.to_owned(), secret));
+        assert_eq!(read(folder, keys(&[("two", '2')])).expect("sealed anew"), (text.to_owned(), secret));
+        assert!(read(folder, keys(&[("one", '1')])).is_err(), "its key is not there any more");
+        assert!(read(folder, Keyring::default()).is_err());
+        assert!(!is_found(folder, b"canary-7c1f"));
+    }
+
+    #[test]
+    fn what_was_stored_before_there_were_keys_is_sealed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let name = "stock".parse().expect("a name");
+        let options = RecordsOptions { reserve_bytes: 0, ..RecordsOptions::default() };
+        let records = SqliteRecords::open(folder.path(), &options).expect("it opens");
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let text = "application: stock # canary-7c1f";
+        runtime.block_on(records.put_application(&name, text, "ann", Timestamp(1))).expect("stored");
+        let secret = *records.secret();
+        drop(records);
+        assert!(is_found(folder.path(), b"canary-7c1f"));
+        assert_eq!(read(folder.path(), keys(&[("one", '1')])).expect("opened"), (text.to_owned(), secret));
+        assert!(!is_found(folder.path(), b"canary-7c1f") && !is_found(folder.path(), &secret));
+    }
+}

@@ -1,0 +1,155 @@
+//! A copy that is taken under load is of one moment, and comes back whole; one that is not whole does not come back.
+
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use tocsin_model::{event::PackedEvents, id::Name, time::Timestamp};
+use tocsin_store::{
+    error::StoreError,
+    journal::{Journal, JournalOptions, NewEventBatch},
+    records::Records,
+    sqlite::{
+        backup::{FILES, MANIFEST, UNFINISHED, back_up, restore, verify},
+        inbox::{InboxOptions, SqliteInbox},
+        journal::SqliteJournal,
+        records::{RecordsOptions, SqliteRecords},
+    },
+};
+
+fn name(text: &str) -> Name {
+    text.parse().expect("a name")
+}
+
+struct Stores {
+    journal: SqliteJournal,
+    records: SqliteRecords,
+    _inbox: SqliteInbox,
+}
+
+async fn open(folder: &Path) -> Stores {
+    let options = JournalOptions { free_bytes_min: 0, ..JournalOptions::default() };
+    let journal = SqliteJournal::open(folder.join("journal.db"), options).await.expect("it opens");
+    let folder = folder.to_owned();
+    let opening = tokio::task::spawn_blocking(move || {
+        let records = SqliteRecords::open(&folder, &RecordsOptions { reserve_bytes: 0, ..RecordsOptions::default() });
+        let inbox = SqliteInbox::open(&folder, &InboxOptions { reserve_bytes: 0, ..InboxOptions::default() });
+        (records.expect("it opens"), inbox.expect("it opens"))
+    });
+    let (records, _inbox) = opening.await.expect("opened");
+    Stores { journal, records, _inbox }
+}
+
+/// Changes the records and accepts a batch that sees the change.
+async fn write(stores: &Stores, number: u64) {
+    let now = Timestamp(1_800_000_000_000_000 + number as i64);
+    stores.records.put_application(&name("stock"), "application: stock", "ann", now).await.expect("stored");
+    let sees = *stores.records.newest_change().borrow();
+    let new = NewEventBatch {
+        application: name("stock"),
+        version: 1,
+        class: name("trade"),
+        source: name("api"),
+        received_at: now,
+        accepted_at: now,
+        sees,
+        events: PackedEvents::from_parts(1, vec![7; 400].into()),
+        idempotency: None,
+        marks: Vec::new(),
+    };
+    stores.journal.accept(new).await.expect("accepted");
+}
+
+fn run<T>(story: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.expect("a runtime").block_on(story)
+}
+
+#[test]
+fn a_copy_under_load_is_of_one_moment() {
+    run(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (data, copies) = (folder.path().join("data"), folder.path().join("copies"));
+        let stores = Arc::new(open(&data).await);
+        let (stopped, written) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let load = tokio::spawn({
+            let (stores, stopped, written) = (stores.clone(), stopped.clone(), written.clone());
+            async move {
+                while !stopped.load(Ordering::Relaxed) {
+                    write(&stores, written.load(Ordering::Relaxed)).await;
+                    written.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+        for turn in 0..4 {
+            // Some is written before each copy, so that there is a log to look through.
+            let wanted = written.load(Ordering::Relaxed) + 20;
+            while written.load(Ordering::Relaxed) < wanted {
+                tokio::task::yield_now().await;
+            }
+            let before = written.load(Ordering::Relaxed);
+            let (from, to) = (data.clone(), copies.join(turn.to_string()));
+            let taken = tokio::task::spawn_blocking(move || back_up(&from, &to, "test", Timestamp(5))).await;
+            let manifest = taken.expect("it ran").expect("it was taken");
+            let after = written.load(Ordering::Relaxed) + 1;
+            let copy = copies.join(turn.to_string());
+            assert_eq!(verify(&copy).expect("whole"), manifest);
+
+            let back = folder.path().join(format!("back-{turn}"));
+            restore(&copy, &back).expect("restored");
+            let restored = open(&back).await;
+            let batches = restored.journal.totals().event_batches;
+            assert!((before..=after).contains(&batches), "{before} {batches} {after}");
+            assert_eq!(restored.journal.backlog().event_batches, batches);
+            assert_eq!(restored.journal.event_batches(None, 100_000).await.expect("read").len() as u64, batches);
+            let sees = restored.journal.event_batches(None, 1).await.expect("read")[0].0.sees;
+            assert!(sees <= Some(*restored.records.newest_change().borrow()));
+            // And it goes on.
+            write(&restored, 7_000_000).await;
+        }
+        stopped.store(true, Ordering::Relaxed);
+        load.await.expect("it ran");
+    });
+}
+
+#[test]
+fn what_is_not_whole_or_not_ours_does_not_come_back() {
+    run(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        let stores = open(&at("data")).await;
+        write(&stores, 1).await;
+        back_up(&at("data"), &at("copy"), "test", Timestamp(5)).expect("taken");
+        let again = back_up(&at("data"), &at("copy"), "test", Timestamp(5));
+        assert!(matches!(again, Err(StoreError::Taken(_))), "{again:?}");
+        assert!(matches!(back_up(&at("nowhere"), &at("other"), "test", Timestamp(5)), Err(StoreError::Unavailable(_))));
+        assert!(matches!(restore(&at("data"), &at("back")), Err(StoreError::Missing(_))), "a data folder is no backup");
+        assert!(matches!(restore(&at("copy"), &at("data")), Err(StoreError::Taken(_))));
+
+        // A restore that was cut off is done again.
+        std::fs::create_dir(at("half")).expect("made");
+        std::fs::write(at("half").join(UNFINISHED), "").expect("written");
+        std::fs::write(at("half").join("journal.db"), "half of it").expect("written");
+        restore(&at("copy"), &at("half")).expect("restored");
+        assert!(!at("half").join(UNFINISHED).exists());
+
+        let newer = std::fs::read_to_string(at("copy").join(MANIFEST)).expect("read");
+        let edited = newer.replacen("\"schema\": ", "\"schema\": 9", 1);
+        std::fs::write(at("copy").join(MANIFEST), edited).expect("written");
+        let error = restore(&at("copy"), &at("back")).expect_err("it is newer");
+        assert!(error.to_string().contains("not available"), "{error}");
+        std::fs::write(at("copy").join(MANIFEST), newer).expect("written");
+
+        let file = at("copy").join(FILES[0]);
+        let mut bytes = std::fs::read(&file).expect("read");
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        std::fs::write(&file, bytes).expect("written");
+        assert!(matches!(restore(&at("copy"), &at("back")), Err(StoreError::Damaged(_))));
+        assert!(!at("back").exists(), "nothing is written of a copy that is damaged");
+    });
+}

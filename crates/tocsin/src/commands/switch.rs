@@ -1,0 +1,144 @@
+//! Switches parts of the platform off and on, and removes what is past its retention at once.
+
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+use super::lists::Listed;
+use crate::{
+    client::Client,
+    failure::Outcome,
+    terminal::{Terminal, printable, thousands},
+};
+
+/// Arguments of `tocsin switch`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Lists everything that is switched off
+    List {
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// What comes to it waits until it is switched on again
+    Pause {
+        /// `role:match`, `role:deliver`, `role:sources`, `application:NAME`, `source:APPLICATION/NAME` or
+        /// `channel:APPLICATION/NAME`
+        component: String,
+        /// Why, for others
+        #[arg(long, default_value = "")]
+        reason: String,
+    },
+    /// What comes to it is refused until it is switched on again
+    Disable {
+        /// `role:accept`, `application:NAME` or `event-class:APPLICATION/NAME`
+        component: String,
+        /// Why, for others
+        #[arg(long, default_value = "")]
+        reason: String,
+    },
+    /// Switches it on again
+    Enable {
+        /// What was paused or disabled
+        component: String,
+    },
+}
+
+impl Args {
+    /// Does what was asked for.
+    ///
+    /// # Errors
+    /// There is no such thing, or it cannot be switched like that.
+    pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
+        match self.what {
+            What::List { json } => {
+                let found = client.get("/v1/switches", &[]).await?;
+                let items = found["items"].as_array().cloned().unwrap_or_default();
+                let limit = items.len() + 1;
+                let heads = ["what", "state", "since", "by", "reason"];
+                Listed { items, limit, json }.show(terminal, "nothing is switched off", &heads, row)
+            }
+            What::Pause { component, reason } => off(terminal, client, &component, "paused", &reason).await,
+            What::Disable { component, reason } => off(terminal, client, &component, "disabled", &reason).await,
+            What::Enable { component } => {
+                let answer = client.post("/v1/switches/on", &json!({"component": component})).await?;
+                let was = if answer["was_off"] == true { "is switched on" } else { "was not switched off" };
+                Ok(terminal.line(format_args!("{component} {was}"))?)
+            }
+        }
+    }
+}
+
+async fn off(terminal: &Terminal, client: &Client, component: &str, state: &str, reason: &str) -> Outcome {
+    let body = json!({"component": component, "state": state, "reason": reason});
+    client.post("/v1/switches/off", &body).await?;
+    let found = client.get("/v1/switches", &[]).await?;
+    let mine = |item: &&Value| item["component"] == component;
+    let pending = found["items"].as_array().and_then(|items| items.iter().find(mine)).is_some_and(is_pending);
+    let still = if pending { "; what was begun is still being finished" } else { "" };
+    Ok(terminal.line(format_args!("{component} is {state}{still}"))?)
+}
+
+fn is_pending(item: &Value) -> bool {
+    item["pending"] == true
+}
+
+fn row(item: &Value) -> Vec<String> {
+    let text = |name: &str| printable(item[name].as_str().unwrap_or_default()).into_owned();
+    let state = if is_pending(item) { format!("{}, pending", text("state")) } else { text("state") };
+    vec![text("component"), state, text("since"), text("by"), text("reason")]
+}
+
+/// Arguments of `tocsin retention`.
+#[derive(Debug, clap::Args)]
+pub struct Retention {}
+
+impl Retention {
+    /// Removes it, at whatever hour.
+    ///
+    /// # Errors
+    /// The key may not, or the store failed.
+    pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
+        let answer = client.post("/v1/retention/run", &json!({})).await?;
+        let batches = answer["batches"].as_u64().unwrap_or_default();
+        Ok(terminal.line(format_args!("removed {} batches", thousands(batches)))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::fake_server::FakeServer;
+
+    #[derive(clap::Parser)]
+    struct Wrapped {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[tokio::test]
+    async fn what_is_pending_is_said() {
+        let item = json!({"component": "channel:stock/mail", "state": "paused", "pending": true, "by": "ops", "reason": "moving", "since": "2027-01-04T08:00:00Z"});
+        let cases: [(&[&str], Vec<(u16, Value)>, &str); 3] = [
+            (
+                &["pause", "channel:stock/mail", "--reason", "moving"],
+                vec![(200, json!({})), (200, json!({"items": [item]}))],
+                "channel:stock/mail is paused; what was begun is still being finished",
+            ),
+            (&["list"], vec![(200, json!({"items": [item]}))], "paused, pending"),
+            (&["enable", "role:match"], vec![(200, json!({"was_off": false}))], "role:match was not switched off"),
+        ];
+        for (words, answers, expected) in cases {
+            let server = FakeServer::start(answers).await;
+            let (terminal, captured) = Terminal::captured();
+            let args = <Wrapped as clap::Parser>::parse_from([&["switch"], words].concat()).args;
+            args.run(&terminal, &server.client()).await.expect("it works");
+            assert!(captured.text().contains(expected), "{}", captured.text());
+        }
+    }
+}
