@@ -111,7 +111,7 @@ impl Service {
     /// The time of which a report tells, in parts: that which is asked for, or the last few intervals.
     fn window(&self, asked: &Question, usual: Duration) -> Result<Window, ServiceError> {
         let interval = asked.interval.unwrap_or(usual);
-        if interval.is_zero() || interval.as_micros() % MINUTE.as_micros() != 0 {
+        if interval.is_zero() || !interval.as_micros().is_multiple_of(MINUTE.as_micros()) {
             return Err(ServiceError::invalid(
                 "interval",
                 "is not a number of whole minutes, such as `1m`, `15m` or `1d`",

@@ -133,7 +133,7 @@ fn key_of(digits: &str) -> Option<[u8; KEY_BYTES]> {
 }
 
 fn bytes_of(digits: &str) -> Option<Vec<u8>> {
-    let is_hexadecimal = digits.len() % 2 == 0 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let is_hexadecimal = digits.len().is_multiple_of(2) && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     is_hexadecimal.then(|| {
         (0..digits.len()).step_by(2).filter_map(|at| u8::from_str_radix(&digits[at..at + 2], 16).ok()).collect()
     })

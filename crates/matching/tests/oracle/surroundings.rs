@@ -222,7 +222,7 @@ impl Followed {
             "low" | "high" => followed.filter(|kind| *kind != FieldType::Boolean),
             _ => followed,
         };
-        STATISTICS.iter().filter_map(|statistic| Some((*statistic, kind(&statistic)?))).collect()
+        STATISTICS.iter().filter_map(|statistic| Some((*statistic, kind(statistic)?))).collect()
     }
 }
 

@@ -38,11 +38,14 @@ use crate::{
     values::{as_json, event_fields, name, notification_fields, subscription_fields},
 };
 
+/// Whether an event and a subscriber meet a filter.
+type Holds = dyn Fn(&Event, &ldap::Person) -> bool;
+
 /// A subscription's own filter, and what it means by another road than the index takes.
 #[derive(Clone)]
 pub struct Own {
     pub filter: Filter,
-    pub holds: Rc<dyn Fn(&Event, &ldap::Person) -> bool>,
+    pub holds: Rc<Holds>,
 }
 
 impl fmt::Debug for Own {

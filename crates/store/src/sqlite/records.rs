@@ -574,7 +574,7 @@ impl Records for SqliteRecords {
     }
 
     async fn subscription_counts(&self) -> Result<Vec<SubscriptionCounts>, StoreError> {
-        self.database.read(|connection| subscriptions::counts(connection)).await
+        self.database.read(subscriptions::counts).await
     }
 
     async fn probe(&self) -> Result<Duration, StoreError> {

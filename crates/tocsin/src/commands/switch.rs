@@ -124,19 +124,19 @@ mod tests {
     #[tokio::test]
     async fn what_is_pending_is_said() {
         let item = json!({"component": "channel:stock/mail", "state": "paused", "pending": true, "by": "ops", "reason": "moving", "since": "2027-01-04T08:00:00Z"});
-        let cases: [(&[&str], Vec<(u16, Value)>, &str); 3] = [
+        let cases = [
             (
-                &["pause", "channel:stock/mail", "--reason", "moving"],
+                vec!["pause", "channel:stock/mail", "--reason", "moving"],
                 vec![(200, json!({})), (200, json!({"items": [item]}))],
                 "channel:stock/mail is paused; what was begun is still being finished",
             ),
-            (&["list"], vec![(200, json!({"items": [item]}))], "paused, pending"),
-            (&["enable", "role:match"], vec![(200, json!({"was_off": false}))], "role:match was not switched off"),
+            (vec!["list"], vec![(200, json!({"items": [item]}))], "paused, pending"),
+            (vec!["enable", "role:match"], vec![(200, json!({"was_off": false}))], "role:match was not switched off"),
         ];
         for (words, answers, expected) in cases {
             let server = FakeServer::start(answers).await;
             let (terminal, captured) = Terminal::captured();
-            let args = <Wrapped as clap::Parser>::parse_from([&["switch"], words].concat()).args;
+            let args = <Wrapped as clap::Parser>::parse_from([vec!["switch"], words].concat()).args;
             args.run(&terminal, &server.client()).await.expect("it works");
             assert!(captured.text().contains(expected), "{}", captured.text());
         }

@@ -142,7 +142,7 @@ pub fn latest(
 }
 
 /// The applications and classes for which anything was ever counted, of events or of notifications, by name.
-pub fn lanes(connection: &Connection, names: &Names, of: Of) -> Result<Vec<(LaneName, (i64, i64))>, StoreError> {
+pub fn lanes(connection: &Connection, names: &Names, of: Of) -> Result<Vec<(LaneName, Lane)>, StoreError> {
     let sql = match of {
         Of::Events => "SELECT DISTINCT application, b FROM streams WHERE kind = 0",
         Of::Notifications => "SELECT DISTINCT application, c FROM streams WHERE kind = 1",
@@ -157,6 +157,9 @@ pub fn lanes(connection: &Connection, names: &Names, of: Of) -> Result<Vec<(Lane
 
 /// An application and a class.
 pub type LaneName = (Name, Name);
+
+/// The numbers that stand for them.
+pub type Lane = (i64, i64);
 
 /// Of which batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

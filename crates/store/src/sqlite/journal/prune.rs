@@ -4,7 +4,7 @@ use rusqlite::Connection;
 use tocsin_model::time::Timestamp;
 
 use super::{
-    activity::{self, Of},
+    activity::{self, Lane, Of},
     names::Names,
     packing::unpack_numbers,
     reading::{CHUNK_BITS, collect},
@@ -22,7 +22,7 @@ pub fn lanes(
     names: &Names,
     of: Of,
     cutoffs: &Cutoffs,
-) -> Result<Vec<((i64, i64), Timestamp)>, StoreError> {
+) -> Result<Vec<(Lane, Timestamp)>, StoreError> {
     let sql = match of {
         Of::Notifications => {
             "SELECT EXISTS (SELECT 1 FROM notification_states WHERE application = ?1 AND class = ?2 AND closed_at < ?3)"
@@ -48,7 +48,7 @@ pub fn lanes(
 /// Removes the notification batches of a class that were closed first, with all that hangs on them. Gives how many.
 pub fn prune_notifications(
     connection: &Connection,
-    (application, class): (i64, i64),
+    (application, class): Lane,
     before: Timestamp,
     limit: usize,
 ) -> Result<usize, StoreError> {
@@ -73,7 +73,7 @@ pub fn prune_notifications(
 /// Removes the event batches of a class that were closed first. Gives how many.
 pub fn prune_events(
     connection: &Connection,
-    (application, class): (i64, i64),
+    (application, class): Lane,
     before: Timestamp,
     limit: usize,
 ) -> Result<usize, StoreError> {
