@@ -32,7 +32,12 @@ async fn a_paused_channel_keeps_its_work_over_a_crash() {
          08:50 report
          09:00 switch on channel:quakes/email
          09:10 event quake {\"magnitude\": 6, \"place\": \"Lima\"}",
-        expect![[""]],
+        expect![[r#"
+            08:30:00 events 1 notifications 1 open 1 suspended 0
+            08:40:00 crash
+            08:50:00 events 1 notifications 1 open 1 suspended 0
+            09:00:00 email alice@example.org n-1-0:  -> delivered
+            09:10:00 email alice@example.org n-2-0:  -> delivered"#]],
     )
     .await;
 }
@@ -53,7 +58,13 @@ async fn events_of_a_paused_application_meet_the_subscriptions_of_their_time() {
          09:10 switch off role:match paused
          09:20 event quake {\"magnitude\": 6, \"place\": \"Rome\"}
          09:30 switch on role:match",
-        expect![[""]],
+        expect![[r#"
+            08:50:00 events 2 notifications 0 open 0 suspended 0
+            09:00:00 email alice@example.org n-1-0:  -> delivered
+            09:00:00 email alice@example.org n-1-1:  -> delivered
+            09:00:00 email bob@example.org n-1-2:  -> delivered
+            09:30:00 email alice@example.org n-2-0:  -> delivered
+            09:30:00 email bob@example.org n-2-1:  -> delivered"#]],
     )
     .await;
 }

@@ -62,7 +62,11 @@ async fn tokens(data: &Path) -> Vec<String> {
         if page.is_empty() {
             break;
         }
-        batches.extend(page.into_iter().map(|(batch, _)| batch));
+        // A list is without the events.
+        for (listed, _) in page {
+            let (batch, _) = journal.event_batch(listed.id).await.expect("read").expect("it is there");
+            batches.push(batch);
+        }
     }
     let token = |batch: &EventBatch, at: u32| match &batch.events.row(&fields, at).expect("a row")[0] {
         Value::Text(text) => text.to_string(),

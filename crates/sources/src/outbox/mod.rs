@@ -9,12 +9,12 @@ mod options; // what an operator may set
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 pub use options::OutboxOptions;
 use tocsin_delivery::options::read;
-use tocsin_model::{event::EventPacker, field::Fields, mark::Mark, problem::Problem};
+use tocsin_model::{event::EventPacker, mark::Mark, problem::Problem};
 use tokio::sync::Notify;
 
 use crate::{
@@ -29,9 +29,7 @@ const TAKEN: &str = "taken";
 pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
     let options: OutboxOptions = read(&setting.options, "")?;
     let taken = marks.iter().find(|mark| &*mark.part == TAKEN).and_then(|mark| mark.value.clone());
-    let paths = paths(&options.fields, &setting.fields);
     Ok(Box::new(Outbox {
-        mapping: Mapping::new(&setting.fields, &paths),
         taken: taken.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default(),
         empty: false,
         bell: Arc::default(),
@@ -41,19 +39,10 @@ pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSou
     }))
 }
 
-/// The columns of an operator, or those with the names of fields: a table has more columns than a class needs.
-fn paths(given: &BTreeMap<String, String>, fields: &Fields) -> BTreeMap<String, String> {
-    match given.is_empty() {
-        true => fields.iter().map(|field| (field.name.to_string(), field.name.to_string())).collect(),
-        false => given.clone(),
-    }
-}
-
 /// A table that is emptied.
 struct Outbox {
     setting: Setting,
     options: OutboxOptions,
-    mapping: Mapping,
     database: Option<Box<dyn Database>>,
     bell: Arc<Notify>,
     /// Keys of rows that are accepted and may be there still.
@@ -111,8 +100,20 @@ impl Outbox {
         self.database()?.query(&query, None, PORTION_EVENTS_MAX).await
     }
 
+    /// By the columns of an operator, or by those with the names of fields: a table has columns that a class does not need,
+    /// and a class fields that a table does not have.
+    fn mapping(&self, columns: &[String]) -> Mapping {
+        let fields = &self.setting.fields;
+        if !self.options.fields.is_empty() {
+            return Mapping::new(fields, &self.options.fields);
+        }
+        let common = columns.iter().filter(|column| fields.position(column).is_some());
+        Mapping::new(fields, &common.map(|column| (column.clone(), column.clone())).collect())
+    }
+
     fn portion(&mut self, rows: &Rows) -> Result<Portion, Trouble> {
         let column = rows.column(&self.options.key)?;
+        let mapping = self.mapping(&rows.names);
         let mut packer = EventPacker::new(self.setting.fields.clone());
         let mut portion = Portion::default();
         for at in 0..rows.rows.len() {
@@ -121,7 +122,7 @@ impl Outbox {
             };
             self.taken.push(key);
             let item = rows.item(at);
-            match self.mapping.row(&item) {
+            match mapping.row(&item) {
                 Ok(row) => packer.push(&row),
                 Err(problems) => portion.refused.push(Refusal::new(&problems, item.shown())),
             }

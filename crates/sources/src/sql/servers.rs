@@ -60,10 +60,11 @@ impl Server {
         let folder = tempfile::tempdir().expect("a folder");
         let port = free_port();
         let mut install = as_nobody(Path::new("mariadb-install-db"), folder.path());
-        install.args(["--no-defaults", "--datadir=data", "--auth-root-authentication-method=normal", "--skip-test-db"]);
+        let data = format!("--datadir={}", folder.path().join("data").display());
+        install.args(["--no-defaults", &data, "--auth-root-authentication-method=normal", "--skip-test-db"]);
         run_to_its_end(install);
         let mut server = as_nobody(&program("mariadbd"), folder.path());
-        server.args(["--no-defaults", "--datadir=data", "--socket=socket", "--bind-address=127.0.0.1"]);
+        server.args(["--no-defaults", &data, "--socket=socket", "--bind-address=127.0.0.1"]);
         server.arg(format!("--port={port}")).arg("--innodb-flush-log-at-trx-commit=0");
         let child = Some(start(server, port));
         Server { address: format!("mysql://root@127.0.0.1:{port}/mysql"), folder, child }
