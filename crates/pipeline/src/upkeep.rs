@@ -110,7 +110,7 @@ mod tests {
             application: stock
             events: { trade: { fields: { price: number }, retention: 1h }, quote: { fields: { price: number } } }
             subscriptions: { wish: {} }
-            notifications: { alert: { retention: 3d, content: { templates: { '': { text: x } } } } }
+            notifications: { alert: { retention: 3d, content: { templates: { base: { text: x } } } } }
             rules: { near: { on: trade, subscription: wish, notify: alert } }
             retention: { finished: 10d }";
         let application = tocsin_model::definition::read(text, &|_| None).unwrap_or_else(|wrong| panic!("{wrong:?}"));
