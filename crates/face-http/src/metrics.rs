@@ -119,7 +119,7 @@ pub const GAUGES: &[Metric] = &[
         name: "source_state",
         kind: Kind::Gauge,
         labels: "application, source, state",
-        help: "1 for the state that a source is in: starting, running, waiting, backing_off, failed; see `tocsin sources`.",
+        help: "1 for the state that a source is in: starting, running, waiting, held, backing_off, failed; see `tocsin sources`.",
     },
     gauge("platform_ready", "1 if every match index is built, 0 otherwise."),
 ];

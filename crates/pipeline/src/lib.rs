@@ -68,7 +68,7 @@ use tocsin_store::{
     records::Records,
 };
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{mpsc, oneshot},
     task::JoinHandle,
 };
 use tokio_util::sync::CancellationToken;
@@ -518,16 +518,6 @@ impl Pipeline {
     pub async fn switch_on(&self, component: &Component) -> Result<bool, StoreError> {
         let was_kept = self.flow.journal.remove_switch(component).await?;
         Ok(self.flow.switches.remove(component) || was_kept)
-    }
-
-    /// Whether a source should wait: it is paused, its application is, or all sources are.
-    pub fn holds_source(&self, application: &Name, source: &Name) -> bool {
-        self.flow.switches.holds_source(application, source)
-    }
-
-    /// Wakes up when something is switched off or on.
-    pub fn switch_changes(&self) -> watch::Receiver<u64> {
-        self.flow.switches.changes()
     }
 
     /// How each application is doing, by name.

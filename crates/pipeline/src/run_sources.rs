@@ -45,8 +45,10 @@ pub enum SourceState {
     Starting,
     /// It takes events, or waits for some.
     Running,
-    /// The journal has no room; what it took is offered again.
+    /// The journal has no room, or takes none of its class; what it took is offered again.
     Waiting,
+    /// It is switched off, and opened again when that is lifted.
+    Held,
     /// It had trouble and is opened again after a pause.
     BackingOff,
     /// It had trouble many times in a row; it is still opened again.
@@ -55,10 +57,11 @@ pub enum SourceState {
 
 impl SourceState {
     /// All of them.
-    pub const ALL: [SourceState; 5] = [
+    pub const ALL: [SourceState; 6] = [
         SourceState::Starting,
         SourceState::Running,
         SourceState::Waiting,
+        SourceState::Held,
         SourceState::BackingOff,
         SourceState::Failed,
     ];
@@ -69,6 +72,7 @@ impl SourceState {
             SourceState::Starting => "starting",
             SourceState::Running => "running",
             SourceState::Waiting => "waiting",
+            SourceState::Held => "held",
             SourceState::BackingOff => "backing_off",
             SourceState::Failed => "failed",
         }
@@ -202,6 +206,12 @@ struct Runner {
 /// A source was asked to end.
 struct Stopped;
 
+/// Why a source ended without trouble.
+enum End {
+    Stopped,
+    Held,
+}
+
 impl Runner {
     fn start(flow: &Arc<Flow>, compiled: &Arc<Compiled>, name: &Name, source: &Source) -> Running {
         // The definition's checker has seen to it that there is one.
@@ -238,12 +248,13 @@ impl Runner {
 
     /// One life of the source after the other.
     async fn run(self) {
-        loop {
+        while self.let_go().await.is_ok() {
             let began = self.flow.clock.now();
             // A task of its own, so that a source that panics is only a source in trouble.
             let mut life = Abort(tokio::spawn(self.clone().live()));
             let trouble = match (&mut life.0).await {
-                Ok(Ok(Stopped)) => return,
+                Ok(Ok(End::Stopped)) => return,
+                Ok(Ok(End::Held)) => continue,
                 Ok(Err(trouble)) => trouble,
                 Err(error) => Trouble::new("it broke", error),
             };
@@ -258,7 +269,31 @@ impl Runner {
         }
     }
 
-    async fn live(self) -> Result<Stopped, Trouble> {
+    /// Waits while the source is switched off.
+    async fn let_go(&self) -> Result<(), Stopped> {
+        if self.is_held() {
+            self.set(SourceState::Held);
+        }
+        tokio::select! {
+            () = self.stop.cancelled() => Err(Stopped),
+            () = self.switched(false) => Ok(()),
+        }
+    }
+
+    fn is_held(&self) -> bool {
+        self.flow.switches.holds_source(&self.key.0, &self.key.1)
+    }
+
+    /// Waits until the source is switched off, or on.
+    async fn switched(&self, off: bool) {
+        let mut changes = self.flow.switches.changes();
+        while self.is_held() != off {
+            // The sender lives as long as the flow.
+            let _ = changes.changed().await;
+        }
+    }
+
+    async fn live(self) -> Result<End, Trouble> {
         self.set(SourceState::Starting);
         let marks = self.marks().await?;
         let mut source = self.open(marks)?;
@@ -268,13 +303,17 @@ impl Runner {
                 biased;
                 () = self.stop.cancelled() => {
                     source.close().await;
-                    return Ok(Stopped);
+                    return Ok(End::Stopped);
+                }
+                () = self.switched(true) => {
+                    source.close().await;
+                    return Ok(End::Held);
                 }
                 portion = source.next() => portion?,
             };
             if let Err(Stopped) = self.take(portion).await? {
                 source.close().await;
-                return Ok(Stopped);
+                return Ok(End::Stopped);
             }
             source.accepted().await?;
         }
@@ -344,7 +383,7 @@ impl Runner {
         };
         let mut pause = PAUSE_MIN;
         let batch = loop {
-            match accept_events::accept(&self.flow, submission.clone()).await {
+            match self.offer(submission.clone()).await {
                 Ok(Accepted::New(batch) | Accepted::Duplicate(batch) | Accepted::KeyReused(batch)) => break batch,
                 Err(AcceptError::Full(why)) => {
                     self.wait_for_room(why);
@@ -358,6 +397,13 @@ impl Runner {
         };
         self.count(batch, count, since);
         Ok(Ok(()))
+    }
+
+    async fn offer(&self, submission: Submission) -> Result<Accepted, AcceptError> {
+        match self.flow.switches.refuse(&self.key.0, &self.class) {
+            Some(reason) => Err(AcceptError::Full(reason)),
+            None => accept_events::accept(&self.flow, submission).await,
+        }
     }
 
     fn count(&self, batch: EventBatchId, events: u32, since: Option<Timestamp>) {
@@ -448,7 +494,7 @@ fn append(folder: PathBuf, file: PathBuf, refused: &[Refusal], now: Timestamp) -
 }
 
 /// A task that ends with whoever waits for it.
-struct Abort(JoinHandle<Result<Stopped, Trouble>>);
+struct Abort(JoinHandle<Result<End, Trouble>>);
 
 impl Drop for Abort {
     fn drop(&mut self) {

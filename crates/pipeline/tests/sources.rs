@@ -48,12 +48,17 @@ async fn accepted(scenario: &Scenario, folder: &Path) -> Vec<String> {
         Value::Text(text) => text.to_string(),
         other => panic!("{other:?}"),
     };
-    let of = |(batch, _): &(EventBatch, _)| (0..batch.events.count()).map(|at| token(batch, at)).collect::<Vec<_>>();
-    batches.iter().flat_map(of).collect()
+    let mut tokens = Vec::new();
+    for (listed, _) in batches {
+        // A list is without the events.
+        let (batch, _) = scenario.journal().event_batch(listed.id).await.expect("read").expect("it is there");
+        tokens.extend((0..batch.events.count()).map(|at| token(&batch, at)));
+    }
+    tokens
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_event_is_accepted_once_whatever_dies() {
+async fn slow_each_event_is_accepted_once_whatever_dies() {
     let mut deaths = 0;
     for write in 1..40 {
         let mut died = false;
@@ -78,6 +83,24 @@ async fn each_event_is_accepted_once_whatever_dies() {
         deaths += 1;
     }
     assert!(deaths >= 4, "each of the four batches is a write, but there were only {deaths} deaths");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_holds_still_while_it_is_switched_off() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut scenario = scenario(folder.path()).await;
+    let status = |scenario: &Scenario| scenario.pipeline().sources(&name("drops")).remove(0);
+    for (hour, component) in ["source:drops/files", "role:sources", "application:drops"].iter().enumerate() {
+        let before = status(&scenario).events;
+        scenario.run_and_wait(&format!("0{hour}:01 switch off {component} paused"), Duration::ZERO).await;
+        let expected = drop_files(folder.path());
+        scenario.run_and_wait(&format!("0{hour}:10 report"), Duration::ZERO).await;
+        assert_eq!((status(&scenario).state, status(&scenario).events), (SourceState::Held, before), "{component}");
+        scenario.run_and_wait(&format!("0{hour}:11 switch on {component}"), Duration::ZERO).await;
+        scenario.run_and_wait(&format!("0{hour}:20 report"), Duration::ZERO).await;
+        let now = status(&scenario);
+        assert_eq!((now.state, now.events), (SourceState::Running, before + expected.len() as u64), "{component}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

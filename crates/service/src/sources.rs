@@ -25,7 +25,7 @@ pub struct SourceStatus {
     /// The class of its events.
     #[schema(value_type = String)]
     pub class: Name,
-    /// `starting`, `running`, `waiting` for room in the journal, `backing_off` after trouble, or `failed` after much of it;
+    /// `starting`, `running`, `waiting` for room in the journal, `held` while it is switched off, `backing_off` after trouble, or `failed` after much of it;
     /// in the last two it is opened again by itself.
     pub state: &'static str,
     /// Since when.
