@@ -65,6 +65,7 @@ async fn who_snoozes_is_told_again_by_itself() {
            09:33 event quake {"magnitude": 6, "place": "Lima"}
            09:37 event quake {"magnitude": 6, "place": "Rome"}"#,
         expect![[r#"
+            08:20:00 crash
             09:37:00 email alice@example.org n-1-0: Rome 6.0 (from 5.0) -> delivered"#]],
     )
     .await;
