@@ -9,6 +9,7 @@ use std::{collections::HashMap, sync::Arc};
 use crate::{
     dn::Dn,
     entry::Entry,
+    kept::Moment,
     schema::{AttributeType, Schema},
 };
 use tocsin_store::entries::EntryNumber;
@@ -184,6 +185,8 @@ impl Grant {
 /// What was worked out for one asker. Belongs to its connection, so nobody else waits for it.
 #[derive(Debug, Default)]
 pub struct Grants {
+    /// The renaming before which they were worked out.
+    as_of: Moment,
     by_parent: HashMap<Option<EntryNumber>, Arc<Grant>>,
     own: Option<Arc<Grant>>,
 }
@@ -192,6 +195,13 @@ pub struct Grants {
 const KEPT_MAX: usize = 4_096;
 
 impl Grants {
+    /// Forgets all if entries were renamed since they were worked out: other rules may hold where these stand now.
+    pub fn follow(&mut self, renamed: Moment) {
+        if self.as_of != renamed {
+            *self = Grants { as_of: renamed, ..Grants::default() };
+        }
+    }
+
     /// What an asker may do with an entry.
     pub fn of(&mut self, access: &Access, asker: &Asker, entry: &Entry) -> Arc<Grant> {
         if access.names_entries() {
@@ -231,8 +241,12 @@ impl Where {
 
 /// Whether a name in normal form is that of an entry below another.
 pub fn is_below(key: &str, above: &str) -> bool {
-    above.is_empty() && !key.is_empty()
-        || key.strip_suffix(above).is_some_and(|start| start.ends_with(',') && !start.ends_with("\\,"))
+    if above.is_empty() {
+        return !key.is_empty();
+    }
+    // A comma after an odd number of backslashes belongs to a value.
+    let start = key.strip_suffix(above).and_then(|start| start.strip_suffix(','));
+    start.is_some_and(|start| start.bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 0)
 }
 
 fn clause(text: &str, schema: &Schema) -> Result<Clause, String> {
@@ -359,6 +373,32 @@ mod tests {
         check(&staff, 9, "cn=x,ou=admin,o=site", "cn", Level::Read);
         check(&Asker { key: "cn=root,o=site".into(), ..user.clone() }, 9, "ou=admin,o=site", "cn", Level::Write);
         check(&Asker { manages: true, ..Asker::default() }, 9, "ou=admin,o=site", "cn", Level::Write);
+    }
+
+    #[test]
+    fn a_comma_in_a_value_parts_no_names() {
+        let check = |key: &str, expected| assert_eq!(is_below(key, "ou=x,o=site"), expected, "{key}");
+        check("cn=a,ou=x,o=site", true);
+        check("cn=a\\\\,ou=x,o=site", true);
+        check("cn=a\\,ou=x,o=site", false);
+        check("cn=a\\\\\\,ou=x,o=site", false);
+        check("ou=x,o=site", false);
+        check("you=x,o=site", false);
+        assert!(is_below("o=site", "") && !is_below("", ""));
+    }
+
+    #[test]
+    fn what_was_worked_out_before_a_renaming_is_forgotten() {
+        let schema = Schema::standard();
+        let rules = ["to dn=\"ou=secret,o=site\" by * none", "to * by * read"].map(str::to_owned);
+        let access = Access::read(&rules, &schema).expect("rules");
+        let (asker, mut grants) = (Asker::default(), Grants::default());
+        let level = |grants: &mut Grants, key: &str| grants.of(&access, &asker, &entry(8, key)).level(None);
+        assert_eq!(level(&mut grants, "cn=bob,ou=open,o=site"), Level::Read);
+        grants.follow(Moment::default());
+        assert_eq!(level(&mut grants, "cn=bob,ou=secret,o=site"), Level::Read, "its container has the same number");
+        grants.follow(crate::kept::Kept::new(0).next_moment());
+        assert_eq!(level(&mut grants, "cn=bob,ou=secret,o=site"), Level::None);
     }
 
     #[test]

@@ -75,14 +75,13 @@ impl Terms {
         number: EntryNumber,
         schema: &Schema,
     ) -> Result<Option<Shown>, Refusal> {
-        match tree.node(number)?.filter(|_| self.after) {
-            Some(node) => {
-                let above = inner.above(tree, &node)?;
-                let entry = crate::entry::view(&node, above.as_deref(), schema, &inner.shape);
-                Ok(Some(Shown { entry, rendering: OnceLock::new() }))
-            }
-            None => Ok(None),
+        if !self.after {
+            return Ok(None);
         }
+        let Some(node) = tree.node(number)? else { return Ok(None) };
+        let above = inner.above(tree, &node)?;
+        let entry = crate::entry::view(&node, above.as_deref(), schema, &inner.shape);
+        Ok(Some(Shown { entry, rendering: OnceLock::new() }))
     }
 }
 
@@ -97,6 +96,12 @@ fn changeable(name: &str, schema: &Schema) -> Result<Arc<AttributeType>, Refusal
 
 /// Values held against their type; no two are equal.
 fn checked(kind: &AttributeType, values: &[Vec<u8>], schema: &Schema) -> Result<Vec<Box<[u8]>>, Refusal> {
+    if values.len() > VALUES_MAX {
+        return Err(Refusal::new(
+            Code::AdminLimitExceeded,
+            format!("{}: an attribute has at most {VALUES_MAX} values", kind.name()),
+        ));
+    }
     let mut seen = std::collections::HashSet::new();
     for (at, value) in values.iter().enumerate() {
         if !kind.syntax.allows(value, schema) {
@@ -111,12 +116,6 @@ fn checked(kind: &AttributeType, values: &[Vec<u8>], schema: &Schema) -> Result<
                 format!("{}: value #{at} provided more than once", kind.name()),
             ));
         }
-    }
-    if values.len() > VALUES_MAX {
-        return Err(Refusal::new(
-            Code::AdminLimitExceeded,
-            format!("{}: an attribute has at most {VALUES_MAX} values", kind.name()),
-        ));
     }
     Ok(values.iter().map(|value| value.as_slice().into()).collect())
 }

@@ -211,6 +211,11 @@ impl Directory {
         Ok(())
     }
 
+    /// When entries were renamed, or the schema grew, the last time.
+    pub fn renamed(&self) -> Moment {
+        self.inner.kept.floor()
+    }
+
     /// An entry that is kept at hand under exactly this name.
     pub fn at_hand(&self, dn: &str) -> Option<Arc<Shown>> {
         self.inner.kept.named(dn)
@@ -444,9 +449,12 @@ impl Inner {
             self.parents.write().insert(number);
         }
         let since = self.kept.moment();
-        let node = branches
-            .node(number)?
-            .ok_or_else(|| StoreError::Damaged(format!("the entry {} stands nowhere", number.0)))?;
+        let node = match (branches.node(number)?, self.people.get()) {
+            (Some(node), _) => node,
+            // A subscriber can be removed by other ways than ours, which know nothing of what stands below it.
+            (None, Some(people)) if number.subscriber().is_some() => return self.place(branches, *people),
+            (None, _) => return Err(StoreError::Damaged(format!("the entry {} stands nowhere", number.0)).into()),
+        };
         let above = self.above(branches, &node)?;
         let place = Arc::new(entry::place(&node, above.as_deref(), &self.schema.load()));
         let mut places = self.places.write();
@@ -478,14 +486,14 @@ impl EntryWatcher for Inner {
         let at = self.kept.next_moment();
         // The names of all below change with the name of an entry; that happens seldom.
         let is_above = |number: EntryNumber| number.subscriber().is_none() || self.parents.read().contains(&number);
-        if changes.iter().any(|change| change.renamed && is_above(change.number)) {
+        let was_above = |change: &EntryChange| change.now.is_none() && self.parents.read().contains(&change.number);
+        if changes.iter().any(|change| change.renamed && is_above(change.number) || was_above(change)) {
             self.places.write().clear();
             self.kept.forget_all(at);
         }
         for change in changes {
             change.keys.iter().for_each(|key| self.kept.forget_found(key, at));
             if change.now.is_none() {
-                // Nothing stood below it.
                 self.places.write().remove(&change.number);
             }
             let shown = change.now.as_ref().and_then(|node| {

@@ -38,7 +38,7 @@ pub struct Rendering {
 }
 
 /// When something was read, by the count of changes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(u64);
 
 #[derive(Clone)]
@@ -140,6 +140,8 @@ impl Kept {
     /// Nothing is as it was.
     pub(crate) fn forget_all(&self, at: Moment) {
         self.floor.store(at.0, Ordering::SeqCst);
+        // Whoever found the floor below what it read has put it in by then.
+        self.stripes.iter().for_each(|stripe| drop(stripe.lock()));
         self.entries.clear();
         self.names.clear();
         self.found.clear();
@@ -148,6 +150,11 @@ impl Kept {
     /// How many entries, and about how many bytes.
     pub(crate) fn size(&self) -> (usize, u64) {
         (self.entries.len(), self.entries.weight())
+    }
+
+    /// When all was forgotten the last time.
+    pub(crate) fn floor(&self) -> Moment {
+        Moment(self.floor.load(Ordering::SeqCst))
     }
 
     fn if_unchanged(&self, hash: u64, since: Moment, keep: impl FnOnce()) {

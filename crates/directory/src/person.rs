@@ -77,6 +77,10 @@ pub(crate) fn subscriber_of(
     Ok(NewSubscriber { id, profile, devices: Some(devices.into_iter().collect()), preferences: None })
 }
 
+fn find<'a>(attributes: &'a [Attribute], key: &str) -> Option<&'a Attribute> {
+    attributes.iter().find(|found| &*found.kind.key == key)
+}
+
 /// The stored attributes with what changed between two views. A name that is there already is kept as it is spelled, and a
 /// list stays a list; otherwise one value stands for itself.
 fn merged(
@@ -86,7 +90,6 @@ fn merged(
     is_meant: impl Fn(&str) -> bool,
 ) -> BTreeMap<String, Value> {
     let mut merged = old.clone();
-    let find = |attributes: &[Attribute], key: &str| attributes.iter().find(|found| &*found.kind.key == key).cloned();
     let mut kinds: Vec<Arc<AttributeType>> = Vec::new();
     for attribute in before.iter().chain(now) {
         if is_meant(&attribute.kind.key) && !kinds.iter().any(|known| known.key == attribute.kind.key) {

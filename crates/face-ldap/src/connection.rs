@@ -120,8 +120,8 @@ struct Connection {
     lines: HashMap<u32, Running>,
     portions: mpsc::Receiver<Vec<u8>>,
     portions_in: mpsc::Sender<Vec<u8>>,
-    /// Nothing is read until what runs is done.
-    alone: bool,
+    /// The request that is answered before another is taken: a bind.
+    alone: Option<u32>,
     ends: bool,
     starts_tls: bool,
     /// When the last byte came, and when the first of a message that is not whole.
@@ -146,7 +146,7 @@ pub(crate) async fn run(server: Arc<Server>, stream: TcpStream, opening: Opening
         lines: HashMap::new(),
         portions,
         portions_in,
-        alone: false,
+        alone: None,
         ends: false,
         starts_tls: false,
         heard: Instant::now(),
@@ -201,7 +201,7 @@ impl Connection {
                 biased;
                 Some((id, done)) = self.running.next(), if !self.running.is_empty() => self.finish(id, done),
                 Some(portion) = self.portions.recv() => self.output.extend_from_slice(&portion),
-                read = stream.read_buf(&mut self.input), if !self.alone => {
+                read = stream.read_buf(&mut self.input), if self.alone.is_none() => {
                     if read? == 0 {
                         return Ok(Next::Nothing);
                     }
@@ -230,7 +230,7 @@ impl Connection {
 
     /// Takes the whole messages of what was read, until there is much to write. Gives whether there may be more.
     fn take_messages(&mut self) -> bool {
-        while !self.ends && !self.alone && !self.starts_tls {
+        while !self.ends && self.alone.is_none() && !self.starts_tls {
             if self.output.len() > OUTPUT_BYTES {
                 return true;
             }
@@ -291,7 +291,9 @@ impl Connection {
             Begun::StartsTls if self.running.is_empty() => self.starts_tls = true,
             Begun::StartsTls => self.end(Code::OperationsError, "requests were under way when TLS was to begin"),
             begun @ (Begun::Runs(_) | Begun::RunsAlone(_)) => {
-                self.alone = matches!(begun, Begun::RunsAlone(_));
+                if matches!(begun, Begun::RunsAlone(_)) {
+                    self.alone = Some(id);
+                }
                 let (Begun::Runs(future) | Begun::RunsAlone(future)) = begun else { return };
                 self.lines.insert(id, Running { line, tag, is_search, cancelled_by: None });
                 self.running.push(async move { (id, future.await) }.boxed());
@@ -326,7 +328,9 @@ impl Connection {
         }
         let running = self.lines.remove(&id);
         let given_up = running.as_ref().is_some_and(|running| running.line.is_given_up());
-        self.alone = false;
+        if self.alone == Some(id) {
+            self.alone = None;
+        }
         if let Some(Running { tag, cancelled_by: Some(by), .. }) = running {
             message::answer(&mut self.output, id, tag, Code::Canceled, "", "", &Default::default());
             message::answer(&mut self.output, by, tag::EXTENDED, Code::Success, "", "", &Default::default());

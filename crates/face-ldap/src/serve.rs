@@ -74,6 +74,13 @@ pub(crate) struct Server {
     pub(crate) stopping: CancellationToken,
 }
 
+impl Server {
+    /// Whether others may read along where they must not.
+    pub(crate) fn is_open(&self, is_secure: bool) -> bool {
+        self.options.require_tls && !is_secure
+    }
+}
+
 /// When TLS begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opening {

@@ -2,7 +2,10 @@
 
 mod support;
 
+use std::time::SystemTime;
+
 use support::{Bench, PERSON};
+use tocsin_store::records::{Expect, Records};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn entries_are_made_found_changed_renamed_and_removed() {
@@ -158,7 +161,13 @@ async fn subscribers_of_the_api_are_entries_at_once() {
     let pages = bench.run("ldapsearch", &["-LLL", "-b", "o=site", "-E", "pr=1/noprompt", "1.1"], "", 0).await;
     assert_eq!(pages.matches("dn: ").count(), 3, "{pages}");
     bench.run("ldapsearch", &["-b", "o=site", "-z", "1"], "", 4).await;
-    bench.run("ldapdelete", &[carla], "", 0).await;
+    // What stands below somebody whom the API removes stands below `people` then.
+    bench.add(&format!("dn: cn=desk,{carla}\nobjectClass: applicationProcess\ncn: desk\n")).await;
+    bench.search(&format!("cn=desk,{carla}"), "base", &["(objectClass=*)"]).await;
+    let id = "Carla".parse().expect("an id");
+    bench.records.remove_subscriber(&id, Expect::Present, SystemTime::now().into()).await.expect("removed");
+    let found = bench.search("o=site", "sub", &["(objectClass=*)"]).await;
+    assert!(found.contains("dn: cn=desk,ou=people,o=site\n") && !found.contains("Carla"), "{found}");
     bench.stop().await;
 }
 
@@ -202,6 +211,8 @@ async fn passwords_travel_within_tls() {
     let options = tocsin_face_ldap::LdapOptions { tls: Some(tls.into()), require_tls: true, ..Default::default() };
     let bench = Bench::with(&[], options).await;
     bench.run("ldapwhoami", &[], "", 13).await;
+    let change = ["-x", "-D", "", "-a", "secret", "-s", "changed", "cn=ann,ou=people,o=site"];
+    bench.run("ldappasswd", &change, "", 1).await;
     assert_eq!(bench.run("ldapwhoami", &["-ZZ"], "", 0).await.trim(), "dn:cn=admin,o=site");
     bench.run("ldapadd", &["-ZZ"], &PERSON.replace("NAME", "ann"), 0).await;
     let found = bench.run("ldapsearch", &["-ZZ", "-LLL", "-b", "o=site", "(uid=ann)", "cn"], "", 0).await;

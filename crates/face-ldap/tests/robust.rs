@@ -159,6 +159,29 @@ async fn answers_that_cross_carry_the_numbers_of_their_requests() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_comes_behind_a_bind_is_asked_by_whom_it_names() {
+    let bench = bench(LdapOptions::default()).await;
+    let mut stream = TcpStream::connect(("127.0.0.1", bench.port)).await.expect("connected");
+    // The search ends long before the password is checked.
+    let who_am_i = b"\x30\x1e\x02\x01\x03\x77\x19\x80\x171.3.6.1.4.1.4203.1.11.3";
+    stream.write_all(&[search(2), bind(), who_am_i.to_vec()].concat()).await.expect("sent");
+    let (mut said, mut at) = (Vec::new(), 0);
+    let told = loop {
+        assert_ne!(stream.read_buf(&mut said).await.expect("read"), 0);
+        let mut told = None;
+        while let Some((message, length)) = first_message(&said[at..]) {
+            at += length;
+            told = told.or((message[2] == 3).then(|| String::from_utf8_lossy(message).into_owned()));
+        }
+        if let Some(told) = told {
+            break told;
+        }
+    };
+    assert!(told.contains("dn:cn=ann,ou=people,o=site"), "{told:?}");
+    bench.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_of_one_address_are_bounded() {
     let bench = bench(LdapOptions { connections_per_address_max: 3, ..LdapOptions::default() }).await;
     let mut held = Vec::new();

@@ -626,8 +626,11 @@ impl Application {
         self.rules.values().any(|rule| rule.schedule.is_some())
     }
 
-    /// Whether somebody may submit events of a class under the name of this source.
+    /// Whether somebody may submit events of a class under the name of this source. Nobody may say what is due.
     pub fn may_submit(&self, source: &Name, class: &Name) -> bool {
+        if *class == due_class() && self.has_schedules() {
+            return false;
+        }
         match self.sources.get(source) {
             Some(source) => source.is_submitted() && (source.events.is_empty() || source.events.contains(class)),
             None => self.submitted_sources().next().is_none() && *source == api_source(),

@@ -38,6 +38,13 @@ pub struct Subscription {
     pub revision: u64,
 }
 
+impl Subscription {
+    /// Whether it is matched, or will be when it is not snoozed any more.
+    pub fn is_wanted(&self) -> bool {
+        self.enabled || self.terms.snoozed_until.is_some()
+    }
+}
+
 /// What a subscription asks for beside its parameters, where its class allows it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Terms {

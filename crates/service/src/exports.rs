@@ -310,7 +310,7 @@ fn subscription_cells(fields: &Fields, subscription: Subscription) -> Result<Vec
     let row = fields
         .row_from_stored(&subscription.values)
         .map_err(|error| ServiceError::Unavailable(format!("{}: {error}", subscription.id).into()))?;
-    let snoozed_until = subscription.terms.snoozed_until;
+    let (is_wanted, snoozed_until) = (subscription.is_wanted(), subscription.terms.snoozed_until);
     let mut cells = vec![
         subscription.id.to_string(),
         subscription.application.to_string(),
@@ -318,7 +318,7 @@ fn subscription_cells(fields: &Fields, subscription: Subscription) -> Result<Vec
         subscription.subscriber.to_string(),
         subscription.key.unwrap_or_default(),
         subscription.device.map(|device| device.to_string()).unwrap_or_default(),
-        (subscription.enabled || snoozed_until.is_some()).to_string(),
+        is_wanted.to_string(),
     ];
     cells.extend(row.iter().map(csv_cells::typed_cell));
     cells.extend([

@@ -192,6 +192,7 @@ pub struct Document {
 impl From<Subscription> for Document {
     fn from(subscription: Subscription) -> Self {
         let damaged = || RawValue::from_string("null".into()).expect("`null` is JSON");
+        let enabled = subscription.is_wanted();
         Document {
             id: subscription.id.to_string(),
             application: subscription.application.to_string(),
@@ -199,7 +200,7 @@ impl From<Subscription> for Document {
             subscriber: subscription.subscriber.to_string(),
             key: subscription.key,
             device: subscription.device.map(|device| device.to_string()),
-            enabled: subscription.enabled || subscription.terms.snoozed_until.is_some(),
+            enabled,
             values: RawValue::from_string(subscription.values.into()).unwrap_or_else(|_| damaged()),
             filter: subscription.terms.filter,
             schedule: subscription.terms.schedule,

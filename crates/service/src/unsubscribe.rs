@@ -38,7 +38,7 @@ impl Service {
     pub async fn unsubscribe(&self, leave: &Unsubscribing) -> Result<(), ServiceError> {
         for _ in 0..TRIES {
             let Some(found) = self.records.subscription(leave.id).await? else { return Ok(()) };
-            if !found.enabled {
+            if !found.is_wanted() {
                 return Ok(());
             }
             let change =

@@ -4,7 +4,11 @@
 //! ([`Placement`]); one without a placement stands where the directory lets all such stand. What is no subscriber is an
 //! [`Object`]: a container, a group. Whoever changes a subscriber, by whatever way, changes its entry in the same commit.
 
-use std::{collections::BTreeMap, ops::Bound, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashSet},
+    ops::Bound,
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use tocsin_model::{
@@ -222,7 +226,8 @@ pub trait Entries: Send + Sync + 'static {
 
 /// Keys that only one of two has.
 pub(crate) fn difference(one: &[EntryKey], other: &[EntryKey]) -> Vec<EntryKey> {
-    one.iter().filter(|key| !other.contains(key)).cloned().collect()
+    let known: HashSet<&EntryKey> = other.iter().collect();
+    one.iter().filter(|key| !known.contains(key)).cloned().collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What an entry has changes: RFC 4511, 4.6, with increment of RFC 4525.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use tocsin_store::entries::{Branches, EntryNumber, Node, Room};
 
@@ -183,7 +183,7 @@ fn apply(attributes: &mut Vec<Attribute>, modification: &Modification, schema: &
         }
         Act::Add => match at {
             Some(at) => {
-                let known: std::collections::HashSet<_> =
+                let known: HashSet<_> =
                     attributes[at].values.iter().map(|value| normal(&kind, value, schema)).collect();
                 if values.iter().any(|value| known.contains(&normal(&kind, value, schema))) {
                     let what = format!("modify/add: {}: value already exists", kind.name());
@@ -195,7 +195,7 @@ fn apply(attributes: &mut Vec<Attribute>, modification: &Modification, schema: &
         },
         Act::Delete => {
             let at = at.ok_or_else(absent)?;
-            let gone: Vec<_> = values.iter().map(|value| normal(&kind, value, schema)).collect();
+            let gone: HashSet<_> = values.iter().map(|value| normal(&kind, value, schema)).collect();
             let before = attributes[at].values.len();
             attributes[at].values.retain(|value| !gone.contains(&normal(&kind, value, schema)));
             if before - attributes[at].values.len() != gone.len() {

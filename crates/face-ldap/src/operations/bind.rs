@@ -25,17 +25,14 @@ pub(super) fn begin(
     dn: String,
     proof: Proof,
 ) -> Begun {
-    let is_open = server.options.require_tls && !is_secure;
+    let is_open = server.is_open(is_secure);
     let (directory, operators) = (server.directory.clone(), server.operators.clone());
     let anonymous = server.options.anonymous;
     // Even one that fails: until its answer nobody is bound.
     Begun::RunsAlone(
         async move {
             let bound = match version {
-                3 if is_open && !is_anonymous(&dn, &proof) => Err(Refusal::new(
-                    Code::ConfidentialityRequired,
-                    "passwords are taken over TLS only; begin it first",
-                )),
+                3 if is_open && !is_anonymous(&dn, &proof) => Err(in_the_open()),
                 3 => prove(&directory, &*operators, dn, proof, anonymous).await,
                 _ => Err(Refusal::new(Code::ProtocolError, "this server speaks version 3 of the protocol")),
             };
@@ -46,6 +43,11 @@ pub(super) fn begin(
         }
         .boxed(),
     )
+}
+
+/// Why no password is taken here.
+pub(super) fn in_the_open() -> Refusal {
+    Refusal::new(Code::ConfidentialityRequired, "passwords are taken over TLS only; begin it first")
 }
 
 async fn prove(

@@ -7,7 +7,7 @@ use tocsin_directory::{
     refusal::{Code, Refusal},
 };
 
-use super::{Answered, MODIFY_PASSWORD, START_TLS, WHO_AM_I};
+use super::{Answered, MODIFY_PASSWORD, START_TLS, WHO_AM_I, bind::in_the_open};
 use crate::{
     ber::{self, Garbled, Reader},
     connection::{Begun, Done, Session},
@@ -33,6 +33,10 @@ pub(super) fn begin(
             Begun::Answered
         }
         MODIFY_PASSWORD => {
+            if server.is_open(session.is_secure) {
+                answered.write(out, Err(&in_the_open()), &Extra::default());
+                return Begun::Answered;
+            }
             let (directory, asker) = (server.directory.clone(), session.asker.clone());
             Begun::Runs(
                 async move {

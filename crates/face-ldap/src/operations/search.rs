@@ -138,6 +138,7 @@ pub(super) fn begin(
         && sorting.is_none()
         && let Some(shown) = directory.at_hand(&request.base)
     {
+        session.grants.follow(directory.renamed());
         let grant = session.grants.of(directory.access(), &session.asker, &shown.entry);
         let result = one(out, answered.id, &shown, &grant, &selection, &request.filter, &schema);
         answered.write(out, result.as_ref().map(|()| Code::Success), &Extra::default());
