@@ -148,6 +148,7 @@ struct MessagesParameters {
     /// Only those that go to this send port.
     to: Option<String>,
     /// `open`, `suspended` or `ended`.
+    #[param(value_type = Option<String>)]
     standing: Option<Standing>,
     /// Only those whose reason to be suspended contains this text.
     reason: Option<String>,
