@@ -361,8 +361,15 @@ impl Platform {
             seed: 7,
         };
         let pipeline = Pipeline::start(parts).await.expect("a pipeline");
-        let parts =
-            Parts { records: records.clone(), journal, inbox, pipeline, free_space: None, version: "0.0.0-test" };
+        let parts = Parts {
+            records: records.clone(),
+            journal,
+            inbox,
+            pipeline,
+            exchanges: None,
+            free_space: None,
+            version: "0.0.0-test",
+        };
         let service = Service::open(parts).await.expect("a service");
         let caller = service.authenticate(&key).expect("a good key");
         Platform { records, service, caller }
