@@ -61,7 +61,7 @@ pub const STEPS: &[Metric] = &[
     counter(
         "match_firings_missed_total",
         "status",
-        "Rules that did not fire for an event batch: `failed`, `skipped`; see `tocsin firings`.",
+        "Rules that did not fire for an event batch: `failed`, `skipped`; see `tocsin firings list`.",
     ),
     gauge("match_stopped_rules", "", "Rules that are stopped."),
     gauge("match_throttled_applications", "", "Applications that make more notifications than they may and wait."),
