@@ -308,10 +308,11 @@ pub(crate) struct EventBatchBody {
 
 impl From<(EventBatch, EventBatchState)> for EventBatchBody {
     fn from((batch, state): (EventBatch, EventBatchState)) -> Self {
-        let (word, matched_at, reason) = match state {
-            EventBatchState::Accepted => ("accepted", None, None),
-            EventBatchState::Matched(at) => ("matched", Some(at), None),
-            EventBatchState::Failed(reason) => ("failed", None, Some(reason)),
+        let word = state.word();
+        let (matched_at, reason) = match state {
+            EventBatchState::Accepted => (None, None),
+            EventBatchState::Matched(at) => (Some(at), None),
+            EventBatchState::Failed(reason) => (None, Some(reason)),
         };
         EventBatchBody {
             id: batch.id.to_string(),
@@ -920,7 +921,8 @@ pub(crate) struct NewKeyBody {
     #[serde(default)]
     pub(crate) description: String,
     /// What it may do: `admin`, `applications:read`, `applications:write`, `subscribers:read`, `subscribers:write`,
-    /// `events:write`, `operations:read`, `operations:write`, `keys:write`, `bounces:write`, `inbox:read`, `inbox:write`.
+    /// `events:write`, `operations:read`, `operations:write`, `keys:write`, `bounces:write`, `inbox:read`, `inbox:write`,
+    /// `messages:write`.
     pub(crate) scopes: Vec<String>,
     /// When it stops working.
     #[serde(default)]

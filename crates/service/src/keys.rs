@@ -15,7 +15,7 @@ use ring::{
     digest,
     rand::{SecureRandom, SystemRandom},
 };
-use tocsin_model::{id::ChangeSequence, problem::Problem, time::Timestamp};
+use tocsin_model::{hexadecimal::digits_of, id::ChangeSequence, problem::Problem, time::Timestamp};
 use tocsin_store::{
     error::StoreError,
     records::{ApiKey, Changed, Records},
@@ -51,11 +51,13 @@ pub enum Scope {
     InboxWrite,
     /// Report bounces and complaints, and nothing else: for the webhook of a provider.
     BouncesWrite,
+    /// Send messages through the receive ports of exchanges, and read their replies.
+    MessagesWrite,
 }
 
 impl Scope {
     /// All of them.
-    pub const ALL: [Scope; 12] = [
+    pub const ALL: [Scope; 13] = [
         Scope::Admin,
         Scope::ApplicationsRead,
         Scope::ApplicationsWrite,
@@ -68,6 +70,7 @@ impl Scope {
         Scope::InboxRead,
         Scope::InboxWrite,
         Scope::BouncesWrite,
+        Scope::MessagesWrite,
     ];
 
     /// Its one spelling.
@@ -85,6 +88,7 @@ impl Scope {
             Scope::InboxRead => "inbox:read",
             Scope::InboxWrite => "inbox:write",
             Scope::BouncesWrite => "bounces:write",
+            Scope::MessagesWrite => "messages:write",
         }
     }
 }
@@ -180,15 +184,11 @@ fn generate(
         .fill(&mut random)
         .map_err(|_| ServiceError::Unavailable("the system gives no random numbers".into()))?;
     let (id, secret) = random.split_at(4);
-    let id = hexadecimal(id);
-    let text = format!("tocsin_{id}_{}", hexadecimal(secret));
+    let id = digits_of(id);
+    let text = format!("tocsin_{id}_{}", digits_of(secret));
     let kept =
         ApiKey { id, hash: hash(&text), description: description.to_owned(), scopes, created_at: now, expires_at };
     Ok(MadeKey { kept, text })
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn hash(key: &str) -> [u8; 32] {
