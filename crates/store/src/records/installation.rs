@@ -1,0 +1,20 @@
+//! What an installation has that no other has.
+
+use crate::error::StoreError;
+
+/// An identity that no other installation has: 96 random bits in hexadecimal.
+pub(crate) fn new_installation() -> Result<String, StoreError> {
+    Ok(random::<12>()?.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// A secret that nobody can guess.
+pub(crate) fn new_secret() -> Result<[u8; 32], StoreError> {
+    random()
+}
+
+fn random<const N: usize>() -> Result<[u8; N], StoreError> {
+    let mut bytes = [0; N];
+    ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes)
+        .map_err(|_| StoreError::unavailable("the system has no random numbers"))?;
+    Ok(bytes)
+}
