@@ -142,7 +142,19 @@ async fn a_query_of_another_class_joins_with_what_is_kept_at_its_place() {
            09:30 event bell {"name": "five"}
            09:31 event price {"symbol": "A", "price": 12}
            09:31 event bell {"name": "six"}"#,
-        expect![[r#""#]],
+        expect![[r#"
+            09:00:00 email alice@example.org n-1-0: one: 20.0 after 1 trades -> delivered
+            09:00:00 email alice@example.org n-1-1: two: 22.0 after 2 trades -> delivered
+            09:00:00 email alice@example.org n-1-2: two: 15.0 after 1 trades -> delivered
+            09:05:00 crash
+            09:08:00 email alice@example.org n-2-0: three: 22.0 after 2 trades -> delivered
+            09:08:00 email alice@example.org n-2-1: three: 18.0 after 2 trades -> delivered
+            09:15:00 email alice@example.org n-3-0: four: 22.0 after 0 trades -> delivered
+            09:15:00 email alice@example.org n-3-1: four: 18.0 after 1 trades -> delivered
+            09:30:00 email alice@example.org n-4-0: five: 22.0 after 0 trades -> delivered
+            09:30:00 email alice@example.org n-4-1: five: 18.0 after 0 trades -> delivered
+            09:31:00 email alice@example.org n-5-0: six: 24.0 after 1 trades -> delivered
+            09:31:00 email alice@example.org n-5-1: six: 18.0 after 0 trades -> delivered"#]],
     )
     .await;
 }

@@ -27,14 +27,14 @@ fn items(count: usize) -> String {
 
 #[tokio::test(start_paused = true)]
 async fn what_takes_long_is_listed_with_its_plan() {
-    let query = "  all: { on: note, subscription: above, notify: told, with: { who: \"'all'\" }, sql: \"SELECT n._event, a._subscription FROM events n JOIN above a ON a.number = n.number\" }\n";
+    let query = "  every: { on: note, subscription: above, notify: told, with: { who: \"'every'\" }, sql: \"SELECT n._event, a._subscription FROM events n JOIN above a ON a.number = n.number\" }\n";
     let definition = NOTES.replace("  plain:", &format!("{query}  plain:"));
     // From no time at all on; what the index takes is only known from a millisecond on.
     let options = PipelineOptions { slow_rule_ms: 0, ..PipelineOptions::default() };
     let mut scenario = Scenario::with(&[&definition], options).await;
     scenario.run("08:00 event note {\"number\": 1, \"items\": [1]} {\"number\": 2, \"items\": [1]}").await;
     let name = |text: &str| text.parse().expect("a name");
-    let slow = scenario.pipeline().slow_firings(Some(&name("notes")), Some(&name("all")), 10);
+    let slow = scenario.pipeline().slow_firings(Some(&name("notes")), Some(&name("every")), 10);
     assert_eq!(slow.len(), 1, "{slow:?}");
     let found = &slow[0];
     assert_eq!((found.batch.0, found.events, found.version, found.timeout.as_secs()), (1, 2, 1, 10));

@@ -194,7 +194,7 @@ impl QuerySet {
                 let fields =
                     reads.fields(table, shape.fields.len(), shape.head().len(), |column| shape.position(column));
                 let plan = TablePlan { fields: fields.clone(), indexes: BTreeSet::new() };
-                tables.insert(table.clone(), plan.with_candidates(&shape.fields, &fields));
+                tables.insert(table.clone(), plan.with_candidates(shape, &fields));
             }
         }
         let used = self

@@ -127,7 +127,7 @@ impl Shape {
         // Whoever knows the whole key knows the entry.
         let share = |width: usize| {
             let of_key = index[..width].iter().filter(|at| **at < keys).count();
-            if of_key == keys { 1 } else { usual[width - 1] }
+            if of_key == keys { 1 } else { usual[width.min(usual.len()) - 1] }
         };
         (1..=index.len()).map(share).collect()
     }
@@ -138,7 +138,7 @@ impl Shape {
 pub(super) struct TablePlan {
     /// The fields that have a column.
     pub fields: BTreeSet<usize>,
-    /// The indexes, by their fields in order: one or two.
+    /// The indexes, by their fields in order: one, two, or all of a key.
     pub indexes: BTreeSet<Vec<usize>>,
 }
 
@@ -149,10 +149,16 @@ impl TablePlan {
     }
 
     /// Adds every index that could serve a query which reads these fields.
-    pub fn with_candidates(mut self, fields: &Fields, read: &BTreeSet<usize>) -> TablePlan {
+    pub fn with_candidates(mut self, shape: &Shape, read: &BTreeSet<usize>) -> TablePlan {
+        if let RowKind::Entries { keys } = shape.rows
+            && keys > 0
+            && (0..keys).all(|at| read.contains(&at))
+        {
+            self.indexes.insert((0..keys).collect());
+        }
         let keys = |at: &&usize| {
             matches!(
-                fields[**at].kind,
+                shape.fields[**at].kind,
                 FieldType::Integer | FieldType::Number | FieldType::String | FieldType::Timestamp
             )
         };

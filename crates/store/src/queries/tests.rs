@@ -484,7 +484,7 @@ fn what_is_wrong_is_told_with_its_place_and_what_would_be_right() {
     check_refused(
         "SELECT _event, _subscription, random() AS count FROM events, watch",
         expect![
-            "rules.sum.sql: may not call `random`: the query of a rule only reads; it is a `SELECT` from `events` and the subscription classes `mute`, `watch`, with functions that give the same for the same arguments"
+            "rules.sum.sql: may not call `random`: the query of a rule only reads; it is a `SELECT` from `events` and the tables `mute`, `watch`, with functions that give the same for the same arguments"
         ],
     );
 }
@@ -530,9 +530,9 @@ fn plans_name_their_indexes_and_warn_of_scans() {
 #[test]
 fn only_what_is_read_is_kept() {
     let set = checked("SELECT _event, _subscription FROM events e JOIN watch w ON w.symbol = e.symbol").expect("right");
-    let plan = &set.tables[&name("watch")];
+    let plan = &set.tables["watch"];
     assert_eq!((plan.fields.len(), plan.indexes.len()), (1, 1));
-    assert!(!set.tables.contains_key(&name("mute")));
+    assert!(!set.tables.contains_key("mute"));
     assert_eq!(set.columns(&name("sum")), Some(Vec::new()));
 }
 

@@ -12,7 +12,7 @@ pub const FEED_KEPT: u64 = 1_000_000;
 /// For whoever still needs them the feed keeps so many times more places ([`Records::keep_changes_after`](super::Records::keep_changes_after)).
 pub const FEED_KEPT_LONGER: u64 = 10;
 /// Places that are removed from the feed at a time, at least and at most.
-const FEED_TRIMMED_AT_ONCE: u64 = 1_000;
+pub(super) const FEED_TRIMMED_AT_ONCE: u64 = 1_000;
 const FEED_TRIMMED_AT_ONCE_MAX: u64 = 20_000;
 
 /// A change of the records, in the order of its commit.

@@ -1,5 +1,7 @@
 //! Queries that join with what is kept of earlier events.
 
+use tocsin_model::field::Field;
+
 use super::*;
 
 /// What is kept of trades by symbol, and of trades by symbol and lateness.
@@ -80,7 +82,7 @@ fn the_key_is_an_index_and_reading_all_keys_is_warned_of() {
     expect![[r#"
         SCAN e
         SEARCH d USING INDEX trade.day:symbol (symbol=?)
-        SEARCH w USING INDEX watch:symbol (symbol=?)
+        SEARCH w USING COVERING INDEX watch:symbol (symbol=?)
     "#]]
     .assert_eq(&of(LAST_OF_EACH));
     let both = r#"SELECT e._event, w._subscription FROM events e
@@ -100,9 +102,9 @@ fn what_is_misspelt_is_told_with_what_is_meant() {
     let select = |rest: &str| {
         format!("SELECT e._event, w._subscription FROM events e JOIN watch w ON w.symbol = e.symbol {rest}")
     };
-    expect!["1:90: rules.sum.sql: no such table: trade.dya; did you mean `trade.day`?"]
+    expect!["rules.sum.sql: no such table: trade.dya; did you mean `trade.day`?"]
         .assert_eq(&told(&select(r#"JOIN "trade.dya" d"#)));
-    expect!["1:128: rules.sum.sql: no such column: d._hihg; did you mean `_high`?"]
+    expect!["rules.sum.sql: no such column: d._hihg; did you mean `_high`?"]
         .assert_eq(&told(&select(r#"JOIN "trade.day" d ON d.symbol = e.symbol AND d._hihg > 1"#)));
     assert!(told(r#"INSERT INTO "trade.day" (symbol) VALUES ('A')"#).contains("may not change anything"));
 }
