@@ -40,7 +40,7 @@ async fn what_takes_long_is_listed_with_its_plan() {
     assert_eq!((found.batch.0, found.events, found.version, found.timeout.as_secs()), (1, 2, 1, 10));
     expect![[r#"
         SCAN n
-        SEARCH a USING INDEX above:number (number=?)"#]]
+        SEARCH a USING COVERING INDEX above:number (number=?)"#]]
     .assert_eq(&found.plan.join("\n"));
     assert!(scenario.pipeline().slow_firings(Some(&name("other")), None, 10).is_empty());
 }
