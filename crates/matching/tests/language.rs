@@ -1,7 +1,7 @@
 //! What expressions mean, and what is said of wrong ones.
 
 use tocsin_matching::{
-    check::{Scope, compile, compile_predicate},
+    check::{Scope, Subject, compile, compile_predicate},
     datum::Trouble,
     defined::Functions,
     evaluate::evaluate,
@@ -19,6 +19,7 @@ fn fields(list: &[(&str, FieldType)]) -> Fields {
 fn scope() -> Scope {
     use FieldType::*;
     Scope {
+        subject: Subject::Event,
         functions: Functions::default(),
         subscriber: None,
         variables: Vec::new(),

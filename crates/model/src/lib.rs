@@ -21,6 +21,7 @@ pub mod conduct; // how it is told: together, at which hours
 pub mod edit; // what an operator puts in place of it
 pub mod content; // what a notification says, once it is formatted
 pub mod inbox; // what a subscriber finds when it looks: items, and broadcasts that are kept once for all
+pub mod exchange; // how systems talk through the platform: ports, routes, properties
 pub mod receipt; // what became of it: dispositions, attempts, receipts
 pub mod state; // what matching remembers between batches, as pages
 

@@ -51,11 +51,13 @@ pub enum Scope {
     InboxWrite,
     /// Report bounces and complaints, and nothing else: for the webhook of a provider.
     BouncesWrite,
+    /// Send messages through the receive ports of exchanges, and read their replies.
+    MessagesWrite,
 }
 
 impl Scope {
     /// All of them.
-    pub const ALL: [Scope; 12] = [
+    pub const ALL: [Scope; 13] = [
         Scope::Admin,
         Scope::ApplicationsRead,
         Scope::ApplicationsWrite,
@@ -68,6 +70,7 @@ impl Scope {
         Scope::InboxRead,
         Scope::InboxWrite,
         Scope::BouncesWrite,
+        Scope::MessagesWrite,
     ];
 
     /// Its one spelling.
@@ -85,6 +88,7 @@ impl Scope {
             Scope::InboxRead => "inbox:read",
             Scope::InboxWrite => "inbox:write",
             Scope::BouncesWrite => "bounces:write",
+            Scope::MessagesWrite => "messages:write",
         }
     }
 }

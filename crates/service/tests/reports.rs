@@ -360,7 +360,8 @@ impl Platform {
             seed: 7,
         };
         let pipeline = Pipeline::start(parts).await.expect("a pipeline");
-        let parts = Parts { records, journal, inbox, pipeline, free_space: None, version: "0.0.0-test" };
+        let parts =
+            Parts { records, journal, inbox, pipeline, exchanges: None, free_space: None, version: "0.0.0-test" };
         let service = Service::open(parts).await.expect("a service");
         let caller = service.authenticate(&key).expect("a good key");
         Platform { service, caller }

@@ -53,6 +53,10 @@ pub enum Command {
     Import(import::Args),
     /// Writes subscribers, subscriptions or suppressions as NDJSON or CSV
     Export(export::Args),
+    /// Checks, applies, lists and removes exchanges; sets the state of their send ports
+    Exchange(exchange::Args),
+    /// Sends messages through exchanges; lists, shows, resumes and ends them
+    Messages(messages::Args),
     /// Reads and writes the directory as LDIF, without a server
     Directory(directory::Args),
     /// Lists, stores and removes segments of the subscribers; counts who belongs to them
@@ -177,6 +181,8 @@ impl Cli {
             Command::Publish(args) => args.run(terminal, &client()?).await,
             Command::Import(args) => args.run(terminal, &client()?).await,
             Command::Export(args) => args.run(terminal, &client()?).await,
+            Command::Exchange(args) => args.run(terminal, &client()?).await,
+            Command::Messages(args) => args.run(terminal, &client()?).await,
             Command::Directory(args) => args.run(terminal, &configuration).await,
             Command::Segments(args) => args.run(terminal, &client()?).await,
             Command::Inbox(args) => args.run(terminal, &client()?).await,

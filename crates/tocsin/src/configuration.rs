@@ -34,6 +34,8 @@ pub struct Configuration {
     pub journal: Journal,
     /// The store of the feeds that subscribers read.
     pub inbox: Inbox,
+    /// The store of the messages of exchanges.
+    pub spool: Spool,
     /// The steps from an event to its receipts.
     pub pipeline: Pipeline,
     /// What channels may do.
@@ -111,9 +113,11 @@ impl Default for Http {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Ldap {
-    /// Address and port to listen at, such as `127.0.0.1:389`; empty: there is no LDAP face, and no directory.
+    /// Address and port to listen at, such as `127.0.0.1:389`. If this and `listen_tls` are empty, there is no LDAP face and no
+    /// directory.
     pub listen: String,
-    /// Address and port for TLS from the first byte (`ldaps`), such as `0.0.0.0:636`; empty: none.
+    /// Address and port for TLS from the first byte (`ldaps`), such as `0.0.0.0:636`; empty: none. It stands alone or beside
+    /// `listen`.
     pub listen_tls: String,
     /// The certificate with its chain, a PEM file. With it clients may begin TLS.
     pub tls_certificate: PathBuf,
@@ -244,6 +248,23 @@ pub struct Inbox {
 impl Default for Inbox {
     fn default() -> Self {
         Inbox { disk_reserve: Size(64 << 20), readers: 2 }
+    }
+}
+
+/// The store of the messages of exchanges.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Spool {
+    /// Space that must stay free on the disk; below it new messages are answered with 503 until there is room again, while
+    /// those that are stored go on. 0 switches the guard off.
+    pub disk_reserve: Size,
+    /// Threads that read.
+    pub readers: u32,
+}
+
+impl Default for Spool {
+    fn default() -> Self {
+        Spool { disk_reserve: Size(64 << 20), readers: 2 }
     }
 }
 

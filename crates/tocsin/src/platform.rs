@@ -19,6 +19,7 @@ use tocsin_delivery::{
     programs::Programs,
 };
 use tocsin_directory::Directory;
+use tocsin_exchange::Exchanges;
 use tocsin_face_http::HttpOptions;
 use tocsin_model::{
     definition,
@@ -40,6 +41,7 @@ use tocsin_store::{
         inbox::{InboxOptions, SqliteInbox},
         journal::SqliteJournal,
         records::{RecordsOptions, SqliteRecords},
+        spool::{SpoolOptions, SqliteSpool},
     },
 };
 use tokio::{net::TcpListener, sync::Mutex, task::JoinHandle};
@@ -64,8 +66,9 @@ pub struct Running {
     /// The first admin key, if this start made it.
     pub first_key: Option<String>,
     pipeline: Arc<Pipeline>,
+    exchanges: Arc<Exchanges>,
     face: Mutex<JoinHandle<std::io::Result<()>>>,
-    ldap_face: Mutex<Vec<JoinHandle<std::io::Result<()>>>>,
+    ldap_face: Mutex<Option<JoinHandle<()>>>,
     stopping: CancellationToken,
     // Last, so that the stores are closed before another server may open them.
     _lock: FolderLock,
@@ -221,6 +224,23 @@ async fn open_inbox(configuration: &Configuration) -> Outcome<Arc<dyn Inbox>> {
     Ok(Arc::new(opened.map_err(|error| store_failure("inbox", &error))?))
 }
 
+async fn open_exchanges(configuration: &Configuration) -> Outcome<Arc<Exchanges>> {
+    let folder = configuration.data.folder.clone();
+    let options = SpoolOptions {
+        reserve_bytes: configuration.spool.disk_reserve.0,
+        readers: configuration.spool.readers.max(1) as usize,
+    };
+    let opening = tokio::task::spawn_blocking(move || SqliteSpool::open(&folder, &options)).await;
+    let opened = opening.map_err(|error| Failure::failed("opening the spool broke").because(&error))?;
+    let parts = tocsin_exchange::Parts {
+        spool: Arc::new(opened.map_err(|error| store_failure("spool", &error))?),
+        clock: Arc::new(SystemClock),
+        networks: networks(configuration)?,
+        environment: Arc::new(|name| std::env::var(name).ok()),
+    };
+    Exchanges::start(parts).await.map_err(|error| Failure::failed("the exchanges do not start").because(&error))
+}
+
 fn store_failure(what: &str, error: &StoreError) -> Failure {
     let advice = match error {
         StoreError::Full(_) => "make room on the disk of the data folder",
@@ -248,9 +268,13 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
             .because(&error)
     })?;
     let address = listener.local_addr().map_err(|error| Failure::failed("a socket has no address").because(&error))?;
-    let ldap_listeners = ldap::listen(&configuration.ldap).await?;
+    let ldap_doors = ldap::listen(&configuration.ldap).await?;
     let (stored, journal) = (open_records(&configuration).await?, open_journal(&configuration).await?);
     let records: Arc<dyn Records> = stored.clone();
+    let ldap = match ldap_doors {
+        Some(doors) => Some(ldap::prepare(doors, &configuration, stored).await?),
+        None => None,
+    };
     let inbox = open_inbox(&configuration).await?;
     let first_key = first_key::ensure(&*records, &folder, now()).await?;
     let page = configuration.metrics.enabled.then(recorder).flatten();
@@ -275,6 +299,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
     };
     let pipeline =
         Pipeline::start(parts).await.map_err(|error| Failure::failed("the flow does not start").because(&error))?;
+    let exchanges = open_exchanges(&configuration).await?;
     let free_space = FreeSpace {
         folder: folder.clone(),
         bytes: Arc::new({
@@ -289,6 +314,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
         journal,
         inbox,
         pipeline: pipeline.clone(),
+        exchanges: Some(exchanges.clone()),
         free_space: Some(free_space),
         version,
     };
@@ -306,10 +332,10 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
         ..HttpOptions::default()
     };
     let stopping = CancellationToken::new();
-    let ldap_face = ldap::start(ldap_listeners, &configuration, stored, service.clone(), stopping.clone()).await?;
+    let ldap_face = ldap.map(|prepared| ldap::start(prepared, service.clone(), stopping.clone()));
     let face = tokio::spawn(tocsin_face_http::serve(listener, service, options, stopping.clone().cancelled_owned()));
     let (face, ldap_face) = (Mutex::new(face), Mutex::new(ldap_face));
-    Ok(Running { address, data_folder: folder, first_key, pipeline, face, ldap_face, stopping, _lock: lock })
+    Ok(Running { address, data_folder: folder, first_key, pipeline, exchanges, face, ldap_face, stopping, _lock: lock })
 }
 
 fn pipeline_options(configuration: &Configuration) -> Outcome<PipelineOptions> {
@@ -421,11 +447,23 @@ fn recorder() -> Option<PrometheusHandle> {
 impl Running {
     /// Ends when the server cannot go on.
     pub async fn failed(&self) -> Failure {
-        let mut face = self.face.lock().await;
-        match (&mut *face).await {
-            Ok(Ok(())) => Failure::failed("the HTTP face has ended"),
-            Ok(Err(error)) => Failure::failed("the HTTP face cannot go on").because(&error),
-            Err(error) => Failure::failed("the HTTP face broke").because(&error),
+        let (mut face, mut ldap_face) = (self.face.lock().await, self.ldap_face.lock().await);
+        let ldap_ends = async {
+            match ldap_face.as_mut() {
+                Some(face) => face.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            ended = &mut *face => match ended {
+                Ok(Ok(())) => Failure::failed("the HTTP face has ended"),
+                Ok(Err(error)) => Failure::failed("the HTTP face cannot go on").because(&error),
+                Err(error) => Failure::failed("the HTTP face broke").because(&error),
+            },
+            ended = ldap_ends => match ended {
+                Ok(()) => Failure::failed("the LDAP face has ended"),
+                Err(error) => Failure::failed("the LDAP face broke").because(&error),
+            },
         }
     }
 
@@ -434,19 +472,20 @@ impl Running {
     pub async fn stop(&self, patience: Duration) -> bool {
         self.stopping.cancel();
         let mut face = self.face.lock().await;
-        let (_, finished) = tokio::join!(
+        let (_, finished, exchanged) = tokio::join!(
             async {
                 // It has its own bound; the result was told by `failed` if anybody asked.
                 if !face.is_finished() {
                     let _ = (&mut *face).await;
                 }
             },
-            self.pipeline.drain(patience)
+            self.pipeline.drain(patience),
+            self.exchanges.stop(patience)
         );
-        for face in self.ldap_face.lock().await.drain(..) {
+        if let Some(face) = self.ldap_face.lock().await.as_mut().filter(|face| !face.is_finished()) {
             let _ = face.await;
         }
-        finished
+        finished && exchanged
     }
 }
 

@@ -49,7 +49,8 @@ pub(crate) struct NewKeyBody {
     #[serde(default)]
     pub(crate) description: String,
     /// What it may do: `admin`, `applications:read`, `applications:write`, `subscribers:read`, `subscribers:write`,
-    /// `events:write`, `operations:read`, `operations:write`, `keys:write`, `bounces:write`, `inbox:read`, `inbox:write`.
+    /// `events:write`, `operations:read`, `operations:write`, `keys:write`, `bounces:write`, `inbox:read`, `inbox:write`,
+    /// `messages:write`.
     pub(crate) scopes: Vec<String>,
     /// When it stops working.
     #[serde(default)]

@@ -1,10 +1,11 @@
 //! A copy of a data folder as of one moment, taken while it is written, and the way back.
 //!
-//! The three databases have a writer each, so the copy pins one after the other and copies what was pinned. The order makes
+//! The four databases have a writer each, so the copy pins one after the other and copies what was pinned. The order makes
 //! it one moment for all that matters: first the journal, then the inbox, then the records. What the journal says it
 //! delivered into a feed is in the inbox that is pinned after it, and what its event batches see of the records is in the
 //! records that are pinned last. What is newer there is as after a crash: a delivery that the journal does not know of is
-//! repeated under its id and not stored twice, and changes of the records come after the batches.
+//! repeated under its id and not stored twice, and changes of the records come after the batches. The spool refers to none
+//! of them, so it is pinned wherever it stands.
 
 use std::{
     fs::{self, File},
@@ -23,7 +24,9 @@ use super::writer::store_error;
 use crate::error::StoreError;
 
 /// The databases of a data folder, in the order in which they are pinned.
-pub const FILES: [&str; 3] = ["journal.db", "inbox.db", "records.db"];
+pub const FILES: [&str; 4] = ["journal.db", "inbox.db", "records.db", "spool.db"];
+/// The one that a data folder from before there were exchanges does not have.
+const YOUNGEST: &str = "spool.db";
 /// What a copy says of itself.
 pub const MANIFEST: &str = "backup.json";
 /// While this is in a data folder, it holds the half of a restored copy.
@@ -70,9 +73,10 @@ pub fn back_up(folder: &Path, to: &Path, version: &str, now: Timestamp) -> Resul
         fs::remove_dir_all(&part).map_err(|error| cannot("remove", &part, &error))?;
     }
     fs::DirBuilder::new().recursive(true).mode(0o700).create(&part).map_err(|error| cannot("make", &part, &error))?;
-    let pinned = FILES.iter().map(|name| pin(&folder.join(name))).collect::<Result<Vec<_>, _>>()?;
+    let names: Vec<&str> = there(folder).collect();
+    let pinned = names.iter().map(|name| pin(&folder.join(name))).collect::<Result<Vec<_>, _>>()?;
     let mut files = Vec::with_capacity(FILES.len());
-    for (name, pinned) in FILES.iter().zip(&pinned) {
+    for (name, pinned) in names.iter().zip(&pinned) {
         copy(pinned, &part.join(name))?;
         let schema = schema_of(pinned)?;
         let (bytes, sha256) = sum(&part.join(name))?;
@@ -103,6 +107,9 @@ pub fn verify(copy: &Path) -> Result<Manifest, StoreError> {
         serde_json::from_slice(&text).map_err(|error| StoreError::Damaged(format!("{}: {error}", path.display())))?;
     for name in FILES {
         let Some(file) = manifest.files.iter().find(|file| file.name == name) else {
+            if name == YOUNGEST {
+                continue;
+            }
             return Err(StoreError::Damaged(format!("{} does not name {name}", path.display())));
         };
         let known = known_schema(name);
@@ -135,7 +142,7 @@ pub fn restore(copy: &Path, folder: &Path) -> Result<Manifest, StoreError> {
     }
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| cannot("make", folder, &error))?;
     fs::write(&marker, "").and_then(|()| sync(&marker)).map_err(|error| cannot("write", &marker, &error))?;
-    for name in FILES {
+    for name in there(copy) {
         // The log of what was here before is none of the copy's.
         for leftover in ["-wal", "-shm"] {
             let path = folder.join(format!("{name}{leftover}"));
@@ -151,11 +158,17 @@ pub fn restore(copy: &Path, folder: &Path) -> Result<Manifest, StoreError> {
     Ok(manifest)
 }
 
+/// The databases that a folder has, as far as it may lack any.
+fn there(folder: &Path) -> impl Iterator<Item = &'static str> {
+    FILES.into_iter().filter(|name| *name != YOUNGEST || folder.join(name).exists())
+}
+
 /// How many steps of its schema this version knows.
 fn known_schema(name: &str) -> usize {
     match name {
         "journal.db" => super::journal::MIGRATIONS.len(),
         "inbox.db" => super::inbox::MIGRATIONS.len(),
+        "spool.db" => super::spool::MIGRATIONS.len(),
         _ => super::records::MIGRATIONS.len(),
     }
 }
@@ -189,7 +202,7 @@ fn copy(pinned: &Connection, to: &Path) -> Result<(), StoreError> {
 fn examine(folder: &Path) -> Result<(), StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let open = |name: &str| Connection::open_with_flags(folder.join(name), flags).map_err(store_error);
-    for name in FILES {
+    for name in there(folder) {
         let found: String =
             open(name)?.query_row("PRAGMA quick_check(1)", (), |row| row.get(0)).map_err(store_error)?;
         if found != "ok" {
