@@ -6,10 +6,7 @@ use tocsin_matching::{
     defined::Functions,
     evaluate::evaluate,
 };
-use tocsin_model::{
-    field::{Field, FieldType, Fields},
-    value::Value,
-};
+use tocsin_model::field::{Field, FieldType, Fields};
 
 fn fields(list: &[(&str, FieldType)]) -> Fields {
     let field = |(name, kind): &(&str, FieldType)| Field::new(name.parse().expect("a name"), *kind);

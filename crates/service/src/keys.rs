@@ -15,7 +15,7 @@ use ring::{
     digest,
     rand::{SecureRandom, SystemRandom},
 };
-use tocsin_model::{id::ChangeSequence, problem::Problem, time::Timestamp};
+use tocsin_model::{hexadecimal::digits_of, id::ChangeSequence, problem::Problem, time::Timestamp};
 use tocsin_store::{
     error::StoreError,
     records::{ApiKey, Changed, Records},
@@ -184,15 +184,11 @@ fn generate(
         .fill(&mut random)
         .map_err(|_| ServiceError::Unavailable("the system gives no random numbers".into()))?;
     let (id, secret) = random.split_at(4);
-    let id = hexadecimal(id);
-    let text = format!("tocsin_{id}_{}", hexadecimal(secret));
+    let id = digits_of(id);
+    let text = format!("tocsin_{id}_{}", digits_of(secret));
     let kept =
         ApiKey { id, hash: hash(&text), description: description.to_owned(), scopes, created_at: now, expires_at };
     Ok(MadeKey { kept, text })
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn hash(key: &str) -> [u8; 32] {

@@ -244,6 +244,27 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// An argument of a command with the name of one that all commands take would be read as that.
+    #[test]
+    fn no_command_hides_what_all_commands_take() {
+        fn check(command: &clap::Command, of_all: &[&str], path: &str) {
+            for argument in command.get_arguments().filter(|argument| !argument.is_global_set()) {
+                let name = argument.get_id().as_str();
+                assert!(!of_all.contains(&name), "`{path}` has a `{name}` of its own");
+            }
+            for below in command.get_subcommands() {
+                check(below, of_all, &format!("{path} {}", below.get_name()));
+            }
+        }
+        let command = Cli::command();
+        let of_all = command.get_arguments().filter(|argument| argument.is_global_set());
+        let of_all: Vec<&str> = of_all.map(|argument| argument.get_id().as_str()).collect();
+        assert!(of_all.contains(&"server"), "{of_all:?}");
+        for below in command.get_subcommands() {
+            check(below, &of_all, below.get_name());
+        }
+    }
+
     #[test]
     fn the_committed_page_is_the_generated_one() {
         compare_reference("commands.md", &reference::commands_page());

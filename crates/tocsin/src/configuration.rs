@@ -348,8 +348,8 @@ pub struct Delivery {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sources {
-    /// Folders that sources of the kind `directory` may take files from, with all below them. Without any they have only
-    /// the folder `drop` in the data folder: a definition may come from whoever holds a key.
+    /// Folders that sources of the kind `directory` may take files from, and in which databases of SQLite may be that sources
+    /// ask, with all below them. Without any they have only the folder `drop` in the data folder: a definition may come from whoever holds a key.
     pub allow_folders: Vec<PathBuf>,
 }
 

@@ -61,7 +61,7 @@ pub const STEPS: &[Metric] = &[
     counter(
         "match_firings_missed_total",
         "status",
-        "Rules that did not fire for an event batch: `failed`, `skipped`; see `tocsin firings`.",
+        "Rules that did not fire for an event batch: `failed`, `skipped`; see `tocsin firings list`.",
     ),
     counter(
         "match_slow_firings_total",

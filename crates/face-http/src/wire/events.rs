@@ -65,10 +65,11 @@ pub(crate) struct EventBatchBody {
 
 impl From<(EventBatch, EventBatchState)> for EventBatchBody {
     fn from((batch, state): (EventBatch, EventBatchState)) -> Self {
-        let (word, matched_at, reason) = match state {
-            EventBatchState::Accepted => ("accepted", None, None),
-            EventBatchState::Matched(at) => ("matched", Some(at), None),
-            EventBatchState::Failed(reason) => ("failed", None, Some(reason)),
+        let word = state.word();
+        let (matched_at, reason) = match state {
+            EventBatchState::Accepted => (None, None),
+            EventBatchState::Matched(at) => (Some(at), None),
+            EventBatchState::Failed(reason) => (None, Some(reason)),
         };
         EventBatchBody {
             id: batch.id.to_string(),

@@ -1,10 +1,12 @@
 //! What an installation has that no other has.
 
+use tocsin_model::hexadecimal::digits_of;
+
 use crate::error::StoreError;
 
 /// An identity that no other installation has: 96 random bits in hexadecimal.
 pub(crate) fn new_installation() -> Result<String, StoreError> {
-    Ok(random::<12>()?.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(digits_of(&random::<12>()?))
 }
 
 /// A secret that nobody can guess.

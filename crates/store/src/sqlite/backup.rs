@@ -8,7 +8,7 @@
 //! of them, so it is pinned wherever it stands.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, TryLockError},
     io::{self, Read},
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
@@ -18,7 +18,7 @@ use std::{
 use ring::digest;
 use rusqlite::{Connection, OpenFlags, backup::Backup};
 use serde::{Deserialize, Serialize};
-use tocsin_model::time::Timestamp;
+use tocsin_model::{hexadecimal::digits_of, time::Timestamp};
 
 use super::writer::store_error;
 use crate::error::StoreError;
@@ -69,10 +69,8 @@ pub fn back_up(folder: &Path, to: &Path, version: &str, now: Timestamp) -> Resul
         return Err(StoreError::Taken(format!("{}", to.display())));
     }
     let part = beside(to, ".part");
-    if part.exists() {
-        fs::remove_dir_all(&part).map_err(|error| cannot("remove", &part, &error))?;
-    }
     fs::DirBuilder::new().recursive(true).mode(0o700).create(&part).map_err(|error| cannot("make", &part, &error))?;
+    let _alone = take_alone(&part, to)?;
     let names: Vec<&str> = there(folder).collect();
     let pinned = names.iter().map(|name| pin(&folder.join(name))).collect::<Result<Vec<_>, _>>()?;
     let mut files = Vec::with_capacity(FILES.len());
@@ -96,13 +94,39 @@ pub fn back_up(folder: &Path, to: &Path, version: &str, now: Timestamp) -> Resul
     Ok(manifest)
 }
 
+/// Empties the folder in which a copy is made, which another may have left behind, and keeps others out while this lives.
+fn take_alone(part: &Path, to: &Path) -> Result<File, StoreError> {
+    let folder = File::open(part).map_err(|error| cannot("open", part, &error))?;
+    folder.try_lock().map_err(|error| match error {
+        TryLockError::WouldBlock => StoreError::Taken(format!("a backup into {}, which is being made,", to.display())),
+        TryLockError::Error(error) => cannot("lock", part, &error),
+    })?;
+    for entry in fs::read_dir(part).map_err(|error| cannot("read", part, &error))? {
+        let path = entry.map_err(|error| cannot("read", part, &error))?.path();
+        fs::remove_file(&path).map_err(|error| cannot("remove", &path, &error))?;
+    }
+    Ok(folder)
+}
+
+/// A copy that is what was copied.
+#[derive(Debug)]
+pub struct Verified {
+    copy: PathBuf,
+    /// What it says of itself.
+    pub manifest: Manifest,
+}
+
 /// Reads what a copy says of itself, and makes sure that it is what was copied. Blocks.
 ///
 /// # Errors
-/// `Missing` if it is no copy; `Damaged` if a byte of it is another; `Unavailable` if a newer version took it.
-pub fn verify(copy: &Path) -> Result<Manifest, StoreError> {
+/// `Missing` if it is no copy; `Damaged` if a byte of it is another; `Unavailable` if a newer version took it, or if it
+/// cannot be read.
+pub fn verify(copy: &Path) -> Result<Verified, StoreError> {
     let path = copy.join(MANIFEST);
-    let text = fs::read(&path).map_err(|_| StoreError::Missing(format!("{}, so this is no backup", path.display())))?;
+    let text = fs::read(&path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => StoreError::Missing(format!("{}, which every backup has,", path.display())),
+        _ => cannot("read", &path, &error),
+    })?;
     let manifest: Manifest =
         serde_json::from_slice(&text).map_err(|error| StoreError::Damaged(format!("{}: {error}", path.display())))?;
     for name in FILES {
@@ -126,36 +150,46 @@ pub fn verify(copy: &Path) -> Result<Manifest, StoreError> {
         }
     }
     examine(copy)?;
-    Ok(manifest)
+    Ok(Verified { copy: copy.to_owned(), manifest })
 }
 
-/// Puts a copy into a data folder that nobody uses. Blocks. What is there must be empty of databases. A restore that was cut
-/// off leaves [`UNFINISHED`], and is done again.
-///
-/// # Errors
-/// As [`verify`]; `Taken` if the folder has databases.
-pub fn restore(copy: &Path, folder: &Path) -> Result<Manifest, StoreError> {
-    let manifest = verify(copy)?;
-    let marker = folder.join(UNFINISHED);
-    if let Some(name) = FILES.iter().find(|name| folder.join(name).exists() && !marker.exists()) {
-        return Err(StoreError::Taken(format!("{}", folder.join(name).display())));
-    }
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| cannot("make", folder, &error))?;
-    fs::write(&marker, "").and_then(|()| sync(&marker)).map_err(|error| cannot("write", &marker, &error))?;
-    for name in there(copy) {
-        // The log of what was here before is none of the copy's.
-        for leftover in ["-wal", "-shm"] {
-            let path = folder.join(format!("{name}{leftover}"));
-            if path.exists() {
-                fs::remove_file(&path).map_err(|error| cannot("remove", &path, &error))?;
-            }
+impl Verified {
+    /// Puts the copy into a data folder that nobody uses. Blocks. What is there must be empty of databases. A restore that
+    /// was cut off leaves [`UNFINISHED`], and is done again.
+    ///
+    /// # Errors
+    /// `Taken` if the folder has databases; `Full`; `Unavailable` if a file cannot be written.
+    pub fn put(self, folder: &Path) -> Result<Manifest, StoreError> {
+        let marker = folder.join(UNFINISHED);
+        if let Some(name) = FILES.iter().find(|name| folder.join(name).exists() && !marker.exists()) {
+            return Err(StoreError::Taken(format!("{}", folder.join(name).display())));
         }
-        let to = folder.join(name);
-        fs::copy(copy.join(name), &to).and_then(|_| sync(&to)).map_err(|error| cannot("write", &to, &error))?;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .map_err(|error| cannot("make", folder, &error))?;
+        fs::write(&marker, "").and_then(|()| sync(&marker)).map_err(|error| cannot("write", &marker, &error))?;
+        for name in there(&self.copy) {
+            put_file(&self.copy, folder, name)?;
+        }
+        sync(folder).map_err(|error| cannot("sync", folder, &error))?;
+        fs::remove_file(&marker).and_then(|()| sync(folder)).map_err(|error| cannot("remove", &marker, &error))?;
+        Ok(self.manifest)
     }
-    sync(folder).map_err(|error| cannot("sync", folder, &error))?;
-    fs::remove_file(&marker).and_then(|()| sync(folder)).map_err(|error| cannot("remove", &marker, &error))?;
-    Ok(manifest)
+}
+
+fn put_file(copy: &Path, folder: &Path, name: &str) -> Result<(), StoreError> {
+    // The log of what was here before is none of the copy's.
+    for leftover in ["-wal", "-shm"] {
+        let path = folder.join(format!("{name}{leftover}"));
+        if path.exists() {
+            fs::remove_file(&path).map_err(|error| cannot("remove", &path, &error))?;
+        }
+    }
+    let to = folder.join(name);
+    fs::copy(copy.join(name), &to).and_then(|_| sync(&to)).map_err(|error| cannot("write", &to, &error))?;
+    Ok(())
 }
 
 /// The databases that a folder has, as far as it may lack any.
@@ -238,7 +272,7 @@ fn sum(path: &Path) -> Result<(u64, String), StoreError> {
         sum.update(&buffer[..read]);
         bytes += read as u64;
     }
-    Ok((bytes, sum.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()))
+    Ok((bytes, digits_of(sum.finish().as_ref())))
 }
 
 fn beside(path: &Path, ending: &str) -> PathBuf {
