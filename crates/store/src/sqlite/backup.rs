@@ -1,7 +1,7 @@
 //! A copy of a data folder as of one moment, taken while it is written, and the way back.
 //!
-//! The three databases have a writer each, so the copy pins one after the other and copies what was pinned. The order makes
-//! it one moment for all that matters: first the journal, then the inbox, then the records. What the journal says it
+//! The databases have a writer each, so the copy pins one after the other and copies what was pinned. The order makes
+//! it one moment for all that matters: first the journal, then the inbox, the rows of devices, and the records. What the journal says it
 //! delivered into a feed is in the inbox that is pinned after it, and what its event batches see of the records is in the
 //! records that are pinned last. What is newer there is as after a crash: a delivery that the journal does not know of is
 //! repeated under its id and not stored twice, and changes of the records come after the batches.
@@ -23,7 +23,7 @@ use super::writer::store_error;
 use crate::error::StoreError;
 
 /// The databases of a data folder, in the order in which they are pinned.
-pub const FILES: [&str; 3] = ["journal.db", "inbox.db", "records.db"];
+pub const FILES: [&str; 4] = ["journal.db", "inbox.db", "sync.db", "records.db"];
 /// What a copy says of itself.
 pub const MANIFEST: &str = "backup.json";
 /// While this is in a data folder, it holds the half of a restored copy.
@@ -156,6 +156,7 @@ fn known_schema(name: &str) -> usize {
     match name {
         "journal.db" => super::journal::MIGRATIONS.len(),
         "inbox.db" => super::inbox::MIGRATIONS.len(),
+        "sync.db" => super::collections::MIGRATIONS.len(),
         _ => super::records::MIGRATIONS.len(),
     }
 }
