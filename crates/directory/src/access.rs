@@ -56,8 +56,15 @@ pub struct Asker {
     pub dn: String,
     /// Whether rules are not asked: an operator with a key of the API.
     pub manages: bool,
-    /// The names of the groups it is in, in normal form.
+    /// The names of the groups it is in, in normal form, if any rule names a group.
     pub groups: Vec<String>,
+}
+
+impl Asker {
+    /// Whether it proved who it is.
+    pub fn is_known(&self) -> bool {
+        self.manages || !self.key.is_empty()
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -141,6 +148,11 @@ impl Access {
             special.extend(new.map(|key| (key.clone(), level)).collect::<Vec<_>>());
         }
         Grant { special, else_: Level::None }
+    }
+
+    /// Whether a rule names a group.
+    pub(crate) fn names_groups(&self) -> bool {
+        self.0.iter().flat_map(|clause| &clause.by).any(|(who, _)| matches!(who, Who::Group(_)))
     }
 
     /// Whether a rule names single entries, so that what holds for one does not hold for its siblings.

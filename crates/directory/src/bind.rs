@@ -1,8 +1,6 @@
 //! Who asks: a name and a password become an asker.
 
-use std::{collections::BTreeSet, ops::Bound};
-
-use tocsin_store::entries::{Branches, EntryNumber, Room};
+use tocsin_store::entries::{EntryNumber, Room};
 
 use crate::{
     access::{Asker, Grant, Level},
@@ -12,11 +10,6 @@ use crate::{
     refusal::{Code, Refusal},
     search::Scope,
 };
-
-/// Most groups that one asker is in.
-const GROUPS_MAX: usize = 1_000;
-/// The attributes by which groups hold their members.
-const MEMBERS: &[&str] = &["member", "uniquemember"];
 
 impl Directory {
     /// Checks a password.
@@ -66,7 +59,7 @@ impl Directory {
         }
         let (lockout, now) = (self.inner.lockout, (self.clock)());
         self.change(Room::NotNeeded, move |tree| {
-            let known = tree.credential(number)?.and_then(|text| Credential::read(&text));
+            let known = tree.branches().credential(number)?.and_then(|text| Credential::read(&text));
             // Another password meanwhile: what was said is not about it.
             let Some(known) = known.filter(|known| known.hash == seen.hash) else { return Ok(()) };
             let next = match is_right {
@@ -94,30 +87,5 @@ impl Directory {
             }
         }
         Ok(found.first().map(|shown| shown.entry.dn.clone()))
-    }
-
-    /// The names in normal form of the groups that an entry is in, also of groups in groups.
-    pub(crate) async fn groups_of(&self, key: &str) -> Result<Vec<String>, Refusal> {
-        let (inner, key) = (self.inner.clone(), key.to_owned());
-        self.look(move |branches| {
-            let ready = inner.ready.load();
-            let (mut known, mut open) = (BTreeSet::new(), vec![key]);
-            while let Some(member) = open.pop() {
-                for index in MEMBERS.iter().filter(|index| ready.contains(**index)) {
-                    let key = Bound::Included(member.as_bytes());
-                    for number in branches.found(index, key, key, GROUPS_MAX)?.unwrap_or_default() {
-                        let Some(node) = branches.node(number)? else { continue };
-                        let above = inner.above(branches as &dyn Branches, &node)?;
-                        let place = crate::entry::place(&node, above.as_deref(), &inner.schema.load());
-                        // A group in itself, by whatever way, is looked at once.
-                        if known.len() < GROUPS_MAX && known.insert(place.key.clone()) {
-                            open.push(place.key);
-                        }
-                    }
-                }
-            }
-            Ok(known.into_iter().collect())
-        })
-        .await
     }
 }

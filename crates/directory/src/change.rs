@@ -9,7 +9,7 @@ mod grow; // the schema gets more
 use std::sync::{Arc, OnceLock};
 
 pub use modify::{Act, Modification};
-use tocsin_model::{id::SubscriberId, ldap::Truth, time::Timestamp, value::Value};
+use tocsin_model::{id::SubscriberId, time::Timestamp, value::Value};
 use tocsin_store::{
     entries::{Branches, EntryNumber, Node, Object, Placement, Tree},
     records::Expect,
@@ -58,8 +58,7 @@ impl Terms {
     fn hold(&self, inner: &Inner, asker: &Asker, entry: &Entry, schema: &Schema) -> Result<Images, Refusal> {
         if let Some(filter) = &self.assertion {
             let grant = inner.access.grant(asker, entry);
-            let visible = |kind: &AttributeType| asker.manages || grant.level(Some(kind)) >= Level::Search;
-            if Test::compile(filter, schema).of(entry, schema, &visible) != Truth::True {
+            if !Test::compile(filter, schema).is_met_by(entry, schema, &grant) {
                 return Err(Refusal::new(Code::AssertionFailed, "the entry does not meet the assertion"));
             }
         }
@@ -252,7 +251,7 @@ fn free_id(
     let value = rdn.assertions.first().and_then(|(_, value)| String::from_utf8(value.clone()).ok());
     for candidate in [uid, value, Some(rdn_key.to_owned()), Some(format!("{rdn_key},{above}"))].into_iter().flatten() {
         let Ok(id) = candidate.parse::<SubscriberId>() else { continue };
-        if tree.subscriber(&id)?.is_none() {
+        if tree.branches().subscriber(&id)?.is_none() {
             return Ok(id);
         }
     }

@@ -156,12 +156,12 @@ impl Directory {
         let made = self
             .change(Room::NotNeeded, move |tree| {
                 let schema = inner.schema.load();
-                let first = match tree.child(None, &inner.suffix_key)? {
+                let first = match tree.branches().child(None, &inner.suffix_key)? {
                     Some(node) => node.number(),
                     None => tree
                         .put_object(first_entry(&inner.suffix, &inner.suffix_text, &inner.suffix_key, &schema), now)?,
                 };
-                match tree.child(Some(first), PEOPLE)? {
+                match tree.branches().child(Some(first), PEOPLE)? {
                     Some(node) => Ok(node.number()),
                     None => {
                         let attributes = attributes_of(&[("objectClass", "top organizationalUnit"), ("ou", "people")]);

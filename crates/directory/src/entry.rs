@@ -5,7 +5,8 @@ use std::sync::Arc;
 use tocsin_model::{
     id::{Name, SubscriberId},
     ldap::Truth,
-    subscriber::{DeviceState, Subscriber},
+    problem::Problem,
+    subscriber::{self, DeviceState, Subscriber},
     time::Timestamp,
     value::Value,
 };
@@ -69,15 +70,23 @@ pub struct Place {
     pub key: String,
 }
 
-/// How subscribers are shown.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// How subscribers are shown, and what of them is taken.
+#[derive(Debug, Clone)]
 pub struct Shape {
     /// Attributes that are the addresses of devices: the key of the attribute, the channel.
     pub devices: Vec<(Arc<str>, Name)>,
+    /// What is wrong with the address of a device, if anything.
+    pub check_address: fn(&str) -> Result<(), Problem>,
 }
 
-/// The channel of a device attribute, if it is one.
+impl Default for Shape {
+    fn default() -> Self {
+        Shape { devices: Vec::new(), check_address: subscriber::check_address }
+    }
+}
+
 impl Shape {
+    /// The channel of a device attribute, if it is one.
     pub(crate) fn channel(&self, key: &str) -> Option<&Name> {
         self.devices.iter().find(|(known, _)| **known == *key).map(|(_, channel)| channel)
     }

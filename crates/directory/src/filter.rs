@@ -8,6 +8,7 @@ use tocsin_model::ldap::{
 };
 
 use crate::{
+    access::{Grant, Level},
     entry::{Entry, OWN, any_value},
     schema::{AttributeType, Schema},
     syntax::{Act, Rule, find_rule},
@@ -168,6 +169,12 @@ impl Test {
                 None => Test::Undefined,
             },
         }
+    }
+
+    /// Whether an entry meets it, as far as whoever asks may ask.
+    pub fn is_met_by(&self, entry: &Entry, schema: &Schema, grant: &Grant) -> bool {
+        let visible = |kind: &AttributeType| grant.level(Some(kind)) >= Level::Search;
+        self.of(entry, schema, &visible) == Truth::True
     }
 
     /// What it says of an entry. `visible`: whether an attribute may be asked for; what may not is Undefined.

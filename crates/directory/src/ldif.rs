@@ -1,6 +1,6 @@
 //! LDIF (RFC 2849): entries as text, record by record, so that a file of any size takes the room of one record.
 
-use std::io::{BufRead, Write};
+use std::io::{BufRead, Read, Write};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 
@@ -55,6 +55,8 @@ pub struct Reader<R> {
     /// A line that was read too far.
     ahead: Option<String>,
     begun: bool,
+    /// Longest line, in bytes.
+    line_bytes_max: usize,
 }
 
 type Pair = (usize, String, Vec<u8>);
@@ -62,7 +64,7 @@ type Pair = (usize, String, Vec<u8>);
 impl<R: BufRead> Reader<R> {
     /// Over an input.
     pub fn new(input: R) -> Self {
-        Reader { input, line: 0, ahead: None, begun: false }
+        Reader { input, line: 0, ahead: None, begun: false, line_bytes_max: RECORD_BYTES_MAX }
     }
 
     /// The next line as it lies there, without its end.
@@ -71,10 +73,13 @@ impl<R: BufRead> Reader<R> {
             return Ok(Some(line));
         }
         let mut bytes = Vec::new();
-        if self.input.read_until(b'\n', &mut bytes)? == 0 {
+        if self.input.by_ref().take(self.line_bytes_max as u64 + 1).read_until(b'\n', &mut bytes)? == 0 {
             return Ok(None);
         }
         self.line += 1;
+        if bytes.len() > self.line_bytes_max {
+            return Err(self.wrong("the line is too long"));
+        }
         while matches!(bytes.last(), Some(b'\n' | b'\r')) {
             bytes.pop();
         }
@@ -318,6 +323,14 @@ mod tests {
         check("dn: o=x\nphoto:< file:///etc/passwd\n", 2, "not read");
         check("dn: o=x\nchangetype: rename\n", 1, "no changetype");
         check("dn: o=x\nchangetype: modify\nadd: mail\ncn: x\n", 4, "a value of `mail`");
+    }
+
+    #[test]
+    fn a_line_without_an_end_takes_no_more_room_than_a_record() {
+        let endless = std::io::BufReader::new(std::io::repeat(b'x'));
+        let mut reader = Reader { line_bytes_max: 1_000, ..Reader::new(endless) };
+        let Some(Err(LdifError::Line(1, said))) = reader.next() else { panic!("it is read on") };
+        assert!(said.contains("too long"), "{said}");
     }
 
     #[test]

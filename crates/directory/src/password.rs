@@ -29,7 +29,7 @@ pub const PASSWORD_BYTES_MAX: usize = 1_024;
 /// Hashes that are worked out at the same time.
 const HASHING_MAX: usize = 2;
 /// Hashes that may wait to be worked out.
-const WAITING_MAX: usize = 256;
+pub(crate) const WAITING_MAX: usize = 256;
 
 static HASHING: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(HASHING_MAX)));
 static WAITING: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(WAITING_MAX)));
@@ -75,6 +75,11 @@ impl Lockout {
 impl Credential {
     fn of(hash: String) -> Credential {
         Credential { hash, failures: 0, locked_until: None }
+    }
+
+    /// As whoever moves an entry gives it: taken as it is.
+    pub(crate) fn given(&self) -> String {
+        if self.hash.starts_with('{') { self.hash.clone() } else { format!("{{ARGON2}}{}", self.hash) }
     }
 
     /// Whether no password is right just now.

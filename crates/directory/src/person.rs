@@ -7,7 +7,8 @@ use std::{
 
 use tocsin_model::{
     id::{Name, SubscriberId},
-    subscriber::{Device, DeviceState, Profile, Subscriber, check_profile},
+    problem::Problem,
+    subscriber::{DEVICES_MAX, Device, DeviceState, Profile, Subscriber, check_attributes, check_profile},
     value::Value,
 };
 use tocsin_store::{entries::Placement, records::NewSubscriber};
@@ -18,15 +19,6 @@ use crate::{
     schema::AttributeType,
     syntax::Syntax,
 };
-
-/// Most attributes of an entry.
-pub const ATTRIBUTES_MAX: usize = 100;
-/// Most bytes of a subscriber's attributes, as JSON.
-pub const ATTRIBUTE_BYTES_MAX: usize = 64 * 1024;
-/// Most devices of a subscriber.
-pub const DEVICES_MAX: usize = 32;
-/// Longest address of a device, in bytes.
-pub const ADDRESS_BYTES_MAX: usize = 2_048;
 
 /// The attributes of an object as they are stored. What was not touched stays as it was.
 pub(crate) fn object_attributes(
@@ -63,18 +55,20 @@ pub(crate) fn subscriber_of(
         time_zone: one("tocsintimezone"),
         attributes: merged(attributes, before, now, |name| is_own_attribute(name, placement, shape)),
     };
-    if let Some(problem) = check_profile(&profile).into_iter().next() {
-        let hint = problem.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
-        return Err(Refusal::new(Code::InvalidAttributeSyntax, format!("{}{hint}", problem.message)));
+    if let Some(problem) = check_profile(&profile).first() {
+        return Err(Refusal::new(Code::InvalidAttributeSyntax, told(problem)));
     }
-    let bytes = serde_json::to_vec(&profile.attributes).map_or(0, |json| json.len());
-    if profile.attributes.len() > ATTRIBUTES_MAX || bytes > ATTRIBUTE_BYTES_MAX {
-        let what =
-            format!("a subscriber has at most {ATTRIBUTES_MAX} attributes of {ATTRIBUTE_BYTES_MAX} bytes together");
-        return Err(Refusal::new(Code::AdminLimitExceeded, what));
+    if let Some(problem) = check_attributes(&profile.attributes).first() {
+        return Err(Refusal::new(Code::AdminLimitExceeded, format!("the subscriber's attributes: {}", told(problem))));
     }
     let devices = devices_of(devices, before, now, shape)?;
     Ok(NewSubscriber { id, profile, devices: Some(devices.into_iter().collect()), preferences: None })
+}
+
+/// A problem in one sentence.
+fn told(problem: &Problem) -> String {
+    let hint = problem.hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default();
+    format!("{}{hint}", problem.message)
 }
 
 fn find<'a>(attributes: &'a [Attribute], key: &str) -> Option<&'a Attribute> {
@@ -152,7 +146,7 @@ fn devices_of(
     shape: &Shape,
 ) -> Result<BTreeMap<Name, Device>, Refusal> {
     if texts(before, "tocsindevice") != texts(now, "tocsindevice") {
-        devices = texts(now, "tocsindevice").iter().map(|text| device(text)).collect::<Result<_, _>>()?;
+        devices = texts(now, "tocsindevice").iter().map(|text| device(text, shape)).collect::<Result<_, _>>()?;
     }
     for (key, channel) in &shape.devices {
         let (was, is) = (texts(before, key), texts(now, key));
@@ -173,7 +167,7 @@ fn devices_of(
             if has(&devices, address) {
                 continue;
             }
-            check_address(address)?;
+            check_address(address, shape)?;
             let name = free.pop().map_or_else(|| free_name(&devices, channel), Ok)?;
             devices.insert(
                 name,
@@ -200,16 +194,14 @@ fn free_name(devices: &BTreeMap<Name, Device>, channel: &Name) -> Result<Name, R
     })
 }
 
-fn check_address(address: &str) -> Result<(), Refusal> {
-    if address.trim().is_empty() || address.len() > ADDRESS_BYTES_MAX || address.chars().any(char::is_control) {
-        let what = format!("an address has 1 to {ADDRESS_BYTES_MAX} bytes and no control characters");
-        return Err(Refusal::new(Code::ConstraintViolation, what));
-    }
-    Ok(())
+fn check_address(address: &str, shape: &Shape) -> Result<(), Refusal> {
+    (shape.check_address)(address).map_err(|problem| {
+        Refusal::new(Code::ConstraintViolation, format!("the address of a device {}", told(&problem)))
+    })
 }
 
 /// `name channel state address`.
-fn device(text: &str) -> Result<(Name, Device), Refusal> {
+fn device(text: &str, shape: &Shape) -> Result<(Name, Device), Refusal> {
     let wrong = || {
         let what = format!(
             "`{text}` is no device; write its name, channel, state and address, such as `home mail active a@example.org`"
@@ -221,7 +213,7 @@ fn device(text: &str) -> Result<(Name, Device), Refusal> {
     let (name, channel, state, address) = (next()?, next()?, next()?, next()?);
     let states = [DeviceState::Active, DeviceState::Disabled, DeviceState::Bounced, DeviceState::Failed];
     let state = states.into_iter().find(|known| state_word(*known) == state).ok_or_else(wrong)?;
-    check_address(address)?;
+    check_address(address, shape)?;
     let channel = channel.parse().map_err(|_| wrong())?;
     Ok((name.parse().map_err(|_| wrong())?, Device { channel, address: address.to_owned(), state }))
 }

@@ -4,7 +4,7 @@
 //! order, beginnings and presence. A second one, with `~` behind its name, holds every three bytes that follow each other,
 //! and answers parts. What an index finds is always held against the filter, so keys may be cut.
 
-use std::{collections::BTreeSet, ops::Bound};
+use std::{cell::Cell, collections::BTreeSet, ops::Bound, sync::Arc};
 
 use tocsin_model::ldap::prepare::Form;
 use tocsin_store::entries::{Branches, EntryKey, EntryNumber};
@@ -22,42 +22,58 @@ const KEY_BYTES_MAX: usize = 128;
 pub(crate) const CANDIDATES_MAX: usize = 200_000;
 /// Bytes of a part.
 const GRAM: usize = 3;
-/// Values of one attribute that have keys; parts of a value that have.
+/// Most parts of a value that are kept.
 const GRAMS_MAX: usize = 256;
+/// Where entries stand in an index of parts that have a value with more; no part is it.
+const LONG: &[u8] = b"";
+/// Most keys that are read for one search.
+const READ_MAX: usize = 1_000_000;
+/// Stands among the indexes, and changes when their keys are made in another way: those of before are of no use then.
+const MADE: &str = "~2";
 
 /// The names of the indexes that a schema asks for.
 pub(crate) fn indexes(schema: &Schema) -> BTreeSet<String> {
-    schema
-        .attributes()
-        .flat_map(|kind| {
-            let whole = kind.indexed.0.then(|| kind.key.to_string());
-            whole.into_iter().chain(kind.indexed.1.then(|| grams_name(&kind.key)))
-        })
-        .collect()
+    let comparable = schema.attributes().filter(|kind| kind.equality.is_some());
+    let names = comparable.flat_map(|kind| {
+        let whole = kind.indexed.0.then(|| kind.key.to_string());
+        whole.into_iter().chain(kind.indexed.1.then(|| grams_name(&kind.key)))
+    });
+    names.chain([MADE.to_owned()]).collect()
 }
 
 fn grams_name(key: &str) -> String {
     format!("{key}~")
 }
 
-/// The keys under which an entry with these attributes is found.
+/// The keys under which an entry with these attributes is found. A value is one of its type, and of the types above.
 pub(crate) fn keys(attributes: &[Attribute], schema: &Schema) -> Vec<EntryKey> {
     let mut keys = Vec::new();
     for attribute in attributes {
-        let kind = &attribute.kind;
-        let (Some(rule), true) = (kind.equality, kind.indexed != (false, false)) else { continue };
-        for normal in attribute.values.iter().filter_map(|value| rule.normal(value, schema)) {
-            if kind.indexed.1 {
-                let grams: BTreeSet<&[u8]> = normal.windows(GRAM).take(GRAMS_MAX).collect();
-                let index: std::sync::Arc<str> = grams_name(&kind.key).into();
-                keys.extend(grams.into_iter().map(|gram| EntryKey { index: index.clone(), key: gram.into() }));
-            }
-            if kind.indexed.0 {
-                keys.push(EntryKey { index: kind.key.clone(), key: cut(&normal).into() });
+        let above = attribute.kind.kinds.iter().filter_map(|key| schema.attribute(key).ok());
+        for kind in above.chain([&attribute.kind]).filter(|kind| kind.indexed != (false, false)) {
+            for value in &attribute.values {
+                add_keys(kind, value, schema, &mut keys);
             }
         }
     }
     keys
+}
+
+fn add_keys(kind: &AttributeType, value: &[u8], schema: &Schema, keys: &mut Vec<EntryKey>) {
+    let Some(rule) = kind.equality else { return };
+    // What is no value of its type equals nothing, but it is there.
+    let normal = rule.normal(value, schema).unwrap_or_default();
+    if kind.indexed.1 {
+        let index: Arc<str> = grams_name(&kind.key).into();
+        let grams: BTreeSet<&[u8]> = match normal.len() {
+            bytes if bytes >= GRAMS_MAX + GRAM => BTreeSet::from([LONG]),
+            _ => normal.windows(GRAM).collect(),
+        };
+        keys.extend(grams.into_iter().map(|gram| EntryKey { index: index.clone(), key: gram.into() }));
+    }
+    if kind.indexed.0 {
+        keys.push(EntryKey { index: kind.key.clone(), key: cut(&normal).into() });
+    }
 }
 
 fn cut(key: &[u8]) -> &[u8] {
@@ -75,7 +91,7 @@ pub(crate) fn only_key(test: &Test, ready: &BTreeSet<String>) -> Option<EntryKey
 }
 
 fn is_found_by(kind: &AttributeType, ready: &BTreeSet<String>) -> bool {
-    kind.indexed.0 && ready.contains(&*kind.key)
+    kind.indexed.0 && kind.equality.is_some() && ready.contains(&*kind.key)
 }
 
 /// The entries with a value of this normal form.
@@ -84,40 +100,121 @@ pub(crate) fn equal(branches: &dyn Branches, index: &str, normal: &[u8]) -> Resu
     Ok(branches.found(index, key, key, CANDIDATES_MAX)?)
 }
 
-/// A superset of the entries that meet a filter, by number; `None`: no index tells.
+/// A superset of the entries that meet a filter, by number; `None`: no index tells, or it would take too long to ask.
 pub(crate) fn candidates(
     branches: &dyn Branches,
     test: &Test,
     ready: &BTreeSet<String>,
 ) -> Result<Option<Vec<EntryNumber>>, Refusal> {
-    match test {
-        Test::Undefined => Ok(Some(Vec::new())),
-        Test::And(parts) => {
-            let mut ordered: Vec<&Test> = parts.iter().collect();
-            ordered.sort_by_key(|part| cost(part));
-            for part in ordered {
-                if let found @ Some(_) = candidates(branches, part, ready)? {
-                    return Ok(found);
+    Plan { branches, ready, left: Cell::new(READ_MAX) }.candidates(test)
+}
+
+/// Looks up what one search needs, within its bound.
+struct Plan<'a> {
+    branches: &'a dyn Branches,
+    ready: &'a BTreeSet<String>,
+    /// How many keys may still be read.
+    left: Cell<usize>,
+}
+
+impl Plan<'_> {
+    fn candidates(&self, test: &Test) -> Result<Option<Vec<EntryNumber>>, Refusal> {
+        match test {
+            Test::Undefined => Ok(Some(Vec::new())),
+            Test::And(parts) => {
+                let mut ordered: Vec<&Test> = parts.iter().collect();
+                ordered.sort_by_key(|part| cost(part));
+                for part in ordered {
+                    if let found @ Some(_) = self.candidates(part)? {
+                        return Ok(found);
+                    }
+                }
+                Ok(None)
+            }
+            Test::Or(parts) => {
+                let mut all = BTreeSet::new();
+                for part in parts {
+                    match self.candidates(part)? {
+                        Some(found) if all.len() + found.len() <= CANDIDATES_MAX => all.extend(found),
+                        _ => return Ok(None),
+                    }
+                }
+                Ok(Some(all.into_iter().collect()))
+            }
+            Test::Of(kind, Ask::Equal(_, wanted)) if &*kind.key == "entryuuid" => {
+                let number = std::str::from_utf8(wanted).ok().and_then(Entry::number_of);
+                Ok(Some(number.into_iter().collect()))
+            }
+            Test::Of(kind, ask) => self.of_attribute(kind, ask),
+            Test::Not(_) | Test::Any { .. } => Ok(None),
+        }
+    }
+
+    fn found(&self, index: &str, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<Option<Vec<EntryNumber>>, Refusal> {
+        let most = self.left.get().min(CANDIDATES_MAX);
+        if most == 0 {
+            return Ok(None);
+        }
+        let found = self.branches.found(index, from, to, most)?;
+        // One look-up costs as much as some keys.
+        let read = found.as_ref().map_or(most, Vec::len) + 10;
+        self.left.set(self.left.get().saturating_sub(read));
+        Ok(found)
+    }
+
+    fn of_attribute(&self, kind: &AttributeType, ask: &Ask) -> Result<Option<Vec<EntryNumber>>, Refusal> {
+        if let Ask::Substrings(form, parts) = ask
+            && kind.indexed.1
+            && kind.equality.is_some_and(|rule| rule.form() == Some(*form))
+            && self.ready.contains(&grams_name(&kind.key))
+        {
+            let pieces = parts.first.iter().chain(&parts.middle).chain(&parts.last);
+            let longest = pieces.map(|piece| key_form(piece, *form)).max_by_key(String::len).unwrap_or_default();
+            if longest.len() >= GRAM {
+                return self.by_grams(&grams_name(&kind.key), longest.as_bytes());
+            }
+        }
+        if !is_found_by(kind, self.ready) {
+            return Ok(None);
+        }
+        let range = |from: Bound<&[u8]>, to: Bound<&[u8]>| self.found(&kind.key, from, to);
+        match ask {
+            Ask::Present => range(Bound::Unbounded, Bound::Unbounded),
+            Ask::Equal(rule, wanted) if kind.equality == Some(*rule) => {
+                range(Bound::Included(cut(wanted)), Bound::Included(cut(wanted)))
+            }
+            Ask::AtLeast(rule, wanted) if kind.equality == Some(*rule) => {
+                range(Bound::Included(cut(wanted)), Bound::Unbounded)
+            }
+            Ask::AtMost(rule, wanted) if kind.equality == Some(*rule) => {
+                range(Bound::Unbounded, Bound::Included(wanted))
+            }
+            Ask::Substrings(form, parts) if kind.equality.is_some_and(|rule| rule.form() == Some(*form)) => {
+                let Some(first) = &parts.first else { return Ok(None) };
+                let from = key_form(first, *form);
+                let from = cut(from.trim_end().as_bytes());
+                match after(from) {
+                    Some(to) if !from.is_empty() => range(Bound::Included(from), Bound::Excluded(&to)),
+                    _ => Ok(None),
                 }
             }
-            Ok(None)
+            _ => Ok(None),
         }
-        Test::Or(parts) => {
-            let mut all = BTreeSet::new();
-            for part in parts {
-                match candidates(branches, part, ready)? {
-                    Some(found) if all.len() + found.len() <= CANDIDATES_MAX => all.extend(found),
-                    _ => return Ok(None),
-                }
-            }
-            Ok(Some(all.into_iter().collect()))
+    }
+
+    /// The entries that have all of a few three bytes of a piece, and those with values of which not all are kept.
+    fn by_grams(&self, index: &str, piece: &[u8]) -> Result<Option<Vec<EntryNumber>>, Refusal> {
+        let with = |gram: &[u8]| self.found(index, Bound::Included(gram), Bound::Included(gram));
+        let mut found: Option<Vec<EntryNumber>> = None;
+        for start in BTreeSet::from([0, (piece.len() - GRAM) / 2, piece.len() - GRAM]) {
+            let Some(numbers) = with(&piece[start..start + GRAM])? else { continue };
+            found = Some(match found {
+                Some(known) => known.into_iter().filter(|number| numbers.binary_search(number).is_ok()).collect(),
+                None => numbers,
+            });
         }
-        Test::Of(kind, Ask::Equal(_, wanted)) if &*kind.key == "entryuuid" => {
-            let number = std::str::from_utf8(wanted).ok().and_then(Entry::number_of);
-            Ok(Some(number.into_iter().collect()))
-        }
-        Test::Of(kind, ask) => of_attribute(branches, kind, ask, ready),
-        Test::Not(_) | Test::Any { .. } => Ok(None),
+        let (Some(found), Some(long)) = (found, with(LONG)?) else { return Ok(None) };
+        Ok(Some(found.into_iter().chain(long).collect::<BTreeSet<_>>().into_iter().collect()))
     }
 }
 
@@ -130,46 +227,6 @@ fn cost(test: &Test) -> u8 {
         Test::Of(_, Ask::Substrings(..)) | Test::Or(_) | Test::And(_) => 2,
         Test::Of(_, Ask::AtLeast(..) | Ask::AtMost(..)) => 3,
         _ => 4,
-    }
-}
-
-fn of_attribute(
-    branches: &dyn Branches,
-    kind: &AttributeType,
-    ask: &Ask,
-    ready: &BTreeSet<String>,
-) -> Result<Option<Vec<EntryNumber>>, Refusal> {
-    if let Ask::Substrings(form, parts) = ask
-        && kind.indexed.1
-        && ready.contains(&grams_name(&kind.key))
-    {
-        let pieces = parts.first.iter().chain(&parts.middle).chain(&parts.last);
-        let longest = pieces.map(|piece| key_form(piece, *form)).max_by_key(String::len).unwrap_or_default();
-        if longest.len() >= GRAM && longest.len() <= GRAMS_MAX {
-            return by_grams(branches, &grams_name(&kind.key), longest.as_bytes());
-        }
-    }
-    if !is_found_by(kind, ready) {
-        return Ok(None);
-    }
-    let range = |from: Bound<&[u8]>, to: Bound<&[u8]>| Ok(branches.found(&kind.key, from, to, CANDIDATES_MAX)?);
-    match ask {
-        Ask::Present => range(Bound::Unbounded, Bound::Unbounded),
-        Ask::Equal(rule, wanted) if kind.equality == Some(*rule) => equal(branches, &kind.key, wanted),
-        Ask::AtLeast(rule, wanted) if kind.equality == Some(*rule) => {
-            range(Bound::Included(cut(wanted)), Bound::Unbounded)
-        }
-        Ask::AtMost(rule, wanted) if kind.equality == Some(*rule) => range(Bound::Unbounded, Bound::Included(wanted)),
-        Ask::Substrings(form, parts) if kind.equality.is_some_and(|rule| rule.form() == Some(*form)) => {
-            let Some(first) = &parts.first else { return Ok(None) };
-            let from = key_form(first, *form);
-            let from = cut(from.trim_end().as_bytes());
-            match after(from) {
-                Some(to) if !from.is_empty() => range(Bound::Included(from), Bound::Excluded(&to)),
-                _ => Ok(None),
-            }
-        }
-        _ => Ok(None),
     }
 }
 
@@ -191,19 +248,4 @@ fn after(prefix: &[u8]) -> Option<Vec<u8>> {
         }
     }
     None
-}
-
-/// The entries that have all of a few three bytes of a piece.
-fn by_grams(branches: &dyn Branches, index: &str, piece: &[u8]) -> Result<Option<Vec<EntryNumber>>, Refusal> {
-    let ends = [0, (piece.len() - GRAM) / 2, piece.len() - GRAM];
-    let mut found: Option<Vec<EntryNumber>> = None;
-    for start in BTreeSet::from(ends) {
-        let gram = Bound::Included(&piece[start..start + GRAM]);
-        let Some(numbers) = branches.found(index, gram, gram, CANDIDATES_MAX)? else { continue };
-        found = Some(match found {
-            Some(known) => known.into_iter().filter(|number| numbers.binary_search(number).is_ok()).collect(),
-            None => numbers,
-        });
-    }
-    Ok(found)
 }

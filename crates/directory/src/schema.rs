@@ -59,6 +59,19 @@ impl AttributeType {
     pub fn is(&self, other: &AttributeType) -> bool {
         self.key == other.key || self.kinds.contains(&other.key)
     }
+
+    /// Refuses what would make values, names and indexes wrong that are there already.
+    fn may_become(&self, new: &AttributeType) -> Result<(), Refusal> {
+        let changed = match () {
+            () if self.syntax != new.syntax => "syntax",
+            () if self.equality != new.equality => "equality",
+            () if self.kinds != new.kinds => "supertype",
+            () if self.names != new.names => "name",
+            () => return Ok(()),
+        };
+        let what = format!("the {changed} of `{}` cannot change: there may be values of it", self.name());
+        Err(Refusal::new(Code::ConstraintViolation, what))
+    }
 }
 
 /// What kind of class a class is.
@@ -181,9 +194,8 @@ impl Schema {
         match kind {
             Kind::Attribute => {
                 let made = Arc::new(self.attribute_of(&description, names.clone())?);
-                if let Some(known) = self.attributes.get(&oid).filter(|known| known.syntax != made.syntax) {
-                    let what = format!("the syntax of `{}` cannot change: there may be values of it", known.name());
-                    return Err(Refusal::new(Code::ConstraintViolation, what));
+                if let Some(known) = self.attributes.get(&oid) {
+                    known.may_become(&made)?;
                 }
                 self.attributes.extend(keys.map(|key| (key, made.clone())));
             }
@@ -475,6 +487,19 @@ mod tests {
         check("( 2.25.1.3 NAME 'limit' SUP name )", Some(Code::ConstraintViolation));
         check("( 2.25.1.1 NAME 'limit' SUP name )", Some(Code::ConstraintViolation));
         check("( 2.25.1.3 NAME 'x' SUP nothing )", Some(Code::UndefinedAttributeType));
+        // What is there was indexed, and perhaps named, by the equality that it had.
+        let integer = "SYNTAX 1.3.6.1.4.1.1466.115.121.1.27";
+        check(
+            &format!("( 2.25.1.1 NAME 'limit' EQUALITY integerBitAndMatch {integer} )"),
+            Some(Code::ConstraintViolation),
+        );
+        check(&format!("( 2.25.1.1 NAME 'bound' EQUALITY integerMatch {integer} )"), Some(Code::ConstraintViolation));
+        check(&format!("( 2.25.1.1 NAME 'limit' EQUALITY integerMatch {integer} )"), None);
+        check("( 2.5.4.3 NAME ( 'cn' 'commonName' ) SUP name X-INDEX 'eq sub' )", None);
+        check(
+            "( 2.5.4.3 NAME 'cn' EQUALITY caseIgnoreMatch SYNTAX 1.3.6.1.4.1.1466.115.121.1.15 )",
+            Some(Code::ConstraintViolation),
+        );
         for wrong in [
             "",
             "( )",

@@ -171,8 +171,7 @@ impl Search {
 
     /// Whether an entry meets the filter, as far as whoever asks may ask.
     pub fn is_met_by(&self, shown: &Shown, grant: &Grant) -> bool {
-        let visible = |kind: &crate::schema::AttributeType| grant.level(Some(kind)) >= Level::Search;
-        self.test.of(&shown.entry, &self.schema, &visible) == Truth::True
+        self.test.is_met_by(&shown.entry, &self.schema, grant)
     }
 }
 

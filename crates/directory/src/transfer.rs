@@ -1,20 +1,31 @@
 //! Many entries, in and out, as LDIF.
 
-use std::io::{BufRead, Write};
+use std::{
+    io::{BufRead, Write},
+    pin::pin,
+};
 
-use futures_util::{StreamExt, stream::FuturesOrdered};
+use futures_util::{
+    StreamExt,
+    stream::{self, FuturesOrdered},
+};
 use tocsin_store::entries::Node;
 
 use crate::{
     access::Asker,
     change::Terms,
     directory::Directory,
+    entry::SUBSCHEMA,
     ldif::{self, Change, LdifError, Record},
+    password::{WAITING_MAX, protect},
     refusal::{Code, Refusal},
 };
 
 /// Records that are under way at the same time: they share commits.
 const UNDER_WAY: usize = 512;
+/// Records whose passwords are hashed at the same time. More than may wait for it would be refused.
+const HASHED_AHEAD: usize = 16;
+const _: () = assert!(HASHED_AHEAD < WAITING_MAX);
 /// Entries that are read at a time.
 const PAGE: usize = 500;
 
@@ -35,8 +46,8 @@ pub struct Imported {
 const TOLD_MAX: usize = 1_000;
 
 impl Directory {
-    /// Does what the records of a file say, as an operator, many at the same time and each alone. Records of one name are
-    /// done in their order; an entry comes after the one above it.
+    /// Does what the records of a file say, as an operator, many at the same time and each alone. What a record changes is
+    /// there for those behind it.
     ///
     /// # Errors
     /// The file cannot be read on; what was read before is done.
@@ -47,27 +58,32 @@ impl Directory {
     ) -> Result<Imported, LdifError> {
         let asker = Asker { manages: true, ..Asker::default() };
         let mut imported = Imported::default();
+        let hashing = stream::iter(ldif::Reader::new(input)).map(|record| async { Ok(hashed(record?).await) });
+        let mut records = pin!(hashing.buffered(HASHED_AHEAD).peekable());
         let mut running = FuturesOrdered::new();
-        let mut records = ldif::Reader::new(input);
-        let mut failed = None;
         loop {
-            while running.len() < UNDER_WAY && failed.is_none() {
-                match records.next() {
-                    Some(Ok(record)) => running.push_back(self.carry_out(&asker, record)),
-                    Some(Err(error)) => failed = Some(error),
-                    None => break,
-                }
+            while running.len() < UNDER_WAY
+                && let Some(record) = records.as_mut().next_if(|record| !waits(record)).await
+            {
+                running.push_back(self.carry_out(&asker, record?));
             }
             match running.next().await {
                 Some((line, dn, result)) => imported.count(line, dn, result),
-                None => break,
+                // Whatever comes next waits for all before it, and all behind it for it.
+                None => match records.next().await {
+                    Some(record) => {
+                        let (line, dn, result) = self.carry_out(&asker, record?).await;
+                        imported.count(line, dn, result);
+                    }
+                    None => break,
+                },
             }
             if imported.done % 10_000 == 0 {
                 progress(&imported);
             }
         }
         progress(&imported);
-        failed.map_or(Ok(imported), Err)
+        Ok(imported)
     }
 
     async fn carry_out(&self, asker: &Asker, record: Record) -> (usize, String, Result<(), Refusal>) {
@@ -116,6 +132,36 @@ impl Directory {
             }
         }
     }
+}
+
+/// A record with its password hashed: a change that still had to hash would come after those behind it.
+async fn hashed(mut record: Record) -> Record {
+    if let Change::Add(attributes) = &mut record.change {
+        let passwords = attributes.iter_mut().filter(|(name, _)| is_password(name)).flat_map(|(_, values)| values);
+        for password in passwords {
+            // What cannot be hashed is refused where the record is carried out.
+            if let Ok(credential) = protect(password.clone()).await {
+                *password = credential.given().into_bytes();
+            }
+        }
+    }
+    record
+}
+
+/// Whether a record looks at what is there before it takes its place among the changes: one of the schema, or of a password.
+/// Also what cannot be read: what came before it is done.
+fn waits(record: &Result<Record, LdifError>) -> bool {
+    match record {
+        Ok(Record { dn, change: Change::Modify(modifications), .. }) => {
+            dn.eq_ignore_ascii_case(SUBSCHEMA) || modifications.iter().any(|change| is_password(&change.attribute))
+        }
+        Ok(_) => false,
+        Err(_) => true,
+    }
+}
+
+fn is_password(name: &str) -> bool {
+    name.eq_ignore_ascii_case("userPassword") || name == "2.5.4.35"
 }
 
 impl Imported {

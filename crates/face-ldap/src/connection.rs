@@ -103,7 +103,6 @@ enum Next {
 /// A request under way.
 struct Running {
     line: Line,
-    tag: u8,
     /// Whether it can be given up with an answer.
     is_search: bool,
     /// The number of the request that gives it up.
@@ -235,8 +234,11 @@ impl Connection {
                 return true;
             }
             let options = &self.server.options;
-            let is_known = !self.session.asker.key.is_empty() || self.session.asker.manages;
-            let most = if is_known { options.message_bytes_max } else { options.anonymous_message_bytes_max };
+            let most = if self.session.asker.is_known() {
+                options.message_bytes_max
+            } else {
+                options.anonymous_message_bytes_max
+            };
             match ber::first_length(&self.input, most) {
                 Ok(Some(length)) => {
                     let frame = self.input.split_to(length);
@@ -275,7 +277,7 @@ impl Connection {
         {
             return self.cancel(id, operations::cancelled(value.as_deref()));
         }
-        let (tag, is_search) = (operations::tag_of(&message.request), matches!(message.request, Request::Search(_)));
+        let is_search = matches!(message.request, Request::Search(_));
         if self.lines.contains_key(&id) {
             return self.end(Code::ProtocolError, "two requests of the same number");
         }
@@ -295,7 +297,7 @@ impl Connection {
                     self.alone = Some(id);
                 }
                 let (Begun::Runs(future) | Begun::RunsAlone(future)) = begun else { return };
-                self.lines.insert(id, Running { line, tag, is_search, cancelled_by: None });
+                self.lines.insert(id, Running { line, is_search, cancelled_by: None });
                 self.running.push(async move { (id, future.await) }.boxed());
             }
         }
@@ -331,8 +333,8 @@ impl Connection {
         if self.alone == Some(id) {
             self.alone = None;
         }
-        if let Some(Running { tag, cancelled_by: Some(by), .. }) = running {
-            message::answer(&mut self.output, id, tag, Code::Canceled, "", "", &Default::default());
+        if let Some(Running { cancelled_by: Some(by), .. }) = running {
+            message::answer(&mut self.output, id, tag::SEARCH_DONE, Code::Canceled, "", "", &Default::default());
             message::answer(&mut self.output, by, tag::EXTENDED, Code::Success, "", "", &Default::default());
             return;
         }

@@ -8,6 +8,8 @@ use crate::ber::{self, Garbled, Reader};
 pub const FILTER_DEPTH_MAX: usize = 100;
 /// Most parts of one filter.
 pub const FILTER_TERMS_MAX: usize = 2_000;
+/// Most attributes that one search asks for.
+pub const NAMES_MAX: usize = 1_000;
 /// Most controls of one message.
 const CONTROLS_MAX: usize = 16;
 
@@ -268,11 +270,7 @@ fn search(mut reader: Reader<'_>) -> Result<SearchRequest, Garbled> {
         (reader.count(INTEGER)?, reader.count(INTEGER)?, reader.boolean(BOOLEAN)?);
     let mut terms = 0;
     let filter = filter(&mut reader, 0, &mut terms)?;
-    let mut list = Reader(reader.expect(SEQUENCE)?);
-    let mut attributes = Vec::new();
-    while !list.is_empty() {
-        attributes.push(list.text(OCTETS)?);
-    }
+    let attributes = names(Reader(reader.expect(SEQUENCE)?))?;
     Ok(SearchRequest { base, scope, size_limit, time_limit, types_only, filter, attributes })
 }
 
@@ -329,9 +327,15 @@ pub fn lone_filter(bytes: &[u8]) -> Result<Filter, Garbled> {
 /// # Errors
 /// It is none.
 pub fn lone_names(bytes: &[u8]) -> Result<Vec<String>, Garbled> {
-    let mut list = Reader(Reader(bytes).expect(SEQUENCE)?);
+    names(Reader(Reader(bytes).expect(SEQUENCE)?))
+}
+
+fn names(mut list: Reader<'_>) -> Result<Vec<String>, Garbled> {
     let mut names = Vec::new();
     while !list.is_empty() {
+        if names.len() == NAMES_MAX {
+            return Err(Garbled("too many attributes in its list"));
+        }
         names.push(list.text(OCTETS)?);
     }
     Ok(names)
@@ -448,6 +452,17 @@ mod tests {
         };
         assert!(read(&search(FILTER_DEPTH_MAX)).is_ok());
         assert!(matches!(read(&search(3_000)), Err(Unreadable::Request(7, tag::SEARCH_DONE, _))));
+    }
+
+    #[test]
+    fn lists_of_names_are_bounded() {
+        let list = |count: usize| {
+            let mut out = Vec::new();
+            ber::nested(&mut out, SEQUENCE, |out| (0..count).for_each(|_| ber::value(out, OCTETS, b"cn")));
+            out
+        };
+        assert_eq!(lone_names(&list(NAMES_MAX)).map(|names| names.len()), Ok(NAMES_MAX));
+        assert!(lone_names(&list(NAMES_MAX + 1)).is_err());
     }
 
     #[test]

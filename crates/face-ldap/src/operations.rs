@@ -80,7 +80,7 @@ impl Answered {
 }
 
 /// The tag of a request's answer.
-pub(crate) fn tag_of(request: &Request) -> u8 {
+fn tag_of(request: &Request) -> u8 {
     match request {
         Request::Bind { .. } => tag::BIND,
         Request::Search(_) | Request::Unbind | Request::Abandon(_) => tag::SEARCH_DONE,
@@ -110,7 +110,6 @@ pub(crate) fn begin(server: &Server, session: &mut Session, message: Message, li
         answered.write(out, Err(&refusal), &Extra::default());
         return Begun::Answered;
     }
-    let is_known = session.asker.manages || !session.asker.key.is_empty();
     match message.request {
         Request::Unbind => return Begun::Ends,
         Request::Abandon(_) => return Begun::Answered,
@@ -124,7 +123,7 @@ pub(crate) fn begin(server: &Server, session: &mut Session, message: Message, li
         Request::Search(request) => {
             return search::begin(server, session, answered, request, &message.controls, line, out);
         }
-        _ if !is_known => {
+        _ if !session.asker.is_known() => {
             let refusal = Refusal::new(Code::StrongerAuthRequired, "only whoever proved who they are may do this");
             answered.write(out, Err(&refusal), &Extra::default());
             return Begun::Answered;

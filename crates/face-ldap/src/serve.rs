@@ -3,7 +3,10 @@
 use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 
 use tocsin_directory::Directory;
-use tokio::{net::TcpListener, sync::Semaphore};
+use tokio::{
+    net::TcpListener,
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::connection;
@@ -90,25 +93,32 @@ pub enum Opening {
     Tls,
 }
 
-/// Serves LDAP until `stopping`; then tells every client, and waits for the connections to end.
-///
-/// # Errors
-/// The listener is gone for good.
+/// Serves LDAP at one or more addresses until `stopping`; then tells every client, and waits for the connections to end. The
+/// bounds hold for all addresses together.
 pub async fn serve(
-    listener: TcpListener,
-    opening: Opening,
+    listeners: Vec<(TcpListener, Opening)>,
     directory: Directory,
     operators: Arc<dyn Operators>,
     options: LdapOptions,
     stopping: CancellationToken,
-) -> std::io::Result<()> {
+) {
     let seats = Arc::new(Semaphore::new(options.connections_max));
-    let addresses: Arc<parking_lot::Mutex<HashMap<IpAddr, usize>>> = Arc::default();
-    let server = Arc::new(Server { directory, operators, options, stopping: stopping.clone() });
+    let house = Arc::new(House { seats, addresses: Arc::default() });
+    let server = Arc::new(Server { directory, operators, options, stopping });
+    let doors = listeners.into_iter().map(|(listener, opening)| take_in(&server, &house, listener, opening));
+    futures_util::future::join_all(doors).await;
+    let all = u32::try_from(server.options.connections_max).unwrap_or(u32::MAX);
+    if tokio::time::timeout(server.options.drain_patience, house.seats.acquire_many(all)).await.is_err() {
+        tracing::warn!("some LDAP connections did not end in time");
+    }
+}
+
+/// Takes the connections of one address.
+async fn take_in(server: &Arc<Server>, house: &Arc<House>, listener: TcpListener, opening: Opening) {
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = stopping.cancelled() => break,
+            () = server.stopping.cancelled() => return,
         };
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
@@ -119,11 +129,7 @@ pub async fn serve(
                 continue;
             }
         };
-        let Some(place) = Place::take(&addresses, peer.ip(), server.options.connections_per_address_max) else {
-            metrics::counter!("ldap_connections_refused_total").increment(1);
-            continue;
-        };
-        let Ok(seat) = seats.clone().try_acquire_owned() else {
+        let Some(place) = house.place(peer.ip(), server.options.connections_per_address_max) else {
             metrics::counter!("ldap_connections_refused_total").increment(1);
             continue;
         };
@@ -134,38 +140,47 @@ pub async fn serve(
             open.increment(1.0);
             connection::run(server, stream, opening, peer).await;
             open.decrement(1.0);
-            drop((seat, place));
+            drop(place);
         });
     }
-    drop(listener);
-    let all = u32::try_from(server.options.connections_max).unwrap_or(u32::MAX);
-    if tokio::time::timeout(server.options.drain_patience, seats.acquire_many(all)).await.is_err() {
-        tracing::warn!("some LDAP connections did not end in time");
-    }
-    Ok(())
 }
 
-/// A connection of an address, counted while it lives.
-struct Place(Arc<parking_lot::Mutex<HashMap<IpAddr, usize>>>, IpAddr);
+/// What the bounds of connections count.
+struct House {
+    seats: Arc<Semaphore>,
+    addresses: Arc<Addresses>,
+}
 
-impl Place {
-    fn take(all: &Arc<parking_lot::Mutex<HashMap<IpAddr, usize>>>, address: IpAddr, most: usize) -> Option<Place> {
-        let mut counts = all.lock();
+type Addresses = parking_lot::Mutex<HashMap<IpAddr, usize>>;
+
+impl House {
+    /// A seat for a connection from an address, if there is one.
+    fn place(&self, address: IpAddr, most: usize) -> Option<Place> {
+        let seat = self.seats.clone().try_acquire_owned().ok()?;
+        let mut counts = self.addresses.lock();
         let count = counts.entry(address).or_default();
-        (*count < most).then(|| {
-            *count += 1;
-            Place(all.clone(), address)
-        })
+        if *count >= most {
+            return None;
+        }
+        *count += 1;
+        Some(Place { _seat: seat, addresses: self.addresses.clone(), address })
     }
+}
+
+/// A connection, counted while it lives.
+struct Place {
+    _seat: OwnedSemaphorePermit,
+    addresses: Arc<Addresses>,
+    address: IpAddr,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut counts = self.0.lock();
-        if let Some(count) = counts.get_mut(&self.1) {
+        let mut counts = self.addresses.lock();
+        if let Some(count) = counts.get_mut(&self.address) {
             *count -= 1;
             if *count == 0 {
-                counts.remove(&self.1);
+                counts.remove(&self.address);
             }
         }
     }

@@ -68,16 +68,8 @@ fn rendering(entry: &Entry) -> Rendering {
     Rendering { bytes: bytes.into(), ends }
 }
 
-/// Writes an entry as an answer to a search. `more`: attributes that were worked out for it.
-pub fn entry(
-    out: &mut Vec<u8>,
-    id: u32,
-    shown: &Shown,
-    grant: &Grant,
-    selection: &Selection,
-    schema: &Schema,
-    more: &[Attribute],
-) {
+/// Writes an entry as an answer to a search.
+pub fn entry(out: &mut Vec<u8>, id: u32, shown: &Shown, grant: &Grant, selection: &Selection, schema: &Schema) {
     let entry = &shown.entry;
     let rendering = shown.rendering.get_or_init(|| rendering(entry));
     if selection.is_plain() && grant.reads_all() {
@@ -96,24 +88,17 @@ pub fn entry(
     }
     ber::nested(out, 0x30, |out| {
         ber::number(out, 0x02, id);
-        body(out, shown, grant, selection, schema, more);
+        body(out, shown, grant, selection, schema);
     });
 }
 
 /// An entry without a message around it.
-pub fn body(
-    out: &mut Vec<u8>,
-    shown: &Shown,
-    grant: &Grant,
-    selection: &Selection,
-    schema: &Schema,
-    more: &[Attribute],
-) {
+pub fn body(out: &mut Vec<u8>, shown: &Shown, grant: &Grant, selection: &Selection, schema: &Schema) {
     let entry = &shown.entry;
     let rendering = shown.rendering.get_or_init(|| rendering(entry));
     ber::nested(out, tag::ENTRY, |out| {
         ber::value(out, 0x04, entry.dn.as_bytes());
-        ber::nested(out, 0x30, |out| some(out, entry, rendering, grant, selection, schema, more));
+        ber::nested(out, 0x30, |out| some(out, entry, rendering, grant, selection, schema));
     });
 }
 
@@ -128,7 +113,6 @@ fn some(
     grant: &Grant,
     selection: &Selection,
     schema: &Schema,
-    more: &[Attribute],
 ) {
     let may = |kind: &AttributeType| selection.wants(kind) && grant.level(Some(kind)) >= Level::Read;
     let mut start = 0;
@@ -144,7 +128,7 @@ fn some(
     }
     let own = OWN.iter().filter_map(|key| schema.attribute(key).ok()).filter(|kind| may(kind));
     let own = own.filter_map(|kind| Some(Attribute::of(kind, entry.own(&kind.key, schema)?)));
-    for found in own.chain(more.iter().filter(|found| may(&found.kind)).cloned()) {
+    for found in own {
         let values = if selection.types_only { &[][..] } else { &found.values };
         attribute(out, found.kind.name(), values);
     }

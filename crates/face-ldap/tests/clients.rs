@@ -107,6 +107,32 @@ async fn whoever_asks_proves_who_they_are() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_is_in_a_group_that_a_rule_names_may_do_more() {
+    let bench = Bench::start(&["to * by group=\"cn=all,ou=groups,o=site\" write by users read by * auth"]).await;
+    // Names that are longer than a key of an index, and equal as far as it goes.
+    let long = "x".repeat(200);
+    let (ann, bob) = (format!("cn=ann,ou={long}1,o=site"), format!("cn={long}b,ou=people,o=site"));
+    bench.add(&format!("dn: ou={long}1,o=site\nobjectClass: organizationalUnit\nou: {long}1\n")).await;
+    bench.add(&PERSON.replace("dn: cn=NAME,ou=people,o=site", &format!("dn: {ann}")).replace("NAME", "ann")).await;
+    for name in ["a", "b"] {
+        bench.add(&PERSON.replace("NAME", &format!("{long}{name}")).replace("uid: ", "uid: u")).await;
+    }
+    bench.add("dn: ou=groups,o=site\nobjectClass: organizationalUnit\nou: groups\n").await;
+    let group = |name: &str, member: &str| {
+        format!("dn: cn={name},ou=groups,o=site\nobjectClass: groupOfNames\ncn: {name}\nmember: {member}\n")
+    };
+    // Each is in the other.
+    bench.add(&(group("inner", &bob) + "member: cn=all,ou=groups,o=site\n")).await;
+    bench.add(&(group("all", &ann) + "member: cn=inner,ou=groups,o=site\n")).await;
+    let change = "dn: ou=people,o=site\nchangetype: modify\nreplace: description\ndescription: x\n";
+    let modify = async |dn: &str, code| bench.run_as("ldapmodify", dn, "secret", &[], change, code).await;
+    modify(&ann, 0).await;
+    modify(&bob, 0).await;
+    modify(&format!("cn={long}a,ou=people,o=site"), 50).await;
+    bench.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_server_says_what_it_is_and_its_schema_grows() {
     let bench = Bench::start(&[]).await;
     let root = bench.search("", "base", &["(objectClass=*)", "+"]).await;

@@ -19,13 +19,7 @@ fn name(text: &str) -> Name {
 }
 
 fn fields(fields: &[(&str, FieldType)]) -> Fields {
-    let field = |(name, kind): &(&str, FieldType)| Field {
-        name: name.parse().expect("a name"),
-        kind: *kind,
-        required: false,
-        default: Value::Null,
-        description: None,
-    };
+    let field = |(name, kind): &(&str, FieldType)| Field::new(name.parse().expect("a name"), *kind);
     Fields::new(fields.iter().map(field).collect())
 }
 

@@ -28,13 +28,7 @@ fn main() {
     let mut read = || fs::read_to_string(arguments.next().expect("a file")).expect("the data is there");
     let (patterns, events) = (read(), read());
     let n: usize = arguments.next().map_or(usize::MAX, |n| n.parse().expect("a number of patterns"));
-    let field = |name: &str, kind| Field {
-        name: name.parse().expect("a name"),
-        kind,
-        required: false,
-        default: Value::Null,
-        description: None,
-    };
+    let field = |name: &str, kind| Field::new(name.parse().expect("a name"), kind);
     let numbers = NUMBERS.map(|name| field(name, FieldType::Number));
     let fields = Fields::new(TEXTS.map(|name| field(name, FieldType::String)).into_iter().chain(numbers).collect());
 

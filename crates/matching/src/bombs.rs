@@ -132,13 +132,7 @@ fn asked(filter: &CompiledFilter, events: &[(&str, Vec<Value>)], clock: Clock<'_
 }
 
 fn fields() -> Fields {
-    let field = |(name, kind): (&str, FieldType)| Field {
-        name: name.parse().expect("a name"),
-        kind,
-        required: false,
-        default: Value::Null,
-        description: None,
-    };
+    let field = |(name, kind): (&str, FieldType)| Field::new(name.parse().expect("a name"), kind);
     let kinds = [
         ("title", FieldType::String),
         ("other", FieldType::String),

@@ -218,13 +218,7 @@ mod tests {
     use crate::datum::equal;
 
     fn fields(kinds: &[FieldType]) -> Fields {
-        let field = |(at, kind): (usize, &FieldType)| Field {
-            name: format!("f{at}").parse().expect("a name"),
-            kind: *kind,
-            required: false,
-            default: Value::Null,
-            description: None,
-        };
+        let field = |(at, kind): (usize, &FieldType)| Field::new(format!("f{at}").parse().expect("a name"), *kind);
         Fields::new(kinds.iter().enumerate().map(field).collect())
     }
 

@@ -10,7 +10,6 @@ use tocsin_model::{
     application::Application,
     field::{Field, FieldType, Fields},
     id::Name,
-    value::Value,
 };
 
 use crate::{
@@ -103,5 +102,5 @@ fn subscriber_fields(application: &Application) -> Fields {
 }
 
 fn field(name: String, kind: FieldType) -> Option<Field> {
-    Some(Field { name: name.parse().ok()?, kind, required: false, default: Value::Null, description: None })
+    Some(Field::new(name.parse().ok()?, kind))
 }

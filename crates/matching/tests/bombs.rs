@@ -14,13 +14,7 @@ use tocsin_model::{
 const TEXT_BYTES: usize = 1_000_000;
 
 fn fields() -> Fields {
-    let field = |(name, kind): (&str, FieldType)| Field {
-        name: name.parse().expect("a name"),
-        kind,
-        required: false,
-        default: Value::Null,
-        description: None,
-    };
+    let field = |(name, kind): (&str, FieldType)| Field::new(name.parse().expect("a name"), kind);
     let kinds = [("title", FieldType::String), ("tags", FieldType::List), ("detail", FieldType::Map)];
     Fields::new(kinds.map(field).into())
 }

@@ -26,13 +26,7 @@ fn functions(given: &[(&str, &[&str], &str)]) -> Result<Functions, Vec<Problem>>
 }
 
 fn class() -> Fields {
-    let field = |name: &str, kind| Field {
-        name: name.parse().expect("a name"),
-        kind,
-        required: false,
-        default: Value::Null,
-        description: None,
-    };
+    let field = |name: &str, kind| Field::new(name.parse().expect("a name"), kind);
     Fields::new(vec![
         field("title", FieldType::String),
         field("depth", FieldType::Number),

@@ -275,13 +275,7 @@ fn slow_the_index_agrees_with_many_conditions() {
 }
 
 fn fields() -> Fields {
-    let field = |(name, kind): (&str, FieldType)| Field {
-        name: name.parse().expect("a name"),
-        kind,
-        required: false,
-        default: Value::Null,
-        description: None,
-    };
+    let field = |(name, kind): (&str, FieldType)| Field::new(name.parse().expect("a name"), kind);
     use FieldType::*;
     Fields::new(
         [("place", String), ("title", String), ("size", Number), ("count", Integer), ("tags", List)].map(field).into(),

@@ -12,13 +12,7 @@ use tocsin_model::{
 };
 
 fn fields(list: &[(&str, FieldType)]) -> Fields {
-    let field = |(name, kind): &(&str, FieldType)| Field {
-        name: name.parse().expect("a name"),
-        kind: *kind,
-        required: false,
-        default: Value::Null,
-        description: None,
-    };
+    let field = |(name, kind): &(&str, FieldType)| Field::new(name.parse().expect("a name"), *kind);
     Fields::new(list.iter().map(field).collect())
 }
 

@@ -33,13 +33,7 @@ fn name(text: &str) -> Name {
 }
 
 fn fields(list: &[(&str, FieldType)]) -> Fields {
-    let field = |(text, kind): &(&str, FieldType)| Field {
-        name: name(text),
-        kind: *kind,
-        required: false,
-        default: Value::Null,
-        description: None,
-    };
+    let field = |(text, kind): &(&str, FieldType)| Field::new(name(text), *kind);
     Fields::new(list.iter().map(field).collect())
 }
 

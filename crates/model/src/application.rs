@@ -12,7 +12,6 @@ use crate::{
     filter::Dialect,
     id::Name,
     schedule::{CATCH_UP_MAX, MissedPolicy, Schedule},
-    value::Value,
 };
 
 /// An application as its definition gives it, complete and consistent: every name it mentions exists. Expressions,
@@ -325,11 +324,8 @@ pub fn due_class() -> Name {
 /// The fields of the class of [`due_class`], in this order.
 pub fn due_fields() -> Fields {
     let field = |name: &str, kind, about: &str| Field {
-        name: name.parse().expect("a field's name"),
-        kind,
-        required: false,
-        default: Value::Null,
         description: Some(about.to_owned()),
+        ..Field::new(name.parse().expect("a field's name"), kind)
     };
     Fields::new(vec![
         field("rule", FieldType::String, "The rule that is due."),

@@ -145,13 +145,7 @@ mod tests {
 
     #[test]
     fn an_edit_fits_its_class_or_says_why_not() {
-        let field = |name: &str, kind| Field {
-            name: name.parse().expect("a name"),
-            kind,
-            required: false,
-            default: Value::Null,
-            description: None,
-        };
+        let field = |name: &str, kind| Field::new(name.parse().expect("a name"), kind);
         let fields = Fields::new(vec![field("place", FieldType::String), field("size", FieldType::Number)]);
         let check = |json: &str| {
             let edit: Edit = serde_json::from_str(json).expect("an edit");

@@ -112,6 +112,13 @@ pub struct Field {
     pub description: Option<String>,
 }
 
+impl Field {
+    /// A field that may be missing, and then is null.
+    pub fn new(name: Name, kind: FieldType) -> Field {
+        Field { name, kind, required: false, default: Value::Null, description: None }
+    }
+}
+
 /// The fields of a class, in the order of their definition. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 #[serde(transparent)]

@@ -288,13 +288,7 @@ const KINDS: [FieldType; 7] = [
 ];
 
 fn one_field(name: &Name, kind: FieldType) -> crate::field::Fields {
-    crate::field::Fields::new(vec![crate::field::Field {
-        name: name.clone(),
-        kind,
-        required: false,
-        default: Value::Null,
-        description: None,
-    }])
+    crate::field::Fields::new(vec![crate::field::Field::new(name.clone(), kind)])
 }
 
 fn little_endian(bytes: &[u8]) -> u64 {

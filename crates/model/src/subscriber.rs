@@ -7,9 +7,21 @@ use serde::{Deserialize, Serialize};
 use crate::{
     id::{Name, SubscriberId, SubscriberNumber},
     preferences::Preferences,
+    problem::Problem,
     time::Timestamp,
     value::Value,
 };
+
+/// Most attributes of a subscriber.
+pub const ATTRIBUTES_MAX: usize = 100;
+/// Most bytes of a subscriber's attributes as JSON.
+pub const ATTRIBUTE_BYTES_MAX: usize = 64 * 1024;
+/// Longest name of an attribute, in characters.
+pub const ATTRIBUTE_NAME_MAX: usize = 64;
+/// Most devices of a subscriber.
+pub const DEVICES_MAX: usize = 32;
+/// Longest address of a device, in bytes.
+pub const ADDRESS_BYTES_MAX: usize = 2_048;
 
 /// Someone, or something, to tell.
 #[derive(Debug, Clone, PartialEq)]
@@ -81,8 +93,7 @@ pub enum DeviceState {
 }
 
 /// What is wrong with a locale or time zone, if anything.
-pub fn check_profile(profile: &Profile) -> Vec<crate::problem::Problem> {
-    use crate::problem::Problem;
+pub fn check_profile(profile: &Profile) -> Vec<Problem> {
     let mut problems = Vec::new();
     if let Some(locale) = &profile.locale
         && !is_language_tag(locale)
@@ -101,6 +112,44 @@ pub fn check_profile(profile: &Profile) -> Vec<crate::problem::Problem> {
         );
     }
     problems
+}
+
+/// What is wrong with the attributes of a subscriber, if anything.
+pub fn check_attributes(attributes: &BTreeMap<String, Value>) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    if attributes.is_empty() {
+        return problems;
+    }
+    let wrong = |message: String| Problem::at("attributes", message);
+    if attributes.len() > ATTRIBUTES_MAX {
+        problems.push(wrong(format!("has {} entries; at most {ATTRIBUTES_MAX} fit", attributes.len())));
+    }
+    let fits = |name: &str| {
+        (1..=ATTRIBUTE_NAME_MAX).contains(&name.chars().count()) && !name.chars().any(|c| c.is_control() || c == ':')
+    };
+    for name in attributes.keys().filter(|name| !fits(name)) {
+        let hint = format!("give 1 to {ATTRIBUTE_NAME_MAX} characters without control characters or `:`");
+        problems.push(wrong(format!("`{name}` is not the name of an attribute")).hint(hint));
+    }
+    let bytes = serde_json::to_vec(attributes).map_or(0, |json| json.len());
+    if bytes > ATTRIBUTE_BYTES_MAX {
+        problems.push(wrong(format!("takes {bytes} bytes; at most {ATTRIBUTE_BYTES_MAX} fit")));
+    }
+    problems
+}
+
+/// What is wrong with the address of a device, whatever its channel.
+///
+/// # Errors
+/// It is empty or too long, or no address at all.
+pub fn check_address(address: &str) -> Result<(), Problem> {
+    let wrong = |message: String| Err(Problem::at("address", message));
+    match address.len() {
+        _ if address.trim().is_empty() => wrong("is empty".to_owned()),
+        bytes if bytes > ADDRESS_BYTES_MAX => wrong(format!("takes {bytes} bytes; at most {ADDRESS_BYTES_MAX} fit")),
+        _ if address.chars().any(char::is_control) => wrong("holds control characters".to_owned()),
+        _ => Ok(()),
+    }
 }
 
 /// Whether a text has the shape of a language tag of BCP 47: a primary subtag of 2 to 8 letters, then subtags of 1 to 8

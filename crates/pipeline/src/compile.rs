@@ -104,14 +104,14 @@ impl Compiled {
         let Recurs::Fixed(schedule) = &rule.schedule.as_ref()?.recurs else { return None };
         let first = schedule.next_after(Timestamp(0))?;
         let interval = schedule.next_after(first.at)?.at.since(first.at);
-        let kept = self.application.retention.finished;
+        let kept = self.application.events_kept(&rule.on);
         (rule.on != due_class() && interval > kept).then(|| {
             let message = format!(
                 "runs every {}, and events are kept for {}: older ones are not told",
                 write_duration(interval),
                 write_duration(kept)
             );
-            Problem::at(format!("rules.{name}.schedule"), message).hint("raise `retention.finished`")
+            Problem::at(format!("rules.{name}.schedule"), message).hint(format!("raise `events.{}.retention`", rule.on))
         })
     }
 
@@ -196,4 +196,32 @@ fn scheduled(application: &Application) -> Result<BTreeMap<Name, Arc<RuleSet>>, 
         sets.insert(name.clone(), Arc::new(RuleSet::compile(&alone)?));
     }
     Ok(sets)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_rule_that_is_due_less_often_than_events_are_kept_is_warned_of() {
+        const DEFINITION: &str = r#"
+            application: notes
+            events: { note: { fields: { number: integer } RETENTION } }
+            subscriptions: { above: { fields: { number: integer } } }
+            notifications: { told: { content: { templates: { base: { text: x } } } } }
+            rules: { weekly: { on: note, subscription: above, notify: told, when: event.number == sub.number, every: 168h } }
+            channels: { log: { protocol: file, options: { path: log } } }
+            retention: { finished: 24h }
+        "#;
+        for (retention, expected) in [
+            ("", Some("runs every 7d, and events are kept for 1d: older ones are not told")),
+            (", retention: 48h", Some("runs every 7d, and events are kept for 2d: older ones are not told")),
+            (", retention: 168h", None),
+        ] {
+            let definition = DEFINITION.replace("RETENTION", retention);
+            let compiled = crate::compile_text(&definition, 1, &|_| None).expect("it compiles");
+            let warnings = compiled.warnings();
+            let found = warnings.iter().find(|warning| warning.path == "rules.weekly.schedule");
+            assert_eq!(found.map(|warning| warning.message.as_str()), expected, "{retention}");
+            assert!(found.is_none_or(|warning| warning.hint.as_deref() == Some("raise `events.note.retention`")));
+        }
+    }
 }

@@ -14,7 +14,7 @@ use serde::{
 };
 use serde_json::value::RawValue;
 use tocsin_model::{
-    application::api_source,
+    application::{api_source, due_class},
     event::{EventPacker, PackedEvents},
     field::Fields,
     id::{EventBatchId, Name},
@@ -394,6 +394,13 @@ fn open_intake(
             }
         }
     };
+    if *name == due_class() && application.has_schedules() {
+        let problem = Problem::at(
+            "class",
+            format!("events of the class `{name}` say what is due, and only the clock makes them"),
+        );
+        return Err(ServiceError::Invalid(vec![problem.hint("submit what happened as an event of another class")]));
+    }
     if !application.may_submit(&source, name) {
         let known: Vec<&str> = application.submitted_sources().map(Name::as_str).collect();
         let problem = Problem::at("source", format!("`{source}` may not submit events of the class `{name}`"));

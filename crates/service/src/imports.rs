@@ -214,7 +214,14 @@ impl Service {
     }
 }
 
-type Storing = tokio::task::JoinHandle<(Vec<u64>, Result<Vec<Result<(), StoreError>>, StoreError>)>;
+type Storing = tokio::task::JoinHandle<(Vec<u64>, Result<Vec<Written>, StoreError>)>;
+
+/// Whether an item was stored, or why not.
+type Written = Result<(), Problem>;
+
+fn written<T>(stored: Result<T, StoreError>) -> Written {
+    stored.map(drop).map_err(|error| Problem::at("", error.to_string()))
+}
 
 /// What was read, unless its line or its checker has something against it; all that there is then.
 fn joined<T>(mut problems: Vec<Problem>, checked: Result<T, Vec<Problem>>) -> Result<T, Vec<Problem>> {
@@ -242,7 +249,7 @@ async fn settle(storing: Storing, imported: &mut Imported) -> Result<(), Service
     for (line, written) in lines.into_iter().zip(written?) {
         match written {
             Ok(()) => imported.stored += 1,
-            Err(error) => refusals.push(Refusal { line, problems: vec![Problem::at("", error.to_string())] }),
+            Err(problem) => refusals.push(Refusal { line, problems: vec![problem] }),
         }
     }
     imported.refuse(refusals);
@@ -266,7 +273,7 @@ trait LineKind: Send + Sync + 'static {
         records: &dyn Records,
         items: Vec<Self::Item>,
         now: Timestamp,
-    ) -> impl Future<Output = Result<Vec<Result<(), StoreError>>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Vec<Written>, StoreError>> + Send;
 }
 
 fn read_ndjson<L: LineKind>(kind: &L, first: u64, bytes: &[u8]) -> Read<L::Item> {
@@ -458,9 +465,8 @@ impl LineKind for SubscriberLines {
         records: &dyn Records,
         items: Vec<NewSubscriber>,
         now: Timestamp,
-    ) -> Result<Vec<Result<(), StoreError>>, StoreError> {
-        let written = records.put_subscribers(items, now).await?;
-        Ok(written.into_iter().map(|written| written.map(drop)).collect())
+    ) -> Result<Vec<Written>, StoreError> {
+        Ok(records.put_subscribers(items, now).await?.into_iter().map(written).collect())
     }
 }
 
@@ -524,9 +530,9 @@ impl SubscriptionLines {
 }
 
 impl LineKind for SubscriptionLines {
-    type Item = NewSubscription;
+    type Item = subscriptions::Checked;
 
-    fn read_json(&self, line: &[u8]) -> Result<NewSubscription, Vec<Problem>> {
+    fn read_json(&self, line: &[u8]) -> Result<subscriptions::Checked, Vec<Problem>> {
         let draft: subscriptions::Draft<'_> = read_object(line).map_err(|problem| vec![in_line(problem)])?;
         let class = self.class_of(draft.application.as_deref(), draft.class.as_deref())?;
         subscriptions::check(draft, class)
@@ -559,7 +565,7 @@ impl LineKind for SubscriptionLines {
         &self,
         header: &csv::StringRecord,
         cells: &csv::StringRecord,
-    ) -> Result<NewSubscription, Vec<Problem>> {
+    ) -> Result<subscriptions::Checked, Vec<Problem>> {
         let mut problems = Vec::new();
         let mut draft = subscriptions::Draft::default();
         let mut values: Vec<(&str, &str)> = Vec::new();
@@ -602,11 +608,22 @@ impl LineKind for SubscriptionLines {
 
     async fn store(
         records: &dyn Records,
-        items: Vec<NewSubscription>,
+        items: Vec<subscriptions::Checked>,
         now: Timestamp,
-    ) -> Result<Vec<Result<(), StoreError>>, StoreError> {
-        let written = records.put_subscriptions(items, now).await?;
-        Ok(written.into_iter().map(|written| written.map(drop)).collect())
+    ) -> Result<Vec<Written>, StoreError> {
+        let mut refused = BTreeMap::new();
+        let mut fitting: Vec<NewSubscription> = Vec::with_capacity(items.len());
+        for (at, item) in items.into_iter().enumerate() {
+            match item.within(records).await? {
+                Ok(new) => fitting.push(new),
+                Err(problem) => drop(refused.insert(at, problem)),
+            }
+        }
+        let mut all: Vec<Written> = records.put_subscriptions(fitting, now).await?.into_iter().map(written).collect();
+        for (at, problem) in refused {
+            all.insert(at, Err(problem));
+        }
+        Ok(all)
     }
 }
 
@@ -667,7 +684,7 @@ impl LineKind for SuppressionLines {
         records: &dyn Records,
         items: Vec<Suppression>,
         _now: Timestamp,
-    ) -> Result<Vec<Result<(), StoreError>>, StoreError> {
+    ) -> Result<Vec<Written>, StoreError> {
         let count = items.len();
         records.put_suppressions(items).await?;
         Ok(std::iter::repeat_with(|| Ok(())).take(count).collect())

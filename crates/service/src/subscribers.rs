@@ -7,7 +7,7 @@ use tocsin_model::{
     id::{Name, SubscriberId},
     preferences::Preferences,
     problem::Problem,
-    subscriber::{Device, Profile, Subscriber, check_profile},
+    subscriber::{self, DEVICES_MAX, Device, Profile, Subscriber, check_attributes, check_profile},
     time::Timestamp,
     value::Value,
 };
@@ -23,17 +23,6 @@ use crate::{
     keys::{Caller, Scope},
     page::{Page, key_of},
 };
-
-/// Most attributes of a subscriber.
-pub const ATTRIBUTES_MAX: usize = 100;
-/// Most bytes of a subscriber's attributes as JSON.
-pub const ATTRIBUTE_BYTES_MAX: usize = 64 * 1024;
-/// Longest name of an attribute, in characters.
-pub const ATTRIBUTE_NAME_MAX: usize = 64;
-/// Most devices of a subscriber.
-pub const DEVICES_MAX: usize = 32;
-/// Longest address of a device, in bytes.
-pub const ADDRESS_BYTES_MAX: usize = 2_048;
 
 /// A subscriber as its creator writes it. What the platform adds (`created_at`, `updated_at`, `revision`) may stand
 /// there, as in an export, and is passed over.
@@ -174,7 +163,7 @@ pub fn check(draft: Draft, id: Option<&SubscriberId>) -> Result<NewSubscriber, V
         attributes: draft.attributes.unwrap_or_default(),
     };
     problems.extend(check_profile(&profile));
-    check_attributes(&profile.attributes, &mut problems);
+    problems.extend(check_attributes(&profile.attributes));
     problems.extend(draft.preferences.iter().flat_map(Preferences::check));
     let devices = draft.devices.map(|devices| {
         if devices.len() > DEVICES_MAX {
@@ -195,28 +184,19 @@ pub fn check(draft: Draft, id: Option<&SubscriberId>) -> Result<NewSubscriber, V
     }
 }
 
-fn check_attributes(attributes: &BTreeMap<String, Value>, problems: &mut Vec<Problem>) {
-    if attributes.is_empty() {
-        return;
+/// What is wrong with the address of a device, if anything.
+///
+/// # Errors
+/// It is no address, or no push subscription where it should be one.
+pub fn check_address(address: &str) -> Result<(), Problem> {
+    subscriber::check_address(address)?;
+    // No other address begins so.
+    if address.starts_with('{') {
+        tocsin_delivery::webpush::check_subscription(address).map_err(|wrong| {
+            Problem::at("address", wrong).hint("give what the browser's `JSON.stringify(subscription)` writes")
+        })?;
     }
-    if attributes.len() > ATTRIBUTES_MAX {
-        problems
-            .push(Problem::at("attributes", format!("has {} entries; at most {ATTRIBUTES_MAX} fit", attributes.len())));
-    }
-    for name in attributes.keys() {
-        if name.is_empty()
-            || name.chars().count() > ATTRIBUTE_NAME_MAX
-            || name.chars().any(|c| c.is_control() || c == ':')
-        {
-            let message = format!("`{name}` is not the name of an attribute");
-            let hint = format!("give 1 to {ATTRIBUTE_NAME_MAX} characters without control characters or `:`");
-            problems.push(Problem::at("attributes", message).hint(hint));
-        }
-    }
-    let bytes = serde_json::to_vec(attributes).map_or(0, |json| json.len());
-    if bytes > ATTRIBUTE_BYTES_MAX {
-        problems.push(Problem::at("attributes", format!("takes {bytes} bytes; at most {ATTRIBUTE_BYTES_MAX} fit")));
-    }
+    Ok(())
 }
 
 fn check_device(device: DeviceDraft, path: &str, problems: &mut Vec<Problem>) -> Option<Device> {
@@ -226,19 +206,8 @@ fn check_device(device: DeviceDraft, path: &str, problems: &mut Vec<Problem>) ->
     if let Err(error) = &channel {
         problems.push(Problem::at(format!("{path}.channel"), format!("is not {}", error.expected)));
     }
-    if address.trim().is_empty() {
-        problems.push(Problem::at(format!("{path}.address"), "is empty"));
-    } else if address.len() > ADDRESS_BYTES_MAX {
-        let message = format!("takes {} bytes; at most {ADDRESS_BYTES_MAX} fit", address.len());
-        problems.push(Problem::at(format!("{path}.address"), message));
-    } else if address.chars().any(char::is_control) {
-        problems.push(Problem::at(format!("{path}.address"), "holds control characters"));
-    } else if address.starts_with('{')
-        && let Err(wrong) = tocsin_delivery::webpush::check_subscription(&address)
-    {
-        // No other address begins so.
-        let problem = Problem::at(format!("{path}.address"), wrong);
-        problems.push(problem.hint("give what the browser's `JSON.stringify(subscription)` writes"));
+    if let Err(problem) = check_address(&address) {
+        problems.push(Problem { path: format!("{path}.address"), ..problem });
     }
     if problems.len() > before { None } else { Some(Device { channel: channel.ok()?, address, state }) }
 }

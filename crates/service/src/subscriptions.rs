@@ -17,7 +17,7 @@ use tocsin_model::{
 use tocsin_pipeline::{Compiled, Pipeline};
 use tocsin_store::{
     error::StoreError,
-    records::{Expect, NewSubscription, SubscriptionChange, SubscriptionFilter},
+    records::{Expect, NewSubscription, Records, SubscriptionChange, SubscriptionFilter},
 };
 use utoipa::ToSchema;
 
@@ -306,8 +306,47 @@ impl Class {
     }
 }
 
+/// A draft that is right.
+pub(crate) struct Checked {
+    new: NewSubscription,
+    /// Why there is no room for its filter, unless that is stored with it already.
+    crowded: Option<Problem>,
+}
+
+impl Checked {
+    /// The subscription, if there is room for its filter beside what is stored as it.
+    fn beside(self, stored: Option<&Subscription>) -> Result<NewSubscription, Problem> {
+        match self.crowded {
+            Some(problem) if stored.is_none_or(|stored| stored.terms.filter != self.new.terms.filter) => Err(problem),
+            _ => Ok(self.new),
+        }
+    }
+
+    /// The same beside the records, which are asked only where there is no room.
+    pub(crate) async fn within(self, records: &dyn Records) -> Result<Result<NewSubscription, Problem>, StoreError> {
+        let stored = match &self.crowded {
+            Some(_) => stored_as(records, &self.new).await?,
+            None => None,
+        };
+        Ok(self.beside(stored.as_ref()))
+    }
+}
+
+/// The subscription that another of its key takes the place of.
+async fn stored_as(records: &dyn Records, new: &NewSubscription) -> Result<Option<Subscription>, StoreError> {
+    let Some(key) = &new.key else { return Ok(None) };
+    let same = SubscriptionFilter {
+        application: Some(new.application.clone()),
+        class: Some(new.class.clone()),
+        subscriber: Some(new.subscriber.clone()),
+        key: Some(key.clone()),
+        enabled: None,
+    };
+    Ok(records.subscriptions(&same, None, 1).await?.pop())
+}
+
 /// Checks a draft against its class.
-pub(crate) fn check(draft: Draft<'_>, class: &Class) -> Result<NewSubscription, Vec<Problem>> {
+pub(crate) fn check(draft: Draft<'_>, class: &Class) -> Result<Checked, Vec<Problem>> {
     let mut problems = Vec::new();
     let subscriber = match draft.subscriber.as_deref().map(str::parse::<SubscriberId>) {
         Some(Ok(id)) => Some(id),
@@ -337,18 +376,22 @@ pub(crate) fn check(draft: Draft<'_>, class: &Class) -> Result<NewSubscription, 
     let values = check_values(raw, &class.fields).map_err(|found| problems.extend(found)).unwrap_or_default();
     let filter = draft.filter.map(|filter| check_filter(filter, class)).transpose();
     let filter = filter.map_err(|found| problems.extend(found)).unwrap_or_default();
+    let (filter, crowded) = filter.map_or((None, None), |(filter, room)| (Some(filter), room.err()));
     let schedule = check_schedule(draft.schedule, class).map_err(|found| problems.extend(found)).unwrap_or_default();
     match subscriber {
-        Some(subscriber) if problems.is_empty() => Ok(NewSubscription {
-            application: class.application.clone(),
-            class: class.name.clone(),
-            subscriber,
-            key: draft.key,
-            device,
-            enabled: draft.enabled.unwrap_or(true),
-            values,
-            terms: Terms { filter, schedule, snoozed_until: draft.snoozed_until },
-        }),
+        Some(subscriber) if problems.is_empty() => {
+            let new = NewSubscription {
+                application: class.application.clone(),
+                class: class.name.clone(),
+                subscriber,
+                key: draft.key,
+                device,
+                enabled: draft.enabled.unwrap_or(true),
+                values,
+                terms: Terms { filter, schedule, snoozed_until: draft.snoozed_until },
+            };
+            Ok(Checked { new, crowded })
+        }
         _ => Err(problems),
     }
 }
@@ -362,7 +405,7 @@ pub(crate) fn check_subject(
     let mut problems = Vec::new();
     let values = check_values(values, &class.fields).map_err(|found| problems.extend(found)).unwrap_or_default();
     let filter = filter.map(|filter| check_filter(filter, class)).transpose();
-    let filter = filter.map_err(|found| problems.extend(found)).unwrap_or_default();
+    let filter = filter.map_err(|found| problems.extend(found)).unwrap_or_default().map(|(filter, _)| filter);
     if problems.is_empty() { Ok((values, filter)) } else { Err(problems) }
 }
 
@@ -402,8 +445,8 @@ fn read_filter(draft: FilterDraft, class: &Class) -> Result<Filter, Vec<Problem>
     Ok(filter)
 }
 
-/// The filter, if the rules of the class can evaluate it and there is room for one more.
-fn check_filter(draft: FilterDraft, class: &Class) -> Result<Filter, Vec<Problem>> {
+/// The filter, if the rules of the class can evaluate it, and whether there is room for one more.
+fn check_filter(draft: FilterDraft, class: &Class) -> Result<(Filter, Result<(), Problem>), Vec<Problem>> {
     let filter = read_filter(draft, class)?;
     let below = |problem: Problem| Problem { path: "filter".to_owned(), ..problem };
     let mut scanned = None;
@@ -412,8 +455,7 @@ fn check_filter(draft: FilterDraft, class: &Class) -> Result<Filter, Vec<Problem
         let checked = checked.map_err(|problems| problems.into_iter().map(below).collect::<Vec<_>>())?;
         scanned = scanned.or(checked);
     }
-    class.check_filter_room(scanned).map_err(|problem| vec![problem])?;
-    Ok(filter)
+    Ok((filter, class.check_filter_room(scanned)))
 }
 
 /// The canonical text of the schedule, if the class takes one and it will ever be due.
@@ -494,22 +536,13 @@ impl Service {
     pub async fn add_subscription(&self, caller: &Caller, draft: Draft<'_>) -> Result<(Document, bool), ServiceError> {
         caller.needs(Scope::SubscribersWrite)?;
         let class = self.class_of(&draft)?;
-        let new = check(draft, &class).map_err(ServiceError::Invalid)?;
-        let is_new = match &new.key {
-            None => true,
-            Some(key) => {
-                let same = SubscriptionFilter {
-                    application: Some(new.application.clone()),
-                    class: Some(new.class.clone()),
-                    subscriber: Some(new.subscriber.clone()),
-                    key: Some(key.clone()),
-                    enabled: None,
-                };
-                self.records.subscriptions(&same, None, 1).await?.is_empty()
-            }
-        };
+        let one = |problem| ServiceError::Invalid(vec![problem]);
+        let checked = check(draft, &class).map_err(ServiceError::Invalid)?;
+        let replaced = stored_as(&*self.records, &checked.new).await?;
+        let new = checked.beside(replaced.as_ref()).map_err(one)?;
+        let is_new = replaced.is_none();
         if is_new {
-            class.check_room().map_err(|problem| ServiceError::Invalid(vec![problem]))?;
+            class.check_room().map_err(one)?;
         }
         let stored = self.records.put_subscription(new, self.clock.now()).await.map_err(|error| match error {
             StoreError::Missing(what) => ServiceError::invalid("subscriber", format!("{what} does not exist")),
@@ -607,17 +640,11 @@ impl Service {
         let compiled = self.running(&present.application)?;
         let class =
             Class::of(&compiled, present.class.as_str()).map_err(|problem| ServiceError::Invalid(vec![problem]))?;
-        // What it has counts already; only another filter needs room.
-        let keeps_filter = match &draft.filter {
-            None => true,
-            Some(filter) => read_filter(filter.clone(), &class).ok() == present.terms.filter,
-        };
-        let class = match keeps_filter {
-            true => class,
-            false => class.within(Used::of(&self.pipeline, &present.application)),
-        };
+        let class = class.within(Used::of(&self.pipeline, &present.application));
         let draft = Draft { subscriber: Some(present.subscriber.as_str().to_owned().into()), key: None, ..draft };
-        let new = check(draft, &class).map_err(ServiceError::Invalid)?;
+        let checked = check(draft, &class).map_err(ServiceError::Invalid)?;
+        // What it has counts already; only another filter needs room.
+        let new = checked.beside(Some(present)).map_err(|problem| ServiceError::Invalid(vec![problem]))?;
         let now = self.clock.now();
         let change =
             SubscriptionChange { device: new.device, enabled: new.enabled, values: new.values, terms: new.terms };

@@ -268,13 +268,7 @@ mod tests {
     use super::*;
 
     fn fields(of: &[(&str, FieldType)]) -> Fields {
-        let field = |(name, kind): &(&str, FieldType)| Field {
-            name: name.parse().expect("a name"),
-            kind: *kind,
-            required: false,
-            default: Value::Null,
-            description: None,
-        };
+        let field = |(name, kind): &(&str, FieldType)| Field::new(name.parse().expect("a name"), *kind);
         Fields::new(of.iter().map(field).collect())
     }
 

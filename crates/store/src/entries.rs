@@ -106,6 +106,14 @@ impl Node {
             Node::Object(object) => object.object.parent,
         }
     }
+
+    /// Where it was put, and under which name; nothing of a subscriber that was not placed.
+    fn place(&self) -> (Option<EntryNumber>, Option<&str>) {
+        match self {
+            Node::Subscriber(_, placement) => (self.parent(), placement.as_ref().map(|placement| &*placement.rdn)),
+            Node::Object(object) => (object.object.parent, Some(&*object.object.rdn)),
+        }
+    }
 }
 
 /// Under what an entry is found: an index, and a key in it.
@@ -172,8 +180,11 @@ pub trait Branches {
     fn indexes(&self) -> Result<Vec<String>, StoreError>;
 }
 
-/// Changes entries; all in one commit. A job that fails must do so before it changes anything.
-pub trait Tree: Branches {
+/// Changes entries; all in one commit. A job that refuses must do so before it changes anything: only a store that lies on a
+/// disk can take back what was done.
+pub trait Tree {
+    /// What is there, with what the job has changed so far.
+    fn branches(&self) -> &dyn Branches;
     /// Stores an object.
     fn put_object(&mut self, new: Object, now: Timestamp) -> Result<EntryNumber, StoreError>;
     /// Replaces an object.
@@ -224,8 +235,28 @@ pub trait Entries: Send + Sync + 'static {
     async fn change(&self, room: Room, job: ChangeJob) -> Result<(), StoreError>;
 }
 
+/// What becomes of an entry: the keys that it loses and gets, and what is told.
+pub(crate) struct Turn {
+    pub(crate) gone: Vec<EntryKey>,
+    pub(crate) made: Vec<EntryKey>,
+    pub(crate) told: EntryChange,
+}
+
+impl Turn {
+    /// From what an entry was to what it is; `None`: it never was one.
+    pub(crate) fn of(watcher: &dyn EntryWatcher, old: Option<&Node>, now: Option<Node>) -> Option<Turn> {
+        let number = now.as_ref().or(old).map(Node::number)?;
+        let keys = |node: Option<&Node>| node.map(|node| watcher.keys(node)).unwrap_or_default();
+        let (before, after) = (keys(old), keys(now.as_ref()));
+        let (gone, made) = (difference(&before, &after), difference(&after, &before));
+        let renamed = old.zip(now.as_ref()).is_some_and(|(old, now)| old.place() != now.place());
+        let told = EntryChange { number, keys: [&gone[..], &made].concat(), renamed, now };
+        Some(Turn { gone, made, told })
+    }
+}
+
 /// Keys that only one of two has.
-pub(crate) fn difference(one: &[EntryKey], other: &[EntryKey]) -> Vec<EntryKey> {
+fn difference(one: &[EntryKey], other: &[EntryKey]) -> Vec<EntryKey> {
     let known: HashSet<&EntryKey> = other.iter().collect();
     one.iter().filter(|key| !known.contains(key)).cloned().collect()
 }

@@ -111,9 +111,11 @@ impl Default for Http {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Ldap {
-    /// Address and port to listen at, such as `127.0.0.1:389`; empty: there is no LDAP face, and no directory.
+    /// Address and port to listen at, such as `127.0.0.1:389`. If this and `listen_tls` are empty, there is no LDAP face and no
+    /// directory.
     pub listen: String,
-    /// Address and port for TLS from the first byte (`ldaps`), such as `0.0.0.0:636`; empty: none.
+    /// Address and port for TLS from the first byte (`ldaps`), such as `0.0.0.0:636`; empty: none. It stands alone or beside
+    /// `listen`.
     pub listen_tls: String,
     /// The certificate with its chain, a PEM file. With it clients may begin TLS.
     pub tls_certificate: PathBuf,

@@ -65,7 +65,7 @@ pub struct Running {
     pub first_key: Option<String>,
     pipeline: Arc<Pipeline>,
     face: Mutex<JoinHandle<std::io::Result<()>>>,
-    ldap_face: Mutex<Vec<JoinHandle<std::io::Result<()>>>>,
+    ldap_face: Mutex<Option<JoinHandle<()>>>,
     stopping: CancellationToken,
     // Last, so that the stores are closed before another server may open them.
     _lock: FolderLock,
@@ -248,9 +248,13 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
             .because(&error)
     })?;
     let address = listener.local_addr().map_err(|error| Failure::failed("a socket has no address").because(&error))?;
-    let ldap_listeners = ldap::listen(&configuration.ldap).await?;
+    let ldap_doors = ldap::listen(&configuration.ldap).await?;
     let (stored, journal) = (open_records(&configuration).await?, open_journal(&configuration).await?);
     let records: Arc<dyn Records> = stored.clone();
+    let ldap = match ldap_doors {
+        Some(doors) => Some(ldap::prepare(doors, &configuration, stored).await?),
+        None => None,
+    };
     let inbox = open_inbox(&configuration).await?;
     let first_key = first_key::ensure(&*records, &folder, now()).await?;
     let page = configuration.metrics.enabled.then(recorder).flatten();
@@ -306,7 +310,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
         ..HttpOptions::default()
     };
     let stopping = CancellationToken::new();
-    let ldap_face = ldap::start(ldap_listeners, &configuration, stored, service.clone(), stopping.clone()).await?;
+    let ldap_face = ldap.map(|prepared| ldap::start(prepared, service.clone(), stopping.clone()));
     let face = tokio::spawn(tocsin_face_http::serve(listener, service, options, stopping.clone().cancelled_owned()));
     let (face, ldap_face) = (Mutex::new(face), Mutex::new(ldap_face));
     Ok(Running { address, data_folder: folder, first_key, pipeline, face, ldap_face, stopping, _lock: lock })
@@ -420,11 +424,23 @@ fn recorder() -> Option<PrometheusHandle> {
 impl Running {
     /// Ends when the server cannot go on.
     pub async fn failed(&self) -> Failure {
-        let mut face = self.face.lock().await;
-        match (&mut *face).await {
-            Ok(Ok(())) => Failure::failed("the HTTP face has ended"),
-            Ok(Err(error)) => Failure::failed("the HTTP face cannot go on").because(&error),
-            Err(error) => Failure::failed("the HTTP face broke").because(&error),
+        let (mut face, mut ldap_face) = (self.face.lock().await, self.ldap_face.lock().await);
+        let ldap_ends = async {
+            match ldap_face.as_mut() {
+                Some(face) => face.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            ended = &mut *face => match ended {
+                Ok(Ok(())) => Failure::failed("the HTTP face has ended"),
+                Ok(Err(error)) => Failure::failed("the HTTP face cannot go on").because(&error),
+                Err(error) => Failure::failed("the HTTP face broke").because(&error),
+            },
+            ended = ldap_ends => match ended {
+                Ok(()) => Failure::failed("the LDAP face has ended"),
+                Err(error) => Failure::failed("the LDAP face broke").because(&error),
+            },
         }
     }
 
@@ -442,7 +458,7 @@ impl Running {
             },
             self.pipeline.drain(patience)
         );
-        for face in self.ldap_face.lock().await.drain(..) {
+        if let Some(face) = self.ldap_face.lock().await.as_mut().filter(|face| !face.is_finished()) {
             let _ = face.await;
         }
         finished

@@ -4,7 +4,7 @@ mod support;
 
 use std::{
     io::Write,
-    process::{Command, Stdio},
+    process::{Command, Output, Stdio},
 };
 
 use serde_json::json;
@@ -50,6 +50,12 @@ channels:
 
 /// Runs a program of ldap-utils as the operator.
 fn ldap(platform: &Platform, port: u16, program: &str, arguments: &[&str], input: &str) -> String {
+    let done = run(platform, port, program, arguments, input);
+    assert!(done.status.success(), "{program} {input}: {}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).expect("text")
+}
+
+fn run(platform: &Platform, port: u16, program: &str, arguments: &[&str], input: &str) -> Output {
     let mut child = Command::new(program)
         .args(["-x", "-H", &format!("ldap://127.0.0.1:{port}"), "-D", "cn=admin,o=tocsin", "-w", &platform.key()])
         .args(arguments)
@@ -60,9 +66,7 @@ fn ldap(platform: &Platform, port: u16, program: &str, arguments: &[&str], input
         .spawn()
         .unwrap_or_else(|error| panic!("{error}: install ldap-utils by scripts/setup test"));
     child.stdin.take().expect("piped").write_all(input.as_bytes()).expect("it reads");
-    let done = child.wait_with_output().expect("it ends");
-    assert!(done.status.success(), "{program} {input}: {}", String::from_utf8_lossy(&done.stderr));
-    String::from_utf8(done.stdout).expect("text")
+    child.wait_with_output().expect("it ends")
 }
 
 async fn publish(platform: &Platform, level: i64) {
@@ -123,6 +127,11 @@ async fn what_ldapmodify_changes_decides_the_next_notification() {
     assert!(patch.send().await.expect("an answer").status().is_success());
     let shown = ldap(&platform, port, "ldapsearch", &["-LLL", "-b", "o=tocsin", "(uid=vera)", "limit"], "");
     assert!(shown.contains("limit: 99\n"), "{shown}");
+    // Nor is an address taken here that the API would refuse.
+    let device = "dn: uid=vera,ou=people,o=tocsin\nchangetype: modify\nadd: tocsinDevice\ntocsinDevice: browser push active {}\n";
+    let refused = run(&platform, port, "ldapmodify", &[], device);
+    assert_eq!(refused.status.code(), Some(19));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("JSON.stringify(subscription)"), "{refused:?}");
     assert_eq!(platform.terminate(), Some(0));
 }
 

@@ -41,11 +41,11 @@ impl Directory {
         };
         let (inner, asker, now) = (self.inner.clone(), asker.clone(), (self.clock)());
         self.change(Room::Needed, move |tree| {
-            let (parent, above) = inner.walk(tree, &Dn(parsed.0[1..].to_vec()))?;
+            let (parent, above) = inner.walk(tree.branches(), &Dn(parsed.0[1..].to_vec()))?;
             let place = entry::place(&parent, above.as_deref(), &schema);
             needs(&inner, &asker, &entry::view(&parent, above.as_deref(), &schema, &inner.shape), &[])?;
             let rdn = &parsed.0[0];
-            if inner.child(tree, &place, rdn, &schema)?.is_some() {
+            if inner.child(tree.branches(), &place, rdn, &schema)?.is_some() {
                 return Err(Refusal::new(Code::EntryAlreadyExists, "there is such an entry already"));
             }
             let rdn_key = schema.normal_rdn(rdn).into();
@@ -66,7 +66,7 @@ impl Directory {
             if let Some(credential) = &credential {
                 tree.put_credential(number, Some(&credential.to_text()))?;
             }
-            Ok(Images { before: None, after: terms.after(&inner, tree, number, &schema)? })
+            Ok(Images { before: None, after: terms.after(&inner, tree.branches(), number, &schema)? })
         })
         .await
     }

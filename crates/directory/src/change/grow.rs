@@ -18,8 +18,7 @@ impl Directory {
         if !asker.manages {
             return Err(Refusal::new(Code::InsufficientAccessRights, "only operators add to the schema"));
         }
-        let mut schema = Schema::clone(&self.inner.schema.load());
-        let mut made = Vec::new();
+        let mut texts = Vec::new();
         for modification in &modifications {
             let kinds = [Kind::Attribute, Kind::Class];
             let kind = kinds.into_iter().find(|kind| kind.attribute().eq_ignore_ascii_case(&modification.attribute));
@@ -30,17 +29,23 @@ impl Directory {
             for value in &modification.values {
                 let text = String::from_utf8(value.clone())
                     .map_err(|_| Refusal::new(Code::InvalidAttributeSyntax, "a definition is text"))?;
+                texts.push((kind, text));
+            }
+        }
+        let inner = self.inner.clone();
+        self.change(Room::Needed, move |tree| {
+            // As it is now: whoever came before may have added to it.
+            let mut schema = Schema::clone(&inner.schema.load());
+            let mut made = Vec::new();
+            for (kind, text) in texts {
                 let oid = schema.define(kind, &text)?;
                 made.push((identifier_of(kind, &oid), text));
             }
-        }
-        let (inner, schema) = (self.inner.clone(), Arc::new(schema));
-        self.change(Room::Needed, move |tree| {
             for (identifier, text) in &made {
                 tree.put_definition(identifier, Some(text))?;
             }
             // Within the commit, so that no key is written by the old schema after it.
-            inner.schema.store(schema);
+            inner.schema.store(Arc::new(schema));
             Ok(())
         })
         .await?;

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use tocsin_store::entries::{Branches, EntryNumber, Node, Room};
+use tocsin_store::entries::{EntryNumber, Node, Room};
 
 use super::{Draft, Images, Terms, changeable, checked, classes_of, has_rdn, needs, normal, replace, single_valued};
 use crate::{
@@ -70,7 +70,7 @@ impl Directory {
         let password = self.new_password(asker, dn, &passwords).await?;
         let (inner, asker, now) = (self.inner.clone(), asker.clone(), (self.clock)());
         self.change(Room::Needed, move |tree| {
-            let (old, above) = inner.walk(tree, &parsed)?;
+            let (old, above) = inner.walk(tree.branches(), &parsed)?;
             let shown = entry::view(&old, above.as_deref(), &schema, &inner.shape);
             let mut kinds = touched(&rest, &schema)?;
             if !passwords.is_empty() {
@@ -84,18 +84,18 @@ impl Directory {
                 apply(&mut attributes, modification, &schema)?;
             }
             let has_password = match &password {
-                Password::Stays => tree.credential(old.number())?.is_some(),
+                Password::Stays => tree.branches().credential(old.number())?.is_some(),
                 Password::Becomes(_) => true,
                 Password::Goes => false,
             };
             check(&before, &attributes, &kinds, has_password, &parsed, &schema)?;
+            keep(&old, &inner, tree, (&before, attributes), &schema, now)?;
             match &password {
                 Password::Stays => {}
                 Password::Becomes(credential) => tree.put_credential(old.number(), Some(&credential.to_text()))?,
                 Password::Goes => tree.put_credential(old.number(), None)?,
             }
-            keep(&old, &inner, tree, (&before, attributes), &schema, now)?;
-            images.after = terms.after(&inner, tree, old.number(), &schema)?;
+            images.after = terms.after(&inner, tree.branches(), old.number(), &schema)?;
             Ok(images)
         })
         .await
@@ -162,7 +162,7 @@ fn keep(
         }
         Node::Subscriber(subscriber, None) => {
             let (rdn, rdn_key) = entry::unplaced_rdn(&subscriber.id, schema);
-            (inner.above(tree as &dyn Branches, old)?.map(|above| above.number), rdn.into(), rdn_key.into())
+            (inner.above(tree.branches(), old)?.map(|above| above.number), rdn.into(), rdn_key.into())
         }
     };
     replace(tree, inner, (old, before), Draft { parent, rdn, rdn_key, attributes }, classes_changed, now)

@@ -19,7 +19,7 @@ impl Directory {
         let parsed = parse(dn)?;
         let (inner, asker, now, schema) = (self.inner.clone(), asker.clone(), (self.clock)(), self.schema());
         self.change(Room::NotNeeded, move |tree| {
-            let (old, above) = inner.walk(tree, &parsed)?;
+            let (old, above) = inner.walk(tree.branches(), &parsed)?;
             let number = old.number();
             let shown = entry::view(&old, above.as_deref(), &schema, &inner.shape);
             needs(&inner, &asker, &shown, &[])?;
@@ -27,7 +27,7 @@ impl Directory {
             if above.is_none() || inner.is_people(number) {
                 return Err(Refusal::new(Code::UnwillingToPerform, "this entry is needed by the directory itself"));
             }
-            if !tree.page(Some(number), false, None, 1)?.is_empty() {
+            if !tree.branches().page(Some(number), false, None, 1)?.is_empty() {
                 return Err(Refusal::new(Code::NotAllowedOnNonLeaf, "there are entries below it; remove them first"));
             }
             tree.remove(number, now)?;

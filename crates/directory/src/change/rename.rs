@@ -34,7 +34,7 @@ impl Directory {
         let (rdn, superior) = (rdn.clone(), new_superior.map(parse).transpose()?);
         let (inner, asker, now, schema) = (self.inner.clone(), asker.clone(), (self.clock)(), self.schema());
         self.change(Room::NotNeeded, move |tree| {
-            let (old, above) = inner.walk(tree, &parsed)?;
+            let (old, above) = inner.walk(tree.branches(), &parsed)?;
             let shown = entry::view(&old, above.as_deref(), &schema, &inner.shape);
             needs(&inner, &asker, &shown, &[])?;
             let mut images = terms.hold(&inner, &asker, &shown, &schema)?;
@@ -43,7 +43,7 @@ impl Directory {
             };
             let place = match &superior {
                 Some(dn) => {
-                    let (node, over) = inner.walk(tree, dn)?;
+                    let (node, over) = inner.walk(tree.branches(), dn)?;
                     needs(&inner, &asker, &entry::view(&node, over.as_deref(), &schema, &inner.shape), &[])?;
                     entry::place(&node, over.as_deref(), &schema)
                 }
@@ -55,7 +55,7 @@ impl Directory {
             if inner.is_people(shown.number) {
                 return Err(Refusal::new(Code::UnwillingToPerform, "subscribers stand here; its name is fixed"));
             }
-            if let Some(other) = inner.child(tree, &place, &rdn, &schema)?
+            if let Some(other) = inner.child(tree.branches(), &place, &rdn, &schema)?
                 && other.number() != shown.number
             {
                 return Err(Refusal::new(Code::EntryAlreadyExists, "there is such an entry already"));
@@ -75,7 +75,7 @@ impl Directory {
             let rdn_key = schema.normal_rdn(&rdn).into();
             let draft = Draft { parent: Some(place.number), rdn: rdn.text.as_str().into(), rdn_key, attributes };
             replace(tree, &inner, (&old, &before), draft, true, now)?;
-            images.after = terms.after(&inner, tree, old.number(), &schema)?;
+            images.after = terms.after(&inner, tree.branches(), old.number(), &schema)?;
             Ok(images)
         })
         .await

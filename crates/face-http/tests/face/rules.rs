@@ -171,6 +171,35 @@ async fn a_filter_that_no_index_answers_is_refused_beyond_the_limit() {
 }
 
 #[tokio::test]
+async fn what_is_put_again_needs_no_room_for_its_filter() {
+    let platform = platform().await;
+    let with_room = QUAKES.replace("  strong:\n", "  strong:\n    filter: cel\n");
+    let full = with_room.replace("rules:\n", "limits: {distinct_filters: 1}\nrules:\n");
+    let apply = async |text: &str| platform.put("/v1/applications/quakes", "application/yaml", text).await.0.as_u16();
+    assert_eq!(apply(&with_room).await, 200);
+    let line = |key: &str, place: &str| {
+        let filter = format!("event.place == '{place}'");
+        let values = json!({"magnitude": 5});
+        json!({"application": "quakes", "class": "strong", "subscriber": "alice", "key": key, "values": values, "filter": filter})
+            .to_string()
+    };
+    let put =
+        async |key: &str, place: &str| platform.post("/v1/subscriptions", JSON, &line(key, place)).await.0.as_u16();
+    assert_eq!(put("one", "Lima").await, 201);
+    // The index of a version is whole when it is applied.
+    assert_eq!(apply(&full).await, 200);
+    assert_eq!((put("one", "Lima").await, put("one", "Kobe").await, put("two", "Kobe").await), (200, 422, 422));
+    let both = [line("two", "Kobe"), line("one", "Lima")].join("\n");
+    let request = platform.request("POST", "/v1/import/subscriptions").header("content-type", "application/x-ndjson");
+    let told = request.body(both).send().await.expect("an answer").text().await.expect("a body");
+    let told: Vec<Json> = told.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let (refused, sum) = (&told[0], &told[told.len() - 1]);
+    assert_eq!((&sum["stored"], &sum["failed"]), (&json!(1), &json!(1)), "{told:?}");
+    assert_eq!((&refused["line"], &refused["error"]["problems"][0]["path"]), (&json!(1), &json!("filter")), "{told:?}");
+    platform.stop().await;
+}
+
+#[tokio::test]
 async fn subscriptions_that_a_new_version_cannot_match_are_listed_with_their_reason() {
     const UNUSABLE: &str = "/v1/applications/quakes/unusable-subscriptions";
     let platform = platform().await;

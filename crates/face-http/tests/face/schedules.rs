@@ -119,3 +119,14 @@ async fn a_subscription_says_when_it_is_due_and_an_application_how_far_it_has_co
     }
     platform.stop().await;
 }
+
+#[tokio::test]
+async fn nobody_submits_what_is_due() {
+    let platform = platform().await;
+    let due = r#"{"rule":"closing","due_at":"2027-01-04T22:30:00Z"}"#;
+    let (status, problem) = platform.post("/v1/applications/stock/events/due", JSON, due).await;
+    assert_eq!((status.as_u16(), &problem["problems"][0]["path"]), (422, &json!("class")), "{problem}");
+    let (status, accepted) = platform.post("/v1/applications/stock/events/quote", JSON, r#"{"price":5.0}"#).await;
+    assert_eq!(status, 202, "{accepted}");
+    platform.stop().await;
+}

@@ -103,7 +103,7 @@ async fn change_password(directory: &Directory, asker: &Asker, value: &[u8]) -> 
     let user = user
         .map(|user| user.strip_prefix("dn:").map_or(user.clone(), str::to_owned))
         .unwrap_or_else(|| asker.dn.clone());
-    if asker.key.is_empty() && !asker.manages && old.is_none() || user.is_empty() {
+    if !asker.is_known() && old.is_none() || user.is_empty() {
         return Err(Refusal::new(Code::StrongerAuthRequired, "only whoever proved who they are may do this"));
     }
     // With the old password whoever knows it is the entry itself.

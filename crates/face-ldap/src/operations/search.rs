@@ -9,18 +9,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::FutureExt;
-use tocsin_directory::{
-    Directory, Scope, Search, Shown,
-    access::{Asker, Grant, Grants, Level},
-    entry::SUBSCHEMA,
-    filter::{Filter, Test},
-    refusal::{Code, Refusal},
-    schema::{AttributeType, Schema},
-    syntax::{Rule, find_rule},
-};
-use tocsin_model::ldap::Truth;
-
 use super::{Answered, PAGED_RESULTS, SORT, SORTED};
 use crate::{
     ber::{self, Garbled, Reader},
@@ -29,6 +17,16 @@ use crate::{
     root,
     serve::Server,
     show::{self, Selection},
+};
+use futures_util::FutureExt;
+use tocsin_directory::{
+    Directory, Scope, Search, Shown,
+    access::{Asker, Grant, Grants},
+    entry::SUBSCHEMA,
+    filter::{Filter, Test},
+    refusal::{Code, Refusal},
+    schema::{AttributeType, Schema},
+    syntax::{Rule, find_rule},
 };
 
 /// Bytes of a portion.
@@ -123,14 +121,13 @@ pub(super) fn begin(
         _ => None,
     };
     if let Some(shown) = own {
-        if Test::compile(&request.filter, &schema).of(&shown.entry, &schema, &|_| true) == Truth::True {
-            show::entry(out, answered.id, &shown, &Grant::open(), &selection, &schema, &[]);
+        if Test::compile(&request.filter, &schema).is_met_by(&shown.entry, &schema, &Grant::open()) {
+            show::entry(out, answered.id, &shown, &Grant::open(), &selection, &schema);
         }
         answered.write(out, Ok(Code::Success), &Extra::default());
         return Begun::Answered;
     }
-    let is_known = session.asker.manages || !session.asker.key.is_empty();
-    if !is_known && !server.options.anonymous {
+    if !session.asker.is_known() && !server.options.anonymous {
         return refuse(&Refusal::new(Code::StrongerAuthRequired, "say who you are: nobody may ask here anonymously"));
     }
     if request.scope == Scope::Base
@@ -248,9 +245,8 @@ fn one(
     }
     // What nearly everybody asks who wants the entry itself.
     let is_always = matches!(filter, Filter::Present(name) if name.eq_ignore_ascii_case("objectClass"));
-    let visible = |kind: &AttributeType| grant.level(Some(kind)) >= Level::Search;
-    if is_always || Test::compile(filter, schema).of(&shown.entry, schema, &visible) == Truth::True {
-        show::entry(out, id, shown, grant, selection, schema, &[]);
+    if is_always || Test::compile(filter, schema).is_met_by(&shown.entry, schema, grant) {
+        show::entry(out, id, shown, grant, selection, schema);
     }
     Ok(())
 }
@@ -354,10 +350,18 @@ impl Hunter {
             if self.line.is_given_up() {
                 break;
             }
+            self.in_time()?;
         }
         sorting.sort(&mut all, &self.directory.schema())?;
         hunt.found = all.into();
         Ok(())
+    }
+
+    fn in_time(&self) -> Result<(), Refusal> {
+        match self.deadline.is_some_and(|deadline| Instant::now() > deadline) {
+            true => Err(Refusal::new(Code::TimeLimitExceeded, "the search took longer than the limit")),
+            false => Ok(()),
+        }
     }
 
     /// Sends up to a page of entries.
@@ -377,7 +381,7 @@ impl Hunter {
                     hunt.found.push_front(shown);
                     return Ok(Stop::PageFull);
                 }
-                show::entry(out, self.answered.id, &shown, &grant, &self.selection, &schema, &[]);
+                show::entry(out, self.answered.id, &shown, &grant, &self.selection, &schema);
                 (hunt.sent, on_page) = (hunt.sent + 1, on_page + 1);
                 if out.len() >= PORTION_BYTES && !self.line.write(std::mem::take(out)).await {
                     return Ok(Stop::GivenUp);
@@ -386,9 +390,7 @@ impl Hunter {
             if self.line.is_given_up() {
                 return Ok(Stop::GivenUp);
             }
-            if self.deadline.is_some_and(|deadline| Instant::now() > deadline) {
-                return Err(Refusal::new(Code::TimeLimitExceeded, "the search took longer than the limit"));
-            }
+            self.in_time()?;
             match hunt.search.next().await? {
                 Some(found) => hunt.found.extend(found),
                 None => return Ok(Stop::End),

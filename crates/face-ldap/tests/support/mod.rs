@@ -43,7 +43,7 @@ pub struct Bench {
     pub directory: Directory,
     pub port: u16,
     stopping: CancellationToken,
-    serving: JoinHandle<std::io::Result<()>>,
+    serving: JoinHandle<()>,
     _folder: tempfile::TempDir,
 }
 
@@ -60,7 +60,8 @@ impl Bench {
         let suffix = "o=site".to_owned();
         let access = access.iter().map(|rule| (*rule).to_owned()).collect();
         let lockout = Lockout { failures: 5, duration: Duration::from_secs(900) };
-        let directory_options = Options { suffix, shape: Shape { devices }, access, lockout, cache_bytes: 8 << 20 };
+        let directory_options =
+            Options { suffix, shape: Shape { devices, ..Shape::default() }, access, lockout, cache_bytes: 8 << 20 };
         let clock = Arc::new(|| SystemTime::now().into());
         let directory = Directory::open(records.clone(), directory_options, clock).await.expect("the directory opens");
         directory.build_indexes().await.expect("the indexes are built");
@@ -68,8 +69,7 @@ impl Bench {
         let port = listener.local_addr().expect("bound").port();
         let stopping = CancellationToken::new();
         let face = tocsin_face_ldap::serve(
-            listener,
-            Opening::Plain,
+            vec![(listener, Opening::Plain)],
             directory.clone(),
             Arc::new(OneKey),
             options,
@@ -80,7 +80,7 @@ impl Bench {
 
     pub async fn stop(self) {
         self.stopping.cancel();
-        self.serving.await.expect("the face ends").expect("well");
+        self.serving.await.expect("the face ends");
     }
 
     /// Runs a program as the operator; gives what it said, after its exit code was looked at.

@@ -53,13 +53,10 @@ impl<'a> Packed<'a> {
         let count = reader.count()?;
         let mut fields = Vec::with_capacity(count);
         for _ in 0..count {
-            fields.push(Field {
-                name: reader.text()?.parse().map_err(|_| Damaged)?,
-                kind: *KINDS.get(usize::from(reader.byte()?)).ok_or(Damaged)?,
-                required: false,
-                default: Value::Null,
-                description: None,
-            });
+            fields.push(Field::new(
+                reader.text()?.parse().map_err(|_| Damaged)?,
+                *KINDS.get(usize::from(reader.byte()?)).ok_or(Damaged)?,
+            ));
         }
         let fields = Fields::new(fields);
         let mut rows = Vec::new();

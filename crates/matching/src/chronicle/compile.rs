@@ -11,7 +11,6 @@ use tocsin_model::{
     id::Name,
     problem::Problem,
     time::Timestamp,
-    value::Value,
 };
 
 use crate::{
@@ -316,13 +315,7 @@ pub(crate) fn column_fields(chronicles: &[CompiledChronicle], columns: &[Column]
         let chronicle = &chronicles[*chronicle];
         let moment = if *after { "after" } else { "before" };
         let name = column_name(chronicle.name.as_str(), statistic.name(), moment);
-        Some(Field {
-            name: name.parse().expect("the name of a chronicle is short"),
-            kind: kind_of(*statistic, chronicle.kind)?,
-            required: false,
-            default: Value::Null,
-            description: None,
-        })
+        Some(Field::new(name.parse().expect("the name of a chronicle is short"), kind_of(*statistic, chronicle.kind)?))
     };
     Fields::new(columns.iter().filter_map(field).collect())
 }

@@ -200,13 +200,7 @@ mod tests {
     #[test]
     fn what_is_kept_takes_a_filter_out_again() {
         use FieldType::*;
-        let field = |(name, kind): (&str, FieldType)| Field {
-            name: name.parse().expect("a name"),
-            kind,
-            required: false,
-            default: Value::Null,
-            description: None,
-        };
+        let field = |(name, kind): (&str, FieldType)| Field::new(name.parse().expect("a name"), kind);
         let fields =
             [("s", String), ("i", Integer), ("n", Number), ("at", Timestamp), ("b", Boolean), ("l", List), ("m", Map)];
         let fields = Fields::new(fields.map(field).into());

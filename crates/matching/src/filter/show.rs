@@ -114,13 +114,7 @@ mod tests {
 
     #[test]
     fn conditions_are_written_as_one_would_say_them() {
-        let field = |(name, kind): (&str, FieldType)| Field {
-            name: name.parse().expect("a name"),
-            kind,
-            required: false,
-            default: Value::Null,
-            description: None,
-        };
+        let field = |(name, kind): (&str, FieldType)| Field::new(name.parse().expect("a name"), kind);
         let fields = [("symbol", FieldType::String), ("price", FieldType::Number), ("tags", FieldType::List)];
         let fields = Fields::new(fields.into_iter().map(field).collect());
         let shown = |text: &str| {

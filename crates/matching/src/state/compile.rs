@@ -7,7 +7,6 @@ use tocsin_model::{
     field::{Field, FieldType, Fields},
     id::Name,
     problem::Problem,
-    value::Value,
 };
 
 use super::page::Shape;
@@ -162,13 +161,7 @@ fn compile_rearm(
 }
 
 fn with_key(fields: &Fields, name: &str) -> Fields {
-    let key = Field {
-        name: name.parse().expect("it is made of letters"),
-        kind: FieldType::Integer,
-        required: false,
-        default: Value::Null,
-        description: None,
-    };
+    let key = Field::new(name.parse().expect("it is made of letters"), FieldType::Integer);
     Fields::new(fields.iter().cloned().chain([key]).collect())
 }
 

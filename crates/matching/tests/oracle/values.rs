@@ -17,13 +17,7 @@ pub fn name(text: &str) -> Name {
 }
 
 pub fn fields(list: &[(&str, FieldType)]) -> Fields {
-    let field = |(text, kind): &(&str, FieldType)| Field {
-        name: name(text),
-        kind: *kind,
-        required: false,
-        default: Value::Null,
-        description: None,
-    };
+    let field = |(text, kind): &(&str, FieldType)| Field::new(name(text), *kind);
     Fields::new(list.iter().map(field).collect())
 }
 

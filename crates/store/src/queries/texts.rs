@@ -148,23 +148,28 @@ fn unhexed(text: &str, between: &str) -> Sql {
     Sql::Blob(bytes)
 }
 
-/// The pattern of a call, which stays read while it stays the same.
+/// The pattern of a call, which stays read while it and its escape stay the same.
 fn wildcards(name: &str, context: &Context<'_>, given: &[Cow<'_, str>]) -> rusqlite::Result<Arc<Wildcards>> {
     let failed = |reason: &str| Error::UserFunctionError(reason.into());
     let pattern = &given[0];
     if pattern.len() > PATTERN_BYTES_MAX {
         return Err(failed("LIKE or GLOB pattern too complex"));
     }
-    let Some(escape) = given.get(2) else {
-        return context.get_or_create_aux(0, |_| {
-            Ok::<_, Error>(if name == "glob" { Wildcards::glob(pattern) } else { Wildcards::like(pattern, None) })
-        });
-    };
-    let mut letters = escape.chars();
-    match (letters.next(), letters.next()) {
-        (Some(escape), None) => Ok(Arc::new(Wildcards::like(pattern, Some(escape)))),
-        _ => Err(failed("ESCAPE expression must be a single character")),
+    if name == "glob" {
+        return context.get_or_create_aux(0, |_| Ok::<_, Error>(Wildcards::glob(pattern)));
     }
+    let no_letter = || failed("ESCAPE expression must be a single character");
+    let escape = given.get(2).map(|escape| sole_letter(escape).ok_or_else(no_letter)).transpose()?;
+    // SQLite keeps what was read beside a pattern that is a constant; the escape may be none.
+    match context.get_aux::<Wildcards>(0)? {
+        Some(read) if read.escape == escape => Ok(read),
+        _ => context.set_aux(0, Wildcards::like(pattern, escape)),
+    }
+}
+
+fn sole_letter(text: &str) -> Option<char> {
+    let mut letters = text.chars();
+    letters.next().filter(|_| letters.next().is_none())
 }
 
 #[cfg(test)]

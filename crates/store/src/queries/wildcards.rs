@@ -1,14 +1,17 @@
 //! What `LIKE` and `GLOB` ask of a text. The answers are those of SQLite, which looks for some patterns in some texts for
 //! minutes and never at the clock.
 
+use std::str::Chars;
+
 /// A pattern.
 #[derive(Debug)]
 pub(super) struct Wildcards {
-    parts: Vec<Part>,
+    /// None: it cannot be finished, and fits nothing.
+    parts: Option<Vec<Part>>,
     /// Whether letters of ASCII count whatever their case.
     is_folded: bool,
-    /// It cannot be finished, and fits nothing.
-    is_broken: bool,
+    /// Before which letter the wildcards of `LIKE` stand for themselves.
+    pub escape: Option<char>,
 }
 
 #[derive(Debug)]
@@ -30,53 +33,30 @@ const LOOKS: u32 = 1 << 16;
 impl Wildcards {
     /// `%` and `_`, and a letter before which they stand for themselves.
     pub fn like(pattern: &str, escape: Option<char>) -> Wildcards {
-        let mut letters = pattern.chars();
-        let mut parts = Vec::new();
-        let mut is_broken = false;
-        while let Some(letter) = letters.next() {
-            parts.push(match letter {
-                letter if Some(letter) == escape => match letters.next() {
-                    Some(letter) => Part::Letter(letter.to_ascii_lowercase()),
-                    None => {
-                        is_broken = true;
-                        break;
-                    }
-                },
-                '%' => Part::Many,
-                '_' => Part::One,
-                letter => Part::Letter(letter.to_ascii_lowercase()),
-            });
-        }
-        Wildcards { parts, is_folded: true, is_broken }
+        let literal = |letter: char| Part::Letter(letter.to_ascii_lowercase());
+        let parts = parts(pattern, |letter, rest| match letter {
+            letter if Some(letter) == escape => rest.next().map(literal),
+            '%' => Some(Part::Many),
+            '_' => Some(Part::One),
+            letter => Some(literal(letter)),
+        });
+        Wildcards { parts, is_folded: true, escape }
     }
 
     /// `*`, `?` and `[...]`.
     pub fn glob(pattern: &str) -> Wildcards {
-        let mut letters = pattern.chars();
-        let mut parts = Vec::new();
-        let mut is_broken = false;
-        while let Some(letter) = letters.next() {
-            parts.push(match letter {
-                '*' => Part::Many,
-                '?' => Part::One,
-                '[' => match among(&mut letters) {
-                    Some(among) => among,
-                    None => {
-                        is_broken = true;
-                        break;
-                    }
-                },
-                letter => Part::Letter(letter),
-            });
-        }
-        Wildcards { parts, is_folded: false, is_broken }
+        let parts = parts(pattern, |letter, rest| match letter {
+            '*' => Some(Part::Many),
+            '?' => Some(Part::One),
+            '[' => among(rest),
+            letter => Some(Part::Letter(letter)),
+        });
+        Wildcards { parts, is_folded: false, escape: None }
     }
 
     /// Whether a whole text fits; `None` if `is_over` said so before that was clear.
     pub fn fits(&self, text: &str, is_over: &dyn Fn() -> bool) -> Option<bool> {
-        if self.is_broken {
-            return Some(false);
-        }
+        let Some(parts) = &self.parts else { return Some(false) };
         let (mut part, mut at) = (0, 0);
         // Behind the last `Many`: the part that follows it, and where that was last tried.
         let mut retry: Option<(usize, usize)> = None;
@@ -87,7 +67,7 @@ impl Wildcards {
                 return None;
             }
             let letter = text[at..].chars().next();
-            match (self.parts.get(part), letter) {
+            match (parts.get(part), letter) {
                 (None, None) => return Some(true),
                 (Some(Part::Many), _) => {
                     part += 1;
@@ -122,8 +102,18 @@ impl Wildcards {
     }
 }
 
+/// The parts of a pattern, each read from a letter and what it takes of those behind it. `None`: one is not finished.
+fn parts(pattern: &str, read: impl Fn(char, &mut Chars<'_>) -> Option<Part>) -> Option<Vec<Part>> {
+    let mut letters = pattern.chars();
+    let mut parts = Vec::new();
+    while let Some(letter) = letters.next() {
+        parts.push(read(letter, &mut letters)?);
+    }
+    Some(parts)
+}
+
 /// What follows on `[`. `None`: it is never closed.
-fn among(letters: &mut std::str::Chars<'_>) -> Option<Part> {
+fn among(letters: &mut Chars<'_>) -> Option<Part> {
     let mut ranges = Vec::new();
     let mut letter = letters.next()?;
     let is_inverted = letter == '^';

@@ -90,7 +90,12 @@ async fn export(terminal: &Terminal, directory: &Directory, file: Option<PathBuf
             out.flush().map_err(|error| Failure::file("write", file, &error))?;
             count
         }
-        None => directory.export(&mut BufWriter::new(std::io::stdout())).await,
+        None => {
+            let mut out = BufWriter::new(std::io::stdout().lock());
+            let count = directory.export(&mut out).await;
+            out.flush()?;
+            count
+        }
     };
     let count = written.map_err(|refusal| Failure::failed("the directory could not be written").because(&refusal))?;
     match file {

@@ -16,11 +16,29 @@ use crate::{
     failure::{Failure, Outcome},
 };
 
-/// Takes the configured addresses; none: there is to be no LDAP face.
+/// A face that may begin: its addresses are taken, and all of its configuration was read.
+pub(super) struct Prepared {
+    listeners: Vec<(TcpListener, Opening)>,
+    directory: Directory,
+    options: LdapOptions,
+    cache_bytes: u64,
+}
+
+/// The addresses and the certificate of the face, before anything else is opened.
+pub(super) struct Doors {
+    listeners: Vec<(TcpListener, Opening)>,
+    tls: Option<Arc<rustls::ServerConfig>>,
+}
+
+/// Takes the configured addresses; `None`: there is to be no LDAP face.
 ///
 /// # Errors
-/// It is no address, or is taken.
-pub(super) async fn listen(options: &Ldap) -> Outcome<Vec<(TcpListener, Opening)>> {
+/// One is no address, or is taken; certificate or key cannot be read.
+pub(super) async fn listen(options: &Ldap) -> Outcome<Option<Doors>> {
+    if options.listen.is_empty() && options.listen_tls.is_empty() {
+        return Ok(None);
+    }
+    let tls = tls(options)?;
     let mut listeners = Vec::new();
     for (text, opening) in [(&options.listen, Opening::Plain), (&options.listen_tls, Opening::Tls)] {
         if text.is_empty() {
@@ -32,7 +50,7 @@ pub(super) async fn listen(options: &Ldap) -> Outcome<Vec<(TcpListener, Opening)
         })?;
         listeners.push((listener, opening));
     }
-    Ok(listeners)
+    Ok(Some(Doors { listeners, tls }))
 }
 
 /// Certificate and key, if they are configured.
@@ -75,23 +93,17 @@ pub(super) async fn open(configuration: &Configuration, entries: Arc<dyn Entries
     opened.map_err(|refusal| Failure::usage(format!("the directory does not open; mend [ldap]: {}", refusal.message)))
 }
 
-/// Opens the directory and serves it.
+/// Opens the directory behind the doors, so that mistakes are told before anything flows.
 ///
 /// # Errors
 /// What of the configuration is wrong, or that the store does not answer.
-pub(super) async fn start(
-    listeners: Vec<(TcpListener, Opening)>,
+pub(super) async fn prepare(
+    doors: Doors,
     configuration: &Configuration,
     entries: Arc<dyn Entries>,
-    service: Arc<Service>,
-    stopping: CancellationToken,
-) -> Outcome<Vec<JoinHandle<std::io::Result<()>>>> {
-    if listeners.is_empty() {
-        return Ok(Vec::new());
-    }
+) -> Outcome<Prepared> {
     let ldap = &configuration.ldap;
     let directory = open(configuration, entries).await?;
-    tokio::spawn(prepare(directory.clone(), ldap.cache.0));
     let options = LdapOptions {
         connections_max: ldap.connections_max as usize,
         connections_per_address_max: ldap.connections_per_address_max as usize,
@@ -102,21 +114,22 @@ pub(super) async fn start(
         size_limit: ldap.size_limit,
         time_limit: ldap.time_limit.0,
         anonymous: ldap.anonymous,
-        tls: tls(ldap)?,
+        tls: doors.tls,
         require_tls: ldap.require_tls,
         ..LdapOptions::default()
     };
-    let operators = Arc::new(Keys(service));
-    let serve = |(listener, opening)| {
-        let (directory, operators) = (directory.clone(), operators.clone());
-        let face = tocsin_face_ldap::serve(listener, opening, directory, operators, options.clone(), stopping.clone());
-        tokio::spawn(face)
-    };
-    Ok(listeners.into_iter().map(serve).collect())
+    Ok(Prepared { listeners: doors.listeners, directory, options, cache_bytes: ldap.cache.0 })
+}
+
+/// Begins to serve.
+pub(super) fn start(prepared: Prepared, service: Arc<Service>, stopping: CancellationToken) -> JoinHandle<()> {
+    let Prepared { listeners, directory, options, cache_bytes } = prepared;
+    tokio::spawn(make_ready(directory.clone(), cache_bytes));
+    tokio::spawn(tocsin_face_ldap::serve(listeners, directory, Arc::new(Keys(service)), options, stopping))
 }
 
 /// Builds what is missing of the indexes, and fills the cache, beside the serving.
-async fn prepare(directory: Directory, cache_bytes: u64) {
+async fn make_ready(directory: Directory, cache_bytes: u64) {
     if let Err(error) = directory.build_indexes().await {
         tracing::error!(%error, "the indexes of the directory could not be built; searches look at every entry");
     }
@@ -137,7 +150,8 @@ fn shape(pairs: &[String]) -> Outcome<Shape> {
         let kind = schema.attribute(name).map_err(|_| wrong(text))?;
         Ok((kind.key.clone(), channel.parse().map_err(|_| wrong(text))?))
     };
-    Ok(Shape { devices: pairs.iter().map(read).collect::<Outcome<_>>()? })
+    let devices = pairs.iter().map(read).collect::<Outcome<_>>()?;
+    Ok(Shape { devices, check_address: tocsin_service::subscribers::check_address })
 }
 
 /// Operators of the directory are whoever holds a key that may change subscribers.

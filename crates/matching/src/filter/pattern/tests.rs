@@ -15,13 +15,7 @@ fn fields() -> Fields {
         ("resources", List),
         ("detail", Map),
     ];
-    let field = |(name, kind): (&str, FieldType)| Field {
-        name: name.parse().expect("a name"),
-        kind,
-        required: false,
-        default: Value::Null,
-        description: None,
-    };
+    let field = |(name, kind): (&str, FieldType)| Field::new(name.parse().expect("a name"), kind);
     Fields::new(list.map(field).into())
 }
 

@@ -53,6 +53,25 @@ fn a_rule_has_due_times() {
 }
 
 #[test]
+fn nobody_says_what_is_due() {
+    let scheduled = definition("subscription: plain, notify: report, every: 1h");
+    let unscheduled = definition("on: quote, subscription: plain, notify: crossed").replace("quote:", "due:");
+    let unscheduled = unscheduled.replace("on: quote", "on: due");
+    let sources = "sources: { desk: { kind: http, events: [due] } }\n";
+    for (text, source, class, may) in [
+        (scheduled.clone(), "api", "quote", true),
+        (scheduled.clone(), "api", "due", false),
+        // Without schedules it is a name like others.
+        (unscheduled.clone(), "api", "due", true),
+        (format!("{unscheduled}{sources}"), "desk", "due", true),
+    ] {
+        let application = read(&text, &|_| None).unwrap_or_else(|problems| panic!("{problems:?}"));
+        let (source, class) = (source.parse().expect("a name"), class.parse().expect("a name"));
+        assert_eq!(application.may_submit(&source, &class), may, "{source} {class}");
+    }
+}
+
+#[test]
 fn a_schedule_is_checked() {
     check(
         &definition("subscription: limit, notify: report"),

@@ -13,7 +13,7 @@ use super::{MemoryRecords, Shelf};
 use crate::{
     entries::{
         Branches, ChangeJob, Entries, EntryChange, EntryKey, EntryNumber, EntryWatcher, LookJob, Node, Object,
-        Placement, Room, StoredObject, Tree, difference,
+        Placement, Room, StoredObject, Tree, Turn,
     },
     error::StoreError,
     records::{Expect, NewSubscriber},
@@ -62,25 +62,12 @@ impl Directory {
             self.indexes.clear();
             return;
         };
-        let Some(number) = now.as_ref().or(old.as_ref()).map(Node::number) else { return };
-        let keys = |node: &Option<Node>| node.as_ref().map(|node| watcher.keys(node)).unwrap_or_default();
-        let (before, after) = (keys(&old), keys(&now));
-        let (gone, made) = (difference(&before, &after), difference(&after, &before));
-        for EntryKey { index, key } in &gone {
-            self.keys.remove(&(index.clone(), key.clone(), number));
+        let Some(Turn { gone, made, told }) = Turn::of(&*watcher, old.as_ref(), now) else { return };
+        for EntryKey { index, key } in gone {
+            self.keys.remove(&(index, key, told.number));
         }
-        self.keys.extend(made.iter().map(|EntryKey { index, key }| (index.clone(), key.clone(), number)));
-        let renamed = match (&old, &now) {
-            (Some(Node::Object(old)), Some(Node::Object(now))) => {
-                (old.object.parent, &old.object.rdn) != (now.object.parent, &now.object.rdn)
-            }
-            (Some(Node::Subscriber(_, old)), Some(Node::Subscriber(_, now))) => {
-                let place = |placement: &Option<Placement>| placement.as_ref().map(|at| (at.parent, at.rdn.clone()));
-                place(old) != place(now)
-            }
-            _ => false,
-        };
-        self.untold.push(EntryChange { number, keys: [gone, made].concat(), renamed, now });
+        self.keys.extend(made.into_iter().map(|EntryKey { index, key }| (index, key, told.number)));
+        self.untold.push(told);
     }
 }
 
@@ -188,6 +175,10 @@ impl Branches for Shelf {
 }
 
 impl Tree for Shelf {
+    fn branches(&self) -> &dyn Branches {
+        self
+    }
+
     fn put_object(&mut self, new: Object, now: Timestamp) -> Result<EntryNumber, StoreError> {
         self.directory.last_object += 1;
         let number = EntryNumber(self.directory.last_object);

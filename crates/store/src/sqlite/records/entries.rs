@@ -16,8 +16,8 @@ use super::{
 };
 use crate::{
     entries::{
-        Branches, ChangeJob, Entries, EntryChange, EntryKey, EntryNumber, EntryWatcher, LookJob, Node, Object,
-        Placement, Room, StoredObject, Tree, difference,
+        Branches, ChangeJob, Entries, EntryKey, EntryNumber, EntryWatcher, LookJob, Node, Object, Placement, Room,
+        StoredObject, Tree, Turn,
     },
     error::StoreError,
     records::{Expect, NewSubscriber},
@@ -232,53 +232,11 @@ impl Branches for Connection {
     }
 }
 
-impl Branches for Writer<'_, '_> {
-    fn node(&self, number: EntryNumber) -> Result<Option<Node>, StoreError> {
-        self.0.connection.node(number)
-    }
-
-    fn subscriber(&self, id: &SubscriberId) -> Result<Option<Node>, StoreError> {
-        self.0.connection.subscriber(id)
-    }
-
-    fn child(&self, parent: Option<EntryNumber>, rdn_key: &str) -> Result<Option<Node>, StoreError> {
-        self.0.connection.child(parent, rdn_key)
-    }
-
-    fn page(
-        &self,
-        parent: Option<EntryNumber>,
-        unplaced: bool,
-        after: Option<EntryNumber>,
-        limit: usize,
-    ) -> Result<Vec<Node>, StoreError> {
-        self.0.connection.page(parent, unplaced, after, limit)
-    }
-
-    fn found(
-        &self,
-        index: &str,
-        from: Bound<&[u8]>,
-        to: Bound<&[u8]>,
-        limit: usize,
-    ) -> Result<Option<Vec<EntryNumber>>, StoreError> {
-        self.0.connection.found(index, from, to, limit)
-    }
-
-    fn credential(&self, number: EntryNumber) -> Result<Option<String>, StoreError> {
-        self.0.connection.credential(number)
-    }
-
-    fn definitions(&self) -> Result<Vec<(String, String)>, StoreError> {
-        self.0.connection.definitions()
-    }
-
-    fn indexes(&self) -> Result<Vec<String>, StoreError> {
-        self.0.connection.indexes()
-    }
-}
-
 impl Tree for Writer<'_, '_> {
+    fn branches(&self) -> &dyn Branches {
+        self.0.connection
+    }
+
     fn put_object(&mut self, new: Object, now: Timestamp) -> Result<EntryNumber, StoreError> {
         let connection = self.0.connection;
         let above = new.parent.map_or(0, |parent| parent.0);
@@ -324,7 +282,7 @@ impl Tree for Writer<'_, '_> {
     }
 
     fn remove(&mut self, number: EntryNumber, _now: Timestamp) -> Result<(), StoreError> {
-        let Some(found) = self.node(number)? else { return Ok(()) };
+        let Some(found) = self.0.connection.node(number)? else { return Ok(()) };
         match &found {
             Node::Subscriber(subscriber, _) => subscribers::remove(self.0, &subscriber.id, Expect::Present),
             Node::Object(_) => {
@@ -363,7 +321,7 @@ impl Tree for Writer<'_, '_> {
 
     fn index_page(&mut self, after: Option<EntryNumber>, limit: usize) -> Result<Option<EntryNumber>, StoreError> {
         let Some(watcher) = self.0.watcher.clone() else { return Ok(None) };
-        let page = self.page(None, true, after, limit)?;
+        let page = self.0.connection.page(None, true, after, limit)?;
         for node in &page {
             for key in watcher.keys(node) {
                 put_key(self.0.connection, &key, node.number())?;
@@ -398,30 +356,16 @@ fn put_key(connection: &Connection, key: &EntryKey, entry: EntryNumber) -> Resul
 /// Brings the keys of an entry up to date, and remembers what to tell.
 fn told(books: &mut Books<'_>, old: Option<Node>, now: Option<Node>) -> Result<(), StoreError> {
     let Some(watcher) = books.watcher.clone() else { return outdated(books) };
-    let Some(number) = now.as_ref().or(old.as_ref()).map(Node::number) else { return Ok(()) };
-    let keys = |node: &Option<Node>| node.as_ref().map(|node| watcher.keys(node)).unwrap_or_default();
-    let (before, after) = (keys(&old), keys(&now));
-    let (gone, made) = (difference(&before, &after), difference(&after, &before));
+    let Some(Turn { gone, made, told }) = Turn::of(&*watcher, old.as_ref(), now) else { return Ok(()) };
     for key in &gone {
         let sql = "DELETE FROM entry_keys WHERE name = ?1 AND key = ?2 AND entry = ?3";
-        execute(books.connection, sql, (&*key.index, &*key.key, number.0))?;
+        execute(books.connection, sql, (&*key.index, &*key.key, told.number.0))?;
     }
     for key in &made {
-        put_key(books.connection, key, number)?;
+        put_key(books.connection, key, told.number)?;
     }
-    let renamed = match (&old, &now) {
-        (Some(old), Some(now)) => place_of(old) != place_of(now),
-        _ => false,
-    };
-    books.entry_changes.push(EntryChange { number, keys: [gone, made].concat(), renamed, now });
+    books.entry_changes.push(told);
     Ok(())
-}
-
-fn place_of(node: &Node) -> (Option<EntryNumber>, Option<&str>) {
-    match node {
-        Node::Subscriber(_, placement) => (node.parent(), placement.as_ref().map(|placement| &*placement.rdn)),
-        Node::Object(object) => (object.object.parent, Some(&*object.object.rdn)),
-    }
 }
 
 /// Without a watcher nobody knows the keys, so the indexes do not hold all entries any more.

@@ -177,7 +177,7 @@ pub(super) fn put_placed(
     };
     let devices = devices.unwrap_or_else(|| old.devices.clone());
     let preferences = new.preferences.unwrap_or_else(|| old.preferences.clone());
-    replace_placed(books, old, new.profile, devices, preferences, placement, now)
+    replace(books, old, new.profile, devices, preferences, placement, now)
 }
 
 /// Stores many, in the order of their ids, which is the order of the index.
@@ -198,17 +198,6 @@ pub(super) fn put_many(
 
 /// Writes what differs. Nothing differs: nothing is written.
 fn replace(
-    books: &mut Books<'_>,
-    old: Subscriber,
-    profile: Profile,
-    devices: BTreeMap<Name, Device>,
-    preferences: Preferences,
-    now: Timestamp,
-) -> Result<Subscriber, StoreError> {
-    replace_placed(books, old, profile, devices, preferences, None, now)
-}
-
-fn replace_placed(
     books: &mut Books<'_>,
     old: Subscriber,
     profile: Profile,
@@ -320,7 +309,7 @@ pub(super) fn put_device(
     let mut devices = old.devices.clone();
     devices.insert(name, device);
     let (profile, preferences) = (old.profile.clone(), old.preferences.clone());
-    replace(books, old, profile, devices, preferences, now)
+    replace(books, old, profile, devices, preferences, None, now)
 }
 
 pub(super) fn remove_device(
@@ -333,7 +322,7 @@ pub(super) fn remove_device(
     let mut devices = old.devices.clone();
     devices.remove(name).ok_or_else(|| no_device(id, name))?;
     let (profile, preferences) = (old.profile.clone(), old.preferences.clone());
-    replace(books, old, profile, devices, preferences, now)
+    replace(books, old, profile, devices, preferences, None, now)
 }
 
 pub(super) fn remove(books: &mut Books<'_>, id: &SubscriberId, expect: Expect) -> Result<(), StoreError> {

@@ -68,7 +68,7 @@ impl Bed {
     fn new(patterns: &str, events: &str, n: usize) -> Outcome<Self> {
         let field = |name: &str, kind| {
             let name = name.parse().map_err(|_| Failure::failed("a field has no name"))?;
-            Ok::<_, Failure>(Field { name, kind, required: false, default: Value::Null, description: None })
+            Ok::<_, Failure>(Field::new(name, kind))
         };
         let numbers = NUMBERS.iter().map(|name| field(name, FieldType::Number));
         let texts = TEXTS.iter().map(|name| field(name, FieldType::String));

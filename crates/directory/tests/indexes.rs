@@ -1,0 +1,160 @@
+//! What an index tells must be what looking at every entry tells.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use tocsin_directory::{
+    Act, Directory, Modification, Options, Scope, Terms,
+    access::{Asker, Grant},
+    entry::{SUBSCHEMA, Shape},
+    filter::Filter,
+    password::Lockout,
+};
+use tocsin_model::{subscriber::Profile, time::Timestamp, value::Value};
+use tocsin_store::{
+    memory::records::MemoryRecords,
+    records::{Expect, NewSubscriber, Records},
+};
+
+/// A kind of `label` has an index of its own, and what is searched by `label` must find it too.
+const TYPES: &[&str] = &[
+    "( 2.25.7.1 NAME 'label' EQUALITY caseIgnoreMatch ORDERING caseIgnoreOrderingMatch SUBSTR caseIgnoreSubstringsMatch
+        SYNTAX 1.3.6.1.4.1.1466.115.121.1.15 X-INDEX 'eq sub' )",
+    "( 2.25.7.2 NAME 'nickname' SUP label X-INDEX 'eq' )",
+    "( 2.25.7.3 NAME 'size' EQUALITY integerMatch ORDERING integerOrderingMatch SYNTAX 1.3.6.1.4.1.1466.115.121.1.27
+        X-INDEX 'eq' )",
+    "( 2.25.7.4 NAME 'badge' EQUALITY caseExactMatch SUBSTR caseIgnoreSubstringsMatch
+        SYNTAX 1.3.6.1.4.1.1466.115.121.1.15 X-INDEX 'eq sub' )",
+];
+const NAMES: &[&str] = &["label", "nickname", "size", "badge"];
+
+fn from_environment(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+struct Bench {
+    records: Arc<MemoryRecords>,
+    directory: Directory,
+    operator: Asker,
+}
+
+impl Bench {
+    async fn start() -> Bench {
+        let records = Arc::new(MemoryRecords::new().expect("random numbers"));
+        let options = Options {
+            suffix: "o=site".to_owned(),
+            shape: Shape::default(),
+            access: Vec::new(),
+            lockout: Lockout { failures: 0, duration: std::time::Duration::ZERO },
+            cache_bytes: 1 << 20,
+        };
+        let directory = Directory::open(records.clone(), options, Arc::new(|| Timestamp(1))).await.expect("it opens");
+        let operator = Asker { manages: true, ..Asker::default() };
+        let values = TYPES.iter().map(|text| text.as_bytes().to_vec()).collect();
+        let change = Modification { act: Act::Add, attribute: "attributeTypes".to_owned(), values };
+        directory.modify(&operator, SUBSCHEMA, vec![change], Terms::default()).await.expect("the schema grows");
+        directory.build_indexes().await.expect("the indexes are built");
+        Bench { records, directory, operator }
+    }
+
+    async fn add(&self, id: usize, attributes: Vec<(String, Vec<String>)>) {
+        let mut given = vec![("objectClass".to_owned(), vec![b"account".to_vec(), b"tocsinSubscriber".to_vec()])];
+        let bytes = |values: Vec<String>| values.into_iter().map(String::into_bytes).collect();
+        given.extend(attributes.into_iter().map(|(name, values)| (name, bytes(values))));
+        let dn = format!("uid=u{id},ou=people,o=site");
+        self.directory.add(&self.operator, &dn, given, Terms::default()).await.expect("added");
+    }
+
+    async fn found(&self, filter: &Filter) -> BTreeSet<String> {
+        let base = self.directory.find("o=site").await.expect("there");
+        let mut search = self.directory.search(base, Scope::Subtree, filter).await.expect("begun");
+        let mut names = BTreeSet::new();
+        while let Some(page) = search.next().await.expect("found") {
+            let met = page.iter().filter(|shown| search.is_met_by(shown, &Grant::open()));
+            names.extend(met.map(|shown| shown.entry.dn.clone()));
+        }
+        names
+    }
+
+    /// Holds what an index tells against looking at every entry: no index knows what is not so.
+    async fn check(&self, filter: Filter) -> BTreeSet<String> {
+        let nothing = Filter::Not(Box::new(Filter::And(Vec::new())));
+        let found = self.found(&filter).await;
+        assert_eq!(found, self.found(&Filter::Or(vec![filter.clone(), nothing])).await, "{filter:?}");
+        found
+    }
+}
+
+fn text(random: &mut fastrand::Rng, longest: usize) -> String {
+    (0..random.usize(1..=longest)).map(|_| random.choice(['a', 'b', 'B', ' ', 'ü']).expect("some")).collect()
+}
+
+fn value(random: &mut fastrand::Rng, name: &str) -> String {
+    match name {
+        "size" => random.i64(-20..20).to_string(),
+        // Some with more parts than an index keeps.
+        _ => {
+            let longest = if random.u8(..8) == 0 { 600 } else { 9 };
+            format!("x{}", text(random, longest))
+        }
+    }
+}
+
+fn filter(random: &mut fastrand::Rng, depth: usize) -> Filter {
+    let name = random.choice(NAMES).expect("some").to_string();
+    let part = |random: &mut fastrand::Rng| random.bool().then(|| text(random, 5).into_bytes());
+    match random.u8(..if depth == 0 { 5 } else { 8 }) {
+        0 => Filter::Present(name),
+        1 => Filter::AtLeast(name.clone(), value(random, &name).into_bytes()),
+        2 => Filter::AtMost(name.clone(), value(random, &name).into_bytes()),
+        3 => {
+            let (first, last) = (part(random), part(random));
+            Filter::Substrings(name, first, vec![text(random, 5).into_bytes()], last)
+        }
+        4 => Filter::Equal(name.clone(), value(random, &name).into_bytes()),
+        5 => Filter::Not(Box::new(filter(random, depth - 1))),
+        6 => Filter::And((0..random.usize(..4)).map(|_| filter(random, depth - 1)).collect()),
+        _ => Filter::Or((0..random.usize(..4)).map(|_| filter(random, depth - 1)).collect()),
+    }
+}
+
+#[tokio::test]
+async fn indexes_find_what_looking_at_every_entry_finds() {
+    let seed = from_environment("SEED").unwrap_or_else(|| fastrand::u64(..));
+    println!("SEED={seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let bench = Bench::start().await;
+    for id in 0..60 {
+        let mut attributes = Vec::new();
+        for name in NAMES {
+            if random.u8(..3) == 0 {
+                continue;
+            }
+            let values: Vec<String> =
+                (0..random.usize(1..3)).map(|at| format!("{}{at}", value(&mut random, name))).collect();
+            attributes.push(((*name).to_owned(), values));
+        }
+        bench.add(id, attributes).await;
+    }
+    for _ in 0..from_environment("CASES").unwrap_or(150) {
+        bench.check(filter(&mut random, 3)).await;
+    }
+}
+
+#[tokio::test]
+async fn long_values_kinds_and_odd_values_are_found() {
+    let bench = Bench::start().await;
+    let long = format!("{}needle", "ab".repeat(300));
+    bench.add(1, vec![("label".into(), vec![long])]).await;
+    bench.add(2, vec![("nickname".into(), vec!["Bo".into()])]).await;
+    let attributes = [("size".to_owned(), Value::from("no number"))].into();
+    let profile = Profile { attributes, ..Profile::default() };
+    let odd = NewSubscriber { id: "odd".parse().expect("an id"), profile, devices: None, preferences: None };
+    bench.records.put_subscriber(odd, Expect::Absent, Timestamp(1)).await.expect("stored");
+    let check = async |filter, expected| {
+        assert_eq!(bench.check(filter).await, BTreeSet::from([format!("uid={expected},ou=people,o=site")]))
+    };
+    check(Filter::Substrings("label".into(), None, vec![b"needle".to_vec()], None), "u1").await;
+    check(Filter::Equal("label".into(), b"bo".to_vec()), "u2").await;
+    check(Filter::Substrings("label".into(), Some(b"b".to_vec()), Vec::new(), None), "u2").await;
+    check(Filter::Present("size".into()), "odd").await;
+}
