@@ -28,6 +28,7 @@ use utoipa::ToSchema;
 
 use crate::routes::switches::SwitchBody;
 
+pub(crate) mod sync; // rows of collections, devices that keep replicas
 pub(crate) mod inbox; // items, their changes, broadcasts
 
 /// A page of a list.
@@ -920,7 +921,8 @@ pub(crate) struct NewKeyBody {
     #[serde(default)]
     pub(crate) description: String,
     /// What it may do: `admin`, `applications:read`, `applications:write`, `subscribers:read`, `subscribers:write`,
-    /// `events:write`, `operations:read`, `operations:write`, `keys:write`, `bounces:write`, `inbox:read`, `inbox:write`.
+    /// `events:write`, `operations:read`, `operations:write`, `keys:write`, `bounces:write`, `inbox:read`, `inbox:write`,
+    /// `sync:read`, `sync:write`.
     pub(crate) scopes: Vec<String>,
     /// When it stops working.
     #[serde(default)]

@@ -90,11 +90,11 @@ impl Replica {
 
     /// Drops all that it has.
     pub(crate) fn wipe(&self) -> Result<(), ReplicaError> {
+        self.connection.pragma_update(None, "secure_delete", true)?;
         for shape in self.shapes()? {
             schema::drop_collection(&self.connection, shape.name.as_str())?;
         }
         self.connection.execute("UPDATE _replica SET cursor = NULL, seen = 0", ())?;
-        self.connection.pragma_update(None, "secure_delete", true)?;
         Ok(self.connection.execute_batch("VACUUM; PRAGMA wal_checkpoint(TRUNCATE);")?)
     }
 }

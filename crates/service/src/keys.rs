@@ -51,11 +51,15 @@ pub enum Scope {
     InboxWrite,
     /// Report bounces and complaints, and nothing else: for the webhook of a provider.
     BouncesWrite,
+    /// See rows of collections, the devices that keep replicas of them, and conflicts.
+    SyncRead,
+    /// Change rows, let devices keep replicas, and stop them.
+    SyncWrite,
 }
 
 impl Scope {
     /// All of them.
-    pub const ALL: [Scope; 12] = [
+    pub const ALL: [Scope; 14] = [
         Scope::Admin,
         Scope::ApplicationsRead,
         Scope::ApplicationsWrite,
@@ -68,6 +72,8 @@ impl Scope {
         Scope::InboxRead,
         Scope::InboxWrite,
         Scope::BouncesWrite,
+        Scope::SyncRead,
+        Scope::SyncWrite,
     ];
 
     /// Its one spelling.
@@ -85,6 +91,8 @@ impl Scope {
             Scope::InboxRead => "inbox:read",
             Scope::InboxWrite => "inbox:write",
             Scope::BouncesWrite => "bounces:write",
+            Scope::SyncRead => "sync:read",
+            Scope::SyncWrite => "sync:write",
         }
     }
 }

@@ -22,7 +22,7 @@ use tocsin_store::{
     sqlite::collections::{Ledger, SqliteCollections},
 };
 
-use crate::{Environment, Sync, SyncError, spread};
+use crate::{Environment, Replicas, SyncError, spread};
 
 /// Rows that are given to their keys anew in one commit.
 const REKEYED_AT_ONCE: usize = 500;
@@ -77,7 +77,7 @@ impl Catalogue {
     }
 }
 
-impl Sync {
+impl Replicas {
     /// The collections of an application as they are now.
     ///
     /// # Errors

@@ -18,12 +18,12 @@ use tocsin_store::{
     sqlite::collections::SqliteCollections,
 };
 
-use crate::{Sync, SyncError, no_collection};
+use crate::{Replicas, SyncError, no_collection};
 
 /// Characters of what its owner calls a device, at most.
 pub const NAME_CHARS_MAX: usize = 100;
 
-/// A device that showed its token. Only [`Sync::device`] makes one.
+/// A device that showed its token. Only [`Replicas::device`] makes one.
 #[derive(Debug, Clone)]
 pub struct Device(pub(crate) Arc<ReplicaDevice>);
 
@@ -71,7 +71,7 @@ impl Devices {
     }
 }
 
-impl Sync {
+impl Replicas {
     /// The device that shows this token.
     ///
     /// # Errors

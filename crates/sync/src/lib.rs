@@ -103,7 +103,7 @@ pub struct Parts {
 }
 
 /// The room. One for the process.
-pub struct Sync {
+pub struct Replicas {
     records: Arc<dyn Records>,
     store: Arc<SqliteCollections>,
     clock: Clock,
@@ -114,14 +114,14 @@ pub struct Sync {
     seal: cursor::Seal,
 }
 
-impl Sync {
+impl Replicas {
     /// Opens the room: reads the devices and the applications.
     ///
     /// # Errors
     /// The store or the records do not answer.
-    pub async fn open(parts: Parts) -> Result<Arc<Sync>, SyncError> {
+    pub async fn open(parts: Parts) -> Result<Arc<Replicas>, SyncError> {
         let Parts { records, store, clock, environment, limits } = parts;
-        let sync = Arc::new(Sync {
+        let sync = Arc::new(Replicas {
             seal: cursor::Seal::new(records.secret()),
             catalogue: catalogue::Catalogue::new(environment),
             devices: devices::Devices::load(&store).await?,

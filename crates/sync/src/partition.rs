@@ -16,7 +16,7 @@ use tocsin_model::{
     value::Value,
 };
 
-use crate::{Sync, SyncError, catalogue::Collections};
+use crate::{Replicas, SyncError, catalogue::Collections};
 
 /// Keys of a subscriber, at most: its attributes may have many values, and those of several are combined.
 pub const KEYS_MAX: usize = 4_096;
@@ -81,7 +81,7 @@ fn text_of(value: &Value) -> Option<String> {
     }
 }
 
-impl Sync {
+impl Replicas {
     /// The keys of a subscriber in an application, as texts.
     pub(crate) async fn keys_of_subscriber(
         &self,

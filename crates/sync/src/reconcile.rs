@@ -363,7 +363,7 @@ fn put_together(combine: Combine, was: Option<&Value>, server: &Value, client: &
             _ => None,
         },
         (Combine::Merge, was, Value::Text(server), Value::Text(client)) => {
-            merge(&text(was), server, client).map(Value::from)
+            merge(&text(was), server, client).map(|text| Value::from(text.as_str()))
         }
         (Combine::Merge, ..) => None,
     }

@@ -11,7 +11,7 @@ use tocsin_store::{
 };
 
 use crate::{
-    Sync, SyncError,
+    Replicas, SyncError,
     catalogue::{Collections, Ready},
     no_collection,
     reconcile::{Write, missing, objection_to_id, read, remove_row, write_row},
@@ -54,7 +54,7 @@ pub struct ConflictShown {
     pub conflict: Conflict,
 }
 
-impl Sync {
+impl Replicas {
     /// How many rows there are.
     pub fn counts(&self) -> CollectionCounts {
         self.store.counts()

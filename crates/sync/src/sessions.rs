@@ -15,11 +15,12 @@ use tocsin_model::{
 };
 use tocsin_store::{
     collections::{DeviceNumber, KeyNumber, PastSession, Place, ReplicaDevice, Tally, Wanted},
+    error::StoreError,
     sqlite::collections::Ledger,
 };
 
 use crate::{
-    Device, PoolStatus, Sync, SyncError,
+    Device, PoolStatus, Replicas, SyncError,
     catalogue::{Collections, Ready},
     devices::random,
     reconcile::{Editor, Fate},
@@ -84,7 +85,7 @@ impl Sessions {
     }
 }
 
-impl Sync {
+impl Replicas {
     /// A device begins. A session that it had before is over.
     ///
     /// # Errors
@@ -208,7 +209,7 @@ impl Sync {
         let seat = self.admission.reconciles.enter().await?;
         waited += seat.waited;
         let (kept, view) = (session.device.clone(), session.view.clone());
-        let job = move |ledger: &mut Ledger<'_>| Ok(take_in(ledger, &kept, &collections, &view.held, &edits)?);
+        let job = move |ledger: &mut Ledger<'_>| take_in(ledger, &kept, &collections, &view.held, &edits);
         let taken = self.store.write(self.now(), job).await?;
         drop(seat);
         let taken = taken?;
@@ -396,7 +397,7 @@ fn take_in(
     collections: &Collections,
     held: &[KeyNumber],
     edits: &[Edit],
-) -> Result<Result<Uploaded, SyncError>, tocsin_store::error::StoreError> {
+) -> Result<Result<Uploaded, SyncError>, StoreError> {
     let before = ledger.uploaded(device.number)?;
     let mut taken = Uploaded { uploaded: before, ..Uploaded::default() };
     let editor = Editor { application: &device.application, collections, device: device.number, held };

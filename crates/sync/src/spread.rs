@@ -51,7 +51,8 @@ pub(crate) fn rekey(
     collections: &Collections,
     row: &StoredRow,
 ) -> Result<(), StoreError> {
-    rekey_within(ledger, application, collections, row, &mut FOLLOWERS_MAX.clone())
+    let mut room = FOLLOWERS_MAX;
+    rekey_within(ledger, application, collections, row, &mut room)
 }
 
 /// Lets those follow that are shared through a row whose keys changed.
@@ -61,7 +62,8 @@ pub(crate) fn follow(
     collections: &Collections,
     (collection, id): (CollectionNumber, &str),
 ) -> Result<(), StoreError> {
-    follow_within(ledger, application, collections, (collection, id), &mut FOLLOWERS_MAX.clone())
+    let mut room = FOLLOWERS_MAX;
+    follow_within(ledger, application, collections, (collection, id), &mut room)
 }
 
 fn rekey_within(

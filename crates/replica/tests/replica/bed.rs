@@ -24,12 +24,12 @@ use tocsin_store::{
     records::{Expect, NewSubscriber, Records},
     sqlite::collections::{CollectionsOptions, SqliteCollections},
 };
-use tocsin_sync::{Device, Limits, Parts, Sync, SyncError, devices::NewDevice, rows::RowChange};
+use tocsin_sync::{Device, Limits, Parts, Replicas, SyncError, devices::NewDevice, rows::RowChange};
 
 /// The server: records that stay, and rows in a file, so that it can be stopped and started again.
 pub struct Bed {
     pub records: Arc<MemoryRecords>,
-    pub sync: Arc<Sync>,
+    pub sync: Arc<Replicas>,
     pub clock: Arc<AtomicI64>,
     pub folder: tempfile::TempDir,
 }
@@ -45,7 +45,7 @@ pub fn object(json: Json) -> Map<String, Json> {
     }
 }
 
-async fn open(records: &Arc<MemoryRecords>, clock: &Arc<AtomicI64>, folder: &tempfile::TempDir) -> Arc<Sync> {
+async fn open(records: &Arc<MemoryRecords>, clock: &Arc<AtomicI64>, folder: &tempfile::TempDir) -> Arc<Replicas> {
     let options = CollectionsOptions { reserve_bytes: 0, readers: 1 };
     let store = Arc::new(SqliteCollections::open(folder.path(), &options).expect("the store opens"));
     let clock = clock.clone();
@@ -56,7 +56,7 @@ async fn open(records: &Arc<MemoryRecords>, clock: &Arc<AtomicI64>, folder: &tem
         environment: Arc::new(|_| None),
         limits: Limits::default(),
     };
-    Sync::open(parts).await.expect("sync opens")
+    Replicas::open(parts).await.expect("sync opens")
 }
 
 impl Bed {
@@ -138,7 +138,7 @@ pub struct Faults {
 
 /// A link within the process, which speaks the same lines as the one over HTTP.
 pub struct Wire {
-    sync: Arc<Sync>,
+    sync: Arc<Replicas>,
     token: String,
     pub faults: Mutex<Faults>,
     /// Every row that was sent down.

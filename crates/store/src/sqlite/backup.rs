@@ -70,9 +70,10 @@ pub fn back_up(folder: &Path, to: &Path, version: &str, now: Timestamp) -> Resul
         fs::remove_dir_all(&part).map_err(|error| cannot("remove", &part, &error))?;
     }
     fs::DirBuilder::new().recursive(true).mode(0o700).create(&part).map_err(|error| cannot("make", &part, &error))?;
-    let pinned = FILES.iter().map(|name| pin(&folder.join(name))).collect::<Result<Vec<_>, _>>()?;
-    let mut files = Vec::with_capacity(FILES.len());
-    for (name, pinned) in FILES.iter().zip(&pinned) {
+    let there = files_of(folder);
+    let pinned = there.iter().map(|name| pin(&folder.join(name))).collect::<Result<Vec<_>, _>>()?;
+    let mut files = Vec::with_capacity(there.len());
+    for (name, pinned) in there.iter().zip(&pinned) {
         copy(pinned, &part.join(name))?;
         let schema = schema_of(pinned)?;
         let (bytes, sha256) = sum(&part.join(name))?;
@@ -101,7 +102,8 @@ pub fn verify(copy: &Path) -> Result<Manifest, StoreError> {
     let text = fs::read(&path).map_err(|_| StoreError::Missing(format!("{}, so this is no backup", path.display())))?;
     let manifest: Manifest =
         serde_json::from_slice(&text).map_err(|error| StoreError::Damaged(format!("{}: {error}", path.display())))?;
-    for name in FILES {
+    let names = |name: &str| manifest.files.iter().any(|file| file.name == name);
+    for name in FILES.into_iter().filter(|name| *name != "sync.db" || names(name)) {
         let Some(file) = manifest.files.iter().find(|file| file.name == name) else {
             return Err(StoreError::Damaged(format!("{} does not name {name}", path.display())));
         };
@@ -135,7 +137,7 @@ pub fn restore(copy: &Path, folder: &Path) -> Result<Manifest, StoreError> {
     }
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| cannot("make", folder, &error))?;
     fs::write(&marker, "").and_then(|()| sync(&marker)).map_err(|error| cannot("write", &marker, &error))?;
-    for name in FILES {
+    for name in files_of(copy) {
         // The log of what was here before is none of the copy's.
         for leftover in ["-wal", "-shm"] {
             let path = folder.join(format!("{name}{leftover}"));
@@ -149,6 +151,11 @@ pub fn restore(copy: &Path, folder: &Path) -> Result<Manifest, StoreError> {
     sync(folder).map_err(|error| cannot("sync", folder, &error))?;
     fs::remove_file(&marker).and_then(|()| sync(folder)).map_err(|error| cannot("remove", &marker, &error))?;
     Ok(manifest)
+}
+
+/// The databases that a folder has to have. One that an older version wrote has no rows of devices.
+fn files_of(folder: &Path) -> Vec<&'static str> {
+    FILES.into_iter().filter(|name| *name != "sync.db" || folder.join(name).exists()).collect()
 }
 
 /// How many steps of its schema this version knows.
@@ -190,7 +197,7 @@ fn copy(pinned: &Connection, to: &Path) -> Result<(), StoreError> {
 fn examine(folder: &Path) -> Result<(), StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let open = |name: &str| Connection::open_with_flags(folder.join(name), flags).map_err(store_error);
-    for name in FILES {
+    for name in files_of(folder) {
         let found: String =
             open(name)?.query_row("PRAGMA quick_check(1)", (), |row| row.get(0)).map_err(store_error)?;
         if found != "ok" {
