@@ -27,7 +27,7 @@ impl Replica {
         let shapes = self.shapes()?;
         let tables: HashMap<&str, Table> = shapes.iter().map(|shape| (shape.name.as_str(), Table::of(shape))).collect();
         let mut lines = block.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).peekable();
-        let transaction = self.connection.unchecked_transaction()?;
+        let transaction = self.writing()?;
         transaction.execute("UPDATE _replica SET applying = 1", ())?;
         let mut applied = Applied::default();
         let end = loop {
@@ -53,7 +53,7 @@ impl Replica {
 
     /// Begins to read all anew: what is not told again will go at the end.
     pub(crate) fn begin_anew(&self, cursor: &str) -> Result<(), ReplicaError> {
-        let transaction = self.connection.unchecked_transaction()?;
+        let transaction = self.writing()?;
         transaction.execute("DELETE FROM _unseen", ())?;
         for shape in self.shapes()? {
             let sql = format!("INSERT INTO _unseen SELECT ?1, id FROM {}", schema::quoted(shape.name.as_str()));
@@ -69,7 +69,7 @@ impl Replica {
     /// says.
     pub(crate) fn settle(&self, seen: Stamp) -> Result<(), ReplicaError> {
         let shapes = self.shapes()?;
-        let transaction = self.connection.unchecked_transaction()?;
+        let transaction = self.writing()?;
         transaction.execute("UPDATE _replica SET applying = 1, seen = max(seen, ?1)", (seen.0,))?;
         for shape in &shapes {
             let (table, name) = (Table::of(shape), shape.name.as_str());

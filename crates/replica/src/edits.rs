@@ -13,7 +13,7 @@ use crate::{Replica, ReplicaError, schema};
 impl Replica {
     /// Makes numbered edits of what was edited. From now on they do not change; what is edited later is another edit.
     pub(crate) fn number_edits(&self) -> Result<(), ReplicaError> {
-        let transaction = self.connection.unchecked_transaction()?;
+        let transaction = self.writing()?;
         for shape in self.shapes()? {
             for (row, was, base, seen) in pending(&transaction, &shape)? {
                 let is = cells(&transaction, &shape, &row)?;
@@ -53,7 +53,7 @@ impl Replica {
 
     /// Notes what the server has. A file that was put back to an earlier state counts on from there.
     pub(crate) fn acknowledge(&self, uploaded: u64) -> Result<(), ReplicaError> {
-        let transaction = self.connection.unchecked_transaction()?;
+        let transaction = self.writing()?;
         transaction.execute("DELETE FROM _outbox WHERE n <= ?1", (uploaded,))?;
         transaction.execute("UPDATE _replica SET last = ?1 WHERE last < ?1", (uploaded,))?;
         Ok(transaction.commit()?)

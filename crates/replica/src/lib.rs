@@ -15,7 +15,7 @@ mod sync; // one sync, from its begin to its end
 
 use std::path::Path;
 
-use rusqlite::{Connection, OptionalExtension, types::ValueRef};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, types::ValueRef};
 use serde_json::{Map, Value as Json};
 use tocsin_model::{collection::Stamp, replica::CollectionShape};
 
@@ -156,7 +156,7 @@ impl Replica {
     pub fn put(&self, collection: &str, id: &str, fields: &Map<String, Json>) -> Result<(), ReplicaError> {
         let shape = self.shape(collection)?;
         let table = schema::quoted(collection);
-        let transaction = self.connection.unchecked_transaction()?;
+        let transaction = self.writing()?;
         transaction.execute(&format!("INSERT INTO {table} (id) VALUES (?1) ON CONFLICT DO NOTHING"), (id,))?;
         for (name, value) in fields {
             let known = shape.fields.iter().find(|field| field.name.as_str() == name);
@@ -224,6 +224,11 @@ impl Replica {
             shapes.push(serde_json::from_str(&text?).map_err(|error| ReplicaError::Protocol(error.to_string()))?);
         }
         Ok(shapes)
+    }
+
+    /// A transaction that may write: it waits for other programs at its beginning, where nothing is lost by it.
+    fn writing(&self) -> Result<Transaction<'_>, ReplicaError> {
+        Ok(Transaction::new_unchecked(&self.connection, TransactionBehavior::Immediate)?)
     }
 
     fn shape(&self, collection: &str) -> Result<CollectionShape, ReplicaError> {

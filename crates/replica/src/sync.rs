@@ -139,7 +139,7 @@ impl Replica {
         if old == begun.collections {
             return Ok(false);
         }
-        let transaction = self.connection.unchecked_transaction()?;
+        let transaction = self.writing()?;
         transaction.execute("UPDATE _replica SET applying = 1", ())?;
         let anew = schema::follow(&transaction, &old, &begun.collections)?;
         let added = begun.collections.iter().any(|new| old.iter().all(|old| old.name != new.name));

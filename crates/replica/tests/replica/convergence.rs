@@ -96,6 +96,9 @@ impl Play {
 
     /// A device edits its file, whether there is a link or not.
     fn edit(&mut self, at: usize) {
+        if self.actors[at].phone.replica.shapes().expect("read").is_empty() {
+            return;
+        }
         let text = self.text();
         let number = self.random.i64(1..50);
         let (subscriber, made) = (self.actors[at].subscriber.clone(), self.made);

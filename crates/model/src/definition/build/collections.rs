@@ -163,7 +163,7 @@ impl<'a> Builder<'a> {
             if fits {
                 combined.insert(field.name.clone(), combine);
             } else {
-                let message = format!("is a {}, which is not put together so", field.kind.name());
+                let message = format!("holds a value of the type {}, which is not put together so", field.kind.name());
                 self.problems.push(entry.value.problem(&path, message));
             }
         }
