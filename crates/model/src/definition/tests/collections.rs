@@ -52,7 +52,7 @@ fn what_is_wrong_with_a_collection_is_told() {
     check("match: { region:", "match: { regoin:", "is not a field of this collection; did you mean `region`?");
     check("match: { region:", "match: { tags:", "is a list, by which rows are not shared");
     check("[1, 2]", "[one]", "should be an integer, not a string");
-    check("- match: { region: attributes.region }", "- {}", "says neither `match` nor `through`");
+    check("match: { region: attributes.region }\n        rows:", "rows:", "says neither `match` nor `through`");
     check(
         "{ customer: customers }",
         "{ customer: customer }",
