@@ -32,6 +32,7 @@ use crate::{problems::KINDS, routes};
         (name = "subscriptions", description = "What they care about"),
         (name = "suppressions", description = "Where nothing is sent: bounces, complaints, and what somebody said"),
         (name = "import and export", description = "Many of them, as streams of lines"),
+        (name = "exchanges", description = "What systems say to each other: ports, messages, replies"),
         (name = "operations", description = "What became of it"),
         (name = "inbox", description = "What subscribers find when they look. Each route takes an API key, or an inbox token of the subscriber as `Bearer` or `?token=`"),
         (name = "sync", description = "Rows that devices keep replicas of. Sessions take the token of a device, all else an API key"),

@@ -64,6 +64,10 @@ kinds! {
         "It can be read, but `problems` tells what is wrong with it: each with its path, and what would be right.";
     TOO_MANY "too-many" TOO_MANY_REQUESTS "Too much at once"
         "A bound is reached. Nothing was stored. Try again after the time that `Retry-After` names.";
+    NOT_ANSWERED "not-answered" BAD_GATEWAY "There is no reply now"
+        "The request is stored, but no far side answered it: `detail` says why. It waits for an operator, or was ended by one. Repeat it with the same `Idempotency-Key`, or look at `reply`.";
+    EXPIRED "not-answered-in-time" GATEWAY_TIMEOUT "Nobody replied in time"
+        "The time that the receive port gives to a request is over. A reply that comes later is kept, and told to nobody.";
     INTERNAL "internal" INTERNAL_SERVER_ERROR "Something broke"
         "This is a fault of the platform. The log knows more, by the request's `X-Request-Id`.";
     BUSY "busy" SERVICE_UNAVAILABLE "There is no room just now"
@@ -181,6 +185,14 @@ impl Failure {
         Failure::new(TOO_MANY, "too many large bodies are on their way").retry_after(Duration::from_secs(1))
     }
 
+    pub(crate) fn not_answered(why: impl Into<String>) -> Failure {
+        Failure::new(NOT_ANSWERED, why)
+    }
+
+    pub(crate) fn expired() -> Failure {
+        Failure::new(EXPIRED, "no far side replied in the time that the receive port gives")
+    }
+
     pub(crate) fn internal() -> Failure {
         Failure::new(INTERNAL, "the request could not be finished")
     }
@@ -206,6 +218,10 @@ impl From<ServiceError> for Failure {
             }
             ServiceError::LastAdmin(_) => Failure::new(LAST_ADMIN, detail),
             ServiceError::KeyReused(batch) => Failure::new(KEY_REUSED, detail).with("batch", batch),
+            ServiceError::MessageKeyReused(message) => Failure::new(KEY_REUSED, detail).with("message", message),
+            ServiceError::Throttled { code, retry_after, .. } => {
+                Failure::new(BUSY, detail).with("reason", code).retry_after(retry_after)
+            }
             ServiceError::Full { retry_after, .. } => Failure::new(BUSY, detail).retry_after(retry_after),
             ServiceError::TooMany { retry_after, .. } => Failure::new(TOO_MANY, detail).retry_after(retry_after),
             ServiceError::BrokenStream(source) => match crate::request::body_failure(&*source) {

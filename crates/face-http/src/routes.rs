@@ -18,6 +18,8 @@ mod rows;
 mod rules;
 mod destinations;
 mod endpoints;
+mod exchanges;
+mod messages;
 mod schedules;
 mod sources;
 mod segments;
@@ -61,6 +63,8 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
         .merge(operations::routes())
         .merge(reports::routes())
         .merge(switches::routes())
+        .merge(exchanges::routes())
+        .merge(messages::routes())
         .merge(resends::routes())
         .merge(keys::routes())
         .merge(inbox::routes())

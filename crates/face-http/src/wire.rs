@@ -309,10 +309,11 @@ pub(crate) struct EventBatchBody {
 
 impl From<(EventBatch, EventBatchState)> for EventBatchBody {
     fn from((batch, state): (EventBatch, EventBatchState)) -> Self {
-        let (word, matched_at, reason) = match state {
-            EventBatchState::Accepted => ("accepted", None, None),
-            EventBatchState::Matched(at) => ("matched", Some(at), None),
-            EventBatchState::Failed(reason) => ("failed", None, Some(reason)),
+        let word = state.word();
+        let (matched_at, reason) = match state {
+            EventBatchState::Accepted => (None, None),
+            EventBatchState::Matched(at) => (Some(at), None),
+            EventBatchState::Failed(reason) => (None, Some(reason)),
         };
         EventBatchBody {
             id: batch.id.to_string(),
@@ -922,7 +923,7 @@ pub(crate) struct NewKeyBody {
     pub(crate) description: String,
     /// What it may do: `admin`, `applications:read`, `applications:write`, `subscribers:read`, `subscribers:write`,
     /// `events:write`, `operations:read`, `operations:write`, `keys:write`, `bounces:write`, `inbox:read`, `inbox:write`,
-    /// `sync:read`, `sync:write`.
+    /// `messages:write`, `sync:read`, `sync:write`.
     pub(crate) scopes: Vec<String>,
     /// When it stops working.
     #[serde(default)]

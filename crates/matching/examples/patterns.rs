@@ -13,7 +13,6 @@ use tocsin_matching::filter::{
 use tocsin_model::{
     field::{Field, FieldType, Fields, Row},
     filter::{Dialect, Filter},
-    value::Value,
 };
 
 const PASSES: usize = 7;

@@ -17,9 +17,31 @@ use crate::{
 
 pub(crate) use calls::is_built_in;
 
+/// What expressions call what they are put to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Subject {
+    /// `event`, with its fields.
+    #[default]
+    Event,
+    /// `message`, with its properties.
+    Message,
+}
+
+impl Subject {
+    /// Its one word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Subject::Event => "event",
+            Subject::Message => "message",
+        }
+    }
+}
+
 /// What an expression may speak of.
 #[derive(Debug, Clone, Default)]
 pub struct Scope {
+    /// What it is put to.
+    pub subject: Subject,
     /// The fields of `event`.
     pub event: Fields,
     /// What `chronicle` gives: columns that stand behind the fields of the event.

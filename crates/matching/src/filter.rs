@@ -25,6 +25,7 @@ use tocsin_model::{
 };
 
 use crate::{
+    check::Subject,
     datum::{Datum, Trouble, compare, equal},
     defined::Functions,
     regular::Pattern,
@@ -368,6 +369,7 @@ pub trait Evaluate: fmt::Debug + Send + Sync {
 /// What filters may speak of: the fields of an event class; in CEL also its chronicles, and who the subscriber is.
 #[derive(Debug, Clone, Default)]
 pub struct FilterScope {
+    subject: Subject,
     event: Fields,
     chronicled: Fields,
     /// Both, as rows have them.
@@ -380,6 +382,11 @@ impl FilterScope {
     /// The fields of a class, and functions of the application.
     pub fn new(event: Fields, functions: Functions) -> FilterScope {
         FilterScope { columns: event.clone(), event, functions, ..FilterScope::default() }
+    }
+
+    /// The properties of messages.
+    pub fn of_messages(properties: Fields) -> FilterScope {
+        FilterScope { subject: Subject::Message, ..FilterScope::new(properties, Functions::default()) }
     }
 
     /// With the columns of chronicles, which stand behind the fields in rows, and with what is known of subscribers.
@@ -417,6 +424,14 @@ pub fn compile(filter: &Filter, event: &Fields) -> Result<CompiledFilter, Vec<Pr
 /// Every problem found, with line and column in the filter's text.
 pub fn compile_with(filter: &Filter, event: &Fields, functions: &Functions) -> Result<CompiledFilter, Vec<Problem>> {
     compile_for(filter, &FilterScope::new(event.clone(), functions.clone()), None)
+}
+
+/// Reads and checks a predicate over messages with these properties, as [`compile_with`] does over events.
+///
+/// # Errors
+/// Every problem found, with line and column in its text.
+pub fn compile_for_messages(filter: &Filter, properties: &Fields) -> Result<CompiledFilter, Vec<Problem>> {
+    compile_for(filter, &FilterScope::of_messages(properties.clone()), None)
 }
 
 /// As [`compile_with`], for somebody: the values of the columns of a subscriber, in their order. Without them the filter

@@ -1,15 +1,12 @@
 //! What expressions mean, and what is said of wrong ones.
 
 use tocsin_matching::{
-    check::{Scope, compile, compile_predicate},
+    check::{Scope, Subject, compile, compile_predicate},
     datum::Trouble,
     defined::Functions,
     evaluate::evaluate,
 };
-use tocsin_model::{
-    field::{Field, FieldType, Fields},
-    value::Value,
-};
+use tocsin_model::field::{Field, FieldType, Fields};
 
 fn fields(list: &[(&str, FieldType)]) -> Fields {
     let field = |(name, kind): &(&str, FieldType)| Field::new(name.parse().expect("a name"), *kind);
@@ -19,6 +16,7 @@ fn fields(list: &[(&str, FieldType)]) -> Fields {
 fn scope() -> Scope {
     use FieldType::*;
     Scope {
+        subject: Subject::Event,
         functions: Functions::default(),
         subscriber: None,
         variables: Vec::new(),

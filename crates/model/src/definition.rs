@@ -7,6 +7,7 @@
 mod build; // nodes of the right shape become the application; names must exist
 mod difference; // what an apply would do
 mod document; // text becomes nodes with positions
+mod exchange; // the text of an exchange becomes an `Exchange`
 mod duration; // `90s`, `1h30m`, `7d`
 mod inline; // `{ file: ... }` becomes the file's text
 mod language; // the words of the language, as one table
@@ -20,6 +21,7 @@ use crate::{application::Application, problem::Problem};
 
 pub use difference::{Difference, DifferenceKind, difference};
 pub use duration::{parse_duration, write_duration};
+pub use exchange::{json_schema as exchange_json_schema, read as read_exchange};
 pub use inline::inline_files;
 
 /// The longest text of a definition, in bytes. A longer one is refused unread.
@@ -84,7 +86,8 @@ fn locate_one(text: &str, root: &document::Node, mut problem: Problem) -> Proble
 
 /// The JSON Schema of definitions (draft 2020-12), for editors. It comes from the table by which `read` checks.
 pub fn json_schema() -> serde_json::Value {
-    shape::json_schema(&language::APPLICATION)
+    let about = "What a deployment of Tocsin does: classes, rules, channels, formats, retention.";
+    shape::json_schema(&language::APPLICATION, "Application", about)
 }
 
 /// Problems in the order of the text, no more than anyone reads.

@@ -9,6 +9,7 @@
 //! | work item | `w-<number>` | `w-31` |
 //! | subscription | `s-<number>` | `s-1000000` |
 //! | broadcast | `b-<number>` | `b-4` |
+//! | message | `m-<number>` | `m-41` |
 //! | subscriber | as its creator chose | `alice` |
 
 use std::{fmt, str::FromStr};
@@ -129,6 +130,10 @@ numbered!(
 numbered!(
     /// A broadcast, numbered by the inbox; never used twice.
     BroadcastId, "b", "the id of a broadcast, such as `b-4`"
+);
+numbered!(
+    /// A message of an exchange, numbered by the spool; never used twice.
+    MessageId, "m", "the id of a message, such as `m-41`"
 );
 ordinal!(
     /// One event: its batch and its place in it.

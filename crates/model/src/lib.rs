@@ -23,6 +23,7 @@ pub mod content; // what a notification says, once it is formatted
 pub mod inbox; // what a subscriber finds when it looks: items, and broadcasts that are kept once for all
 pub mod collection; // rows that devices keep replicas of, and what becomes of edits that meet
 pub mod replica; // what such devices and the server say to each other
+pub mod exchange; // how systems talk through the platform: ports, routes, properties
 pub mod receipt; // what became of it: dispositions, attempts, receipts
 pub mod state; // what matching remembers between batches, as pages
 
@@ -34,4 +35,5 @@ pub mod hours; // hours of the day by somebody's clock
 pub mod schedule; // when something recurs: rules of RFC 5545 in time zones
 pub mod value; // the one value type
 
+pub mod hexadecimal; // bytes as digits, for people and in links
 pub mod pack; // varints and length-prefixed bytes, shared by the packed forms

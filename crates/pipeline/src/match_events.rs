@@ -146,8 +146,9 @@ impl Matcher {
             let claimed = if rests { Ok(Vec::new()) } else { self.claim(&waiting).await };
             match claimed {
                 Ok(claimed) if !claimed.is_empty() => {
-                    let of = claimed.iter().map(|events| events.batch.application.clone());
-                    self.flow.switches.begin_matching(of);
+                    let before = committing.iter().flat_map(|before: &Committing| &before.claimed);
+                    let under_way = claimed.iter().chain(before).map(|events| events.batch.application.clone());
+                    self.flow.switches.now_matching(under_way);
                     let mut changed = Vec::new();
                     let matched = self.match_quantum(&claimed, taken_up_at, &mut changed, &mut committing).await;
                     let before = self.settle(committing.take()).await;
@@ -162,7 +163,7 @@ impl Matcher {
                 Ok(_) => {
                     // A failed commit has given its batches back, so they will be claimed again.
                     let _ = self.settle(committing.take()).await;
-                    self.flow.switches.end_matching();
+                    self.flow.switches.now_matching(std::iter::empty());
                     if stop.is_cancelled() {
                         return;
                     }

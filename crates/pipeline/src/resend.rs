@@ -15,7 +15,9 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    journal::{Course, NewNotificationBatch, NewResend, ReceiptChunk, Resend, Resent, Retry, Step, SuspensionFilter},
+    journal::{
+        Course, NewNotificationBatch, NewResend, ReceiptChunk, Reopened, Resend, Resent, Retry, Step, SuspensionFilter,
+    },
     records::SubscriptionFilter,
 };
 use tokio_util::sync::CancellationToken;
@@ -273,7 +275,8 @@ async fn carry_out(flow: &Flow, resend: Resend, stop: &CancellationToken) -> Res
         };
         resent.done_at = is_done.then_some(now);
         reached = resent.reached;
-        let count: usize = resent.reopened.iter().chain(&resent.resumed).map(|(_, ordinals)| ordinals.len()).sum();
+        let count: usize = resent.resumed.iter().map(|(_, ordinals)| ordinals.len()).sum();
+        let count = resent.reopened.iter().map(|reopened| reopened.ordinals.len()).sum::<usize>() + count;
         step.resent = Some(resent);
         flow.journal.commit(step).await?;
         metrics::counter!("resend_notifications_total").increment(count as u64);
@@ -373,6 +376,7 @@ async fn put(
             course: Course { priority, ..Course::default() },
         });
     }
+    let failed = closed.iter().filter(|attempt| attempt.outcome != Outcome::Ended).count() as u32;
     // What was closed is open again, or closed by another word: whoever asks once more does not mean it.
     let told = closed.into_iter().map(|attempt| Attempt {
         formatted_at: resent.now,
@@ -383,6 +387,6 @@ async fn put(
         ..attempt
     });
     step.receipts.push(ReceiptChunk { batch: id, channel, attempts: Arc::new(told.collect()) });
-    resent.reopened.push((id, ordinals));
+    resent.reopened.push(Reopened { batch: id, ordinals, failed });
     Ok(())
 }

@@ -132,14 +132,9 @@ impl Switches {
         !off.is_empty() && parts.iter().any(|part| off.contains_key(part))
     }
 
-    /// A quantum has taken up event batches of these applications.
-    pub fn begin_matching(&self, applications: impl Iterator<Item = Name>) {
-        self.matching.lock().extend(applications);
-    }
-
-    /// Every quantum is committed.
-    pub fn end_matching(&self) {
-        self.matching.lock().clear();
+    /// The applications of the quanta that are under way.
+    pub fn now_matching(&self, applications: impl Iterator<Item = Name>) {
+        *self.matching.lock() = applications.collect();
     }
 
     /// Whether events of an application, or of any, are being matched.

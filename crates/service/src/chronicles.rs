@@ -11,7 +11,13 @@ use tocsin_matching::{
     },
     rule::RuleSet,
 };
-use tocsin_model::{id::Name, problem::Problem, state::StatePage, value::Value};
+use tocsin_model::{
+    hexadecimal::{bytes_of, digits_of},
+    id::Name,
+    problem::Problem,
+    state::StatePage,
+    value::Value,
+};
 
 pub use tocsin_matching::chronicle::view::ChronicleEntry;
 
@@ -81,7 +87,7 @@ impl Service {
         let mut found = book.entries(&rules, class, chronicle, after.as_deref(), limit + 1, now);
         let more = found.len() > limit;
         found.truncate(limit);
-        let next = found.last().filter(|_| more).map(|(key, _)| cursor(&hex(key)));
+        let next = found.last().filter(|_| more).map(|(key, _)| cursor(&digits_of(key)));
         Ok(Page { items: found.into_iter().map(|(_, entry)| entry).collect(), next })
     }
 
@@ -133,14 +139,9 @@ fn read_key(rules: &RuleSet, class: &Name, chronicle: &Name, key: &str) -> Resul
     })
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// The packed key that a cursor stands for.
 fn packed_key(given: &str) -> Result<Vec<u8>, ServiceError> {
     let wrong = || ServiceError::invalid("after", "is not a cursor of this list");
     let text: String = crate::page::key_of(Some(given))?.ok_or_else(wrong)?;
-    let byte = |at: usize| text.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
-    (0..text.len()).step_by(2).map(|at| byte(at).ok_or_else(wrong)).collect()
+    bytes_of(&text).ok_or_else(wrong)
 }

@@ -292,12 +292,12 @@ fn others(figures: &Figures, found: &mut Vec<Attention>) {
             Urgency::Now,
             "stopped-rules",
             text,
-            "mend them and `tocsin rule resume`; `tocsin firings` lists what they missed",
+            "mend them and `tocsin rule resume`; `tocsin firings list` lists what they missed",
         );
     }
     if figures.firings_missed > 0 {
         let text = format!("rules did not fire for {} event batches", figures.firings_missed);
-        add(Urgency::Soon, "missed-firings", text, "`tocsin firings` lists them; fire them again or dismiss them");
+        add(Urgency::Soon, "missed-firings", text, "`tocsin firings list` lists them; fire them again or dismiss them");
     }
     if !figures.destinations_paused.is_empty() {
         let each: Vec<String> =

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tocsin_model::{
     definition::Difference,
-    id::{EventBatchId, IdError, Name},
+    id::{EventBatchId, IdError, MessageId, Name},
     problem::Problem,
 };
 use tocsin_pipeline::AcceptError;
@@ -53,6 +53,19 @@ pub enum ServiceError {
     /// The idempotency key was used for other content, which became this batch.
     #[error("the idempotency key came before with other content, which became {0}")]
     KeyReused(EventBatchId),
+    /// The idempotency key was used for another body, which became this message.
+    #[error("the idempotency key came before with another body, which became {0}")]
+    MessageKeyReused(MessageId),
+    /// A receive port takes nothing at the moment; nothing was stored. The same message may be taken later.
+    #[error("{reason}")]
+    Throttled {
+        /// Why, as one word.
+        code: &'static str,
+        /// Why, in words.
+        reason: String,
+        /// When to try again.
+        retry_after: Duration,
+    },
     /// There is no room just now; nothing was stored. The same request may succeed later.
     #[error("{reason}")]
     Full {

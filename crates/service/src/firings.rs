@@ -13,7 +13,7 @@ use crate::{
 
 /// Most listed firings that one call fires again.
 pub const REFIRED_MAX: usize = 1_000;
-/// Longest reason of a stop, in characters.
+/// Longest reason of what an operator does, in characters.
 pub const REASON_MAX: usize = 500;
 
 /// What a call to fire again has done.
@@ -110,10 +110,7 @@ impl Service {
     ) -> Result<(), ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
         self.has_rule(application, rule)?;
-        let reason = reason.trim();
-        if reason.chars().count() > REASON_MAX {
-            return Err(ServiceError::invalid("reason", format!("has more than {REASON_MAX} characters")));
-        }
+        let reason = check_reason(reason)?;
         let reason = if reason.is_empty() { "no reason was given" } else { reason };
         let stop = RuleStop {
             application: application.clone(),
@@ -147,6 +144,15 @@ impl Service {
         }
         Err(ServiceError::Missing(format!("the rule `{rule}` of `{application}`")))
     }
+}
+
+/// What an operator gives as a reason, without blanks around it.
+pub(crate) fn check_reason(reason: &str) -> Result<&str, ServiceError> {
+    let reason = reason.trim();
+    if reason.chars().count() > REASON_MAX {
+        return Err(ServiceError::invalid("reason", format!("has more than {REASON_MAX} characters")));
+    }
+    Ok(reason)
 }
 
 fn named(filter: &FiringFilter, all: bool) -> Result<(), ServiceError> {

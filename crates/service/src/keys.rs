@@ -15,7 +15,7 @@ use ring::{
     digest,
     rand::{SecureRandom, SystemRandom},
 };
-use tocsin_model::{id::ChangeSequence, problem::Problem, time::Timestamp};
+use tocsin_model::{hexadecimal::digits_of, id::ChangeSequence, problem::Problem, time::Timestamp};
 use tocsin_store::{
     error::StoreError,
     records::{ApiKey, Changed, Records},
@@ -55,11 +55,13 @@ pub enum Scope {
     SyncRead,
     /// Change rows, let devices keep replicas, and stop them.
     SyncWrite,
+    /// Send messages through the receive ports of exchanges, and read their replies.
+    MessagesWrite,
 }
 
 impl Scope {
     /// All of them.
-    pub const ALL: [Scope; 14] = [
+    pub const ALL: [Scope; 15] = [
         Scope::Admin,
         Scope::ApplicationsRead,
         Scope::ApplicationsWrite,
@@ -74,6 +76,7 @@ impl Scope {
         Scope::BouncesWrite,
         Scope::SyncRead,
         Scope::SyncWrite,
+        Scope::MessagesWrite,
     ];
 
     /// Its one spelling.
@@ -93,6 +96,7 @@ impl Scope {
             Scope::BouncesWrite => "bounces:write",
             Scope::SyncRead => "sync:read",
             Scope::SyncWrite => "sync:write",
+            Scope::MessagesWrite => "messages:write",
         }
     }
 }
@@ -188,15 +192,11 @@ fn generate(
         .fill(&mut random)
         .map_err(|_| ServiceError::Unavailable("the system gives no random numbers".into()))?;
     let (id, secret) = random.split_at(4);
-    let id = hexadecimal(id);
-    let text = format!("tocsin_{id}_{}", hexadecimal(secret));
+    let id = digits_of(id);
+    let text = format!("tocsin_{id}_{}", digits_of(secret));
     let kept =
         ApiKey { id, hash: hash(&text), description: description.to_owned(), scopes, created_at: now, expires_at };
     Ok(MadeKey { kept, text })
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn hash(key: &str) -> [u8; 32] {

@@ -30,6 +30,7 @@ pub mod unsubscribe; // ending that by the link of a mail
 pub mod inbox; // what is there to read, and for whom
 pub mod broadcasts; // what is there for everybody
 pub mod push_keys; // who we are to browsers
+pub mod exchanges; // messages between systems, and the ports they pass
 pub mod switches; // what is switched off and on, and done at once
 pub mod digest; // what needs attention now
 pub mod reports; // what happened, and what the state is
@@ -44,6 +45,7 @@ mod lines; // a stream of bytes, cut into blocks of whole lines
 use std::{path::PathBuf, sync::Arc};
 
 use tocsin_delivery::Signet;
+use tocsin_exchange::Exchanges;
 use tocsin_model::time::Timestamp;
 use tocsin_pipeline::{Clock, Pipeline};
 use tocsin_store::{inbox::Inbox, journal::Journal, records::Records};
@@ -63,6 +65,8 @@ pub struct Parts {
     pub inbox: Arc<dyn Inbox>,
     /// The running applications.
     pub pipeline: Arc<Pipeline>,
+    /// The running exchanges, if there is a spool.
+    pub exchanges: Option<Arc<Exchanges>>,
     /// Where the data lives, and how many free bytes are left there, if that can be told.
     pub free_space: Option<FreeSpace>,
     /// The version of the program.
@@ -85,6 +89,7 @@ pub struct Service {
     journal: Arc<dyn Journal>,
     inbox: Arc<dyn Inbox>,
     pipeline: Arc<Pipeline>,
+    exchanges: Option<Arc<Exchanges>>,
     clock: Arc<dyn Clock>,
     free_space: Option<FreeSpace>,
     version: &'static str,
@@ -116,6 +121,7 @@ impl Service {
             journal: parts.journal,
             inbox: parts.inbox,
             pipeline: parts.pipeline,
+            exchanges: parts.exchanges,
             clock,
             free_space: parts.free_space,
             version: parts.version,

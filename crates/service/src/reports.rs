@@ -17,6 +17,7 @@ mod schedules; // what schedules did, and will do
 mod subscription; // what one subscription was told
 
 mod table; // tables with cells
+mod walk; // the way back through what is listed newest first
 
 use std::{num::NonZeroU64, time::Duration};
 

@@ -3,6 +3,7 @@
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
 use tocsin_model::{
+    hexadecimal::digits_of,
     id::{Name, NotificationBatchId, NotificationId, SubscriberId},
     problem::Problem,
     receipt::Outcome,
@@ -324,5 +325,5 @@ fn random_key() -> Result<String, ServiceError> {
     let mut random = [0u8; 16];
     let filled = SystemRandom::new().fill(&mut random);
     filled.map_err(|_| ServiceError::Unavailable("the system gives no random numbers".into()))?;
-    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(digits_of(&random))
 }

@@ -11,11 +11,9 @@ use tocsin_store::{
 use crate::{
     Service,
     error::ServiceError,
+    firings::check_reason,
     keys::{Caller, Scope},
 };
-
-/// Longest reason, in characters.
-const REASON_MAX: usize = 500;
 
 /// A backup that was taken.
 #[derive(Debug, Clone)]
@@ -49,9 +47,7 @@ impl Service {
     ) -> Result<(), ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
         self.check_switch(&component, state)?;
-        if reason.chars().count() > REASON_MAX {
-            return Err(ServiceError::invalid("reason", format!("has more than {REASON_MAX} characters")));
-        }
+        let reason = check_reason(reason)?;
         let (by, since) = (caller.key().to_owned(), self.clock.now());
         self.pipeline.switch_off(Switch { component, state, by, reason: reason.to_owned(), since }).await?;
         Ok(())

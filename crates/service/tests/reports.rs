@@ -24,7 +24,7 @@ use tocsin_store::{
         Journal, JournalOptions, NewEventBatch, NewNotificationBatch, NewQuantum, ReceiptChunk, Retry, Step, TakenUp,
     },
     memory::{inbox::MemoryInbox, journal::MemoryJournal, records::MemoryRecords},
-    records::Records,
+    records::{Expect, NewSubscriber, NewSubscription, Records},
     sqlite::journal::SqliteJournal,
 };
 
@@ -326,6 +326,7 @@ impl Clock for Evening {
 
 /// A platform on a journal that has lived the day.
 struct Platform {
+    records: Arc<dyn Records>,
     service: Arc<Service>,
     caller: Caller,
 }
@@ -360,10 +361,18 @@ impl Platform {
             seed: 7,
         };
         let pipeline = Pipeline::start(parts).await.expect("a pipeline");
-        let parts = Parts { records, journal, inbox, pipeline, free_space: None, version: "0.0.0-test" };
+        let parts = Parts {
+            records: records.clone(),
+            journal,
+            inbox,
+            pipeline,
+            exchanges: None,
+            free_space: None,
+            version: "0.0.0-test",
+        };
         let service = Service::open(parts).await.expect("a service");
         let caller = service.authenticate(&key).expect("a good key");
-        Platform { service, caller }
+        Platform { records, service, caller }
     }
 
     async fn report(&self, name: &str, asked: &Question) -> Report {
@@ -538,6 +547,12 @@ fn batches_are_listed_and_told_in_detail() {
             vec![text(format!("e-1-{at}")), Cell::Fields(vec![("price".to_owned(), Value::Number(at.into()))])]
         };
         platform.check("event-batch-details", &of("eb-1"), 2, (0..10).map(event).collect()).await;
+
+        let first = Question { limit: Some(4), ..of("eb-1") };
+        platform.check("event-batch-details", &first, 2, (0..4).map(event).collect()).await;
+        let next = platform.report("event-batch-details", &first).await.next;
+        let rest = Question { before: next, ..of("eb-1") };
+        platform.check("event-batch-details", &rest, 2, (4..10).map(event).collect()).await;
 
         let (id, entry, of_hook) = batches()[1];
         let attempts = of_hook.attempts(entry);
@@ -743,6 +758,97 @@ fn diagnostics_add_up_hour_by_hour() {
             })
         });
         platform.check("subscription-class", &hourly(), 0, rule_rows.collect()).await;
+    });
+}
+
+#[test]
+fn sources_add_up_hour_by_hour() {
+    on_each(async |platform| {
+        let mut hours: BTreeMap<(&str, &str, i64), Vec<&Entry>> = BTreeMap::new();
+        for entry in DAY {
+            hours.entry((entry.source, entry.class, hour(entry.accepted()))).or_default().push(entry);
+            // What is told of one hour alone is easier to calculate.
+            assert_eq!(hour(entry.accepted()), hour(entry.matched()));
+        }
+        let found = platform.report("source", &hourly()).await;
+        let row = |((source, class, from), entries): (&(&str, &str, i64), &Vec<&Entry>)| {
+            let events: u32 = entries.iter().map(|entry| entry.events).sum();
+            vec![
+                Cell::At(at(*from)),
+                Cell::At(at(from + HOUR)),
+                text("stock"),
+                text(source),
+                text(class),
+                Cell::Count(entries.len() as u64),
+                Cell::Count(events.into()),
+                Cell::None,
+                Cell::Number(f64::from(events) / entries.len() as f64),
+                Cell::Number(f64::from(events) / 3_600.0),
+                average(entries.iter().map(|entry| entry.collection)),
+                Cell::Count(0),
+                Cell::At(at(entries.iter().map(|entry| entry.matched()).max().expect("some"))),
+            ]
+        };
+        let mut expected: Vec<_> = hours.iter().map(row).collect();
+        for (expected, found) in expected.iter_mut().zip(&found.tables[0].rows) {
+            // How long an event is when it is packed is the packer's affair.
+            assert!(matches!(found[7], Cell::Count(1..)), "{found:?}");
+            expected[7] = found[7].clone();
+        }
+        platform.check("source", &hourly(), 0, expected.clone()).await;
+        let hand = Question { source: Some(name("hand")), ..hourly() };
+        expected.retain(|row| row[3] == text("hand"));
+        platform.check("source", &hand, 0, expected).await;
+    });
+}
+
+#[test]
+fn a_subscription_is_told_with_what_it_was_told() {
+    on_each(async |platform| {
+        let id = "ann".parse().expect("an id");
+        let new = NewSubscriber { id, profile: Default::default(), devices: None, preferences: None };
+        platform.records.put_subscriber(new, Expect::Any, at(0)).await.expect("stored");
+        let new = NewSubscription {
+            application: name("stock"),
+            class: name("wish"),
+            subscriber: "ann".parse().expect("an id"),
+            key: None,
+            device: None,
+            enabled: true,
+            values: "{}".into(),
+            terms: Default::default(),
+        };
+        let id = platform.records.put_subscription(new, at(0)).await.expect("stored").id;
+        assert_eq!(id, SubscriptionId(1), "every batch of the day tells the first subscription");
+        let itself = vec![
+            text("s-1"),
+            text("stock"),
+            text("wish"),
+            text("ann"),
+            Cell::Flag(true),
+            Cell::At(at(0)),
+            Cell::At(at(0)),
+            Cell::None,
+            Cell::None,
+            Cell::Count(batches().len() as u64),
+        ];
+        platform.check("subscription", &of("s-1"), 0, vec![itself]).await;
+        let told = batches().into_iter().rev().map(|(batch, entry, told)| {
+            let attempts = told.attempts(entry);
+            let last = attempts.iter().rfind(|found| found.0 == 0).expect("each is tried");
+            vec![
+                text(format!("n-{}-0", batch.0)),
+                text(entry.rule()),
+                text(entry.notification_class()),
+                text(told.channel),
+                text(format!("e-{}-0", DAY.iter().position(|found| found.at == entry.at).expect("there") + 1)),
+                Cell::At(at(entry.matched())),
+                text(last.4.word()),
+                Cell::At(at(last.3)),
+            ]
+        });
+        platform.check("subscription", &of("s-1"), 1, told.collect()).await;
+        platform.check("subscription", &of("s-1"), 2, vec![]).await;
     });
 }
 

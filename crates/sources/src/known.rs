@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use ring::digest;
 use serde::{Deserialize, Serialize};
-use tocsin_model::mark::Mark;
+use tocsin_model::{hexadecimal::digits_of, mark::Mark};
 
 /// What the parts of items begin with; there are other marks beside them.
 const PREFIX: &str = "item:";
@@ -111,7 +111,7 @@ pub(crate) fn hash(parts: &[&[u8]]) -> String {
         hash.update(&(part.len() as u64).to_le_bytes());
         hash.update(part);
     }
-    hash.finish().as_ref()[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+    digits_of(&hash.finish().as_ref()[..16])
 }
 
 #[cfg(test)]

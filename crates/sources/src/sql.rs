@@ -20,7 +20,7 @@ use url::Url;
 
 use crate::{
     items::Item,
-    source::{Context, Trouble},
+    source::{Context, PORTION_BYTES_MAX, PORTION_EVENTS_MAX, Trouble},
 };
 
 /// Where in a statement its parameter stands.
@@ -35,6 +35,23 @@ pub(crate) struct Rows {
     pub names: Arc<[String]>,
     /// Cells; `None` is NULL.
     pub rows: Vec<Vec<Option<String>>>,
+    /// Whether there may be more: these are as many as one portion takes.
+    pub more: bool,
+}
+
+/// How much a portion has taken.
+#[derive(Debug, Default)]
+struct Taking {
+    rows: usize,
+    bytes: usize,
+}
+
+impl Taking {
+    /// Counts a row. Gives whether the portion is full with it.
+    fn is_full_with(&mut self, bytes: usize) -> bool {
+        (self.rows, self.bytes) = (self.rows + 1, self.bytes + bytes);
+        self.rows >= PORTION_EVENTS_MAX || self.bytes >= PORTION_BYTES_MAX
+    }
 }
 
 impl Rows {
@@ -53,8 +70,8 @@ impl Rows {
 /// A connection to a database.
 #[async_trait]
 pub(crate) trait Database: Send {
-    /// The first rows of a query, at most so many.
-    async fn query(&mut self, query: &str, mark: Option<&str>, most: usize) -> Result<Rows, Trouble>;
+    /// The first rows of a query, as many as one portion takes.
+    async fn query(&mut self, query: &str, mark: Option<&str>) -> Result<Rows, Trouble>;
 
     /// Runs a statement that writes, once for each of these values, in one transaction.
     async fn run(&mut self, statement: &str, marks: &[Option<String>]) -> Result<(), Trouble>;

@@ -25,7 +25,7 @@ pub use course::Course;
 pub use firings::{Firing, FiringFilter, FiringStatus, NewFiring, Refired, RuleStop};
 pub use marks::SourceKey;
 pub use quanta::{NewQuantum, Quantum, TakenUp};
-pub use resends::{NewResend, Resend, Resent};
+pub use resends::{NewResend, Reopened, Resend, Resent};
 pub use schedules::{EventPage, ScheduleKey, ScheduleRun};
 pub use switches::{Component, ComponentError, Role, Switch, SwitchState};
 pub use tocsin_model::mark::Mark;
@@ -424,6 +424,17 @@ pub enum EventBatchState {
     Failed(String),
 }
 
+impl EventBatchState {
+    /// As people read it.
+    pub const fn word(&self) -> &'static str {
+        match self {
+            EventBatchState::Accepted => "accepted",
+            EventBatchState::Matched(_) => "matched",
+            EventBatchState::Failed(_) => "failed",
+        }
+    }
+}
+
 /// What was finished before which time is removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cutoffs {
@@ -660,8 +671,12 @@ pub trait Journal: Send + Sync + 'static {
     /// A notification batch, unpacked.
     async fn notification_batch(&self, id: NotificationBatchId) -> Result<Option<StoredNotificationBatch>, StoreError>;
 
-    /// The notification batches that tell of events of a batch, oldest first.
-    async fn notification_batches_of(&self, events: EventBatchId) -> Result<Vec<NotificationBatchId>, StoreError>;
+    /// The oldest notification batches that tell of events of a batch, oldest first: heads and counts only.
+    async fn notification_batches_of(
+        &self,
+        events: EventBatchId,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError>;
 
     /// The newest notification batches before `before` (or all), newest first: heads and counts only.
     async fn notification_batches(

@@ -9,6 +9,7 @@ use ring::{
     aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey},
     rand::{SecureRandom, SystemRandom},
 };
+use tocsin_model::hexadecimal::{bytes_of, digits_of};
 
 use crate::error::StoreError;
 
@@ -95,8 +96,7 @@ impl Keyring {
         random(&mut own)?;
         let mut sealed = encrypt(&keys.keys[&keys.first], &own)?;
         sealed.extend(encrypt(&own, text.as_bytes())?);
-        let digits: String = sealed.iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(format!("{SEALED}{}:{digits}", keys.first))
+        Ok(format!("{SEALED}{}:{}", keys.first, digits_of(&sealed)))
     }
 
     /// Opens a sealed text; one that is not sealed is as it is.
@@ -130,13 +130,6 @@ impl Keyring {
 
 fn key_of(digits: &str) -> Option<[u8; KEY_BYTES]> {
     bytes_of(digits)?.try_into().ok()
-}
-
-fn bytes_of(digits: &str) -> Option<Vec<u8>> {
-    let is_hexadecimal = digits.len().is_multiple_of(2) && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    is_hexadecimal.then(|| {
-        (0..digits.len()).step_by(2).filter_map(|at| u8::from_str_radix(&digits[at..at + 2], 16).ok()).collect()
-    })
 }
 
 fn random(bytes: &mut [u8]) -> Result<(), StoreError> {

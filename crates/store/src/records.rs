@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, ops::RangeInclusive, sync::Arc};
 
 use async_trait::async_trait;
 use tocsin_model::{
+    hexadecimal::digits_of,
     id::{ChangeSequence, Name, SubscriberId, SubscriberNumber, SubscriptionId},
     ldap::{Entry, LdapFilter},
     preferences::Preferences,
@@ -824,7 +825,7 @@ pub(crate) fn no_changes_after(after: ChangeSequence) -> StoreError {
 
 /// An identity that no other installation has: 96 random bits in hexadecimal.
 pub(crate) fn new_installation() -> Result<String, StoreError> {
-    Ok(random::<12>()?.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(digits_of(&random::<12>()?))
 }
 
 /// A secret that nobody can guess.

@@ -14,7 +14,7 @@ use tocsin_store::{
     journal::{Journal, JournalOptions, NewEventBatch},
     records::Records,
     sqlite::{
-        backup::{FILES, MANIFEST, UNFINISHED, back_up, restore, verify},
+        backup::{FILES, MANIFEST, Manifest, UNFINISHED, back_up, verify},
         inbox::{InboxOptions, SqliteInbox},
         journal::SqliteJournal,
         records::{RecordsOptions, SqliteRecords},
@@ -64,6 +64,11 @@ async fn write(stores: &Stores, number: u64) {
     stores.journal.accept(new).await.expect("accepted");
 }
 
+/// Verifies a copy and puts it into a folder.
+fn restore(copy: &Path, folder: &Path) -> Result<Manifest, StoreError> {
+    verify(copy)?.put(folder)
+}
+
 fn run<T>(story: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.expect("a runtime").block_on(story)
@@ -97,7 +102,7 @@ fn a_copy_under_load_is_of_one_moment() {
             let manifest = taken.expect("it ran").expect("it was taken");
             let after = written.load(Ordering::Relaxed) + 1;
             let copy = copies.join(turn.to_string());
-            assert_eq!(verify(&copy).expect("whole"), manifest);
+            assert_eq!(verify(&copy).expect("whole").manifest, manifest);
 
             let back = folder.path().join(format!("back-{turn}"));
             restore(&copy, &back).expect("restored");

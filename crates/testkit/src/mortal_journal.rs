@@ -326,8 +326,12 @@ impl Journal for MortalJournal {
         self.live().await.notification_batch(id).await
     }
 
-    async fn notification_batches_of(&self, events: EventBatchId) -> Result<Vec<NotificationBatchId>, StoreError> {
-        self.live().await.notification_batches_of(events).await
+    async fn notification_batches_of(
+        &self,
+        events: EventBatchId,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
+        self.live().await.notification_batches_of(events, limit).await
     }
 
     async fn notification_batches(

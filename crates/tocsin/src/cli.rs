@@ -53,6 +53,10 @@ pub enum Command {
     Import(import::Args),
     /// Writes subscribers, subscriptions or suppressions as NDJSON or CSV
     Export(export::Args),
+    /// Checks, applies, lists and removes exchanges; sets the state of their send ports
+    Exchange(exchange::Args),
+    /// Sends messages through exchanges; lists, shows, resumes and ends them
+    Messages(messages::Args),
     /// Reads and writes the directory as LDIF, without a server
     Directory(directory::Args),
     /// Lists, stores and removes segments of the subscribers; counts who belongs to them
@@ -181,6 +185,8 @@ impl Cli {
             Command::Publish(args) => args.run(terminal, &client()?).await,
             Command::Import(args) => args.run(terminal, &client()?).await,
             Command::Export(args) => args.run(terminal, &client()?).await,
+            Command::Exchange(args) => args.run(terminal, &client()?).await,
+            Command::Messages(args) => args.run(terminal, &client()?).await,
             Command::Directory(args) => args.run(terminal, &configuration).await,
             Command::Segments(args) => args.run(terminal, &client()?).await,
             Command::Inbox(args) => args.run(terminal, &client()?).await,
@@ -242,6 +248,27 @@ mod tests {
     #[test]
     fn the_commands_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// An argument of a command with the name of one that all commands take would be read as that.
+    #[test]
+    fn no_command_hides_what_all_commands_take() {
+        fn check(command: &clap::Command, of_all: &[&str], path: &str) {
+            for argument in command.get_arguments().filter(|argument| !argument.is_global_set()) {
+                let name = argument.get_id().as_str();
+                assert!(!of_all.contains(&name), "`{path}` has a `{name}` of its own");
+            }
+            for below in command.get_subcommands() {
+                check(below, of_all, &format!("{path} {}", below.get_name()));
+            }
+        }
+        let command = Cli::command();
+        let of_all = command.get_arguments().filter(|argument| argument.is_global_set());
+        let of_all: Vec<&str> = of_all.map(|argument| argument.get_id().as_str()).collect();
+        assert!(of_all.contains(&"server"), "{of_all:?}");
+        for below in command.get_subcommands() {
+            check(below, &of_all, below.get_name());
+        }
     }
 
     #[test]

@@ -12,6 +12,8 @@ pub mod digest;
 pub mod directory;
 pub mod doctor;
 pub mod endpoints;
+pub mod exchange;
+pub mod messages;
 pub mod example;
 pub mod export;
 pub mod firings;

@@ -36,6 +36,8 @@ pub struct Configuration {
     pub inbox: Inbox,
     /// Rows that devices keep replicas of.
     pub sync: Sync,
+    /// The store of the messages of exchanges.
+    pub spool: Spool,
     /// The steps from an event to its receipts.
     pub pipeline: Pipeline,
     /// What channels may do.
@@ -276,6 +278,23 @@ impl Default for Sync {
     }
 }
 
+/// The store of the messages of exchanges.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Spool {
+    /// Space that must stay free on the disk; below it new messages are answered with 503 until there is room again, while
+    /// those that are stored go on. 0 switches the guard off.
+    pub disk_reserve: Size,
+    /// Threads that read.
+    pub readers: u32,
+}
+
+impl Default for Spool {
+    fn default() -> Self {
+        Spool { disk_reserve: Size(64 << 20), readers: 2 }
+    }
+}
+
 /// The steps from an event to its receipts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -353,8 +372,8 @@ pub struct Delivery {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sources {
-    /// Folders that sources of the kind `directory` may take files from, with all below them. Without any they have only
-    /// the folder `drop` in the data folder: a definition may come from whoever holds a key.
+    /// Folders that sources of the kind `directory` may take files from, and in which databases of SQLite may be that sources
+    /// ask, with all below them. Without any they have only the folder `drop` in the data folder: a definition may come from whoever holds a key.
     pub allow_folders: Vec<PathBuf>,
 }
 

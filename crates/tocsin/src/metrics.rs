@@ -61,7 +61,7 @@ pub const STEPS: &[Metric] = &[
     counter(
         "match_firings_missed_total",
         "status",
-        "Rules that did not fire for an event batch: `failed`, `skipped`; see `tocsin firings`.",
+        "Rules that did not fire for an event batch: `failed`, `skipped`; see `tocsin firings list`.",
     ),
     gauge("match_stopped_rules", "", "Rules that are stopped."),
     gauge("match_throttled_applications", "", "Applications that make more notifications than they may and wait."),
@@ -192,6 +192,22 @@ pub const STEPS: &[Metric] = &[
         "",
         "When retention was last done with what it had to remove, in seconds since 1970.",
     ),
+    counter(
+        "exchange_received_total",
+        "exchange, port, result",
+        "Messages that came through receive ports: `new`, or a `duplicate` by its idempotency key.",
+    ),
+    counter("exchange_refused_total", "reason", "Messages that receive ports refused: `store_growth` or `disk`."),
+    histogram("exchange_wait_seconds", "exchange, port", "How long the callers of requests were held open."),
+    counter("exchange_unroutable_total", "exchange", "Messages that no route led anywhere; they are suspended."),
+    counter(
+        "exchange_sent_total",
+        "exchange, port, result",
+        "Attempts of send ports: `done`, `retry`, `suspended`, `wrong` for a reply that did not belong, `late` for one that \
+         nobody waited for any more, `ended` for what was ended meanwhile.",
+    ),
+    counter("exchange_expired_total", "", "Requests that nobody answered in time."),
+    gauge("exchange_open_messages", "", "Messages of all exchanges that are not ended."),
     gauge("pipeline_switched_off", "", "Roles, applications, classes, sources and channels that are switched off."),
 ];
 

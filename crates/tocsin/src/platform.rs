@@ -20,6 +20,7 @@ use tocsin_delivery::{
     programs::Programs,
 };
 use tocsin_directory::Directory;
+use tocsin_exchange::Exchanges;
 use tocsin_face_http::HttpOptions;
 use tocsin_model::{
     definition,
@@ -41,6 +42,7 @@ use tocsin_store::{
         inbox::{InboxOptions, SqliteInbox},
         journal::SqliteJournal,
         records::{RecordsOptions, SqliteRecords},
+        spool::{SpoolOptions, SqliteSpool},
     },
 };
 use tokio::{net::TcpListener, sync::Mutex, task::JoinHandle};
@@ -65,6 +67,7 @@ pub struct Running {
     /// The first admin key, if this start made it.
     pub first_key: Option<String>,
     pipeline: Arc<Pipeline>,
+    exchanges: Arc<Exchanges>,
     face: Mutex<JoinHandle<std::io::Result<()>>>,
     ldap_face: Mutex<Option<JoinHandle<()>>>,
     stopping: CancellationToken,
@@ -222,6 +225,23 @@ async fn open_inbox(configuration: &Configuration) -> Outcome<Arc<dyn Inbox>> {
     Ok(Arc::new(opened.map_err(|error| store_failure("inbox", &error))?))
 }
 
+async fn open_exchanges(configuration: &Configuration) -> Outcome<Arc<Exchanges>> {
+    let folder = configuration.data.folder.clone();
+    let options = SpoolOptions {
+        reserve_bytes: configuration.spool.disk_reserve.0,
+        readers: configuration.spool.readers.max(1) as usize,
+    };
+    let opening = tokio::task::spawn_blocking(move || SqliteSpool::open(&folder, &options)).await;
+    let opened = opening.map_err(|error| Failure::failed("opening the spool broke").because(&error))?;
+    let parts = tocsin_exchange::Parts {
+        spool: Arc::new(opened.map_err(|error| store_failure("spool", &error))?),
+        clock: Arc::new(SystemClock),
+        networks: networks(configuration)?,
+        environment: Arc::new(|name| std::env::var(name).ok()),
+    };
+    Exchanges::start(parts).await.map_err(|error| Failure::failed("the exchanges do not start").because(&error))
+}
+
 fn store_failure(what: &str, error: &StoreError) -> Failure {
     let advice = match error {
         StoreError::Full(_) => "make room on the disk of the data folder",
@@ -281,6 +301,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
     };
     let pipeline =
         Pipeline::start(parts).await.map_err(|error| Failure::failed("the flow does not start").because(&error))?;
+    let exchanges = open_exchanges(&configuration).await?;
     let free_space = FreeSpace {
         folder: folder.clone(),
         bytes: Arc::new({
@@ -295,6 +316,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
         journal,
         inbox,
         pipeline: pipeline.clone(),
+        exchanges: Some(exchanges.clone()),
         free_space: Some(free_space),
         version,
     };
@@ -317,7 +339,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
     let ldap_face = ldap.map(|prepared| ldap::start(prepared, service.clone(), stopping.clone()));
     let face = tokio::spawn(tocsin_face_http::serve(listener, service, options, stopping.clone().cancelled_owned()));
     let (face, ldap_face) = (Mutex::new(face), Mutex::new(ldap_face));
-    Ok(Running { address, data_folder: folder, first_key, pipeline, face, ldap_face, stopping, _lock: lock })
+    Ok(Running { address, data_folder: folder, first_key, pipeline, exchanges, face, ldap_face, stopping, _lock: lock })
 }
 
 fn pipeline_options(configuration: &Configuration) -> Outcome<PipelineOptions> {
@@ -453,19 +475,20 @@ impl Running {
     pub async fn stop(&self, patience: Duration) -> bool {
         self.stopping.cancel();
         let mut face = self.face.lock().await;
-        let (_, finished) = tokio::join!(
+        let (_, finished, exchanged) = tokio::join!(
             async {
                 // It has its own bound; the result was told by `failed` if anybody asked.
                 if !face.is_finished() {
                     let _ = (&mut *face).await;
                 }
             },
-            self.pipeline.drain(patience)
+            self.pipeline.drain(patience),
+            self.exchanges.stop(patience)
         );
         if let Some(face) = self.ldap_face.lock().await.as_mut().filter(|face| !face.is_finished()) {
             let _ = face.await;
         }
-        finished
+        finished && exchanged
     }
 }
 

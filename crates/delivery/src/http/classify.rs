@@ -15,8 +15,12 @@ use super::options::{AnswerRule, Meaning};
 pub(crate) struct Response {
     pub status: u16,
     pub retry_after: Option<String>,
-    /// The first 64 KiB.
+    /// Names in lower case; none unless they are asked for.
+    pub headers: Vec<(String, String)>,
+    /// The first 64 KiB, or as much as is asked for.
     pub body: Vec<u8>,
+    /// Whether that is known to be all of it.
+    pub whole: bool,
 }
 
 /// What a response means.

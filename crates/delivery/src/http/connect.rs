@@ -20,7 +20,7 @@ use url::{Host, Url};
 
 use super::{
     classify::Response,
-    exchange::{Broken, Wire},
+    exchange::{Broken, Keeping, Wire},
 };
 use crate::{networks::Networks, tls::Stream};
 
@@ -133,6 +133,7 @@ pub(crate) struct Connections {
     trust: Arc<ClientConfig>,
     networks: Networks,
     idle_timeout: Duration,
+    keeping: Keeping,
     idle: Mutex<Idle>,
 }
 
@@ -171,7 +172,13 @@ impl Connections {
     pub fn new(dial: Arc<dyn Dial>, mut trust: ClientConfig, networks: Networks, idle_timeout: Duration) -> Self {
         let idle = Idle { connections: HashMap::new(), count: 0, swept: Instant::now() };
         trust.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Connections { dial, trust: Arc::new(trust), networks, idle_timeout, idle: Mutex::new(idle) }
+        let (trust, keeping, idle) = (Arc::new(trust), Keeping::default(), Mutex::new(idle));
+        Connections { dial, trust, networks, idle_timeout, keeping, idle }
+    }
+
+    /// The same, with so much kept of each response.
+    pub fn keeping(self, keeping: Keeping) -> Self {
+        Connections { keeping, ..self }
     }
 
     /// Sends a request and reads the response. The caller bounds the time.
@@ -244,7 +251,7 @@ impl Connections {
 
     async fn shake_hands(&self, target: &Target, stream: Box<dyn Stream>) -> Result<Wire, NoResponse> {
         if !target.site.secure {
-            return Ok(Wire::new(stream));
+            return Ok(Wire::new(stream, self.keeping));
         }
         let failed = |error: &dyn std::fmt::Display| {
             trouble(ReasonKind::Tls, format!("no encrypted connection to {}: {error}", target.site.host))
@@ -252,7 +259,7 @@ impl Connections {
         let name = ServerName::try_from(target.site.host.clone()).map_err(|error| failed(&error))?;
         let stream =
             TlsConnector::from(self.trust.clone()).connect(name, stream).await.map_err(|error| failed(&error))?;
-        Ok(Wire::new(Box::new(stream)))
+        Ok(Wire::new(Box::new(stream), self.keeping))
     }
 
     fn kept(&self, target: &Target) -> Option<Wire> {

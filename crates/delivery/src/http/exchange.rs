@@ -20,10 +20,26 @@ pub(super) const BODY_BYTES_MAX: usize = 64 * 1024;
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 const FIELDS_MAX: usize = 128;
 
+/// How much of a response is kept.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Keeping {
+    /// A body is read up to this; what is longer is cut.
+    pub body_bytes_max: usize,
+    /// Whether the header fields are kept.
+    pub headers: bool,
+}
+
+impl Default for Keeping {
+    fn default() -> Self {
+        Keeping { body_bytes_max: BODY_BYTES_MAX, headers: false }
+    }
+}
+
 /// A connection on which one request follows the other.
 pub(super) struct Wire {
     stream: Box<dyn Stream>,
     unread: BytesMut,
+    keeping: Keeping,
 }
 
 /// Why there is no response.
@@ -46,14 +62,15 @@ enum Length {
 struct Head {
     status: u16,
     retry_after: Option<String>,
+    headers: Vec<(String, String)>,
     length: Length,
     /// Whether another request may follow.
     stays: bool,
 }
 
 impl Wire {
-    pub fn new(stream: Box<dyn Stream>) -> Wire {
-        Wire { stream, unread: BytesMut::new() }
+    pub fn new(stream: Box<dyn Stream>, keeping: Keeping) -> Wire {
+        Wire { stream, unread: BytesMut::new(), keeping }
     }
 
     /// Whether the far side has kept it open meanwhile, and said nothing that nobody asked for.
@@ -79,12 +96,13 @@ impl Wire {
         };
         let (body, whole) = self.body(head.length).await;
         let stays = sent && whole && head.stays && self.unread.is_empty();
-        Ok((Response { status: head.status, retry_after: head.retry_after, body }, stays))
+        let Head { status, retry_after, headers, .. } = head;
+        Ok((Response { status, retry_after, headers, body, whole }, stays))
     }
 
     /// Writes a request. Gives whether all of it was wanted: a far side may answer before, and read no further.
     async fn send(&mut self, request: &[u8]) -> Result<bool, Broken> {
-        let Wire { stream, unread } = self;
+        let Wire { stream, unread, .. } = self;
         let mut at = 0;
         let sent = poll_fn(|context| {
             while at < request.len() {
@@ -132,7 +150,7 @@ impl Wire {
 
     async fn head(&mut self) -> Result<Head, String> {
         loop {
-            let found = read_head(&self.unread)?;
+            let found = read_head(&self.unread, self.keeping.headers)?;
             if found.as_ref().map_or(self.unread.len(), |(_, length)| *length) > HEAD_BYTES_MAX {
                 return Err(format!("its head takes more than {HEAD_BYTES_MAX} bytes"));
             }
@@ -152,8 +170,9 @@ impl Wire {
             Length::Bytes(count) => self.take(count, &mut body).await,
             Length::Chunks => self.chunks(&mut body).await,
             Length::ToTheEnd => {
-                while body.len() < BODY_BYTES_MAX && self.take(1, &mut body).await {
-                    let rest = self.unread.len().min(BODY_BYTES_MAX - body.len());
+                let most = self.keeping.body_bytes_max;
+                while body.len() < most && self.take(1, &mut body).await {
+                    let rest = self.unread.len().min(most - body.len());
                     self.take(rest as u64, &mut body).await;
                 }
                 false
@@ -168,8 +187,8 @@ impl Wire {
             if self.unread.is_empty() && self.fill().await.is_err() {
                 return false;
             }
-            let some =
-                self.unread.len().min(usize::try_from(count).unwrap_or(usize::MAX)).min(BODY_BYTES_MAX - body.len());
+            let room = self.keeping.body_bytes_max - body.len();
+            let some = self.unread.len().min(usize::try_from(count).unwrap_or(usize::MAX)).min(room);
             if some == 0 {
                 return false;
             }
@@ -223,7 +242,7 @@ impl Wire {
 }
 
 /// The head of a response and its length, if it is whole.
-fn read_head(bytes: &[u8]) -> Result<Option<(Head, usize)>, String> {
+fn read_head(bytes: &[u8], keep_headers: bool) -> Result<Option<(Head, usize)>, String> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut response = httparse::Response::new(&mut fields);
     let length = match response.parse(bytes) {
@@ -257,7 +276,11 @@ fn read_head(bytes: &[u8]) -> Result<Option<(Head, usize)>, String> {
         }
     };
     let retry_after = all("retry-after").next().and_then(|field| std::str::from_utf8(field.value).ok());
-    let head = Head { status, retry_after: retry_after.map(str::to_owned), length: length_of_body, stays };
+    let kept = |field: &httparse::Header<'_>| {
+        Some((field.name.to_ascii_lowercase(), std::str::from_utf8(field.value).ok()?.to_owned()))
+    };
+    let headers = if keep_headers { fields.iter().filter_map(kept).collect() } else { Vec::new() };
+    let head = Head { status, retry_after: retry_after.map(str::to_owned), headers, length: length_of_body, stays };
     Ok(Some((head, length)))
 }
 
@@ -279,7 +302,7 @@ mod tests {
                 }
                 tokio::io::AsyncWriteExt::shutdown(&mut writing).await.expect("closed");
             });
-            let shown = match Wire::new(Box::new(near)).exchange(b"ask").await {
+            let shown = match Wire::new(Box::new(near), Keeping::default()).exchange(b"ask").await {
                 Ok((response, again)) => {
                     let body = String::from_utf8_lossy(&response.body).into_owned();
                     format!("{} {body:?} {}", response.status, if again { "again" } else { "over" })

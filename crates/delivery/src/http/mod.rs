@@ -5,6 +5,7 @@
 //! private addresses are refused unless the operator opened them: a URL may be the word of a subscriber. Destinations do
 //! not wait for each other: see `crate::flow`.
 
+pub mod call; // a request whose response is wanted whole, outside of any channel
 pub(crate) mod classify; // a response becomes a disposition, by the channel's rules and its status
 pub(crate) mod connect; // a judged address becomes a connection, and is kept for the next request
 mod exchange; // one request and its response

@@ -4,6 +4,7 @@
 //! for it: PUBACK, or PUBCOMP where it is to arrive exactly once. A connection that breaks is not resumed: what it had not
 //! answered is tried again under the same id, which stands among the message's user properties.
 
+mod broker; // where a broker is, and how we log in
 mod classify; // what a broker says becomes a disposition
 mod connection; // a connection, and the messages on it that are not answered yet
 mod options; // what an operator may set
@@ -14,6 +15,7 @@ mod tests;
 
 use std::sync::Arc;
 
+pub use broker::Broker;
 pub use options::MqttOptions;
 use tocsin_model::{application::Channel, id::Name, problem::Problem};
 

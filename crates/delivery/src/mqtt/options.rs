@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tocsin_model::problem::Problem;
 
+use super::Broker;
 use crate::options::{Options, Wait};
 
 /// Messages on their way over a connection, at most.
@@ -62,11 +63,7 @@ impl Default for MqttOptions {
 
 impl Options for MqttOptions {
     fn problems(&self) -> Vec<Problem> {
-        let mut problems = Vec::new();
-        if self.host.is_empty() {
-            let problem = Problem::at("host", "the broker is missing");
-            problems.push(problem.hint("give its name or address, such as `broker.example.org`"));
-        }
+        let mut problems = self.broker().problems();
         if !self.topic_prefix.is_empty() && topic(&self.topic_prefix, "").is_err() {
             problems.push(Problem::at("topic_prefix", "a topic that is written to holds no `+`, `#` or NUL"));
         }
@@ -74,16 +71,21 @@ impl Options for MqttOptions {
             let text = "1 (at least once) or 2 (exactly once); with 0 nobody would say that it arrived";
             problems.push(Problem::at("qos", text));
         }
-        if self.username.is_none() && self.password.is_some() {
-            problems.push(Problem::at("username", "a password needs a user name"));
-        }
         problems
     }
 }
 
 impl MqttOptions {
-    pub(super) fn port(&self) -> u16 {
-        self.port.unwrap_or(if self.tls { 8883 } else { 1883 })
+    /// The broker.
+    pub(super) fn broker(&self) -> Broker<'_> {
+        Broker {
+            host: &self.host,
+            port: self.port,
+            tls: self.tls,
+            username: self.username.as_deref(),
+            password: self.password.as_deref(),
+            timeout: self.timeout.0,
+        }
     }
 
     pub(super) fn quality(&self) -> QoS {

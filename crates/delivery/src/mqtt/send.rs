@@ -1,8 +1,8 @@
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use rumqttc::{TlsConfiguration, Transport, v5::mqttbytes::v5::PublishProperties};
+use rumqttc::v5::mqttbytes::v5::PublishProperties;
 use rustls::ClientConfig;
 use tocsin_model::{
     content::PartsUsed,
@@ -23,8 +23,6 @@ use crate::{
 
 /// Room in a packet for all but topic and content.
 const PACKET_HEAD_BYTES: usize = 1024;
-/// How often a connection shows that it is there.
-const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
 /// The session of a channel.
 pub(super) struct Publisher {
@@ -130,14 +128,7 @@ impl Publisher {
     }
 
     fn connect(&self, client_id: String) -> Connection {
-        let mut options = rumqttc::v5::MqttOptions::new(client_id, &self.options.host, self.options.port());
-        options.set_keep_alive(KEEP_ALIVE).set_connection_timeout(self.options.timeout.0.as_secs().max(1));
-        if self.options.tls {
-            options.set_transport(Transport::tls_with_config(TlsConfiguration::Rustls(self.trust.clone())));
-        }
-        if let Some(username) = &self.options.username {
-            options.set_credentials(username, self.options.password.clone().unwrap_or_default());
-        }
+        let options = self.options.broker().connect(client_id, &self.trust);
         Connection::open(options, self.window)
     }
 
@@ -197,7 +188,7 @@ impl FarSide for Publisher {
                 }
             }
         };
-        let (host, port) = (&self.options.host, self.options.port());
+        let (host, port) = (&self.options.host, self.options.broker().port());
         match timeout(self.options.timeout.0, greeting).await {
             Ok(Ok(())) => {
                 let _ = timeout(self.options.timeout.0, connection.close()).await;

@@ -7,6 +7,7 @@
 mod classify; // what a stream or a connection says becomes a disposition
 mod options; // what an operator may set
 mod send; // the session: messages in, answers out
+mod system; // where a system is, and how we log in
 
 #[cfg(test)]
 mod tests;
@@ -14,6 +15,7 @@ mod tests;
 use std::sync::Arc;
 
 pub use options::NatsOptions;
+pub use system::System;
 use tocsin_model::{application::Channel, id::Name, problem::Problem};
 
 use crate::{
@@ -26,7 +28,8 @@ use crate::{
 pub(crate) fn open(name: &Name, channel: &Channel, context: &Context) -> Result<Box<dyn OpenChannel>, Vec<Problem>> {
     let options: NatsOptions = read(&channel.options, "")?;
     let trust = tls::trust(options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
-    let connect = options.connect(&trust, &context.installation, name).map_err(|problem| vec![problem])?;
+    let shown = format!("tocsin {} {name}", context.installation);
+    let connect = options.system().connect(&trust, shown).map_err(|problem| vec![problem])?;
     // One connection carries all; what is on its way over it is bounded by the channel's concurrency.
     let queue = Queue::single(1);
     let shared = Shared::new(name, context.clock.clone());

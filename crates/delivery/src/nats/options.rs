@@ -1,14 +1,10 @@
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::path::PathBuf;
 
-use async_nats::{ConnectOptions, ServerAddr};
-use rustls::ClientConfig;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tocsin_model::{id::Name, problem::Problem};
+use tocsin_model::problem::Problem;
 
+use super::System;
 use crate::options::{Options, Wait};
 
 /// The longest subject, in bytes.
@@ -55,78 +51,28 @@ impl Default for NatsOptions {
 
 impl Options for NatsOptions {
     fn problems(&self) -> Vec<Problem> {
-        let mut problems = Vec::new();
-        if self.servers.is_empty() {
-            let problem = Problem::at("servers", "the servers are missing");
-            problems.push(problem.hint("give one or more, such as `[nats://broker.example.org:4222]`"));
-        }
-        for (number, server) in self.servers.iter().enumerate() {
-            if server.parse::<ServerAddr>().is_err() {
-                let problem = Problem::at(format!("servers[{number}]"), "this is not the address of a server");
-                problems.push(problem.hint("such as `nats://broker.example.org:4222` or `tls://…`"));
-            }
-        }
+        let mut problems = self.system().problems();
         let prefix = self.subject_prefix.trim_end_matches('.');
         if !self.subject_prefix.is_empty() && subject("", prefix).is_err() {
             let text = "a subject is words with dots between them, without spaces and wildcards";
             problems.push(Problem::at("subject_prefix", text).hint("such as `notices.`"));
-        }
-        let ways = [
-            ("token", self.token.is_some()),
-            ("username", self.username.is_some()),
-            ("credentials_file", self.credentials_file.is_some()),
-        ];
-        let mut given = ways.into_iter().filter(|(_, given)| *given).map(|(name, _)| name);
-        if let (Some(name), Some(_)) = (given.next(), given.next()) {
-            let problem = Problem::at(name, "there is more than one way to log in here");
-            problems.push(problem.hint("keep one of `token`, `username` and `credentials_file`"));
-        }
-        if self.username.is_some() != self.password.is_some() {
-            let (path, text) = match self.username {
-                Some(_) => ("password", "a user name needs a password"),
-                None => ("username", "a password needs a user name"),
-            };
-            problems.push(Problem::at(path, text).hint("take it from the environment: `${NATS_PASSWORD}`"));
         }
         problems
     }
 }
 
 impl NatsOptions {
-    /// How to connect. Fails if a file cannot be read.
-    pub(super) fn connect(
-        &self,
-        trust: &Arc<ClientConfig>,
-        installation: &str,
-        channel: &Name,
-    ) -> Result<ConnectOptions, Problem> {
-        let mut connect = ConnectOptions::new()
-            .name(format!("tocsin {installation} {channel}"))
-            .tls_client_config((**trust).clone())
-            .connection_timeout(self.timeout.0)
-            .request_timeout(Some(self.timeout.0));
-        if let Some(token) = &self.token {
-            connect = connect.token(token.clone());
+    /// The system.
+    pub(super) fn system(&self) -> System<'_> {
+        System {
+            servers: &self.servers,
+            token: self.token.as_deref(),
+            username: self.username.as_deref(),
+            password: self.password.as_deref(),
+            credentials_file: self.credentials_file.as_deref(),
+            timeout: self.timeout.0,
         }
-        if let (Some(username), Some(password)) = (&self.username, &self.password) {
-            connect = connect.user_and_password(username.clone(), password.clone());
-        }
-        if let Some(file) = &self.credentials_file {
-            connect = credentials(connect, file)?;
-        }
-        Ok(connect)
     }
-
-    /// The servers.
-    pub(super) fn addresses(&self) -> Vec<ServerAddr> {
-        self.servers.iter().map(|server| server.parse().expect("checked options have good addresses")).collect()
-    }
-}
-
-fn credentials(connect: ConnectOptions, file: &Path) -> Result<ConnectOptions, Problem> {
-    std::fs::read_to_string(file)
-        .and_then(|text| connect.credentials(&text))
-        .map_err(|error| Problem::at("credentials_file", format!("{} cannot be used: {error}", file.display())))
 }
 
 /// The subject of an address; the error says what is wrong with it.

@@ -94,7 +94,7 @@ impl Publisher {
                 _ => Err(Reason::new(ReasonKind::Connection, "the connection broke and is not back yet")),
             };
         }
-        match self.connect.clone().connect(self.options.addresses()).await {
+        match self.connect.clone().connect(self.options.system().addresses()).await {
             Ok(client) => {
                 *self.reached.lock() = Reached { client: Some(client.clone()), trouble: None };
                 Ok(client)

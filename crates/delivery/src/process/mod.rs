@@ -13,6 +13,7 @@
 //! the program is started anew, at growing distances while it ends without having answered anything. When the channel
 //! closes, its standard input ends, and it has a while to answer what it still can.
 
+pub mod command; // a program and its variables, as options name them
 mod answer; // a line of the program becomes a disposition
 mod options; // what an operator may set
 mod program; // a running program: its lines, its last words, its end

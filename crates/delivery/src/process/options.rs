@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tocsin_model::problem::Problem;
 
+use super::command;
 use crate::options::{Options, Wait};
 
 /// Messages on their way to one program, at most.
@@ -42,31 +43,7 @@ impl Default for ProcessOptions {
 
 impl Options for ProcessOptions {
     fn problems(&self) -> Vec<Problem> {
-        let mut problems = Vec::new();
-        match self.command.first() {
-            None => problems.push(
-                Problem::at("command", "the program is missing")
-                    .hint("give it and its arguments: `[/usr/local/bin/send-sms, --fast]`"),
-            ),
-            Some(program) if !program.starts_with('/') => problems.push(Problem::at(
-                "command[0]",
-                "the program is given by its whole path, such as `/usr/local/bin/send-sms`",
-            )),
-            Some(_) => {}
-        }
-        for (number, argument) in self.command.iter().enumerate() {
-            if argument.contains('\0') {
-                problems.push(Problem::at(format!("command[{number}]"), "an argument cannot hold a NUL"));
-            }
-        }
-        for (name, value) in &self.environment {
-            let path = format!("environment.{name}");
-            if name.is_empty() || name.contains(['=', '\0']) {
-                problems.push(Problem::at(path, "this is not the name of a variable"));
-            } else if value.contains('\0') {
-                problems.push(Problem::at(path, "a variable cannot hold a NUL"));
-            }
-        }
+        let mut problems = command::problems(&self.command, &self.environment, "/usr/local/bin/send-sms, --fast");
         if !(1..=WINDOW_MAX).contains(&self.window) {
             let text = format!("at least 1 and at most {WINDOW_MAX} messages are on their way to a program");
             problems.push(Problem::at("window", text));

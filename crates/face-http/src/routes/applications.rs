@@ -31,7 +31,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 
 const YAML: [&str; 4] = ["application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"];
 
-async fn yaml(app: &App, request: Request) -> Result<String, Failure> {
+pub(super) async fn yaml(app: &App, request: Request) -> Result<String, Failure> {
     let (headers, body) = parts(request);
     let given = media_type(&headers);
     if !YAML.contains(&given.as_str()) {

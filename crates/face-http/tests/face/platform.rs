@@ -117,6 +117,7 @@ impl Platform {
             journal,
             inbox: inbox.clone(),
             pipeline,
+            exchanges: None,
             free_space: None,
             version: "0.0.0-test",
         });

@@ -2,7 +2,7 @@
 
 use tocsin_model::{field::Field, problem::closest};
 
-use super::{Checker, Side, path};
+use super::{Checker, Side, Subject, path};
 use crate::{
     chronicle::compile::{column_of, unknown_column},
     dialect::{Node, NodeKind, Span},
@@ -24,8 +24,8 @@ impl Checker<'_> {
             return None;
         }
         match name.as_str() {
-            "event" => Some(Side::Event),
-            "sub" | "subscription" => Some(Side::Subscription),
+            name if name == self.scope.subject.word() => Some(Side::Event),
+            "sub" | "subscription" if self.scope.subject == Subject::Event => Some(Side::Subscription),
             "subscriber" if self.scope.subscriber.is_some() => Some(Side::Subscriber),
             _ => None,
         }
@@ -39,7 +39,10 @@ impl Checker<'_> {
         };
         let Some(at) = fields.position(name) else {
             let unknown = fields.unknown(name);
-            self.problem(span, format!("the {whose} class has no field `{name}`"));
+            match self.scope.subject {
+                Subject::Event => self.problem(span, format!("the {whose} class has no field `{name}`")),
+                Subject::Message => self.problem(span, format!("a message has no property `{name}` here")),
+            }
             if let Some(hint) = unknown.hint {
                 self.hint(hint);
             }
@@ -128,13 +131,16 @@ impl Checker<'_> {
         self.problem(span, format!("`{name}` is not known here"));
         let has = |field: &Field| field.name.as_str() == name;
         if self.scope.event.iter().any(has) {
-            self.hint(format!("did you mean `event.{name}`?"));
+            self.hint(format!("did you mean `{}.{name}`?", self.scope.subject.word()));
         } else if self.scope.subscription.iter().any(has) {
             self.hint(format!("did you mean `sub.{name}`?"));
         } else if self.scope.subscriber.as_ref().is_some_and(|columns| columns.attribute(name).is_some()) {
             self.hint(format!("did you mean `subscriber.attributes.{name}`?"));
         } else {
-            self.hint("an expression speaks of `event` and `sub`");
+            self.hint(match self.scope.subject {
+                Subject::Event => "an expression speaks of `event` and `sub`",
+                Subject::Message => "a route speaks of `message`",
+            });
         }
         self.dynamic(span)
     }

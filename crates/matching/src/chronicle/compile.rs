@@ -14,7 +14,7 @@ use tocsin_model::{
 };
 
 use crate::{
-    check::{Scope, compile, compile_predicate},
+    check::{Scope, Subject, compile, compile_predicate},
     defined::Functions,
     expression::{Expression, Kind, Type},
     sql::QueriesRead,
@@ -343,6 +343,7 @@ pub(crate) fn columns_read(
     for rule in application.rules.values().filter(|rule| rule.on == *class) {
         let subscription = application.subscriptions.get(&rule.subscription).map(|class| class.fields.clone());
         let scope = Scope {
+            subject: Subject::Event,
             event: event.fields.clone(),
             subscription: subscription.unwrap_or_default(),
             subscriber: Some(SubscriberColumns::new(application.attributes.clone())),

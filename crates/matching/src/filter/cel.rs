@@ -29,8 +29,8 @@ pub(super) fn compile(
     filters: &FilterScope,
     subscriber: Option<&[Value]>,
 ) -> Result<CompiledFilter, Vec<Problem>> {
-    let FilterScope { event, chronicled, columns, subscriber: of_subscriber, functions } = filters.clone();
-    let scope = Scope { event, chronicled, subscriber: of_subscriber, functions, ..Scope::default() };
+    let FilterScope { subject, event, chronicled, columns, subscriber: of_subscriber, functions } = filters.clone();
+    let scope = Scope { subject, event, chronicled, subscriber: of_subscriber, functions, ..Scope::default() };
     let alone = |problem| alone(problem, scope.subscriber.is_some());
     let mut expression =
         compile_predicate(text, &scope).map_err(|problems| problems.into_iter().map(alone).collect::<Vec<_>>())?;

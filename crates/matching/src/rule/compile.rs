@@ -10,7 +10,7 @@ use tocsin_model::{
 
 use super::{CompiledRule, Fill, RuleSet, branches::branches};
 use crate::{
-    check::{Scope, compile, compile_predicate},
+    check::{Scope, Subject, compile, compile_predicate},
     expression::{Expression, Kind, Type},
     state::compile::compile_state,
 };
@@ -31,6 +31,7 @@ pub(super) fn compile_rule(
     let notification =
         application.notifications.get(&rule.notify).ok_or_else(|| missing("notification", &rule.notify, "notify"))?;
     let scope = Scope {
+        subject: Subject::Event,
         event: event.fields.clone(),
         chronicled: set.events.get(&rule.on).map(|plan| plan.columns.clone()).unwrap_or_default(),
         subscription: set.classes[class].fields.clone(),

@@ -671,7 +671,7 @@ fn missing_expression(
     Some(problem.hint(format!("say how it is computed: `{name}: \"...\"`")).position(at.0, at.1))
 }
 
-fn options(node: &Node) -> serde_json::Map<String, serde_json::Value> {
+pub(super) fn options(node: &Node) -> serde_json::Map<String, serde_json::Value> {
     match node.get("options").map(Node::json) {
         Some(serde_json::Value::Object(options)) => options,
         _ => serde_json::Map::new(),
@@ -723,7 +723,7 @@ fn flow(node: &Node) -> Flow {
     }
 }
 
-fn retry(node: Option<&Node>) -> RetrySchedule {
+pub(super) fn retry(node: Option<&Node>) -> RetrySchedule {
     let list = node.and_then(|node| if let Kind::List(items) = &node.kind { Some(items) } else { None });
     let inner = node.and_then(|node| node.get("delays"));
     let inner = inner.and_then(|node| if let Kind::List(items) = &node.kind { Some(items) } else { None });
@@ -786,7 +786,7 @@ fn limits(root: &Node) -> Limits {
     }
 }
 
-fn field_type(word: &str) -> Option<FieldType> {
+pub(super) fn field_type(word: &str) -> Option<FieldType> {
     serde_json::from_value(word.into()).ok()
 }
 
@@ -801,7 +801,7 @@ fn locale_hint(locale: &str) -> String {
     if is_locale(&dashed) { format!("write `{dashed}`") } else { "give BCP 47, such as `de` or `pt-BR`".to_owned() }
 }
 
-fn meant(wrong: &str, known: &[&str], section: &str) -> String {
+pub(super) fn meant(wrong: &str, known: &[&str], section: &str) -> String {
     match closest(wrong, known.iter().copied()) {
         Some(meant) => format!("did you mean `{meant}`?"),
         None if known.is_empty() => format!("there are no {section}"),
@@ -809,22 +809,22 @@ fn meant(wrong: &str, known: &[&str], section: &str) -> String {
     }
 }
 
-fn text(node: &Node, key: &str) -> Option<String> {
+pub(super) fn text(node: &Node, key: &str) -> Option<String> {
     node.get(key)?.text().map(str::to_owned)
 }
 
-fn name(node: &Node, key: &str) -> Option<Name> {
+pub(super) fn name(node: &Node, key: &str) -> Option<Name> {
     node.get(key)?.text()?.parse().ok()
 }
 
-fn boolean(node: &Node, key: &str) -> Option<bool> {
+pub(super) fn boolean(node: &Node, key: &str) -> Option<bool> {
     if let Kind::Boolean(value) = node.get(key)?.kind { Some(value) } else { None }
 }
 
-fn integer(node: &Node, key: &str) -> Option<u32> {
+pub(super) fn integer(node: &Node, key: &str) -> Option<u32> {
     if let Kind::Integer(value) = node.get(key)?.kind { u32::try_from(value).ok() } else { None }
 }
 
-fn duration(node: &Node, key: &str) -> Option<Duration> {
+pub(super) fn duration(node: &Node, key: &str) -> Option<Duration> {
     parse_duration(node.get(key)?.text()?).ok()
 }

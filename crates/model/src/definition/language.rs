@@ -9,17 +9,17 @@ use crate::{
     collection::{FIELDS_MAX, SHARES_MAX},
 };
 
-const DAY: u64 = 86_400;
+pub(super) const DAY: u64 = 86_400;
 
-const fn seconds(count: u64) -> Duration {
+pub(super) const fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
 }
 
-const fn optional(name: &'static str, shape: &'static Shape, about: &'static str) -> Key {
+pub(super) const fn optional(name: &'static str, shape: &'static Shape, about: &'static str) -> Key {
     Key { name, shape, required: false, about }
 }
 
-const fn required(name: &'static str, shape: &'static Shape, about: &'static str) -> Key {
+pub(super) const fn required(name: &'static str, shape: &'static Shape, about: &'static str) -> Key {
     Key { name, shape, required: true, about }
 }
 
@@ -212,7 +212,7 @@ static SUBSCRIPTION: Shape = Shape::Object(&[
     ),
 ]);
 static FILTER: Shape = Shape::Either(&[&DIALECT, &DIALECTS]);
-static DIALECT: Shape = Shape::Choice(&["cel", "jmespath", "event_pattern"]);
+pub(super) static DIALECT: Shape = Shape::Choice(&["cel", "jmespath", "event_pattern"]);
 static DIALECTS: Shape = Shape::List { of: &DIALECT, most: 3 };
 
 static NOTIFICATIONS: Shape = Shape::Entries { keys: Keys::Names, of: &NOTIFICATION, most: 1_000 };
@@ -557,7 +557,7 @@ static RATE: Shape = Shape::Object(&[
     required("per", &Shape::Duration { least: seconds(1), most: seconds(DAY) }, "In which time."),
 ]);
 static OPTIONS: Shape = Shape::Entries { keys: Keys::Free, of: &Shape::Any, most: 256 };
-static RETRY: Shape = Shape::Either(&[&DELAYS, &LONG_RETRY]);
+pub(super) static RETRY: Shape = Shape::Either(&[&DELAYS, &LONG_RETRY]);
 static DELAYS: Shape = Shape::List { of: &Shape::Duration { least: seconds(0), most: seconds(30 * DAY) }, most: 100 };
 static LONG_RETRY: Shape = Shape::Object(&[
     required("delays", &DELAYS, "The delays in order."),

@@ -393,11 +393,11 @@ pub fn percent(node: &Node) -> Option<u8> {
 }
 
 /// The whole schema, with its head.
-pub fn json_schema(shape: &Shape) -> Json {
+pub fn json_schema(shape: &Shape, title: &str, description: &str) -> Json {
     let mut schema = json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Application",
-        "description": "What a deployment of Tocsin does: classes, rules, channels, formats, retention.",
+        "title": title,
+        "description": description,
     });
     if let (Json::Object(head), Json::Object(body)) = (&mut schema, shape.schema()) {
         head.extend(body);

@@ -29,6 +29,20 @@ pub fn fill_in(root: &mut Node, environment: &dyn Fn(&str) -> Option<String>, pr
     }
 }
 
+/// Fills in the variables of one section.
+pub fn fill_in_section(
+    root: &mut Node,
+    section: &str,
+    environment: &dyn Fn(&str) -> Option<String>,
+    problems: &mut Vec<Problem>,
+) {
+    let mut filler = Filler { environment, bytes: 0, problems };
+    let Kind::Map(sections) = &mut root.kind else { return };
+    for found in sections.iter_mut().filter(|found| found.key == section) {
+        filler.node(&mut found.value, section);
+    }
+}
+
 struct Filler<'a> {
     environment: &'a dyn Fn(&str) -> Option<String>,
     bytes: usize,

@@ -137,7 +137,7 @@ pub const CATALOGUE: &[Description] = &[
         name: "event-batch-details",
         description: "One event batch, the notification batches that tell of it with their three latencies, and its \
                       events.",
-        parameters: &[Id, Limit],
+        parameters: &[Id, Before, Limit],
         tables: &[
             ("event_batch", event_batches::LIST),
             ("notification_batches", notification_batches::LIST),

@@ -2,16 +2,18 @@
 
 use tocsin_model::{
     event::EventBatch,
-    id::{EventBatchId, NotificationBatchId},
+    id::{EventBatchId, EventId},
     time::Timestamp,
 };
 use tocsin_store::journal::EventBatchState;
 
-use super::{Cell, Column, LOOKED_THROUGH_MAX, Question, Report, Table, is_or_any, table::column};
+use super::{
+    Cell, Column, Question, Report, Table, is_or_any,
+    table::column,
+    walk::{Look, PAGE, walk},
+};
 use crate::{Service, error::ServiceError};
 
-/// Heads that are read at a time.
-const HEADS: usize = 1_000;
 /// A place in the log is looked for so much later, since clocks may go back a little.
 const CLOCK_LEEWAY: std::time::Duration = std::time::Duration::from_secs(2);
 
@@ -40,34 +42,28 @@ impl Service {
         if asked.status.as_deref().is_some_and(|status| !["accepted", "matched", "failed"].contains(&status)) {
             return Err(ServiceError::invalid("status", "is none of `accepted`, `matched` and `failed`"));
         }
-        let mut table = Table::new("event_batches", LIST);
-        let mut before = match asked.before::<EventBatchId>()? {
+        let before = match asked.before::<EventBatchId>()? {
             Some(before) => Some(before),
             None => self.first_after(to).await?,
         };
-        let (mut looked_through, mut next) = (0, None);
-        'pages: loop {
-            let found = self.journal.event_batches(before, HEADS).await?;
-            let is_last = found.len() < HEADS;
-            for (batch, state) in &found {
-                if batch.accepted_at < from {
-                    break 'pages;
-                }
-                if table.rows.len() == limit || looked_through == LOOKED_THROUGH_MAX {
-                    next = before.map(|before| before.to_string());
-                    break 'pages;
-                }
-                looked_through += 1;
-                before = Some(batch.id);
-                if batch.accepted_at < to && asked.wants(batch, state) {
-                    table.push(row(batch, state));
-                }
-            }
-            if is_last {
-                break;
-            }
+        let look = |(batch, state): &(EventBatch, EventBatchState)| {
+            let is_wanted = batch.accepted_at < to && asked.wants(batch, state);
+            (batch.id, Look::of(batch.accepted_at < from, is_wanted))
+        };
+        let found = walk(before, limit, |before| self.event_heads(before), look).await?;
+        let mut table = Table::new("event_batches", LIST);
+        for (batch, state) in &found.items {
+            table.push(row(batch, state));
         }
-        Ok(Report { next, ..table.alone() })
+        Ok(Report { next: found.next, ..table.alone() })
+    }
+
+    /// A page of event batches without their events.
+    pub(super) async fn event_heads(
+        &self,
+        before: Option<EventBatchId>,
+    ) -> Result<Vec<(EventBatch, EventBatchState)>, ServiceError> {
+        Ok(self.journal.event_batches(before, PAGE).await?)
     }
 
     pub(super) async fn event_batch_details(&self, asked: &Question) -> Result<Report, ServiceError> {
@@ -76,18 +72,12 @@ impl Service {
         let (batch, state) = self.find_event_batch(id).await?;
         let mut itself = Table::new("event_batch", LIST);
         itself.push(row(&batch, &state));
-        let mut heads = Vec::new();
-        for told in self.journal.notification_batches_of(id).await?.into_iter().take(limit) {
-            let next = NotificationBatchId(told.0.saturating_add(1));
-            heads.extend(
-                self.journal.notification_batches(Some(next), 1).await?.into_iter().filter(|(id, ..)| *id == told),
-            );
-        }
-        let batches = self.told_of(&heads).await?;
+        let batches = self.told_of(&self.journal.notification_batches_of(id, limit).await?).await?;
         let mut events = Table::new("events", EVENTS);
-        let (found, more) = self.named_events(&batch, 0, limit).await?;
-        for (ordinal, fields) in (0..).zip(found) {
-            let id = tocsin_model::id::EventId { batch: id, ordinal };
+        let first = asked.before::<u32>()?.unwrap_or(0);
+        let (found, more) = self.named_events(&batch, first, limit).await?;
+        for (ordinal, fields) in (first..).zip(found) {
+            let id = EventId { batch: id, ordinal };
             events.push([id.to_string().into(), Cell::Fields(fields)]);
         }
         Ok(Report { name: "", tables: vec![itself, batches, events], next: more.map(|more| more.to_string()) })
@@ -107,15 +97,7 @@ impl Question {
     fn wants(&self, batch: &EventBatch, state: &EventBatchState) -> bool {
         self.means(&batch.application, Some(&batch.class))
             && is_or_any(&self.source, &batch.source)
-            && self.status.as_ref().is_none_or(|wanted| wanted == word(state))
-    }
-}
-
-fn word(state: &EventBatchState) -> &'static str {
-    match state {
-        EventBatchState::Accepted => "accepted",
-        EventBatchState::Matched(_) => "matched",
-        EventBatchState::Failed(_) => "failed",
+            && self.status.as_ref().is_none_or(|wanted| wanted == state.word())
     }
 }
 
@@ -128,7 +110,7 @@ pub(super) fn row(batch: &EventBatch, state: &EventBatchState) -> [Cell; 13] {
         (&batch.class).into(),
         (&batch.source).into(),
         batch.version.into(),
-        word(state).into(),
+        state.word().into(),
         batch.events.count().into(),
         batch.received_at.into(),
         batch.accepted_at.into(),

@@ -1,13 +1,11 @@
 //! What was not delivered.
 
-use std::collections::HashMap;
-
 use tocsin_model::{
     id::{NotificationBatchId, NotificationId},
-    receipt::{Attempt, Outcome},
+    receipt::Outcome,
 };
 
-use super::{Column, Question, Report, Table, table::column};
+use super::{Column, Question, Report, Table, notification_batches::last_attempts, table::column};
 use crate::{Service, error::ServiceError};
 
 /// Batches with failures that are looked through.
@@ -48,17 +46,10 @@ impl Service {
             }
             let attempts = self.journal.attempts(id).await?;
             let Some(stored) = self.journal.notification_batch(id).await? else { continue };
-            let mut last: HashMap<u32, (u64, &Attempt)> = HashMap::new();
-            for attempt in &attempts {
-                let found = last.entry(attempt.ordinal).or_insert((0, attempt));
-                *found = (found.0 + 1, attempt);
-            }
-            let mut failed: Vec<(u64, &Attempt)> = last
+            let failed = last_attempts(&attempts)
                 .into_values()
                 .filter(|(_, attempt)| matches!(attempt.outcome, Outcome::Refused | Outcome::Expired))
-                .filter(|(_, attempt)| (from..to).contains(&attempt.answered_at))
-                .collect();
-            failed.sort_unstable_by_key(|(_, attempt)| attempt.ordinal);
+                .filter(|(_, attempt)| (from..to).contains(&attempt.answered_at));
             for (count, attempt) in failed {
                 let subscription = stored.notifications.subscriptions.get(attempt.ordinal as usize);
                 table.push([

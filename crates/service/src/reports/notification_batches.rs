@@ -1,6 +1,6 @@
 //! Notification batches: made, waiting, delivered.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use tocsin_model::{
     id::{Name, NotificationBatchId, NotificationId},
@@ -10,11 +10,12 @@ use tocsin_model::{
 };
 use tocsin_store::journal::{Progress, SuspensionFilter};
 
-use super::{Cell, Column, LOOKED_THROUGH_MAX, Question, Report, Table, is_or_any, table::column};
+use super::{
+    Cell, Column, LOOKED_THROUGH_MAX, Question, Report, Table, is_or_any,
+    table::column,
+    walk::{Look, PAGE, walk},
+};
 use crate::{Service, error::ServiceError};
-
-/// Heads that are read at a time.
-const HEADS: usize = 1_000;
 
 pub(super) const LIST: &[Column] = &[
     column("notification_batch", "Its id."),
@@ -69,34 +70,25 @@ impl Service {
         let (from, to) = self.span(asked)?;
         let limit = asked.limit()?;
         let is_wanted = of_status(asked.status.as_deref())?;
-        let mut found: Vec<Head> = Vec::new();
-        let (mut before, mut looked_through, mut next) = (asked.before::<NotificationBatchId>()?, 0, None);
-        'pages: loop {
-            let heads = self.journal.notification_batches(before, HEADS).await?;
-            let is_last = heads.len() < HEADS;
+        // How far each has come is read for those that are shown, and for all where it decides.
+        let page = async |before| {
+            let heads: Vec<Head> = self.journal.notification_batches(before, PAGE).await?;
             let ids: Vec<NotificationBatchId> = heads.iter().map(|(id, ..)| *id).collect();
-            let progress = if asked.status.is_some() { self.journal.progress(&ids).await? } else { Vec::new() };
-            for (at, head) in heads.into_iter().enumerate() {
-                // They are numbered in the order of their making, but for the little that commits may overtake each other.
-                if head.1.matched_at < from {
-                    break 'pages;
-                }
-                if found.len() == limit || looked_through == LOOKED_THROUGH_MAX {
-                    next = before.map(|before| before.to_string());
-                    break 'pages;
-                }
-                looked_through += 1;
-                before = Some(head.0);
-                let is_of_status = progress.get(at).is_none_or(|progress| progress.as_ref().is_some_and(is_wanted));
-                if head.1.matched_at < to && is_of_status && asked.wants_told(&head.1) {
-                    found.push(head);
-                }
-            }
-            if is_last {
-                break;
-            }
-        }
-        Ok(Report { next, ..self.told_of(&found).await?.alone() })
+            let progress = match asked.status {
+                Some(_) => self.journal.progress(&ids).await?,
+                None => vec![None; ids.len()],
+            };
+            Ok(heads.into_iter().zip(progress).collect())
+        };
+        let look = |((id, head, _), progress): &(Head, Option<Progress>)| {
+            let is_of_status = asked.status.is_none() || progress.as_ref().is_some_and(is_wanted);
+            let is_wanted = head.matched_at < to && is_of_status && asked.wants_told(head);
+            // They are numbered in the order of their making, but for the little that commits may overtake each other.
+            (*id, Look::of(head.matched_at < from, is_wanted))
+        };
+        let found = walk(asked.before()?, limit, page, look).await?;
+        let heads: Vec<Head> = found.items.into_iter().map(|(head, _)| head).collect();
+        Ok(Report { next: found.next, ..self.told_of(&heads).await?.alone() })
     }
 
     /// A table of batches, with how far each has come.
@@ -118,11 +110,7 @@ impl Service {
         let mut itself = self.told_of(&[(id, stored.head.clone(), count)]).await?;
         itself.name = "notification_batch";
         let attempts = self.journal.attempts(id).await?;
-        let mut last: HashMap<u32, (u64, &Attempt)> = HashMap::new();
-        for attempt in &attempts {
-            let found = last.entry(attempt.ordinal).or_insert((0, attempt));
-            *found = (found.0 + 1, attempt);
-        }
+        let last = last_attempts(&attempts);
         let channels = self.channels_of(id, &stored.head.channel, count, &last).await?;
         let mut notifications = Table::new("notifications", NOTIFICATIONS);
         let each = stored.notifications.subscriptions.iter().zip(stored.notifications.event_of_each());
@@ -150,7 +138,7 @@ impl Service {
         id: NotificationBatchId,
         own: &Name,
         count: u32,
-        last: &HashMap<u32, (u64, &Attempt)>,
+        last: &BTreeMap<u32, (u64, &Attempt)>,
     ) -> Result<Table, ServiceError> {
         let mut of_each: Vec<&Name> = vec![own; count as usize];
         let filter = SuspensionFilter { batch: Some(id), ..SuspensionFilter::default() };
@@ -191,6 +179,16 @@ impl Question {
             && is_or_any(&self.rule, &head.rule)
             && is_or_any(&self.channel, &head.channel)
     }
+}
+
+/// The newest attempt at each notification, by its place in the batch, and how many there were.
+pub(super) fn last_attempts(attempts: &[Attempt]) -> BTreeMap<u32, (u64, &Attempt)> {
+    let mut last = BTreeMap::new();
+    for attempt in attempts {
+        let found = last.entry(attempt.ordinal).or_insert((0, attempt));
+        *found = (found.0 + 1, attempt);
+    }
+    last
 }
 
 fn of_status(status: Option<&str>) -> Result<fn(&Progress) -> bool, ServiceError> {

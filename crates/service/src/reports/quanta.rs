@@ -3,7 +3,11 @@
 use tocsin_model::id::EventBatchId;
 use tocsin_store::journal::{EventBatchState, FiringFilter, Quantum};
 
-use super::{Cell, Column, LOOKED_THROUGH_MAX, Question, Report, Table, table::column};
+use super::{
+    Cell, Column, LOOKED_THROUGH_MAX, Question, Report, Table,
+    table::column,
+    walk::{Look, PAGE, walk},
+};
 use crate::{Service, error::ServiceError};
 
 pub(super) const LIST: &[Column] = &[
@@ -42,30 +46,14 @@ impl Service {
         let (from, to) = self.span(asked)?;
         let limit = asked.limit()?;
         let wanted = wanted(asked.status.as_deref())?;
+        let page = async |before| Ok(self.journal.quanta(from, to, before, PAGE).await?);
+        let found =
+            walk(asked.before()?, limit, page, |quantum| (quantum.id, Look::of(false, wanted(quantum)))).await?;
         let mut table = Table::new("quanta", LIST);
-        let (mut before, mut looked_through, mut next) = (asked.before::<u64>()?, 0, None);
-        loop {
-            let found = self.journal.quanta(from, to, before, limit).await?;
-            looked_through += found.len();
-            let is_last = found.len() < limit;
-            for quantum in found {
-                if table.rows.len() == limit {
-                    break;
-                }
-                before = Some(quantum.id);
-                if wanted(&quantum) {
-                    table.push(row(&quantum));
-                }
-            }
-            if is_last && table.rows.len() < limit {
-                break;
-            }
-            if table.rows.len() == limit || looked_through >= LOOKED_THROUGH_MAX {
-                next = before.map(|before| before.to_string());
-                break;
-            }
+        for quantum in &found.items {
+            table.push(row(quantum));
         }
-        Ok(Report { next, ..table.alone() })
+        Ok(Report { next: found.next, ..table.alone() })
     }
 
     pub(super) async fn quantum_details(&self, asked: &Question) -> Result<Report, ServiceError> {
@@ -105,7 +93,9 @@ impl Service {
             EventBatchState::Failed(_) => true,
             EventBatchState::Accepted => false,
         };
-        for (batch, state) in found.iter().filter(|(_, state)| of_quantum(state)) {
+        for (batch, state) in
+            found.iter().filter(|(batch, state)| batch.id >= quantum.first_events && of_quantum(state))
+        {
             table.push(super::event_batches::row(batch, state));
         }
         Ok(table)

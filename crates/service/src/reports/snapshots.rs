@@ -121,11 +121,12 @@ struct Latest {
 impl Service {
     async fn now_of(&self, asked: &Question) -> Result<Now, ServiceError> {
         let latest = self.journal.latest_activity(asked.application.as_ref()).await?;
-        Ok(Now { at: self.clock.now(), switches: self.journal.switches().await?, latest })
+        let switches = self.pipeline.switches().into_iter().map(|switched| switched.switch).collect();
+        Ok(Now { at: self.clock.now(), switches, latest })
     }
 
     /// The applications that run, or the one that is asked for.
-    fn meant(&self, asked: &Question) -> Result<Vec<std::sync::Arc<Compiled>>, ServiceError> {
+    pub(super) fn meant(&self, asked: &Question) -> Result<Vec<std::sync::Arc<Compiled>>, ServiceError> {
         let names = self.pipeline.status().into_iter().map(|(name, _)| name);
         let found: Vec<_> = names.filter(|name| is_or_any(&asked.application, name)).collect();
         match &asked.application {
@@ -137,7 +138,7 @@ impl Service {
     pub(super) async fn snapshot_applications(&self, asked: &Question) -> Result<Report, ServiceError> {
         let now = self.now_of(asked).await?;
         let counts = self.records.subscription_counts().await?;
-        let stops = self.journal.rule_stops().await?;
+        let stops = self.pipeline.stopped_rules();
         let status: BTreeMap<Name, _> = self.pipeline.status().into_iter().collect();
         let mut table = Table::new("applications", APPLICATIONS);
         for compiled in self.meant(asked)? {

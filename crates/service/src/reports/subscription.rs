@@ -85,7 +85,7 @@ impl Service {
             (&found.application).into(),
             (&found.class).into(),
             found.subscriber.to_string().into(),
-            found.enabled.into(),
+            found.is_wanted().into(),
             found.created_at.into(),
             found.updated_at.into(),
             found.terms.filter.as_ref().map(|filter| filter.text.to_string()).into(),

@@ -10,18 +10,15 @@ mod options; // what an operator may set
 #[cfg(test)]
 mod tests;
 
-use std::{collections::VecDeque, time::Duration};
+use std::collections::VecDeque;
 
 use async_trait::async_trait;
 pub use options::MqttOptions;
-use rumqttc::{
-    TlsConfiguration, Transport,
-    v5::{
-        AsyncClient, Event,
-        mqttbytes::{
-            QoS,
-            v5::{Packet, Publish},
-        },
+use rumqttc::v5::{
+    AsyncClient, Event,
+    mqttbytes::{
+        QoS,
+        v5::{Packet, Publish},
     },
 };
 use tocsin_delivery::{options::read, tls};
@@ -42,8 +39,6 @@ const WINDOW: u16 = 500;
 /// Accepted messages that are remembered: those of the last portion, and of the one before, whose acknowledgements may not
 /// have arrived.
 const RECENT_MAX: usize = 2 * WINDOW as usize;
-/// How often a connection shows that it is there.
-const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// Longest packet.
 const PACKET_BYTES_MAX: u32 = 1 << 20;
 
@@ -52,18 +47,10 @@ pub(crate) fn open(setting: Setting, marks: Vec<Mark>) -> Result<Box<dyn OpenSou
     let trust = tls::trust(options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
     let recent = marks.iter().find(|mark| &*mark.part == RECENT).and_then(|mark| mark.value.clone());
     let name = format!("tocsin-{}-{}", setting.application, setting.name);
-    let mut connect =
-        rumqttc::v5::MqttOptions::new(options.client_id.clone().unwrap_or(name), &options.host, options.port());
-    connect.set_keep_alive(KEEP_ALIVE).set_connection_timeout(options.timeout.0.as_secs().max(1));
+    let mut connect = options.broker().connect(options.client_id.clone().unwrap_or(name), &trust);
     connect.set_clean_start(false).set_manual_acks(true).set_receive_maximum(Some(WINDOW));
     connect.set_session_expiry_interval(Some(u32::try_from(options.session.0.as_secs()).unwrap_or(u32::MAX)));
     connect.set_max_packet_size(Some(PACKET_BYTES_MAX));
-    if options.tls {
-        connect.set_transport(Transport::tls_with_config(TlsConfiguration::Rustls(trust)));
-    }
-    if let Some(username) = &options.username {
-        connect.set_credentials(username, options.password.clone().unwrap_or_default());
-    }
     Ok(Box::new(Session {
         mapping: Mapping::new(&setting.fields, &options.fields),
         recent: recent.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default(),

@@ -2,7 +2,10 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tocsin_delivery::options::{Options, Wait};
+use tocsin_delivery::{
+    mqtt::Broker,
+    options::{Options, Wait},
+};
 use tocsin_model::{field::Fields, problem::Problem};
 
 use crate::{kind::SourceOptions, mapping::Mapping};
@@ -56,8 +59,16 @@ impl Default for MqttOptions {
 }
 
 impl MqttOptions {
-    pub(super) fn port(&self) -> u16 {
-        self.port.unwrap_or(if self.tls { 8883 } else { 1883 })
+    /// The broker.
+    pub(super) fn broker(&self) -> Broker<'_> {
+        Broker {
+            host: &self.host,
+            port: self.port,
+            tls: self.tls,
+            username: self.username.as_deref(),
+            password: self.password.as_deref(),
+            timeout: self.timeout.0,
+        }
     }
 }
 
@@ -75,20 +86,13 @@ fn is_filter(topic: &str) -> bool {
 
 impl Options for MqttOptions {
     fn problems(&self) -> Vec<Problem> {
-        let mut problems = Vec::new();
-        if self.host.is_empty() {
-            let problem = Problem::at("host", "the broker is missing");
-            problems.push(problem.hint("give its name or address, such as `broker.example.org`"));
-        }
+        let mut problems = self.broker().problems();
         if self.topics.is_empty() {
             problems.push(Problem::at("topics", "are missing").hint("such as `[meters/+/reading]`"));
         }
         for (at, topic) in self.topics.iter().enumerate().filter(|(_, topic)| !is_filter(topic)) {
             let text = format!("`{}` is not a topic to read from", topic.escape_debug());
             problems.push(Problem::at(format!("topics[{at}]"), text).hint("`+` is one level, `#` all at the end"));
-        }
-        if self.username.is_none() && self.password.is_some() {
-            problems.push(Problem::at("username", "a password needs a user name"));
         }
         problems
     }

@@ -11,13 +11,10 @@ mod tests;
 
 use std::{sync::Arc, time::Duration};
 
-use async_nats::{
-    ConnectOptions, ServerAddr,
-    jetstream::{
-        self,
-        consumer::{AckPolicy, Consumer, DeliverPolicy, pull},
-        message::Message,
-    },
+use async_nats::jetstream::{
+    self,
+    consumer::{AckPolicy, Consumer, DeliverPolicy, pull},
+    message::Message,
 };
 use async_trait::async_trait;
 use futures_util::StreamExt;
@@ -75,24 +72,11 @@ impl Stream {
         if self.consumer.is_some() {
             return Ok(());
         }
-        let NatsOptions { timeout, stream, .. } = &self.options;
-        let mut connect = ConnectOptions::new()
-            .name(format!("tocsin {} {}", self.setting.application, self.setting.name))
-            .tls_client_config((*self.trust).clone())
-            .connection_timeout(timeout.0)
-            .request_timeout(Some(timeout.0));
-        if let (Some(username), Some(password)) = (&self.options.username, &self.options.password) {
-            connect = connect.user_and_password(username.clone(), password.clone());
-        }
-        if let Some(file) = &self.options.credentials_file {
-            let text = tokio::fs::read_to_string(file).await;
-            let text = text.map_err(|error| Trouble::new(format!("{} cannot be read", file.display()), error))?;
-            connect = connect.credentials(&text).map_err(|error| Trouble::new("the credentials", error))?;
-        }
-        let servers: Vec<ServerAddr> =
-            self.options.servers.iter().map(|server| server.parse().expect("checked options are addresses")).collect();
-        let client = connect.connect(servers).await.map_err(|error| Trouble::new("no connection", error))?;
-        let stream = jetstream::new(client).get_stream(stream).await;
+        let system = self.options.system();
+        let shown = format!("tocsin {} {}", self.setting.application, self.setting.name);
+        let connect = system.connect(&self.trust, shown).map_err(|problem| Trouble::of(problem.to_string()))?;
+        let client = connect.connect(system.addresses()).await.map_err(|error| Trouble::new("no connection", error))?;
+        let stream = jetstream::new(client).get_stream(&self.options.stream).await;
         let stream = stream.map_err(|error| Trouble::new(format!("the stream {}", self.options.stream), error))?;
         let name = self.options.consumer.clone();
         let name = name.unwrap_or_else(|| format!("tocsin-{}-{}", self.setting.application, self.setting.name));

@@ -1,9 +1,11 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
-use async_nats::ServerAddr;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tocsin_delivery::options::{Options, Wait};
+use tocsin_delivery::{
+    nats::System,
+    options::{Options, Wait},
+};
 use tocsin_model::{field::Fields, problem::Problem};
 
 use crate::{kind::SourceOptions, mapping::Mapping};
@@ -25,6 +27,8 @@ pub struct NatsOptions {
     /// Where in a message each field of the event class comes from: `{magnitude: properties.mag}`. Without it messages name
     /// the fields themselves.
     pub fields: BTreeMap<String, String>,
+    /// A token to log in with.
+    pub token: Option<String>,
     /// A user name to log in with.
     pub username: Option<String>,
     /// Its password.
@@ -45,6 +49,7 @@ impl Default for NatsOptions {
             subjects: Vec::new(),
             consumer: None,
             fields: BTreeMap::new(),
+            token: None,
             username: None,
             password: None,
             credentials_file: None,
@@ -54,19 +59,23 @@ impl Default for NatsOptions {
     }
 }
 
+impl NatsOptions {
+    /// The system.
+    pub(super) fn system(&self) -> System<'_> {
+        System {
+            servers: &self.servers,
+            token: self.token.as_deref(),
+            username: self.username.as_deref(),
+            password: self.password.as_deref(),
+            credentials_file: self.credentials_file.as_deref(),
+            timeout: self.timeout.0,
+        }
+    }
+}
+
 impl Options for NatsOptions {
     fn problems(&self) -> Vec<Problem> {
-        let mut problems = Vec::new();
-        if self.servers.is_empty() {
-            let problem = Problem::at("servers", "the servers are missing");
-            problems.push(problem.hint("give one or more, such as `[nats://broker.example.org:4222]`"));
-        }
-        for (number, server) in self.servers.iter().enumerate() {
-            if server.parse::<ServerAddr>().is_err() {
-                let problem = Problem::at(format!("servers[{number}]"), "this is not the address of a server");
-                problems.push(problem.hint("such as `nats://broker.example.org:4222` or `tls://…`"));
-            }
-        }
+        let mut problems = self.system().problems();
         let is_name =
             |name: &str| !name.is_empty() && !name.contains(['.', '*', '>', '/', '\\', ' ', '\t', '\n', '\r']);
         if !is_name(&self.stream) {
@@ -74,9 +83,6 @@ impl Options for NatsOptions {
         }
         if self.consumer.as_ref().is_some_and(|name| !is_name(name)) {
             problems.push(Problem::at("consumer", "is not the name of a consumer"));
-        }
-        if self.username.is_some() != self.password.is_some() {
-            problems.push(Problem::at("username", "a user name and a password go together"));
         }
         problems
     }

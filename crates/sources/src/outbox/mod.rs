@@ -97,7 +97,7 @@ impl Outbox {
         let (table, key, taken) = self.names()?;
         let condition = taken.map_or(String::new(), |column| format!(" WHERE {column} IS NULL"));
         let query = format!("SELECT * FROM {table}{condition} ORDER BY {key} LIMIT {PORTION_EVENTS_MAX}");
-        self.database()?.query(&query, None, PORTION_EVENTS_MAX).await
+        self.database()?.query(&query, None).await
     }
 
     /// By the columns of an operator, or by those with the names of fields: a table has columns that a class does not need,
@@ -147,7 +147,7 @@ impl OpenSource for Outbox {
                 let _ = tokio::time::timeout(self.options.every.0, bell.notified()).await;
             }
             let rows = self.look().await?;
-            self.empty = rows.rows.len() < PORTION_EVENTS_MAX;
+            self.empty = !rows.more;
             if !rows.rows.is_empty() {
                 return self.portion(&rows);
             }

@@ -2,7 +2,10 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tocsin_delivery::options::{Options, Wait};
+use tocsin_delivery::{
+    options::{Options, Wait},
+    process::command,
+};
 use tocsin_model::{field::Fields, problem::Problem};
 
 use crate::{kind::SourceOptions, mapping::Mapping};
@@ -42,27 +45,7 @@ impl Default for ProcessOptions {
 
 impl Options for ProcessOptions {
     fn problems(&self) -> Vec<Problem> {
-        let mut problems = Vec::new();
-        match self.command.first() {
-            None => problems.push(
-                Problem::at("command", "the program is missing")
-                    .hint("give it and its arguments: `[/usr/local/bin/read-meters, --all]`"),
-            ),
-            Some(program) if !program.starts_with('/') => problems.push(Problem::at(
-                "command[0]",
-                "the program is given by its whole path, such as `/usr/local/bin/read-meters`",
-            )),
-            Some(_) => {}
-        }
-        if self.command.iter().any(|argument| argument.contains('\0')) {
-            problems.push(Problem::at("command", "an argument cannot hold a NUL"));
-        }
-        for (name, value) in &self.environment {
-            if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
-                problems.push(Problem::at(format!("environment.{name}"), "this is not a variable"));
-            }
-        }
-        problems
+        command::problems(&self.command, &self.environment, "/usr/local/bin/read-meters, --all")
     }
 }
 

@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use crate::{
     due::Due,
     mapping::Mapping,
-    source::{OpenSource, PORTION_EVENTS_MAX, Portion, Refusal, Setting, Trouble},
+    source::{OpenSource, Portion, Refusal, Setting, Trouble},
     sql::{self, Database, Rows},
 };
 
@@ -133,9 +133,9 @@ impl OpenSource for Query {
         self.wait().await;
         let now = self.setting.context.clock.now();
         let (query, reached) = (self.options.query.clone(), self.reached.clone());
-        let rows = self.database().await?.query(&query, reached.as_deref(), PORTION_EVENTS_MAX).await?;
+        let rows = self.database().await?.query(&query, reached.as_deref()).await?;
         self.asked = Some(now);
-        self.more = rows.rows.len() == PORTION_EVENTS_MAX;
+        self.more = rows.more;
         let mut portion = self.portion(&rows)?;
         portion.marks.push(Mark::set(ASKED, serde_json::to_vec(&now).expect("a time is JSON")));
         self.after_due = !rows.rows.is_empty();

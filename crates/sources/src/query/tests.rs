@@ -34,14 +34,20 @@ async fn rows_are_taken_once(server: Server) {
     let expected: Vec<String> =
         (1..=1_203).map(|number| format!("{{\"id\":\"{number}\",\"magnitude\":4.5}}")).collect();
     assert_eq!(events, expected);
-    let told = database.query("SELECT count(*) AS n FROM quakes WHERE told = 1", None, 9).await.expect("counted");
+    let told = database.query("SELECT count(*) AS n FROM quakes WHERE told = 1", None).await.expect("counted");
     assert_eq!(told.rows, [[Some("1203".to_owned())]]);
 
     for harm in ["DELETE FROM quakes", "SELECT 1 AS nr WHERE 1 > :mark; DROP TABLE quakes", "SELECT nr FROM nowhere"] {
-        assert!(database.query(harm, None, 9).await.is_err(), "{harm}");
+        assert!(database.query(harm, None).await.is_err(), "{harm}");
     }
-    let left = database.query("SELECT count(*) AS n FROM quakes", None, 9).await.expect("it is there");
+    let left = database.query("SELECT count(*) AS n FROM quakes", None).await.expect("it is there");
     assert_eq!(left.rows, [[Some("1203".to_owned())]]);
+
+    database.run("CREATE TABLE notes (words VARCHAR(60000))", &[None]).await.expect("made");
+    let notes = vec![Some("x".repeat(60_000)); 20];
+    database.run("INSERT INTO notes (words) VALUES (:mark)", &notes).await.expect("filled");
+    let found = database.query("SELECT words FROM notes", None).await.expect("asked");
+    assert_eq!((found.rows.len(), found.more), (18, true), "a portion ends with the row that goes beyond 1 MiB");
 }
 
 #[tokio::test]
@@ -69,7 +75,7 @@ async fn other_files_and_settings_are_closed_to_statements() {
         "SELECT load_extension('x')",
         "SELECT randomblob(1000000000)",
     ] {
-        assert!(database.query(harm, None, 9).await.is_err(), "{harm}");
+        assert!(database.query(harm, None).await.is_err(), "{harm}");
         assert!(database.run(harm, &[None]).await.is_err(), "{harm}");
     }
 }

@@ -1,11 +1,11 @@
 use std::{fmt::Write, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use mysql_async::{Conn, IsolationLevel, Opts, OptsBuilder, Params, Row, TxOpts, Value, prelude::Queryable};
+use mysql_async::{Conn, IsolationLevel, Opts, OptsBuilder, Params, TxOpts, Value, prelude::Queryable};
 use tokio::sync::Notify;
 use url::Url;
 
-use super::{Database, Rows, check_cell, with_parameters};
+use super::{Database, Rows, Taking, check_cell, with_parameters};
 use crate::source::Trouble;
 
 /// A connection to MySQL or MariaDB.
@@ -69,6 +69,10 @@ fn cell(value: Value) -> Result<Option<String>, Trouble> {
     check_cell(text).map(Some)
 }
 
+fn bytes_of(value: &Value) -> usize {
+    if let Value::Bytes(bytes) = value { bytes.len() } else { size_of::<Value>() }
+}
+
 /// The parameter, once for each place. A time goes back as it came, in the form that the server reads.
 fn parameters(mark: Option<&str>, count: usize) -> Params {
     let value = match mark {
@@ -89,7 +93,7 @@ fn server_time(text: &str) -> Option<String> {
 
 #[async_trait]
 impl Database for Mysql {
-    async fn query(&mut self, query: &str, mark: Option<&str>, most: usize) -> Result<Rows, Trouble> {
+    async fn query(&mut self, query: &str, mark: Option<&str>) -> Result<Rows, Trouble> {
         let (query, count) = with_parameters(query.trim().trim_end_matches(';'), |_| "?".to_owned());
         let parameters = parameters(mark, count);
         let connection = &mut self.connection;
@@ -100,22 +104,21 @@ impl Database for Mysql {
             let statement = transaction.prep(&query).await?;
             let names: Arc<[String]> =
                 statement.columns().iter().map(|column| column.name_str().into_owned()).collect();
-            let mut found: Vec<Row> = Vec::new();
+            let (mut taking, mut more, mut found) = (Taking::default(), false, Vec::new());
             {
                 let mut result = transaction.exec_iter(&statement, parameters).await?;
-                while found.len() < most
-                    && let Some(row) = result.next().await?
-                {
+                while !more && let Some(row) = result.next().await? {
+                    more = taking.is_full_with((0..row.len()).filter_map(|at| row.as_ref(at)).map(bytes_of).sum());
                     found.push(row);
                 }
                 result.drop_result().await?;
             }
             transaction.commit().await?;
-            Ok((names, found))
+            Ok((names, found, more))
         });
-        let (names, found) = asked.await?;
+        let (names, found, more) = asked.await?;
         let rows = found.into_iter().map(|row| row.unwrap().into_iter().map(cell).collect());
-        Ok(Rows { names, rows: rows.collect::<Result<_, _>>()? })
+        Ok(Rows { names, rows: rows.collect::<Result<_, _>>()?, more })
     }
 
     async fn run(&mut self, statement: &str, marks: &[Option<String>]) -> Result<(), Trouble> {

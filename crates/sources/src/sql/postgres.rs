@@ -2,6 +2,7 @@ use std::{error::Error, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::{BufMut, BytesMut};
+use futures_util::TryStreamExt;
 use serde_json::Value;
 use tocsin_delivery::tls;
 use tokio::{sync::Notify, task::JoinHandle};
@@ -12,8 +13,8 @@ use tokio_postgres::{
 use tokio_postgres_rustls::MakeRustlsConnect;
 use url::Url;
 
-use super::{Database, Rows, check_cell, with_parameters};
-use crate::source::Trouble;
+use super::{Database, Rows, Taking, check_cell, with_parameters};
+use crate::source::{PORTION_EVENTS_MAX, Trouble};
 
 /// A connection to PostgreSQL. Encrypted if the server offers it; `sslmode=require` in the address insists.
 pub(super) struct Postgres {
@@ -115,10 +116,10 @@ fn cell(value: Value) -> Result<Option<String>, Trouble> {
 
 #[async_trait]
 impl Database for Postgres {
-    async fn query(&mut self, query: &str, mark: Option<&str>, most: usize) -> Result<Rows, Trouble> {
+    async fn query(&mut self, query: &str, mark: Option<&str>) -> Result<Rows, Trouble> {
         let (query, count) = with_parameters(query.trim().trim_end_matches(';'), |_| "$1".to_owned());
         // The server makes JSON of each row, so that no type of it is unknown to us.
-        let wrapped = format!("SELECT row_to_json(q)::text FROM (\n{query}\n) AS q LIMIT {most}");
+        let wrapped = format!("SELECT row_to_json(q)::text FROM (\n{query}\n) AS q LIMIT {PORTION_EVENTS_MAX}");
         let timeout = self.timeout;
         let client = &mut self.client;
         let asked = Self::patient(timeout, async {
@@ -128,20 +129,27 @@ impl Database for Postgres {
             let names: Arc<[String]> = inner.columns().iter().map(|column| column.name().to_owned()).collect();
             let mark = Text(mark);
             let parameters: &[&(dyn ToSql + Sync)] = if count > 0 { &[&mark] } else { &[] };
-            let rows = transaction.query(&statement, parameters).await?;
+            let (mut taking, mut more, mut found) = (Taking::default(), false, Vec::new());
+            {
+                let mut rows = std::pin::pin!(transaction.query_raw(&statement, parameters.iter().copied()).await?);
+                while !more && let Some(row) = rows.try_next().await? {
+                    let text: String = row.try_get(0)?;
+                    more = taking.is_full_with(text.len());
+                    found.push(text);
+                }
+            }
             transaction.commit().await?;
-            Ok((names, rows))
+            Ok((names, found, more))
         });
-        let (names, found) = asked.await?;
+        let (names, found, more) = asked.await?;
         let mut rows = Vec::with_capacity(found.len());
-        for row in found {
-            let text: String = row.try_get(0).map_err(trouble)?;
+        for text in found {
             let mut row: serde_json::Map<String, Value> =
                 serde_json::from_str(&text).map_err(|error| Trouble::new("a row cannot be read", error))?;
             let cells = names.iter().map(|name| cell(row.remove(name).unwrap_or_default()));
             rows.push(cells.collect::<Result<_, _>>()?);
         }
-        Ok(Rows { names, rows })
+        Ok(Rows { names, rows, more })
     }
 
     async fn run(&mut self, statement: &str, marks: &[Option<String>]) -> Result<(), Trouble> {

@@ -10,7 +10,7 @@ use rusqlite::{
 };
 use tokio::{sync::Notify, task::spawn_blocking};
 
-use super::{CELL_BYTES_MAX, Database, Rows, check_cell, with_parameters};
+use super::{CELL_BYTES_MAX, Database, Rows, Taking, check_cell, with_parameters};
 use crate::source::{Context, Trouble};
 
 /// A file of SQLite.
@@ -99,7 +99,7 @@ fn cell(value: ValueRef<'_>) -> Result<Option<String>, Trouble> {
 
 #[async_trait]
 impl Database for Sqlite {
-    async fn query(&mut self, query: &str, mark: Option<&str>, most: usize) -> Result<Rows, Trouble> {
+    async fn query(&mut self, query: &str, mark: Option<&str>) -> Result<Rows, Trouble> {
         let (query, mark) = (with_parameters(query, |_| "?1".to_owned()), mark.map(str::to_owned));
         self.work(move |connection| {
             let mut statement = connection.prepare(&query.0).map_err(trouble)?;
@@ -110,14 +110,14 @@ impl Database for Sqlite {
             let parameter = Parameter(mark.as_deref());
             let parameters: &[&dyn ToSql] = if query.1 > 0 { &[&parameter] } else { &[] };
             let mut found = statement.query(parameters).map_err(trouble)?;
-            let mut rows = Vec::new();
-            while rows.len() < most
-                && let Some(row) = found.next().map_err(trouble)?
-            {
+            let (mut taking, mut more, mut rows) = (Taking::default(), false, Vec::new());
+            while !more && let Some(row) = found.next().map_err(trouble)? {
                 let cells = (0..names.len()).map(|at| cell(row.get_ref(at).map_err(trouble)?));
-                rows.push(cells.collect::<Result<_, _>>()?);
+                let cells: Vec<Option<String>> = cells.collect::<Result<_, _>>()?;
+                more = taking.is_full_with(cells.iter().flatten().map(String::len).sum());
+                rows.push(cells);
             }
-            Ok(Rows { names, rows })
+            Ok(Rows { names, rows, more })
         })
         .await
     }

@@ -49,7 +49,7 @@ pub struct Resent {
     pub done_at: Option<Timestamp>,
     /// Closed notifications that are open again, by batch, ascending; what is due of them is among the step's retries, and a
     /// closing attempt of the same step closes them again.
-    pub reopened: Vec<(NotificationBatchId, Vec<u32>)>,
+    pub reopened: Vec<Reopened>,
     /// Suspended notifications that are due at once, by batch, ascending. Those that are not suspended any more are left
     /// alone.
     pub resumed: Vec<(NotificationBatchId, Vec<u32>)>,
@@ -57,9 +57,20 @@ pub struct Resent {
     pub now: Timestamp,
 }
 
+/// Closed notifications of a batch that are open again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reopened {
+    /// The batch.
+    pub batch: NotificationBatchId,
+    /// Their places in it, ascending.
+    pub ordinals: Vec<u32>,
+    /// How many of them were refused or too late; the others had been ended.
+    pub failed: u32,
+}
+
 impl Resent {
     /// How many notifications it opens again.
     pub(crate) fn reopens(&self) -> u64 {
-        self.reopened.iter().map(|(_, ordinals)| ordinals.len() as u64).sum()
+        self.reopened.iter().map(|reopened| reopened.ordinals.len() as u64).sum()
     }
 }

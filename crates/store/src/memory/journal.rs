@@ -30,7 +30,7 @@ use crate::{
         Accepted, Activity, ActivityRow, Arrivals, Backlog, CLOCK_LEEWAY, Claim, ClaimedEvents, Component, Course,
         Cutoffs, EventBatchState, EventPage, Firing, FiringFilter, FiringStatus, Idempotency, Journal, JournalOptions,
         Mark, NewEventBatch, NewFiring, NewNotificationBatch, NewResend, Progress, Quantum, ReceiptChunk, Refired,
-        Resend, Resent, Resolution, Retry, RuleStop, ScheduleKey, ScheduleRun, SourceKey, Step,
+        Reopened, Resend, Resent, Resolution, Retry, RuleStop, ScheduleKey, ScheduleRun, SourceKey, Step,
         StoredNotificationBatch, StoredSuspension, Stream, Suspension, SuspensionFilter, Switch, TakenUp, Totals,
         Window, WorkItem,
         activity::{Advance, Ledger, Parts, Told, minute_of},
@@ -603,10 +603,15 @@ impl Journal for MemoryJournal {
         Ok(Some(StoredNotificationBatch { id, head: batch.head.clone(), notifications }))
     }
 
-    async fn notification_batches_of(&self, events: EventBatchId) -> Result<Vec<NotificationBatchId>, StoreError> {
+    async fn notification_batches_of(
+        &self,
+        events: EventBatchId,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
         let state = self.state.lock();
         let tells = |(_, batch): &(&u64, &Batch)| batch.events.contains(&events);
-        Ok(state.notification_batches.iter().filter(tells).map(|(id, _)| NotificationBatchId(*id)).collect())
+        let head = |(id, batch): (&u64, &Batch)| (NotificationBatchId(*id), batch.head.clone(), batch.count);
+        Ok(state.notification_batches.iter().filter(tells).take(limit).map(head).collect())
     }
 
     async fn notification_batches(

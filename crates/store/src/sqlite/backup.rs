@@ -1,13 +1,14 @@
 //! A copy of a data folder as of one moment, taken while it is written, and the way back.
 //!
 //! The databases have a writer each, so the copy pins one after the other and copies what was pinned. The order makes
-//! it one moment for all that matters: first the journal, then the inbox, the rows of devices, and the records. What the journal says it
+//! it one moment for all that matters: first the journal, then the inbox, the rows of devices and the records. What the journal says it
 //! delivered into a feed is in the inbox that is pinned after it, and what its event batches see of the records is in the
 //! records that are pinned last. What is newer there is as after a crash: a delivery that the journal does not know of is
-//! repeated under its id and not stored twice, and changes of the records come after the batches.
+//! repeated under its id and not stored twice, and changes of the records come after the batches. The spool refers to none
+//! of them, so it is pinned wherever it stands.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, TryLockError},
     io::{self, Read},
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
@@ -17,13 +18,15 @@ use std::{
 use ring::digest;
 use rusqlite::{Connection, OpenFlags, backup::Backup};
 use serde::{Deserialize, Serialize};
-use tocsin_model::time::Timestamp;
+use tocsin_model::{hexadecimal::digits_of, time::Timestamp};
 
 use super::writer::store_error;
 use crate::error::StoreError;
 
 /// The databases of a data folder, in the order in which they are pinned.
-pub const FILES: [&str; 4] = ["journal.db", "inbox.db", "sync.db", "records.db"];
+pub const FILES: [&str; 5] = ["journal.db", "inbox.db", "sync.db", "records.db", "spool.db"];
+/// Those that a data folder from before there were exchanges and replicas does not have.
+const YOUNGEST: [&str; 2] = ["spool.db", "sync.db"];
 /// What a copy says of itself.
 pub const MANIFEST: &str = "backup.json";
 /// While this is in a data folder, it holds the half of a restored copy.
@@ -66,14 +69,12 @@ pub fn back_up(folder: &Path, to: &Path, version: &str, now: Timestamp) -> Resul
         return Err(StoreError::Taken(format!("{}", to.display())));
     }
     let part = beside(to, ".part");
-    if part.exists() {
-        fs::remove_dir_all(&part).map_err(|error| cannot("remove", &part, &error))?;
-    }
     fs::DirBuilder::new().recursive(true).mode(0o700).create(&part).map_err(|error| cannot("make", &part, &error))?;
-    let there = files_of(folder);
-    let pinned = there.iter().map(|name| pin(&folder.join(name))).collect::<Result<Vec<_>, _>>()?;
-    let mut files = Vec::with_capacity(there.len());
-    for (name, pinned) in there.iter().zip(&pinned) {
+    let _alone = take_alone(&part, to)?;
+    let names: Vec<&str> = there(folder).collect();
+    let pinned = names.iter().map(|name| pin(&folder.join(name))).collect::<Result<Vec<_>, _>>()?;
+    let mut files = Vec::with_capacity(FILES.len());
+    for (name, pinned) in names.iter().zip(&pinned) {
         copy(pinned, &part.join(name))?;
         let schema = schema_of(pinned)?;
         let (bytes, sha256) = sum(&part.join(name))?;
@@ -93,18 +94,46 @@ pub fn back_up(folder: &Path, to: &Path, version: &str, now: Timestamp) -> Resul
     Ok(manifest)
 }
 
+/// Empties the folder in which a copy is made, which another may have left behind, and keeps others out while this lives.
+fn take_alone(part: &Path, to: &Path) -> Result<File, StoreError> {
+    let folder = File::open(part).map_err(|error| cannot("open", part, &error))?;
+    folder.try_lock().map_err(|error| match error {
+        TryLockError::WouldBlock => StoreError::Taken(format!("a backup into {}, which is being made,", to.display())),
+        TryLockError::Error(error) => cannot("lock", part, &error),
+    })?;
+    for entry in fs::read_dir(part).map_err(|error| cannot("read", part, &error))? {
+        let path = entry.map_err(|error| cannot("read", part, &error))?.path();
+        fs::remove_file(&path).map_err(|error| cannot("remove", &path, &error))?;
+    }
+    Ok(folder)
+}
+
+/// A copy that is what was copied.
+#[derive(Debug)]
+pub struct Verified {
+    copy: PathBuf,
+    /// What it says of itself.
+    pub manifest: Manifest,
+}
+
 /// Reads what a copy says of itself, and makes sure that it is what was copied. Blocks.
 ///
 /// # Errors
-/// `Missing` if it is no copy; `Damaged` if a byte of it is another; `Unavailable` if a newer version took it.
-pub fn verify(copy: &Path) -> Result<Manifest, StoreError> {
+/// `Missing` if it is no copy; `Damaged` if a byte of it is another; `Unavailable` if a newer version took it, or if it
+/// cannot be read.
+pub fn verify(copy: &Path) -> Result<Verified, StoreError> {
     let path = copy.join(MANIFEST);
-    let text = fs::read(&path).map_err(|_| StoreError::Missing(format!("{}, so this is no backup", path.display())))?;
+    let text = fs::read(&path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => StoreError::Missing(format!("{}, which every backup has,", path.display())),
+        _ => cannot("read", &path, &error),
+    })?;
     let manifest: Manifest =
         serde_json::from_slice(&text).map_err(|error| StoreError::Damaged(format!("{}: {error}", path.display())))?;
-    let names = |name: &str| manifest.files.iter().any(|file| file.name == name);
-    for name in FILES.into_iter().filter(|name| *name != "sync.db" || names(name)) {
+    for name in FILES {
         let Some(file) = manifest.files.iter().find(|file| file.name == name) else {
+            if YOUNGEST.contains(&name) {
+                continue;
+            }
             return Err(StoreError::Damaged(format!("{} does not name {name}", path.display())));
         };
         let known = known_schema(name);
@@ -121,41 +150,51 @@ pub fn verify(copy: &Path) -> Result<Manifest, StoreError> {
         }
     }
     examine(copy)?;
-    Ok(manifest)
+    Ok(Verified { copy: copy.to_owned(), manifest })
 }
 
-/// Puts a copy into a data folder that nobody uses. Blocks. What is there must be empty of databases. A restore that was cut
-/// off leaves [`UNFINISHED`], and is done again.
-///
-/// # Errors
-/// As [`verify`]; `Taken` if the folder has databases.
-pub fn restore(copy: &Path, folder: &Path) -> Result<Manifest, StoreError> {
-    let manifest = verify(copy)?;
-    let marker = folder.join(UNFINISHED);
-    if let Some(name) = FILES.iter().find(|name| folder.join(name).exists() && !marker.exists()) {
-        return Err(StoreError::Taken(format!("{}", folder.join(name).display())));
-    }
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| cannot("make", folder, &error))?;
-    fs::write(&marker, "").and_then(|()| sync(&marker)).map_err(|error| cannot("write", &marker, &error))?;
-    for name in files_of(copy) {
-        // The log of what was here before is none of the copy's.
-        for leftover in ["-wal", "-shm"] {
-            let path = folder.join(format!("{name}{leftover}"));
-            if path.exists() {
-                fs::remove_file(&path).map_err(|error| cannot("remove", &path, &error))?;
-            }
+impl Verified {
+    /// Puts the copy into a data folder that nobody uses. Blocks. What is there must be empty of databases. A restore that
+    /// was cut off leaves [`UNFINISHED`], and is done again.
+    ///
+    /// # Errors
+    /// `Taken` if the folder has databases; `Full`; `Unavailable` if a file cannot be written.
+    pub fn put(self, folder: &Path) -> Result<Manifest, StoreError> {
+        let marker = folder.join(UNFINISHED);
+        if let Some(name) = FILES.iter().find(|name| folder.join(name).exists() && !marker.exists()) {
+            return Err(StoreError::Taken(format!("{}", folder.join(name).display())));
         }
-        let to = folder.join(name);
-        fs::copy(copy.join(name), &to).and_then(|_| sync(&to)).map_err(|error| cannot("write", &to, &error))?;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .map_err(|error| cannot("make", folder, &error))?;
+        fs::write(&marker, "").and_then(|()| sync(&marker)).map_err(|error| cannot("write", &marker, &error))?;
+        for name in there(&self.copy) {
+            put_file(&self.copy, folder, name)?;
+        }
+        sync(folder).map_err(|error| cannot("sync", folder, &error))?;
+        fs::remove_file(&marker).and_then(|()| sync(folder)).map_err(|error| cannot("remove", &marker, &error))?;
+        Ok(self.manifest)
     }
-    sync(folder).map_err(|error| cannot("sync", folder, &error))?;
-    fs::remove_file(&marker).and_then(|()| sync(folder)).map_err(|error| cannot("remove", &marker, &error))?;
-    Ok(manifest)
 }
 
-/// The databases that a folder has to have. One that an older version wrote has no rows of devices.
-fn files_of(folder: &Path) -> Vec<&'static str> {
-    FILES.into_iter().filter(|name| *name != "sync.db" || folder.join(name).exists()).collect()
+fn put_file(copy: &Path, folder: &Path, name: &str) -> Result<(), StoreError> {
+    // The log of what was here before is none of the copy's.
+    for leftover in ["-wal", "-shm"] {
+        let path = folder.join(format!("{name}{leftover}"));
+        if path.exists() {
+            fs::remove_file(&path).map_err(|error| cannot("remove", &path, &error))?;
+        }
+    }
+    let to = folder.join(name);
+    fs::copy(copy.join(name), &to).and_then(|_| sync(&to)).map_err(|error| cannot("write", &to, &error))?;
+    Ok(())
+}
+
+/// The databases that a folder has, as far as it may lack any.
+fn there(folder: &Path) -> impl Iterator<Item = &'static str> {
+    FILES.into_iter().filter(|name| !YOUNGEST.contains(name) || folder.join(name).exists())
 }
 
 /// How many steps of its schema this version knows.
@@ -163,6 +202,7 @@ fn known_schema(name: &str) -> usize {
     match name {
         "journal.db" => super::journal::MIGRATIONS.len(),
         "inbox.db" => super::inbox::MIGRATIONS.len(),
+        "spool.db" => super::spool::MIGRATIONS.len(),
         "sync.db" => super::collections::MIGRATIONS.len(),
         _ => super::records::MIGRATIONS.len(),
     }
@@ -197,7 +237,7 @@ fn copy(pinned: &Connection, to: &Path) -> Result<(), StoreError> {
 fn examine(folder: &Path) -> Result<(), StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let open = |name: &str| Connection::open_with_flags(folder.join(name), flags).map_err(store_error);
-    for name in files_of(folder) {
+    for name in there(folder) {
         let found: String =
             open(name)?.query_row("PRAGMA quick_check(1)", (), |row| row.get(0)).map_err(store_error)?;
         if found != "ok" {
@@ -233,7 +273,7 @@ fn sum(path: &Path) -> Result<(u64, String), StoreError> {
         sum.update(&buffer[..read]);
         bytes += read as u64;
     }
-    Ok((bytes, sum.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()))
+    Ok((bytes, digits_of(sum.finish().as_ref())))
 }
 
 fn beside(path: &Path, ending: &str) -> PathBuf {

@@ -471,8 +471,13 @@ impl Journal for SqliteJournal {
         self.read(move |connection, shared| reading::find_notification_batch(connection, &shared.names, id)).await
     }
 
-    async fn notification_batches_of(&self, events: EventBatchId) -> Result<Vec<NotificationBatchId>, StoreError> {
-        self.read(move |connection, _| reading::notification_batches_of(connection, events)).await
+    async fn notification_batches_of(
+        &self,
+        events: EventBatchId,
+        limit: usize,
+    ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
+        self.read(move |connection, shared| reading::notification_batches_of(connection, &shared.names, events, limit))
+            .await
     }
 
     async fn notification_batches(

@@ -7,7 +7,8 @@ use tocsin_model::{
 use tocsin_store::{
     error::StoreError,
     journal::{
-        Course, Cutoffs, Journal, NewResend, Resend, Resent, Resolution, Retry, Step, Suspension, SuspensionFilter,
+        Course, Cutoffs, Journal, NewResend, Reopened, Resend, Resent, Resolution, Retry, Step, Suspension,
+        SuspensionFilter,
     },
 };
 
@@ -86,7 +87,10 @@ fn what_was_closed_is_open_again_and_closes_again() {
         journal.resolve(&SuspensionFilter::default(), Resolution::End, at(2)).await.expect("ended");
         let (asked, _) = journal.begin_resend(request("a", 5)).await.expect("stored");
         let step = || Step {
-            resent: Some(Resent { reopened: vec![(batch, vec![1, 2])], ..resent(asked.id, asked.reached, batch, 6) }),
+            resent: Some(Resent {
+                reopened: vec![Reopened { batch, ordinals: vec![1, 2], failed: 1 }],
+                ..resent(asked.id, asked.reached, batch, 6)
+            }),
             receipts: vec![chunk(batch, attempts([1, 2], 1, Outcome::Deferred, at(6)))],
             retries: vec![due(batch, vec![1, 2], 6)],
             ..Step::default()
@@ -109,7 +113,10 @@ fn what_was_closed_is_open_again_and_closes_again() {
         journal.commit(delivered(&item, 4, at(7))).await.expect("committed");
         assert_eq!(journal.prune(&Cutoffs::all(at(100)), at(100), 100).await.expect("pruned"), 2);
         let gone = Step {
-            resent: Some(Resent { reopened: vec![(batch, vec![1])], ..resent(asked.id, batch, batch, 8) }),
+            resent: Some(Resent {
+                reopened: vec![Reopened { batch, ordinals: vec![1], failed: 1 }],
+                ..resent(asked.id, batch, batch, 8)
+            }),
             ..Step::default()
         };
         assert!(journal.commit(gone).await.is_err());

@@ -56,7 +56,7 @@ fn only_what_is_over_is_pruned() {
         let left = journal.notification_batches(None, 99).await.expect("read");
         assert_eq!(left.iter().map(|(id, _, _)| *id).collect::<Vec<_>>(), [suspended, unsent]);
         assert!(journal.attempts(done).await.expect("read").is_empty());
-        assert!(journal.notification_batches_of(EventBatchId(1)).await.expect("read").is_empty());
+        assert!(journal.notification_batches_of(EventBatchId(1), 9).await.expect("read").is_empty());
 
         // Once the operator has spoken it is over as well.
         journal.resolve(&SuspensionFilter::default(), Resolution::End, at(20)).await.expect("resolved");

@@ -13,8 +13,8 @@ use tocsin_model::{
 };
 use tocsin_store::journal::{
     Claim, Component, Course, Cutoffs, FiringFilter, FiringStatus, Journal, Mark, NewFiring, NewQuantum, NewResend,
-    Refired, Resent, Resolution, Retry, Role, RuleStop, ScheduleKey, ScheduleRun, Step, Suspension, SuspensionFilter,
-    Switch, SwitchState, TakenUp, Window, WorkItem,
+    Refired, Reopened, Resent, Resolution, Retry, Role, RuleStop, ScheduleKey, ScheduleRun, Step, Suspension,
+    SuspensionFilter, Switch, SwitchState, TakenUp, Window, WorkItem,
 };
 
 use crate::support::*;
@@ -334,7 +334,8 @@ impl Twins {
                     due_at: self.now,
                     course: Course::default(),
                 });
-                resent.reopened.push((id, closed));
+                let failed = of(&[Outcome::Refused, Outcome::Expired]).len() as u32;
+                resent.reopened.push(Reopened { batch: id, ordinals: closed, failed });
             }
         }
         step.resent = Some(resent);
@@ -495,8 +496,8 @@ impl Twins {
         assert_eq!(batches, sqlite.event_batches(None, usize::MAX).await.expect("read"));
         for (EventBatch { id, .. }, _) in batches {
             assert_eq!(memory.event_batch(id).await.expect("read"), sqlite.event_batch(id).await.expect("read"));
-            let told = memory.notification_batches_of(id).await.expect("read");
-            assert_eq!(told, sqlite.notification_batches_of(id).await.expect("read"));
+            let told = memory.notification_batches_of(id, usize::MAX).await.expect("read");
+            assert_eq!(told, sqlite.notification_batches_of(id, usize::MAX).await.expect("read"));
         }
         let source = (app(), events(1, self.now).source);
         let marks = memory.marks(&source, None, usize::MAX).await.expect("read");

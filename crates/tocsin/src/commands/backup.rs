@@ -19,11 +19,11 @@ use crate::{
 /// Arguments of `tocsin backup`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The folder to make; with --server, its name among the backups of the server
+    /// The folder to make; with --remote, its name among the backups of the server
     to: PathBuf,
     /// Has the server make it, in the folder `backups` of its data folder
     #[arg(long)]
-    server: bool,
+    remote: bool,
     /// Prints JSON
     #[arg(long)]
     json: bool,
@@ -40,7 +40,7 @@ impl Args {
         configuration: &ConfigurationArgs,
         client: impl FnOnce() -> Outcome<Client>,
     ) -> Outcome {
-        if self.server {
+        if self.remote {
             let body = json!({"name": self.to.to_string_lossy()});
             let taken = client()?.post("/v1/backups", &body).await?;
             if self.json {
@@ -87,15 +87,15 @@ impl Restore {
         let folder = configuration::load(configuration, &[])?.configuration.data.folder;
         let Restore { from, replace, check, json } = self;
         let work = tokio::task::spawn_blocking(move || {
+            let verified = backup::verify(&from).map_err(|error| failed("use this backup", &error))?;
             if check {
-                return backup::verify(&from).map_err(|error| failed("use this backup", &error));
+                return Ok(verified.manifest);
             }
             let _lock = platform::lock_folder(&folder)?;
             if replace {
-                backup::verify(&from).map_err(|error| failed("use this backup", &error))?;
                 move_away(&folder)?;
             }
-            backup::restore(&from, &folder).map_err(|error| failed("restore", &error))
+            verified.put(&folder).map_err(|error| failed("restore", &error))
         });
         let manifest = work.await.map_err(|error| Failure::failed("restoring broke").because(&error))??;
         if json {
@@ -134,6 +134,7 @@ fn failed(what: &str, error: &StoreError) -> Failure {
         StoreError::Taken(_) if what == "restore" => "; --replace moves away what is there",
         StoreError::Taken(_) => "; name another folder",
         StoreError::Damaged(_) => "; use another backup",
+        StoreError::Missing(_) => "; name a folder that `tocsin backup` made",
         StoreError::Full(_) => "; make room",
         _ => "",
     };

@@ -326,18 +326,18 @@ impl State {
         if found.is_none_or(|found| found.reached != resent.from || found.done_at.is_some()) {
             return Err(StoreError::Fenced(format!("the request {} to send again", resent.id)));
         }
-        match resent.reopened.iter().find(|(batch, _)| !self.notification_batches.contains_key(&batch.0)) {
-            Some((batch, _)) => Err(StoreError::Missing(batch.to_string())),
+        match resent.reopened.iter().find(|reopened| !self.notification_batches.contains_key(&reopened.batch.0)) {
+            Some(reopened) => Err(StoreError::Missing(reopened.batch.to_string())),
             None => Ok(()),
         }
     }
 
     pub(super) fn advance(&mut self, resent: Resent) {
         let mut count = resent.reopens();
-        for (batch, ordinals) in &resent.reopened {
+        for Reopened { batch, ordinals, failed } in &resent.reopened {
             let Some(batch) = self.notification_batches.get_mut(&batch.0) else { continue };
             batch.progress.open += ordinals.len() as u32;
-            batch.progress.failed = batch.progress.failed.saturating_sub(ordinals.len() as u32);
+            batch.progress.failed = batch.progress.failed.saturating_sub(*failed);
             if batch.progress.closed_at.take().is_some() {
                 for event in &batch.events {
                     let Some(event) = self.event_batches.get_mut(&event.0) else { continue };

@@ -155,10 +155,13 @@ pub fn notification_batches(
     limit: usize,
 ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
     let sql = format!("{NOTIFICATIONS} WHERE id < ?1 ORDER BY id DESC LIMIT ?2");
-    collect(connection, &sql, range(before.map(|id| id.0), limit), |row| {
-        let id = NotificationBatchId(row.get(0).map_err(store_error)?);
-        Ok((id, read_head(row, names)?, row.get(10).map_err(store_error)?))
-    })
+    collect(connection, &sql, range(before.map(|id| id.0), limit), |row| read_row(row, names))
+}
+
+/// What is listed of a batch.
+fn read_row(row: &Row, names: &Names) -> Result<(NotificationBatchId, NotificationHead, u32), StoreError> {
+    let id = NotificationBatchId(row.get(0).map_err(store_error)?);
+    Ok((id, read_head(row, names)?, row.get(10).map_err(store_error)?))
 }
 
 /// The notification batches after one, oldest first, without their bodies.
@@ -170,10 +173,7 @@ pub fn notification_batches_after(
 ) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
     let sql = format!("{NOTIFICATIONS} WHERE id > ?1 ORDER BY id LIMIT ?2");
     let (after, limit) = (i64::try_from(after.0).unwrap_or(i64::MAX), i64::try_from(limit).unwrap_or(i64::MAX));
-    collect(connection, &sql, (after, limit), |row| {
-        let id = NotificationBatchId(row.get(0).map_err(store_error)?);
-        Ok((id, read_head(row, names)?, row.get(10).map_err(store_error)?))
-    })
+    collect(connection, &sql, (after, limit), |row| read_row(row, names))
 }
 
 /// The notification batches of an application after one that have open work items, by number, without their bodies.
@@ -215,13 +215,17 @@ fn read_head(row: &Row<'_>, names: &Names) -> Result<NotificationHead, StoreErro
 /// The notification batches that tell of events of a batch, oldest first.
 pub fn notification_batches_of(
     connection: &Connection,
+    names: &Names,
     events: EventBatchId,
-) -> Result<Vec<NotificationBatchId>, StoreError> {
+    limit: usize,
+) -> Result<Vec<(NotificationBatchId, NotificationHead, u32)>, StoreError> {
     if events.0 > NUMBER_MAX {
         return Ok(Vec::new());
     }
-    let sql = "SELECT notification_batch FROM links WHERE event_batch = ?1 ORDER BY notification_batch";
-    collect(connection, sql, [events.0], |row| row.get(0).map(NotificationBatchId).map_err(store_error))
+    let sql = format!(
+        "{NOTIFICATIONS} WHERE id IN (SELECT notification_batch FROM links WHERE event_batch = ?1) ORDER BY id LIMIT ?2"
+    );
+    collect(connection, &sql, (events.0, i64::try_from(limit).unwrap_or(i64::MAX)), |row| read_row(row, names))
 }
 
 /// A chunk's number leaves this many bits for its place among the chunks of its batch.

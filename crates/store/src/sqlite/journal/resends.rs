@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     error::StoreError,
-    journal::{NewResend, Resend, Resent, StoredSuspension, SuspensionFilter, cut_out},
+    journal::{NewResend, Reopened, Resend, Resent, StoredSuspension, SuspensionFilter, cut_out},
     sqlite::writer::store_error,
 };
 
@@ -68,8 +68,8 @@ pub fn advance(
     resent: &Resent,
 ) -> Result<(), StoreError> {
     let mut count = resent.reopens();
-    for (batch, ordinals) in &resent.reopened {
-        rows.reopen(*batch, ordinals.len())?;
+    for reopened in &resent.reopened {
+        rows.reopen(reopened)?;
     }
     for (batch, ordinals) in &resent.resumed {
         let filter = SuspensionFilter { batch: Some(*batch), ..SuspensionFilter::default() };
@@ -124,8 +124,9 @@ pub fn prune(connection: &Connection, before: Timestamp) -> Result<(), StoreErro
 }
 
 impl Rows<'_> {
-    /// Opens so many closed notifications of a batch again, and with them what they tell of.
-    fn reopen(&mut self, batch: NotificationBatchId, count: usize) -> Result<(), StoreError> {
+    /// Opens closed notifications of a batch again, and with them what they tell of.
+    fn reopen(&mut self, reopened: &Reopened) -> Result<(), StoreError> {
+        let Reopened { batch, ordinals, failed } = reopened;
         type State = (Option<i64>, Vec<u8>);
         let state: Option<State> =
             self.find("SELECT closed_at, events FROM notification_states WHERE id = ?1", [batch.0], |row| {
@@ -133,9 +134,9 @@ impl Rows<'_> {
             })?;
         let (closed_at, events) = state.ok_or_else(|| StoreError::Missing(batch.to_string()))?;
         self.execute(
-            "UPDATE notification_states SET open = open + ?2, failed = max(0, failed - ?2), closed_at = NULL
+            "UPDATE notification_states SET open = open + ?2, failed = max(0, failed - ?3), closed_at = NULL
              WHERE id = ?1",
-            (batch.0, count),
+            (batch.0, ordinals.len(), failed),
         )?;
         if closed_at.is_some() {
             for event in unpack_numbers(&events)? {

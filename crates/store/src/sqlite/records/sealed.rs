@@ -1,6 +1,7 @@
 //! What is secret is sealed before it is stored, and sealed anew when there is another key.
 
 use rusqlite::Connection;
+use tocsin_model::hexadecimal::{bytes_of, digits_of};
 
 use super::{execute, query_all, query_one};
 use crate::{error::StoreError, keyring::Keyring, sqlite::writer::store_error};
@@ -13,10 +14,10 @@ pub(super) fn installation(connection: &Connection, keys: &Keyring, fresh: [u8; 
     let (plain, sealed) = kept.unwrap_or_default();
     let is_current = sealed.as_ref().is_some_and(|sealed| keys.is_current(sealed));
     let secret = match (&sealed, plain) {
-        (Some(sealed), _) => bytes_of(&keys.open(sealed.clone())?)?,
+        (Some(sealed), _) => secret_of(&keys.open(sealed.clone())?)?,
         (None, plain) => plain.unwrap_or(fresh),
     };
-    let digits: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+    let digits = digits_of(&secret);
     let seal = keys.seal(&digits)?;
     if seal == digits {
         execute(
@@ -58,10 +59,9 @@ fn forget_what_is_overwritten(connection: &Connection) -> Result<(), StoreError>
     connection.pragma_update(None, "secure_delete", true).map_err(store_error)
 }
 
-fn bytes_of(digits: &str) -> Result<[u8; 32], StoreError> {
+fn secret_of(digits: &str) -> Result<[u8; 32], StoreError> {
     let damaged = || StoreError::Damaged("the secret of the installation".to_owned());
-    let bytes = (0..digits.len() / 2).map(|at| u8::from_str_radix(digits.get(at * 2..at * 2 + 2)?, 16).ok());
-    bytes.collect::<Option<Vec<u8>>>().and_then(|bytes| bytes.try_into().ok()).ok_or_else(damaged)
+    bytes_of(digits).and_then(|bytes| bytes.try_into().ok()).ok_or_else(damaged)
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@ use tocsin_matching::filter::{
 use tocsin_model::{
     field::{Field, FieldType, Fields, Row},
     filter::{Dialect, Filter},
-    value::Value,
 };
 
 use super::{Bench, Measuring};

@@ -1,0 +1,384 @@
+//! A request whose response is wanted whole: what an exchange sends, and what comes back.
+//!
+//! The same connections, the same care about where they lead and the same meaning of a status as a channel has. What a
+//! channel makes of contents and devices has no part in it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use http::{HeaderName, HeaderValue, Method};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tocsin_model::{
+    problem::Problem,
+    receipt::{Disposition, Reason, ReasonKind},
+};
+use tokio::time::timeout;
+
+use super::{
+    classify::{by_status, retry_after},
+    connect::{Connections, NoResponse, Target, TcpDial},
+    exchange::Keeping,
+    options::RequestMethod,
+    request::Request,
+    sign::Signer,
+};
+use crate::{
+    channel::Clock,
+    networks::{Network, Networks},
+    options::{Options, Wait, read},
+    tls,
+};
+
+/// Longest wish to be tried later that is followed.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(86_400);
+
+/// Options of a send port with the protocol `http`.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct CallOptions {
+    /// The URL. `{NAME}` is the property of the message, escaped; a URL that is nothing but `{NAME}` is the property itself,
+    /// so that a message can say where it goes, within the networks that are open.
+    pub url: String,
+    /// The method.
+    pub method: RequestMethod,
+    /// Further header fields for every request; `{NAME}` is the property of the message.
+    pub headers: BTreeMap<String, String>,
+    /// Headers of the message that travel on, beside its `Content-Type`.
+    pub forward: Vec<String>,
+    /// The secret that signs requests, as Standard Webhooks ask: `whsec_` and 24 to 64 bytes in base64.
+    pub secret: Option<String>,
+    /// Time for the whole request: name, connection, encryption and the complete response.
+    pub timeout: Wait,
+    /// After this time without a request a connection ends.
+    pub idle_timeout: Wait,
+    /// Most bytes of a response; a longer one is as good as none.
+    pub reply_bytes: usize,
+    /// Networks that are not public and may be talked to nevertheless: `10.0.0.0/8`, `127.0.0.1`.
+    pub allow_networks: Vec<Network>,
+    /// Hosts that may be talked to wherever their names lead.
+    pub allow_hosts: Vec<String>,
+    /// A file of further certificates to trust, in PEM form.
+    pub ca_file: Option<PathBuf>,
+    /// A file with our certificate and those between it and its root, in PEM form.
+    pub certificate_file: Option<PathBuf>,
+    /// A file with the certificate's private key, in PEM form.
+    pub key_file: Option<PathBuf>,
+}
+
+impl Default for CallOptions {
+    fn default() -> Self {
+        CallOptions {
+            url: String::new(),
+            method: RequestMethod::Post,
+            headers: BTreeMap::new(),
+            forward: Vec::new(),
+            secret: None,
+            timeout: Wait::seconds(15),
+            idle_timeout: Wait::seconds(30),
+            reply_bytes: 1 << 20,
+            allow_networks: Vec::new(),
+            allow_hosts: Vec::new(),
+            ca_file: None,
+            certificate_file: None,
+            key_file: None,
+        }
+    }
+}
+
+impl CallOptions {
+    /// The properties that the URL and the headers name.
+    fn places(&self) -> BTreeSet<&str> {
+        std::iter::once(&self.url).chain(self.headers.values()).flat_map(|text| pieces(text).1).collect()
+    }
+}
+
+impl Options for CallOptions {
+    fn problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        if self.url.is_empty() {
+            problems.push(Problem::at("url", "is missing").hint("such as `https://shop.example.org/orders`"));
+        } else if whole_place(&self.url).is_none() {
+            let constant: String = pieces(&self.url).0.join("x");
+            let host_end = self.url.find("//").and_then(|at| self.url[at + 2..].find('/').map(|end| at + 2 + end));
+            if let Err(what) = Target::parse(&constant) {
+                problems.push(Problem::at("url", what).hint("such as `https://shop.example.org/orders/{order}`"));
+            } else if self.url.find('{').is_some_and(|at| host_end.is_none_or(|end| at < end)) {
+                let problem = Problem::at("url", "the message cannot choose a part of the host");
+                problems.push(problem.hint("give the whole URL as one property: `{callback}`"));
+            }
+        }
+        for name in self.headers.keys().chain(&self.forward) {
+            let is_own = ["host", "content-length", "transfer-encoding", "connection"];
+            if HeaderName::try_from(name).is_err() || is_own.contains(&name.to_ascii_lowercase().as_str()) {
+                problems.push(Problem::at("headers", format!("`{name}` is no header that can be given")));
+            }
+        }
+        if let Some(Err(text)) = self.secret.as_deref().map(Signer::new) {
+            let hint = "make one with `echo whsec_$(openssl rand -base64 32)` and take it from the environment";
+            problems.push(Problem::at("secret", text).hint(hint));
+        }
+        if !(1..=64 << 20).contains(&self.reply_bytes) {
+            problems.push(Problem::at("reply_bytes", "is from 1 to 67108864"));
+        }
+        if self.certificate_file.is_some() != self.key_file.is_some() {
+            problems.push(Problem::at("key_file", "a certificate and its private key go together"));
+        }
+        problems
+    }
+}
+
+/// What is sent.
+pub struct Call<'a> {
+    /// Its identity for the far side, the same at every attempt: `webhook-id` and `idempotency-key`.
+    pub id: &'a str,
+    /// The media type of the body; empty if it is not known.
+    pub content_type: &'a str,
+    /// The headers of the message, names in lower case.
+    pub headers: &'a [(String, String)],
+    /// Header fields that say what the message is.
+    pub about: &'a [(&'a str, String)],
+    /// The body.
+    pub body: &'a [u8],
+    /// The text of a property.
+    pub property: &'a (dyn Fn(&str) -> Option<String> + Sync),
+}
+
+/// What came back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Returned {
+    /// The far side took it, and says this.
+    Taken(Reply),
+    /// Another attempt may succeed.
+    Deferred {
+        /// Why it did not.
+        reason: Reason,
+        /// The far side's wish.
+        retry_after: Option<Duration>,
+    },
+    /// Never.
+    Refused(Reason),
+}
+
+/// What the far side says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reply {
+    /// The status.
+    pub status: u16,
+    /// The header fields, names in lower case.
+    pub headers: Vec<(String, String)>,
+    /// The body, whole.
+    pub body: Vec<u8>,
+}
+
+/// Sends requests to one far side over connections that are kept.
+pub struct Caller {
+    options: CallOptions,
+    signer: Option<Signer>,
+    connections: Connections,
+    clock: Arc<dyn Clock>,
+}
+
+impl Caller {
+    /// Reads the options of a send port; paths of problems start with `path`.
+    ///
+    /// # Errors
+    /// Every problem in them.
+    pub fn open(
+        given: &Map<String, Value>,
+        path: &str,
+        networks: &Networks,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Caller, Vec<Problem>> {
+        let options: CallOptions = read(given, path)?;
+        let ca_file = options.ca_file.as_deref();
+        let trust = match (&options.certificate_file, &options.key_file) {
+            (Some(certificate), Some(key)) => tls::trust_and_prove(ca_file, certificate, key),
+            _ => tls::trust(ca_file, "ca_file"),
+        };
+        let within = |problem: Problem| vec![Problem { path: format!("{path}.{}", problem.path), ..problem }];
+        let trust = trust.map_err(within)?;
+        let signer = options.secret.as_deref().map(|secret| Signer::new(secret).expect("checked with the options"));
+        let networks = networks.with(&options.allow_networks, &options.allow_hosts);
+        let keeping = Keeping { body_bytes_max: options.reply_bytes + 1, headers: true };
+        let connections =
+            Connections::new(Arc::new(TcpDial), (*trust).clone(), networks, options.idle_timeout.0).keeping(keeping);
+        Ok(Caller { options, signer, connections, clock })
+    }
+
+    /// The properties that a message must have to be sent.
+    pub fn places(&self) -> BTreeSet<&str> {
+        self.options.places()
+    }
+
+    /// Sends a request and waits for its response. Everything the world may answer is a value.
+    pub async fn call(&self, call: &Call<'_>) -> Returned {
+        let target = match self.target(call) {
+            Ok(target) => target,
+            Err(reason) => return Returned::Refused(reason),
+        };
+        let request = match self.request(call, &target) {
+            Ok(request) => request,
+            Err(reason) => return Returned::Refused(reason),
+        };
+        let exchanged = timeout(self.options.timeout.0, self.connections.exchange(&target, &request)).await;
+        let response = match exchanged {
+            Ok(Ok(response)) => response,
+            Ok(Err(NoResponse::Trouble(reason))) => return Returned::Deferred { reason, retry_after: None },
+            Ok(Err(NoResponse::Closed(reason))) => return Returned::Refused(reason),
+            Err(_) => {
+                let text = format!("no complete response within {}", self.options.timeout);
+                return Returned::Deferred { reason: Reason::new(ReasonKind::Timeout, text), retry_after: None };
+            }
+        };
+        let wish = response.retry_after.as_deref();
+        let wish = wish.and_then(|value| retry_after(value, self.clock.now(), RETRY_AFTER_MAX));
+        match by_status(&response, wish).disposition {
+            Disposition::Delivered { .. } if response.body.len() > self.options.reply_bytes => {
+                let text = format!("the response has more than {} bytes (`reply_bytes`)", self.options.reply_bytes);
+                Returned::Refused(Reason::new(ReasonKind::Answer, text))
+            }
+            Disposition::Delivered { .. } if !response.whole && announced(&response.headers) => {
+                let reason = Reason::new(ReasonKind::Connection, "the response broke off");
+                Returned::Deferred { reason, retry_after: None }
+            }
+            Disposition::Delivered { .. } => {
+                Returned::Taken(Reply { status: response.status, headers: response.headers, body: response.body })
+            }
+            Disposition::Deferred { reason, retry_after } => Returned::Deferred { reason, retry_after },
+            Disposition::Refused { reason } => Returned::Refused(reason),
+        }
+    }
+
+    /// Closes connections that have been idle for too long.
+    pub fn sweep(&self) {
+        self.connections.sweep();
+    }
+
+    fn target(&self, call: &Call<'_>) -> Result<Target, Reason> {
+        let url = match whole_place(&self.options.url) {
+            Some(name) => (call.property)(name).ok_or_else(|| no_property(name))?,
+            None => fill(&self.options.url, call.property, |text| {
+                url::form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>().replace('+', "%20")
+            })?,
+        };
+        Target::parse(&url).map_err(|what| Reason::new(ReasonKind::Address, what))
+    }
+
+    fn request(&self, call: &Call<'_>, target: &Target) -> Result<Vec<u8>, Reason> {
+        let method = Method::from(self.options.method);
+        let mut request = Request::new(&method, target);
+        let given = |name: &str| self.options.headers.keys().any(|key| key.eq_ignore_ascii_case(name));
+        if self.options.method.has_body() && !call.content_type.is_empty() && !given("content-type") {
+            request.field("content-type", call.content_type);
+        }
+        for (name, value) in call.headers {
+            if self.options.forward.iter().any(|forward| forward.eq_ignore_ascii_case(name)) && !given(name) {
+                request.field(name, value);
+            }
+        }
+        for (name, value) in &self.options.headers {
+            let value = fill(value, call.property, str::to_owned)?;
+            if HeaderValue::try_from(&value).is_err() {
+                let text = format!("the header `{name}` would hold what no header may hold");
+                return Err(Reason::new(ReasonKind::Format, text));
+            }
+            request.field(name, value);
+        }
+        for (name, value) in call.about {
+            request.field(name, value);
+        }
+        let seconds = self.clock.now().as_millis().div_euclid(1000);
+        request.field("idempotency-key", call.id);
+        request.field("webhook-id", call.id);
+        request.field("webhook-timestamp", seconds.to_string());
+        if let Some(signer) = &self.signer {
+            request.field("webhook-signature", signer.sign(call.id, seconds, call.body));
+        }
+        Ok(request.with_body(call.body))
+    }
+}
+
+/// Whether the far side had said how long its response is.
+fn announced(headers: &[(String, String)]) -> bool {
+    headers.iter().any(|(name, _)| name == "content-length" || name == "transfer-encoding")
+}
+
+fn no_property(name: &str) -> Reason {
+    Reason::new(ReasonKind::Address, format!("the message has no property `{name}`, which the port needs"))
+}
+
+/// The name in a text that is one place and nothing else.
+fn whole_place(text: &str) -> Option<&str> {
+    let name = text.strip_prefix('{')?.strip_suffix('}')?;
+    (!name.contains(['{', '}'])).then_some(name)
+}
+
+/// What stands between the places of a text, and the names in them; of `a{b}c`: `[a, c]` and `[b]`.
+fn pieces(text: &str) -> (Vec<&str>, Vec<&str>) {
+    let (mut constants, mut names, mut rest) = (Vec::new(), Vec::new(), text);
+    while let Some((before, name, after)) = rest
+        .split_once('{')
+        .and_then(|(before, after)| after.split_once('}').map(|(name, after)| (before, name, after)))
+    {
+        constants.push(before);
+        names.push(name);
+        rest = after;
+    }
+    constants.push(rest);
+    (constants, names)
+}
+
+fn fill(
+    text: &str,
+    property: &(dyn Fn(&str) -> Option<String> + Sync),
+    escape: impl Fn(&str) -> String,
+) -> Result<String, Reason> {
+    let (constants, names) = pieces(text);
+    let mut filled = constants[0].to_owned();
+    for (name, constant) in names.iter().zip(&constants[1..]) {
+        filled.push_str(&escape(&property(name).ok_or_else(|| no_property(name))?));
+        filled.push_str(constant);
+    }
+    Ok(filled)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::SystemClock;
+
+    fn open(options: Value) -> Result<Caller, Vec<Problem>> {
+        let Value::Object(options) = options else { panic!("options are an object") };
+        Caller::open(&options, "send.shop.options", &Networks::default(), Arc::new(SystemClock))
+    }
+
+    #[test]
+    fn properties_choose_the_path_or_the_whole_but_no_part_of_the_host() {
+        let property = |name: &str| (name == "order").then(|| "a/b c".to_owned());
+        let call = Call { id: "m-1", content_type: "", headers: &[], about: &[], body: b"", property: &property };
+        let caller = open(json!({"url": "https://shop.example.org/orders/{order}?x={order}"})).ok().expect("good");
+        let target = caller.target(&call).expect("an address");
+        assert_eq!(target.path, "/orders/a%2Fb%20c?x=a%2Fb%20c");
+        let caller = open(json!({"url": "{callback}"})).ok().expect("good");
+        assert!(caller.target(&call).expect_err("no such property").text.contains("`callback`"));
+        for (options, path) in [
+            (json!({}), "send.shop.options.url"),
+            (json!({"url": "https://{order}.example.org/"}), "send.shop.options.url"),
+            (json!({"url": "ftp://example.org/"}), "send.shop.options.url"),
+            (json!({"url": "https://a.b/", "headers": {"Host": "x"}}), "send.shop.options.headers"),
+            (json!({"url": "https://a.b/", "secret": "x"}), "send.shop.options.secret"),
+            (json!({"url": "https://a.b/", "urll": "x"}), "send.shop.options.urll"),
+        ] {
+            let problems = open(options).err().expect("problems");
+            assert_eq!(problems.iter().map(|problem| problem.path.as_str()).collect::<Vec<_>>(), [path]);
+        }
+    }
+}

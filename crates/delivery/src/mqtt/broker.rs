@@ -1,0 +1,58 @@
+use std::{sync::Arc, time::Duration};
+
+use rumqttc::{TlsConfiguration, Transport};
+use rustls::ClientConfig;
+use tocsin_model::problem::Problem;
+
+/// How often a connection shows that it is there.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+
+/// A broker of MQTT as options name it: where it is, and how we log in.
+#[derive(Clone, Copy)]
+pub struct Broker<'a> {
+    /// Its name or address.
+    pub host: &'a str,
+    /// Its port, if it is not the usual one.
+    pub port: Option<u16>,
+    /// Whether the connection is encrypted.
+    pub tls: bool,
+    /// A user name to log in with.
+    pub username: Option<&'a str>,
+    /// Its password.
+    pub password: Option<&'a str>,
+    /// Time to connect.
+    pub timeout: Duration,
+}
+
+impl Broker<'_> {
+    /// Everything that is wrong with it.
+    pub fn problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        if self.host.is_empty() {
+            let problem = Problem::at("host", "the broker is missing");
+            problems.push(problem.hint("give its name or address, such as `broker.example.org`"));
+        }
+        if self.username.is_none() && self.password.is_some() {
+            problems.push(Problem::at("username", "a password needs a user name"));
+        }
+        problems
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port.unwrap_or(if self.tls { 8883 } else { 1883 })
+    }
+
+    /// How to connect, under a name that the broker knows us by.
+    pub fn connect(&self, client_id: String, trust: &Arc<ClientConfig>) -> rumqttc::v5::MqttOptions {
+        let mut connect = rumqttc::v5::MqttOptions::new(client_id, self.host, self.port());
+        connect.set_keep_alive(KEEP_ALIVE).set_connection_timeout(self.timeout.as_secs().max(1));
+        if self.tls {
+            connect.set_transport(Transport::tls_with_config(TlsConfiguration::Rustls(trust.clone())));
+        }
+        if let Some(username) = self.username {
+            connect.set_credentials(username, self.password.unwrap_or_default());
+        }
+        connect
+    }
+}

@@ -1,0 +1,86 @@
+use std::{path::Path, sync::Arc, time::Duration};
+
+use async_nats::{ConnectOptions, ServerAddr};
+use rustls::ClientConfig;
+use tocsin_model::problem::Problem;
+
+/// A system of NATS as options name it: where it is, and how we log in.
+#[derive(Clone, Copy)]
+pub struct System<'a> {
+    /// Its servers.
+    pub servers: &'a [String],
+    /// A token to log in with.
+    pub token: Option<&'a str>,
+    /// A user name to log in with.
+    pub username: Option<&'a str>,
+    /// Its password.
+    pub password: Option<&'a str>,
+    /// A file of credentials to log in with.
+    pub credentials_file: Option<&'a Path>,
+    /// Time to connect, and for each answer.
+    pub timeout: Duration,
+}
+
+impl System<'_> {
+    /// Everything that is wrong with it.
+    pub fn problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        if self.servers.is_empty() {
+            let problem = Problem::at("servers", "the servers are missing");
+            problems.push(problem.hint("give one or more, such as `[nats://broker.example.org:4222]`"));
+        }
+        for (number, server) in self.servers.iter().enumerate() {
+            if server.parse::<ServerAddr>().is_err() {
+                let problem = Problem::at(format!("servers[{number}]"), "this is not the address of a server");
+                problems.push(problem.hint("such as `nats://broker.example.org:4222` or `tls://…`"));
+            }
+        }
+        let ways = [
+            ("token", self.token.is_some()),
+            ("username", self.username.is_some()),
+            ("credentials_file", self.credentials_file.is_some()),
+        ];
+        let mut given = ways.into_iter().filter(|(_, given)| *given).map(|(name, _)| name);
+        if let (Some(name), Some(_)) = (given.next(), given.next()) {
+            let problem = Problem::at(name, "there is more than one way to log in here");
+            problems.push(problem.hint("keep one of `token`, `username` and `credentials_file`"));
+        }
+        if self.username.is_some() != self.password.is_some() {
+            let (path, text) = match self.username {
+                Some(_) => ("password", "a user name needs a password"),
+                None => ("username", "a password needs a user name"),
+            };
+            problems.push(Problem::at(path, text).hint("take it from the environment: `${NATS_PASSWORD}`"));
+        }
+        problems
+    }
+
+    /// How to connect, under a name that the system shows.
+    ///
+    /// # Errors
+    /// The file of credentials cannot be read.
+    pub fn connect(&self, trust: &Arc<ClientConfig>, name: String) -> Result<ConnectOptions, Problem> {
+        let mut connect = ConnectOptions::new()
+            .name(name)
+            .tls_client_config((**trust).clone())
+            .connection_timeout(self.timeout)
+            .request_timeout(Some(self.timeout));
+        if let Some(token) = self.token {
+            connect = connect.token(token.to_owned());
+        }
+        if let (Some(username), Some(password)) = (self.username, self.password) {
+            connect = connect.user_and_password(username.to_owned(), password.to_owned());
+        }
+        match self.credentials_file {
+            Some(file) => std::fs::read_to_string(file).and_then(|text| connect.credentials(&text)).map_err(|error| {
+                Problem::at("credentials_file", format!("{} cannot be used: {error}", file.display()))
+            }),
+            None => Ok(connect),
+        }
+    }
+
+    /// The servers, of a system without problems.
+    pub fn addresses(&self) -> Vec<ServerAddr> {
+        self.servers.iter().map(|server| server.parse().expect("checked options have good addresses")).collect()
+    }
+}

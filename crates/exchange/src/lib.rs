@@ -1,0 +1,113 @@
+//! Systems talk through the platform: a message is stored, routed by what it holds, delivered, and its reply finds its way
+//! back.
+//!
+//! A message comes through a receive port and is stored with its legs, one for each send port that a route leads it to,
+//! before anything of it leaves: routing is a function of the message, so both are one commit. A leg is sent, and what came
+//! of it, the reply and the legs of the reply are the second commit; only then the caller hears of it. After a crash the
+//! spool says what is still to be done. Far sides may see a message again, always under the same id; callers who repeat
+//! their idempotency key get the stored reply.
+//!
+//! Knows nothing of SQL, and nothing of how callers reach it.
+
+pub mod compile; // 1. a definition becomes what runs, or every problem in it
+mod promote; //     2. a message's properties are taken out of it
+mod route; //       3. predicates over them say where it goes
+pub mod receive; // 4. a message comes, is stored, and its caller waits
+mod callers; //     4b. who waits for which reply
+mod lane; //        5. what waits for a send port, in memory and behind that in the spool
+mod send; //        6. a leg leaves; what came of it is stored
+pub mod operate; // 7. what operators do: definitions, ports, suspended messages
+mod upkeep; //      8. what is over: requests without an answer, messages that need not be kept
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use parking_lot::RwLock;
+use tocsin_delivery::{Clock, networks::Networks};
+use tocsin_model::id::Name;
+use tocsin_store::{error::StoreError, sqlite::spool::SqliteSpool};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use callers::Callers;
+use compile::Compiled;
+use lane::Lane;
+
+/// What exchanges work with.
+pub struct Parts {
+    /// Where messages are kept.
+    pub spool: Arc<SqliteSpool>,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// What send ports may reach besides public addresses.
+    pub networks: Networks,
+    /// Answers `${NAME}` in definitions.
+    pub environment: Arc<dyn Fn(&str) -> Option<String> + Send + Sync>,
+}
+
+/// All exchanges of an installation. One for the process.
+pub struct Exchanges {
+    parts: Parts,
+    running: RwLock<Arc<BTreeMap<Name, Arc<Running>>>>,
+    callers: Callers,
+    upkeep: upkeep::Alarm,
+    /// One change of a definition at a time.
+    applying: tokio::sync::Mutex<()>,
+    stopping: CancellationToken,
+    tasks: TaskTracker,
+}
+
+/// An exchange that runs.
+pub struct Running {
+    /// What it does.
+    pub compiled: Arc<Compiled>,
+    /// The version of its definition.
+    pub version: u32,
+    /// The send ports. They outlive a change of the definition, with what is under way in them.
+    lanes: BTreeMap<Name, Arc<Lane>>,
+}
+
+impl Exchanges {
+    /// Starts all exchanges that are stored. One whose definition is not good any more does not run; the log says why.
+    ///
+    /// # Errors
+    /// The spool does not answer.
+    pub async fn start(parts: Parts) -> Result<Arc<Exchanges>, StoreError> {
+        let exchanges = Arc::new(Exchanges {
+            parts,
+            running: RwLock::default(),
+            callers: Callers::default(),
+            upkeep: upkeep::Alarm::default(),
+            applying: tokio::sync::Mutex::default(),
+            stopping: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        });
+        for stored in exchanges.parts.spool.exchanges().await? {
+            match exchanges.compile(&stored.text) {
+                Ok(compiled) => exchanges.run(compiled, stored.version).await?,
+                Err(problems) => {
+                    let problems = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+                    tracing::error!(exchange = %stored.name, problems, "an exchange does not run");
+                }
+            }
+        }
+        exchanges.tasks.spawn(upkeep::run(exchanges.clone()));
+        Ok(exchanges)
+    }
+
+    /// The exchange of this name, if it runs.
+    pub fn find(&self, name: &Name) -> Option<Arc<Running>> {
+        self.running.read().get(name).cloned()
+    }
+
+    /// Takes nothing new from its queues and finishes what is under way, for at most `patience`. Gives whether all was.
+    pub async fn stop(&self, patience: Duration) -> bool {
+        self.stopping.cancel();
+        self.tasks.close();
+        let finished = tokio::time::timeout(patience, self.tasks.wait()).await.is_ok();
+        // Whose request waits in the spool is told where the reply will be.
+        self.callers.release();
+        finished
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,267 @@
+//! What operators do: definitions, the states of ports, and messages that are suspended.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use bytes::Bytes;
+use tocsin_model::{
+    exchange::PortState,
+    id::{MessageId, Name},
+    problem::Problem,
+};
+use tocsin_store::{
+    error::StoreError,
+    spool::{Acted, MessageFilter, SpoolCounts, Standing, StoredExchange, StoredMessage},
+};
+
+use crate::{Exchanges, Running, callers::Answer, compile::Compiled, lane::Lane};
+
+/// Messages that one step of a bulk act looks at.
+const STEP: usize = 500;
+
+/// Why an operator's act was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum OperateError {
+    /// There is no such thing.
+    #[error("{0} does not exist")]
+    Missing(String),
+    /// This is wrong with the definition.
+    #[error("the definition has problems")]
+    Invalid(Vec<Problem>),
+    /// Messages of the exchange are open: end them first, or let them finish.
+    #[error("the exchange `{0}` has open messages")]
+    InUse(Name),
+    /// The store does not answer.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A send port, as it is at this moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortLoad {
+    /// Its name.
+    pub port: Name,
+    /// Whether it sends.
+    pub state: PortState,
+    /// Whether an operator has set that, against the definition.
+    pub is_set: bool,
+    /// Legs that are under way.
+    pub under_way: u32,
+    /// Legs that are ready in memory. More may wait in the spool.
+    pub ready: usize,
+}
+
+impl Exchanges {
+    /// The definitions that are stored, each with whether it runs.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn stored(&self) -> Result<Vec<(StoredExchange, bool)>, StoreError> {
+        let stored = self.parts.spool.exchanges().await?;
+        let runs =
+            |stored: &StoredExchange| self.find(&stored.name).is_some_and(|running| running.version == stored.version);
+        Ok(stored.into_iter().map(|stored| (runs(&stored), stored)).map(|(runs, stored)| (stored, runs)).collect())
+    }
+
+    /// Stores a definition and runs it from now on. What is under way goes on as it began; what waits takes the new way.
+    ///
+    /// # Errors
+    /// Nothing was changed.
+    pub async fn apply(self: &Arc<Self>, text: &str, author: &str) -> Result<StoredExchange, OperateError> {
+        let compiled = self.compile(text).map_err(OperateError::Invalid)?;
+        let _one = self.applying.lock().await;
+        let name = compiled.definition.name.clone();
+        let now = self.parts.clock.now();
+        let stored = self.parts.spool.put_exchange(name, text.to_owned(), author.to_owned(), now).await?;
+        self.run(compiled, stored.version).await?;
+        Ok(stored)
+    }
+
+    /// Lets a definition take the place of the one before it.
+    pub(crate) async fn run(self: &Arc<Self>, compiled: Compiled, version: u32) -> Result<(), StoreError> {
+        let name = compiled.definition.name.clone();
+        let set: BTreeMap<Name, PortState> = self.set_ports(&name).await?;
+        let before = self.find(&name);
+        let mut lanes = BTreeMap::new();
+        for (port, way) in &compiled.ways {
+            let state = set.get(port).copied().unwrap_or(way.definition.state);
+            let known = before.as_ref().and_then(|before| before.lanes.get(port).cloned());
+            let lane = known.unwrap_or_else(|| {
+                Lane::new(name.clone(), port.clone(), way.clone(), PortState::Hold, Arc::downgrade(self))
+            });
+            lanes.insert(port.clone(), (lane, way.clone(), state));
+        }
+        let running = Arc::new(Running {
+            lanes: lanes.iter().map(|(port, (lane, ..))| (port.clone(), lane.clone())).collect(),
+            compiled: Arc::new(compiled),
+            version,
+        });
+        let mut all = BTreeMap::clone(&self.running.read());
+        all.insert(name, running.clone());
+        *self.running.write() = Arc::new(all);
+        // Only now: what is sent looks for its exchange.
+        for (lane, way, state) in lanes.into_values() {
+            lane.change(way, state);
+        }
+        for (port, lane) in before.iter().flat_map(|before| &before.lanes) {
+            if !running.lanes.contains_key(port) {
+                lane.change(lane.way(), PortState::Off);
+            }
+        }
+        Ok(())
+    }
+
+    async fn set_ports(&self, exchange: &Name) -> Result<BTreeMap<Name, PortState>, StoreError> {
+        let set = self.parts.spool.set_ports().await?;
+        Ok(set.into_iter().filter(|set| set.exchange == *exchange).map(|set| (set.port, set.state)).collect())
+    }
+
+    /// Removes an exchange that has no open messages.
+    ///
+    /// # Errors
+    /// There is none, or it has open messages.
+    pub async fn remove(&self, name: &Name) -> Result<(), OperateError> {
+        let _one = self.applying.lock().await;
+        let open =
+            MessageFilter { exchange: Some(name.clone()), standing: Some(Standing::Open), ..MessageFilter::default() };
+        if !self.parts.spool.messages(open, None, 1).await?.is_empty() {
+            return Err(OperateError::InUse(name.clone()));
+        }
+        let mut all = BTreeMap::clone(&self.running.read());
+        if let Some(running) = all.remove(name) {
+            *self.running.write() = Arc::new(all);
+            running.lanes.values().for_each(|lane| lane.change(lane.way(), PortState::Off));
+        }
+        if self.parts.spool.remove_exchange(name.clone()).await? {
+            return Ok(());
+        }
+        Err(OperateError::Missing(format!("the exchange `{name}`")))
+    }
+
+    /// The send ports of an exchange.
+    ///
+    /// # Errors
+    /// There is no such exchange.
+    pub async fn ports(&self, exchange: &Name) -> Result<Vec<PortLoad>, OperateError> {
+        let running = self.running(exchange)?;
+        let set = self.set_ports(exchange).await?;
+        let load = |(port, lane): (&Name, &Arc<Lane>)| {
+            let (under_way, ready) = lane.load();
+            PortLoad { port: port.clone(), state: lane.state(), is_set: set.contains_key(port), under_way, ready }
+        };
+        Ok(running.lanes.iter().map(load).collect())
+    }
+
+    /// Sets the state of a send port, for restarts and new definitions as well; `None`: as the definition says.
+    ///
+    /// # Errors
+    /// There is no such port.
+    pub async fn set_port(&self, exchange: &Name, port: &Name, state: Option<PortState>) -> Result<(), OperateError> {
+        let running = self.running(exchange)?;
+        let missing = || OperateError::Missing(format!("the send port `{port}` of `{exchange}`"));
+        let lane = running.lanes.get(port).ok_or_else(missing)?;
+        self.parts.spool.set_port(exchange.clone(), port.clone(), state).await?;
+        let way = lane.way();
+        let state = state.unwrap_or(way.definition.state);
+        tracing::info!(%exchange, %port, %state, "the state of a send port was set");
+        lane.change(way, state);
+        Ok(())
+    }
+
+    fn running(&self, exchange: &Name) -> Result<Arc<Running>, OperateError> {
+        self.find(exchange).ok_or_else(|| OperateError::Missing(format!("the exchange `{exchange}`")))
+    }
+
+    /// A message without its body.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn message(&self, id: MessageId) -> Result<Option<StoredMessage>, StoreError> {
+        self.parts.spool.message(id).await
+    }
+
+    /// The body of a message.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn body(&self, id: MessageId) -> Result<Option<Bytes>, StoreError> {
+        self.parts.spool.body(id).await
+    }
+
+    /// Some messages, newest first.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn messages(
+        &self,
+        filter: MessageFilter,
+        before: Option<MessageId>,
+        limit: usize,
+    ) -> Result<Vec<StoredMessage>, StoreError> {
+        self.parts.spool.messages(filter, before, limit).await
+    }
+
+    /// How much there is.
+    pub fn counts(&self) -> SpoolCounts {
+        self.parts.spool.counts()
+    }
+
+    /// Lets suspended messages go on: what no route led anywhere is routed anew, what failed is sent again with a fresh
+    /// schedule, whatever the state of its port.
+    ///
+    /// # Errors
+    /// The store does not answer; what was done before stays.
+    pub async fn resume(&self, filter: MessageFilter) -> Result<Acted, StoreError> {
+        let filter = MessageFilter { standing: Some(Standing::Suspended), ..filter };
+        let mut acted = Acted::default();
+        let mut before = None;
+        loop {
+            let found = self.parts.spool.messages(filter.clone(), before, STEP).await?;
+            let Some(last) = found.last() else { break };
+            before = Some(last.id);
+            let now = self.parts.clock.now();
+            for stored in found.iter().filter(|stored| stored.suspended.is_some()) {
+                let routed = self.route_anew(stored).await?;
+                acted.messages += u64::from(routed > 0);
+                acted.legs += routed;
+            }
+            let ids = found.iter().filter(|stored| stored.suspended.is_none()).map(|stored| stored.id).collect();
+            let resumed = self.parts.spool.resume_legs(ids, now).await?;
+            acted.messages += resumed.messages;
+            acted.legs += resumed.legs;
+        }
+        for running in self.running.read().values() {
+            running.lanes.values().for_each(Lane::look);
+        }
+        Ok(acted)
+    }
+
+    /// Routes a message that went nowhere. Gives how many legs it has now.
+    async fn route_anew(&self, stored: &StoredMessage) -> Result<u64, StoreError> {
+        let Some(running) = self.find(&stored.exchange) else { return Ok(0) };
+        let bytes = usize::try_from(stored.bytes).unwrap_or(usize::MAX);
+        let legs = running.legs(&stored.port, stored.kind, &stored.head, bytes);
+        let many = legs.as_ref().map_or(0, Vec::len) as u64;
+        self.parts.spool.route_anew(stored.id, legs, self.parts.clock.now()).await?;
+        Ok(many)
+    }
+
+    /// Ends messages that are open or suspended: nothing more of them leaves.
+    ///
+    /// # Errors
+    /// The store does not answer; what was done before stays.
+    pub async fn end(&self, filter: MessageFilter) -> Result<Acted, StoreError> {
+        let filter = MessageFilter { standing: Some(filter.standing.unwrap_or(Standing::Suspended)), ..filter };
+        let mut acted = Acted::default();
+        let mut before = None;
+        loop {
+            let found = self.parts.spool.messages(filter.clone(), before, STEP).await?;
+            let Some(last) = found.last() else { return Ok(acted) };
+            before = Some(last.id);
+            let ids: Vec<MessageId> = found.iter().map(|stored| stored.id).collect();
+            let ended = self.parts.spool.end(ids.clone(), self.parts.clock.now()).await?;
+            acted.messages += ended.messages;
+            acted.legs += ended.legs;
+            ids.iter().for_each(|id| self.callers.answer(*id, &Answer::None));
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! A message comes through a receive port, is stored with its legs, and its caller waits for the reply.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use ring::digest;
+use tocsin_model::{
+    exchange::{MessageKind, Mode, PortState, ReceivePort},
+    id::{MessageId, Name},
+    time::Timestamp,
+};
+use tocsin_store::{
+    error::StoreError,
+    spool::{Accepted, Ending, Head, IdempotencyKey, Leg, LegState, NewLeg, NewMessage, StoredMessage, WaitingLeg},
+};
+use tokio::sync::oneshot;
+
+use crate::{Exchanges, Running, callers::Answer, promote};
+
+/// Longest idempotency key.
+pub const KEY_BYTES_MAX: usize = 255;
+
+/// Most replies that follow each other, each routed like a message.
+const HOPS_MAX: u32 = 16;
+
+/// A message as it comes.
+#[derive(Debug, Clone, Default)]
+pub struct Incoming {
+    /// The media type of the body; empty if it is not known.
+    pub content_type: String,
+    /// Its headers, names in lower case.
+    pub headers: Vec<(String, String)>,
+    /// The body.
+    pub body: Bytes,
+    /// What makes a repetition known as such.
+    pub key: Option<String>,
+    /// How long its caller would wait, at most.
+    pub wait: Option<Duration>,
+}
+
+/// What a caller is told.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Received {
+    /// The message.
+    pub id: MessageId,
+    /// Whether its key came before, so that it is the message of then.
+    pub duplicate: bool,
+    /// What came of it so far.
+    pub course: Course,
+}
+
+/// What came of a message so far.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Course {
+    /// It is stored, and nobody waits for an answer.
+    Stored,
+    /// It is answered.
+    Replied {
+        /// The reply.
+        reply: MessageId,
+        /// Its head.
+        head: Head,
+        /// Its body.
+        body: Bytes,
+    },
+    /// Its reply is not there yet.
+    Pending,
+    /// It waits for an operator, for this reason. Resumed, it may be answered yet.
+    Suspended(String),
+    /// Nobody answered in time.
+    Expired,
+    /// An operator ended it.
+    Ended,
+}
+
+/// Why a message was not taken; nothing was stored.
+#[derive(Debug, thiserror::Error)]
+pub enum ReceiveError {
+    /// There is no such exchange, or it has no such receive port.
+    #[error("{0} does not exist")]
+    Missing(String),
+    /// The port takes nothing at present.
+    #[error("the receive port `{0}` is switched off")]
+    Disabled(Name),
+    /// The body is larger than the port takes.
+    #[error("the body is larger than {0} bytes")]
+    TooLarge(usize),
+    /// The key is not one.
+    #[error("an idempotency key has 1 to 255 characters")]
+    Key,
+    /// The key came before with another body, which became this message.
+    #[error("the idempotency key came before with another body, which became {0}")]
+    KeyReused(MessageId),
+    /// A bound is reached: the same message may be taken later.
+    #[error("{reason}")]
+    Full {
+        /// Why, as one word: `store_growth` or `disk`.
+        code: &'static str,
+        /// Why, in words.
+        reason: String,
+    },
+    /// The store does not answer.
+    #[error(transparent)]
+    Store(StoreError),
+}
+
+impl Running {
+    /// A receive port that takes messages.
+    ///
+    /// # Errors
+    /// There is none of this name, or it is switched off.
+    pub fn receive_port(&self, port: &Name) -> Result<&ReceivePort, ReceiveError> {
+        let definition = &self.compiled.definition;
+        let missing = || ReceiveError::Missing(format!("the receive port `{port}` of `{}`", definition.name));
+        let found = definition.receive.get(port).ok_or_else(missing)?;
+        if found.enabled { Ok(found) } else { Err(ReceiveError::Disabled(port.clone())) }
+    }
+
+    /// The legs of a message, or why it has none. A request needs one that brings an answer.
+    pub(crate) fn legs(
+        &self,
+        port: &Name,
+        kind: MessageKind,
+        head: &Head,
+        bytes: usize,
+    ) -> Result<Vec<NewLeg>, String> {
+        if head.hops > HOPS_MAX {
+            let hint = "its routes lead replies round; `message.kind != 'reply'` in a route keeps them out";
+            return Err(format!("{HOPS_MAX} replies came before it, each to the one before: {hint}"));
+        }
+        let row = promote::row(&self.compiled, port, kind, head, bytes);
+        let lanes = self.compiled.routes.targets(&row).into_iter().filter_map(|target| self.lanes.get(target));
+        let open = lanes.filter(|lane| lane.state() != PortState::Off);
+        let leg = |lane: &Arc<crate::lane::Lane>| NewLeg { port: lane.port().clone(), replies: lane.replies() };
+        let legs: Vec<NewLeg> = open.map(leg).collect();
+        let nearest = || match self.compiled.routes.nearest(&row, &self.compiled.fields) {
+            nearest if nearest.is_empty() => "the exchange has no routes".to_owned(),
+            nearest => format!("nearest: {}", nearest.join("; ")),
+        };
+        if legs.is_empty() {
+            return Err(format!("no route leads it to a send port that is not off; {}", nearest()));
+        }
+        if kind == MessageKind::Request && !legs.iter().any(|leg| leg.replies) {
+            return Err(format!("no route leads this request to a send port that replies; {}", nearest()));
+        }
+        Ok(legs)
+    }
+}
+
+impl Exchanges {
+    /// Takes a message through a receive port. When this returns it is stored, and so is whatever the caller is told.
+    ///
+    /// # Errors
+    /// Nothing was stored.
+    pub async fn receive(
+        self: &Arc<Self>,
+        running: &Arc<Running>,
+        port: &Name,
+        incoming: Incoming,
+    ) -> Result<Received, ReceiveError> {
+        let definition = running.receive_port(port)?;
+        check(definition, &incoming)?;
+        self.check_room(running)?;
+        let now = self.parts.clock.now();
+        let wait = incoming.wait.map_or(definition.wait, |wait| wait.min(definition.wait));
+        let new = self.new_message(running, port, definition, incoming, now);
+        let (id, kind) = (new.id, new.kind);
+        // Before it is stored: the reply may be quicker than this task.
+        let answered = (kind == MessageKind::Request && new.suspended.is_none()).then(|| self.callers.wait_for(id));
+        let suspended = new.suspended.clone();
+        let given =
+            |text: &'static str| [("exchange", running.name()), ("port", port.to_string()), ("result", text.into())];
+        match self.accept(running, new).await? {
+            Accepted::New => {
+                metrics::counter!("exchange_received_total", &given("new")).increment(1);
+                match (kind, suspended, answered) {
+                    (MessageKind::Request, None, Some(answered)) => {
+                        let course = self.course_of(id, answered, wait).await?;
+                        let taken = self.parts.clock.now().since(now);
+                        metrics::histogram!("exchange_wait_seconds", &given("new")[..2]).record(taken);
+                        Ok(Received { id, duplicate: false, course })
+                    }
+                    (_, Some(reason), _) => Ok(Received { id, duplicate: false, course: Course::Suspended(reason) }),
+                    (..) => Ok(Received { id, duplicate: false, course: Course::Stored }),
+                }
+            }
+            Accepted::Known(known) => {
+                metrics::counter!("exchange_received_total", &given("duplicate")).increment(1);
+                let course = if kind == MessageKind::Request {
+                    self.wait_for(known, wait).await.map_err(ReceiveError::Store)?.unwrap_or(Course::Pending)
+                } else {
+                    Course::Stored
+                };
+                Ok(Received { id: known, duplicate: true, course })
+            }
+            Accepted::Reused(known) => Err(ReceiveError::KeyReused(known)),
+        }
+    }
+
+    /// Stores a message and sends it on its ways. A caller who goes away meanwhile does not stop it half-way.
+    async fn accept(self: &Arc<Self>, running: &Arc<Running>, new: NewMessage) -> Result<Accepted, ReceiveError> {
+        let (exchanges, running) = (self.clone(), running.clone());
+        let storing = self.tasks.spawn(async move {
+            let accepted = exchanges.parts.spool.accept(new.clone()).await;
+            match &accepted {
+                Ok(Accepted::New) => exchanges.begin(&running, &new),
+                _ => exchanges.callers.answer(new.id, &Answer::None),
+            }
+            accepted
+        });
+        let broken = |error: tokio::task::JoinError| ReceiveError::Store(StoreError::unavailable(error));
+        storing.await.map_err(broken)?.map_err(refused)
+    }
+
+    /// What came of a request, waiting for up to `wait` while that is not known. `None` if there is no such message.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn wait_for(&self, id: MessageId, wait: Duration) -> Result<Option<Course>, StoreError> {
+        // Waiting begins before looking: what comes between is not missed.
+        let course = self.look_and_wait(id, wait, self.callers.wait_for(id)).await;
+        self.callers.forget(id);
+        course
+    }
+
+    async fn look_and_wait(
+        &self,
+        id: MessageId,
+        wait: Duration,
+        answered: oneshot::Receiver<Answer>,
+    ) -> Result<Option<Course>, StoreError> {
+        let Some(course) = self.present_course(id).await? else { return Ok(None) };
+        if course != Course::Pending || wait.is_zero() {
+            return Ok(Some(course));
+        }
+        match tokio::time::timeout(wait, answered).await {
+            Ok(Ok(Answer::Reply(reply, head, body))) => Ok(Some(Course::Replied { reply, head, body })),
+            _ => self.present_course(id).await,
+        }
+    }
+
+    async fn present_course(&self, id: MessageId) -> Result<Option<Course>, StoreError> {
+        match self.parts.spool.message(id).await? {
+            Some(stored) => Ok(Some(self.course(&stored).await?)),
+            None => Ok(None),
+        }
+    }
+
+    async fn course_of(
+        &self,
+        id: MessageId,
+        answered: oneshot::Receiver<Answer>,
+        wait: Duration,
+    ) -> Result<Course, ReceiveError> {
+        let answer = tokio::time::timeout(wait, answered).await;
+        if let Ok(Ok(Answer::Reply(reply, head, body))) = answer {
+            return Ok(Course::Replied { reply, head, body });
+        }
+        self.callers.forget(id);
+        let course = self.present_course(id).await.map_err(ReceiveError::Store)?;
+        Ok(course.unwrap_or(Course::Ended))
+    }
+
+    async fn course(&self, stored: &StoredMessage) -> Result<Course, StoreError> {
+        if stored.kind != MessageKind::Request {
+            return Ok(Course::Stored);
+        }
+        if let (Some(Ending::Answered), Some(reply)) = (stored.ending, stored.reply)
+            && let Some(found) = self.parts.spool.message(reply).await?
+            && let Some(body) = self.parts.spool.body(reply).await?
+        {
+            return Ok(Course::Replied { reply, head: found.head, body });
+        }
+        let hopeful = |leg: &&Leg| leg.replies && leg.state == LegState::Waiting;
+        let suspended = |leg: &&Leg| leg.replies && leg.state == LegState::Suspended;
+        Ok(match (stored.ending, &stored.suspended) {
+            (Some(Ending::Expired), _) => Course::Expired,
+            (Some(_), _) => Course::Ended,
+            (None, Some(reason)) => Course::Suspended(reason.clone()),
+            (None, None) => match stored.legs.iter().find(suspended) {
+                Some(leg) if !stored.legs.iter().any(|leg| hopeful(&leg)) => {
+                    Course::Suspended(format!("{}: {}", leg.port, leg.said.as_deref().unwrap_or_default()))
+                }
+                _ => Course::Pending,
+            },
+        })
+    }
+
+    fn new_message(
+        &self,
+        running: &Running,
+        port: &Name,
+        definition: &ReceivePort,
+        incoming: Incoming,
+        now: Timestamp,
+    ) -> NewMessage {
+        let kind = match definition.mode {
+            Mode::OneWay => MessageKind::OneWay,
+            Mode::Request => MessageKind::Request,
+        };
+        let Incoming { content_type, headers, body, key, .. } = incoming;
+        let head = promote::head(&running.compiled, content_type, headers, &body);
+        let (legs, suspended) = match running.legs(port, kind, &head, body.len()) {
+            Ok(legs) => (legs, None),
+            Err(reason) => (Vec::new(), Some(reason)),
+        };
+        let key = key.map(|key| {
+            let digest = digest::digest(&digest::SHA256, &body);
+            IdempotencyKey { key, digest: digest.as_ref().try_into().expect("SHA-256 has 32 bytes") }
+        });
+        NewMessage {
+            id: self.parts.spool.next_id(),
+            exchange: running.compiled.definition.name.clone(),
+            port: port.clone(),
+            kind,
+            answers: None,
+            key,
+            head,
+            body,
+            legs,
+            suspended,
+            accepted_at: now,
+            expires_at: (kind == MessageKind::Request).then(|| now + definition.expires_after),
+            kept: running.compiled.definition.retention,
+        }
+    }
+
+    /// Sends a stored message on its ways.
+    pub(crate) fn begin(&self, running: &Running, stored: &NewMessage) {
+        if let Some(reason) = &stored.suspended {
+            metrics::counter!("exchange_unroutable_total", "exchange" => running.name()).increment(1);
+            tracing::warn!(message = %stored.id, exchange = %stored.exchange, reason, "a message is suspended");
+        }
+        if let Some(expires_at) = stored.expires_at {
+            self.upkeep.expect(expires_at);
+        }
+        for (number, leg) in stored.legs.iter().enumerate() {
+            let Some(lane) = running.lanes.get(&leg.port) else { continue };
+            lane.push(WaitingLeg {
+                message: stored.id,
+                kind: stored.kind,
+                answers: stored.answers,
+                head: stored.head.clone(),
+                body: stored.body.clone(),
+                accepted_at: stored.accepted_at,
+                expires_at: stored.expires_at,
+                leg: Leg {
+                    number: u32::try_from(number).expect("legs are few"),
+                    port: leg.port.clone(),
+                    replies: leg.replies,
+                    state: LegState::Waiting,
+                    attempts: 0,
+                    on_backup: false,
+                    due_at: stored.accepted_at,
+                    tried_at: None,
+                    said: None,
+                },
+            });
+        }
+    }
+
+    fn check_room(&self, running: &Running) -> Result<(), ReceiveError> {
+        let (open, most) = (self.parts.spool.counts().open, running.compiled.definition.open_messages_max);
+        if open < most {
+            return Ok(());
+        }
+        metrics::counter!("exchange_refused_total", "reason" => "store_growth").increment(1);
+        let reason = format!("{open} messages are open, and `open_messages` allows {most}");
+        Err(ReceiveError::Full { code: "store_growth", reason })
+    }
+}
+
+impl Running {
+    pub(crate) fn name(&self) -> String {
+        self.compiled.definition.name.to_string()
+    }
+}
+
+fn check(port: &ReceivePort, incoming: &Incoming) -> Result<(), ReceiveError> {
+    if incoming.body.len() > port.body_bytes_max as usize {
+        return Err(ReceiveError::TooLarge(port.body_bytes_max as usize));
+    }
+    if incoming.key.as_ref().is_some_and(|key| !(1..=KEY_BYTES_MAX).contains(&key.len())) {
+        return Err(ReceiveError::Key);
+    }
+    Ok(())
+}
+
+fn refused(error: StoreError) -> ReceiveError {
+    match error {
+        StoreError::Full(reason) => {
+            metrics::counter!("exchange_refused_total", "reason" => "disk").increment(1);
+            ReceiveError::Full { code: "disk", reason }
+        }
+        error => ReceiveError::Store(error),
+    }
+}

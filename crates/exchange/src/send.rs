@@ -1,0 +1,224 @@
+//! A leg leaves through its port's transport; what came of it is stored, with the reply, and then told to who waits.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use tocsin_delivery::http::call::{Call, Reply, Returned};
+use tocsin_model::{
+    exchange::{MessageKind, Transport},
+    time::Timestamp,
+};
+use tocsin_store::{
+    error::StoreError,
+    spool::{Head, LegOutcome, NewMessage, Settled, Then, WaitingLeg},
+};
+
+use crate::{Exchanges, Running, callers::Answer, compile::Way, lane::Lane, promote};
+
+/// How long an outcome that could not be stored waits to be stored again.
+const STORE_AGAIN: Duration = Duration::from_secs(1);
+
+/// Sends a leg once, and stores what came of it.
+pub(crate) async fn send(exchanges: Arc<Exchanges>, lane: Arc<Lane>, leg: WaitingLeg) {
+    let place = (leg.message, leg.leg.number);
+    let is_over = leg.leg.replies && leg.expires_at.is_some_and(|at| at <= exchanges.parts.clock.now());
+    // Upkeep ends what is over; it has no use for a leg that is under way.
+    let due_at = if is_over { None } else { attempt(&exchanges, &lane, leg).await };
+    lane.finished(place, due_at);
+}
+
+/// Gives when the leg is tried again, if it is.
+async fn attempt(exchanges: &Arc<Exchanges>, lane: &Arc<Lane>, leg: WaitingLeg) -> Option<Timestamp> {
+    let way = lane.way();
+    let running = exchanges.find(lane.exchange())?;
+    let returned = call(&way, &leg).await;
+    let outcome = outcome(exchanges, &running, &way, &leg, returned);
+    let due_at = if let Then::Retry(due_at) = outcome.then { Some(due_at) } else { None };
+    let settled = store(exchanges, &outcome).await?;
+    tell(exchanges, &running, lane, &leg, outcome, settled).await;
+    due_at
+}
+
+async fn call(way: &Way, leg: &WaitingLeg) -> Returned {
+    let caller = match &way.backup {
+        Some(backup) if leg.leg.on_backup => backup,
+        _ => &way.first,
+    };
+    let mut about = vec![("tocsin-message", leg.message.to_string()), ("tocsin-kind", leg.kind.word().to_owned())];
+    about.extend(leg.answers.map(|request| ("tocsin-answers", request.to_string())));
+    let head = &leg.head;
+    let property = |name: &str| promote::text_of(head, name);
+    // Each leg has an id of its own, so that a far side behind two ports does not take the second for a repetition.
+    let id = format!("{}-{}", leg.message, leg.leg.number);
+    caller
+        .call(&Call {
+            id: &id,
+            content_type: &head.content_type,
+            headers: &head.headers,
+            about: &about,
+            body: &leg.body,
+            property: &property,
+        })
+        .await
+}
+
+fn outcome(exchanges: &Exchanges, running: &Running, way: &Way, leg: &WaitingLeg, returned: Returned) -> LegOutcome {
+    let now = exchanges.parts.clock.now();
+    let attempts = leg.leg.attempts + 1;
+    let outcome = |said: String, then| LegOutcome {
+        message: leg.message,
+        leg: leg.leg.number,
+        attempts,
+        on_backup: leg.leg.on_backup,
+        said,
+        tried_at: now,
+        then,
+    };
+    match returned {
+        Returned::Taken(reply) if !leg.leg.replies => outcome(reply.status.to_string(), Then::Done(None)),
+        Returned::Taken(reply) => {
+            let status = reply.status;
+            let (reply, objection) = reply_message(exchanges, running, way, leg, reply, now);
+            match objection {
+                None => outcome(status.to_string(), Then::Done(Some(Box::new(reply)))),
+                Some(objection) => outcome(objection, Then::Suspend(Some(Box::new(reply)))),
+            }
+        }
+        Returned::Refused(reason) => on_backup_or(way, leg, now, outcome(reason.text, Then::Suspend(None))),
+        Returned::Deferred { reason, retry_after } => {
+            let schedule = &transport(way, leg.leg.on_backup).retry;
+            match schedule.delay_after(attempts, retry_after, fastrand::f64()) {
+                Some(delay) => outcome(reason.text, Then::Retry(now + delay)),
+                None => on_backup_or(way, leg, now, outcome(reason.text, Then::Suspend(None))),
+            }
+        }
+    }
+}
+
+fn transport(way: &Way, on_backup: bool) -> &Transport {
+    match &way.definition.backup {
+        Some(backup) if on_backup => backup,
+        _ => &way.definition.transport,
+    }
+}
+
+/// Where the first transport has failed for good, the backup begins.
+fn on_backup_or(way: &Way, leg: &WaitingLeg, now: Timestamp, failed: LegOutcome) -> LegOutcome {
+    match (&way.backup, leg.leg.on_backup) {
+        (Some(_), false) => LegOutcome { attempts: 0, on_backup: true, then: Then::Retry(now), ..failed },
+        _ => failed,
+    }
+}
+
+/// The reply as a message, and what is wrong with it.
+fn reply_message(
+    exchanges: &Exchanges,
+    running: &Running,
+    way: &Way,
+    leg: &WaitingLeg,
+    reply: Reply,
+    now: Timestamp,
+) -> (NewMessage, Option<String>) {
+    let content_type = reply.headers.iter().find(|(name, _)| name == "content-type").map(|(_, value)| value.clone());
+    let body = Bytes::from(reply.body);
+    let mut head = promote::head(&running.compiled, content_type.unwrap_or_default(), reply.headers, &body);
+    let objection = objection(way, &leg.head, &head);
+    promote::inherit(&mut head, &leg.head);
+    let port = &leg.leg.port;
+    // The reply to a request goes to who waits for it; any other is routed like every message.
+    let routed = match leg.kind {
+        MessageKind::Request => Ok(Vec::new()),
+        MessageKind::OneWay | MessageKind::Reply => running.legs(port, MessageKind::Reply, &head, body.len()),
+    };
+    let (legs, suspended) = match routed {
+        Ok(legs) => (legs, None),
+        Err(reason) => (Vec::new(), Some(reason)),
+    };
+    let message = NewMessage {
+        id: exchanges.parts.spool.next_id(),
+        exchange: running.compiled.definition.name.clone(),
+        port: port.clone(),
+        kind: MessageKind::Reply,
+        answers: Some(leg.message),
+        key: None,
+        head,
+        body,
+        legs,
+        suspended,
+        accepted_at: now,
+        expires_at: None,
+        kept: running.compiled.definition.retention,
+    };
+    (message, objection)
+}
+
+/// What a reply does not have in common with its request although it must.
+fn objection(way: &Way, request: &Head, reply: &Head) -> Option<String> {
+    way.definition.correlate.iter().find_map(|name| {
+        let (asked, said) = (promote::text_of(request, name.as_str()), promote::text_of(reply, name.as_str()));
+        let shown = |text: Option<&String>| text.map_or("nothing".to_owned(), |text| format!("`{text}`"));
+        (asked != said).then(|| {
+            let (asked, said) = (shown(asked.as_ref()), shown(said.as_ref()));
+            format!("the reply does not belong to the request: its `{name}` is {said}, not {asked}")
+        })
+    })
+}
+
+/// Stores an outcome, again and again while the store has no room. `None` if the store has failed for good: then a
+/// restart finds the leg waiting, and sends it once more under its id.
+async fn store(exchanges: &Exchanges, outcome: &LegOutcome) -> Option<Settled> {
+    loop {
+        match exchanges.parts.spool.settle(outcome.clone()).await {
+            Ok(settled) => return Some(settled),
+            Err(StoreError::Full(why)) if !exchanges.stopping.is_cancelled() => {
+                tracing::warn!(message = %outcome.message, why, "an outcome waits to be stored");
+                tokio::time::sleep(STORE_AGAIN).await;
+            }
+            Err(error) => {
+                tracing::error!(message = %outcome.message, %error, "an outcome could not be stored");
+                return None;
+            }
+        }
+    }
+}
+
+/// Tells those who wait what was stored, and sends the reply on its ways.
+async fn tell(
+    exchanges: &Exchanges,
+    running: &Running,
+    lane: &Lane,
+    leg: &WaitingLeg,
+    outcome: LegOutcome,
+    settled: Settled,
+) {
+    count(running, lane, &outcome, settled);
+    match (outcome.then, settled) {
+        (Then::Done(Some(reply)), Settled::Answered) => {
+            exchanges.callers.answer(leg.message, &Answer::Reply(reply.id, reply.head, reply.body));
+        }
+        (Then::Done(Some(reply)), Settled::Stored) => exchanges.begin(running, &reply),
+        (Then::Done(Some(reply)), Settled::Late) => {
+            tracing::warn!(message = %leg.message, reply = %reply.id, "a reply came too late");
+        }
+        (Then::Suspend(_), Settled::Stored) => {
+            tracing::warn!(message = %leg.message, port = %lane.port(), reason = outcome.said, "a message is suspended");
+            if leg.leg.replies && leg.kind == MessageKind::Request {
+                exchanges.callers.answer(leg.message, &Answer::None);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn count(running: &Running, lane: &Lane, outcome: &LegOutcome, settled: Settled) {
+    let result = match (&outcome.then, settled) {
+        (_, Settled::Gone) => "ended",
+        (_, Settled::Late) => "late",
+        (Then::Done(_), _) => "done",
+        (Then::Retry(_), _) => "retry",
+        (Then::Suspend(Some(_)), _) => "wrong",
+        (Then::Suspend(None), _) => "suspended",
+    };
+    let labels = [("exchange", running.name()), ("port", lane.port().to_string()), ("result", result.to_owned())];
+    metrics::counter!("exchange_sent_total", &labels).increment(1);
+}

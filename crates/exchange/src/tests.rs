@@ -1,0 +1,543 @@
+//! Exchanges with real far sides over HTTP, which answer as a test tells them.
+
+use std::{
+    collections::HashMap,
+    path::Path,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use axum::{
+    Router,
+    body::Bytes as Body,
+    extract::State,
+    http::{HeaderMap, StatusCode, Uri, header},
+    response::IntoResponse,
+};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tocsin_delivery::SystemClock;
+use tocsin_model::{exchange::PortState, id::MessageId};
+use tocsin_store::{
+    spool::{Ending, LegState, MessageFilter, Standing, StoredMessage},
+    sqlite::spool::SpoolOptions,
+};
+use tokio::sync::{Notify, watch};
+
+use super::*;
+use crate::{
+    operate::OperateError,
+    receive::{Course, Incoming, ReceiveError, Received},
+};
+
+/// Nothing here takes so long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A far side. What it was asked is remembered; what it answers is chosen by the path.
+#[derive(Clone)]
+struct FarSide {
+    url: String,
+    asked: Arc<Mutex<Vec<Asked>>>,
+    count: watch::Sender<usize>,
+    /// Statuses that the next requests get, before it does its work again.
+    failures: Arc<Mutex<Vec<u16>>>,
+    /// Requests to `/slow` wait for it.
+    gate: Arc<Notify>,
+}
+
+#[derive(Debug, Clone)]
+struct Asked {
+    path: String,
+    headers: HashMap<String, String>,
+    body: String,
+}
+
+impl FarSide {
+    async fn start() -> FarSide {
+        let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let url = format!("http://{}", socket.local_addr().expect("an address"));
+        let far = FarSide {
+            url,
+            asked: Arc::default(),
+            count: watch::Sender::new(0),
+            failures: Arc::default(),
+            gate: Arc::default(),
+        };
+        let router = Router::new().fallback(answer).with_state(far.clone());
+        tokio::spawn(async move { axum::serve(socket, router).await });
+        far
+    }
+
+    fn all(&self) -> Vec<Asked> {
+        self.asked.lock().clone()
+    }
+
+    /// Waits until it was asked so often.
+    async fn asked_times(&self, times: usize) -> Vec<Asked> {
+        let mut count = self.count.subscribe();
+        let waiting = count.wait_for(|count| *count >= times);
+        tokio::time::timeout(PATIENCE, waiting).await.expect("in time").expect("the far side lives");
+        self.all()
+    }
+}
+
+async fn answer(State(far): State<FarSide>, uri: Uri, headers: HeaderMap, body: Body) -> axum::response::Response {
+    let body = String::from_utf8(body.to_vec()).expect("text");
+    let headers = headers.iter().map(|(name, value)| (name.to_string(), value.to_str().unwrap_or_default().to_owned()));
+    far.asked.lock().push(Asked { path: uri.path().to_owned(), headers: headers.collect(), body: body.clone() });
+    far.count.send_modify(|count| *count += 1);
+    let failure = {
+        let mut failures = far.failures.lock();
+        (!failures.is_empty()).then(|| failures.remove(0))
+    };
+    if let Some(status) = failure {
+        return StatusCode::from_u16(status).expect("a status").into_response();
+    }
+    if uri.path() == "/slow" {
+        far.gate.notified().await;
+    }
+    let asked: serde_json::Value = serde_json::from_str(&body).unwrap_or_default();
+    let order = if uri.path() == "/wrong" { serde_json::json!(999) } else { asked["order"].clone() };
+    let reply = serde_json::json!({"confirmed": true, "order": order});
+    ([(header::CONTENT_TYPE, "application/json")], reply.to_string()).into_response()
+}
+
+/// The paper's round trip and the synchronous form, with B at `b` and A at `a`.
+fn definition(a: &FarSide, b: &FarSide, more_of_b: &str) -> String {
+    let (a, b) = (&a.url, &b.url);
+    format!(
+        r#"
+exchange: orders
+properties:
+  type: $.type
+  order: {{ type: integer, json: $.order }}
+  sender: {{ header: X-Sender }}
+receive:
+  orders: {{ mode: one_way }}
+  questions: {{ mode: request, wait: 20s, expires_after: 60s }}
+  hurried: {{ mode: request, wait: 20s, expires_after: 1s }}
+send:
+  b:
+    mode: request
+    protocol: http
+    options: {{ url: "{b}/b", allow_networks: [127.0.0.1] }}
+    retry: {{ delays: [20ms, 20ms], jitter: 0% }}
+    correlate: [order]
+    {more_of_b}
+  slow:
+    mode: request
+    protocol: http
+    options: {{ url: "{b}/slow", allow_networks: [127.0.0.1] }}
+  a:
+    mode: one_way
+    protocol: http
+    options: {{ url: "{a}/replies/{{order}}", allow_networks: [127.0.0.1] }}
+    retry: []
+routes:
+  to_b: {{ when: "message.kind != 'reply' && message.type == 'order'", to: b }}
+  to_slow: {{ when: "message.kind != 'reply' && message.type == 'slow'", to: slow }}
+  only_told: {{ when: "message.type == 'note'", to: a }}
+  back_to_a: {{ when: "message.kind == 'reply' && message.sender == 'a'", to: a }}
+"#
+    )
+}
+
+async fn open(folder: &Path) -> Arc<Exchanges> {
+    let spool = Arc::new(SqliteSpool::open(folder, &SpoolOptions::default()).expect("the spool opens"));
+    let parts =
+        Parts { spool, clock: Arc::new(SystemClock), networks: Networks::default(), environment: Arc::new(|_| None) };
+    Exchanges::start(parts).await.expect("started")
+}
+
+/// An exchange between A and B.
+struct Bed {
+    exchanges: Arc<Exchanges>,
+    a: FarSide,
+    b: FarSide,
+    folder: tempfile::TempDir,
+}
+
+impl Bed {
+    async fn start() -> Bed {
+        Bed::with("").await
+    }
+
+    async fn with(more_of_b: &str) -> Bed {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (a, b) = (FarSide::start().await, FarSide::start().await);
+        let exchanges = open(folder.path()).await;
+        exchanges.apply(&definition(&a, &b, more_of_b), "test").await.expect("a good definition");
+        Bed { exchanges, a, b, folder }
+    }
+
+    async fn post(&self, port: &str, body: &str, key: Option<&str>) -> Result<Received, ReceiveError> {
+        let running = self.exchanges.find(&name("orders")).expect("it runs");
+        let incoming = Incoming {
+            content_type: "application/json".into(),
+            headers: vec![("x-sender".into(), "a".into())],
+            body: Bytes::copy_from_slice(body.as_bytes()),
+            key: key.map(str::to_owned),
+            wait: None,
+        };
+        self.exchanges.receive(&running, &name(port), incoming).await
+    }
+
+    async fn ask(&self, body: &str) -> Received {
+        self.post("questions", body, None).await.expect("taken")
+    }
+
+    async fn message(&self, id: MessageId) -> StoredMessage {
+        self.exchanges.message(id).await.expect("read").expect("there")
+    }
+
+    /// Waits until a message is over. Each look is a read behind the writes so far.
+    async fn ended(&self, id: MessageId) -> StoredMessage {
+        let ending = async {
+            loop {
+                let stored = self.message(id).await;
+                if stored.ended_at.is_some() {
+                    return stored;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, ending).await.expect("in time")
+    }
+
+    async fn suspended(&self) -> Vec<StoredMessage> {
+        let filter = MessageFilter { standing: Some(Standing::Suspended), ..MessageFilter::default() };
+        self.exchanges.messages(filter, None, 10).await.expect("read")
+    }
+
+    /// Waits until so many messages are suspended.
+    async fn suspended_times(&self, times: usize) -> Vec<StoredMessage> {
+        let suspending = async {
+            loop {
+                let found = self.suspended().await;
+                if found.len() == times {
+                    return found;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, suspending).await.expect("in time")
+    }
+
+    async fn restart(&mut self) {
+        assert!(self.exchanges.stop(PATIENCE).await, "all that is under way ends");
+        let elsewhere = tempfile::tempdir().expect("a folder");
+        let before = Arc::downgrade(&std::mem::replace(&mut self.exchanges, open(elsewhere.path()).await));
+        let closing = async {
+            while before.upgrade().is_some() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, closing).await.expect("the spool is closed with its last holder");
+        self.exchanges = open(self.folder.path()).await;
+    }
+}
+
+fn name(text: &str) -> Name {
+    text.parse().expect("a name")
+}
+
+fn reply_of(received: &Received) -> String {
+    match &received.course {
+        Course::Replied { body, .. } => String::from_utf8(body.to_vec()).expect("text"),
+        other => panic!("{other:?}"),
+    }
+}
+
+const ORDER: &str = r#"{"type": "order", "order": 7}"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_round_trip_goes_to_b_and_back_to_a() {
+    let bed = Bed::start().await;
+    let sent = bed.post("orders", ORDER, None).await.expect("taken");
+    assert_eq!(sent.course, Course::Stored);
+    let told = &bed.a.asked_times(1).await[0];
+    assert_eq!((&*told.path, &*told.body), ("/replies/7", r#"{"confirmed":true,"order":7}"#));
+    let stored = bed.ended(sent.id).await;
+    assert_eq!((stored.ending, stored.legs[0].state), (Some(Ending::Delivered), LegState::Done));
+    let reply = bed.ended(stored.reply.expect("B replied")).await;
+    assert_eq!((reply.answers, reply.port, reply.legs[0].port.as_str()), (Some(sent.id), name("b"), "a"));
+    assert_eq!(told.headers["tocsin-answers"], sent.id.to_string());
+    assert_eq!(bed.exchanges.counts().open, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_is_held_open_until_b_replies() {
+    let bed = Bed::start().await;
+    let answered = bed.ask(ORDER).await;
+    assert_eq!(reply_of(&answered), r#"{"confirmed":true,"order":7}"#);
+    let asked = &bed.b.all()[0];
+    assert_eq!((&*asked.path, &*asked.body), ("/b", ORDER));
+    assert_eq!(asked.headers["webhook-id"], format!("{}-0", answered.id));
+    assert_eq!(bed.message(answered.id).await.ending, Some(Ending::Answered));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_key_gets_the_stored_reply_also_after_a_restart() {
+    let mut bed = Bed::start().await;
+    let first = bed.post("questions", ORDER, Some("k")).await.expect("taken");
+    bed.restart().await;
+    let again = bed.post("questions", ORDER, Some("k")).await.expect("taken");
+    assert_eq!((again.id, again.duplicate, &again.course), (first.id, true, &first.course));
+    assert_eq!(bed.b.all().len(), 1, "B is asked once");
+    let other = bed.post("questions", r#"{"type": "order", "order": 8}"#, Some("k")).await;
+    assert!(matches!(other, Err(ReceiveError::KeyReused(id)) if id == first.id));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_repeats_while_b_works_waits_for_the_same_reply() {
+    let bed = Bed::start().await;
+    let body = r#"{"type": "slow", "order": 1}"#;
+    let ask = || bed.post("questions", body, Some("k"));
+    let (first, again, ()) = tokio::join!(ask(), ask(), async {
+        bed.b.asked_times(1).await;
+        bed.b.gate.notify_one();
+    });
+    let (first, again) = (first.expect("taken"), again.expect("taken"));
+    assert_eq!((first.id, reply_of(&first)), (again.id, reply_of(&again)));
+    assert_eq!(bed.b.all().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_b_answers_behind_the_status_address() {
+    let bed = Bed::start().await;
+    let running = bed.exchanges.find(&name("orders")).expect("it runs");
+    let incoming = Incoming {
+        body: Bytes::from_static(br#"{"type": "slow", "order": 1}"#),
+        wait: Some(Duration::ZERO),
+        ..Incoming::default()
+    };
+    let pending = bed.exchanges.receive(&running, &name("questions"), incoming).await.expect("taken");
+    assert_eq!(pending.course, Course::Pending);
+    bed.b.asked_times(1).await;
+    bed.b.gate.notify_one();
+    let course = bed.exchanges.wait_for(pending.id, PATIENCE).await.expect("read").expect("there");
+    assert!(matches!(course, Course::Replied { .. }), "{course:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_route_leads_anywhere_is_suspended_with_the_nearest_routes() {
+    let bed = Bed::start().await;
+    let sent = bed.post("orders", r#"{"type": "ordr", "order": 7}"#, None).await.expect("stored");
+    let Course::Suspended(reason) = &sent.course else { panic!("{sent:?}") };
+    assert!(reason.contains("`to_b` lacks") && reason.contains("type"), "{reason}");
+    assert_eq!(bed.suspended().await[0].id, sent.id);
+    let asked = bed.ask(r#"{"type": "note", "order": 7}"#).await;
+    let Course::Suspended(reason) = &asked.course else { panic!("{asked:?}") };
+    assert!(reason.contains("no route leads this request to a send port that replies"), "{reason}");
+
+    let wider = definition(&bed.a, &bed.b, "").replace("message.type == 'order'", "message.type.startsWith('ord')");
+    bed.exchanges.apply(&wider, "test").await.expect("a good definition");
+    let only = MessageFilter { id: Some(sent.id), ..MessageFilter::default() };
+    assert_eq!(bed.exchanges.resume(only).await.expect("resumed").messages, 1);
+    assert_eq!(bed.ended(sent.id).await.ending, Some(Ending::Delivered));
+    assert_eq!(bed.suspended().await.len(), 1, "the other one stays");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_b_that_is_down_is_tried_again() {
+    let bed = Bed::start().await;
+    bed.b.failures.lock().extend([503, 500]);
+    let answered = bed.ask(ORDER).await;
+    assert_eq!(reply_of(&answered), r#"{"confirmed":true,"order":7}"#);
+    let ids: Vec<String> = bed.b.all().iter().map(|asked| asked.headers["idempotency-key"].clone()).collect();
+    assert_eq!(ids, vec![format!("{}-0", answered.id); 3], "every attempt has the same id");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_b_that_stays_down_suspends_and_a_resumed_message_is_answered() {
+    let bed = Bed::start().await;
+    bed.b.failures.lock().extend([503; 3]);
+    let failed = bed.post("questions", ORDER, Some("k")).await.expect("taken");
+    let Course::Suspended(reason) = &failed.course else { panic!("{failed:?}") };
+    assert!(reason.starts_with("b: 503"), "{reason}");
+    assert_eq!(bed.suspended().await[0].legs[0].state, LegState::Suspended);
+    let acted = bed.exchanges.resume(MessageFilter::default()).await.expect("resumed");
+    assert_eq!((acted.messages, acted.legs), (1, 1));
+    let answered = bed.post("questions", ORDER, Some("k")).await.expect("taken");
+    assert_eq!((answered.id, reply_of(&answered)), (failed.id, r#"{"confirmed":true,"order":7}"#.to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_takes_over_where_the_first_way_has_failed() {
+    let spare = FarSide::start().await;
+    let backup = format!(
+        r#"backup: {{ protocol: http, options: {{ url: "{}/b", allow_networks: [127.0.0.1] }}, retry: [] }}"#,
+        spare.url
+    );
+    let bed = Bed::with(&backup).await;
+    bed.b.failures.lock().extend([503; 3]);
+    let answered = bed.ask(ORDER).await;
+    assert_eq!(reply_of(&answered), r#"{"confirmed":true,"order":7}"#);
+    assert_eq!((bed.b.all().len(), spare.all().len()), (3, 1));
+    assert!(bed.message(answered.id).await.legs[0].on_backup);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reply_that_does_not_belong_is_kept_and_suspends() {
+    let bed = Bed::start().await;
+    let wrong = definition(&bed.a, &bed.b, "").replace("/b\"", "/wrong\"");
+    bed.exchanges.apply(&wrong, "test").await.expect("a good definition");
+    let asked = bed.ask(ORDER).await;
+    let Course::Suspended(reason) = &asked.course else { panic!("{asked:?}") };
+    assert!(reason.contains("its `order` is `999`, not `7`"), "{reason}");
+    let all = bed.exchanges.messages(MessageFilter::default(), None, 10).await.expect("read");
+    assert_eq!(all[0].ending, Some(Ending::Wrong), "the reply is there to be looked at");
+    let ended = bed.exchanges.end(MessageFilter::default()).await.expect("ended");
+    assert_eq!((ended.messages, bed.exchanges.counts().open), (1, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_is_not_tried_again() {
+    let bed = Bed::start().await;
+    bed.b.failures.lock().push(400);
+    let asked = bed.ask(ORDER).await;
+    assert!(matches!(asked.course, Course::Suspended(_)), "{asked:?}");
+    assert_eq!(bed.b.all().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_nobody_answers_expires_and_its_late_reply_is_kept() {
+    let bed = Bed::start().await;
+    let asked = bed.post("hurried", r#"{"type": "slow", "order": 1}"#, None).await.expect("taken");
+    assert_eq!(asked.course, Course::Expired);
+    bed.b.gate.notify_one();
+    let late = async {
+        loop {
+            let all = bed.exchanges.messages(MessageFilter::default(), None, 10).await.expect("read");
+            if all.iter().any(|message| message.ending == Some(Ending::Late)) {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, late).await.expect("in time");
+    let course = bed.exchanges.wait_for(asked.id, Duration::ZERO).await.expect("read");
+    assert_eq!(course, Some(Course::Expired), "a late reply changes nothing");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_held_port_keeps_what_is_routed_to_it_over_a_restart() {
+    let mut bed = Bed::start().await;
+    bed.exchanges.set_port(&name("orders"), &name("b"), Some(PortState::Hold)).await.expect("held");
+    let mut ids = Vec::new();
+    for order in 0..3 {
+        let body = format!(r#"{{"type": "order", "order": {order}}}"#);
+        ids.push(bed.post("orders", &body, None).await.expect("taken").id);
+    }
+    bed.restart().await;
+    assert_eq!(bed.b.all().len(), 0);
+    let ports = bed.exchanges.ports(&name("orders")).await.expect("known");
+    assert!(ports.iter().any(|port| port.port == name("b") && port.state == PortState::Hold && port.is_set));
+    bed.exchanges.set_port(&name("orders"), &name("b"), None).await.expect("active");
+    for id in ids {
+        assert_eq!(bed.ended(id).await.ending, Some(Ending::Delivered));
+    }
+    bed.exchanges.set_port(&name("orders"), &name("b"), Some(PortState::Off)).await.expect("off");
+    let nowhere = bed.post("orders", ORDER, None).await.expect("stored");
+    assert!(matches!(nowhere.course, Course::Suspended(_)), "no route leads to a port that is off");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backlog_beyond_memory_is_sent_once_each() {
+    let bed = Bed::start().await;
+    bed.exchanges.set_port(&name("orders"), &name("a"), Some(PortState::Hold)).await.expect("held");
+    const MANY: usize = 700;
+    let next = AtomicUsize::new(0);
+    let post = || async {
+        loop {
+            let order = next.fetch_add(1, Ordering::Relaxed);
+            if order >= MANY {
+                return;
+            }
+            bed.post("orders", &format!(r#"{{"type": "note", "order": {order}}}"#), None).await.expect("taken");
+        }
+    };
+    tokio::join!(post(), post(), post(), post(), post(), post(), post(), post());
+    bed.exchanges.set_port(&name("orders"), &name("a"), None).await.expect("active");
+    let asked = bed.a.asked_times(MANY).await;
+    let ending = async {
+        while bed.exchanges.counts().open > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, ending).await.expect("all end");
+    let paths: std::collections::HashSet<String> = asked.into_iter().map(|asked| asked.path).collect();
+    assert_eq!((paths.len(), bed.a.all().len()), (MANY, MANY));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_under_way_when_the_process_died_is_sent_again_under_its_id() {
+    let mut bed = Bed::start().await;
+    let sent = bed.post("orders", r#"{"type": "slow", "order": 1}"#, None).await.expect("taken");
+    bed.b.asked_times(1).await;
+    // The process dies while B works: the copy of the spool knows of no outcome.
+    let copy = tempfile::tempdir().expect("a folder");
+    for file in ["spool.db", "spool.db-wal"] {
+        std::fs::copy(bed.folder.path().join(file), copy.path().join(file)).expect("copied");
+    }
+    bed.b.gate.notify_one();
+    bed.ended(sent.id).await;
+    bed.folder = copy;
+    bed.exchanges = open(bed.folder.path()).await;
+    bed.b.asked_times(2).await;
+    bed.b.gate.notify_one();
+    assert_eq!(bed.ended(sent.id).await.ending, Some(Ending::Delivered));
+    let ids: Vec<String> = bed.b.all().iter().map(|asked| asked.headers["webhook-id"].clone()).collect();
+    assert_eq!(ids[0], ids[1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bounds_and_bad_input_are_told() {
+    let bed = Bed::start().await;
+    let tight = definition(&bed.a, &bed.b, "state: hold").replace("\nreceive:", "\nopen_messages: 1\nreceive:");
+    let tight = tight.replace("orders: { mode: one_way }", "orders: { mode: one_way, body_bytes: 40 }");
+    bed.exchanges.apply(&tight, "test").await.expect("a good definition");
+    let long = format!("{{\"type\": \"{}\"}}", "x".repeat(50));
+    assert!(matches!(bed.post("orders", &long, None).await, Err(ReceiveError::TooLarge(40))));
+    assert!(matches!(bed.post("orders", ORDER, Some("")).await, Err(ReceiveError::Key)));
+    assert!(matches!(bed.post("nowhere", ORDER, None).await, Err(ReceiveError::Missing(_))));
+    bed.post("orders", ORDER, None).await.expect("the first");
+    let full = bed.post("orders", ORDER, None).await;
+    assert!(matches!(full, Err(ReceiveError::Full { code: "store_growth", .. })), "{full:?}");
+    assert!(matches!(bed.exchanges.remove(&name("orders")).await, Err(OperateError::InUse(_))));
+    let open = MessageFilter { standing: Some(Standing::Open), ..MessageFilter::default() };
+    bed.exchanges.end(open).await.expect("ended");
+    bed.exchanges.remove(&name("orders")).await.expect("nothing is open");
+    assert!(bed.exchanges.find(&name("orders")).is_none());
+
+    let wrong = definition(&bed.a, &bed.b, "")
+        .replace("&& message.type == 'slow'", "&& message.typ == 'slow'")
+        .replace("{order}", "{ordr}");
+    let Err(OperateError::Invalid(problems)) = bed.exchanges.apply(&wrong, "test").await else { panic!("not good") };
+    let told: Vec<String> = problems.iter().map(|problem| format!("{}: {}", problem.path, problem.message)).collect();
+    assert_eq!(
+        told,
+        ["send.a.options: `{ordr}` names no property", "routes.to_slow.when: a message has no property `typ` here",]
+    );
+    assert!(problems.iter().all(|problem| problem.line.is_some() && problem.hint.is_some()), "{problems:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reply_that_goes_nowhere_is_suspended_too() {
+    let bed = Bed::start().await;
+    let narrow = definition(&bed.a, &bed.b, "").replace("message.sender == 'a'", "message.sender == 'c'");
+    bed.exchanges.apply(&narrow, "test").await.expect("a good definition");
+    let sent = bed.post("orders", ORDER, None).await.expect("taken");
+    let reply = &bed.suspended_times(1).await[0];
+    assert_eq!(reply.answers, Some(sent.id));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replies_that_go_round_are_stopped() {
+    let bed = Bed::start().await;
+    let round = definition(&bed.a, &bed.b, "").replace("message.kind != 'reply' && message.type == 'order'", "true");
+    bed.exchanges.apply(&round, "test").await.expect("a good definition");
+    bed.post("orders", ORDER, None).await.expect("taken");
+    let stopped = &bed.suspended_times(1).await[0];
+    assert!(stopped.suspended.as_deref().is_some_and(|reason| reason.contains("lead replies round")), "{stopped:?}");
+    assert_eq!(bed.b.all().len(), 17);
+}

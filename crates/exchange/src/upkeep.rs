@@ -1,0 +1,96 @@
+//! What is over: requests that nobody answered in time, and messages that need not be kept any more.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use tocsin_model::time::Timestamp;
+use tokio::{sync::Notify, time::Instant};
+
+use crate::{Exchanges, callers::Answer};
+
+/// Messages that one step ends or removes, so that it never holds up the flow.
+const STEP: usize = 500;
+/// How often messages are looked for whose time to be kept is over.
+const PRUNE_EVERY: Duration = Duration::from_secs(60);
+/// When the spool is asked again after it did not answer.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// When the first request is over.
+pub(crate) struct Alarm {
+    next: AtomicI64,
+    earlier: Notify,
+}
+
+impl Default for Alarm {
+    fn default() -> Self {
+        Alarm { next: AtomicI64::new(i64::MIN), earlier: Notify::new() }
+    }
+}
+
+impl Alarm {
+    /// A request is over at this time.
+    pub fn expect(&self, at: Timestamp) {
+        if self.next.fetch_min(at.0, Ordering::AcqRel) > at.0 {
+            self.earlier.notify_one();
+        }
+    }
+}
+
+/// Runs until the exchanges stop.
+pub(crate) async fn run(exchanges: Arc<Exchanges>) {
+    let mut prune_at = Instant::now();
+    loop {
+        // Whatever is announced from here on is noticed, whether the spool shows it or not.
+        exchanges.upkeep.next.store(i64::MAX, Ordering::Release);
+        let next = expire(&exchanges).await;
+        metrics::gauge!("exchange_open_messages").set(exchanges.parts.spool.counts().open as f64);
+        if Instant::now() >= prune_at {
+            prune_at = Instant::now() + if prune(&exchanges).await { Duration::ZERO } else { PRUNE_EVERY };
+        }
+        if let Some(next) = next {
+            exchanges.upkeep.next.fetch_min(next.0, Ordering::AcqRel);
+        }
+        let until_next = Timestamp(exchanges.upkeep.next.load(Ordering::Acquire)).since(exchanges.parts.clock.now());
+        let until_next = Instant::now().checked_add(until_next).unwrap_or(prune_at);
+        tokio::select! {
+            () = tokio::time::sleep_until(until_next.min(prune_at)) => {}
+            () = exchanges.upkeep.earlier.notified() => {}
+            () = exchanges.stopping.cancelled() => return,
+        }
+    }
+}
+
+/// Ends what is over. Gives when the next request is over.
+async fn expire(exchanges: &Exchanges) -> Option<Timestamp> {
+    let now = exchanges.parts.clock.now();
+    match exchanges.parts.spool.expire(now, STEP).await {
+        Ok((expired, next)) => {
+            for id in expired {
+                tracing::warn!(message = %id, "nobody answered a request in time");
+                metrics::counter!("exchange_expired_total").increment(1);
+                exchanges.callers.answer(id, &Answer::None);
+            }
+            next
+        }
+        Err(error) => {
+            tracing::error!(%error, "requests that are over cannot be ended");
+            Some(now + AGAIN)
+        }
+    }
+}
+
+/// Removes what need not be kept. Gives whether there may be more.
+async fn prune(exchanges: &Exchanges) -> bool {
+    match exchanges.parts.spool.prune(exchanges.parts.clock.now(), STEP).await {
+        Ok(removed) => removed == STEP as u64,
+        Err(error) => {
+            tracing::error!(%error, "messages that are over cannot be removed");
+            false
+        }
+    }
+}

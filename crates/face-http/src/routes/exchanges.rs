@@ -1,0 +1,173 @@
+use std::sync::Arc;
+
+use axum::{
+    extract::{Request, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use serde::{Deserialize, Serialize};
+use tocsin_exchange::operate::PortLoad;
+use tocsin_model::{exchange::PortState, id::Name, time::Timestamp};
+use tocsin_store::spool::StoredExchange;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{Failures, applications::yaml, json, tagged};
+use crate::{
+    App,
+    problems::Failure,
+    request::{Authorized, JsonBody, Parameters, Segments, id},
+    wire::List,
+};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(exchanges))
+        .routes(routes!(exchange, apply, remove))
+        .routes(routes!(ports))
+        .routes(routes!(set_port))
+}
+
+/// The exchanges, by name.
+#[utoipa::path(get, path = "/v1/exchanges", tag = "exchanges", responses((status = 200, body = List<ExchangeBody>), Failures))]
+async fn exchanges(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
+    let stored = app.service.stored_exchanges(&caller).await?;
+    let items = stored.into_iter().map(|(stored, running)| ExchangeBody::new(stored, running, false)).collect();
+    Ok(json(StatusCode::OK, &List { items, next: None }))
+}
+
+/// One exchange, with its definition. Its tag is its version.
+#[utoipa::path(get, path = "/v1/exchanges/{exchange}", tag = "exchanges", params(("exchange" = String, Path)), responses((status = 200, body = ExchangeBody), Failures))]
+async fn exchange(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(exchange): Segments<String>,
+) -> Result<Response, Failure> {
+    let (stored, running) = app.service.stored_exchange(&caller, &id(&exchange)?).await?;
+    Ok(tagged(StatusCode::OK, stored.version.into(), &ExchangeBody::new(stored, running, true)))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ApplyParameters {
+    /// Only checks it.
+    #[serde(default)]
+    #[param(required = false)]
+    dry_run: bool,
+}
+
+/// Makes a definition the one that runs. What is under way goes on as it began, what waits takes the new way.
+#[utoipa::path(put, path = "/v1/exchanges/{exchange}", tag = "exchanges", params(("exchange" = String, Path), ApplyParameters), request_body(content = String, content_type = "application/yaml"), responses((status = 200, body = AppliedBody), Failures))]
+async fn apply(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(exchange): Segments<String>,
+    Parameters(parameters): Parameters<ApplyParameters>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let name = id::<Name>(&exchange)?;
+    let text = yaml(&app, request).await?;
+    let version = app.service.apply_exchange(&caller, &name, &text, parameters.dry_run).await?;
+    Ok(json(StatusCode::OK, &AppliedBody { version }))
+}
+
+/// Removes an exchange that has no open messages. Its ended messages stay for as long as they are kept.
+#[utoipa::path(delete, path = "/v1/exchanges/{exchange}", tag = "exchanges", params(("exchange" = String, Path)), responses((status = 204), Failures))]
+async fn remove(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(exchange): Segments<String>,
+) -> Result<Response, Failure> {
+    app.service.remove_exchange(&caller, &id(&exchange)?).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// The send ports of an exchange, as they are at this moment.
+#[utoipa::path(get, path = "/v1/exchanges/{exchange}/send", tag = "exchanges", params(("exchange" = String, Path)), responses((status = 200, body = List<PortBody>), Failures))]
+async fn ports(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(exchange): Segments<String>,
+) -> Result<Response, Failure> {
+    let ports = app.service.exchange_ports(&caller, &id(&exchange)?).await?;
+    Ok(json(StatusCode::OK, &List { items: ports.into_iter().map(PortBody::from).collect(), next: None }))
+}
+
+/// Sets the state of a send port, for restarts and new definitions as well.
+#[utoipa::path(put, path = "/v1/exchanges/{exchange}/send/{port}/state", tag = "exchanges", params(("exchange" = String, Path), ("port" = String, Path)), request_body = StateBody, responses((status = 204), Failures))]
+async fn set_port(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments((exchange, port)): Segments<(String, String)>,
+    JsonBody(StateBody { state }): JsonBody<StateBody>,
+) -> Result<Response, Failure> {
+    app.service.set_exchange_port(&caller, &id(&exchange)?, &id(&port)?, state).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// An exchange that is stored.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Exchange)]
+struct ExchangeBody {
+    #[schema(value_type = String)]
+    name: Name,
+    version: u32,
+    /// The id of the key that applied it.
+    author: String,
+    #[schema(value_type = String, format = DateTime)]
+    applied_at: Timestamp,
+    /// Whether it runs. One that does not is told of in the log.
+    running: bool,
+    /// Its definition, as it was applied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    definition: Option<String>,
+}
+
+impl ExchangeBody {
+    fn new(stored: StoredExchange, running: bool, whole: bool) -> Self {
+        let StoredExchange { name, version, text, author, applied_at } = stored;
+        ExchangeBody { name, version, author, applied_at, running, definition: whole.then_some(text) }
+    }
+}
+
+/// A definition that was applied.
+#[derive(Serialize, ToSchema)]
+#[schema(as = AppliedExchange)]
+struct AppliedBody {
+    /// Its version; 0 if it was only checked.
+    version: u32,
+}
+
+/// A send port.
+#[derive(Serialize, ToSchema)]
+#[schema(as = SendPort)]
+struct PortBody {
+    #[schema(value_type = String)]
+    port: Name,
+    /// `off`, `hold` or `active`.
+    #[schema(value_type = String)]
+    state: PortState,
+    /// Whether an operator has set that, against the definition.
+    is_set: bool,
+    /// Requests that are under way.
+    under_way: u32,
+    /// Messages that are ready in memory; more may wait in the spool.
+    ready: usize,
+}
+
+impl From<PortLoad> for PortBody {
+    fn from(PortLoad { port, state, is_set, under_way, ready }: PortLoad) -> Self {
+        PortBody { port, state, is_set, under_way, ready }
+    }
+}
+
+/// The state of a send port.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = SendPortState)]
+struct StateBody {
+    /// `off`: no route leads to it; `hold`: what is routed to it waits; `active`; null: as the definition says.
+    #[schema(value_type = Option<String>)]
+    state: Option<PortState>,
+}

@@ -1,0 +1,373 @@
+//! The text of an exchange becomes an [`Exchange`], or every problem in it: the words, then what only the whole can tell.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{
+    build::{boolean, duration, field_type, integer, meant, name, options, retry, text},
+    document::{self, Entry, Kind, Node, join},
+    in_order,
+    language::{DAY, DIALECT, RETRY, optional, required, seconds},
+    shape::{self, Keys, Shape},
+    variables,
+};
+use crate::{
+    exchange::{CONTEXT_FIELDS, Exchange, JsonPath, Mode, Place, Property, ReceivePort, Route, SendPort, Transport},
+    field::FieldType,
+    filter::{Dialect, Filter},
+    id::Name,
+    problem::Problem,
+};
+
+/// Most properties of an exchange: each costs a look into every message.
+const PROPERTIES_MAX: usize = 64;
+const ROUTES_MAX: usize = 100_000;
+const PORTS_MAX: usize = 10_000;
+const WAIT: Duration = seconds(30);
+const EXPIRES_AFTER: Duration = seconds(300);
+const BODY_BYTES: u32 = 1 << 20;
+const BODY_BYTES_MOST: i64 = 64 << 20;
+const CONCURRENCY: u32 = 32;
+const RETENTION: Duration = seconds(7 * DAY);
+const OPEN_MESSAGES: u32 = 100_000;
+
+static EXCHANGE: Shape = Shape::Object(&[
+    required("exchange", &Shape::Name, "The name of the exchange."),
+    optional("description", &Shape::Text, "What it is for."),
+    optional(
+        "properties",
+        &PROPERTIES,
+        "What is taken out of each message; routes see it as `message.NAME`, beside `port`, `kind` (`one_way`, `request` or \
+         `reply`), `content_type` and `bytes`.",
+    ),
+    required("receive", &RECEIVE, "Receive ports: where messages come in."),
+    required("send", &SEND, "Send ports: where they leave."),
+    required("routes", &ROUTES, "Which messages go where."),
+    optional(
+        "retention",
+        &Shape::Duration { least: seconds(60), most: seconds(3_660 * DAY) },
+        "How long messages are kept after they ended, and how long a repeated request gets the stored reply; 7d if not \
+         given.",
+    ),
+    optional(
+        "open_messages",
+        &Shape::Integer { least: 1, most: 100_000_000 },
+        "Most messages that are not ended; with more the receive ports answer 503. 100000 if not given.",
+    ),
+]);
+static PROPERTIES: Shape = Shape::Entries { keys: Keys::Fields, of: &PROPERTY, most: PROPERTIES_MAX };
+static PROPERTY: Shape = Shape::Either(&[&Shape::Text, &PROPERTY_OBJECT]);
+static PROPERTY_OBJECT: Shape = Shape::Object(&[
+    optional(
+        "type",
+        &Shape::Choice(&["boolean", "integer", "number", "string", "timestamp"]),
+        "What it holds; `string` if not given. A message in which something else stands there has no such property.",
+    ),
+    optional("json", &Shape::Text, "Where it stands in a body of JSON: a JSONPath to one value, such as `$.order.id`."),
+    optional("header", &Shape::Text, "The header that holds it."),
+]);
+static RECEIVE: Shape = Shape::Entries { keys: Keys::Names, of: &RECEIVE_PORT, most: PORTS_MAX };
+static RECEIVE_PORT: Shape = Shape::Object(&[
+    optional("description", &Shape::Text, "What it is for."),
+    required("mode", &MODE, "`request` if those who send to it wait for a reply, else `one_way`."),
+    optional("enabled", &Shape::Boolean, "Whether it takes anything; true if not given."),
+    optional(
+        "wait",
+        &Shape::Duration { least: seconds(0), most: seconds(600) },
+        "How long a caller is held open; then it is told with 202 where the reply will be. 30s if not given.",
+    ),
+    optional(
+        "expires_after",
+        &Shape::Duration { least: seconds(1), most: seconds(30 * DAY) },
+        "When a request is over that nobody answered; 5m if not given.",
+    ),
+    optional(
+        "body_bytes",
+        &Shape::Integer { least: 1, most: BODY_BYTES_MOST },
+        "Most bytes of a body; 1048576 if not given.",
+    ),
+]);
+static MODE: Shape = Shape::Choice(&["one_way", "request"]);
+static SEND: Shape = Shape::Entries { keys: Keys::Names, of: &SEND_PORT, most: PORTS_MAX };
+static SEND_PORT: Shape = Shape::Object(&[
+    optional("description", &Shape::Text, "What it is for."),
+    required("mode", &MODE, "`request` if what the far side answers is a message too, else `one_way`."),
+    optional(
+        "state",
+        &Shape::Choice(&["off", "hold", "active"]),
+        "`active`; `hold`: what is routed to it waits, durably; `off`: no route leads to it. `active` if not given.",
+    ),
+    required("protocol", &Shape::Name, "How it sends: `http`."),
+    optional("options", &OPTIONS, "What the protocol needs to know. `${NAME}` takes a value from the environment."),
+    optional("retry", &RETRY, "Delays between attempts; 1m, 5m, 30m, 2h, 12h if not given."),
+    optional("backup", &BACKUP, "Another way, for when all attempts of the first have failed."),
+    optional("concurrency", &Shape::Integer { least: 1, most: 10_000 }, "Most requests under way; 32 if not given."),
+    optional(
+        "correlate",
+        &NAMES,
+        "Properties that a reply must have in common with its request; another reply suspends the message.",
+    ),
+]);
+static BACKUP: Shape = Shape::Object(&[
+    required("protocol", &Shape::Name, "How it sends: `http`."),
+    optional("options", &OPTIONS, "What the protocol needs to know."),
+    optional("retry", &RETRY, "Delays between its attempts; 1m, 5m, 30m, 2h, 12h if not given."),
+]);
+static OPTIONS: Shape = Shape::Entries { keys: Keys::Free, of: &Shape::Any, most: 200 };
+static NAMES: Shape = Shape::List { of: &Shape::Name, most: PROPERTIES_MAX };
+static ROUTES: Shape = Shape::Entries { keys: Keys::Names, of: &ROUTE, most: ROUTES_MAX };
+static ROUTE: Shape = Shape::Object(&[
+    optional("description", &Shape::Text, "What it is for."),
+    required("when", &Shape::Text, "What a message must be like: a predicate over `message`."),
+    optional("dialect", &DIALECT, "The language of `when`; `cel` if not given."),
+    required("to", &TO, "The send port that gets the message, or a list of them."),
+]);
+static TO: Shape = Shape::Either(&[&Shape::Name, &TARGETS]);
+static TARGETS: Shape = Shape::List { of: &Shape::Name, most: 100 };
+
+/// Reads and checks the definition of an exchange. `environment` answers `${NAME}` in its send ports.
+///
+/// # Errors
+/// As [`super::read`].
+pub fn read(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<Exchange, Vec<Problem>> {
+    let mut problems = Vec::new();
+    let exchange = document::parse(text, &mut problems).map(|mut root| {
+        variables::fill_in_section(&mut root, "send", environment, &mut problems);
+        shape::check(&EXCHANGE, &root, &mut problems);
+        Builder { root: &root, problems: &mut problems }.exchange()
+    });
+    match exchange {
+        Some(exchange) if problems.is_empty() => Ok(exchange),
+        _ => Err(in_order(problems)),
+    }
+}
+
+/// The JSON Schema of exchanges (draft 2020-12), for editors.
+pub fn json_schema() -> serde_json::Value {
+    shape::json_schema(&EXCHANGE, "Exchange", "How systems talk through Tocsin: ports, properties and routes.")
+}
+
+struct Builder<'a> {
+    root: &'a Node,
+    problems: &'a mut Vec<Problem>,
+}
+
+impl<'a> Builder<'a> {
+    fn exchange(&mut self) -> Exchange {
+        let properties = self.properties();
+        let receive = self.section("receive", |_, _, node| receive_port(node));
+        let send = self.section("send", |builder, path, node| builder.send_port(path, node, &properties));
+        Exchange {
+            name: name(self.root, "exchange").unwrap_or_else(|| "unnamed".parse().expect("`unnamed` is a name")),
+            description: text(self.root, "description"),
+            routes: self.section("routes", |builder, path, node| builder.route(path, node, &send)),
+            properties,
+            receive,
+            send,
+            retention: duration(self.root, "retention").unwrap_or(RETENTION),
+            open_messages_max: integer(self.root, "open_messages").unwrap_or(OPEN_MESSAGES).into(),
+        }
+    }
+
+    fn section<T>(&mut self, section: &str, build: impl Fn(&mut Self, &str, &'a Node) -> T) -> BTreeMap<Name, T> {
+        let entries: &'a [Entry] = self.root.get(section).map_or(&[], Node::entries);
+        let named = entries.iter().filter_map(|entry| Some((entry.key.parse::<Name>().ok()?, entry)));
+        named.map(|(name, entry)| (name, build(self, &join(section, &entry.key), &entry.value))).collect()
+    }
+
+    fn properties(&mut self) -> Vec<Property> {
+        let entries = self.root.get("properties").map_or(&[][..], Node::entries);
+        entries.iter().filter_map(|entry| self.property(entry)).collect()
+    }
+
+    fn property(&mut self, entry: &Entry) -> Option<Property> {
+        let (node, path) = (&entry.value, join("properties", &entry.key));
+        if CONTEXT_FIELDS.iter().any(|(name, _)| *name == entry.key) {
+            let problem = Problem::at(&path, "is known of every message already").hint("choose another name");
+            self.problems.push(problem.position(entry.line, entry.column));
+        }
+        let kind = text(node, "type").and_then(|word| field_type(&word)).unwrap_or(FieldType::String);
+        let from = match (node.text(), node.get("json"), node.get("header")) {
+            (Some(json), _, _) => self.json_path(node, &path, json),
+            (_, Some(json), None) => self.json_path(json, &join(&path, "json"), json.text()?),
+            (_, None, Some(header)) => self.header(header, &join(&path, "header")),
+            _ => {
+                let hint = "give one of `json`, such as `$.order.id`, and `header`, such as `X-Sender`";
+                self.problems.push(node.problem(&path, "does not say where it stands").hint(hint));
+                None
+            }
+        };
+        Some(Property { name: entry.key.parse().ok()?, kind, from: from? })
+    }
+
+    fn json_path(&mut self, node: &Node, path: &str, given: &str) -> Option<Place> {
+        match given.parse::<JsonPath>() {
+            Ok(found) => Some(Place::Json(found)),
+            Err(error) => {
+                self.problems.push(node.problem(path, error.to_string()).hint("give a JSONPath such as `$.order.id`"));
+                None
+            }
+        }
+    }
+
+    fn header(&mut self, node: &Node, path: &str) -> Option<Place> {
+        let name = node.text()?;
+        let is_token = (1..=64).contains(&name.len())
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
+        if !is_token {
+            let problem = node.problem(path, "is not the name of a header");
+            self.problems.push(problem.hint("give up to 64 letters, digits, `-` or `_`, such as `X-Sender`"));
+            return None;
+        }
+        Some(Place::Header(name.to_ascii_lowercase()))
+    }
+
+    fn send_port(&mut self, path: &str, node: &Node, properties: &[Property]) -> SendPort {
+        let known: Vec<&str> = properties.iter().map(|property| property.name.as_str()).collect();
+        let mode = mode(node);
+        let correlate = self.names(node, path, "correlate", &known, "properties");
+        if !correlate.is_empty() && mode == Mode::OneWay {
+            let problem = node.problem(&join(path, "correlate"), "has no effect: a one-way port gets no replies");
+            self.problems.push(problem.hint("leave it out, or give `mode: request`"));
+        }
+        SendPort {
+            description: text(node, "description"),
+            mode,
+            state: text(node, "state").and_then(|word| word.parse().ok()).unwrap_or_default(),
+            transport: transport(node),
+            backup: node.get("backup").map(transport),
+            concurrency: integer(node, "concurrency").unwrap_or(CONCURRENCY),
+            correlate,
+        }
+    }
+
+    fn route(&mut self, path: &str, node: &Node, send: &BTreeMap<Name, SendPort>) -> Route {
+        let known: Vec<&str> = send.keys().map(Name::as_str).collect();
+        let to = self.names(node, path, "to", &known, "send ports");
+        if let Some(Kind::List(items)) = node.get("to").map(|to| &to.kind)
+            && items.is_empty()
+        {
+            let problem = node.problem(&join(path, "to"), "names no send port");
+            self.problems.push(problem.hint(meant("", &known, "send ports")));
+        }
+        let dialect = text(node, "dialect").and_then(|word| word.parse().ok()).unwrap_or(Dialect::Cel);
+        let when = Filter { dialect, text: text(node, "when").unwrap_or_default() };
+        Route { description: text(node, "description"), when, to }
+    }
+
+    /// Names that must be among those known: one, or a list of them.
+    fn names(&mut self, node: &Node, path: &str, key: &str, known: &[&str], noun: &str) -> Vec<Name> {
+        let items = match node.get(key).map(|given| (&given.kind, given)) {
+            Some((Kind::List(items), _)) => items.iter().collect(),
+            Some((_, one)) => vec![one],
+            None => Vec::new(),
+        };
+        let mut names: Vec<Name> = Vec::new();
+        for item in items {
+            let Some(name) = item.text().and_then(|text| text.parse::<Name>().ok()) else { continue };
+            if !known.contains(&name.as_str()) {
+                let problem = item.problem(&join(path, key), format!("`{name}` is not among the {noun}"));
+                self.problems.push(problem.hint(meant(name.as_str(), known, noun)));
+            } else if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
+    }
+}
+
+fn receive_port(node: &Node) -> ReceivePort {
+    ReceivePort {
+        description: text(node, "description"),
+        mode: mode(node),
+        enabled: boolean(node, "enabled").unwrap_or(true),
+        wait: duration(node, "wait").unwrap_or(WAIT),
+        expires_after: duration(node, "expires_after").unwrap_or(EXPIRES_AFTER),
+        body_bytes_max: integer(node, "body_bytes").unwrap_or(BODY_BYTES),
+    }
+}
+
+fn transport(node: &Node) -> Transport {
+    Transport {
+        protocol: name(node, "protocol").unwrap_or_else(|| "none".parse().expect("`none` is a name")),
+        options: options(node),
+        retry: retry(node.get("retry")),
+    }
+}
+
+fn mode(node: &Node) -> Mode {
+    match node.get("mode").and_then(Node::text) {
+        Some("request") => Mode::Request,
+        _ => Mode::OneWay,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::*;
+
+    const GOOD: &str = r#"
+exchange: orders
+properties:
+  type: $.type
+  amount: { type: number, json: $.amount }
+  sender: { header: X-Sender }
+receive:
+  intake: { mode: request, wait: 2s }
+send:
+  shop:
+    mode: request
+    protocol: http
+    options: { url: "${SHOP}/orders" }
+    retry: [1s, 5s]
+    correlate: [type]
+routes:
+  large: { when: "message.amount > 100.0", to: shop }
+"#;
+
+    fn check(text: &str, expected: Expect) {
+        let problems = read(text, &|_| None).expect_err("problems");
+        expected.assert_eq(&problems.iter().map(|problem| format!("{problem}\n")).collect::<String>());
+    }
+
+    #[test]
+    fn a_definition_is_read() {
+        let exchange = read(GOOD, &|name| (name == "SHOP").then(|| "http://shop".to_owned())).expect("good");
+        assert_eq!(
+            exchange.send[&"shop".parse::<Name>().expect("a name")].transport.options["url"],
+            "http://shop/orders"
+        );
+        assert_eq!(exchange.fields().len(), CONTEXT_FIELDS.len() + 3);
+        assert_eq!(exchange.receive.values().next().map(|port| port.wait), Some(seconds(2)));
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_told_at_once() {
+        check(
+            r#"
+exchange: orders
+properties:
+  port: $.port
+  type: order.type
+  both: { json: $.a, header: B }
+receive:
+  intake: { mode: sometimes }
+send:
+  shop: { mode: one_way, protocol: http, correlate: [typ] }
+routes:
+  some: { when: "true", to: [shpo, shop] }
+  few: { when: "true", to: [] }
+"#,
+            expect![[r#"
+                4:3: properties.port: is known of every message already; choose another name
+                5:9: properties.type: `order.type` is not a path to one value: it begins with `$`; give a JSONPath such as `$.order.id`
+                6:9: properties.both: does not say where it stands; give one of `json`, such as `$.order.id`, and `header`, such as `X-Sender`
+                8:19: receive.intake.mode: `sometimes` is not known here; give `one_way` or `request`
+                10:54: send.shop.correlate: `typ` is not among the properties; give `port`
+                12:30: routes.some.to: `shpo` is not among the send ports; did you mean `shop`?
+                13:8: routes.few.to: names no send port; give `shop`
+            "#]],
+        );
+    }
+}

@@ -1,0 +1,137 @@
+//! Where a property stands in a body of JSON: the singular queries of JSONPath (RFC 9535), which lead to at most one value.
+
+use std::{fmt, str::FromStr};
+
+use serde_json::Value;
+
+/// Most steps of a path.
+const STEPS_MAX: usize = 32;
+
+/// A path to one value: `$.order.lines[0]['unit price']`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JsonPath(Vec<Step>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Step {
+    Member(String),
+    /// From the end if negative.
+    Item(i64),
+}
+
+/// The text is not such a path.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a path to one value: {what}")]
+pub struct JsonPathError {
+    /// What was given.
+    pub text: String,
+    /// What is wrong with it.
+    pub what: &'static str,
+}
+
+impl JsonPath {
+    /// What stands there.
+    pub fn find<'a>(&self, body: &'a Value) -> Option<&'a Value> {
+        self.0.iter().try_fold(body, |value, step| match (step, value) {
+            (Step::Member(name), Value::Object(members)) => members.get(name),
+            (Step::Item(at), Value::Array(items)) => {
+                let at = if *at < 0 { at + i64::try_from(items.len()).ok()? } else { *at };
+                items.get(usize::try_from(at).ok()?)
+            }
+            _ => None,
+        })
+    }
+}
+
+impl FromStr for JsonPath {
+    type Err = JsonPathError;
+
+    fn from_str(text: &str) -> Result<JsonPath, JsonPathError> {
+        let wrong = |what| JsonPathError { text: text.to_owned(), what };
+        let mut rest = text.strip_prefix('$').ok_or_else(|| wrong("it begins with `$`"))?;
+        let mut steps = Vec::new();
+        while !rest.is_empty() {
+            let step;
+            (step, rest) = read_step(rest).map_err(wrong)?;
+            steps.push(step);
+            if steps.len() > STEPS_MAX {
+                return Err(wrong("it has more than 32 steps"));
+            }
+        }
+        Ok(JsonPath(steps))
+    }
+}
+
+fn read_step(rest: &str) -> Result<(Step, &str), &'static str> {
+    const EITHER: &str = "a step is `.name`, `['name']` or `[0]`";
+    if let Some(rest) = rest.strip_prefix('.') {
+        let end = rest.find(['.', '[']).unwrap_or(rest.len());
+        let (name, rest) = rest.split_at(end);
+        let is_plain = name.chars().all(|c| c.is_alphanumeric() || c == '_' || !c.is_ascii());
+        if name.is_empty() || !is_plain || name.starts_with(|c: char| c.is_ascii_digit()) {
+            return Err("a name with other characters than letters, digits and `_` is written `['so-so']`");
+        }
+        return Ok((Step::Member(name.to_owned()), rest));
+    }
+    let rest = rest.strip_prefix('[').ok_or(EITHER)?;
+    let quote = rest.chars().next().filter(|c| matches!(c, '\'' | '"'));
+    if let Some(quote) = quote {
+        let (name, rest) = read_quoted(&rest[1..], quote)?;
+        return Ok((Step::Member(name), rest.strip_prefix(']').ok_or(EITHER)?));
+    }
+    let (number, rest) = rest.split_once(']').ok_or("`[` without `]`")?;
+    let at = number.parse().map_err(|_| "only `[0]` and `['name']` lead to one value")?;
+    Ok((Step::Item(at), rest))
+}
+
+fn read_quoted(rest: &str, quote: char) -> Result<(String, &str), &'static str> {
+    let mut name = String::new();
+    let mut characters = rest.char_indices();
+    while let Some((at, c)) = characters.next() {
+        match c {
+            '\\' => match characters.next() {
+                Some((_, escaped @ ('\'' | '"' | '\\' | '/'))) => name.push(escaped),
+                _ => return Err("`\\` stands before a quote or another `\\`"),
+            },
+            c if c == quote => return Ok((name, &rest[at + 1..])),
+            c => name.push(c),
+        }
+    }
+    Err("a quote is not closed")
+}
+
+impl fmt::Display for JsonPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("$")?;
+        self.0.iter().try_for_each(|step| match step {
+            Step::Item(at) => write!(f, "[{at}]"),
+            Step::Member(name) => write!(f, "['{}']", name.replace('\\', "\\\\").replace('\'', "\\'")),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_path_leads_to_one_value() {
+        let body = json!({"order": {"id": 7, "lines": [{"unit price": 3}, {"a'b": 4}]}, "größe": "x"});
+        for (path, expected) in [
+            ("$.order.id", json!(7)),
+            ("$['order'].lines[0]['unit price']", json!(3)),
+            ("$.order.lines[-1]['a\\'b']", json!(4)),
+            ("$.größe", json!("x")),
+            ("$.order.lines[2]", json!(null)),
+            ("$.order.id.more", json!(null)),
+        ] {
+            let read: JsonPath = path.parse().expect(path);
+            assert_eq!(read.find(&body).cloned().unwrap_or_default(), expected, "{path}");
+            assert_eq!(read.to_string().parse(), Ok(read), "{path}");
+        }
+        for wrong in ["", "order", "$order", "$.", "$..id", "$.*", "$[*]", "$[0", "$['a", "$.a-b", "$[1:2]", "$.1a"] {
+            assert!(wrong.parse::<JsonPath>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Exchanges: messages through their ports, their definitions, and what operators do to both.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use tocsin_exchange::{
+    Exchanges,
+    operate::{OperateError, PortLoad},
+    receive::{Course, Incoming, ReceiveError, Received},
+};
+use tocsin_model::{
+    exchange::{Mode, PortState},
+    id::{MessageId, Name},
+    problem::Problem,
+};
+use tocsin_store::spool::{Acted, MessageFilter, StoredExchange, StoredMessage};
+
+use crate::{
+    Service,
+    error::ServiceError,
+    keys::{Caller, Scope},
+};
+
+/// Longest that somebody may wait for a reply that is asked for by its address.
+pub const WAIT_MAX: Duration = Duration::from_secs(600);
+
+/// A receive port to which somebody may send.
+pub struct Entrance {
+    running: Arc<tocsin_exchange::Running>,
+    port: Name,
+    /// Whether those who send to it wait for a reply.
+    pub mode: Mode,
+    /// Most bytes of a body.
+    pub body_bytes_max: usize,
+}
+
+impl Service {
+    fn exchanges(&self) -> Result<&Arc<Exchanges>, ServiceError> {
+        self.exchanges.as_ref().ok_or_else(|| ServiceError::Missing("a spool, which exchanges need,".to_owned()))
+    }
+
+    /// A receive port, before the body is read.
+    ///
+    /// # Errors
+    /// The scope `messages:write` is missing; there is no such port, or it is switched off.
+    pub fn entrance(&self, caller: &Caller, exchange: &Name, port: Name) -> Result<Entrance, ServiceError> {
+        caller.needs(Scope::MessagesWrite)?;
+        let running = self.exchanges()?.find(exchange).ok_or_else(|| no_exchange(exchange))?;
+        let found = running.receive_port(&port)?;
+        let (mode, body_bytes_max) = (found.mode, found.body_bytes_max as usize);
+        Ok(Entrance { running, port, mode, body_bytes_max })
+    }
+
+    /// Takes a message. When this returns it is stored, and so is what its sender is told.
+    ///
+    /// # Errors
+    /// Nothing was stored.
+    pub async fn receive(&self, entrance: &Entrance, incoming: Incoming) -> Result<Received, ServiceError> {
+        Ok(self.exchanges()?.receive(&entrance.running, &entrance.port, incoming).await?)
+    }
+
+    /// What came of a request, waiting for up to `wait` while that is not known.
+    ///
+    /// # Errors
+    /// Both scopes `messages:write` and `operations:read` are missing; there is no such message.
+    pub async fn reply(&self, caller: &Caller, id: MessageId, wait: Duration) -> Result<Course, ServiceError> {
+        caller.needs(Scope::MessagesWrite).or_else(|_| caller.needs(Scope::OperationsRead))?;
+        let course = self.exchanges()?.wait_for(id, wait.min(WAIT_MAX)).await?;
+        course.ok_or_else(|| no_message(id))
+    }
+
+    /// A message without its body.
+    ///
+    /// # Errors
+    /// The scope `operations:read` is missing; there is none.
+    pub async fn message(&self, caller: &Caller, id: MessageId) -> Result<StoredMessage, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        self.exchanges()?.message(id).await?.ok_or_else(|| no_message(id))
+    }
+
+    /// The body of a message, and its media type.
+    ///
+    /// # Errors
+    /// As [`Service::message`].
+    pub async fn message_body(&self, caller: &Caller, id: MessageId) -> Result<(String, Bytes), ServiceError> {
+        let message = self.message(caller, id).await?;
+        let body = self.exchanges()?.body(id).await?.ok_or_else(|| no_message(id))?;
+        Ok((message.head.content_type, body))
+    }
+
+    /// Some messages, newest first, whose ids are below `before`.
+    ///
+    /// # Errors
+    /// The scope `operations:read` is missing.
+    pub async fn messages(
+        &self,
+        caller: &Caller,
+        filter: MessageFilter,
+        before: Option<MessageId>,
+        limit: usize,
+    ) -> Result<Vec<StoredMessage>, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        Ok(self.exchanges()?.messages(filter, before, limit).await?)
+    }
+
+    /// Lets suspended messages go on.
+    ///
+    /// # Errors
+    /// The scope `operations:write` is missing.
+    pub async fn resume_messages(&self, caller: &Caller, filter: MessageFilter) -> Result<Acted, ServiceError> {
+        caller.needs(Scope::OperationsWrite)?;
+        let acted = self.exchanges()?.resume(filter).await?;
+        tracing::info!(messages = acted.messages, by = caller.key(), "messages were resumed");
+        Ok(acted)
+    }
+
+    /// Ends messages: those that are suspended, if the filter does not say otherwise.
+    ///
+    /// # Errors
+    /// The scope `operations:write` is missing.
+    pub async fn end_messages(&self, caller: &Caller, filter: MessageFilter) -> Result<Acted, ServiceError> {
+        caller.needs(Scope::OperationsWrite)?;
+        let acted = self.exchanges()?.end(filter).await?;
+        tracing::info!(messages = acted.messages, by = caller.key(), "messages were ended");
+        Ok(acted)
+    }
+
+    /// The definitions of exchanges, each with whether it runs.
+    ///
+    /// # Errors
+    /// The scope `applications:read` is missing.
+    pub async fn stored_exchanges(&self, caller: &Caller) -> Result<Vec<(StoredExchange, bool)>, ServiceError> {
+        caller.needs(Scope::ApplicationsRead)?;
+        Ok(self.exchanges()?.stored().await?)
+    }
+
+    /// One definition, and whether it runs.
+    ///
+    /// # Errors
+    /// The scope `applications:read` is missing; there is none of this name.
+    pub async fn stored_exchange(&self, caller: &Caller, name: &Name) -> Result<(StoredExchange, bool), ServiceError> {
+        let all = self.stored_exchanges(caller).await?;
+        all.into_iter().find(|(stored, _)| stored.name == *name).ok_or_else(|| no_exchange(name))
+    }
+
+    /// Checks a definition, stores it and runs it; with `dry_run` only checks. Gives its version, 0 for a dry run.
+    ///
+    /// # Errors
+    /// The scope `applications:write` is missing, for a dry run `applications:read`; every problem in the definition.
+    pub async fn apply_exchange(
+        &self,
+        caller: &Caller,
+        name: &Name,
+        text: &str,
+        dry_run: bool,
+    ) -> Result<u32, ServiceError> {
+        caller.needs(if dry_run { Scope::ApplicationsRead } else { Scope::ApplicationsWrite })?;
+        let exchanges = self.exchanges()?;
+        let compiled = exchanges.compile(text).map_err(ServiceError::Invalid)?;
+        if compiled.definition.name != *name {
+            let message = format!("is `{}`, but the address says `{name}`", compiled.definition.name);
+            return Err(ServiceError::Invalid(vec![Problem::at("exchange", message)]));
+        }
+        if dry_run {
+            return Ok(0);
+        }
+        let stored = exchanges.apply(text, caller.key()).await?;
+        tracing::info!(exchange = %name, version = stored.version, by = caller.key(), "an exchange was applied");
+        Ok(stored.version)
+    }
+
+    /// Removes an exchange that has no open messages.
+    ///
+    /// # Errors
+    /// The scope `applications:write` is missing; there is none, or it has open messages.
+    pub async fn remove_exchange(&self, caller: &Caller, name: &Name) -> Result<(), ServiceError> {
+        caller.needs(Scope::ApplicationsWrite)?;
+        self.exchanges()?.remove(name).await?;
+        tracing::info!(exchange = %name, by = caller.key(), "an exchange was removed");
+        Ok(())
+    }
+
+    /// The send ports of an exchange.
+    ///
+    /// # Errors
+    /// The scope `operations:read` is missing; there is no such exchange.
+    pub async fn exchange_ports(&self, caller: &Caller, exchange: &Name) -> Result<Vec<PortLoad>, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        Ok(self.exchanges()?.ports(exchange).await?)
+    }
+
+    /// Sets the state of a send port; `None`: as the definition says.
+    ///
+    /// # Errors
+    /// The scope `operations:write` is missing; there is no such port.
+    pub async fn set_exchange_port(
+        &self,
+        caller: &Caller,
+        exchange: &Name,
+        port: &Name,
+        state: Option<PortState>,
+    ) -> Result<(), ServiceError> {
+        caller.needs(Scope::OperationsWrite)?;
+        Ok(self.exchanges()?.set_port(exchange, port, state).await?)
+    }
+}
+
+fn no_exchange(name: &Name) -> ServiceError {
+    ServiceError::Missing(format!("the exchange `{name}`"))
+}
+
+fn no_message(id: MessageId) -> ServiceError {
+    ServiceError::Missing(format!("the message {id}"))
+}
+
+impl From<ReceiveError> for ServiceError {
+    fn from(error: ReceiveError) -> Self {
+        let text = error.to_string();
+        match error {
+            ReceiveError::Missing(what) => ServiceError::Missing(what),
+            ReceiveError::Disabled(_) => {
+                ServiceError::Throttled { code: "operator", reason: text, retry_after: Duration::from_secs(60) }
+            }
+            ReceiveError::TooLarge(_) => ServiceError::invalid("", text),
+            ReceiveError::Key => ServiceError::invalid("Idempotency-Key", text),
+            ReceiveError::KeyReused(id) => ServiceError::MessageKeyReused(id),
+            ReceiveError::Full { code, reason } => {
+                ServiceError::Throttled { code, reason, retry_after: Duration::from_secs(1) }
+            }
+            ReceiveError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<OperateError> for ServiceError {
+    fn from(error: OperateError) -> Self {
+        match error {
+            OperateError::Missing(what) => ServiceError::Missing(what),
+            OperateError::Invalid(problems) => ServiceError::Invalid(problems),
+            OperateError::InUse(name) => {
+                ServiceError::InUse { what: format!("the exchange `{name}`"), by: "its open messages".to_owned() }
+            }
+            OperateError::Store(error) => error.into(),
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! The way back through what is listed newest first.
+
+use std::fmt::Display;
+
+use super::LOOKED_THROUGH_MAX;
+use crate::error::ServiceError;
+
+/// What is read at a time.
+pub(super) const PAGE: usize = 1_000;
+
+/// What a list makes of something that it comes by.
+pub(super) enum Look {
+    /// It is told.
+    Wanted,
+    /// It is passed over.
+    Other,
+    /// It and all behind it are from before the time that is asked for.
+    TooOld,
+}
+
+impl Look {
+    /// What is wanted of what is from a time on.
+    pub(super) fn of(is_too_old: bool, is_wanted: bool) -> Look {
+        match (is_too_old, is_wanted) {
+            (true, _) => Look::TooOld,
+            (false, true) => Look::Wanted,
+            (false, false) => Look::Other,
+        }
+    }
+}
+
+/// What was found on the way, and where to go on if there may be more.
+pub(super) struct Found<T> {
+    pub(super) items: Vec<T>,
+    pub(super) next: Option<String>,
+}
+
+/// Goes back from an id, all of a page of [`PAGE`] after the other, until `limit` are found, [`LOOKED_THROUGH_MAX`] are
+/// looked through, or there are no more.
+///
+/// # Errors
+/// Those of the pages.
+pub(super) async fn walk<Id, Item, Page>(
+    mut before: Option<Id>,
+    limit: usize,
+    mut page: impl FnMut(Option<Id>) -> Page,
+    look: impl Fn(&Item) -> (Id, Look),
+) -> Result<Found<Item>, ServiceError>
+where
+    Id: Copy + Display,
+    Page: Future<Output = Result<Vec<Item>, ServiceError>>,
+{
+    let (mut items, mut looked_through) = (Vec::new(), 0);
+    loop {
+        let found = page(before).await?;
+        let is_last = found.len() < PAGE;
+        for item in found {
+            let (id, look) = look(&item);
+            if matches!(look, Look::TooOld) {
+                return Ok(Found { items, next: None });
+            }
+            if items.len() == limit || looked_through == LOOKED_THROUGH_MAX {
+                return Ok(Found { items, next: before.map(|before| before.to_string()) });
+            }
+            (before, looked_through) = (Some(id), looked_through + 1);
+            if matches!(look, Look::Wanted) {
+                items.push(item);
+            }
+        }
+        if is_last {
+            return Ok(Found { items, next: None });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of so many numbers, which are their own times: those from a time on that a divisor divides.
+    async fn found(
+        count: u64,
+        before: Option<u64>,
+        limit: usize,
+        from: u64,
+        divisor: u64,
+    ) -> (Vec<u64>, Option<String>) {
+        let page = |before: Option<u64>| {
+            let newest = before.map_or(count, |before| before - 1);
+            std::future::ready(Ok((1..=newest).rev().take(PAGE).collect()))
+        };
+        let look = |item: &u64| (*item, Look::of(*item < from, item.is_multiple_of(divisor)));
+        let found = walk(before, limit, page, look).await.expect("found");
+        (found.items, found.next)
+    }
+
+    #[tokio::test]
+    async fn pages_follow_each_other_without_gap_or_repetition() {
+        assert_eq!(found(0, None, 5, 0, 1).await, (vec![], None));
+        assert_eq!(found(3, None, 3, 0, 1).await, (vec![3, 2, 1], None));
+        assert_eq!(found(3, None, 2, 0, 1).await, (vec![3, 2], Some("2".into())));
+        assert_eq!(found(3, Some(2), 2, 0, 1).await, (vec![1], None));
+        assert_eq!(found(9, None, 5, 8, 1).await, (vec![9, 8], None), "what is too old ends it");
+        let (mut all, mut before) = (Vec::new(), None);
+        loop {
+            let (items, next) = found(2_500, before, 7, 0, 3).await;
+            all.extend(items);
+            let Some(next) = next else { break };
+            before = Some(next.parse().expect("a number"));
+        }
+        assert_eq!(all, (1..=2_500).rev().filter(|n| n % 3 == 0).collect::<Vec<_>>());
+    }
+
+    #[tokio::test]
+    async fn nobody_looks_through_everything_for_little() {
+        let (items, next) = found(25_000, None, 7, 0, 24_000).await;
+        assert_eq!((items, next), (vec![24_000], Some("15001".into())));
+        assert_eq!(found(25_000, Some(15_001), 7, 0, 24_000).await, (vec![], Some("5001".into())));
+    }
+}

@@ -1,0 +1,355 @@
+//! What the spool keeps: the messages of exchanges, each body once, and a leg for every send port that a message goes to.
+//!
+//! A message is stored with its legs in one commit, before anything of it leaves; what became of a leg, the reply that came
+//! of it and the legs of that reply are one commit too. So a round trip costs two shared fsyncs, and after a crash the spool
+//! says exactly what is still to be done.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tocsin_model::{
+    exchange::{MessageKind, PortState},
+    id::{MessageId, Name},
+    time::Timestamp,
+    value::Value,
+};
+
+/// What is known of a message beside its body.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Head {
+    /// The media type of its body.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub content_type: String,
+    /// Headers that travel with it, names in lower case.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<(String, String)>,
+    /// The promoted properties by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub properties: Vec<(Name, Value)>,
+    /// How many replies came before it, each to the one before: what goes round and round is noticed by it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub hops: u32,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+/// A message that asks to be stored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewMessage {
+    /// Its id, from [`crate::sqlite::spool::SqliteSpool::next_id`].
+    pub id: MessageId,
+    /// Its exchange.
+    pub exchange: Name,
+    /// The receive port it came through; of a reply the send port.
+    pub port: Name,
+    /// What it is.
+    pub kind: MessageKind,
+    /// Of a reply: what it answers.
+    pub answers: Option<MessageId>,
+    /// What makes a repetition known as such.
+    pub key: Option<IdempotencyKey>,
+    /// See [`Head`].
+    pub head: Head,
+    /// Its body.
+    pub body: Bytes,
+    /// Where it goes.
+    pub legs: Vec<NewLeg>,
+    /// Why it goes nowhere, if so: it is suspended.
+    pub suspended: Option<String>,
+    /// When it came.
+    pub accepted_at: Timestamp,
+    /// Of a request: when it is over without an answer.
+    pub expires_at: Option<Timestamp>,
+    /// How long it is kept after it ended.
+    pub kept: Duration,
+}
+
+/// A way that a message is to take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewLeg {
+    /// The send port.
+    pub port: Name,
+    /// Whether what the far side answers is a message too.
+    pub replies: bool,
+}
+
+/// A caller's own name for a message, and what the body was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdempotencyKey {
+    /// The key; one for each receive port.
+    pub key: String,
+    /// SHA-256 of the body.
+    pub digest: [u8; 32],
+}
+
+/// What became of a message that asked to be stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Accepted {
+    /// It is stored.
+    New,
+    /// Its key had come before, with the same body.
+    Known(MessageId),
+    /// Its key had come before, with another body.
+    Reused(MessageId),
+}
+
+/// A message as it is kept.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredMessage {
+    /// See [`NewMessage`], also for what follows.
+    pub id: MessageId,
+    /// Its exchange.
+    pub exchange: Name,
+    /// The port.
+    pub port: Name,
+    /// What it is.
+    pub kind: MessageKind,
+    /// Of a reply: what it answers.
+    pub answers: Option<MessageId>,
+    /// Its answer, if there is one.
+    pub reply: Option<MessageId>,
+    /// See [`Head`].
+    pub head: Head,
+    /// Bytes of its body.
+    pub bytes: u64,
+    /// When it came.
+    pub accepted_at: Timestamp,
+    /// When it is over without an answer.
+    pub expires_at: Option<Timestamp>,
+    /// When all was done.
+    pub ended_at: Option<Timestamp>,
+    /// What came of it, once that is known; see [`Ending`].
+    pub ending: Option<Ending>,
+    /// Why it is suspended as a whole.
+    pub suspended: Option<String>,
+    /// Where it goes.
+    pub legs: Vec<Leg>,
+}
+
+/// How a message ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ending {
+    /// All its legs are done.
+    Delivered,
+    /// It was answered, and all its legs are done.
+    Answered,
+    /// A request that nobody answered in time.
+    Expired,
+    /// An operator ended it.
+    Ended,
+    /// A reply that nobody waited for any more: its request had been answered, had expired or was ended.
+    Late,
+    /// A reply that does not belong to its request.
+    Wrong,
+}
+
+impl Ending {
+    /// All of them.
+    pub const ALL: [Ending; 6] =
+        [Ending::Delivered, Ending::Answered, Ending::Expired, Ending::Ended, Ending::Late, Ending::Wrong];
+
+    /// Its one word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Ending::Delivered => "delivered",
+            Ending::Answered => "answered",
+            Ending::Expired => "expired",
+            Ending::Ended => "ended",
+            Ending::Late => "late",
+            Ending::Wrong => "wrong",
+        }
+    }
+}
+
+/// One way of a message: to one send port.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Leg {
+    /// Its place among those of the message, from 0.
+    pub number: u32,
+    /// The send port.
+    pub port: Name,
+    /// Whether what the far side answers is a message too.
+    pub replies: bool,
+    /// How it stands.
+    pub state: LegState,
+    /// How often it was tried, on the present transport.
+    pub attempts: u32,
+    /// Whether the port's backup transport is at it.
+    pub on_backup: bool,
+    /// When it is to be tried, while it waits.
+    pub due_at: Timestamp,
+    /// When the last attempt was answered, or given up.
+    pub tried_at: Option<Timestamp>,
+    /// What the far side said last, or why there was no answer.
+    pub said: Option<String>,
+}
+
+/// How a leg stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LegState {
+    /// It is to be sent.
+    Waiting,
+    /// The far side took it.
+    Done,
+    /// It failed, and waits for an operator.
+    Suspended,
+    /// It was given up.
+    Ended,
+}
+
+impl LegState {
+    /// All of them.
+    pub const ALL: [LegState; 4] = [LegState::Waiting, LegState::Done, LegState::Suspended, LegState::Ended];
+
+    /// Its one word.
+    pub fn word(self) -> &'static str {
+        match self {
+            LegState::Waiting => "waiting",
+            LegState::Done => "done",
+            LegState::Suspended => "suspended",
+            LegState::Ended => "ended",
+        }
+    }
+}
+
+/// A leg that is to be sent, with all that sending needs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WaitingLeg {
+    /// The message.
+    pub message: MessageId,
+    /// What it is.
+    pub kind: MessageKind,
+    /// Of a reply: what it answers.
+    pub answers: Option<MessageId>,
+    /// See [`Head`].
+    pub head: Head,
+    /// Its body.
+    pub body: Bytes,
+    /// When it came.
+    pub accepted_at: Timestamp,
+    /// When it is over without an answer.
+    pub expires_at: Option<Timestamp>,
+    /// The leg.
+    pub leg: Leg,
+}
+
+/// What came of an attempt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LegOutcome {
+    /// The message.
+    pub message: MessageId,
+    /// The leg's number.
+    pub leg: u32,
+    /// How often it was tried, this time included.
+    pub attempts: u32,
+    /// Whether the backup transport is at it, from here on.
+    pub on_backup: bool,
+    /// What the far side said, or why there was no answer.
+    pub said: String,
+    /// When.
+    pub tried_at: Timestamp,
+    /// What follows.
+    pub then: Then,
+}
+
+/// What follows an attempt.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Then {
+    /// The far side took it, and answered so if its port gets replies.
+    Done(Option<Box<NewMessage>>),
+    /// It is tried again at this time.
+    Retry(Timestamp),
+    /// It waits for an operator. A reply that was no answer to it is kept beside it.
+    Suspend(Option<Box<NewMessage>>),
+}
+
+/// What a stored outcome changed for those who wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Settled {
+    /// The leg is stored; nobody is answered by it.
+    Stored,
+    /// The message that was a request is answered by the reply of the outcome.
+    Answered,
+    /// The reply came when its request had been answered, had expired or was ended: it is kept as [`Ending::Late`].
+    Late,
+    /// The leg had been ended meanwhile. Nothing changed.
+    Gone,
+}
+
+/// Which messages; conditions are joined by and.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct MessageFilter {
+    /// This one.
+    pub id: Option<MessageId>,
+    /// Of this exchange.
+    pub exchange: Option<Name>,
+    /// That came through this port.
+    pub port: Option<Name>,
+    /// Of which a leg goes to this send port.
+    pub to: Option<Name>,
+    /// That stand so.
+    pub standing: Option<Standing>,
+    /// Whose reason to be suspended contains this text.
+    pub reason: Option<String>,
+    /// That came before.
+    pub before: Option<Timestamp>,
+}
+
+/// How a message stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// Something of it is still to be done or suspended.
+    Open,
+    /// It, or a leg of it, waits for an operator.
+    Suspended,
+    /// Nothing is left to be done.
+    Ended,
+}
+
+/// What an operator's act changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Acted {
+    /// Messages.
+    pub messages: u64,
+    /// Legs of them.
+    pub legs: u64,
+}
+
+/// A definition as it is kept.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredExchange {
+    /// The name.
+    pub name: Name,
+    /// Grows with each change.
+    pub version: u32,
+    /// The definition.
+    pub text: String,
+    /// Who stored it.
+    pub author: String,
+    /// When.
+    pub applied_at: Timestamp,
+}
+
+/// A send port whose state an operator has set.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SetPort {
+    /// The exchange.
+    pub exchange: Name,
+    /// The port.
+    pub port: Name,
+    /// The state.
+    pub state: PortState,
+}
+
+/// How much there is. Cheap to tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SpoolCounts {
+    /// Messages that are not ended.
+    pub open: u64,
+}

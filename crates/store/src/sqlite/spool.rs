@@ -1,0 +1,357 @@
+//! The spool on SQLite: `spool.db`, a file of its own with its own writer.
+//!
+//! No trait stands before it: there is one backend, and what exchanges need of it is its public functions.
+
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use rusqlite::Connection;
+use tocsin_model::{
+    exchange::PortState,
+    id::{MessageId, Name},
+    time::Timestamp,
+};
+
+use super::{
+    records::{execute, query_all, query_one},
+    writer::{AfterCommit, Database, FreeSpace, Options},
+};
+use crate::{
+    error::StoreError,
+    spool::{
+        Accepted, Acted, LegOutcome, MessageFilter, NewLeg, NewMessage, SetPort, Settled, SpoolCounts, StoredExchange,
+        StoredMessage, WaitingLeg,
+    },
+};
+
+mod acts; // what operators do to messages
+mod intake; // messages come
+mod outcomes; // what became of their legs; what is over
+mod reading; // messages, legs and lists of them
+mod schema;
+
+pub(super) use schema::MIGRATIONS;
+
+/// How the spool is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpoolOptions {
+    /// While less than this is free on the disk, new messages are refused with `Full`; those that are there go on. 0
+    /// switches the guard off.
+    pub reserve_bytes: u64,
+    /// Threads that read.
+    pub readers: usize,
+}
+
+impl Default for SpoolOptions {
+    fn default() -> Self {
+        SpoolOptions { reserve_bytes: 64 << 20, readers: 2 }
+    }
+}
+
+/// The spool in one SQLite file. A write is durable when its call returns; concurrent writes share one fsync. Dropping it
+/// waits for the writes that were taken on, and blocks meanwhile.
+pub struct SqliteSpool {
+    database: Database,
+    free_space: FreeSpace,
+    next_id: AtomicU64,
+    open: Arc<AtomicU64>,
+}
+
+/// Keeps the count of open messages with what is committed.
+fn count_after(after: &mut AfterCommit, open: &Arc<AtomicU64>, change: i64) {
+    if change != 0 {
+        let open = open.clone();
+        after.run(move || {
+            open.fetch_add(change.cast_unsigned(), Ordering::Relaxed);
+        });
+    }
+}
+
+impl SqliteSpool {
+    /// Opens or makes `spool.db` in a folder. Blocks.
+    ///
+    /// # Errors
+    /// `Unavailable` if another process works with the file or a newer version wrote it, `Damaged` if it is no such file.
+    pub fn open(folder: &Path, options: &SpoolOptions) -> Result<SqliteSpool, StoreError> {
+        let path = folder.join("spool.db");
+        let options_of_file = Options {
+            page_bytes: 8_192,
+            log_bytes_max: 64 << 20,
+            writer_cache_kib: 64 << 10,
+            reader_cache_kib: 16 << 10,
+            readers: options.readers,
+            migrations: MIGRATIONS,
+        };
+        let database = Database::open(&path, &options_of_file)?;
+        let (last, open) =
+            database.write_blocking(|connection, _| Ok((reading::last_id(connection)?, reading::open(connection)?)))?;
+        Ok(SqliteSpool {
+            database,
+            free_space: FreeSpace::beside(&path, options.reserve_bytes),
+            next_id: AtomicU64::new(last + 1),
+            open: Arc::new(AtomicU64::new(open)),
+        })
+    }
+
+    /// An id for a new message. One that is not stored is never another's until a restart.
+    pub fn next_id(&self) -> MessageId {
+        MessageId(self.next_id.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// How much there is.
+    pub fn counts(&self) -> SpoolCounts {
+        SpoolCounts { open: self.open.load(Ordering::Relaxed) }
+    }
+
+    /// Stores a message with its legs, unless its key came before.
+    ///
+    /// # Errors
+    /// Nothing was stored; `Full` where there is no room.
+    pub async fn accept(&self, new: NewMessage) -> Result<Accepted, StoreError> {
+        self.free_space.check()?;
+        let open = self.open.clone();
+        let job = move |connection: &Connection, after: &mut AfterCommit| {
+            if let Some(known) = intake::find_known(connection, &new)? {
+                return Ok(known);
+            }
+            count_after(after, &open, i64::from(intake::insert(connection, &new)?));
+            Ok(Accepted::New)
+        };
+        self.database.write(job).await
+    }
+
+    /// Stores what came of an attempt, and the reply with its legs, in one commit.
+    ///
+    /// # Errors
+    /// Nothing was stored.
+    pub async fn settle(&self, outcome: LegOutcome) -> Result<Settled, StoreError> {
+        let open = self.open.clone();
+        let job = move |connection: &Connection, after: &mut AfterCommit| {
+            let (settled, change) = outcomes::settle(connection, &outcome)?;
+            count_after(after, &open, change);
+            Ok(settled)
+        };
+        self.database.write(job).await
+    }
+
+    /// Up to `limit` legs of a send port that are due, with all that sending needs, those first that are due the longest.
+    /// Those among `not` are passed over. Stops after about `bytes_max` of bodies.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn due_legs(
+        &self,
+        exchange: &Name,
+        port: &Name,
+        now: Timestamp,
+        not: Arc<std::collections::HashSet<(MessageId, u32)>>,
+        limit: usize,
+        bytes_max: usize,
+    ) -> Result<Vec<WaitingLeg>, StoreError> {
+        let (exchange, port) = (exchange.clone(), port.clone());
+        let job =
+            move |connection: &Connection| reading::due_legs(connection, &exchange, &port, now, &not, limit, bytes_max);
+        self.database.read(job).await
+    }
+
+    /// When the next leg of a send port is due that is not due yet.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn next_due(
+        &self,
+        exchange: &Name,
+        port: &Name,
+        now: Timestamp,
+    ) -> Result<Option<Timestamp>, StoreError> {
+        let (exchange, port) = (exchange.clone(), port.clone());
+        self.database.read(move |connection| reading::next_due(connection, &exchange, &port, now)).await
+    }
+
+    /// A message without its body.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn message(&self, id: MessageId) -> Result<Option<StoredMessage>, StoreError> {
+        self.database.read(move |connection| reading::message(connection, id)).await
+    }
+
+    /// The body of a message.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn body(&self, id: MessageId) -> Result<Option<Bytes>, StoreError> {
+        let sql = "SELECT body FROM bodies WHERE id = ?1";
+        let read = |row: &rusqlite::Row<'_>| row.get::<_, Vec<u8>>(0);
+        Ok(self.database.read(move |connection| query_one(connection, sql, [id.0], read)).await?.map(Bytes::from))
+    }
+
+    /// Up to `limit` messages that a filter chooses and whose id is below `before`, newest first.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn messages(
+        &self,
+        filter: MessageFilter,
+        before: Option<MessageId>,
+        limit: usize,
+    ) -> Result<Vec<StoredMessage>, StoreError> {
+        self.database.read(move |connection| reading::messages(connection, &filter, before, limit)).await
+    }
+
+    /// Lets the suspended legs of messages wait again, due at `now`, as if they had not been tried.
+    ///
+    /// # Errors
+    /// Nothing was stored.
+    pub async fn resume_legs(&self, ids: Vec<MessageId>, now: Timestamp) -> Result<Acted, StoreError> {
+        self.database.write(move |connection, _| acts::resume_legs(connection, &ids, now)).await
+    }
+
+    /// Gives a message that is suspended as a whole its legs, or another reason. Gives whether it was suspended.
+    ///
+    /// # Errors
+    /// Nothing was stored.
+    pub async fn route_anew(
+        &self,
+        id: MessageId,
+        legs: Result<Vec<NewLeg>, String>,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        self.database.write(move |connection, _| acts::route_anew(connection, id, &legs, now)).await
+    }
+
+    /// Ends messages: nothing more of them leaves.
+    ///
+    /// # Errors
+    /// Nothing was stored.
+    pub async fn end(&self, ids: Vec<MessageId>, now: Timestamp) -> Result<Acted, StoreError> {
+        let open = self.open.clone();
+        let job = move |connection: &Connection, after: &mut AfterCommit| {
+            let acted = acts::end(connection, &ids, now)?;
+            count_after(after, &open, -i64::try_from(acted.messages).unwrap_or(0));
+            Ok(acted)
+        };
+        self.database.write(job).await
+    }
+
+    /// Ends up to `limit` requests whose time is over. Gives them, and when the next one's time is over.
+    ///
+    /// # Errors
+    /// Nothing was stored.
+    pub async fn expire(
+        &self,
+        now: Timestamp,
+        limit: usize,
+    ) -> Result<(Vec<MessageId>, Option<Timestamp>), StoreError> {
+        let open = self.open.clone();
+        let job = move |connection: &Connection, after: &mut AfterCommit| {
+            let (expired, ended, next) = outcomes::expire(connection, now, limit)?;
+            count_after(after, &open, -ended);
+            Ok((expired, next))
+        };
+        self.database.write(job).await
+    }
+
+    /// Removes up to `limit` messages whose time to be kept is over. Gives how many it were.
+    ///
+    /// # Errors
+    /// Nothing was removed.
+    pub async fn prune(&self, now: Timestamp, limit: usize) -> Result<u64, StoreError> {
+        self.database.write(move |connection, _| outcomes::prune(connection, now, limit)).await
+    }
+
+    /// Stores a definition, as its next version.
+    ///
+    /// # Errors
+    /// Nothing was stored.
+    pub async fn put_exchange(
+        &self,
+        name: Name,
+        text: String,
+        author: String,
+        now: Timestamp,
+    ) -> Result<StoredExchange, StoreError> {
+        let job = move |connection: &Connection, _: &mut AfterCommit| {
+            let sql = "INSERT INTO exchanges SELECT ?1, coalesce(max(version), 0) + 1, ?2, ?3, ?4 FROM exchanges WHERE \
+                       name = ?1 RETURNING version";
+            let read = |row: &rusqlite::Row<'_>| row.get(0);
+            let version = query_one(connection, sql, (name.as_str(), &text, &author, now.0), read)?;
+            let version = version.ok_or_else(|| StoreError::Damaged("the versions of exchanges".into()))?;
+            Ok(StoredExchange { name, version, text, author, applied_at: now })
+        };
+        self.database.write(job).await
+    }
+
+    /// The present versions of all definitions, by name.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn exchanges(&self) -> Result<Vec<StoredExchange>, StoreError> {
+        self.database.read(reading::exchanges).await
+    }
+
+    /// Removes an exchange's definition, its versions and the states of its ports. Gives whether there was one.
+    ///
+    /// # Errors
+    /// Nothing was removed.
+    pub async fn remove_exchange(&self, name: Name) -> Result<bool, StoreError> {
+        let job = move |connection: &Connection, _: &mut AfterCommit| {
+            execute(connection, "DELETE FROM ports WHERE exchange = ?1", [name.as_str()])?;
+            Ok(execute(connection, "DELETE FROM exchanges WHERE name = ?1", [name.as_str()])? > 0)
+        };
+        self.database.write(job).await
+    }
+
+    /// Sets the state of a send port; `None`: as its definition says.
+    ///
+    /// # Errors
+    /// Nothing was stored.
+    pub async fn set_port(&self, exchange: Name, port: Name, state: Option<PortState>) -> Result<(), StoreError> {
+        let job = move |connection: &Connection, _: &mut AfterCommit| {
+            let place = (exchange.as_str(), port.as_str());
+            execute(connection, "DELETE FROM ports WHERE exchange = ?1 AND port = ?2", place)?;
+            if let Some(state) = state {
+                let row = (exchange.as_str(), port.as_str(), state.word());
+                execute(connection, "INSERT INTO ports VALUES (?1, ?2, ?3)", row)?;
+            }
+            Ok(())
+        };
+        self.database.write(job).await
+    }
+
+    /// The send ports whose state an operator has set.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn set_ports(&self) -> Result<Vec<SetPort>, StoreError> {
+        let sql = "SELECT exchange, port, state FROM ports ORDER BY exchange, port";
+        let job = move |connection: &Connection| {
+            query_all(connection, sql, (), |row| {
+                Ok(SetPort {
+                    exchange: reading::parsed(row, 0)?,
+                    port: reading::parsed(row, 1)?,
+                    state: reading::parsed(row, 2)?,
+                })
+            })
+        };
+        self.database.read(job).await
+    }
+
+    /// Writes and syncs a few bytes; says how long that took.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn probe(&self) -> Result<Duration, StoreError> {
+        self.database.probe().await
+    }
+}
+
+#[cfg(test)]
+mod tests;

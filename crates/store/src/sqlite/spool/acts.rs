@@ -1,0 +1,57 @@
+//! What operators do to messages.
+
+use rusqlite::Connection;
+use tocsin_model::{id::MessageId, time::Timestamp};
+
+use super::intake::{insert_legs, place};
+use crate::{
+    error::StoreError,
+    spool::{Acted, Ending, LegState, NewLeg},
+    sqlite::records::{execute, query_one},
+};
+
+pub(super) fn resume_legs(connection: &Connection, ids: &[MessageId], now: Timestamp) -> Result<Acted, StoreError> {
+    let sql = "UPDATE legs SET state = ?2, attempts = 0, on_backup = 0, due_at = ?3 WHERE message = ?1 AND state = ?4";
+    let (waiting, suspended) = (place(&LegState::ALL, LegState::Waiting), place(&LegState::ALL, LegState::Suspended));
+    let mut acted = Acted::default();
+    for id in ids {
+        let legs = execute(connection, sql, (id.0, waiting, now.0, suspended))? as u64;
+        acted.messages += u64::from(legs > 0);
+        acted.legs += legs;
+    }
+    Ok(acted)
+}
+
+pub(super) fn route_anew(
+    connection: &Connection,
+    id: MessageId,
+    legs: &Result<Vec<NewLeg>, String>,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    let sql = "SELECT exchange FROM messages WHERE id = ?1 AND suspended IS NOT NULL";
+    let Some(exchange) = query_one(connection, sql, [id.0], |row| row.get::<_, String>(0))? else { return Ok(false) };
+    match legs {
+        Ok(legs) => {
+            insert_legs(connection, id, &exchange, legs, now.0)?;
+            let sql = "UPDATE messages SET suspended = NULL, open = ?2 WHERE id = ?1";
+            execute(connection, sql, (id.0, legs.len()))?;
+        }
+        Err(reason) => {
+            execute(connection, "UPDATE messages SET suspended = ?2 WHERE id = ?1", (id.0, reason))?;
+        }
+    }
+    Ok(true)
+}
+
+pub(super) fn end(connection: &Connection, ids: &[MessageId], now: Timestamp) -> Result<Acted, StoreError> {
+    let mut acted = Acted::default();
+    for id in ids {
+        let sql = "UPDATE messages SET suspended = NULL, open = 0, ended_at = ?2, ending = coalesce(ending, ?3) \
+                   WHERE id = ?1 AND ended_at IS NULL";
+        let ended = execute(connection, sql, (id.0, now.0, place(&Ending::ALL, Ending::Ended)))? as u64;
+        let sql = "UPDATE legs SET state = ?2 WHERE message = ?1 AND state IN (0, 2)";
+        acted.legs += execute(connection, sql, (id.0, place(&LegState::ALL, LegState::Ended)))? as u64;
+        acted.messages += ended;
+    }
+    Ok(acted)
+}

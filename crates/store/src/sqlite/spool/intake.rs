@@ -1,0 +1,84 @@
+//! Messages come: a row, a body, and a leg for each send port.
+
+use rusqlite::Connection;
+use tocsin_model::{exchange::MessageKind, id::MessageId};
+
+use crate::{
+    error::StoreError,
+    spool::{Accepted, Ending, LegState, NewLeg, NewMessage},
+    sqlite::records::{execute, query_one},
+};
+
+/// What a message with this key is, if one came before.
+pub(super) fn find_known(connection: &Connection, new: &NewMessage) -> Result<Option<Accepted>, StoreError> {
+    let Some(key) = &new.key else { return Ok(None) };
+    let sql = "SELECT id, digest FROM messages WHERE exchange = ?1 AND port = ?2 AND key = ?3";
+    let read = |row: &rusqlite::Row<'_>| Ok((MessageId(row.get(0)?), row.get::<_, Vec<u8>>(1)?));
+    let place = (new.exchange.as_str(), new.port.as_str(), &key.key);
+    let found = query_one(connection, sql, place, read)?;
+    Ok(found.map(|(id, digest)| match digest == key.digest {
+        true => Accepted::Known(id),
+        false => Accepted::Reused(id),
+    }))
+}
+
+/// Stores a message. Gives whether it is open: something of it is to be done.
+pub(super) fn insert(connection: &Connection, new: &NewMessage) -> Result<bool, StoreError> {
+    let is_open = !new.legs.is_empty() || new.suspended.is_some();
+    insert_as(connection, new, (!is_open).then_some(Ending::Delivered))?;
+    Ok(is_open)
+}
+
+/// Stores a message that may have ended as it comes: then it goes nowhere.
+pub(super) fn insert_as(connection: &Connection, new: &NewMessage, ending: Option<Ending>) -> Result<(), StoreError> {
+    let head = serde_json::to_string(&new.head).expect("a head is always JSON");
+    let legs = if ending.is_some() { &[][..] } else { &new.legs };
+    let suspended = new.suspended.as_deref().filter(|_| ending.is_none());
+    let kept = i64::try_from(new.kept.as_micros()).unwrap_or(i64::MAX / 4);
+    let sql = "INSERT INTO messages (id, exchange, port, kind, answers, key, digest, head, bytes, accepted_at, expires_at, \
+               open, suspended, ended_at, ending, kept) \
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)";
+    let row = rusqlite::params![
+        new.id.0,
+        new.exchange.as_str(),
+        new.port.as_str(),
+        place(&MessageKind::ALL, new.kind),
+        new.answers.map(|id| id.0),
+        new.key.as_ref().map(|key| &key.key),
+        new.key.as_ref().map(|key| &key.digest[..]),
+        head,
+        new.body.len() as u64,
+        new.accepted_at.0,
+        new.expires_at.map(|at| at.0),
+        legs.len() as u64,
+        suspended,
+        ending.map(|_| new.accepted_at.0),
+        ending.map(|ending| place(&Ending::ALL, ending)),
+        kept,
+    ];
+    execute(connection, sql, row)?;
+    execute(connection, "INSERT INTO bodies VALUES (?1, ?2)", (new.id.0, &*new.body))?;
+    insert_legs(connection, new.id, new.exchange.as_str(), legs, new.accepted_at.0)
+}
+
+pub(super) fn insert_legs(
+    connection: &Connection,
+    id: MessageId,
+    exchange: &str,
+    legs: &[NewLeg],
+    due_at: i64,
+) -> Result<(), StoreError> {
+    let sql = "INSERT INTO legs (message, number, exchange, port, replies, state, attempts, on_backup, due_at) \
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, 0, ?7)";
+    for (number, leg) in legs.iter().enumerate() {
+        let state = place(&LegState::ALL, LegState::Waiting);
+        execute(connection, sql, (id.0, number, exchange, leg.port.as_str(), leg.replies, state, due_at))?;
+    }
+    Ok(())
+}
+
+/// The number that stands for a word in a column.
+pub(super) fn place<T: PartialEq>(all: &[T], one: T) -> u32 {
+    let at = all.iter().position(|known| *known == one).expect("every word is among all");
+    u32::try_from(at).expect("there are few words")
+}

@@ -1,0 +1,135 @@
+//! What became of legs, and with them of messages.
+
+use rusqlite::Connection;
+use tocsin_model::{exchange::MessageKind, id::MessageId, time::Timestamp};
+
+use super::intake::{insert, insert_as, place};
+use crate::{
+    error::StoreError,
+    spool::{Ending, LegOutcome, LegState, NewMessage, Settled, Then},
+    sqlite::records::{execute, query_all, query_one},
+};
+
+/// What a message is like while one of its legs is settled.
+struct Standing {
+    is_request: bool,
+    is_answered: bool,
+    ending: Option<u32>,
+    open: u64,
+}
+
+/// Stores an outcome. Gives what it changed, and how many more messages are open than before.
+pub(super) fn settle(connection: &Connection, outcome: &LegOutcome) -> Result<(Settled, i64), StoreError> {
+    let waiting = place(&LegState::ALL, LegState::Waiting);
+    let (state, due_at) = match &outcome.then {
+        Then::Done(_) => (LegState::Done, None),
+        Then::Retry(due_at) => (LegState::Waiting, Some(due_at.0)),
+        Then::Suspend(_) => (LegState::Suspended, None),
+    };
+    let sql = "UPDATE legs SET state = ?3, attempts = ?4, on_backup = ?5, due_at = coalesce(?6, due_at), tried_at = ?7, \
+               said = ?8 WHERE message = ?1 AND number = ?2 AND state = ?9";
+    let row = (
+        outcome.message.0,
+        outcome.leg,
+        place(&LegState::ALL, state),
+        outcome.attempts,
+        outcome.on_backup,
+        due_at,
+        outcome.tried_at.0,
+        &outcome.said,
+        waiting,
+    );
+    let was_waiting = execute(connection, sql, row)? > 0;
+    match &outcome.then {
+        Then::Done(reply) if was_waiting => finish_leg(connection, outcome, reply.as_deref()),
+        // What came to a leg that was given up is kept, so that nobody looks for it in vain.
+        Then::Done(Some(reply)) => {
+            insert_as(connection, reply, Some(Ending::Late))?;
+            Ok((Settled::Late, 0))
+        }
+        Then::Suspend(Some(wrong)) => {
+            insert_as(connection, wrong, Some(Ending::Wrong))?;
+            Ok((if was_waiting { Settled::Stored } else { Settled::Gone }, 0))
+        }
+        _ if was_waiting => Ok((Settled::Stored, 0)),
+        _ => Ok((Settled::Gone, 0)),
+    }
+}
+
+fn finish_leg(
+    connection: &Connection,
+    outcome: &LegOutcome,
+    reply: Option<&NewMessage>,
+) -> Result<(Settled, i64), StoreError> {
+    let standing = standing(connection, outcome.message)?;
+    let mut opened = 0;
+    let settled = match reply {
+        None => Settled::Stored,
+        Some(reply) if standing.is_request && (standing.is_answered || standing.ending.is_some()) => {
+            insert_as(connection, reply, Some(Ending::Late))?;
+            Settled::Late
+        }
+        Some(reply) => {
+            opened += i64::from(insert(connection, reply)?);
+            if standing.is_request { Settled::Answered } else { Settled::Stored }
+        }
+    };
+    let answer = reply.filter(|_| settled != Settled::Late && !standing.is_answered).map(|reply| reply.id.0);
+    let ending = match settled {
+        Settled::Answered => Some(place(&Ending::ALL, Ending::Answered)),
+        _ => standing.ending,
+    };
+    let is_over = standing.open == 1;
+    let ending = ending.or_else(|| is_over.then(|| place(&Ending::ALL, Ending::Delivered)));
+    let sql =
+        "UPDATE messages SET open = open - 1, reply = coalesce(reply, ?2), ending = ?3, ended_at = ?4 WHERE id = ?1";
+    execute(connection, sql, (outcome.message.0, answer, ending, is_over.then_some(outcome.tried_at.0)))?;
+    Ok((settled, opened - i64::from(is_over)))
+}
+
+fn standing(connection: &Connection, id: MessageId) -> Result<Standing, StoreError> {
+    let sql = "SELECT kind, reply IS NOT NULL, ending, open FROM messages WHERE id = ?1";
+    let request = place(&MessageKind::ALL, MessageKind::Request);
+    let read = |row: &rusqlite::Row<'_>| {
+        let is_request = row.get::<_, u32>(0)? == request;
+        Ok(Standing { is_request, is_answered: row.get(1)?, ending: row.get(2)?, open: row.get(3)? })
+    };
+    query_one(connection, sql, [id.0], read)?.ok_or_else(|| StoreError::Damaged(format!("{id} has legs and no row")))
+}
+
+/// Ends requests that nobody answered in time: what of their legs was to bring an answer is given up, other legs go on.
+/// Gives them, how many of them are over with that, and when the next one's time is over.
+pub(super) fn expire(
+    connection: &Connection,
+    now: Timestamp,
+    limit: usize,
+) -> Result<(Vec<MessageId>, i64, Option<Timestamp>), StoreError> {
+    let sql = "SELECT id FROM messages WHERE expires_at <= ?1 AND expires_at IS NOT NULL AND ending IS NULL \
+               ORDER BY expires_at LIMIT ?2";
+    let due = query_all(connection, sql, (now.0, limit), |row| Ok(MessageId(row.get(0)?)))?;
+    let mut ended = 0;
+    for id in &due {
+        let sql = "UPDATE legs SET state = ?2, said = coalesce(said, 'the request expired') \
+                   WHERE message = ?1 AND replies AND state IN (0, 2)";
+        let given_up = execute(connection, sql, (id.0, place(&LegState::ALL, LegState::Ended)))?;
+        let sql = "UPDATE messages SET open = open - ?2, ending = ?3, suspended = NULL, \
+                   ended_at = CASE WHEN open = ?2 THEN ?4 END WHERE id = ?1 RETURNING ended_at IS NOT NULL";
+        let row = (id.0, given_up, place(&Ending::ALL, Ending::Expired), now.0);
+        ended += i64::from(query_one(connection, sql, row, |row| row.get::<_, bool>(0))? == Some(true));
+    }
+    let sql = "SELECT min(expires_at) FROM messages WHERE expires_at IS NOT NULL AND ending IS NULL";
+    let next = query_one(connection, sql, (), |row| row.get::<_, Option<i64>>(0))?.flatten();
+    Ok((due, ended, next.map(Timestamp)))
+}
+
+/// Removes what need not be kept any more.
+pub(super) fn prune(connection: &Connection, now: Timestamp, limit: usize) -> Result<u64, StoreError> {
+    let sql = "SELECT id FROM messages WHERE ended_at + kept <= ?1 AND ended_at IS NOT NULL LIMIT ?2";
+    let over = query_all(connection, sql, (now.0, limit), |row| row.get::<_, u64>(0))?;
+    for id in &over {
+        execute(connection, "DELETE FROM legs WHERE message = ?1", [id])?;
+        execute(connection, "DELETE FROM bodies WHERE id = ?1", [id])?;
+        execute(connection, "DELETE FROM messages WHERE id = ?1", [id])?;
+    }
+    Ok(over.len() as u64)
+}

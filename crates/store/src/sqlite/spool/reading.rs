@@ -1,0 +1,222 @@
+//! Messages, their legs, and lists of them.
+
+use std::{collections::HashSet, fmt, str::FromStr};
+
+use bytes::Bytes;
+use rusqlite::{Connection, Row, types::Type};
+use tocsin_model::{
+    exchange::MessageKind,
+    id::{MessageId, Name},
+    time::Timestamp,
+};
+
+use crate::{
+    error::StoreError,
+    spool::{Ending, Leg, LegState, MessageFilter, Standing, StoredExchange, StoredMessage, WaitingLeg},
+    sqlite::{
+        records::{query_all, query_one},
+        writer::store_error,
+    },
+};
+
+const MESSAGE: &str = "SELECT id, exchange, port, kind, answers, reply, head, bytes, accepted_at, expires_at, ended_at, \
+                       ending, suspended FROM messages";
+const LEG: &str = "number, legs.port, replies, state, attempts, on_backup, due_at, tried_at, said";
+
+/// The highest id that any message ever had.
+pub(super) fn last_id(connection: &Connection) -> Result<u64, StoreError> {
+    let sql = "SELECT seq FROM sqlite_sequence WHERE name = 'messages'";
+    Ok(query_one(connection, sql, (), |row| row.get(0))?.unwrap_or(0))
+}
+
+/// How many messages are not ended.
+pub(super) fn open(connection: &Connection) -> Result<u64, StoreError> {
+    let sql = "SELECT (SELECT count(DISTINCT message) FROM (SELECT message FROM legs WHERE state = 0 UNION ALL \
+               SELECT message FROM legs WHERE state = 2)) + (SELECT count(*) FROM messages WHERE suspended IS NOT NULL)";
+    Ok(query_one(connection, sql, (), |row| row.get(0))?.unwrap_or(0))
+}
+
+pub(super) fn exchanges(connection: &Connection) -> Result<Vec<StoredExchange>, StoreError> {
+    let sql = "SELECT name, max(version), text, author, applied_at FROM exchanges GROUP BY name ORDER BY name";
+    query_all(connection, sql, (), |row| {
+        Ok(StoredExchange {
+            name: parsed(row, 0)?,
+            version: row.get(1)?,
+            text: row.get(2)?,
+            author: row.get(3)?,
+            applied_at: Timestamp(row.get(4)?),
+        })
+    })
+}
+
+pub(super) fn message(connection: &Connection, id: MessageId) -> Result<Option<StoredMessage>, StoreError> {
+    let Some(mut found) = query_one(connection, &format!("{MESSAGE} WHERE id = ?1"), [id.0], read_message)? else {
+        return Ok(None);
+    };
+    found.legs = legs(connection, id)?;
+    Ok(Some(found))
+}
+
+pub(super) fn messages(
+    connection: &Connection,
+    filter: &MessageFilter,
+    before: Option<MessageId>,
+    limit: usize,
+) -> Result<Vec<StoredMessage>, StoreError> {
+    let mut sql = format!("{MESSAGE} WHERE id < ?1");
+    let mut values: Vec<rusqlite::types::Value> = vec![before.map_or(i64::MAX, |before| before.0.cast_signed()).into()];
+    let mut and = |condition: &str, value: rusqlite::types::Value| {
+        values.push(value);
+        sql.push_str(&condition.replace("{}", &format!("?{}", values.len())));
+    };
+    if let Some(id) = filter.id {
+        and(" AND id = {}", id.0.cast_signed().into());
+    }
+    for (column, name) in [("exchange", &filter.exchange), ("port", &filter.port)] {
+        if let Some(name) = name {
+            and(&format!(" AND {column} = {{}}"), name.to_string().into());
+        }
+    }
+    if let Some(to) = &filter.to {
+        and(" AND id IN (SELECT message FROM legs WHERE port = {})", to.to_string().into());
+    }
+    if let Some(before) = filter.before {
+        and(" AND accepted_at < {}", before.0.into());
+    }
+    if let Some(reason) = &filter.reason {
+        let said = "id IN (SELECT message FROM legs WHERE state = 2 AND instr(said, {}))";
+        and(&format!(" AND (instr(suspended, {{}}) OR {said})"), reason.clone().into());
+    }
+    sql.push_str(match filter.standing {
+        None => "",
+        Some(Standing::Open) => {
+            " AND (suspended IS NOT NULL OR id IN (SELECT message FROM legs WHERE state = 0) OR id IN (SELECT message \
+             FROM legs WHERE state = 2))"
+        }
+        Some(Standing::Suspended) => " AND (suspended IS NOT NULL OR id IN (SELECT message FROM legs WHERE state = 2))",
+        Some(Standing::Ended) => " AND ended_at IS NOT NULL",
+    });
+    sql.push_str(&format!(" ORDER BY id DESC LIMIT {limit}"));
+    let mut found = query_all(connection, &sql, rusqlite::params_from_iter(values), read_message)?;
+    for message in &mut found {
+        message.legs = legs(connection, message.id)?;
+    }
+    Ok(found)
+}
+
+fn legs(connection: &Connection, id: MessageId) -> Result<Vec<Leg>, StoreError> {
+    query_all(connection, &format!("SELECT {LEG} FROM legs WHERE message = ?1 ORDER BY number"), [id.0], |row| {
+        read_leg(row, 0)
+    })
+}
+
+/// Legs that are due and not among `not`, with their bodies.
+pub(super) fn due_legs(
+    connection: &Connection,
+    exchange: &Name,
+    port: &Name,
+    now: Timestamp,
+    not: &HashSet<(MessageId, u32)>,
+    limit: usize,
+    bytes_max: usize,
+) -> Result<Vec<WaitingLeg>, StoreError> {
+    let sql = format!(
+        "SELECT message, kind, answers, head, accepted_at, expires_at, body, {LEG} FROM legs JOIN messages ON \
+         messages.id = message JOIN bodies ON bodies.id = message WHERE legs.exchange = ?1 AND legs.port = ?2 AND \
+         state = 0 AND due_at <= ?3 ORDER BY due_at, message, number"
+    );
+    let mut statement = connection.prepare_cached(&sql).map_err(store_error)?;
+    let mut rows = statement.query((exchange.as_str(), port.as_str(), now.0)).map_err(store_error)?;
+    let (mut found, mut bytes) = (Vec::new(), 0);
+    while let Some(row) = rows.next().map_err(store_error)? {
+        let waiting = read_waiting(row, not).map_err(store_error)?;
+        let Some(waiting) = waiting else { continue };
+        bytes += waiting.body.len();
+        found.push(waiting);
+        if found.len() >= limit || bytes >= bytes_max {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+fn read_waiting(row: &Row<'_>, not: &HashSet<(MessageId, u32)>) -> rusqlite::Result<Option<WaitingLeg>> {
+    let message = MessageId(row.get(0)?);
+    if not.contains(&(message, row.get(7)?)) {
+        return Ok(None);
+    }
+    Ok(Some(WaitingLeg {
+        message,
+        kind: word(row, 1, &MessageKind::ALL)?,
+        answers: row.get::<_, Option<u64>>(2)?.map(MessageId),
+        head: head(row, 3)?,
+        accepted_at: Timestamp(row.get(4)?),
+        expires_at: row.get::<_, Option<i64>>(5)?.map(Timestamp),
+        body: Bytes::from(row.get::<_, Vec<u8>>(6)?),
+        leg: read_leg(row, 7)?,
+    }))
+}
+
+pub(super) fn next_due(
+    connection: &Connection,
+    exchange: &Name,
+    port: &Name,
+    now: Timestamp,
+) -> Result<Option<Timestamp>, StoreError> {
+    let sql = "SELECT min(due_at) FROM legs WHERE exchange = ?1 AND port = ?2 AND state = 0 AND due_at > ?3";
+    let row = (exchange.as_str(), port.as_str(), now.0);
+    Ok(query_one(connection, sql, row, |row| row.get::<_, Option<i64>>(0))?.flatten().map(Timestamp))
+}
+
+fn read_message(row: &Row<'_>) -> rusqlite::Result<StoredMessage> {
+    Ok(StoredMessage {
+        id: MessageId(row.get(0)?),
+        exchange: parsed(row, 1)?,
+        port: parsed(row, 2)?,
+        kind: word(row, 3, &MessageKind::ALL)?,
+        answers: row.get::<_, Option<u64>>(4)?.map(MessageId),
+        reply: row.get::<_, Option<u64>>(5)?.map(MessageId),
+        head: head(row, 6)?,
+        bytes: row.get(7)?,
+        accepted_at: Timestamp(row.get(8)?),
+        expires_at: row.get::<_, Option<i64>>(9)?.map(Timestamp),
+        ended_at: row.get::<_, Option<i64>>(10)?.map(Timestamp),
+        ending: row.get::<_, Option<u32>>(11)?.map(|_| word(row, 11, &Ending::ALL)).transpose()?,
+        suspended: row.get(12)?,
+        legs: Vec::new(),
+    })
+}
+
+fn read_leg(row: &Row<'_>, at: usize) -> rusqlite::Result<Leg> {
+    Ok(Leg {
+        number: row.get(at)?,
+        port: parsed(row, at + 1)?,
+        replies: row.get(at + 2)?,
+        state: word(row, at + 3, &LegState::ALL)?,
+        attempts: row.get(at + 4)?,
+        on_backup: row.get(at + 5)?,
+        due_at: Timestamp(row.get(at + 6)?),
+        tried_at: row.get::<_, Option<i64>>(at + 7)?.map(Timestamp),
+        said: row.get(at + 8)?,
+    })
+}
+
+/// Names do not borrow from their row, so a head is read from its text at once.
+fn head(row: &Row<'_>, at: usize) -> rusqlite::Result<crate::spool::Head> {
+    let text = row.get_ref(at)?.as_str()?;
+    serde_json::from_str(text).map_err(|error| damaged(at, &error.to_string()))
+}
+
+/// What a number in a column stands for.
+fn word<T: Copy>(row: &Row<'_>, at: usize, all: &[T]) -> rusqlite::Result<T> {
+    let place: usize = row.get(at)?;
+    all.get(place).copied().ok_or_else(|| damaged(at, "no such word"))
+}
+
+pub(super) fn parsed<T: FromStr<Err: fmt::Display>>(row: &Row<'_>, at: usize) -> rusqlite::Result<T> {
+    row.get_ref(at)?.as_str()?.parse().map_err(|error: T::Err| damaged(at, &error.to_string()))
+}
+
+fn damaged(at: usize, why: &str) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(at, Type::Text, why.to_owned().into())
+}

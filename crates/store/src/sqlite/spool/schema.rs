@@ -1,0 +1,66 @@
+//! The tables of `spool.db`, as steps that only go forward.
+
+/// The steps. One that has been released is never changed; a new one is added.
+pub(in crate::sqlite) const MIGRATIONS: &[&str] = &[r#"
+CREATE TABLE exchanges (
+    name TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    text TEXT NOT NULL,
+    author TEXT NOT NULL,
+    applied_at INTEGER NOT NULL,        -- times are microseconds since 1970
+    PRIMARY KEY (name, version)
+) STRICT, WITHOUT ROWID;
+
+-- Send ports whose state an operator has set.
+CREATE TABLE ports (
+    exchange TEXT NOT NULL,
+    port TEXT NOT NULL,
+    state TEXT NOT NULL,
+    PRIMARY KEY (exchange, port)
+) STRICT, WITHOUT ROWID;
+
+-- AUTOINCREMENT: an id that has left is never another message's, whatever retention removes.
+CREATE TABLE messages (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    exchange TEXT NOT NULL,
+    port TEXT NOT NULL,
+    kind INTEGER NOT NULL,              -- the place among MessageKind::ALL
+    answers INTEGER,
+    reply INTEGER,
+    key TEXT,
+    digest BLOB,
+    head TEXT NOT NULL,
+    bytes INTEGER NOT NULL,
+    accepted_at INTEGER NOT NULL,
+    expires_at INTEGER,
+    open INTEGER NOT NULL,              -- legs that are waiting or suspended
+    suspended TEXT,
+    ended_at INTEGER,
+    ending INTEGER,                     -- the place among Ending::ALL
+    kept INTEGER NOT NULL               -- microseconds after it ended
+) STRICT;
+CREATE UNIQUE INDEX messages_by_key ON messages (exchange, port, key) WHERE key IS NOT NULL;
+CREATE INDEX messages_that_expire ON messages (expires_at) WHERE expires_at IS NOT NULL AND ending IS NULL;
+CREATE INDEX messages_that_go ON messages (ended_at + kept) WHERE ended_at IS NOT NULL;
+CREATE INDEX messages_suspended ON messages (id) WHERE suspended IS NOT NULL;
+
+-- Once for each message, and never changed, so that what changes stays small.
+CREATE TABLE bodies (id INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
+
+CREATE TABLE legs (
+    message INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    exchange TEXT NOT NULL,
+    port TEXT NOT NULL,
+    replies INTEGER NOT NULL,
+    state INTEGER NOT NULL,             -- the place among LegState::ALL
+    attempts INTEGER NOT NULL,
+    on_backup INTEGER NOT NULL,
+    due_at INTEGER NOT NULL,
+    tried_at INTEGER,
+    said TEXT,
+    PRIMARY KEY (message, number)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX legs_waiting ON legs (exchange, port, due_at, message, number) WHERE state = 0;
+CREATE INDEX legs_suspended ON legs (message) WHERE state = 2;
+"#];

@@ -1,0 +1,168 @@
+//! Checks, applies, lists, shows and removes exchanges, and sets the state of their send ports.
+
+use std::{fs, path::PathBuf};
+
+use clap::Subcommand;
+use reqwest::{Method, header};
+use serde_json::{Value, json};
+
+use super::lists::Listed;
+use crate::{
+    client::{Client, problem, segment},
+    commands::check::located,
+    failure::{Failure, Outcome},
+    terminal::{Colour, Terminal, printable},
+};
+
+/// Arguments of `tocsin exchange`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Checks a definition against the server, without applying it
+    Check {
+        /// The definition, a YAML file
+        file: PathBuf,
+    },
+    /// Makes a definition the one that runs
+    Apply {
+        /// The definition, a YAML file
+        file: PathBuf,
+    },
+    /// Lists the exchanges
+    List {
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Prints the definition of an exchange
+    Show {
+        /// Its name
+        name: String,
+    },
+    /// Removes an exchange that has no open messages
+    Remove {
+        /// Its name
+        name: String,
+    },
+    /// Shows the send ports of an exchange
+    Ports {
+        /// The exchange
+        name: String,
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Sets the state of a send port: off, hold or active; or as its definition says
+    Port {
+        /// The exchange
+        name: String,
+        /// The send port
+        port: String,
+        /// The state
+        #[arg(value_parser = ["off", "hold", "active", "as-defined"])]
+        state: String,
+    },
+}
+
+impl Args {
+    /// Does it.
+    ///
+    /// # Errors
+    /// The server does not do it, or the definition has problems.
+    pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
+        match self.what {
+            What::Check { file } => {
+                let (name, _) = put(client, &file, "?dry_run=true").await?;
+                let fine = format_args!("{}: {} is fine", file.display(), printable(&name)).to_string();
+                Ok(terminal.line(terminal.paint(Colour::Green, fine))?)
+            }
+            What::Apply { file } => {
+                let (name, version) = put(client, &file, "").await?;
+                let runs = format!("{} runs as version {version}", printable(&name));
+                Ok(terminal.line(terminal.paint(Colour::Green, runs))?)
+            }
+            What::List { json } => {
+                let items = client.list("/v1/exchanges", &[], usize::MAX).await?;
+                let heads = ["name", "version", "runs", "applied", "by"];
+                Listed { items, limit: usize::MAX, json }.show(terminal, "there are no exchanges", &heads, |item| {
+                    let runs = if item["running"] == true { "yes" } else { "no" };
+                    vec![
+                        text(item, "name"),
+                        text(item, "version"),
+                        runs.into(),
+                        text(item, "applied_at"),
+                        text(item, "author"),
+                    ]
+                })
+            }
+            What::Show { name } => {
+                let found = client.get(&format!("/v1/exchanges/{}", segment(&name)), &[]).await?;
+                Ok(terminal.bytes(found["definition"].as_str().unwrap_or_default().as_bytes())?)
+            }
+            What::Remove { name } => {
+                let request = client.request(Method::DELETE, &format!("/v1/exchanges/{}", segment(&name)));
+                client.send(request).await?;
+                Ok(terminal.line(format_args!("{} is removed", printable(&name)))?)
+            }
+            What::Ports { name, json } => {
+                let items = client.list(&format!("/v1/exchanges/{}/send", segment(&name)), &[], usize::MAX).await?;
+                let heads = ["port", "state", "under way", "ready"];
+                Listed { items, limit: usize::MAX, json }.show(terminal, "there are no send ports", &heads, |item| {
+                    let set = if item["is_set"] == true { " (set)" } else { "" };
+                    vec![text(item, "port"), text(item, "state") + set, text(item, "under_way"), text(item, "ready")]
+                })
+            }
+            What::Port { name, port, state } => {
+                let path = format!("/v1/exchanges/{}/send/{}/state", segment(&name), segment(&port));
+                let given = if state == "as-defined" { Value::Null } else { state.as_str().into() };
+                client.put(&path, &json!({"state": given})).await?;
+                Ok(terminal.line(format_args!("{} of {} is {state}", printable(&port), printable(&name)))?)
+            }
+        }
+    }
+}
+
+/// Puts a definition. Gives its name and its version.
+async fn put(client: &Client, file: &PathBuf, query: &str) -> Outcome<(String, u64)> {
+    let definition = fs::read_to_string(file).map_err(|error| Failure::file("read the definition", file, &error))?;
+    let Some(name) = exchange_name(&definition) else {
+        return Err(Failure::failed(format!("say `exchange: <name>` at the top of {}", file.display())));
+    };
+    let request = client.request(Method::PUT, &format!("/v1/exchanges/{}{query}", segment(&name)));
+    let request = request.header(header::CONTENT_TYPE, "application/yaml").body(definition);
+    let answer = client.exchange(request).await?;
+    if !answer.status().is_success() {
+        let trouble = problem(answer).await;
+        let mut failure = trouble.failure();
+        let problems = trouble.body["problems"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let read = problems.iter().filter_map(|problem| serde_json::from_value(problem.clone()).ok());
+        let located: Vec<String> = read.map(|problem| located(file, &problem)).collect();
+        if !located.is_empty() {
+            failure.details = located;
+        }
+        return Err(failure);
+    }
+    let version = client.json(answer).await?["version"].as_u64().unwrap_or_default();
+    Ok((name, version))
+}
+
+/// The name that a definition gives.
+fn exchange_name(text: &str) -> Option<String> {
+    let line = text.lines().find_map(|line| line.strip_prefix("exchange:"))?;
+    let name = line.split('#').next().unwrap_or_default().trim().trim_matches(['"', '\'']);
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
+/// A value of an item, for a table.
+pub(super) fn text(item: &Value, name: &str) -> String {
+    match &item[name] {
+        Value::Null => String::new(),
+        Value::String(text) => printable(text).into_owned(),
+        other => other.to_string(),
+    }
+}

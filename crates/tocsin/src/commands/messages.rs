@@ -1,0 +1,310 @@
+//! Sends messages through exchanges; lists, shows, resumes and ends them.
+
+use std::{fs, io::Read, path::PathBuf, time::Duration};
+
+use clap::Subcommand;
+use reqwest::{Method, StatusCode, header};
+use serde_json::{Map, Value, json};
+
+use super::{exchange::text, lists::Listed};
+use crate::{
+    client::{Client, problem, segment},
+    failure::{Failure, Outcome},
+    terminal::{Terminal, printable, thousands},
+};
+
+/// Arguments of `tocsin messages`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Sends a message through a receive port, and prints the reply to a request
+    Send {
+        /// The exchange
+        exchange: String,
+        /// The receive port
+        port: String,
+        /// The file with the body; standard input if none is given
+        file: Option<PathBuf>,
+        /// The media type of the body
+        #[arg(long, default_value = "application/json")]
+        content_type: String,
+        /// What makes a repetition known as such
+        #[arg(long)]
+        key_of_message: Option<String>,
+        /// A header, as `Name: value`; may be repeated
+        #[arg(long)]
+        header: Vec<String>,
+        /// How many seconds to wait for a reply, at most as long as the port allows
+        #[arg(long)]
+        wait: Option<u64>,
+    },
+    /// Lists messages, newest first
+    List {
+        #[command(flatten)]
+        filter: Filter,
+        /// Only what is open, suspended or ended
+        #[arg(long, value_parser = ["open", "suspended", "ended"])]
+        standing: Option<String>,
+        /// Most lines
+        #[arg(long, default_value_t = 100)]
+        limit: usize,
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Shows a message: where it goes, and what became of it
+    Show {
+        /// Its id, such as m-41
+        id: String,
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Prints the body of a message
+    Body {
+        /// Its id
+        id: String,
+    },
+    /// Prints the reply to a request
+    Reply {
+        /// The id of the request
+        id: String,
+        /// How many seconds to wait for it
+        #[arg(long, default_value_t = 0)]
+        wait: u64,
+    },
+    /// Lets suspended messages go on: routed anew, or sent again with a fresh schedule
+    Resume {
+        #[command(flatten)]
+        filter: Filter,
+        /// All that is suspended
+        #[arg(long)]
+        all: bool,
+    },
+    /// Closes suspended messages; nothing more of them leaves
+    End {
+        #[command(flatten)]
+        filter: Filter,
+        /// All of them
+        #[arg(long)]
+        all: bool,
+        /// Those that are open and not suspended as well
+        #[arg(long)]
+        open: bool,
+        /// Does not ask
+        #[arg(long, short)]
+        yes: bool,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Filter {
+    /// Only this message
+    #[arg(long)]
+    id: Option<String>,
+    /// Only of this exchange
+    #[arg(long)]
+    exchange: Option<String>,
+    /// Only those that came through this port
+    #[arg(long)]
+    port: Option<String>,
+    /// Only those that go to this send port
+    #[arg(long)]
+    to: Option<String>,
+    /// Only those whose reason to be suspended contains this text
+    #[arg(long)]
+    reason: Option<String>,
+}
+
+impl Filter {
+    fn query(&self) -> Vec<(&str, &str)> {
+        let named = [("exchange", &self.exchange), ("port", &self.port), ("to", &self.to), ("reason", &self.reason)];
+        named.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?))).collect()
+    }
+
+    fn body(&self, all: bool) -> Outcome<Map<String, Value>> {
+        let mut body: Map<String, Value> =
+            self.query().into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect();
+        body.extend(self.id.as_ref().map(|id| ("id".to_owned(), Value::from(id.as_str()))));
+        match (body.is_empty(), all) {
+            (true, false) => Err(Failure::usage("say which: --id, --exchange, --port, --to, --reason or --all")),
+            (false, true) => Err(Failure::usage("--all goes alone")),
+            (true, true) => Ok(Map::from_iter([("all".to_owned(), json!(true))])),
+            (false, false) => Ok(body),
+        }
+    }
+}
+
+impl Args {
+    /// Does it.
+    ///
+    /// # Errors
+    /// The server does not do it, or the person at the terminal said no.
+    pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
+        match self.what {
+            What::Send { exchange, port, file, content_type, key_of_message, header: headers, wait } => {
+                let path = format!("/v1/exchanges/{}/receive/{}", segment(&exchange), segment(&port));
+                let mut request = client.request(Method::POST, &path).header(header::CONTENT_TYPE, content_type);
+                for given in &headers {
+                    let (name, value) = given
+                        .split_once(':')
+                        .ok_or_else(|| Failure::usage(format!("--header takes `Name: value`, not `{given}`")))?;
+                    request = request.header(name.trim(), value.trim());
+                }
+                if let Some(key) = key_of_message {
+                    request = request.header("idempotency-key", key);
+                }
+                if let Some(wait) = wait {
+                    request = request.header("prefer", format!("wait={wait}"));
+                }
+                print(terminal, client, request.body(read(file)?)).await
+            }
+            What::List { filter, standing, limit, json } => {
+                let mut query = filter.query();
+                query.extend(standing.as_deref().map(|standing| ("standing", standing)));
+                let mut items = client.list("/v1/messages", &query, limit).await?;
+                items.retain(|item| filter.id.as_ref().is_none_or(|id| item["id"] == id.as_str()));
+                let heads = ["id", "exchange", "port", "kind", "accepted", "state", "legs", "reason"];
+                Listed { items, limit, json }.show(terminal, "there are no messages", &heads, row)
+            }
+            What::Show { id, json } => {
+                let found = client.get(&format!("/v1/messages/{}", segment(&id)), &[]).await?;
+                if json { Ok(terminal.json(&found)?) } else { show(terminal, &found) }
+            }
+            What::Body { id } => {
+                let request = client.request(Method::GET, &format!("/v1/messages/{}/body", segment(&id)));
+                let bytes = client.send(request).await?.bytes().await;
+                let bytes = bytes.map_err(|error| Failure::failed("the answer broke off").because(&error))?;
+                Ok(terminal.bytes(&bytes)?)
+            }
+            What::Reply { id, wait } => {
+                let request = client.request(Method::GET, &format!("/v1/messages/{}/reply", segment(&id)));
+                print(terminal, client, request.header("prefer", format!("wait={wait}"))).await
+            }
+            What::Resume { filter, all } => {
+                let answer = client.post("/v1/messages/resume", &Value::Object(filter.body(all)?)).await?;
+                Ok(terminal.line(format_args!("{} messages resumed", count(&answer)))?)
+            }
+            What::End { filter, all, open, yes } => {
+                let mut body = filter.body(all)?;
+                if open {
+                    body.insert("standing".into(), "open".into());
+                }
+                if !yes && !terminal.confirm("close these messages for ever? Nothing more of them leaves")? {
+                    return Err(Failure::failed("nothing was changed; --yes ends without asking"));
+                }
+                let answer = client.post("/v1/messages/end", &Value::Object(body)).await?;
+                Ok(terminal.line(format_args!("{} messages ended", count(&answer)))?)
+            }
+        }
+    }
+}
+
+fn count(answer: &Value) -> String {
+    thousands(answer["messages"].as_u64().unwrap_or_default())
+}
+
+fn read(file: Option<PathBuf>) -> Outcome<Vec<u8>> {
+    if let Some(file) = file {
+        return fs::read(&file).map_err(|error| Failure::file("read the body", &file, &error));
+    }
+    let mut body = Vec::new();
+    let read = std::io::stdin().read_to_end(&mut body);
+    read.map_err(|error| Failure::failed("cannot read the body from standard input").because(&error))?;
+    Ok(body)
+}
+
+/// Prints a reply as it came, or says where it will be.
+async fn print(terminal: &Terminal, client: &Client, request: reqwest::RequestBuilder) -> Outcome {
+    // The server holds the caller open for at most ten minutes.
+    let answer = client.exchange(request.timeout(Duration::from_secs(660))).await?;
+    match answer.status() {
+        StatusCode::ACCEPTED => {
+            let told = client.json(answer).await?;
+            let (id, state) = (text(&told, "message"), text(&told, "state"));
+            let more = match state.as_str() {
+                "pending" => format!("; `tocsin messages reply {id} --wait 60` waits for the reply"),
+                _ => told["reason"].as_str().map(|why| format!(": {}", printable(why))).unwrap_or_default(),
+            };
+            Ok(terminal.line(format_args!("{id} is {state}{more}"))?)
+        }
+        status if status.is_success() => {
+            let body = answer.bytes().await;
+            Ok(terminal.bytes(&body.map_err(|error| Failure::failed("the answer broke off").because(&error))?)?)
+        }
+        _ => Err(problem(answer).await.failure()),
+    }
+}
+
+fn row(item: &Value) -> Vec<String> {
+    let legs = item["legs"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let ways: Vec<String> = legs.iter().map(|leg| format!("{} {}", text(leg, "port"), text(leg, "state"))).collect();
+    let failed = legs.iter().find(|leg| leg["state"] == "suspended").map(|leg| text(leg, "said"));
+    let reason = item["suspended"].as_str().map(|text| printable(text).into_owned()).or(failed);
+    let state = match (&reason, item["ending"].as_str()) {
+        (Some(_), _) => "suspended",
+        (None, Some(ending)) => ending,
+        (None, None) => "open",
+    };
+    let cell = |name| text(item, name);
+    let reason = reason.unwrap_or_default().chars().take(80).collect();
+    vec![
+        cell("id"),
+        cell("exchange"),
+        cell("port"),
+        cell("kind"),
+        cell("accepted_at"),
+        printable(state).into_owned(),
+        ways.join(", "),
+        reason,
+    ]
+}
+
+fn show(terminal: &Terminal, found: &Value) -> Outcome {
+    let line = |what: &str, name: &str| match text(found, name) {
+        text if text.is_empty() => Ok(()),
+        text => terminal.line(format_args!("{what:12} {text}")),
+    };
+    for (what, name) in [
+        ("message", "id"),
+        ("exchange", "exchange"),
+        ("port", "port"),
+        ("kind", "kind"),
+        ("answers", "answers"),
+        ("reply", "reply"),
+        ("type", "content_type"),
+        ("bytes", "bytes"),
+        ("properties", "properties"),
+        ("accepted", "accepted_at"),
+        ("expires", "expires_at"),
+        ("ended", "ended_at"),
+        ("ending", "ending"),
+        ("suspended", "suspended"),
+    ] {
+        line(what, name)?;
+    }
+    let legs = found["legs"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let cells = |leg: &Value| {
+        let backup = if leg["on_backup"] == true { "backup" } else { "" };
+        let cell = |name| text(leg, name);
+        vec![
+            cell("port"),
+            cell("state"),
+            cell("attempts"),
+            backup.into(),
+            cell("tried_at"),
+            cell("due_at"),
+            cell("said"),
+        ]
+    };
+    let rows: Vec<Vec<String>> = legs.iter().map(cells).collect();
+    if !rows.is_empty() {
+        terminal.table(&["to", "state", "attempts", "way", "tried", "due", "said"], &rows)?;
+    }
+    Ok(())
+}

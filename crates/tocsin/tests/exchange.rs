@@ -1,0 +1,226 @@
+//! The exchange in the real binary: the example's README, and kill -9 under callers.
+
+mod support;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use axum::{Router, body::Bytes, extract::State, http::HeaderMap, response::IntoResponse};
+use parking_lot::Mutex;
+use reqwest::Method;
+use support::Platform;
+use tokio::sync::watch;
+
+/// A far side that confirms every order, and counts how often it saw each id.
+#[derive(Clone, Default)]
+struct FarSide {
+    seen: Arc<Mutex<HashMap<String, Vec<String>>>>,
+    count: watch::Sender<usize>,
+    url: String,
+}
+
+impl FarSide {
+    async fn start() -> FarSide {
+        let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let url = format!("http://{}", socket.local_addr().expect("an address"));
+        let far = FarSide { url, ..FarSide::default() };
+        let router = Router::new().fallback(confirm).with_state(far.clone());
+        tokio::spawn(async move { axum::serve(socket, router).await });
+        far
+    }
+}
+
+async fn confirm(State(far): State<FarSide>, headers: HeaderMap, body: Bytes) -> impl IntoResponse {
+    let asked: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
+    let id = headers.get("webhook-id").and_then(|id| id.to_str().ok()).unwrap_or_default().to_owned();
+    far.seen.lock().entry(id).or_default().push(asked["order"].to_string());
+    far.count.send_modify(|count| *count += 1);
+    let reply = serde_json::json!({"confirmed": true, "order": asked["order"], "nonce": fastrand::u64(..)});
+    ([("content-type", "application/json")], reply.to_string())
+}
+
+async fn apply(platform: &Platform, yaml: String) {
+    let request =
+        platform.request(Method::PUT, "/v1/exchanges/confirmation").header("content-type", "application/yaml");
+    let answer = request.body(yaml).send().await.expect("an answer");
+    let status = answer.status();
+    assert!(status.is_success(), "{status} {}", answer.text().await.unwrap_or_default());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_commands_of_the_readme_do_what_it_says() {
+    let (shop, warehouse) = (FarSide::start().await, FarSide::start().await);
+    let platform = Platform::start(&[("SHOP", &shop.url), ("WAREHOUSE", &warehouse.url)]).await;
+    let readme = std::fs::read_to_string(support::repository("examples/confirmation/README.md")).expect("the README");
+    let commands = readme.lines().filter_map(|line| line.strip_prefix("tocsin "));
+    let mut printed = Vec::new();
+    for command in commands {
+        let arguments = words(command);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        printed.push(platform.run(&arguments));
+        if arguments[..3] == ["messages", "send", "confirmation"] && arguments[3] == "orders" {
+            let mut count = shop.count.subscribe();
+            tokio::time::timeout(support::PATIENCE, count.wait_for(|count| *count > 0))
+                .await
+                .expect("A is told")
+                .expect("lives");
+        }
+    }
+    let printed = printed.join("\n");
+    for expected in
+        ["confirmation runs as version 1", r#""confirmed":true"#, "is stored", "is pending", "warehouse done"]
+    {
+        assert!(printed.contains(expected), "`{expected}` is missing in\n{printed}");
+    }
+    let pending =
+        printed.split("`tocsin messages reply ").nth(1).and_then(|rest| rest.split(' ').next()).expect("an id");
+    let reply = platform.run(&["messages", "reply", pending, "--wait", "60"]);
+    assert!(reply.contains(r#""order":4711"#), "{reply}");
+}
+
+/// The words of a command line of the README; what is in quotes is one.
+fn words(line: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut quoted = false;
+    for c in line.chars() {
+        match c {
+            '"' => quoted = !quoted,
+            ' ' if !quoted => words.push(String::new()),
+            c => words.last_mut().expect("there is one").push(c),
+        }
+    }
+    let path = |word: String| match word.strip_prefix("examples/") {
+        Some(rest) => support::repository("examples").join(rest).to_str().expect("a path").to_owned(),
+        None => word,
+    };
+    words.into_iter().filter(|word| !word.is_empty()).map(path).collect()
+}
+
+/// What callers were told: the reply by key.
+type Told = Arc<Mutex<BTreeMap<String, String>>>;
+
+/// Asks until `stop`. After a failure it waits for the next start and repeats the same request, as a client should.
+async fn ask_for_ever(
+    caller: usize,
+    platform: (String, String),
+    told: Told,
+    mut starts: watch::Receiver<usize>,
+    stop: Arc<AtomicBool>,
+) {
+    let (url, key) = platform;
+    let http = reqwest::Client::new();
+    let mut number = 0;
+    while !stop.load(Ordering::SeqCst) {
+        let order = caller * 1_000_000 + number;
+        starts.mark_unchanged();
+        let answer = http
+            .post(format!("{url}/v1/exchanges/confirmation/receive/questions"))
+            .bearer_auth(&key)
+            .header("idempotency-key", order.to_string())
+            .json(&serde_json::json!({"type": "order", "order": order, "amount": 1.5}))
+            .send()
+            .await;
+        let reply = match answer {
+            Ok(answer) if answer.status().as_u16() == 200 => answer.text().await,
+            Ok(answer) if matches!(answer.status().as_u16(), 202 | 429 | 503) => continue,
+            Ok(answer) => panic!("{}: {}", answer.status(), answer.text().await.unwrap_or_default()),
+            Err(error) => Err(error),
+        };
+        match reply {
+            Ok(reply) => {
+                let before = told.lock().insert(order.to_string(), reply.clone());
+                assert_eq!(before.unwrap_or(reply.clone()), reply);
+                number += 1;
+            }
+            // Killed in the middle: nobody knows whether it was stored.
+            Err(_) => {
+                if starts.changed().await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+async fn kill_under_callers(kills: usize, callers: usize) {
+    let warehouse = FarSide::start().await;
+    let mut platform = Platform::start(&[("WAREHOUSE", &warehouse.url)]).await;
+    let definition = std::fs::read_to_string(support::repository("examples/confirmation/exchange.yaml")).expect("read");
+    apply(&platform, definition).await;
+    let (started, starts) = watch::channel(0);
+    let (told, stop) = (Told::default(), Arc::new(AtomicBool::new(false)));
+    let asking: Vec<_> = (0..callers)
+        .map(|caller| {
+            let reach = (platform.url.clone(), platform.key());
+            tokio::spawn(ask_for_ever(caller, reach, told.clone(), starts.clone(), stop.clone()))
+        })
+        .collect();
+    let mut count = warehouse.count.subscribe();
+    for kill in 0..kills {
+        // Somewhere within the traffic, not at its beginning.
+        let enough = *count.borrow_and_update() + fastrand::usize(5..200);
+        tokio::time::timeout(support::PATIENCE, count.wait_for(|count| *count >= enough))
+            .await
+            .expect("goes on")
+            .expect("lives");
+        platform.kill();
+        platform.restart().await;
+        started.send_replace(kill + 1);
+    }
+    stop.store(true, Ordering::SeqCst);
+    for caller in asking {
+        tokio::time::timeout(support::PATIENCE, caller)
+            .await
+            .expect("in time")
+            .expect("no caller is told something else");
+    }
+
+    // The caller's retry gets the same reply.
+    let told = told.lock().clone();
+    for (key, reply) in told.iter().take(500) {
+        let order: u64 = key.parse().expect("a number");
+        let request = platform.request(Method::POST, "/v1/exchanges/confirmation/receive/questions");
+        let request = request.header("idempotency-key", key);
+        let answer = request.json(&serde_json::json!({"type": "order", "order": order, "amount": 1.5})).send().await;
+        let answer = answer.expect("an answer");
+        assert_eq!((answer.status().as_u16(), answer.headers()["idempotent-replayed"].as_bytes()), (200, &b"true"[..]));
+        assert_eq!(answer.text().await.expect("a body"), *reply, "{key}");
+    }
+    // B sees repeats only under the same id: one id is one order, and no order has two.
+    let seen = warehouse.seen.lock().clone();
+    let mut ids_by_order: HashMap<String, Vec<String>> = HashMap::new();
+    for (id, orders) in &seen {
+        assert!(orders.iter().all(|order| *order == orders[0]), "{id}: {orders:?}");
+        ids_by_order.entry(orders[0].clone()).or_default().push(id.clone());
+    }
+    for (order, ids) in &ids_by_order {
+        assert_eq!(ids.len(), 1, "order {order} left under {ids:?}");
+    }
+    // Every accepted request has ended, and in one way.
+    let ended = async {
+        loop {
+            let open = platform.get("/v1/messages?standing=open").await;
+            if open["items"].as_array().is_some_and(Vec::is_empty) {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(support::PATIENCE, ended).await.expect("all end");
+    let repeats = seen.values().filter(|orders| orders.len() > 1).count();
+    println!("{} requests answered over {kills} kills, {repeats} of them sent more than once", told.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_accepted_request_ends_in_one_outcome_over_kills() {
+    kill_under_callers(5, 16).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_every_accepted_request_ends_in_one_outcome_over_50_kills() {
+    kill_under_callers(50, 64).await;
+}
