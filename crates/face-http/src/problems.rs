@@ -52,7 +52,7 @@ kinds! {
         "Without a key of the scope `admin` nobody could make keys any more. Make another one, then remove this one.";
     KEY_REUSED "idempotency-key-reused" CONFLICT "The idempotency key came before with other content"
         "A key stands for one content. Send the same content again, or choose a new key.";
-    EXPIRED "expired" GONE "It is too old"
+    OUTDATED "outdated" GONE "It is too old"
         "The cursor or the session says less than the device needs by now. Begin a session anew; edits that were not sent are sent first.";
     CHANGED "changed" PRECONDITION_FAILED "It has changed in the meantime"
         "`If-Match` named a revision that is not the present one, or `If-None-Match: *` met something. Read it again.";
@@ -245,7 +245,7 @@ impl From<SyncError> for Failure {
             SyncError::Invalid(problems) => ServiceError::Invalid(problems).into(),
             SyncError::Missing(what) => ServiceError::Missing(what).into(),
             SyncError::Changed(what) => ServiceError::Changed(what).into(),
-            SyncError::Expired(_) => Failure::new(EXPIRED, detail),
+            SyncError::Expired(_) => Failure::new(OUTDATED, detail),
             SyncError::Busy { retry_after, position, .. } => {
                 Failure::new(BUSY, detail).retry_after(retry_after).with("position", position)
             }
