@@ -56,7 +56,7 @@ pub struct Asker {
     pub dn: String,
     /// Whether rules are not asked: an operator with a key of the API.
     pub manages: bool,
-    /// The names of the groups it is in, in normal form, if any rule names a group.
+    /// The names of the groups and roles it is in, in normal form, if any rule names one.
     pub groups: Vec<String>,
 }
 
@@ -150,7 +150,7 @@ impl Access {
         Grant { special, else_: Level::None }
     }
 
-    /// Whether a rule names a group.
+    /// Whether a rule names a group or a role.
     pub(crate) fn names_groups(&self) -> bool {
         self.0.iter().flat_map(|clause| &clause.by).any(|(who, _)| matches!(who, Who::Group(_)))
     }
@@ -295,10 +295,11 @@ fn clause(text: &str, schema: &Schema) -> Result<Clause, String> {
             Some("self") => Who::Itself,
             Some(word) => match word.split_once('=') {
                 Some(("dn", text)) => Who::Name(name(text)?),
-                Some(("group", text)) => Who::Group(name(text)?),
+                // A role is filled by whom its entry names, as a group holds its members.
+                Some(("group" | "role", text)) => Who::Group(name(text)?),
                 _ => {
                     return Err(format!(
-                        "has `{word}`; behind `by` stand `*`, `anonymous`, `users`, `self`, `dn=…` and `group=…`"
+                        "has `{word}`; behind `by` stand `*`, `anonymous`, `users`, `self`, `dn=…`, `group=…` and `role=…`"
                     ));
                 }
             },

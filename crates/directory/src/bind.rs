@@ -43,7 +43,7 @@ impl Directory {
             key: shown.entry.key.clone(),
             dn: shown.entry.dn.clone(),
             manages: false,
-            groups: self.groups_of(&shown.entry.key).await?,
+            groups: self.groups_of(&shown.entry).await?,
         };
         let may = |asker: &Asker| {
             self.access().level(asker, &shown.entry, schema.attribute("userPassword").ok().map(|kind| &**kind))

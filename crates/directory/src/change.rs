@@ -21,10 +21,12 @@ use crate::{
     dn::Rdn,
     entry::{Attribute, Entry},
     filter::{Filter, Test},
+    groups::FINDING,
     kept::Shown,
     person,
     refusal::{Code, Refusal},
     schema::{AttributeType, Schema},
+    url::Meant,
 };
 
 /// Most values of one attribute.
@@ -95,25 +97,32 @@ fn changeable(name: &str, schema: &Schema) -> Result<Arc<AttributeType>, Refusal
 
 /// Values held against their type; no two are equal.
 fn checked(kind: &AttributeType, values: &[Vec<u8>], schema: &Schema) -> Result<Vec<Box<[u8]>>, Refusal> {
+    let valid = valid(kind, values, schema)?;
+    let mut seen = std::collections::HashSet::new();
+    match values.iter().position(|value| !seen.insert(normal(kind, value, schema))) {
+        Some(at) => Err(Refusal::new(
+            Code::AttributeOrValueExists,
+            format!("{}: value #{at} provided more than once", kind.name()),
+        )),
+        None => Ok(valid),
+    }
+}
+
+/// Values held against their type.
+fn valid(kind: &AttributeType, values: &[Vec<u8>], schema: &Schema) -> Result<Vec<Box<[u8]>>, Refusal> {
     if values.len() > VALUES_MAX {
         return Err(Refusal::new(
             Code::AdminLimitExceeded,
             format!("{}: an attribute has at most {VALUES_MAX} values", kind.name()),
         ));
     }
-    let mut seen = std::collections::HashSet::new();
+    let wrong = |what: String| Refusal::new(Code::InvalidAttributeSyntax, format!("{}: value {what}", kind.name()));
     for (at, value) in values.iter().enumerate() {
         if !kind.syntax.allows(value, schema) {
-            return Err(Refusal::new(
-                Code::InvalidAttributeSyntax,
-                format!("{}: value #{at} invalid per syntax", kind.name()),
-            ));
+            return Err(wrong(format!("#{at} invalid per syntax")));
         }
-        if !seen.insert(normal(kind, value, schema)) {
-            return Err(Refusal::new(
-                Code::AttributeOrValueExists,
-                format!("{}: value #{at} provided more than once", kind.name()),
-            ));
+        if &*kind.key == FINDING {
+            Meant::read(&String::from_utf8_lossy(value)).map_err(|why| wrong(format!("#{at} {why}")))?;
         }
     }
     Ok(values.iter().map(|value| value.as_slice().into()).collect())
@@ -249,7 +258,11 @@ fn free_id(
     let uid = attributes.iter().find(|attribute| &*attribute.kind.key == "uid");
     let uid = uid.and_then(|attribute| String::from_utf8(attribute.values[0].to_vec()).ok());
     let value = rdn.assertions.first().and_then(|(_, value)| String::from_utf8(value.clone()).ok());
-    for candidate in [uid, value, Some(rdn_key.to_owned()), Some(format!("{rdn_key},{above}"))].into_iter().flatten() {
+    // One that was renamed keeps its id, so that even the whole name may be taken.
+    let own = crate::password::made_up()?;
+    let short = rdn_key.chars().take(100).collect::<String>();
+    let last = [rdn_key.to_owned(), format!("{rdn_key},{above}"), format!("{short} {own}")];
+    for candidate in [uid, value].into_iter().flatten().chain(last) {
         let Ok(id) = candidate.parse::<SubscriberId>() else { continue };
         if tree.branches().subscriber(&id)?.is_none() {
             return Ok(id);

@@ -10,6 +10,7 @@ use tocsin_model::ldap::{
 use crate::{
     access::{Grant, Level},
     entry::{Entry, OWN, any_value},
+    groups::{MEMBER_OF, Members},
     schema::{AttributeType, Schema},
     syntax::{Act, Rule, find_rule},
 };
@@ -61,6 +62,8 @@ pub enum Test {
     Undefined,
     /// Of one attribute.
     Of(Arc<AttributeType>, Ask),
+    /// Whether it is in a group, whose members were found for this.
+    MemberOf(Arc<AttributeType>, Arc<Members>),
     /// Of all attributes that a rule is for, and perhaps of the names.
     Any {
         /// The attribute; without one, all.
@@ -162,12 +165,30 @@ impl Test {
             (None, None) => None,
         };
         match rule {
+            Some((rule, _)) if kind.as_ref().is_some_and(|kind| !applies(rule, kind)) => Test::Undefined,
+            // Classes have classes above them, which count too.
+            Some((Rule::Oid, Act::Equal)) if kind.as_ref().is_some_and(|kind| &*kind.key == "objectclass") => {
+                match (kind, Rule::Oid.normal(value, schema)) {
+                    (Some(kind), Some(value)) => Test::Of(kind, Ask::Equal(Rule::Oid, value)),
+                    _ => Test::Undefined,
+                }
+            }
             // A substring assertion here would be text with stars; nobody asks so.
             Some((_, Act::Substrings)) | None => Test::Undefined,
             Some((rule, act)) => match rule.normal(value, schema) {
                 Some(value) => Test::Any { kind, rule, act, value, names },
                 None => Test::Undefined,
             },
+        }
+    }
+
+    /// Whether it asks who is in a group, so that its members have to be found first.
+    pub fn asks_for_groups(&self) -> bool {
+        match self {
+            Test::And(parts) | Test::Or(parts) => parts.iter().any(Test::asks_for_groups),
+            Test::Not(part) => part.asks_for_groups(),
+            Test::Of(kind, _) => &*kind.key == MEMBER_OF,
+            Test::MemberOf(..) | Test::Undefined | Test::Any { .. } => false,
         }
     }
 
@@ -202,7 +223,8 @@ impl Test {
             }
             Test::Not(part) => !part.of(entry, schema, visible),
             Test::Undefined => Truth::Undefined,
-            Test::Of(kind, _) if !visible(kind) => Truth::Undefined,
+            Test::Of(kind, _) | Test::MemberOf(kind, _) if !visible(kind) => Truth::Undefined,
+            Test::MemberOf(_, members) => Truth::of(members.has(entry, schema)),
             Test::Of(kind, ask) if OWN.contains(&&*kind.key) => {
                 let own = entry.own(&kind.key, schema);
                 ask.of(own.iter().map(|value| value.as_bytes()), schema)
@@ -213,10 +235,7 @@ impl Test {
                 let values = entry.attributes.iter().filter(|attribute| {
                     let meant = match kind {
                         Some(kind) => attribute.kind.is(kind),
-                        None => attribute
-                            .kind
-                            .equality
-                            .is_some_and(|own| own == *rule || own.form().is_some() && rule.form().is_some()),
+                        None => applies(*rule, &attribute.kind),
                     };
                     meant && visible(&attribute.kind)
                 });
@@ -231,6 +250,13 @@ impl Test {
             }
         }
     }
+}
+
+/// Whether a rule makes sense of the values of an attribute: those for strings do of all strings.
+fn applies(rule: Rule, kind: &AttributeType) -> bool {
+    let of_bits = matches!(rule, Rule::AllBits | Rule::AnyBit);
+    kind.equality.unwrap_or(Rule::Octets) == if of_bits { Rule::Integer } else { rule }
+        || kind.equality.and_then(Rule::form).is_some() && rule.form().is_some()
 }
 
 fn rule_says(rule: Rule, act: Act, found: &[u8], value: &[u8], schema: &Schema) -> Option<bool> {

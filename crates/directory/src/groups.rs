@@ -1,48 +1,154 @@
-//! Groups: entries that hold others by their names, and groups of groups.
+//! Groups: entries that hold others by their names, or by a search that finds them; groups of groups; and roles, which hold
+//! whoever fills them.
 
-use std::collections::BTreeSet;
-
-use tocsin_store::entries::Branches;
-
-use crate::{
-    directory::{Directory, Inner},
-    entry, plan,
-    refusal::{Code, Refusal},
+use std::{
+    collections::{BTreeSet, HashSet},
+    ops::Bound,
+    sync::Arc,
 };
 
-/// Most groups that one asker is in.
+use tocsin_store::entries::{Branches, EntryNumber, Node};
+
+use crate::{
+    access::{Grant, is_below},
+    directory::{Directory, Inner},
+    entry::{self, Attribute, Entry},
+    filter::{Ask, Test},
+    plan,
+    refusal::{Code, Refusal},
+    schema::Schema,
+    search::Scope,
+    url::Meant,
+};
+
+/// Most groups that one entry is in.
 const GROUPS_MAX: usize = 10_000;
-/// The attributes by which groups hold their members.
-const MEMBERS: &[&str] = &["member", "uniquemember"];
+/// Most groups that find their members.
+const FINDING_MAX: usize = 1_000;
+/// With more members than this, a search for those of a group looks at every entry.
+const LOOKED_UP_MAX: usize = 1_000;
+/// The attributes by which groups hold their members, and roles whoever fills them.
+const MEMBERS: &[&str] = &["member", "uniquemember", "roleoccupant"];
+/// Those of them that count as groups of an entry.
+const GROUPS: &[&str] = &["member", "uniquemember"];
+/// The attribute by which groups find their members.
+pub(crate) const FINDING: &str = "memberurl";
+/// The attribute of an entry that names its groups.
+pub(crate) const MEMBER_OF: &str = "memberof";
+
+/// Who is in a group.
+#[derive(Debug, Clone, Default)]
+pub struct Members {
+    /// The names of those that it holds, in normal form.
+    named: HashSet<Vec<u8>>,
+    /// Their numbers, if they were looked up.
+    pub(crate) numbers: Option<Vec<EntryNumber>>,
+    found: Vec<Found>,
+}
+
+/// Those that a search finds.
+#[derive(Debug, Clone)]
+struct Found {
+    base: String,
+    scope: Scope,
+    test: Test,
+}
+
+impl Members {
+    /// Whether an entry is in the group.
+    pub(crate) fn has(&self, entry: &Entry, schema: &Schema) -> bool {
+        self.named.contains(entry.key.as_bytes()) || self.found.iter().any(|found| found.has(entry, schema))
+    }
+}
+
+impl Found {
+    fn has(&self, entry: &Entry, schema: &Schema) -> bool {
+        let is_within = match self.scope {
+            Scope::Base => entry.key == self.base,
+            Scope::One => is_below(&entry.key, &self.base) && is_child(&entry.key, &self.base),
+            Scope::Subtree => entry.key == self.base || is_below(&entry.key, &self.base),
+        };
+        is_within && self.test.is_met_by(entry, schema, &Grant::open())
+    }
+}
+
+/// Whether one name in normal form has exactly one part more than another that it is below.
+fn is_child(key: &str, above: &str) -> bool {
+    let own = key.strip_suffix(above).and_then(|own| own.strip_suffix(',')).unwrap_or(key);
+    crate::dn::Dn::parse(own).is_ok_and(|dn| dn.0.len() == 1)
+}
 
 impl Directory {
-    /// The names in normal form of the groups that an entry is in, also of groups in groups; none if no rule asks for them.
+    /// The names in normal form of the groups and roles that an entry is in, also of groups in groups; none if no rule asks
+    /// for them.
     ///
     /// # Errors
-    /// Who is in which group cannot be told yet, since the index is being built; there are too many.
-    pub(crate) async fn groups_of(&self, key: &str) -> Result<Vec<String>, Refusal> {
+    /// Who is in which group cannot be told yet, since an index is being built; there are too many.
+    pub(crate) async fn groups_of(&self, entry: &Entry) -> Result<Vec<String>, Refusal> {
         if !self.inner.access.names_groups() {
             return Ok(Vec::new());
         }
-        let (inner, key) = (self.inner.clone(), key.to_owned());
-        self.look(move |branches| inner.groups_above(branches, key)).await
+        let (inner, entry) = (self.inner.clone(), entry.clone());
+        self.look(move |branches| {
+            inner.knows_groups()?;
+            inner.groups_above(branches, &entry)
+        })
+        .await
+    }
+
+    /// The `memberOf` of an entry: the groups that hold it themselves, or find it; `None`: there are none.
+    ///
+    /// # Errors
+    /// As for a search by `memberOf`.
+    pub async fn member_of(&self, entry: &Entry) -> Result<Option<Attribute>, Refusal> {
+        let (inner, entry) = (self.inner.clone(), entry.clone());
+        self.look(move |branches| {
+            inner.knows_groups()?;
+            let mut groups = inner.holding(branches, GROUPS, &entry.key)?;
+            groups.extend(inner.finding(branches, &entry)?);
+            let names: BTreeSet<String> = groups.into_iter().map(|group| group.dn).collect();
+            let kind = inner.schema.load().attribute(MEMBER_OF)?.clone();
+            let values: Vec<Box<[u8]>> = names.iter().map(|dn| dn.as_bytes().into()).collect();
+            Ok((!values.is_empty()).then_some(Attribute { kind, values }))
+        })
+        .await
+    }
+
+    /// Finds the members of the groups that a filter asks for, so that it can be held against entries.
+    ///
+    /// # Errors
+    /// Who is in which group cannot be told yet; a group has too many members to be looked at.
+    pub(crate) async fn with_members(&self, test: Test) -> Result<Test, Refusal> {
+        if !test.asks_for_groups() {
+            return Ok(test);
+        }
+        let inner = self.inner.clone();
+        self.look(move |branches| {
+            inner.knows_groups()?;
+            inner.resolved(branches, test)
+        })
+        .await
     }
 }
 
 impl Inner {
-    fn groups_above(&self, branches: &dyn Branches, key: String) -> Result<Vec<String>, Refusal> {
+    /// Without its groups an asker would be refused some things, and allowed others that a rule denies to a group.
+    fn knows_groups(&self) -> Result<(), Refusal> {
         let ready = self.ready.load();
-        if !MEMBERS.iter().all(|index| ready.contains(*index)) {
-            // Without its groups an asker would be refused some things, and allowed others that a rule denies to a group.
-            let what = "the index of groups is being built; try again in a moment";
-            return Err(Refusal::new(Code::Busy, what));
+        match MEMBERS.iter().chain([&FINDING]).all(|index| ready.contains(*index)) {
+            true => Ok(()),
+            false => Err(Refusal::new(Code::Busy, "the index of groups is being built; try again in a moment")),
         }
-        let (mut known, mut open) = (BTreeSet::new(), vec![key]);
+    }
+
+    fn groups_above(&self, branches: &dyn Branches, entry: &Entry) -> Result<Vec<String>, Refusal> {
+        let mut known: BTreeSet<String> = self.finding(branches, entry)?.into_iter().map(|group| group.key).collect();
+        let mut open: Vec<String> = known.iter().cloned().chain([entry.key.clone()]).collect();
         while let Some(member) = open.pop() {
-            for group in self.groups_with(branches, &member)? {
+            for group in self.holding(branches, MEMBERS, &member)? {
                 // A group in itself, by whatever way, is looked at once.
-                if known.insert(group.clone()) {
-                    open.push(group);
+                if known.insert(group.key.clone()) {
+                    open.push(group.key);
                 }
             }
             if known.len() > GROUPS_MAX {
@@ -52,27 +158,121 @@ impl Inner {
         Ok(known.into_iter().collect())
     }
 
-    /// The names of the groups that hold exactly this name.
-    fn groups_with(&self, branches: &dyn Branches, member: &str) -> Result<Vec<String>, Refusal> {
+    /// The groups that hold exactly this name.
+    fn holding(&self, branches: &dyn Branches, by: &[&str], member: &str) -> Result<Vec<Entry>, Refusal> {
         let schema = self.schema.load();
         let mut groups = Vec::new();
-        for index in MEMBERS {
+        for index in by {
             let kind = schema.attribute(index)?;
-            for number in plan::equal(branches, index, member.as_bytes())?.ok_or_else(too_many)? {
-                let Some(node) = branches.node(number)? else { continue };
-                let above = self.above(branches, &node)?;
-                let group = entry::view(&node, above.as_deref(), &schema, &self.shape);
+            let key = Bound::Included(plan::cut(member.as_bytes()));
+            for number in branches.found(index, key, key, GROUPS_MAX)?.ok_or_else(too_many)? {
+                let Some(group) = self.seen(branches, number)? else { continue };
                 let normal = |value: &[u8]| kind.equality.and_then(|rule| rule.normal(value, &schema));
                 // Long names share a key.
                 if group.values(kind).any(|value| normal(value).as_deref() == Some(member.as_bytes())) {
-                    groups.push(group.key);
+                    groups.push(group);
                 }
             }
         }
         Ok(groups)
     }
+
+    /// The groups that find an entry.
+    fn finding(&self, branches: &dyn Branches, entry: &Entry) -> Result<Vec<Entry>, Refusal> {
+        let many = || {
+            let what = format!("there are more than {FINDING_MAX} groups with memberURL");
+            Refusal::new(Code::AdminLimitExceeded, what)
+        };
+        let schema = self.schema.load();
+        let all = branches.found(FINDING, Bound::Unbounded, Bound::Unbounded, FINDING_MAX)?.ok_or_else(many)?;
+        let mut groups = Vec::new();
+        for number in all {
+            let Some(group) = self.seen(branches, number)? else { continue };
+            if found_by(&group, &schema).iter().any(|found| found.has(entry, &schema)) {
+                groups.push(group);
+            }
+        }
+        Ok(groups)
+    }
+
+    fn seen(&self, branches: &dyn Branches, number: EntryNumber) -> Result<Option<Entry>, Refusal> {
+        let Some(node) = branches.node(number)? else { return Ok(None) };
+        self.shown(branches, &node).map(Some)
+    }
+
+    fn shown(&self, branches: &dyn Branches, node: &Node) -> Result<Entry, Refusal> {
+        let above = self.above(branches, node)?;
+        Ok(entry::view(node, above.as_deref(), &self.schema.load(), &self.shape))
+    }
+
+    /// The same test, with the members of the groups that it asks for.
+    fn resolved(&self, branches: &dyn Branches, test: Test) -> Result<Test, Refusal> {
+        let all = |parts: Vec<Test>| {
+            parts.into_iter().map(|part| self.resolved(branches, part)).collect::<Result<Vec<_>, _>>()
+        };
+        Ok(match test {
+            Test::And(parts) => Test::And(all(parts)?),
+            Test::Or(parts) => Test::Or(all(parts)?),
+            Test::Not(part) => Test::Not(Box::new(self.resolved(branches, *part)?)),
+            Test::Of(kind, Ask::Equal(_, group)) if &*kind.key == MEMBER_OF => {
+                Test::MemberOf(kind, Arc::new(self.members(branches, &group)?))
+            }
+            other => other,
+        })
+    }
+
+    fn members(&self, branches: &dyn Branches, group: &[u8]) -> Result<Members, Refusal> {
+        let schema = self.schema.load();
+        let Ok(dn) = crate::directory::parse(&String::from_utf8_lossy(group)) else { return Ok(Members::default()) };
+        let node = match self.walk(branches, &dn) {
+            Ok((node, _)) => node,
+            // Nobody is in a group that there is not.
+            Err(refusal) if refusal.code == Code::NoSuchObject => {
+                return Ok(Members { numbers: Some(Vec::new()), ..Members::default() });
+            }
+            Err(refusal) => return Err(refusal),
+        };
+        let group = self.shown(branches, &node)?;
+        let mut named = HashSet::new();
+        for name in GROUPS {
+            let kind = schema.attribute(name)?;
+            named.extend(group.values(kind).filter_map(|value| kind.equality?.normal(value, &schema)));
+        }
+        let found = found_by(&group, &schema);
+        let numbers = match found.is_empty() && named.len() <= LOOKED_UP_MAX {
+            true => Some(self.numbers(branches, &named)?),
+            false => None,
+        };
+        Ok(Members { named, numbers, found })
+    }
+
+    fn numbers(&self, branches: &dyn Branches, named: &HashSet<Vec<u8>>) -> Result<Vec<EntryNumber>, Refusal> {
+        let mut numbers = BTreeSet::new();
+        for name in named {
+            let Ok(dn) = crate::directory::parse(&String::from_utf8_lossy(name)) else { continue };
+            match self.walk(branches, &dn) {
+                Ok((node, _)) => drop(numbers.insert(node.number())),
+                // Members that went stay in their groups until somebody removes them.
+                Err(refusal) if refusal.code == Code::NoSuchObject => {}
+                Err(refusal) => return Err(refusal),
+            }
+        }
+        Ok(numbers.into_iter().collect())
+    }
+}
+
+/// Whom the URLs of a group mean; one that cannot be read means nobody.
+fn found_by(group: &Entry, schema: &Schema) -> Vec<Found> {
+    let urls = group.attribute(FINDING).into_iter().flat_map(|attribute| &attribute.values);
+    let meant = urls.filter_map(|url| Meant::read(std::str::from_utf8(url).ok()?).ok());
+    let found = meant.map(|meant| Found {
+        base: schema.normal_dn(&meant.base),
+        scope: meant.scope,
+        test: Test::compile(&meant.filter, schema),
+    });
+    found.collect()
 }
 
 fn too_many() -> Refusal {
-    Refusal::new(Code::AdminLimitExceeded, format!("an entry is in at most {GROUPS_MAX} groups that rules ask for"))
+    Refusal::new(Code::AdminLimitExceeded, format!("an entry is in at most {GROUPS_MAX} groups"))
 }

@@ -14,6 +14,7 @@ mod plan; // how they are found without looking at all
 pub mod access; // who may do what
 pub mod password; // what one proves oneself with
 mod bind; // a name and a password become an asker
+mod url; // searches as text
 mod groups; // and whom it stands for
 
 mod directory; // names are resolved, entries kept at hand

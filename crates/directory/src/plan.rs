@@ -76,7 +76,7 @@ fn add_keys(kind: &AttributeType, value: &[u8], schema: &Schema, keys: &mut Vec<
     }
 }
 
-fn cut(key: &[u8]) -> &[u8] {
+pub(crate) fn cut(key: &[u8]) -> &[u8] {
     &key[..key.len().min(KEY_BYTES_MAX)]
 }
 
@@ -146,6 +146,7 @@ impl Plan<'_> {
                 Ok(Some(number.into_iter().collect()))
             }
             Test::Of(kind, ask) => self.of_attribute(kind, ask),
+            Test::MemberOf(_, members) => Ok(members.numbers.clone()),
             Test::Not(_) | Test::Any { .. } => Ok(None),
         }
     }
@@ -223,7 +224,7 @@ fn cost(test: &Test) -> u8 {
     match test {
         Test::Undefined => 0,
         Test::Of(kind, Ask::Equal(..)) if &*kind.key == "objectclass" => 5,
-        Test::Of(_, Ask::Equal(..)) => 1,
+        Test::Of(_, Ask::Equal(..)) | Test::MemberOf(..) => 1,
         Test::Of(_, Ask::Substrings(..)) | Test::Or(_) | Test::And(_) => 2,
         Test::Of(_, Ask::AtLeast(..) | Ask::AtMost(..)) => 3,
         _ => 4,

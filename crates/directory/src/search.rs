@@ -60,7 +60,7 @@ impl Directory {
     /// There is no base; the store does not answer.
     pub async fn search(&self, base: Arc<Shown>, scope: Scope, filter: &Filter) -> Result<Search, Refusal> {
         let schema = self.schema();
-        let test = Test::compile(filter, &schema);
+        let test = self.with_members(Test::compile(filter, &schema)).await?;
         let rest = match scope {
             Scope::Base => Rest::One(base.clone()),
             Scope::One | Scope::Subtree => self.candidates(&test).await?.map_or(Rest::All(None), Rest::Numbers),

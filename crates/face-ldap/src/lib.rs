@@ -4,7 +4,7 @@
 //! the reading, bounded in number, and its answers carry the number of their request. Whoever sends half a message, or does
 //! not read, is cut off.
 
-mod ber; // bytes that nest
+pub mod ber; // bytes that nest; who loads the server for a measurement writes them too
 mod message; // requests and answers
 mod show; // an entry becomes bytes
 

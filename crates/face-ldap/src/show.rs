@@ -18,6 +18,8 @@ pub struct Selection {
     operational: bool,
     named: Vec<Arc<AttributeType>>,
     types_only: bool,
+    /// Whether the groups of an entry are wanted, which have to be found for it.
+    pub(crate) groups: bool,
 }
 
 impl Selection {
@@ -33,6 +35,7 @@ impl Selection {
                 name => selection.named.extend(schema.known_or_named(name)),
             }
         }
+        selection.groups = schema.attribute("memberOf").is_ok_and(|kind| selection.wants(kind));
         selection
     }
 
@@ -68,8 +71,16 @@ fn rendering(entry: &Entry) -> Rendering {
     Rendering { bytes: bytes.into(), ends }
 }
 
-/// Writes an entry as an answer to a search.
-pub fn entry(out: &mut Vec<u8>, id: u32, shown: &Shown, grant: &Grant, selection: &Selection, schema: &Schema) {
+/// Writes an entry as an answer to a search. `groups`: its `memberOf`, if that was found.
+pub fn entry(
+    out: &mut Vec<u8>,
+    id: u32,
+    shown: &Shown,
+    grant: &Grant,
+    selection: &Selection,
+    schema: &Schema,
+    groups: Option<&Attribute>,
+) {
     let entry = &shown.entry;
     let rendering = shown.rendering.get_or_init(|| rendering(entry));
     if selection.is_plain() && grant.reads_all() {
@@ -88,17 +99,24 @@ pub fn entry(out: &mut Vec<u8>, id: u32, shown: &Shown, grant: &Grant, selection
     }
     ber::nested(out, 0x30, |out| {
         ber::number(out, 0x02, id);
-        body(out, shown, grant, selection, schema);
+        body(out, shown, grant, selection, schema, groups);
     });
 }
 
 /// An entry without a message around it.
-pub fn body(out: &mut Vec<u8>, shown: &Shown, grant: &Grant, selection: &Selection, schema: &Schema) {
+pub fn body(
+    out: &mut Vec<u8>,
+    shown: &Shown,
+    grant: &Grant,
+    selection: &Selection,
+    schema: &Schema,
+    groups: Option<&Attribute>,
+) {
     let entry = &shown.entry;
     let rendering = shown.rendering.get_or_init(|| rendering(entry));
     ber::nested(out, tag::ENTRY, |out| {
         ber::value(out, 0x04, entry.dn.as_bytes());
-        ber::nested(out, 0x30, |out| some(out, entry, rendering, grant, selection, schema));
+        ber::nested(out, 0x30, |out| some(out, entry, rendering, grant, selection, schema, groups));
     });
 }
 
@@ -113,6 +131,7 @@ fn some(
     grant: &Grant,
     selection: &Selection,
     schema: &Schema,
+    groups: Option<&Attribute>,
 ) {
     let may = |kind: &AttributeType| selection.wants(kind) && grant.level(Some(kind)) >= Level::Read;
     let mut start = 0;
@@ -128,7 +147,7 @@ fn some(
     }
     let own = OWN.iter().filter_map(|key| schema.attribute(key).ok()).filter(|kind| may(kind));
     let own = own.filter_map(|kind| Some(Attribute::of(kind, entry.own(&kind.key, schema)?)));
-    for found in own {
+    for found in own.chain(groups.filter(|found| may(&found.kind)).cloned()) {
         let values = if selection.types_only { &[][..] } else { &found.values };
         attribute(out, found.kind.name(), values);
     }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::time::SystemTime;
+use std::{collections::BTreeSet, time::SystemTime};
 
 use support::{Bench, PERSON};
 use tocsin_store::records::{Expect, Records};
@@ -129,6 +129,47 @@ async fn whoever_is_in_a_group_that_a_rule_names_may_do_more() {
     modify(&ann, 0).await;
     modify(&bob, 0).await;
     modify(&format!("cn={long}a,ou=people,o=site"), 50).await;
+    bench.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn groups_find_their_members_and_members_their_groups() {
+    let rules = [
+        "to attrs=title by role=\"cn=desk,o=site\" write by users read",
+        "to * by group=\"cn=linz,o=site\" write by users read by * auth",
+    ];
+    let bench = Bench::start(&rules).await;
+    for (name, city) in [("ann", "Linz"), ("bob", "Graz"), ("carl", "Linz")] {
+        bench.add(&format!("{}l: {city}\n", PERSON.replace("NAME", name))).await;
+    }
+    let (ann, bob, carl) = ("cn=ann,ou=people,o=site", "cn=bob,ou=people,o=site", "cn=carl,ou=people,o=site");
+    bench.add(&format!("dn: cn=staff,o=site\nobjectClass: groupOfNames\ncn: staff\nmember: CN=Ann,ou=People,o=site\nmember: {bob}\nmember: cn=gone,o=site\n")).await;
+    bench.add("dn: cn=linz,o=site\nobjectClass: groupOfURLs\ncn: linz\nmemberURL: ldap:///ou=people,o=site??one?(l=linz)\n").await;
+    bench.add(&format!("dn: cn=desk,o=site\nobjectClass: organizationalRole\ncn: desk\nroleOccupant: {bob}\n")).await;
+    let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+    let names = async |filter: &str| {
+        let found = bench.search("o=site", "sub", &[filter, "1.1"]).await;
+        found.lines().filter_map(|line| line.strip_prefix("dn: ").map(str::to_owned)).collect::<BTreeSet<_>>()
+    };
+    assert_eq!(names("(memberOf=cn=Staff,o=site)").await, set(&[ann, bob]));
+    assert_eq!(names("(memberOf=cn=linz,o=site)").await, set(&[ann, carl]));
+    assert_eq!(names("(&(objectClass=person)(!(memberOf=cn=staff,o=site)))").await, set(&[carl]));
+    assert!(names("(memberOf=cn=nobody,o=site)").await.is_empty());
+    let shown = bench.search(ann, "base", &["(memberOf=cn=linz,o=site)", "memberOf"]).await;
+    assert!(shown.contains("memberOf: cn=staff,o=site\n") && shown.contains("memberOf: cn=linz,o=site\n"), "{shown}");
+    assert!(!bench.search(ann, "base", &["(objectClass=*)"]).await.contains("memberOf"));
+    let change = |name: &str| format!("dn: ou=people,o=site\nchangetype: modify\nreplace: {name}\n{name}: x\n");
+    let modify =
+        async |dn: &str, name: &str, code| bench.run_as("ldapmodify", dn, "secret", &[], &change(name), code).await;
+    modify(ann, "description", 0).await;
+    modify(bob, "description", 50).await;
+    bench.modify(&format!("dn: {bob}\nchangetype: modify\nreplace: l\nl: Linz\n")).await;
+    modify(bob, "description", 0).await;
+    let title = |dn: &str| format!("dn: {dn}\nchangetype: modify\nreplace: title\ntitle: Boss\n");
+    bench.run_as("ldapmodify", bob, "secret", &[], &title(ann), 0).await;
+    bench.run_as("ldapmodify", ann, "secret", &[], &title(bob), 50).await;
+    let wrong = "dn: cn=wrong,o=site\nobjectClass: groupOfURLs\ncn: wrong\nmemberURL: ldap:///o=site??sub?(l=Linz\n";
+    bench.run("ldapadd", &[], wrong, 21).await;
     bench.stop().await;
 }
 

@@ -12,6 +12,7 @@ pub(crate) mod compile; // declarations become expressions, and the columns that
 pub(crate) mod columns; // what they gave is packed and kept with the batch
 
 pub mod book; // all entries of an application: events in, columns out; the way back
+pub mod tables; // the same entries as rows of tables, for queries
 pub mod view; // entries for people
 
 mod entry; // one key: what its events come to

@@ -245,10 +245,13 @@ impl RuleSet {
         });
         let mut events = BTreeMap::new();
         for (name, class) in &application.events {
-            let chronicles = compile_chronicles(name, class, &functions).unwrap_or_else(|found| {
+            let mut chronicles = compile_chronicles(name, class, &functions).unwrap_or_else(|found| {
                 problems.extend(found.into_iter().filter(|problem| !is_missing(problem)));
                 Vec::new()
             });
+            for chronicle in &mut chronicles {
+                chronicle.tabled = queries.tables.contains(&(name.clone(), chronicle.name.clone()));
+            }
             let read = columns_read(application, name, &chronicles, &functions, queries);
             let columns = column_fields(&chronicles, &read);
             let plan = EventPlan { fields: class.fields.clone(), rules: Vec::new(), chronicles, read, columns };
@@ -546,6 +549,11 @@ impl RuleSet {
     pub fn chronicle_columns(&self, class: &Name) -> Vec<String> {
         let columns = self.events.get(class).into_iter().flat_map(|plan| plan.columns.iter());
         columns.map(|column| spelling(column.name.as_str())).collect()
+    }
+
+    /// Whether queries read chronicles as tables.
+    pub fn has_chronicle_tables(&self) -> bool {
+        self.events.values().flat_map(|plan| &plan.chronicles).any(|chronicle| chronicle.tabled)
     }
 
     /// Whether events of any class have chronicles.

@@ -168,6 +168,7 @@ pub struct Shard {
     desk: Desk,
     /// The rule that is being matched.
     at_work: Option<RuleNumber>,
+    times: Vec<(RuleNumber, Duration)>,
 }
 
 impl fmt::Debug for Shard {
@@ -196,6 +197,7 @@ impl Shard {
             channels: Vec::new(),
             desk: Desk::default(),
             at_work: None,
+            times: Vec::new(),
             rules,
         }
     }
@@ -245,6 +247,7 @@ impl Shard {
         watch: Watch<'_>,
         out: &mut impl MatchSink,
     ) {
+        self.times.clear();
         let rules = Arc::clone(&self.rules);
         let Some(plan) = rules.events.get(class).filter(|plan| !plan.rules.is_empty()) else { return };
         // What each rule may still take for the batch; nothing of those that are out of it.
@@ -306,6 +309,19 @@ impl Shard {
         }
         self.at_work = None;
         self.desk = desk;
+        if watch.clock.is_some() {
+            let took = |(rule, left): (&RuleNumber, Option<Duration>)| {
+                let timeout = rules.rule(*rule).timeout;
+                (*rule, left.map_or(timeout, |left| timeout.saturating_sub(left)))
+            };
+            let fired = plan.rules.iter().zip(left).filter(|(rule, _)| !watch.left_out.contains(rule));
+            self.times.extend(fired.map(took));
+        }
+    }
+
+    /// How long each rule took for the last batch, as far as there was a clock.
+    pub fn rule_times(&self) -> &[(RuleNumber, Duration)] {
+        &self.times
     }
 
     /// The rule that was being matched when the last match panicked, if it did.

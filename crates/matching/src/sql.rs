@@ -3,6 +3,8 @@
 //!
 //! A path of an expression becomes the name of a column with `-` for each dot: `subscriber.attributes.region` is
 //! `"subscriber-attributes-region"`, and `chronicle.day.high.before` is `"chronicle-day-high-before"`.
+//!
+//! Chronicles are tables as well, one for each, called `"quote.day"` after the event class and the chronicle.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +15,7 @@ use tocsin_model::{
 };
 
 use crate::{
-    chronicle::compile::{all_columns, column_fields, compile_chronicles},
+    chronicle::compile::{CompiledChronicle, all_columns, column_fields, compile_chronicles},
     defined::Functions,
     subscriber::{PARTS, SubscriberColumns},
 };
@@ -28,6 +30,38 @@ pub struct QueriesRead {
     pub subscribers: bool,
     /// What they read of chronicles: event classes, and names of columns as rule sets have them.
     pub chronicles: BTreeSet<(Name, Name)>,
+    /// The chronicles that they read as tables: event classes, and names of chronicles.
+    pub tables: BTreeSet<(Name, Name)>,
+}
+
+/// A chronicle as a table.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChronicleTable {
+    /// What queries call it.
+    pub name: String,
+    /// The fields of its key.
+    pub key: Fields,
+    /// What it says of a key, by the names of statistics.
+    pub says: Fields,
+}
+
+/// The name of a chronicle's table. No class is called so.
+pub fn table_name(class: &Name, chronicle: &Name) -> String {
+    format!("{class}.{chronicle}")
+}
+
+/// The tables of all chronicles of an application. A list or a map in a key is its JSON.
+pub fn chronicle_tables(application: &Application) -> Vec<ChronicleTable> {
+    let functions = Functions::compile(&application.functions).unwrap_or_default();
+    // What is wrong with them is told where rules are compiled.
+    let of = |(class, event)| compile_chronicles(class, event, &functions).ok().map(|found| (class, found));
+    let table = |(class, chronicle): (&Name, CompiledChronicle)| ChronicleTable {
+        name: table_name(class, &chronicle.name),
+        says: chronicle.says(),
+        key: chronicle.key,
+    };
+    let all = application.events.iter().filter_map(of);
+    all.flat_map(|(class, found)| found.into_iter().map(move |chronicle| (class, chronicle))).map(table).collect()
 }
 
 /// The application with further fields at the end of its classes, as queries see it: those of subscribers where it declares
@@ -58,14 +92,19 @@ pub fn as_queries_see(application: &Application) -> Application {
 }
 
 /// Which of the fields that queries read are not the application's own: names of event classes and of subscription
-/// classes, each with the name of a field.
+/// classes, each with the name of a field. `tables` are the names of the chronicles' tables that they read.
 pub fn read_beside<'a>(
     application: &Application,
     events: impl Iterator<Item = (&'a Name, &'a Name)>,
     subscriptions: impl Iterator<Item = (&'a Name, &'a Name)>,
+    tables: impl Iterator<Item = &'a str>,
 ) -> QueriesRead {
     let is_own = |fields: Option<&Fields>, name: &Name| fields.is_some_and(|own| own.position(name.as_str()).is_some());
-    let mut read = QueriesRead::default();
+    let parts = |table: &str| {
+        let (class, chronicle) = table.split_once('.')?;
+        Some((class.parse().ok()?, chronicle.parse().ok()?))
+    };
+    let mut read = QueriesRead { tables: tables.filter_map(parts).collect(), ..QueriesRead::default() };
     for (class, field) in subscriptions {
         let own = application.subscriptions.get(class).map(|class| &class.fields);
         read.subscribers |= !is_own(own, field);

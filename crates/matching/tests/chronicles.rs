@@ -8,7 +8,11 @@ use std::{
     time::Duration,
 };
 
-use tocsin_matching::{chronicle::book::ChronicleBook, rule::RuleSet};
+use tocsin_matching::{
+    chronicle::{book::ChronicleBook, tables::EntryChange},
+    rule::RuleSet,
+    sql::QueriesRead,
+};
 use tocsin_model::{
     application::{Application, Rule},
     chronicle::{Calendar, Chronicle, Period, SLIDES, Window},
@@ -305,6 +309,8 @@ fn a_limit_of_a_subscriber_against_a_high_is_answered_by_the_index() {
 /// What a chronicle should say, from all events so far.
 struct Seen {
     key: String,
+    /// The fields of the key.
+    fields: Row,
     at: i64,
     value: Option<Value>,
     reset: bool,
@@ -417,12 +423,15 @@ fn one_case(seed: u64) {
         .collect();
     *rule = Rule { when: Some(reads.join(" || ")), ..rule.clone() };
     application.events.get_mut(&name("tick")).expect("the class").chronicles = [(name("it"), chronicle.clone())].into();
-    let rules = Arc::new(RuleSet::compile(&application).unwrap_or_else(|problems| panic!("seed {seed}: {problems:?}")));
+    let read = QueriesRead { tables: [(name("tick"), name("it"))].into(), ..QueriesRead::default() };
+    let rules = RuleSet::compile_with_queries(&application, &|_| None, &read);
+    let rules = Arc::new(rules.unwrap_or_else(|problems| panic!("seed {seed}: {problems:?}")));
     let fields = application.events[&name("tick")].fields.clone();
 
     let mut journal: BTreeMap<(Box<str>, u64), StatePage> = BTreeMap::new();
     let mut book = ChronicleBook::new(rules.clone());
     let mut log: Vec<Seen> = Vec::new();
+    let mut table: BTreeMap<Key, Row> = BTreeMap::new();
     // Around the end of summer time.
     let mut now: i64 = "2027-11-05T00:00:00Z".parse::<Timestamp>().expect("a time").0;
     for commit in 0..random.usize(1..40) {
@@ -448,6 +457,7 @@ fn one_case(seed: u64) {
             // An attempt that comes to nothing.
             book.begin();
             book.take(&name("tick"), &mut rows.clone(), Timestamp(now));
+            tell(&mut book, now, &mut table);
             book.undo();
         }
         book.begin();
@@ -465,6 +475,12 @@ fn one_case(seed: u64) {
                 .collect();
             assert_eq!(given, expected, "SEED={seed}, commit {commit}, event {at}: {shown:?} of {chronicle:#?}");
         }
+        tell(&mut book, now, &mut table);
+        assert_eq!(
+            table.values().map(|row| format!("{row:?}")).collect::<BTreeSet<_>>(),
+            expected_table(&chronicle, &log, &statistics, now, integer),
+            "SEED={seed}, commit {commit}: {chronicle:#?}"
+        );
         // What is kept with the batch is what was computed.
         let mut packer = EventPacker::new(fields.clone());
         rows.iter().for_each(|row| packer.push(&row[..fields.len()]));
@@ -496,6 +512,43 @@ fn one_case(seed: u64) {
     }
 }
 
+type Key = Arc<[u8]>;
+
+/// Keeps a table as whoever is told of it does.
+fn tell(book: &mut ChronicleBook, now: i64, table: &mut BTreeMap<Key, Row>) {
+    book.tell_tables(Timestamp(now), &mut |change| match change {
+        EntryChange::Clear => table.clear(),
+        EntryChange::Entry { key, row: Some(row), .. } => drop(table.insert(key, row)),
+        EntryChange::Entry { key, row: None, .. } => drop(table.remove(&key)),
+    });
+}
+
+/// The rows that the table should have: for each key of which an event counts, its fields and what the chronicle says.
+fn expected_table(
+    chronicle: &Chronicle,
+    log: &[Seen],
+    statistics: &[&str],
+    now: i64,
+    integer: bool,
+) -> BTreeSet<String> {
+    let keys: BTreeMap<&str, &Row> = log.iter().map(|seen| (seen.key.as_str(), &seen.fields)).collect();
+    let row = |(key, fields): (&str, &Row)| {
+        let events: Vec<&Seen> = of_key(log, key).into_iter().map(|at| &log[at]).collect();
+        let said = naive(&chronicle.window, &events, now, integer);
+        let is_there = said[5] != Value::Integer(0);
+        let said = said.into_iter().zip(STATISTICS).filter(|(_, statistic)| statistics.contains(statistic));
+        let row: Row = fields.iter().cloned().chain(said.map(|(value, _)| value)).collect();
+        is_there.then(|| format!("{row:?}"))
+    };
+    keys.into_iter().filter_map(row).collect()
+}
+
+/// The places in the log of a key's events since its entry began anew.
+fn of_key(log: &[Seen], key: &str) -> Vec<usize> {
+    let begin = log.iter().rposition(|seen| seen.key == key && seen.reset).unwrap_or(0);
+    (begin..log.len()).filter(|at| log[*at].key == key && log[*at].taken).collect()
+}
+
 /// What each statistic should say before and after an event, which joins the log.
 fn expected(chronicle: &Chronicle, log: &mut Vec<Seen>, row: &Row, now: i64, integer: bool) -> Vec<(Value, Value)> {
     let key = if chronicle.by.len() == 2 { format!("{:?} {:?}", row[0], row[3]) } else { format!("{:?}", row[0]) };
@@ -509,10 +562,8 @@ fn expected(chronicle: &Chronicle, log: &mut Vec<Seen>, row: &Row, now: i64, int
         (_, Value::Number(value)) => Ok(Some(Value::Number(*value))),
         (_, other) => Err(other),
     };
-    let mine = |log: &[Seen]| -> Vec<usize> {
-        let begin = log.iter().rposition(|seen| seen.key == key && seen.reset).unwrap_or(0);
-        (begin..log.len()).filter(|at| log[*at].key == key && log[*at].taken).collect()
-    };
+    let mine = |log: &[Seen]| of_key(log, &key);
+    let fields: Row = [&row[0], &row[3]].into_iter().take(chronicle.by.len()).cloned().collect();
     let (own, newest) = match (&chronicle.time, &row[4]) {
         (None, _) => (now, mine(log).iter().map(|at| log[*at].at).max()),
         (_, Value::Timestamp(own)) => (own.0.min(now), None),
@@ -520,7 +571,7 @@ fn expected(chronicle: &Chronicle, log: &mut Vec<Seen>, row: &Row, now: i64, int
     };
     let at = newest.map_or(own, |newest| newest.max(own));
     if chronicle.reset.is_some() && row[5] == Value::Boolean(true) {
-        log.push(Seen { key: key.clone(), at, value: None, reset: true, taken: false });
+        log.push(Seen { key: key.clone(), fields: fields.clone(), at, value: None, reset: true, taken: false });
     }
     let of = |log: &[Seen]| {
         let events: Vec<&Seen> = mine(log).into_iter().map(|at| &log[at]).collect();
@@ -533,7 +584,7 @@ fn expected(chronicle: &Chronicle, log: &mut Vec<Seen>, row: &Row, now: i64, int
     let is_late = !counts(&chronicle.window, part(&chronicle.window, at), present);
     let wanted = chronicle.when.is_none() || row[1] != Value::from("no");
     if let (Ok(value), true, false) = (value, wanted, is_late) {
-        log.push(Seen { key: key.clone(), at, value, reset: false, taken: true });
+        log.push(Seen { key: key.clone(), fields, at, value, reset: false, taken: true });
     }
     before.into_iter().zip(of(log)).collect()
 }

@@ -7,7 +7,7 @@ use tocsin_matching::{
     contains_ci, distance_km,
     notify::NotifyFields,
     rule::{RuleExplanation, RuleSet},
-    sql::{as_queries_see, read_beside},
+    sql::{ChronicleTable, as_queries_see, chronicle_tables, read_beside},
 };
 use tocsin_model::{
     application::{Application, EventClass, Recurs, due_class},
@@ -17,7 +17,7 @@ use tocsin_model::{
     time::Timestamp,
     value::Value,
 };
-use tocsin_store::queries::{HostFunction, QuerySet};
+use tocsin_store::queries::{HostFunction, QuerySet, StateTable};
 
 /// One version of an application, ready to run.
 pub struct Compiled {
@@ -141,7 +141,9 @@ fn parts_needed(protocol: &Name) -> &'static [Part] {
 
 /// Checks the rules in SQL of an application, which also see its subscribers and chronicles; see [`QuerySet::check`].
 pub fn check_queries(application: &Application) -> (QuerySet, Vec<Problem>) {
-    QuerySet::check(&as_queries_see(application), QUERY_FUNCTIONS)
+    let table = |ChronicleTable { name, key, says }| StateTable { name, key, says };
+    let states: Vec<StateTable> = chronicle_tables(application).into_iter().map(table).collect();
+    QuerySet::check(&as_queries_see(application), &states, QUERY_FUNCTIONS)
 }
 
 /// Compiles the rules of an application with what its queries give and read.
@@ -149,7 +151,8 @@ pub fn check_queries(application: &Application) -> (QuerySet, Vec<Problem>) {
 /// # Errors
 /// As [`RuleSet::compile`].
 pub fn compile_rules(application: &Application, queries: &QuerySet) -> Result<RuleSet, Vec<Problem>> {
-    let read = read_beside(application, queries.reads_of_events(), queries.reads_of_subscriptions());
+    let (events, subscriptions) = (queries.reads_of_events(), queries.reads_of_subscriptions());
+    let read = read_beside(application, events, subscriptions, queries.reads_of_states());
     RuleSet::compile_with_queries(application, &|rule| queries.columns(rule), &read)
 }
 

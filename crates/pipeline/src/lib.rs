@@ -37,6 +37,7 @@ mod follow_changes; // keeps the match index true to the records, as of a place 
 mod places; // where submissions stand among the changes
 mod view_subscribers; // subscribers as rules see them, as of a place
 mod shards; // the match index, split over threads that share nothing
+mod slow_firings; // what took long, and how it was answered
 mod schedules; // clockwork: rules that are evaluated by a schedule
 mod run_queries; // rules in SQL, beside the index
 mod switches; // what an operator has switched off
@@ -79,8 +80,10 @@ pub use latency::Latencies;
 pub use options::PipelineOptions;
 pub use preview::Preview;
 pub use resend::{ResendCount, ResendRequest};
+pub use run_queries::keep;
 pub use run_sources::{SourceState, SourceStatus};
 pub use shards::subject;
+pub use slow_firings::{SLOW_FIRINGS_MAX, SlowFiring};
 pub use switches::Switched;
 pub use tocsin_delivery::{Clock, Context, Destination, DestinationState, SystemClock};
 pub use tocsin_sources::Folders;
@@ -112,6 +115,7 @@ pub(crate) struct Flow {
     suppressions: suppress::Suppressions,
     endpoints: endpoints::Endpoints,
     switches: switches::Switches,
+    slow_firings: slow_firings::SlowFirings,
     /// Wakes whoever sends again what had failed.
     resends: tokio::sync::Notify,
     counters: Counters,
@@ -278,6 +282,7 @@ impl Pipeline {
             suppressions: suppress::Suppressions::new(options.suppression.clone()),
             endpoints: endpoints::Endpoints::default(),
             switches: switches::Switches::default(),
+            slow_firings: slow_firings::SlowFirings::default(),
             resends: tokio::sync::Notify::new(),
             journal,
             records,
@@ -552,6 +557,14 @@ impl Pipeline {
             status.report.figures.explain(&compiled.rules, &mut explanations);
         }
         Some(explanations)
+    }
+
+    /// The newest slow firings, of this application and this rule if they are named, newest first.
+    pub fn slow_firings(&self, application: Option<&Name>, rule: Option<&Name>, limit: usize) -> Vec<SlowFiring> {
+        self.flow.slow_firings.newest(limit, |firing| {
+            application.is_none_or(|wanted| firing.application == *wanted)
+                && rule.is_none_or(|wanted| firing.rule == *wanted)
+        })
     }
 
     /// The stopped rules of all applications, by application and rule.

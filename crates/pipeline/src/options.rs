@@ -25,6 +25,8 @@ pub struct PipelineOptions {
     pub receipts_chunk: usize,
     /// How long a disposition may wait to be recorded, in milliseconds. A crash sends again what was not recorded.
     pub receipts_delay_ms: u64,
+    /// From which time on a firing of a rule is listed as slow, in milliseconds.
+    pub slow_rule_ms: u64,
     /// Most subscriptions of a due rule that are in its index at the same time. A run of more is done in parts.
     pub run_subscriptions: usize,
     /// After so many notifications the rest of a run of a due rule waits for the next quantum.
@@ -55,6 +57,7 @@ impl Default for PipelineOptions {
             in_flight_per_channel: 10_000,
             receipts_chunk: 2_048,
             receipts_delay_ms: 25,
+            slow_rule_ms: 1_000,
             run_subscriptions: 50_000,
             run_notifications: 500_000,
             upkeep_seconds: 60,
@@ -73,6 +76,11 @@ impl PipelineOptions {
     pub fn may_prune(&self, now: Timestamp) -> bool {
         let zone = TimeZone::get(&self.retention_time_zone).unwrap_or(TimeZone::UTC);
         self.retention_hours.is_empty() || self.retention_hours.iter().any(|hours| hours.end_of(&zone, now).is_some())
+    }
+
+    /// See `slow_rule_ms`.
+    pub fn slow_rule(&self) -> Duration {
+        Duration::from_millis(self.slow_rule_ms)
     }
 
     /// See `receipts_delay_ms`.

@@ -195,6 +195,22 @@ async fn a_rule_that_panics_again_stays_listed() {
     platform.pipeline.abandon().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_shard_that_is_lost_is_built_anew_and_nothing_is_told_twice() {
+    let platform = Platform::start("lost").await;
+    platform.quote("A").await;
+    faults::plan_end(&platform.name, EventBatchId(2));
+    platform.quote("B").await;
+    platform.quote("B").await;
+    // `changes` remembers over the loss: that B is no A, and that the second B is no change.
+    let all =
+        [of("changes", 1), of("changes", 2), of("plain", 1), of("queried", 1), of("queried", 2), of("queried", 3)];
+    assert_eq!(platform.told().await, all.concat());
+    assert!(!faults::ends(&platform.name, EventBatchId(2)), "the shard was lost");
+    assert!(platform.firings().await.is_empty());
+    platform.pipeline.abandon().await;
+}
+
 /// Where nobody can say which rule it was, the batch as a whole is set aside, and matched again with the next version.
 #[tokio::test(start_paused = true)]
 async fn a_panic_of_nobody_sets_the_batch_aside() {

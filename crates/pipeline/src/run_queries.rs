@@ -1,11 +1,22 @@
 //! Rules in SQL: their queries are run over each event batch after the index has answered, and what they find is cut
 //! into the same notification batches. A query that fails is a firing that did not happen; the batch goes on without it.
 
-use tocsin_matching::shard::{MatchSink, Shard, Told};
+use tocsin_matching::{
+    chronicle::tables::EntryChange,
+    shard::{MatchSink, Shard, Told},
+};
 use tocsin_model::{event::EventBatch, field::Fields, id::Name};
 use tocsin_store::queries::{Beside, QueryFiring, QueryTables};
 
 use crate::shards::UnpackedBatch;
+
+/// Has the tables of chronicles say what changed.
+pub fn keep(queries: &mut QueryTables, change: &EntryChange) {
+    match change {
+        EntryChange::Clear => queries.forget_states(),
+        EntryChange::Entry { table, key, row } => queries.keep(table, key, row.as_deref()),
+    }
+}
 
 /// Runs the queries that a batch fires. They see the subscriptions that the index sees.
 pub(crate) fn run(

@@ -5,14 +5,14 @@
 //! every shard, without a lock and however the threads run.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
         mpsc::{Receiver, Sender, SyncSender, channel, sync_channel},
     },
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
@@ -43,6 +43,8 @@ pub(crate) const SHARDS_MAX: usize = 64;
 const SHARDS_UNASKED_MAX: usize = 8;
 /// Changes of a shard that are held until they are given to its owner together.
 const CHANGES_HELD_MAX: usize = 1_000;
+/// Firings that take no longer are not told of one by one.
+pub(crate) const TIMED_MIN: Duration = Duration::from_millis(1);
 /// Turns that may wait for an owner; whoever gives one more waits for it.
 const TURNS_WAITING_MAX: usize = 8;
 
@@ -89,6 +91,8 @@ pub(crate) struct Cut {
     pub suppressed: [u64; Suppression::ALL.len()],
     /// What was done with filters since the last cut, on all shards.
     pub filtered: Counts,
+    /// How long rules took for batches, on the shard where that was longest, where it is [`TIMED_MIN`] or more.
+    pub times: BTreeMap<(EventBatchId, RuleNumber), Duration>,
     /// What the index holds.
     pub report: IndexReport,
 }
@@ -229,6 +233,10 @@ impl Shards {
             whole.report.unusable += share.report.unusable;
             *Arc::make_mut(&mut whole.report.figures) += &share.report.figures;
             whole.filtered += share.filtered;
+            for (firing, took) in share.times {
+                let longest = whole.times.entry(firing).or_default();
+                *longest = took.max(*longest);
+            }
         }
         whole.batches = join(&self.rules, cut);
         whole
@@ -290,6 +298,7 @@ struct Keeper {
     unusable: BTreeSet<SubscriptionId>,
     /// What was done with filters up to the last cut.
     filtered: Counts,
+    times: BTreeMap<(EventBatchId, RuleNumber), Duration>,
     /// The bytes that it held when they were counted last, and how much was done since.
     bytes: u64,
     since: usize,
@@ -307,6 +316,7 @@ impl Keeper {
             panicked: Vec::new(),
             unusable: BTreeSet::new(),
             filtered: Counts::default(),
+            times: BTreeMap::new(),
             bytes: 0,
             since: 0,
         }
@@ -331,6 +341,10 @@ impl Keeper {
                 Some(Memory::TakeOver(pages)) => self.shard.take_over_states(&pages),
             }
             for batch in batches.iter() {
+                #[cfg(test)]
+                if faults::ends(&self.application, batch.id) {
+                    return;
+                }
                 self.match_batch(batch);
             }
             if let Some(cut) = cut {
@@ -374,8 +388,10 @@ impl Keeper {
             run_queries::tell(&mut self.shard, batch, sink);
         }));
         if matched.is_err() {
-            self.panicked.push((batch.id, self.shard.culprit()));
+            return self.panicked.push((batch.id, self.shard.culprit()));
         }
+        let long = self.shard.rule_times().iter().filter(|(_, took)| *took >= TIMED_MIN);
+        self.times.extend(long.map(|(rule, took)| ((batch.id, *rule), *took)));
     }
 
     fn cut(&mut self) -> Cut {
@@ -401,7 +417,8 @@ impl Keeper {
             suppressed[reason as usize] += count;
         }
         let (states, panicked) = (self.shard.take_states(), std::mem::take(&mut self.panicked));
-        Cut { batches, failures, panicked, states, suppressed, filtered, report }
+        let times = std::mem::take(&mut self.times);
+        Cut { batches, failures, panicked, states, suppressed, filtered, times, report }
     }
 }
 

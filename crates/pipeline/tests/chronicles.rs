@@ -6,6 +6,7 @@ use std::{
 };
 
 use expect_test::expect;
+use tocsin_pipeline::PipelineOptions;
 use tocsin_store::journal::Journal;
 use tocsin_testkit::{Moment, Scenario, check};
 
@@ -93,6 +94,150 @@ async fn a_query_reads_chronicles() {
             12:00:00 email alice@example.org n-2-0: A 15.0 (was 13.1) -> delivered"#]],
     )
     .await;
+}
+
+const VALUES: &str = r#"
+application: prices
+events:
+  price:
+    fields: { symbol: string, price: number }
+    chronicles:
+      last: { by: symbol, of: event.price }
+      lately: { by: symbol, of: event.price, window: 10m }
+  bell: { fields: { name: string } }
+subscriptions:
+  holding: { fields: { symbol: string, units: number } }
+notifications:
+  worth:
+    fields: { name: string, value: number, trades: integer }
+    content: { templates: { base: { subject: "{{ name }}: {{ value }} after {{ trades }} trades" } } }
+rules:
+  worth:
+    on: bell
+    subscription: holding
+    notify: worth
+    sql: |
+      SELECT e._event, h._subscription, h.units * p._last AS value, coalesce(l._count, 0) AS trades
+      FROM events e JOIN holding h JOIN "price.last" p ON p.symbol = h.symbol
+      LEFT JOIN "price.lately" l ON l.symbol = h.symbol
+channels:
+  email: { protocol: smtp, options: { host: localhost, from: t@example.org } }
+"#;
+
+#[tokio::test(start_paused = true)]
+async fn a_query_of_another_class_joins_with_what_is_kept_at_its_place() {
+    check(
+        VALUES,
+        r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscribe alice holding {"symbol": "A", "units": 2}
+           08:00 subscribe alice holding {"symbol": "B", "units": 3}
+           09:00 event price {"symbol": "A", "price": 10}
+           09:00 event bell {"name": "one"}
+           09:00 event price {"symbol": "A", "price": 11} {"symbol": "B", "price": 5}
+           09:00 event bell {"name": "two"}
+           09:05 crash
+           09:08 event price {"symbol": "B", "price": 6}
+           09:08 event bell {"name": "three"}
+           09:15 event bell {"name": "four"}
+           09:30 event bell {"name": "five"}
+           09:31 event price {"symbol": "A", "price": 12}
+           09:31 event bell {"name": "six"}"#,
+        expect![[r#"
+            09:00:00 email alice@example.org n-1-0: one: 20.0 after 1 trades -> delivered
+            09:00:00 email alice@example.org n-1-1: two: 22.0 after 2 trades -> delivered
+            09:00:00 email alice@example.org n-1-2: two: 15.0 after 1 trades -> delivered
+            09:05:00 crash
+            09:08:00 email alice@example.org n-2-0: three: 22.0 after 2 trades -> delivered
+            09:08:00 email alice@example.org n-2-1: three: 18.0 after 2 trades -> delivered
+            09:15:00 email alice@example.org n-3-0: four: 22.0 after 0 trades -> delivered
+            09:15:00 email alice@example.org n-3-1: four: 18.0 after 1 trades -> delivered
+            09:30:00 email alice@example.org n-4-0: five: 22.0 after 0 trades -> delivered
+            09:30:00 email alice@example.org n-4-1: five: 18.0 after 0 trades -> delivered
+            09:31:00 email alice@example.org n-5-0: six: 24.0 after 1 trades -> delivered
+            09:31:00 email alice@example.org n-5-1: six: 18.0 after 0 trades -> delivered"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_at_any_write_changes_nothing_in_what_a_query_joins_with() {
+    const STORY: &str = r#"
+        08:00:00 subscriber alice email=alice@example.org
+        08:00:00 subscribe alice holding {"symbol": "A", "units": 1}
+        09:00:00 event price {"symbol": "A", "price": 10}
+        09:00:00 event bell {"name": "one"}
+        09:10:00 event price {"symbol": "A", "price": 11}
+        09:10:00 event bell {"name": "two"}
+        09:30:00 event bell {"name": "three"}"#;
+    let expected = ["one: 10.0 after 1", "two: 11.0 after 2", "three: 11.0 after 0"].map(str::to_owned);
+    for moment in [Moment::Before, Moment::After] {
+        let mut writes = 0;
+        loop {
+            let mut scenario = Scenario::new(&[VALUES]).await;
+            scenario.die_at(writes + 1, moment);
+            let seen = scenario.run_and_wait(STORY, Duration::from_secs(3600)).await;
+            let told = |line: &str| line.split_whitespace().skip(4).take(4).collect::<Vec<_>>().join(" ");
+            let told: BTreeSet<String> = seen.lines().filter(|line| line.contains("-> delivered")).map(told).collect();
+            assert_eq!(told, BTreeSet::from(expected.clone()), "{moment:?} write {writes}\n{seen}");
+            if !scenario.has_died() {
+                break;
+            }
+            writes += 1;
+        }
+        assert!(writes >= 8, "the story has many writes, but the process died at {writes} only");
+    }
+}
+
+/// Random prices and bells, with crashes between them: what the query joins with is what the events before it come to.
+#[tokio::test(start_paused = true)]
+async fn what_a_query_joins_with_agrees_with_all_events_before() {
+    let environment = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    let seed = environment("SEED").unwrap_or(20_270_105);
+    for case in 0..environment("CASES").unwrap_or(3) {
+        let seed = seed.wrapping_add(case);
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut script = String::from(
+            "08:00 subscriber alice email=alice@example.org
+             08:00 subscribe alice holding {\"symbol\": \"A\", \"units\": 2}
+             08:00 subscribe alice holding {\"symbol\": \"B\", \"units\": 3}\n",
+        );
+        let mut prices: Vec<(u32, &str, u32)> = Vec::new();
+        let (mut minute, mut expected) = (9 * 60, Vec::new());
+        for step in 0..25 {
+            minute += [0, 0, 1, 4, 11][random.usize(0..5)];
+            let line = match random.u8(0..10) {
+                0..=4 => {
+                    let some =
+                        (0..random.usize(1..4)).map(|_| (minute, ["A", "B"][random.usize(0..2)], random.u32(1..9)));
+                    let some: Vec<_> = some.collect();
+                    let events =
+                        some.iter().map(|(_, symbol, price)| format!(r#" {{"symbol": "{symbol}", "price": {price}}}"#));
+                    let line = format!("event price{}", events.collect::<String>());
+                    prices.extend(some);
+                    line
+                }
+                5..=8 => {
+                    for (symbol, units) in [("A", 2), ("B", 3)] {
+                        let of = || prices.iter().filter(|(_, of, _)| *of == symbol);
+                        let lately = of().filter(|(at, ..)| at + 10 >= minute).count();
+                        let last = of().next_back().map(|(_, _, price)| f64::from(units * price));
+                        expected.extend(last.map(|value| format!("bell{step}: {value:?} after {lately} trades")));
+                    }
+                    format!(r#"event bell {{"name": "bell{step}"}}"#)
+                }
+                _ => "crash".to_owned(),
+            };
+            script.push_str(&format!("{:02}:{:02} {line}\n", minute / 60, minute % 60));
+        }
+        let options = PipelineOptions { match_shards: [1, 4][random.usize(0..2)], ..PipelineOptions::default() };
+        let seen = Scenario::with(&[VALUES], options).await.run_and_wait(&script, Duration::from_secs(3600)).await;
+        let told =
+            seen.lines().filter_map(|line| line.strip_suffix(" -> delivered")?.split_once(": ")?.1.to_owned().into());
+        let mut told: Vec<String> = told.collect();
+        told.sort();
+        expected.sort();
+        assert_eq!(told, expected, "SEED={seed}\n{script}\n{seen}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

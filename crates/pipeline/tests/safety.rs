@@ -2,7 +2,8 @@
 //! listed, and told when somebody says so.
 
 use expect_test::expect;
-use tocsin_testkit::check;
+use tocsin_pipeline::PipelineOptions;
+use tocsin_testkit::{Scenario, check};
 
 /// `long` takes too many steps for any list of 60 items, and tells of shorter ones.
 const NOTES: &str = r#"
@@ -22,6 +23,41 @@ channels:
 
 fn items(count: usize) -> String {
     format!("[{}]", vec!["1"; count].join(","))
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_takes_long_is_listed_with_its_plan() {
+    let query = "  every: { on: note, subscription: above, notify: told, with: { who: \"'every'\" }, sql: \"SELECT n._event, a._subscription FROM events n JOIN above a ON a.number = n.number\" }\n";
+    let definition = NOTES.replace("  plain:", &format!("{query}  plain:"));
+    // From no time at all on; what the index takes is only known from a millisecond on.
+    let options = PipelineOptions { slow_rule_ms: 0, ..PipelineOptions::default() };
+    let mut scenario = Scenario::with(&[&definition], options).await;
+    scenario.run("08:00 event note {\"number\": 1, \"items\": [1]} {\"number\": 2, \"items\": [1]}").await;
+    let name = |text: &str| text.parse().expect("a name");
+    let slow = scenario.pipeline().slow_firings(Some(&name("notes")), Some(&name("every")), 10);
+    assert_eq!(slow.len(), 1, "{slow:?}");
+    let found = &slow[0];
+    assert_eq!((found.batch.0, found.events, found.version, found.timeout.as_secs()), (1, 2, 1, 10));
+    expect![[r#"
+        SCAN n
+        SEARCH a USING COVERING INDEX above:number (number=?)"#]]
+    .assert_eq(&found.plan.join("\n"));
+    assert!(scenario.pipeline().slow_firings(Some(&name("other")), None, 10).is_empty());
+}
+
+/// A predicate that takes its time is listed with the ways of the index.
+#[tokio::test(start_paused = true)]
+async fn what_the_index_takes_long_for_is_listed_with_its_ways() {
+    let options = PipelineOptions { slow_rule_ms: 0, ..PipelineOptions::default() };
+    let mut scenario = Scenario::with(&[NOTES], options).await;
+    // Evaluated as far as the steps go, for each of so many events.
+    let event = format!(" {{\"number\": 1, \"items\": {}}}", items(60));
+    let story =
+        format!("08:00 subscriber alice log=alice\n08:00 subscribe alice above\n08:01 event note{}", event.repeat(20));
+    scenario.run(&story).await;
+    let slow = scenario.pipeline().slow_firings(None, None, 10);
+    let long = slow.iter().find(|firing| firing.rule.as_str() == "long").unwrap_or_else(|| panic!("{slow:?}"));
+    assert!(long.plan.iter().any(|way| way.contains("event.number > sub.number")), "{long:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,6 +4,8 @@ use tocsin_model::{id::Name, problem::Problem};
 use tocsin_pipeline::RefireError;
 use tocsin_store::journal::{Firing, FiringFilter, RuleStop};
 
+pub use tocsin_pipeline::SlowFiring;
+
 use crate::{
     Service,
     error::ServiceError,
@@ -41,6 +43,21 @@ impl Service {
         let found = self.journal.firings(filter, after.unwrap_or(0), limit).await?;
         let next = if found.len() == limit { found.last().map(|last| last.id.to_string()) } else { None };
         Ok(Page { items: found, next })
+    }
+
+    /// Firings that took long since the process began, newest first, with how their rules were answered.
+    ///
+    /// # Errors
+    /// The scope `operations:read` is missing.
+    pub fn slow_firings(
+        &self,
+        caller: &Caller,
+        application: Option<&Name>,
+        rule: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<SlowFiring>, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        Ok(self.pipeline.slow_firings(application, rule, limit))
     }
 
     /// Fires rules for the batches that they missed, by the subscriptions as they are now; an empty filter needs `all`.

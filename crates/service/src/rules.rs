@@ -3,46 +3,44 @@
 //!
 //! A test has an index of its own, filled from the records, so that it neither waits for the matcher nor holds it up.
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+mod test_index; // the index, and what it finds
+mod measure; // what a rule costs, beside one that matches nothing
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tocsin_matching::{
-    datum::Trouble,
+    chronicle::tables::EntryChange,
     oracle::Witness,
     rule::{Memberships, RuleNumber, RuleSet},
-    shard::{MatchSink, Run, Shard, Told, Watch},
+    shard::Shard,
     subscriber::SubscriberView,
 };
 use tocsin_model::{
-    application::{Application, ContentTemplates, NotificationClass, Rule, RuleState, api_source},
+    application::{Application, ContentTemplates, NotificationClass, Rule, RuleState},
     conduct::Conduct,
-    event::{EventBatch, EventPacker},
     field::{Fields, Row},
-    id::{ChangeSequence, EventBatchId, EventId, Name, SubscriberNumber, SubscriptionId},
+    id::{ChangeSequence, EventId, Name, SubscriberNumber, SubscriptionId},
     problem::{Problem, closest},
-    subscription::Terms,
-    time::Timestamp,
 };
 use tocsin_pipeline::{
     Compiled,
     compile::{check_queries, compile_rules},
-    subject, view_subscribers,
+    keep, subject, view_subscribers,
 };
-use tocsin_store::{
-    queries::{Beside, QueryMatch, QuerySet, QueryTables},
-    records::IndexedSubscription,
-};
+use tocsin_store::queries::{QuerySet, QueryTables};
 use utoipa::ToSchema;
 
+pub use measure::Cost;
 /// What a rule says of one event and subscription.
 pub use tocsin_matching::trial::{Condition, FilterTrial, Trial, Verdict};
 
+use self::{
+    measure::{baseline, measure},
+    test_index::{TestIndex, try_query, who_matches},
+};
 use crate::{
     Service,
     applications::RuleExplanation,
@@ -93,6 +91,10 @@ pub struct TestDraft {
     /// How many of the matching ones are named for each event; 0 to 100, default 10.
     #[serde(default)]
     pub show: Option<usize>,
+    /// Whether the rule is measured as well, beside a baseline: a rule on the same event class that matches nothing. Takes
+    /// two seconds.
+    #[serde(default)]
+    pub measure: bool,
 }
 
 /// A rule as far as a test needs it.
@@ -136,6 +138,8 @@ pub struct RuleTest {
     pub unusable: usize,
     /// What it found for each event, in order.
     pub events: Vec<TestedEvent>,
+    /// What an event costs, if it was measured.
+    pub cost: Option<Cost>,
 }
 
 /// What a test found for one event.
@@ -154,6 +158,7 @@ pub struct TestedEvent {
 }
 
 /// An event to try, a row of its class.
+#[derive(Clone)]
 struct Sample {
     id: Option<EventId>,
     row: Row,
@@ -192,7 +197,8 @@ impl Service {
             retry_after: Duration::from_secs(2),
         })?;
         let tested = tested(&compiled, draft.rule.as_ref())?;
-        let samples = self.samples(&tested, &draft).await?;
+        let mut samples = self.samples(&tested, &draft).await?;
+        let entries = self.chronicle_samples(&tested, &mut samples).await?;
         let explanation = tested.rules.explain().into_iter().next();
         let mut explanation = explanation.ok_or_else(|| ServiceError::Missing("the rule".to_owned()))?;
         let kept = compiled.rules.chronicle_columns(&tested.on);
@@ -207,22 +213,34 @@ impl Service {
         let Some(subject) = &draft.subscription else {
             let limit = bounded("subscriptions", draft.subscriptions, SUBSCRIPTIONS_USUAL, 1, SUBSCRIPTIONS_MAX)?;
             let shown = bounded("show", draft.show, SHOWN_USUAL, 0, SHOWN_MAX)?;
-            let (index, unusable, all) = self.test_index(&tested, limit).await?;
+            let (index, unusable, all) = self.test_index(&tested, limit, &entries).await?;
             let tried = Some(index.shard.len());
             let now = self.clock.now();
-            let find = move || who_matches(index, &tested, samples, shown, now);
-            let events = tokio::task::spawn_blocking(find).await;
-            let events = events.map_err(|error| ServiceError::Unavailable(error.into()))?;
-            return Ok(RuleTest { explanation, tried, all, unusable, events });
+            let baseline = draft.measure.then(|| baseline(&compiled, &tested)).transpose()?;
+            let find = move || {
+                let (mut index, copies) = (index, samples.clone());
+                let events = who_matches(&mut index, &tested, samples, shown, now);
+                let cost = baseline.filter(|_| !events.is_empty());
+                let cost = cost.map(|baseline| measure(index, &tested, &baseline, copies, now)).transpose();
+                cost.map(|cost| (events, cost))
+            };
+            let found = tokio::task::spawn_blocking(find).await;
+            let (events, cost) = found.map_err(|error| ServiceError::Unavailable(error.into()))??;
+            return Ok(RuleTest { explanation, tried, all, unusable, events, cost });
         };
+        if draft.measure {
+            let problem =
+                Problem::at("measure", "stands beside `subscription`: one subscription is tried, not measured");
+            return Err(ServiceError::Invalid(vec![problem.hint("leave one of them out")]));
+        }
         let witness = self.witness(&compiled, &tested, subject).await?;
         if !tested.queries.is_empty() {
-            let (index, unusable, all) = self.test_index(&tested, SUBSCRIPTIONS_USUAL).await?;
+            let (index, unusable, all) = self.test_index(&tested, SUBSCRIPTIONS_USUAL, &entries).await?;
             let now = self.clock.now();
             let find = move || try_query(index, &tested, samples, &witness, now);
             let events = tokio::task::spawn_blocking(find).await;
             let events = events.map_err(|error| ServiceError::Unavailable(error.into()))?;
-            return Ok(RuleTest { explanation, tried: None, all, unusable, events });
+            return Ok(RuleTest { explanation, tried: None, all, unusable, events, cost: None });
         }
         let events = samples.into_iter().map(|sample| {
             let trial = tested.rules.try_rule(tested.rule, &sample.row, &witness);
@@ -233,7 +251,7 @@ impl Service {
                 ..TestedEvent::default()
             }
         });
-        Ok(RuleTest { explanation, tried: None, all: false, unusable: 0, events: events.collect() })
+        Ok(RuleTest { explanation, tried: None, all: false, unusable: 0, events: events.collect(), cost: None })
     }
 
     async fn samples(&self, tested: &Tested, draft: &TestDraft) -> Result<Vec<Sample>, ServiceError> {
@@ -265,26 +283,40 @@ impl Service {
                 if !problems.is_empty() {
                     return Err(ServiceError::Invalid(problems));
                 }
-                self.chronicle_samples(tested, &mut samples).await?;
                 Ok(samples)
             }
         }
     }
 
-    /// What chronicles would say if these events came now, one after the other, to what the journal has of them.
-    async fn chronicle_samples(&self, tested: &Tested, samples: &mut [Sample]) -> Result<(), ServiceError> {
-        let mut rows: Vec<Row> = samples
-            .iter_mut()
-            .map(|sample| tested.rules.bare_row(&tested.on, std::mem::take(&mut sample.row)))
-            .collect();
-        if tested.rules.reads_chronicles(&tested.on) {
-            let mut book = self.chronicle_book(&tested.application, &tested.rules).await?;
-            book.take(&tested.on, &mut rows, self.clock.now());
+    /// What chronicles would say if these events came now, one after the other, to what the journal has of them; stored
+    /// ones have come already.
+    async fn chronicle_samples(
+        &self,
+        tested: &Tested,
+        samples: &mut [Sample],
+    ) -> Result<Vec<EntryChange>, ServiceError> {
+        let mut entries = Vec::new();
+        let are_stored = samples.iter().any(|sample| sample.id.is_some());
+        let are_read = tested.rules.has_chronicle_tables() || !are_stored && tested.rules.reads_chronicles(&tested.on);
+        let book = match are_read {
+            true => Some(self.chronicle_book(&tested.application, &tested.rules).await?),
+            false => None,
+        };
+        let now = self.clock.now();
+        let mut rows: Vec<Row> = samples.iter_mut().map(|sample| std::mem::take(&mut sample.row)).collect();
+        if !are_stored {
+            rows.iter_mut().for_each(|row| *row = tested.rules.bare_row(&tested.on, std::mem::take(row)));
+        }
+        if let Some(mut book) = book {
+            if !are_stored {
+                book.take(&tested.on, &mut rows, now);
+            }
+            book.tell_tables(now, &mut |change| entries.push(change));
         }
         for (sample, row) in samples.iter_mut().zip(rows) {
             sample.row = row;
         }
-        Ok(())
+        Ok(entries)
     }
 
     /// The newest stored events of the class, oldest first.
@@ -316,9 +348,17 @@ impl Service {
 
     /// An index over the enabled subscriptions of the class, up to `limit`; how many could not be put, and whether these
     /// were all.
-    async fn test_index(&self, tested: &Tested, limit: usize) -> Result<(TestIndex, usize, bool), ServiceError> {
+    async fn test_index(
+        &self,
+        tested: &Tested,
+        limit: usize,
+        entries: &[EntryChange],
+    ) -> Result<(TestIndex, usize, bool), ServiceError> {
         let mut shard = Shard::new(tested.rules.clone());
         let mut tables = QueryTables::open(tested.queries.clone())?.map(Mutex::new);
+        if let Some(tables) = &mut tables {
+            entries.iter().for_each(|change| keep(tables.get_mut(), change));
+        }
         let (mut after, mut unusable) = (None, 0);
         loop {
             let page = self.records.indexed_subscriptions(&tested.application, after, PAGE).await?;
@@ -407,8 +447,7 @@ impl Service {
 /// The rule that a test is about, compiled alone.
 fn tested(compiled: &Compiled, rule: Option<&serde_json::Value>) -> Result<Tested, ServiceError> {
     let running = &compiled.application;
-    let mut application = Application { rules: BTreeMap::new(), ..running.clone() };
-    let (name, mut rule, path) = match rule {
+    match rule {
         Some(serde_json::Value::String(name)) => {
             let Some((name, rule)) = running.rules.get_key_value(name.as_str()) else {
                 let known: Vec<&str> = running.rules.keys().map(Name::as_str).collect();
@@ -419,36 +458,49 @@ fn tested(compiled: &Compiled, rule: Option<&serde_json::Value>) -> Result<Teste
                 let problem = Problem::at("rule", format!("`{name}` is not a rule of `{}`", running.name));
                 return Err(ServiceError::Invalid(vec![problem.hint(hint)]));
             };
-            (name.clone(), Rule { enabled: true, ..rule.clone() }, String::new())
+            alone(compiled, name, Rule { enabled: true, ..rule.clone() }, None, "")
         }
         Some(draft) => {
             let draft: RuleDraft = serde_json::from_value(draft.clone()).map_err(|error| {
                 let problem = Problem::at("rule", error.to_string());
                 ServiceError::Invalid(vec![problem.hint("give a rule's name, or `on`, `subscription` and `when`")])
             })?;
-            let name: Name = "tested".parse().expect("`tested` is a name");
-            // It makes nothing, so what it would make has no fields.
-            let nothing = NotificationClass {
-                fields: Fields::new(Vec::new()),
-                description: None,
-                batch_size: 1,
-                expires_after: None,
-                conduct: Conduct::default(),
-                computed: BTreeMap::new(),
-                retention: None,
-                content: ContentTemplates::default(),
-            };
-            application.notifications.insert(name.clone(), nothing);
+            let (name, class) = nothing();
             let rule = Rule { when: draft.when, ..Rule::new(draft.on, draft.subscription, name.clone()) };
-            (name, rule, "rule".to_owned())
+            alone(compiled, &name, rule, Some(class), "rule")
         }
         None => {
             let problem = Problem::at("rule", "is missing");
-            return Err(ServiceError::Invalid(vec![
-                problem.hint("give a rule's name, or `on`, `subscription` and `when`"),
-            ]));
+            Err(ServiceError::Invalid(vec![problem.hint("give a rule's name, or `on`, `subscription` and `when`")]))
         }
+    }
+}
+
+/// The name and the notification class of a rule that makes nothing, so that what it would make has no fields.
+fn nothing() -> (Name, NotificationClass) {
+    let class = NotificationClass {
+        fields: Fields::new(Vec::new()),
+        description: None,
+        batch_size: 1,
+        expires_after: None,
+        conduct: Conduct::default(),
+        computed: BTreeMap::new(),
+        retention: None,
+        content: ContentTemplates::default(),
     };
+    ("tested".parse().expect("`tested` is a name"), class)
+}
+
+/// A rule alone in a set, with the notification class of its name if there is one. Problems are told below the path.
+fn alone(
+    compiled: &Compiled,
+    name: &Name,
+    mut rule: Rule,
+    makes: Option<NotificationClass>,
+    path: &str,
+) -> Result<Tested, ServiceError> {
+    let mut application = Application { rules: BTreeMap::new(), ..compiled.application.clone() };
+    application.notifications.extend(makes.map(|class| (name.clone(), class)));
     let (on, class, time) = (rule.on.clone(), rule.subscription.clone(), rule.timeout);
     // Who matches is asked, not who was told of it before.
     rule.state = RuleState::default();
@@ -457,7 +509,7 @@ fn tested(compiled: &Compiled, rule: Option<&serde_json::Value>) -> Result<Teste
     let rules = compile_rules(&application, &queries).map_err(|problems| {
         let prefix = format!("rules.{name}.");
         let relative = |problem: Problem| Problem {
-            path: below(&path, problem.path.strip_prefix(&prefix).unwrap_or(&problem.path)),
+            path: below(path, problem.path.strip_prefix(&prefix).unwrap_or(&problem.path)),
             ..problem
         };
         ServiceError::Invalid(problems.into_iter().map(relative).collect())
@@ -466,142 +518,6 @@ fn tested(compiled: &Compiled, rule: Option<&serde_json::Value>) -> Result<Teste
     let fields = application.events[&on].fields.clone();
     let (rules, queries) = (Arc::new(rules), Arc::new(queries));
     Ok(Tested { application: application.name, rules, queries, rule, on, class, fields, time })
-}
-
-/// The subscriptions on which a rule is tried.
-struct TestIndex {
-    shard: Shard,
-    /// The same for its query. The lock is for a task that moves from thread to thread.
-    tables: Option<Mutex<QueryTables>>,
-}
-
-impl TestIndex {
-    /// Runs the rule's query over the events as one batch, accepted now. No matches if there is no query.
-    fn query(&mut self, tested: &Tested, rows: &[Row], now: Timestamp) -> Result<Vec<QueryMatch>, String> {
-        let Some(tables) = &mut self.tables else { return Ok(Vec::new()) };
-        let mut packer = EventPacker::new(tested.fields.clone());
-        rows.iter().for_each(|row| packer.push(row));
-        let batch = EventBatch {
-            id: EventBatchId(0),
-            application: tested.application.clone(),
-            version: 0,
-            class: tested.on.clone(),
-            source: api_source(),
-            received_at: now,
-            accepted_at: now,
-            sees: None,
-            events: packer.finish(),
-            chronicled: Default::default(),
-        };
-        let (first, columns) = tested.rules.columns_of_queries(&tested.on);
-        let beside = Beside { columns: &columns, first, rows };
-        let firings = tables.get_mut().run(&batch, &tested.fields, &beside, |_| true);
-        let firings = firings.map_err(|damaged| damaged.to_string())?;
-        firings.into_iter().next().map_or_else(|| Ok(Vec::new()), |firing| firing.outcome)
-    }
-}
-
-/// Runs a query over the samples, and tells of each whether it gives this subscription.
-fn try_query(
-    mut index: TestIndex,
-    tested: &Tested,
-    samples: Vec<Sample>,
-    witness: &Witness,
-    now: Timestamp,
-) -> Vec<TestedEvent> {
-    let fields = tested.rules.class_fields(&tested.class);
-    if let (Some(tables), Some(fields)) = (&mut index.tables, fields) {
-        // One that is not stored, or disabled, is tried as if it were.
-        let one = IndexedSubscription {
-            id: witness.id,
-            subscriber: SubscriberNumber(0),
-            class: witness.class.clone(),
-            values: fields.to_json(&witness.row).into(),
-            terms: Terms::default(),
-            created_at: now,
-            channel: None,
-        };
-        let columns = tested.rules.subscriber_columns().map_or(0, |columns| columns.len());
-        let columns = fields.len()..fields.len() + columns;
-        tables.get_mut().put(&one, witness.row.get(columns).unwrap_or_default());
-    }
-    let (ids, rows): (Vec<Option<EventId>>, Vec<Row>) =
-        samples.into_iter().map(|sample| (sample.id, sample.row)).unzip();
-    let found = index.query(tested, &rows, now);
-    let event = |(ordinal, (id, row)): (u32, (Option<EventId>, &Row))| {
-        let given = found
-            .as_ref()
-            .map_err(String::clone)
-            .map(|found| found.iter().any(|found| found.event == ordinal && found.subscription == witness.id));
-        let trial = tested.rules.try_queried(tested.rule, row, witness, given);
-        TestedEvent { event: id, matches: u64::from(trial.matches), trial: Some(trial), ..TestedEvent::default() }
-    };
-    (0..).zip(ids.into_iter().zip(&rows)).map(event).collect()
-}
-
-/// Matches the samples, and gives what was found for each.
-fn who_matches(
-    mut index: TestIndex,
-    tested: &Tested,
-    samples: Vec<Sample>,
-    shown: usize,
-    now: Timestamp,
-) -> Vec<TestedEvent> {
-    let (ids, rows): (Vec<Option<EventId>>, Vec<Row>) =
-        samples.into_iter().map(|sample| (sample.id, sample.row)).unzip();
-    let events = ids.into_iter().map(|event| TestedEvent { event, ..TestedEvent::default() }).collect();
-    let mut found = Found { events, shown };
-    let began = Instant::now();
-    let clock = move || began.elapsed();
-    let watch = Watch { clock: Some(&clock), ..Watch::default() };
-    index.shard.match_rows((EventBatchId(0), Timestamp(0)), &tested.on, &rows, watch, &mut found);
-    match index.query(tested, &rows, now) {
-        Ok(matches) => {
-            let told = matches.iter().map(|found| Told {
-                event_ordinal: found.event,
-                subscription: found.subscription,
-                given: &found.values,
-            });
-            index.shard.tell((EventBatchId(0), Timestamp(0)), tested.rule, &rows, told, &mut found);
-        }
-        Err(reason) => {
-            found.events.iter_mut().for_each(|event| event.failures.push(reason.clone()));
-            return found.events;
-        }
-    }
-    if let Some(late) = found.events.iter().position(|event| !event.failures.is_empty())
-        && began.elapsed() > tested.time
-    {
-        let not_tried = found.events.iter_mut().skip(late + 1);
-        not_tried.for_each(|event| event.failures.push("not tried: the rule's time was over".to_owned()));
-    }
-    found.events
-}
-
-struct Found {
-    events: Vec<TestedEvent>,
-    shown: usize,
-}
-
-impl MatchSink for Found {
-    fn run(&mut self, run: Run<'_>) {
-        let Some(event) = self.events.get_mut(run.event_ordinal as usize) else { return };
-        event.matches += run.slots.len() as u64;
-        let room = self.shown.saturating_sub(event.subscriptions.len());
-        event.subscriptions.extend(run.slots.iter().take(room).map(|slot| run.id(*slot)));
-    }
-
-    fn rule_failed(&mut self, _: RuleNumber, event: EventId, trouble: Trouble) {
-        if let Some(event) = self.events.get_mut(event.ordinal as usize) {
-            event.failures.push(trouble.to_string());
-        }
-    }
-
-    fn subscriptions_failed(&mut self, _: RuleNumber, event: EventId, trouble: Trouble, count: u32) {
-        if let Some(event) = self.events.get_mut(event.ordinal as usize) {
-            event.failures.push(format!("{trouble} (for {count} subscriptions or filters)"));
-        }
-    }
 }
 
 fn bounded(path: &str, asked: Option<usize>, usual: usize, least: usize, most: usize) -> Result<usize, ServiceError> {

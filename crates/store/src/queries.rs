@@ -1,8 +1,9 @@
-//! Rules in SQL: queries over an event batch and the subscriptions as typed tables.
+//! Rules in SQL: queries over an event batch, the subscriptions and the chronicles as typed tables.
 //!
 //! A [`QuerySet`] is the checked queries of one version of an application; [`QueryTables`] holds what they look at and
 //! runs them. The tables are a follower of the records like the match index: whoever feeds both the same changes in the
-//! same order lets queries see what the index sees. They live in a database of their own, in memory as far as its cache
+//! same order lets queries see what the index sees; whoever tells them what chronicles said after each batch lets queries
+//! see that. They live in a database of their own, in memory as far as its cache
 //! goes and in a temporary file beyond, and begin empty. Every backend uses the same engine, so a query means the same
 //! everywhere.
 //!
@@ -35,7 +36,7 @@ pub use functions::HostFunction;
 pub use tables::{Beside, MATCH_BYTES_MAX, MATCHES_MAX, QueryFiring, QueryMatch, QueryTables};
 
 use guard::Guarded;
-use schema::{CHANNEL, CREATED_AT, EVENT, EVENTS, SUBSCRIBER, SUBSCRIPTION, TablePlan};
+use schema::{CHANNEL, CREATED_AT, EVENT, EVENTS, RowKind, SUBSCRIBER, SUBSCRIPTION, Shape, TablePlan};
 
 /// How long preparing one query may take.
 const PREPARING_MAX: Duration = Duration::from_secs(2);
@@ -46,7 +47,21 @@ pub struct QuerySet {
     application: Application,
     host: &'static [HostFunction],
     queries: BTreeMap<Name, Query>,
-    tables: BTreeMap<Name, TablePlan>,
+    /// Every table beside `events` that a query may name.
+    shapes: BTreeMap<String, Shape>,
+    /// Those that queries read.
+    tables: BTreeMap<String, TablePlan>,
+}
+
+/// A table of what is kept of earlier events: an entry for each key.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StateTable {
+    /// What queries call it.
+    pub name: String,
+    /// The fields of its key.
+    pub key: Fields,
+    /// What it says of a key. The columns have `_` before these names.
+    pub says: Fields,
 }
 
 /// The query of a rule.
@@ -72,13 +87,23 @@ struct Query {
 
 impl QuerySet {
     /// Checks the queries of an application by preparing them against empty tables. Its classes may have fields at their
-    /// ends that are none of theirs: their values are given with each subscription and event batch.
+    /// ends that are none of theirs: their values are given with each subscription and event batch. `states` are further
+    /// tables, whose entries are given by [`QueryTables::keep`].
     ///
     /// The set has those that are right; the problems tell everything about the others, with the path of the rule and the
     /// position in the query where SQLite knows it.
-    pub fn check(application: &Application, host: &'static [HostFunction]) -> (QuerySet, Vec<Problem>) {
-        let mut set =
-            QuerySet { application: application.clone(), host, queries: BTreeMap::new(), tables: BTreeMap::new() };
+    pub fn check(
+        application: &Application,
+        states: &[StateTable],
+        host: &'static [HostFunction],
+    ) -> (QuerySet, Vec<Problem>) {
+        let mut set = QuerySet {
+            application: application.clone(),
+            host,
+            queries: BTreeMap::new(),
+            shapes: Shape::all(application, states),
+            tables: BTreeMap::new(),
+        };
         let mut problems = Vec::new();
         for (name, rule) in &application.rules {
             let Some(sql) = &rule.sql else { continue };
@@ -106,10 +131,20 @@ impl QuerySet {
 
     /// The fields that queries read: subscription classes, each with a field.
     pub fn reads_of_subscriptions(&self) -> impl Iterator<Item = (&Name, &Name)> {
-        self.tables.iter().flat_map(|(class, plan)| {
-            let fields = &self.application.subscriptions[class].fields;
-            plan.fields.iter().map(move |at| (class, &fields[*at].name))
+        self.tables.iter().flat_map(|(table, plan)| {
+            let shape = &self.shapes[table];
+            let class = match &shape.rows {
+                RowKind::Subscriptions(class) => Some(class),
+                RowKind::Entries { .. } => None,
+            };
+            plan.fields.iter().filter_map(move |at| Some((class?, &shape.fields[*at].name)))
         })
+    }
+
+    /// The state tables that queries read, by name.
+    pub fn reads_of_states(&self) -> impl Iterator<Item = &str> {
+        let are_entries = |table: &&String| matches!(self.shapes[*table].rows, RowKind::Entries { .. });
+        self.tables.keys().filter(are_entries).map(String::as_str)
     }
 
     /// Whether there is none.
@@ -141,36 +176,37 @@ impl QuerySet {
         if sql.contains('\0') {
             return Err(one(Problem::at("", "has a character of code 0").hint("take it out")));
         }
-        spelling(application, &rule.on)?;
+        self.spelling(&rule.on)?;
         let sql = sql.trim_end().trim_end_matches(';');
 
         // First with everything there is, to learn what it reads.
-        let whole = application.subscriptions.iter();
-        let whole = whole.map(|(name, class)| (name.clone(), TablePlan::whole(&class.fields))).collect();
+        let whole = self.shapes.iter().map(|(table, shape)| (table.clone(), TablePlan::whole(&shape.fields))).collect();
         let guarded = self.open(&whole, &event.fields).map_err(|error| one(cannot_tell(&error)))?;
-        let names = column_names(&guarded, sql, application, &event.fields).map_err(one)?;
+        let names = self.column_names(&guarded, sql, &event.fields).map_err(one)?;
         let reads = Reads::of(&guarded, sql).map_err(|error| one(cannot_tell(&error)))?;
         drop(guarded);
         let (event_at, id_at, columns) = places(&names, &notification.fields, rule)?;
 
         // Then with every index that might help, to learn which do.
         let mut tables = BTreeMap::new();
-        for (name, class) in &application.subscriptions {
-            if *name == rule.subscription || reads.tables.contains(name.as_str()) {
-                let fields = reads.fields(name.as_str(), &class.fields, schema::COLUMNS_OF_SUBSCRIPTIONS);
+        for (table, shape) in &self.shapes {
+            if *table == rule.subscription.as_str() || reads.tables.contains(table) {
+                let fields =
+                    reads.fields(table, shape.fields.len(), shape.head().len(), |column| shape.position(column));
                 let plan = TablePlan { fields: fields.clone(), indexes: BTreeSet::new() };
-                tables.insert(name.clone(), plan.with_candidates(&class.fields, &fields));
+                tables.insert(table.clone(), plan.with_candidates(shape, &fields));
             }
         }
         let used = self
             .open(&tables, &event.fields)
             .and_then(|guarded| guarded.briefly(PREPARING_MAX, |connection| plan::of(connection, sql)))
             .map_err(|error| one(cannot_tell(&error)))?;
-        let events_read = reads.fields(EVENTS, &event.fields, schema::COLUMNS_OF_EVENTS);
-        for (name, mut plan) in tables {
-            let fields = &self.application.subscriptions[&name].fields;
-            plan.indexes.retain(|index| used.indexes.contains(&schema::index_name(&name, fields, index)));
-            let kept = self.tables.entry(name).or_default();
+        let place = |column: &str| event.fields.position(column);
+        let events_read = reads.fields(EVENTS, event.fields.len(), schema::COLUMNS_OF_EVENTS, place);
+        for (table, mut plan) in tables {
+            let shape = &self.shapes[&table];
+            plan.indexes.retain(|index| used.indexes.contains(&schema::index_name(&table, shape, index)));
+            let kept = self.tables.entry(table).or_default();
             kept.fields.extend(plan.fields);
             kept.indexes.extend(plan.indexes);
         }
@@ -191,8 +227,8 @@ impl QuerySet {
         Ok(())
     }
 
-    fn open(&self, tables: &BTreeMap<Name, TablePlan>, events: &Fields) -> rusqlite::Result<Guarded> {
-        let guarded = schema::open(&self.application, tables, self.host)?;
+    fn open(&self, tables: &BTreeMap<String, TablePlan>, events: &Fields) -> rusqlite::Result<Guarded> {
+        let guarded = schema::open(&self.shapes, tables, self.host)?;
         schema::set_events(&guarded, events)?;
         Ok(guarded)
     }
@@ -203,7 +239,7 @@ impl QuerySet {
             return Ok(());
         }
         let mut plans = Vec::new();
-        let guarded = schema::open(&self.application, &self.tables, self.host)?;
+        let guarded = schema::open(&self.shapes, &self.tables, self.host)?;
         for (name, query) in &self.queries {
             schema::set_events(&guarded, &self.application.events[&query.on].fields)?;
             let plan = guarded.briefly(PREPARING_MAX, |connection| plan::of(connection, &query.sql))?;
@@ -212,72 +248,81 @@ impl QuerySet {
         for (name, plan) in plans {
             let Some(query) = self.queries.get_mut(&name) else { continue };
             query.plan = plan.lines;
-            query.warnings = plan.scans.iter().filter(|(table, _)| *table != EVENTS).map(scan_warning).collect();
+            let warning =
+                |(table, nested): (&String, &bool)| Some(self.shapes.get(table)?.scan_warning(table, *nested));
+            query.warnings = plan.scans.iter().filter_map(warning).collect();
         }
         Ok(())
     }
 }
 
-fn scan_warning((table, nested): (&String, &bool)) -> String {
-    let often =
-        if *nested { "again and again for each event batch, inside another loop" } else { "for each event batch" };
-    format!(
-        "no index answers: the query reads every subscription of `{table}` {often}, about a second for five million rows; \
-         compare a column of `events` with a column of `{table}` by `=` or an order"
-    )
+impl Shape {
+    fn scan_warning(&self, table: &str, nested: bool) -> String {
+        let row = match self.rows {
+            RowKind::Subscriptions(_) => "subscription",
+            RowKind::Entries { .. } => "key",
+        };
+        let often =
+            if nested { "again and again for each event batch, inside another loop" } else { "for each event batch" };
+        format!(
+            "no index answers: the query reads every {row} of `{table}` {often}, about a second for five million rows; \
+             compare a column of `events` with a column of `{table}` by `=` or an order"
+        )
+    }
 }
 
-/// What SQL would not tell apart or could not name.
-fn spelling(application: &Application, on: &Name) -> Result<(), Vec<Problem>> {
-    let mut problems = Vec::new();
-    let mut twins = |what: &str, names: &mut dyn Iterator<Item = &Name>| {
-        let mut seen: BTreeMap<String, &Name> = BTreeMap::new();
-        for name in names {
-            if let Some(other) = seen.insert(name.as_str().to_ascii_lowercase(), name) {
-                let message =
-                    format!("{what} `{other}` and `{name}` differ only in case, which SQL does not tell apart");
-                problems.push(Problem::at("", message).hint("rename one of them, or write the rule with `when`"));
+impl QuerySet {
+    /// What SQL would not tell apart or could not name.
+    fn spelling(&self, on: &Name) -> Result<(), Vec<Problem>> {
+        let mut problems = Vec::new();
+        let mut twins = |what: &str, names: &mut dyn Iterator<Item = String>| {
+            let mut seen: BTreeMap<String, String> = BTreeMap::new();
+            for name in names {
+                if let Some(other) = seen.insert(name.to_ascii_lowercase(), name.clone()) {
+                    let message =
+                        format!("{what} `{other}` and `{name}` differ only in case, which SQL does not tell apart");
+                    problems.push(Problem::at("", message).hint("rename one of them, or write the rule with `when`"));
+                }
+            }
+        };
+        let is_class = |name: &&String| matches!(self.shapes[*name].rows, RowKind::Subscriptions(_));
+        twins("the subscription classes", &mut self.shapes.keys().filter(is_class).cloned());
+        twins("the chronicles", &mut self.shapes.keys().filter(|name| !is_class(name)).cloned());
+        for (table, shape) in &self.shapes {
+            twins(&format!("the fields of `{table}`,"), &mut shape.columns());
+        }
+        if let Some(class) = self.application.events.get(on) {
+            twins(&format!("the fields of `{on}`,"), &mut class.fields.iter().map(|field| field.name.to_string()));
+        }
+        for name in self.application.subscriptions.keys() {
+            let lower = name.as_str().to_ascii_lowercase();
+            if lower == EVENTS || lower.starts_with("sqlite_") {
+                let message = format!("the subscription class `{name}` has a name that means something else in SQL");
+                problems.push(Problem::at("", message).hint("rename the class, or write the rule with `when`"));
             }
         }
-    };
-    twins("the subscription classes", &mut application.subscriptions.keys());
-    let classes = application.subscriptions.iter().map(|(name, class)| (name, &class.fields));
-    let event = application.events.get(on).map(|class| (on, &class.fields));
-    for (name, fields) in classes.chain(event) {
-        twins(&format!("the fields of `{name}`,"), &mut fields.iter().map(|field| &field.name));
+        if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
-    for name in application.subscriptions.keys() {
-        let lower = name.as_str().to_ascii_lowercase();
-        if lower == EVENTS || lower.starts_with("sqlite_") {
-            let message = format!("the subscription class `{name}` has a name that means something else in SQL");
-            problems.push(Problem::at("", message).hint("rename the class, or write the rule with `when`"));
-        }
-    }
-    if problems.is_empty() { Ok(()) } else { Err(problems) }
-}
 
-/// The names of the result's columns, if the statement is a query and nothing but a query.
-fn column_names(
-    guarded: &Guarded,
-    sql: &str,
-    application: &Application,
-    event: &Fields,
-) -> Result<Vec<String>, Problem> {
-    let look = |connection: &Connection| {
-        let statement = connection.prepare(sql)?;
-        let names = statement.column_names().map(str::to_owned).collect::<Vec<_>>();
-        let is_query = statement.readonly() && statement.is_explain() == 0 && !names.is_empty();
-        Ok((names, is_query, statement.parameter_count()))
-    };
-    let looked: rusqlite::Result<_> = guarded.strictly(PREPARING_MAX, look);
-    match looked {
-        Err(error) => Err(sql_problem(guarded, sql, &error, application, event)),
-        Ok((_, false, _)) => Err(Problem::at("", "is not a query").hint("write a `SELECT`, or `WITH ... SELECT`")),
-        Ok((_, _, parameters)) if parameters > 0 => {
-            let problem = Problem::at("", "has parameters such as `?1` or `:name`, which nobody fills");
-            Err(problem.hint(format!("read what you need from `{EVENTS}` and the tables of the subscription classes")))
+    /// The names of the result's columns, if the statement is a query and nothing but a query.
+    fn column_names(&self, guarded: &Guarded, sql: &str, event: &Fields) -> Result<Vec<String>, Problem> {
+        let look = |connection: &Connection| {
+            let statement = connection.prepare(sql)?;
+            let names = statement.column_names().map(str::to_owned).collect::<Vec<_>>();
+            let is_query = statement.readonly() && statement.is_explain() == 0 && !names.is_empty();
+            Ok((names, is_query, statement.parameter_count()))
+        };
+        let looked: rusqlite::Result<_> = guarded.strictly(PREPARING_MAX, look);
+        match looked {
+            Err(error) => Err(self.sql_problem(guarded, sql, &error, event)),
+            Ok((_, false, _)) => Err(Problem::at("", "is not a query").hint("write a `SELECT`, or `WITH ... SELECT`")),
+            Ok((_, _, parameters)) if parameters > 0 => {
+                let problem = Problem::at("", "has parameters such as `?1` or `:name`, which nobody fills");
+                Err(problem
+                    .hint(format!("read what you need from `{EVENTS}` and the tables of the subscription classes")))
+            }
+            Ok((names, ..)) => Ok(names),
         }
-        Ok((names, ..)) => Ok(names),
     }
 }
 
@@ -364,71 +409,80 @@ impl Reads {
         Ok(Reads { tables, named, placed: plan.columns, all })
     }
 
-    /// The fields of a table that are read, where so many columns stand before theirs.
-    fn fields(&self, table: &str, fields: &Fields, before: usize) -> BTreeSet<usize> {
+    /// The fields of a table that are read, of so many, where so many columns stand before theirs.
+    fn fields(
+        &self,
+        table: &str,
+        count: usize,
+        before: usize,
+        position: impl Fn(&str) -> Option<usize>,
+    ) -> BTreeSet<usize> {
         if self.all {
-            return (0..fields.len()).collect();
+            return (0..count).collect();
         }
-        let named = self.named.iter().filter(|(of, _)| of == table).filter_map(|(_, column)| fields.position(column));
+        let named = self.named.iter().filter(|(of, _)| of == table).filter_map(|(_, column)| position(column));
         let placed =
             self.placed.iter().filter(|(of, _)| of == table).filter_map(|(_, place)| place.checked_sub(before));
-        named.chain(placed).filter(|at| *at < fields.len()).collect()
+        named.chain(placed).filter(|at| *at < count).collect()
     }
 }
 
-/// What SQLite says of a query, as a problem with its position and what would be right.
-fn sql_problem(guarded: &Guarded, sql: &str, error: &Error, application: &Application, event: &Fields) -> Problem {
-    if let Some(refused) = guarded.refused() {
-        let problem = Problem::at("", format!("{refused}: the query of a rule only reads"));
-        return problem.hint(format!(
-            "it is a `SELECT` from `{EVENTS}` and the subscription classes {}, with functions that give the same for the \
-             same arguments",
-            list(application.subscriptions.keys().map(Name::as_str))
-        ));
-    }
-    match error {
-        Error::MultipleStatement => Problem::at("", "has more than one statement").hint("keep one `SELECT`"),
-        Error::SqlInputError { msg, offset, .. } => {
-            let problem = with_hint(msg, application, event);
-            match usize::try_from(*offset).ok().and_then(|offset| sql.get(..offset)) {
-                Some(before) => {
-                    let line = before.matches('\n').count() + 1;
-                    let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-                    problem.position(line as u32, column as u32)
-                }
-                None => problem,
-            }
+impl QuerySet {
+    /// What SQLite says of a query, as a problem with its position and what would be right.
+    fn sql_problem(&self, guarded: &Guarded, sql: &str, error: &Error, event: &Fields) -> Problem {
+        if let Some(refused) = guarded.refused() {
+            let problem = Problem::at("", format!("{refused}: the query of a rule only reads"));
+            return problem.hint(format!(
+                "it is a `SELECT` from `{EVENTS}` and the tables {}, with functions that give the same for the same \
+                 arguments",
+                list(self.shapes.keys().map(String::as_str))
+            ));
         }
-        Error::SqliteFailure(_, Some(message)) => with_hint(message, application, event),
-        error => cannot_tell(error),
+        match error {
+            Error::MultipleStatement => Problem::at("", "has more than one statement").hint("keep one `SELECT`"),
+            Error::SqlInputError { msg, offset, .. } => {
+                let problem = self.with_hint(msg, event);
+                match usize::try_from(*offset).ok().and_then(|offset| sql.get(..offset)) {
+                    Some(before) => {
+                        let line = before.matches('\n').count() + 1;
+                        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+                        problem.position(line as u32, column as u32)
+                    }
+                    None => problem,
+                }
+            }
+            Error::SqliteFailure(_, Some(message)) => self.with_hint(message, event),
+            error => cannot_tell(error),
+        }
     }
-}
 
-fn with_hint(message: &str, application: &Application, event: &Fields) -> Problem {
-    let problem = Problem::at("", message);
-    match hint(message, application, event) {
-        Some(hint) => problem.hint(hint),
-        None => problem,
+    fn with_hint(&self, message: &str, event: &Fields) -> Problem {
+        let problem = Problem::at("", message);
+        match self.hint(message, event) {
+            Some(hint) => problem.hint(hint),
+            None => problem,
+        }
     }
-}
 
-fn hint(message: &str, application: &Application, event: &Fields) -> Option<String> {
-    if let Some(table) = message.strip_prefix("no such table: ") {
-        let known = || application.subscriptions.keys().map(Name::as_str).chain([EVENTS]);
-        return Some(match closest(table, known()) {
-            Some(meant) => format!("did you mean `{meant}`?"),
-            None => format!("there are {}", list(known())),
-        });
+    fn hint(&self, message: &str, event: &Fields) -> Option<String> {
+        if let Some(table) = message.strip_prefix("no such table: ") {
+            let known = || self.shapes.keys().map(String::as_str).chain([EVENTS]);
+            return Some(match closest(table, known()) {
+                Some(meant) => format!("did you mean `{meant}`?"),
+                None => format!("there are {}", list(known())),
+            });
+        }
+        if let Some(column) = message.strip_prefix("no such column: ") {
+            let column = column.split(" - ").next().unwrap_or(column);
+            let column = column.rsplit('.').next().unwrap_or(column);
+            let of_tables: Vec<String> = self.shapes.values().flat_map(Shape::columns).collect();
+            let of_events = event.iter().map(|field| field.name.as_str());
+            let names = of_tables.iter().map(String::as_str).chain(of_events);
+            let known = names.chain([EVENT, SUBSCRIPTION, SUBSCRIBER, CHANNEL, CREATED_AT]);
+            return closest(column, known).map(|meant| format!("did you mean `{meant}`?"));
+        }
+        None
     }
-    if let Some(column) = message.strip_prefix("no such column: ") {
-        let column = column.split(" - ").next().unwrap_or(column);
-        let column = column.rsplit('.').next().unwrap_or(column);
-        let fields = application.subscriptions.values().map(|class| &class.fields).chain([event]);
-        let names = fields.flat_map(|fields| fields.iter().map(|field| field.name.as_str()));
-        let known = names.chain([EVENT, SUBSCRIPTION, SUBSCRIBER, CHANNEL, CREATED_AT]);
-        return closest(column, known).map(|meant| format!("did you mean `{meant}`?"));
-    }
-    None
 }
 
 fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {

@@ -19,6 +19,9 @@ mod wire; // a bare HTTP client that leaves the processor to the server
 mod far_end; // a far end of our own, as slow as it is told
 mod fanout; // one event that concerns many, for the deliveries
 mod market; // the stock market, in this process and in a server
+mod people; // entries for a directory
+mod ldap; // a bare LDAP client that does the same again and again
+mod slapd; // who serves the same entries
 mod bed; // an index in this process that is asked again and again
 
 pub use context::{Context, Settings};

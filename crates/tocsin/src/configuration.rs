@@ -313,6 +313,8 @@ pub struct Pipeline {
     pub receipts_chunk: u32,
     /// How long a disposition may wait to be recorded. A crash sends again what was not recorded.
     pub receipts_delay: Period,
+    /// From which time on a firing of a rule is listed as slow (`tocsin firings slow`); 1 ms or more.
+    pub slow_rule: Period,
     /// Most subscriptions of a due rule that are in its index at the same time. A run of more is done in parts.
     pub run_subscriptions: u32,
     /// After so many notifications the rest of a run of a due rule waits for the next quantum, so that events are matched
@@ -342,6 +344,7 @@ impl Default for Pipeline {
             in_flight_per_channel: 10_000,
             receipts_chunk: 2_048,
             receipts_delay: Period::millis(25),
+            slow_rule: Period::seconds(1),
             run_subscriptions: 50_000,
             run_notifications: 500_000,
             upkeep_interval: Period::seconds(60),

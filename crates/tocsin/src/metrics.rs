@@ -63,6 +63,11 @@ pub const STEPS: &[Metric] = &[
         "status",
         "Rules that did not fire for an event batch: `failed`, `skipped`; see `tocsin firings list`.",
     ),
+    counter(
+        "match_slow_firings_total",
+        "",
+        "Firings of rules that took `pipeline.slow_rule` or longer; see `tocsin firings slow`.",
+    ),
     gauge("match_stopped_rules", "", "Rules that are stopped."),
     gauge("match_throttled_applications", "", "Applications that make more notifications than they may and wait."),
     counter(

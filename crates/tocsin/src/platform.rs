@@ -358,6 +358,7 @@ fn pipeline_options(configuration: &Configuration) -> Outcome<PipelineOptions> {
         in_flight_per_channel: options.in_flight_per_channel.max(1) as usize,
         receipts_chunk: options.receipts_chunk.max(1) as usize,
         receipts_delay_ms: u64::try_from(options.receipts_delay.0.as_millis()).unwrap_or(u64::MAX),
+        slow_rule_ms: u64::try_from(options.slow_rule.0.as_millis()).unwrap_or(u64::MAX).max(1),
         run_subscriptions: options.run_subscriptions.max(1) as usize,
         run_notifications: options.run_notifications.max(1) as usize,
         upkeep_seconds: options.upkeep_interval.0.as_secs().max(1),

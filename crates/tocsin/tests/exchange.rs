@@ -63,7 +63,7 @@ async fn the_commands_of_the_readme_do_what_it_says() {
         let arguments = words(command);
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         printed.push(platform.run(&arguments));
-        if arguments[..3] == ["messages", "send", "confirmation"] && arguments[3] == "orders" {
+        if arguments.starts_with(&["messages", "send", "confirmation", "orders"]) {
             let mut count = shop.count.subscribe();
             tokio::time::timeout(support::PATIENCE, count.wait_for(|count| *count > 0))
                 .await
@@ -223,4 +223,72 @@ async fn every_accepted_request_ends_in_one_outcome_over_kills() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_every_accepted_request_ends_in_one_outcome_over_50_kills() {
     kill_under_callers(50, 64).await;
+}
+
+/// What a request to the receive port is answered: status, a header of the answer, and the body.
+async fn send(
+    platform: &Platform,
+    port: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> (u16, HeaderMap, serde_json::Value) {
+    let mut request = platform.request(Method::POST, &format!("/v1/exchanges/confirmation/receive/{port}"));
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let answer =
+        request.header("content-type", "application/json").body(body.to_owned()).send().await.expect("an answer");
+    let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
+    (status, headers, answer.json().await.unwrap_or_default())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_answer_says_what_became_of_the_message() {
+    let (shop, warehouse) = (FarSide::start().await, FarSide::start().await);
+    let platform = Platform::start(&[("SHOP", &shop.url), ("WAREHOUSE", &warehouse.url)]).await;
+    let definition = std::fs::read_to_string(support::repository("examples/confirmation/exchange.yaml")).expect("read");
+    apply(&platform, definition.replace("wait: 20s", "wait: 20s, body_bytes: 200")).await;
+    let order = r#"{"type": "order", "order": 1, "amount": 2}"#;
+
+    let (status, first, reply) = send(&platform, "questions", &[("idempotency-key", "k")], order).await;
+    assert_eq!((status, &reply["confirmed"]), (200, &serde_json::json!(true)), "{reply}");
+    let (status, again, same) = send(&platform, "questions", &[("idempotency-key", "k")], order).await;
+    assert_eq!((status, &same, &again["tocsin-message"]), (200, &reply, &first["tocsin-message"]));
+    assert_eq!(again["idempotent-replayed"], "true");
+    let (status, _, problem) = send(&platform, "questions", &[("idempotency-key", "k")], "{}").await;
+    assert_eq!((status, &problem["type"]), (409, &"/problems/idempotency-key-reused".into()), "{problem}");
+
+    let (status, _, told) = send(&platform, "orders", &[], r#"{"type": "ordr"}"#).await;
+    assert_eq!((status, &told["state"]), (202, &"suspended".into()), "{told}");
+    let (status, _, problem) = send(&platform, "questions", &[], r#"{"type": "ordr"}"#).await;
+    assert_eq!((status, &problem["type"]), (502, &"/problems/not-answered".into()), "{problem}");
+    assert!(problem["detail"].as_str().is_some_and(|why| why.contains("`to_warehouse` lacks")), "{problem}");
+
+    platform.run(&["exchange", "port", "confirmation", "warehouse", "hold"]);
+    let (status, headers, told) = send(&platform, "questions", &[("prefer", "wait=0")], order).await;
+    let id = told["message"].as_str().expect("an id");
+    assert_eq!(
+        (status, headers["location"].to_str().ok()),
+        (202, Some(&*format!("/v1/messages/{id}/reply"))),
+        "{told}"
+    );
+    platform.run(&["exchange", "port", "confirmation", "warehouse", "as-defined"]);
+    let reply =
+        platform.request(Method::GET, &format!("/v1/messages/{id}/reply")).header("prefer", "wait=60").send().await;
+    assert_eq!(reply.expect("an answer").status().as_u16(), 200);
+
+    let (status, _, problem) = send(&platform, "questions", &[], &" ".repeat(201)).await;
+    assert_eq!((status, &problem["bytes_max"]), (413, &200.into()), "{problem}");
+    assert_eq!(send(&platform, "questions", &[("prefer", "wait=soon")], order).await.0, 400);
+    assert_eq!(send(&platform, "nowhere", &[], order).await.0, 404);
+    let (status, answer) = platform.post("/v1/messages/end", &serde_json::json!({})).await;
+    assert_eq!(status, 422, "{answer}");
+    let (status, answer) = platform.post("/v1/messages/end", &serde_json::json!({"all": true})).await;
+    assert_eq!((status, &answer["messages"]), (200, &2.into()), "{answer}");
+    let (_, answer) =
+        platform.post("/v1/keys", &serde_json::json!({"description": "shop", "scopes": ["messages:write"]})).await;
+    let key = answer["key"].as_str().expect("a key");
+    let as_shop = |path: &str| platform.client.get(format!("{}{path}", platform.url)).bearer_auth(key).send();
+    assert_eq!(as_shop("/v1/messages").await.expect("an answer").status().as_u16(), 403);
+    assert_eq!(as_shop(&format!("/v1/messages/{id}/reply")).await.expect("an answer").status().as_u16(), 200);
 }

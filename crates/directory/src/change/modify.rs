@@ -4,7 +4,9 @@ use std::{collections::HashSet, sync::Arc};
 
 use tocsin_store::entries::{EntryNumber, Node, Room};
 
-use super::{Draft, Images, Terms, changeable, checked, classes_of, has_rdn, needs, normal, replace, single_valued};
+use super::{
+    Draft, Images, Terms, changeable, checked, classes_of, has_rdn, needs, normal, replace, single_valued, valid,
+};
 use crate::{
     access::Asker,
     directory::{Directory, Inner, parse},
@@ -176,7 +178,11 @@ fn apply(attributes: &mut Vec<Attribute>, modification: &Modification, schema: &
     let kind = changeable(&modification.attribute, schema)?;
     let at = attributes.iter().position(|attribute| attribute.kind.key == kind.key);
     let absent = || Refusal::new(Code::NoSuchAttribute, format!("modify: no such value of `{}`", kind.name()));
-    let values = checked(&kind, &modification.values, schema)?;
+    let values = match modification.act {
+        // What goes twice goes.
+        Act::Delete => valid(&kind, &modification.values, schema)?,
+        _ => checked(&kind, &modification.values, schema)?,
+    };
     match modification.act {
         Act::Add if values.is_empty() => {
             return Err(Refusal::new(Code::ProtocolError, format!("{}: no values given", kind.name())));

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::{Deserialize, Serialize};
 use tocsin_model::{id::Name, time::Timestamp};
-use tocsin_service::page;
+use tocsin_service::{firings::SlowFiring, page};
 use tocsin_store::journal::{Firing, FiringFilter, FiringStatus, RuleStop};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -13,12 +13,13 @@ use crate::{
     App,
     problems::Failure,
     request::{Authorized, JsonBody, Parameters, Segments, id},
-    wire::List,
+    wire::{List, millis},
 };
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
         .routes(routes!(firings))
+        .routes(routes!(slow))
         .routes(routes!(refire))
         .routes(routes!(dismiss))
         .routes(routes!(stopped))
@@ -62,6 +63,37 @@ async fn firings(
     let filter = FiringFilter { id: None, application, rule, status };
     let found = app.service.firings(&caller, &filter, after, limit).await?;
     Ok(json(StatusCode::OK, &List::from(found.map(FiringBody::from))))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct SlowParameters {
+    /// How many; 1 to 1,000, default 100.
+    #[serde(default)]
+    limit: Option<usize>,
+    /// Only those of this application.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    application: Option<Name>,
+    /// Only those of this rule.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    rule: Option<Name>,
+}
+
+/// Firings that took long since the process began, newest first, with how their rules were answered. The newest 500 are
+/// remembered.
+#[utoipa::path(get, path = "/v1/slow-firings", tag = "operations", params(SlowParameters), responses((status = 200, body = List<SlowFiringBody>), Failures))]
+async fn slow(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Parameters(asked): Parameters<SlowParameters>,
+) -> Result<Response, Failure> {
+    let limit = page::limit(asked.limit)?;
+    let found = app.service.slow_firings(&caller, asked.application.as_ref(), asked.rule.as_ref(), limit)?;
+    let items = found.into_iter().map(SlowFiringBody::from).collect();
+    Ok(json(StatusCode::OK, &List { items, next: None }))
 }
 
 /// Fires rules for the event batches that they missed, by the subscriptions as they are now.
@@ -153,6 +185,44 @@ impl From<Firing> for FiringBody {
             last: firing.last.to_string(),
             batches: firing.batches,
             since: firing.since,
+        }
+    }
+}
+
+/// A rule that took long for an event batch.
+#[derive(Serialize, ToSchema)]
+#[schema(as = SlowFiring)]
+struct SlowFiringBody {
+    application: String,
+    /// The version by which it was matched.
+    version: u32,
+    rule: String,
+    batch: String,
+    /// How many events the batch has.
+    events: u32,
+    #[schema(value_type = String, format = DateTime)]
+    at: Timestamp,
+    /// How long it took, in milliseconds; of a rule that the index answers, on the shard where that was longest.
+    took_ms: f64,
+    /// How long it may take, in milliseconds.
+    timeout_ms: f64,
+    /// How the rule was answered: the steps of its query in the store's words, or the ways of the index, and what its author
+    /// should know.
+    plan: Vec<String>,
+}
+
+impl From<SlowFiring> for SlowFiringBody {
+    fn from(firing: SlowFiring) -> Self {
+        SlowFiringBody {
+            application: firing.application.to_string(),
+            version: firing.version,
+            rule: firing.rule.to_string(),
+            batch: firing.batch.to_string(),
+            events: firing.events,
+            at: firing.at,
+            took_ms: millis(firing.took),
+            timeout_ms: millis(firing.timeout),
+            plan: firing.plan,
         }
     }
 }

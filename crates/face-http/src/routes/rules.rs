@@ -5,7 +5,7 @@ use serde::Serialize;
 use tocsin_model::{id::Name, problem::Problem};
 use tocsin_service::{
     indexed::{Unindexed, Unusable},
-    rules::{Condition, RuleTest, TestDraft, TestedEvent, Trial, Verdict},
+    rules::{Condition, Cost, RuleTest, TestDraft, TestedEvent, Trial, Verdict},
 };
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -131,6 +131,31 @@ struct RuleTestBody {
     subscriptions: Option<TriedBody>,
     /// What it found for each event, in order.
     events: Vec<TestedEventBody>,
+    /// What an event costs, if it was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<CostBody>,
+}
+
+/// What an event costs, in microseconds: medians over rounds in which the rule and the baseline took turns.
+#[derive(Serialize, ToSchema)]
+#[schema(as = RuleCost)]
+struct CostBody {
+    /// How often each was measured.
+    rounds: usize,
+    /// What the rule takes for one event.
+    rule_us: f64,
+    /// What a rule takes that matches nothing.
+    baseline_us: f64,
+    /// What is the rule's own: what it takes beyond the baseline.
+    own_us: f64,
+}
+
+impl From<Cost> for CostBody {
+    fn from(cost: Cost) -> Self {
+        let micros = |time: std::time::Duration| time.as_nanos() as f64 / 1_000.0;
+        let own_us = micros(cost.rule.saturating_sub(cost.baseline));
+        CostBody { rounds: cost.rounds, rule_us: micros(cost.rule), baseline_us: micros(cost.baseline), own_us }
+    }
 }
 
 /// The subscriptions of a test.
@@ -246,11 +271,12 @@ impl From<RuleTest> for RuleTestBody {
             trial: event.trial.map(TrialBody::from),
             failures: event.failures,
         };
-        let RuleTest { explanation, tried, all, unusable, events } = test;
+        let RuleTest { explanation, tried, all, unusable, events, cost } = test;
         RuleTestBody {
             rule: explanation.into(),
             subscriptions: tried.map(|tried| TriedBody { tried, all, unusable }),
             events: events.into_iter().map(event).collect(),
+            cost: cost.map(CostBody::from),
         }
     }
 }

@@ -108,6 +108,35 @@ async fn what_cannot_be_tried_is_said_with_its_place() {
 }
 
 #[tokio::test]
+async fn a_rule_is_measured_beside_one_that_matches_nothing() {
+    let platform = platform().await;
+    let sql = "SELECT _event, _subscription FROM events JOIN strong ON strong.magnitude < events.magnitude";
+    let swarm = json!({"on": "quake", "subscription": "strong", "notify": "shaken", "sql": sql});
+    let definition = QUAKES.replace("  strong:\n", "  strong:\n    filter: cel\n");
+    let definition = definition.replace("\nrules:\n", &format!("\nrules:\n  swarm: {swarm}\n"));
+    let (status, body) = platform.put("/v1/applications/quakes", "application/yaml", &definition).await;
+    assert_eq!(status, 200, "{body}");
+    let events = json!([{"place": "Lima", "magnitude": 6}, {"place": "Kobe", "magnitude": 8}]);
+    for rule in ["strong_enough", "swarm"] {
+        let asked = json!({"rule": rule, "events": events, "measure": true});
+        let (status, found) = platform.post(TEST, JSON, &asked.to_string()).await;
+        assert_eq!(status, 200, "{found}");
+        let cost = &found["cost"];
+        assert!(cost["rounds"].as_u64().is_some_and(|rounds| rounds > 0), "{found}");
+        let figures = ["rule_us", "baseline_us", "own_us"].map(|name| cost[name].as_f64().expect("a number"));
+        assert!(figures[0] > 0.0 && figures[1] > 0.0 && figures[2] >= 0.0, "{found}");
+    }
+    let asked = json!({"rule": "strong_enough", "events": events, "measure": true, "subscription": "s-1"});
+    let (status, problem) = platform.post(TEST, JSON, &asked.to_string()).await;
+    assert_eq!((status.as_u16(), &problem["problems"][0]["path"]), (422, &json!("measure")), "{problem}");
+    let (status, slow) = platform.get("/v1/slow-firings?application=quakes&rule=swarm").await;
+    assert_eq!((status.as_u16(), &slow["items"]), (200, &json!([])), "{slow}");
+    let (status, problem) = platform.get("/v1/slow-firings?limit=0").await;
+    assert_eq!(status, 422, "{problem}");
+    platform.stop().await;
+}
+
+#[tokio::test]
 async fn a_rule_in_sql_is_tried_over_all_events_at_once() {
     let platform = platform().await;
     let sql =

@@ -122,7 +122,7 @@ pub(super) fn begin(
     };
     if let Some(shown) = own {
         if Test::compile(&request.filter, &schema).is_met_by(&shown.entry, &schema, &Grant::open()) {
-            show::entry(out, answered.id, &shown, &Grant::open(), &selection, &schema);
+            show::entry(out, answered.id, &shown, &Grant::open(), &selection, &schema, None);
         }
         answered.write(out, Ok(Code::Success), &Extra::default());
         return Begun::Answered;
@@ -130,14 +130,17 @@ pub(super) fn begin(
     if !session.asker.is_known() && !server.options.anonymous {
         return refuse(&Refusal::new(Code::StrongerAuthRequired, "say who you are: nobody may ask here anonymously"));
     }
+    let test = leaves_out(&request.filter).then(|| Test::compile(&request.filter, &schema));
     if request.scope == Scope::Base
+        && !selection.groups
+        && !test.as_ref().is_some_and(Test::asks_for_groups)
         && paging.is_none()
         && sorting.is_none()
         && let Some(shown) = directory.at_hand(&request.base)
     {
         session.grants.follow(directory.renamed());
         let grant = session.grants.of(directory.access(), &session.asker, &shown.entry);
-        let result = one(out, answered.id, &shown, &grant, &selection, &request.filter, &schema);
+        let result = one(out, answered.id, &shown, &grant, &selection, test.as_ref(), &schema);
         answered.write(out, result.as_ref().map(|()| Code::Success), &Extra::default());
         return Begun::Answered;
     }
@@ -230,6 +233,11 @@ fn hunter(
     }
 }
 
+/// Whether a filter leaves somebody out: what nearly everybody asks who wants the entry itself does not.
+fn leaves_out(filter: &Filter) -> bool {
+    !matches!(filter, Filter::Present(name) if name.eq_ignore_ascii_case("objectClass"))
+}
+
 /// Writes an entry that is the base itself, if it meets the filter and may be seen.
 fn one(
     out: &mut Vec<u8>,
@@ -237,16 +245,14 @@ fn one(
     shown: &Shown,
     grant: &Grant,
     selection: &Selection,
-    filter: &Filter,
+    test: Option<&Test>,
     schema: &Schema,
 ) -> Result<(), Refusal> {
     if !grant.sees() {
         return Err(Refusal::new(Code::NoSuchObject, "there is no such entry"));
     }
-    // What nearly everybody asks who wants the entry itself.
-    let is_always = matches!(filter, Filter::Present(name) if name.eq_ignore_ascii_case("objectClass"));
-    if is_always || Test::compile(filter, schema).is_met_by(&shown.entry, schema, grant) {
-        show::entry(out, id, shown, grant, selection, schema);
+    if test.is_none_or(|test| test.is_met_by(&shown.entry, schema, grant)) {
+        show::entry(out, id, shown, grant, selection, schema, None);
     }
     Ok(())
 }
@@ -381,7 +387,11 @@ impl Hunter {
                     hunt.found.push_front(shown);
                     return Ok(Stop::PageFull);
                 }
-                show::entry(out, self.answered.id, &shown, &grant, &self.selection, &schema);
+                let groups = match self.selection.groups {
+                    true => self.directory.member_of(&shown.entry).await?,
+                    false => None,
+                };
+                show::entry(out, self.answered.id, &shown, &grant, &self.selection, &schema, groups.as_ref());
                 (hunt.sent, on_page) = (hunt.sent + 1, on_page + 1);
                 if out.len() >= PORTION_BYTES && !self.line.write(std::mem::take(out)).await {
                     return Ok(Stop::GivenUp);

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test uses its part")]
 
+pub mod client;
+
 use std::{
     io::Write,
     process::Stdio,

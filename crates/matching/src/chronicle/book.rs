@@ -4,8 +4,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use bytes::Bytes;
 use tocsin_model::{
-    chronicle::Statistic,
-    field::{FieldType, Row, pack_row},
+    field::{Row, pack_row},
     id::Name,
     state::StatePage,
     time::Timestamp,
@@ -17,6 +16,7 @@ use super::{
     compile::{CompiledChronicle, Span},
     entry::Entry,
     ledger::Ledger,
+    tables::Told,
 };
 use crate::{
     datum::{Datum, Trouble},
@@ -69,12 +69,14 @@ pub struct Incidents {
 
 /// The entries of all chronicles of an application.
 pub struct ChronicleBook {
-    rules: Arc<RuleSet>,
+    pub(super) rules: Arc<RuleSet>,
     /// By event class and chronicle.
-    ledgers: BTreeMap<(Name, Name), Ledger>,
+    pub(super) ledgers: BTreeMap<(Name, Name), Ledger>,
     /// Pages of chronicles that are no more.
     dead: Vec<StatePage>,
     incidents: BTreeMap<(Name, Name), Incidents>,
+    /// What queries were told of entries.
+    pub(super) told: Told,
 }
 
 impl fmt::Debug for ChronicleBook {
@@ -96,11 +98,14 @@ impl ChronicleBook {
     pub fn new(rules: Arc<RuleSet>) -> ChronicleBook {
         let of = |(class, plan): (&Name, &EventPlan)| {
             let class = class.clone();
-            let names: Vec<Name> = plan.chronicles.iter().map(|chronicle| chronicle.name.clone()).collect();
-            names.into_iter().map(move |name| ((class.clone(), name), Ledger::default()))
+            let ledger = |chronicle: &CompiledChronicle| {
+                (chronicle.name.clone(), if chronicle.tabled { Ledger::noting() } else { Ledger::default() })
+            };
+            let ledgers: Vec<(Name, Ledger)> = plan.chronicles.iter().map(ledger).collect();
+            ledgers.into_iter().map(move |(name, ledger)| ((class.clone(), name), ledger))
         };
         let ledgers = rules.events.iter().flat_map(of).collect();
-        ChronicleBook { rules, ledgers, dead: Vec::new(), incidents: BTreeMap::new() }
+        ChronicleBook { rules, ledgers, dead: Vec::new(), incidents: BTreeMap::new(), told: Told::default() }
     }
 
     /// Whether there is any chronicle.
@@ -154,10 +159,12 @@ impl ChronicleBook {
     pub fn undo(&mut self) {
         self.ledgers.values_mut().for_each(Ledger::undo);
         self.incidents.clear();
+        self.told.undo();
     }
 
     /// What changed since the last beginning, to be committed with the matches; nothing of it can be undone any more.
     pub fn take_changes(&mut self) -> Vec<StatePage> {
+        self.told.confirm();
         let mut pages = std::mem::take(&mut self.dead);
         for ((class, name), ledger) in &mut self.ledgers {
             let signature = chronicle_of(&self.rules, class, name).map_or(0, |chronicle| chronicle.signature);
@@ -355,9 +362,4 @@ fn ledger_of<'a>(rules: &'a RuleSet, page: &str) -> Option<((Name, Name), &'a Co
 
 pub(super) fn chronicle_of<'a>(rules: &'a RuleSet, class: &Name, name: &Name) -> Option<&'a CompiledChronicle> {
     rules.events.get(class)?.chronicles.iter().find(|chronicle| chronicle.name == *name)
-}
-
-/// The type of what a chronicle gives of a statistic, if it gives it.
-pub(super) fn kind_of(chronicle: &CompiledChronicle, statistic: Statistic) -> Option<FieldType> {
-    super::compile::kind_of(statistic, chronicle.kind)
 }

@@ -37,9 +37,27 @@ pub(crate) struct CompiledChronicle {
     pub reset: Option<Expression>,
     pub span: Span,
     pub keys: usize,
+    /// Whether queries read it as a table.
+    pub tabled: bool,
     /// Equal where what is kept means the same.
     pub signature: u64,
     pub explained: String,
+}
+
+impl CompiledChronicle {
+    /// What it gives.
+    pub fn given(&self) -> impl Iterator<Item = Statistic> + '_ {
+        Statistic::ALL.into_iter().filter(|statistic| kind_of(*statistic, self.kind).is_some())
+    }
+
+    /// What it gives, as fields by the names of statistics.
+    pub fn says(&self) -> Fields {
+        let field = |statistic: Statistic| {
+            let name = statistic.name().parse().expect("the name of a statistic is one");
+            Some(Field::new(name, kind_of(statistic, self.kind)?))
+        };
+        Fields::new(self.given().filter_map(field).collect())
+    }
 }
 
 /// A window, ready to say which part of it holds an instant.
@@ -234,6 +252,7 @@ fn compile_chronicle(name: &Name, chronicle: &Chronicle, scope: &Scope) -> Resul
         reset,
         span,
         keys: chronicle.keys.max(1) as usize,
+        tabled: false,
         signature: digest(meaning.as_bytes()),
         explained: explained(chronicle),
     })

@@ -95,6 +95,13 @@ impl Entry {
         self.last.as_ref().is_none_or(|last| last.part < span.first(part))
     }
 
+    /// The oldest part that something of it is of with a part as the present one, if anything is.
+    pub fn oldest(&self, span: &Span, present: i64) -> Option<i64> {
+        let first = span.first(present);
+        let taken = [&self.last, &self.previous].into_iter().flatten().map(|taken| taken.part);
+        self.parts.iter().map(|part| part.number).chain(taken).filter(|part| *part >= first).min()
+    }
+
     /// What a statistic says with a part as the present one.
     pub fn get(&self, span: &Span, present: i64, statistic: Statistic) -> Value {
         let first = span.first(present);

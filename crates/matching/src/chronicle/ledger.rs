@@ -49,9 +49,21 @@ pub struct Ledger {
     /// What changed since it was last marked, as it was before.
     before: HashMap<Key, Option<Held>>,
     touched_before: u64,
+    /// The keys that changed since these were last taken, if somebody wants to know.
+    noted: Option<BTreeSet<Key>>,
 }
 
 impl Ledger {
+    /// One that notes which keys change.
+    pub fn noting() -> Ledger {
+        Ledger { noted: Some(BTreeSet::new()), ..Ledger::default() }
+    }
+
+    /// The keys that changed since this was last asked.
+    pub fn take_noted(&mut self) -> BTreeSet<Key> {
+        self.noted.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -98,6 +110,9 @@ impl Ledger {
     }
 
     fn save(&mut self, key: &Key) {
+        if let Some(noted) = &mut self.noted {
+            noted.insert(key.clone());
+        }
         if !self.before.contains_key(key) {
             self.before.insert(key.clone(), self.entries.get(key).cloned());
         }

@@ -11,7 +11,7 @@ use tocsin_model::{
 };
 
 use super::{
-    book::{ChronicleBook, chronicle_of, kind_of, page_name},
+    book::{ChronicleBook, chronicle_of, page_name},
     compile::CompiledChronicle,
     entry::Entry,
 };
@@ -51,7 +51,7 @@ impl RuleSet {
             name: chronicle.name.clone(),
             keeps: chronicle.explained.clone(),
             key: chronicle.key.iter().map(|field| field.name.clone()).collect(),
-            gives: given(chronicle).map(Statistic::name).collect(),
+            gives: chronicle.given().map(Statistic::name).collect(),
             keys_max: chronicle.keys,
         };
         self.events.iter().flat_map(|(class, plan)| plan.chronicles.iter().map(move |one| of((class, one)))).collect()
@@ -124,10 +124,6 @@ impl ChronicleBook {
     }
 }
 
-fn given(chronicle: &CompiledChronicle) -> impl Iterator<Item = Statistic> + '_ {
-    Statistic::ALL.into_iter().filter(|statistic| kind_of(chronicle, *statistic).is_some())
-}
-
 fn shown(chronicle: &CompiledChronicle, key: &[u8], entry: &Entry, at: Timestamp) -> Option<ChronicleEntry> {
     let present = entry.present(chronicle.span.part(at.0));
     if entry.is_over(&chronicle.span, present) {
@@ -139,5 +135,5 @@ fn shown(chronicle: &CompiledChronicle, key: &[u8], entry: &Entry, at: Timestamp
         let value = entry.get(&chronicle.span, present, statistic);
         (statistic.name().to_owned(), value.into())
     };
-    Some(ChronicleEntry { key, values: given(chronicle).map(value).collect() })
+    Some(ChronicleEntry { key, values: chronicle.given().map(value).collect() })
 }

@@ -441,12 +441,14 @@ retention: { finished: forever }
 }
 
 #[test]
-fn the_schema_is_the_committed_one() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/application.schema.json");
-    let schema = serde_json::to_string_pretty(&json_schema()).expect("JSON") + "\n";
-    if std::env::var_os("UPDATE").is_some_and(|update| update == "1") {
-        std::fs::write(path, &schema).expect("the schema can be written");
+fn the_schemas_are_the_committed_ones() {
+    for (name, schema) in [("application", json_schema()), ("exchange", exchange_json_schema())] {
+        let path = format!("{}/../../docs/reference/{name}.schema.json", env!("CARGO_MANIFEST_DIR"));
+        let schema = serde_json::to_string_pretty(&schema).expect("JSON") + "\n";
+        if std::env::var_os("UPDATE").is_some_and(|update| update == "1") {
+            std::fs::write(&path, &schema).expect("the schema can be written");
+        }
+        let committed = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(committed == schema, "{path} differs from the committed one; run this test with UPDATE=1");
     }
-    let committed = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(committed == schema, "the schema differs from the committed one; run this test with UPDATE=1");
 }

@@ -1,6 +1,6 @@
-//! Panics that a test plans: nothing that can be written in a definition makes matching panic, as far as we know.
+//! Panics and losses that a test plans: nothing that can be written in a definition brings them about, as far as we know.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::Mutex;
 use tocsin_matching::{
@@ -20,6 +20,19 @@ pub fn plan(application: &Name, fault: Option<(EventBatchId, RuleNumber)>) {
         Some(fault) => planned.insert(application.clone(), fault),
         None => planned.remove(application),
     };
+}
+
+/// For an application, the batch at which the owner of a shard ends.
+static ENDS: Mutex<BTreeSet<(Name, EventBatchId)>> = Mutex::new(BTreeSet::new());
+
+/// The first owner that comes to a batch ends there, and its shard with it.
+pub fn plan_end(application: &Name, batch: EventBatchId) {
+    ENDS.lock().insert((application.clone(), batch));
+}
+
+/// Whether an owner ends at a batch. Nobody else does after it.
+pub fn ends(application: &Name, batch: EventBatchId) -> bool {
+    ENDS.lock().remove(&(application.clone(), batch))
 }
 
 /// Panics as planned, and else hands on.

@@ -1,4 +1,5 @@
-//! The tables that queries look at: `events`, and one for each subscription class with a column for each parameter.
+//! The tables that queries look at: `events`; one for each subscription class, with a column for each parameter; and one
+//! for each chronicle of an event class, with a column for each field of its key and each thing that it says.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +9,7 @@ use tocsin_model::{
     id::Name,
 };
 
-use super::{functions::HostFunction, guard::Guarded, values::column_type};
+use super::{StateTable, functions::HostFunction, guard::Guarded, values::column_type};
 
 /// The table of the event batch.
 pub(super) const EVENTS: &str = "events";
@@ -23,25 +24,121 @@ pub(super) const CHANNEL: &str = "_channel";
 /// When a subscription was made.
 pub(super) const CREATED_AT: &str = "_created_at";
 
-/// Columns of a table before those of the fields.
+/// The key of an entry, packed; of no use to queries.
+pub(super) const KEY: &str = "_key";
+
+/// Columns of `events` before those of the fields.
 pub(super) const COLUMNS_OF_EVENTS: usize = 1;
-pub(super) const COLUMNS_OF_SUBSCRIPTIONS: usize = 4;
 
 /// What the planner is told of sizes. Plans must not change with what is in the tables, or what was said of a rule when
 /// it was applied would not hold later.
 const EVENTS_ASSUMED: u32 = 100;
 const SUBSCRIPTIONS_ASSUMED: u32 = 1_000_000;
+const ENTRIES_ASSUMED: u32 = 10_000;
 /// Rows that are assumed to share the first column of an index, and both of two.
-const SHARING_ASSUMED: [u32; 2] = [1_000, 10];
-/// A query that reads more parameters of a class gets no indexes of two columns.
+const SUBSCRIPTIONS_SHARING: [u32; 2] = [1_000, 10];
+const ENTRIES_SHARING: [u32; 2] = [100, 10];
+/// A query that reads more columns of a table gets no indexes of two columns.
 const PAIRED_MAX: usize = 8;
 
-/// What of one class's table is kept: as little as the queries read.
+/// What the rows of a table are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum RowKind {
+    /// Subscriptions of this class.
+    Subscriptions(Name),
+    /// Entries of a chronicle, whose first fields are the key.
+    Entries { keys: usize },
+}
+
+/// A table beside `events`: what its rows are, and their fields.
+#[derive(Debug, Clone)]
+pub(super) struct Shape {
+    pub rows: RowKind,
+    pub fields: Fields,
+}
+
+impl Shape {
+    pub fn of_subscriptions(class: &Name, fields: &Fields) -> Shape {
+        Shape { rows: RowKind::Subscriptions(class.clone()), fields: fields.clone() }
+    }
+
+    pub fn of_entries(table: &StateTable) -> Shape {
+        let fields = table.key.iter().chain(table.says.iter()).cloned().collect();
+        Shape { rows: RowKind::Entries { keys: table.key.len() }, fields: Fields::new(fields) }
+    }
+
+    /// The table of each subscription class and each chronicle, by the name that queries have for it.
+    pub fn all(application: &Application, states: &[StateTable]) -> BTreeMap<String, Shape> {
+        let classes = application.subscriptions.iter();
+        let classes = classes.map(|(name, class)| (name.to_string(), Shape::of_subscriptions(name, &class.fields)));
+        let states = states.iter().map(|table| (table.name.clone(), Shape::of_entries(table)));
+        classes.chain(states).collect()
+    }
+
+    /// What each row has before its fields: columns with their types.
+    pub fn head(&self) -> &'static [(&'static str, &'static str)] {
+        match self.rows {
+            RowKind::Subscriptions(_) => &[
+                (SUBSCRIPTION, "INTEGER PRIMARY KEY"),
+                (SUBSCRIBER, "INTEGER"),
+                (CHANNEL, "TEXT"),
+                (CREATED_AT, "TEXT"),
+            ],
+            RowKind::Entries { .. } => &[(KEY, "BLOB PRIMARY KEY")],
+        }
+    }
+
+    /// The name of a field's column. What a chronicle says has a `_` before it, so that no field of a key is called so.
+    pub fn column(&self, at: usize) -> String {
+        let name = &self.fields[at].name;
+        if self.is_said(at) { format!("_{name}") } else { name.to_string() }
+    }
+
+    pub fn columns(&self) -> impl Iterator<Item = String> + '_ {
+        (0..self.fields.len()).map(|at| self.column(at))
+    }
+
+    /// The field of a column.
+    pub fn position(&self, column: &str) -> Option<usize> {
+        let place = |name: &str, said: bool| {
+            self.fields.iter().enumerate().find(|(at, field)| self.is_said(*at) == said && field.name.as_str() == name)
+        };
+        let found = column.strip_prefix('_').and_then(|said| place(said, true)).or_else(|| place(column, false));
+        found.map(|(at, _)| at)
+    }
+
+    fn is_said(&self, at: usize) -> bool {
+        matches!(self.rows, RowKind::Entries { keys } if at >= keys)
+    }
+
+    fn rows_assumed(&self) -> u32 {
+        match self.rows {
+            RowKind::Subscriptions(_) => SUBSCRIPTIONS_ASSUMED,
+            RowKind::Entries { .. } => ENTRIES_ASSUMED,
+        }
+    }
+
+    /// How many rows are assumed to share one column of an index, two of them, and so on.
+    fn sharing_assumed(&self, index: &[usize]) -> Vec<u32> {
+        let (usual, keys) = match self.rows {
+            RowKind::Subscriptions(_) => (SUBSCRIPTIONS_SHARING, usize::MAX),
+            RowKind::Entries { keys } => (ENTRIES_SHARING, keys),
+        };
+        // Whoever knows the whole key knows the entry.
+        let share = |width: usize| {
+            let of_key = index[..width].iter().filter(|at| **at < keys).count();
+            if of_key == keys { 1 } else { usual[width.min(usual.len()) - 1] }
+        };
+        (1..=index.len()).map(share).collect()
+    }
+}
+
+/// What of a table is kept: as little as the queries read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct TablePlan {
     /// The fields that have a column.
     pub fields: BTreeSet<usize>,
-    /// The indexes, by their fields in order: one or two.
+    /// The indexes, by their fields in order: one, two, or all of a key.
     pub indexes: BTreeSet<Vec<usize>>,
 }
 
@@ -52,10 +149,16 @@ impl TablePlan {
     }
 
     /// Adds every index that could serve a query which reads these fields.
-    pub fn with_candidates(mut self, fields: &Fields, read: &BTreeSet<usize>) -> TablePlan {
+    pub fn with_candidates(mut self, shape: &Shape, read: &BTreeSet<usize>) -> TablePlan {
+        if let RowKind::Entries { keys } = shape.rows
+            && keys > 0
+            && (0..keys).all(|at| read.contains(&at))
+        {
+            self.indexes.insert((0..keys).collect());
+        }
         let keys = |at: &&usize| {
             matches!(
-                fields[**at].kind,
+                shape.fields[**at].kind,
                 FieldType::Integer | FieldType::Number | FieldType::String | FieldType::Timestamp
             )
         };
@@ -74,50 +177,43 @@ pub(super) fn quoted(name: &str) -> String {
     format!("\"{name}\"")
 }
 
-/// The name of an index. No class can be called so.
-pub(super) fn index_name(class: &Name, fields: &Fields, index: &[usize]) -> String {
-    let columns: Vec<&str> = index.iter().map(|at| fields[*at].name.as_str()).collect();
-    format!("{class}:{}", columns.join(","))
+/// The name of an index. No table can be called so.
+pub(super) fn index_name(table: &str, shape: &Shape, index: &[usize]) -> String {
+    let columns: Vec<String> = index.iter().map(|at| shape.column(*at)).collect();
+    format!("{table}:{}", columns.join(","))
 }
 
-/// The tables that queries of an application may name.
-pub(super) fn table_names(application: &Application) -> impl Iterator<Item = String> + '_ {
-    application.subscriptions.keys().map(Name::to_string).chain([EVENTS.to_owned()])
-}
-
-/// Opens a database with these tables, and with `events` of one event class.
+/// Opens a database with these tables. Queries may name every table that has a shape.
 pub(super) fn open(
-    application: &Application,
-    plans: &BTreeMap<Name, TablePlan>,
+    shapes: &BTreeMap<String, Shape>,
+    plans: &BTreeMap<String, TablePlan>,
     host: &'static [HostFunction],
 ) -> rusqlite::Result<Guarded> {
-    let guarded = Guarded::open(table_names(application), host)?;
-    let connection = &guarded.connection;
-    connection.execute_batch("ANALYZE")?;
-    for (class, plan) in plans {
-        let Some(fields) = application.subscriptions.get(class).map(|class| &class.fields) else { continue };
-        let mut columns =
-            format!("{SUBSCRIPTION} INTEGER PRIMARY KEY, {SUBSCRIBER} INTEGER, {CHANNEL} TEXT, {CREATED_AT} TEXT");
-        for at in &plan.fields {
-            let field = &fields[*at];
-            columns.push_str(&format!(", {} {}", quoted(field.name.as_str()), column_type(field.kind)));
+    let guarded = Guarded::open(shapes.keys().cloned().chain([EVENTS.to_owned()]), host)?;
+    guarded.connection.execute_batch("ANALYZE")?;
+    for (table, plan) in plans {
+        if let Some(shape) = shapes.get(table) {
+            make(&guarded.connection, table, shape, plan)?;
         }
-        connection.execute_batch(&format!("CREATE TABLE {} ({columns}) STRICT", quoted(class.as_str())))?;
-        for index in &plan.indexes {
-            let name = index_name(class, fields, index);
-            let columns: Vec<String> = index.iter().map(|at| quoted(fields[*at].name.as_str())).collect();
-            connection.execute_batch(&format!(
-                "CREATE INDEX {} ON {} ({})",
-                quoted(&name),
-                quoted(class.as_str()),
-                columns.join(", ")
-            ))?;
-            let sharing: Vec<String> = SHARING_ASSUMED.iter().take(index.len()).map(u32::to_string).collect();
-            assume(connection, class.as_str(), Some(&name), &format!("{SUBSCRIPTIONS_ASSUMED} {}", sharing.join(" ")))?;
-        }
-        assume(connection, class.as_str(), None, &SUBSCRIPTIONS_ASSUMED.to_string())?;
     }
     Ok(guarded)
+}
+
+fn make(connection: &rusqlite::Connection, table: &str, shape: &Shape, plan: &TablePlan) -> rusqlite::Result<()> {
+    let head = shape.head().iter().map(|(column, kind)| format!("{column} {kind}"));
+    let field = |at: &usize| format!("{} {}", quoted(&shape.column(*at)), column_type(shape.fields[*at].kind));
+    let columns: Vec<String> = head.chain(plan.fields.iter().map(field)).collect();
+    connection.execute_batch(&format!("CREATE TABLE {} ({}) STRICT", quoted(table), columns.join(", ")))?;
+    let rows = shape.rows_assumed();
+    for index in &plan.indexes {
+        let name = index_name(table, shape, index);
+        let columns: Vec<String> = index.iter().map(|at| quoted(&shape.column(*at))).collect();
+        let columns = columns.join(", ");
+        connection.execute_batch(&format!("CREATE INDEX {} ON {} ({columns})", quoted(&name), quoted(table)))?;
+        let sharing: Vec<String> = shape.sharing_assumed(index).iter().map(u32::to_string).collect();
+        assume(connection, table, Some(&name), &format!("{rows} {}", sharing.join(" ")))?;
+    }
+    assume(connection, table, None, &rows.to_string())
 }
 
 /// Makes `events` the table of this event class, empty.

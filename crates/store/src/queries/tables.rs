@@ -18,7 +18,7 @@ use super::{
     Query, QuerySet,
     guard::Guarded,
     reason,
-    schema::{self, CHANNEL, CREATED_AT, EVENT, EVENTS, SUBSCRIBER, SUBSCRIPTION, quoted},
+    schema::{self, EVENT, EVENTS, KEY, RowKind, SUBSCRIPTION, quoted},
     values,
 };
 use crate::{error::StoreError, records::IndexedSubscription};
@@ -58,6 +58,8 @@ pub struct QueryTables {
     /// Statements that put a subscription, by class.
     puts: BTreeMap<Name, String>,
     removes: Vec<String>,
+    /// Statements that put an entry and that remove one, by table.
+    keeps: BTreeMap<String, [String; 2]>,
     /// The class whose table `events` is.
     events: Option<Name>,
     /// The tables are not true any more, for this reason.
@@ -97,22 +99,32 @@ impl QueryTables {
         if !set.queries.values().any(|query| query.enabled) {
             return Ok(None);
         }
-        let guarded = schema::open(&set.application, &set.tables, set.host).map_err(StoreError::unavailable)?;
-        let mut tables =
-            QueryTables { guarded, puts: BTreeMap::new(), removes: Vec::new(), events: None, broken: None, set };
-        for (class, plan) in &tables.set.tables {
-            let fields = &tables.set.application.subscriptions[class].fields;
-            let names: String =
-                plan.fields.iter().map(|at| format!(", {}", quoted(fields[*at].name.as_str()))).collect();
-            let places: String = (0..plan.fields.len()).map(|at| format!(", ?{}", at + 5)).collect();
-            let table = quoted(class.as_str());
-            let put = format!(
-                "INSERT OR REPLACE INTO {table} ({SUBSCRIPTION}, {SUBSCRIBER}, {CHANNEL}, {CREATED_AT}{names})
-                    VALUES (?1, ?2, ?3, ?4{places})"
-            );
-            tables.puts.insert(class.clone(), put);
-            tables.removes.push(format!("DELETE FROM {table} WHERE {SUBSCRIPTION} = ?1"));
+        let guarded = schema::open(&set.shapes, &set.tables, set.host).map_err(StoreError::unavailable)?;
+        let (mut puts, mut removes, mut keeps) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
+        for (name, plan) in &set.tables {
+            let shape = &set.shapes[name];
+            let table = quoted(name);
+            let head = shape.head().iter().map(|(column, _)| (*column).to_owned());
+            let columns: Vec<String> = head.chain(plan.fields.iter().map(|at| quoted(&shape.column(*at)))).collect();
+            let places: Vec<String> = (1..=columns.len()).map(|place| format!("?{place}")).collect();
+            let (names, places) = (columns.join(", "), places.join(", "));
+            match &shape.rows {
+                RowKind::Subscriptions(class) => {
+                    puts.insert(class.clone(), format!("INSERT OR REPLACE INTO {table} ({names}) VALUES ({places})"));
+                    removes.push(format!("DELETE FROM {table} WHERE {SUBSCRIPTION} = ?1"));
+                }
+                RowKind::Entries { .. } => {
+                    let anew: Vec<String> =
+                        columns[1..].iter().map(|column| format!("{column} = excluded.{column}")).collect();
+                    let otherwise =
+                        if anew.is_empty() { "NOTHING".to_owned() } else { format!("UPDATE SET {}", anew.join(", ")) };
+                    let put =
+                        format!("INSERT INTO {table} ({names}) VALUES ({places}) ON CONFLICT ({KEY}) DO {otherwise}");
+                    keeps.insert(name.clone(), [put, format!("DELETE FROM {table} WHERE {KEY} = ?1")]);
+                }
+            }
         }
+        let tables = QueryTables { guarded, puts, removes, keeps, events: None, broken: None, set };
         Ok(Some(tables))
     }
 
@@ -128,7 +140,7 @@ impl QueryTables {
     /// why.
     pub fn put(&mut self, subscription: &IndexedSubscription, beside: &[Value]) {
         let Some(sql) = self.puts.get(&subscription.class) else { return };
-        let plan = &self.set.tables[&subscription.class];
+        let plan = &self.set.tables[subscription.class.as_str()];
         let fields = &self.set.application.subscriptions[&subscription.class].fields;
         let Ok(mut row) = fields.row_from_stored(&subscription.values) else {
             // The index refuses it as well, and says so.
@@ -161,6 +173,31 @@ impl QueryTables {
                 .prepare_cached(sql)
                 .and_then(|mut statement| statement.execute([id.0.cast_signed()]));
             if let Err(error) = removed {
+                self.broken.get_or_insert(reason(&error));
+            }
+        }
+    }
+
+    /// Puts the entry of a key, in place of the one that it has, or removes it. The row has the fields of the table's key
+    /// and then what it says. A table that no query reads is passed over. Never fails by itself, as [`QueryTables::put`].
+    pub fn keep(&mut self, table: &str, key: &[u8], row: Option<&[Value]>) {
+        let Some([put, remove]) = self.keeps.get(table) else { return };
+        let plan = &self.set.tables[table];
+        let value = |at: &usize| row.and_then(|row| row.get(*at)).map_or(Sql::Null, values::to_sql);
+        let kept = match row {
+            Some(_) => self.guarded.connection.prepare_cached(put).and_then(|mut statement| {
+                let head = [Sql::Blob(key.to_vec())].into_iter();
+                statement.execute(rusqlite::params_from_iter(head.chain(plan.fields.iter().map(value))))
+            }),
+            None => self.guarded.connection.prepare_cached(remove).and_then(|mut statement| statement.execute([key])),
+        };
+        self.note(kept);
+    }
+
+    /// Removes the entries of all state tables.
+    pub fn forget_states(&mut self) {
+        for table in self.keeps.keys() {
+            if let Err(error) = self.guarded.connection.execute(&format!("DELETE FROM {}", quoted(table)), []) {
                 self.broken.get_or_insert(reason(&error));
             }
         }

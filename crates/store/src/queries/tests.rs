@@ -1,5 +1,7 @@
 //! Queries on tables, and what they may not do.
 
+mod states; // joins with what is kept of earlier events
+
 use std::sync::Arc;
 
 use expect_test::{Expect, expect};
@@ -59,7 +61,7 @@ const ECHO: HostFunction = HostFunction {
 };
 
 fn checked(sql: &str) -> Result<Arc<QuerySet>, Vec<Problem>> {
-    let (set, problems) = QuerySet::check(&application(sql), &[ECHO]);
+    let (set, problems) = QuerySet::check(&application(sql), &[], &[ECHO]);
     if problems.is_empty() { Ok(Arc::new(set)) } else { Err(problems) }
 }
 
@@ -304,7 +306,7 @@ rules:
   off: { on: news, subscription: watch, notify: told, enabled: false, sql: "SELECT _event, _subscription, text FROM events, watch" }
 "#;
     let application = definition::read(text, &|_| None).unwrap_or_else(|problems| panic!("{problems:?}"));
-    let (set, problems) = QuerySet::check(&application, &[]);
+    let (set, problems) = QuerySet::check(&application, &[], &[]);
     assert_eq!(problems, []);
     let mut tables = QueryTables::open(Arc::new(set)).expect("a database").expect("queries");
     tables.put(&subscription(1, "watch", r#"{"symbol": "AB"}"#), &[]);
@@ -367,7 +369,7 @@ fn one_call_of_a_function_is_stopped_too_or_is_quick() {
         let sql = format!("SELECT 0 AS _event, {value} AS _subscription");
         let mut application = application(&sql);
         application.rules.values_mut().for_each(|rule| rule.timeout = Duration::from_millis(100));
-        let (set, problems) = QuerySet::check(&application, &[]);
+        let (set, problems) = QuerySet::check(&application, &[], &[]);
         assert!(problems.is_empty(), "{problems:?}");
         let mut tables = QueryTables::open(Arc::new(set)).expect("a database").expect("a query");
         let reason = run(&mut tables).expect_err("stopped");
@@ -393,7 +395,7 @@ fn slow_more_matches_than_are_bearable_fail() {
     let set = {
         let mut application = application(sql);
         application.rules.values_mut().for_each(|rule| rule.timeout = Duration::from_secs(600));
-        QuerySet::check(&application, &[]).0
+        QuerySet::check(&application, &[], &[]).0
     };
     let mut tables = QueryTables::open(Arc::new(set)).expect("a database").expect("a query");
     assert_eq!(run(&mut tables), Err("gives more than 1000000 matches for one event batch".to_owned()));
@@ -482,7 +484,7 @@ fn what_is_wrong_is_told_with_its_place_and_what_would_be_right() {
     check_refused(
         "SELECT _event, _subscription, random() AS count FROM events, watch",
         expect![
-            "rules.sum.sql: may not call `random`: the query of a rule only reads; it is a `SELECT` from `events` and the subscription classes `mute`, `watch`, with functions that give the same for the same arguments"
+            "rules.sum.sql: may not call `random`: the query of a rule only reads; it is a `SELECT` from `events` and the tables `mute`, `watch`, with functions that give the same for the same arguments"
         ],
     );
 }
@@ -528,9 +530,9 @@ fn plans_name_their_indexes_and_warn_of_scans() {
 #[test]
 fn only_what_is_read_is_kept() {
     let set = checked("SELECT _event, _subscription FROM events e JOIN watch w ON w.symbol = e.symbol").expect("right");
-    let plan = &set.tables[&name("watch")];
+    let plan = &set.tables["watch"];
     assert_eq!((plan.fields.len(), plan.indexes.len()), (1, 1));
-    assert!(!set.tables.contains_key(&name("mute")));
+    assert!(!set.tables.contains_key("mute"));
     assert_eq!(set.columns(&name("sum")), Some(Vec::new()));
 }
 
@@ -544,7 +546,7 @@ notifications: { n: { content: { templates: { base: { text: x } } } } }
 rules: { r: { on: e, subscription: s, notify: n, sql: "SELECT _event, _subscription FROM events, s" } }
 "#;
     let application = definition::read(text, &|_| None).unwrap_or_else(|problems| panic!("{problems:?}"));
-    let (_, problems) = QuerySet::check(&application, &[]);
+    let (_, problems) = QuerySet::check(&application, &[], &[]);
     expect![[r#"
         rules.r.sql: the subscription classes `S` and `s` differ only in case, which SQL does not tell apart; rename one of them, or write the rule with `when`
         rules.r.sql: the fields of `e`, `a` and `A` differ only in case, which SQL does not tell apart; rename one of them, or write the rule with `when`

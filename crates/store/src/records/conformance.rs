@@ -14,7 +14,9 @@ use std::{collections::BTreeMap, sync::Arc};
 use tocsin_model::{
     filter::{Dialect, Filter},
     id::{ChangeSequence, Name, SubscriberId, SubscriberNumber, SubscriptionId},
+    preferences::Preferences,
     subscriber::{Device, DeviceState, Profile},
+    subscription::Terms,
     suppression::{Cause, Policy, Report, Suppression, Target},
     time::Timestamp,
     value::Value,

@@ -11,6 +11,7 @@ mod deliver_file;
 mod deliver_http;
 mod deliver_inbox;
 mod deliver_smtp;
+mod directory;
 mod format_jinja;
 mod format_sizes;
 mod idle_memory;
@@ -53,7 +54,7 @@ pub struct Bench {
 }
 
 /// Every figure, in the order in which they are measured.
-pub const ALL: [Bench; 60] = [
+pub const ALL: [Bench; 66] = [
     binary_size::BENCH,
     start_ready::BENCH,
     idle_memory::BENCH,
@@ -112,6 +113,12 @@ pub const ALL: [Bench; 60] = [
     case_stock::BENCH,
     case_stock_paced::BENCH,
     case_broadcast::BENCH,
+    directory::BASE,
+    directory::EQUALITY,
+    directory::MODIFY_ADD,
+    directory::MODIFY_REPLACE,
+    directory::ADD,
+    directory::MIX,
     restart::BENCH,
     restart::SINGLE,
     restart::TEN_MILLION,

@@ -51,6 +51,14 @@ impl Server {
     /// # Errors
     /// It does not start.
     pub async fn start(context: &Context, folder: &Path) -> Outcome<Self> {
+        Server::start_with(context, folder, &[]).await
+    }
+
+    /// The same with variables of its own.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn start_with(context: &Context, folder: &Path, variables: &[(&str, &str)]) -> Outcome<Self> {
         let (data, port) = (folder.join("data"), free_port()?);
         let mut command = Command::new(&context.program);
         // Nothing of the surroundings may reach it: no configuration file, no variable.
@@ -62,7 +70,8 @@ impl Server {
             .env("HOME", folder)
             .env("TOCSIN_DATA_FOLDER", &data)
             .env("TOCSIN_HTTP_LISTEN", format!("127.0.0.1:{port}"))
-            .env("TOCSIN_LOG_LEVEL", "warn");
+            .env("TOCSIN_LOG_LEVEL", "warn")
+            .envs(variables.iter().copied());
         let started = Instant::now();
         let mut process = Child::start(&mut command, "tocsin serve", folder.join("log"))?;
         let ready_after = process.until(started, async || is_ready(port).await.unwrap_or(false)).await?;
@@ -201,6 +210,11 @@ impl Server {
         }
     }
 
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
     /// Resident memory now, in bytes.
     pub fn resident_bytes(&self) -> u64 {
         memory(self.process.pid(), "VmRSS:")
@@ -250,6 +264,16 @@ pub fn memory(pid: u32, line: &str) -> u64 {
     let kilobytes =
         text.lines().find_map(|found| found.strip_prefix(line)?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
     kilobytes.unwrap_or_default() * 1024
+}
+
+/// The seconds that a process has had on processors; 0 where the system does not tell.
+pub fn processor_seconds(pid: u32) -> f64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name of the program stands in parentheses, and may hold anything.
+    let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok()).unwrap_or_default();
+    // Linux tells in hundredths of a second, however fast its clock ticks.
+    (ticks(11) + ticks(12)) as f64 / 100.0
 }
 
 /// Bytes as megabytes of 10^6.

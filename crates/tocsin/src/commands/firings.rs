@@ -30,6 +30,21 @@ enum What {
         #[arg(long)]
         json: bool,
     },
+    /// Lists what took long since the server began, newest first, with how each rule was answered
+    Slow {
+        /// Only of this application
+        #[arg(long)]
+        application: Option<String>,
+        /// Only of this rule
+        #[arg(long)]
+        rule: Option<String>,
+        /// Most of them
+        #[arg(long, default_value_t = 20)]
+        limit: usize,
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Fires the rules for the event batches that they missed
     Refire {
         #[command(flatten)]
@@ -106,6 +121,13 @@ impl Args {
                 let heads = ["id", "status", "application", "rule", "batches", "from", "to", "since", "reason"];
                 Listed { items, limit, json }.show(terminal, "every rule has fired", &heads, row)
             }
+            What::Slow { application, rule, limit, json } => {
+                let named = [("application", application.as_deref()), ("rule", rule.as_deref())];
+                let query: Vec<(&str, &str)> =
+                    named.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+                let items = client.list("/v1/slow-firings", &query, limit).await?;
+                slow(terminal, &items, json)
+            }
             What::Refire { filter, all } => {
                 let answer = client.post("/v1/firings/refire", &filter.body(all)?).await?;
                 let batches = answer["batches"].as_u64().unwrap_or_default();
@@ -136,6 +158,33 @@ impl Args {
             }
         }
     }
+}
+
+/// What took long, each with its plan below it.
+fn slow(terminal: &Terminal, items: &[Value], json: bool) -> Outcome {
+    if json {
+        return Ok(terminal.json(&items)?);
+    }
+    if items.is_empty() {
+        return Ok(terminal.line("no rule took long")?);
+    }
+    for item in items {
+        let text = |name: &str| printable(item[name].as_str().unwrap_or_default()).into_owned();
+        terminal.line(format_args!(
+            "{} {}/{} took {} ms of {} for {} events of {}",
+            text("at"),
+            text("application"),
+            text("rule"),
+            item["took_ms"],
+            item["timeout_ms"],
+            thousands(item["events"].as_u64().unwrap_or_default()),
+            text("batch"),
+        ))?;
+        for step in item["plan"].as_array().map(Vec::as_slice).unwrap_or_default() {
+            terminal.line(format_args!("  {}", printable(step.as_str().unwrap_or_default())))?;
+        }
+    }
+    Ok(())
 }
 
 fn row(item: &Value) -> Vec<String> {
@@ -181,6 +230,30 @@ mod tests {
             expect![[r#"
             every rule has fired
             GET /v1/firings?limit=1000"#]],
+        )
+        .await;
+    }
+
+    #[tokio::test]
+    async fn what_took_long_is_listed_with_its_plan() {
+        let item = json!({"application": "stock", "version": 2, "rule": "sum", "batch": "eb-7", "events": 1000,
+            "at": "2026-11-22T08:00:00Z", "took_ms": 1500.25, "timeout_ms": 10000.0, "plan": ["SCAN e", "SCAN w"]});
+        check(
+            &["slow", "--rule", "sum"],
+            vec![(200, json!({"items": [item]}))],
+            expect![[r#"
+            2026-11-22T08:00:00Z stock/sum took 1500.25 ms of 10000.0 for 1,000 events of eb-7
+              SCAN e
+              SCAN w
+            GET /v1/slow-firings?rule=sum&limit=20"#]],
+        )
+        .await;
+        check(
+            &["slow"],
+            vec![(200, json!({"items": []}))],
+            expect![[r#"
+            no rule took long
+            GET /v1/slow-firings?limit=20"#]],
         )
         .await;
     }

@@ -124,6 +124,9 @@ struct Test {
     /// How many of the matching ones are named for each event [default: 10]
     #[arg(long, value_name = "COUNT")]
     show: Option<usize>,
+    /// Measures the rule, and beside it a baseline: a rule that matches nothing
+    #[arg(long, conflicts_with_all = ["subscription", "values", "filter"])]
+    measure: bool,
     /// Prints JSON
     #[arg(long)]
     json: bool,
@@ -230,6 +233,16 @@ impl Test {
         for (at, event) in events.iter().enumerate() {
             tested(terminal, at, event)?;
         }
+        if let Some(cost) = answer["cost"].as_object() {
+            let micros = |name: &str| format!("{:.3}", cost[name].as_f64().unwrap_or_default());
+            terminal.line(format_args!(
+                "an event costs {} us, and {} us where nothing matches; {} us are the rule's own (medians of {} rounds)",
+                micros("rule_us"),
+                micros("baseline_us"),
+                micros("own_us"),
+                cost["rounds"]
+            ))?;
+        }
         Ok(())
     }
 
@@ -261,6 +274,9 @@ impl Test {
                 subject.insert("filter".to_owned(), json!(filter));
             }
             body.insert("subscription".to_owned(), subject.into());
+        }
+        if self.measure {
+            body.insert("measure".to_owned(), true.into());
         }
         for (name, number) in [("subscriptions", self.subscriptions), ("show", self.show)] {
             if let Some(number) = number {
@@ -476,6 +492,25 @@ mod tests {
               passes over who is no subscriber of `vip`
               remembers: tells a subscription at most once in 1h
             GET /v1/applications/shop/rules?limit=1000"#]],
+        )
+        .await;
+    }
+
+    #[tokio::test]
+    async fn what_a_rule_costs_is_told_beside_the_baseline() {
+        let answer = json!({"rule": {"rule": "near", "branches": [], "query": ["SCAN e"], "warnings": [], "remembers": []},
+            "subscriptions": {"tried": 2, "all": true}, "events": [{"matches": 0, "subscriptions": []}],
+            "cost": {"rounds": 57, "rule_us": 3.25, "baseline_us": 1.0, "own_us": 2.25}});
+        check(
+            &["test", "quakes", "near", "--last", "1", "--measure"],
+            vec![(200, answer)],
+            expect![[r#"
+            near:
+              query: SCAN e
+            tried on all 2 subscriptions
+            event 1: 0 matches
+            an event costs 3.250 us, and 1.000 us where nothing matches; 2.250 us are the rule's own (medians of 57 rounds)
+            POST /v1/applications/quakes/rules/test [application/json] {"last":1,"measure":true,"rule":"near"}"#]],
         )
         .await;
     }

@@ -1,6 +1,6 @@
 //! The change feed, and what the records were at a place of it.
 
-use super::*;
+use super::{super::changes::FEED_TRIMMED_AT_ONCE, *};
 
 #[test]
 fn the_feed_tells_in_order() {

@@ -115,7 +115,7 @@ async fn queries(context: &Context) -> Outcome<Figure> {
 /// How long a query runs until it is stopped.
 fn stopped(sql: &str) -> Outcome<Duration> {
     let application = watched(sql)?;
-    let (set, problems) = QuerySet::check(&application, &[]);
+    let (set, problems) = QuerySet::check(&application, &[], &[]);
     if let Some(problem) = problems.first() {
         return Err(Failure::failed("a query is wrong").detail(problem.to_string()));
     }

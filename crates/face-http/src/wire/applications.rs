@@ -1,0 +1,112 @@
+//! Applications: what is stored, what an apply changes, what a check found.
+
+use serde::Serialize;
+use tocsin_model::definition::Difference;
+use tocsin_model::problem::Problem;
+use tocsin_model::time::Timestamp;
+use tocsin_service::applications::Applied;
+use tocsin_service::applications::Checked;
+use tocsin_store::records::ApplicationVersion;
+use utoipa::ToSchema;
+
+use super::ProblemItem;
+use super::RuleBody;
+
+/// An application that is stored.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ApplicationBody {
+    name: String,
+    version: u32,
+    description: Option<String>,
+    /// The id of the key that applied it.
+    author: String,
+    #[schema(value_type = String, format = DateTime)]
+    applied_at: Timestamp,
+    /// Whether it runs. One that does not is told of in the log, and by a check of its definition.
+    running: bool,
+    /// Its definition, as it was applied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    definition: Option<String>,
+}
+
+impl ApplicationBody {
+    pub(crate) fn new(
+        stored: ApplicationVersion,
+        running: Option<&tocsin_service::applications::Running>,
+        whole: bool,
+    ) -> Self {
+        ApplicationBody {
+            name: stored.name.to_string(),
+            version: stored.version,
+            description: running.and_then(|running| running.application.description.clone()),
+            author: stored.author,
+            applied_at: stored.applied_at,
+            running: running.is_some_and(|running| running.version == stored.version),
+            definition: whole.then_some(stored.text),
+        }
+    }
+}
+
+/// What an apply changes.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct DifferenceBody {
+    /// `added`, `changed` or `removed`.
+    #[schema(value_type = String)]
+    kind: tocsin_model::definition::DifferenceKind,
+    path: String,
+    /// What it means.
+    text: String,
+    /// Whether stored data would be lost from sight, so that it must be allowed by name.
+    drops: bool,
+    /// The name by which to allow it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allow: Option<String>,
+}
+
+impl From<Difference> for DifferenceBody {
+    fn from(found: Difference) -> Self {
+        let drops = found.drops.is_some();
+        DifferenceBody { kind: found.kind, path: found.path, text: found.sentence, drops, allow: found.drops }
+    }
+}
+
+/// What an apply did, or would do.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct AppliedBody {
+    name: String,
+    version: u32,
+    /// Whether this version runs.
+    running: bool,
+    differences: Vec<DifferenceBody>,
+    #[schema(value_type = Vec<ProblemItem>)]
+    warnings: Vec<Problem>,
+}
+
+impl From<Applied> for AppliedBody {
+    fn from(applied: Applied) -> Self {
+        AppliedBody {
+            name: applied.name.to_string(),
+            version: applied.version,
+            running: applied.running,
+            differences: applied.differences.into_iter().map(DifferenceBody::from).collect(),
+            warnings: applied.warnings,
+        }
+    }
+}
+
+/// What a definition would be.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct CheckedBody {
+    #[schema(value_type = Vec<ProblemItem>)]
+    problems: Vec<Problem>,
+    #[schema(value_type = Vec<ProblemItem>)]
+    warnings: Vec<Problem>,
+    rules: Vec<RuleBody>,
+}
+
+impl From<Checked> for CheckedBody {
+    fn from(checked: Checked) -> Self {
+        let rules = checked.rules.into_iter().map(RuleBody::from).collect();
+        CheckedBody { problems: checked.problems, warnings: checked.warnings, rules }
+    }
+}

@@ -1,0 +1,59 @@
+//! API keys.
+
+use serde::Deserialize;
+use serde::Serialize;
+use tocsin_model::time::Timestamp;
+use tocsin_service::keys::MadeKey;
+use tocsin_store::records::ApiKey;
+use utoipa::ToSchema;
+
+/// An API key, without its secret.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct KeyBody {
+    id: String,
+    description: String,
+    scopes: Vec<String>,
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Timestamp,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    expires_at: Option<Timestamp>,
+    /// The whole key, shown this once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+}
+
+impl From<ApiKey> for KeyBody {
+    fn from(key: ApiKey) -> Self {
+        KeyBody {
+            id: key.id,
+            description: key.description,
+            scopes: key.scopes,
+            created_at: key.created_at,
+            expires_at: key.expires_at,
+            key: None,
+        }
+    }
+}
+
+impl From<MadeKey> for KeyBody {
+    fn from(made: MadeKey) -> Self {
+        KeyBody { key: Some(made.text), ..made.kept.into() }
+    }
+}
+
+/// A key that is asked for.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewKeyBody {
+    /// What it is for.
+    #[serde(default)]
+    pub(crate) description: String,
+    /// What it may do: `admin`, `applications:read`, `applications:write`, `subscribers:read`, `subscribers:write`,
+    /// `events:write`, `operations:read`, `operations:write`, `keys:write`, `bounces:write`, `inbox:read`, `inbox:write`,
+    /// `messages:write`, `sync:read`, `sync:write`.
+    pub(crate) scopes: Vec<String>,
+    /// When it stops working.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub(crate) expires_at: Option<Timestamp>,
+}

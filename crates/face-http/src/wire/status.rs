@@ -1,0 +1,164 @@
+//! How the platform does.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use tocsin_model::id::Name;
+use tocsin_model::receipt::Outcome;
+use tocsin_model::time::Timestamp;
+use tocsin_service::status;
+use utoipa::ToSchema;
+
+use crate::routes::switches::SwitchBody;
+
+use super::millis;
+
+/// How the platform does.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct StatusBody {
+    version: &'static str,
+    #[schema(value_type = String, format = DateTime)]
+    started_at: Timestamp,
+    ready: bool,
+    applications: Vec<ApplicationStatusBody>,
+    counts: CountsBody,
+    backlog: BacklogBody,
+    totals: TotalsBody,
+    latencies: LatenciesBody,
+    /// Everything that is switched off.
+    switches: Vec<SwitchBody>,
+}
+
+/// How one application does.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ApplicationStatusBody {
+    name: String,
+    version: u32,
+    /// Subscriptions in the match index.
+    indexed: u64,
+    index_bytes: u64,
+    /// Shards of the match index.
+    shards: u64,
+    /// Subscriptions that cannot be matched by this version; see `unusable-subscriptions`.
+    unusable: u64,
+    /// Changes of the records that the match index has not followed yet.
+    changes_behind: u64,
+    ready: bool,
+}
+
+/// How many there are.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct CountsBody {
+    subscribers: u64,
+    devices: u64,
+    subscriptions: u64,
+    /// Items of all feeds, broadcasts not among them.
+    inbox_items: u64,
+}
+
+/// What waits.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct BacklogBody {
+    event_batches: u64,
+    events: u64,
+    event_bytes: u64,
+    failed_batches: u64,
+    notifications: u64,
+    work_items: u64,
+    suspended: u64,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    oldest_event: Option<Timestamp>,
+}
+
+/// Totals since the journal was made.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct TotalsBody {
+    event_batches: u64,
+    events: u64,
+    notification_batches: u64,
+    notifications: u64,
+    /// Attempts by outcome.
+    attempts: BTreeMap<&'static str, u64>,
+}
+
+/// Latencies since the start of the process.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct LatenciesBody {
+    accept: PercentilesBody,
+    #[serde(rename = "match")]
+    matching: PercentilesBody,
+    deliver: PercentilesBody,
+    end_to_end: PercentilesBody,
+}
+
+/// Percentiles in milliseconds.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct PercentilesBody {
+    p50_ms: f64,
+    p95_ms: f64,
+    p99_ms: f64,
+    count: u64,
+}
+
+impl From<tocsin_service::status::Percentiles> for PercentilesBody {
+    fn from(found: tocsin_service::status::Percentiles) -> Self {
+        PercentilesBody {
+            p50_ms: millis(found.p50),
+            p95_ms: millis(found.p95),
+            p99_ms: millis(found.p99),
+            count: found.count,
+        }
+    }
+}
+
+impl From<status::Status> for StatusBody {
+    fn from(status: status::Status) -> Self {
+        let application = |(name, status): (Name, status::ApplicationStatus)| ApplicationStatusBody {
+            name: name.to_string(),
+            version: status.version,
+            indexed: status.indexed,
+            index_bytes: status.index_bytes,
+            shards: status.shards,
+            unusable: status.unusable,
+            changes_behind: status.changes_behind,
+            ready: status.ready,
+        };
+        let (counts, backlog, totals, latencies) = (status.counts, status.backlog, status.totals, status.latencies);
+        StatusBody {
+            version: status.version,
+            started_at: status.started_at,
+            ready: status.ready,
+            applications: status.applications.into_iter().map(application).collect(),
+            counts: CountsBody {
+                subscribers: counts.subscribers,
+                devices: counts.devices,
+                subscriptions: counts.subscriptions,
+                inbox_items: status.inbox.items,
+            },
+            backlog: BacklogBody {
+                event_batches: backlog.event_batches,
+                events: backlog.events,
+                event_bytes: backlog.event_bytes,
+                failed_batches: backlog.failed_batches,
+                notifications: backlog.notifications,
+                work_items: backlog.work_items,
+                suspended: backlog.suspended,
+                oldest_event: backlog.oldest_event,
+            },
+            totals: TotalsBody {
+                event_batches: totals.event_batches,
+                events: totals.events,
+                notification_batches: totals.notification_batches,
+                notifications: totals.notifications,
+                attempts: Outcome::ALL.iter().map(|outcome| outcome.word()).zip(totals.attempts).collect(),
+            },
+            switches: status.switches.into_iter().map(SwitchBody::from).collect(),
+            latencies: LatenciesBody {
+                accept: latencies.accept.into(),
+                matching: latencies.matching.into(),
+                deliver: latencies.deliver.into(),
+                end_to_end: latencies.end_to_end.into(),
+            },
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! What waits for an operator, and what they do with it.
+
+use serde::Deserialize;
+use serde::Serialize;
+use tocsin_model::id::Name;
+use tocsin_model::time::Timestamp;
+use tocsin_service::operations;
+use tocsin_store::journal::StoredSuspension;
+use tocsin_store::journal::SuspensionFilter;
+use utoipa::ToSchema;
+
+use super::NotificationBody;
+
+/// Notifications of one batch that wait for an operator.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct SuspensionBody {
+    id: u64,
+    batch: String,
+    application: String,
+    channel: String,
+    notifications: usize,
+    /// How many attempts each has had.
+    attempts: u32,
+    reason: String,
+    #[schema(value_type = String, format = DateTime)]
+    since: Timestamp,
+    /// Whether somebody has edited what is sent when it is resumed.
+    edited: bool,
+}
+
+impl From<StoredSuspension> for SuspensionBody {
+    fn from(stored: StoredSuspension) -> Self {
+        let suspension = stored.suspension;
+        SuspensionBody {
+            id: stored.id,
+            batch: suspension.batch.to_string(),
+            application: suspension.application.to_string(),
+            channel: suspension.channel.to_string(),
+            notifications: suspension.ordinals.len(),
+            attempts: suspension.attempts,
+            reason: suspension.reason,
+            since: suspension.since,
+            edited: suspension.course.edit.is_some(),
+        }
+    }
+}
+
+/// A suspension with its first notifications.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct SuspendedBody {
+    #[serde(flatten)]
+    suspension: SuspensionBody,
+    /// What is sent in place of what was to be sent: `fields`, `content`, `address`.
+    #[schema(value_type = Option<serde_json::Value>)]
+    edit: Option<serde_json::Value>,
+    /// The first twenty.
+    shown: Vec<SuspendedNotification>,
+}
+
+/// A suspended notification, and what it would say if it were resumed now.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct SuspendedNotification {
+    notification: NotificationBody,
+    /// The device that it would go to.
+    device: Option<String>,
+    channel: Option<String>,
+    address: Option<String>,
+    subject: Option<String>,
+    text: Option<String>,
+    html: Option<String>,
+    json: Option<String>,
+    /// Why it could not be sent now.
+    problem: Option<String>,
+}
+
+impl From<tocsin_service::suspensions::Suspended> for SuspendedBody {
+    fn from(suspended: tocsin_service::suspensions::Suspended) -> Self {
+        let edit = suspended.stored.suspension.course.edit.as_deref();
+        let edit = edit.and_then(|edit| serde_json::from_str(edit).ok());
+        let shown = |(notification, preview): (operations::Notification, Result<_, String>)| {
+            let (preview, problem) = match preview {
+                Ok(preview) => (Some(preview), None),
+                Err(problem) => (None, Some(problem)),
+            };
+            let (place, content) = preview
+                .map(|preview: tocsin_service::suspensions::Preview| {
+                    ((preview.device.to_string(), preview.channel.to_string(), preview.address), preview.content)
+                })
+                .unzip();
+            let content = content.unwrap_or_default();
+            let (device, channel, address) = match place {
+                Some((device, channel, address)) => (Some(device), Some(channel), Some(address)),
+                None => (None, None, None),
+            };
+            SuspendedNotification {
+                notification: notification.into(),
+                device,
+                channel,
+                address,
+                subject: content.subject,
+                text: content.text,
+                html: content.html,
+                json: content.json,
+                problem,
+            }
+        };
+        let notifications = suspended.notifications.into_iter().map(shown).collect();
+        SuspendedBody { suspension: suspended.stored.into(), edit, shown: notifications }
+    }
+}
+
+/// What is changed of suspended notifications.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct EditBody {
+    /// Only these notifications of the suspension; they become a suspension of their own.
+    #[serde(default)]
+    #[schema(value_type = Option<Vec<String>>)]
+    pub(crate) notifications: Option<Vec<tocsin_model::id::NotificationId>>,
+    /// `fields` of the notification by name, the parts of the `content` (`subject`, `text`, `html`, `json`) in place of
+    /// what the templates make, and the `address` in place of the device's. Null takes an edit away.
+    #[serde(deserialize_with = "Option::deserialize")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub(crate) edit: Option<tocsin_model::edit::Edit>,
+}
+
+/// Which suspension has the edit.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct EditedBody {
+    pub(crate) id: u64,
+}
+
+/// Which suspensions: all that meet every given condition. Without any condition `all` must be true.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FilterBody {
+    #[serde(default)]
+    id: Option<u64>,
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    application: Option<Name>,
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    channel: Option<Name>,
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    batch: Option<tocsin_model::id::NotificationBatchId>,
+    /// Only those of this notification class.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    class: Option<Name>,
+    /// Only those whose reason contains this text.
+    #[serde(default)]
+    reason: Option<String>,
+    /// Only those that were suspended before this time.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    before: Option<Timestamp>,
+    #[serde(default)]
+    pub(crate) all: bool,
+}
+
+impl FilterBody {
+    pub(crate) fn filter(self) -> SuspensionFilter {
+        let FilterBody { id, application, channel, batch, class, reason, before, .. } = self;
+        SuspensionFilter { id, application, channel, batch, class, reason, before }
+    }
+}
+
+/// How many notifications were touched.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ResolvedBody {
+    pub(crate) notifications: u64,
+}

@@ -1,0 +1,64 @@
+//! The whole story of one thing.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use tocsin_model::time::Timestamp;
+use tocsin_service::trace;
+use utoipa::ToSchema;
+
+use super::millis;
+
+/// One thing's whole story.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct TraceBody {
+    id: String,
+    /// `event`, `event batch`, `notification`, `notification batch` or `subscriber`.
+    kind: &'static str,
+    timeline: Vec<PointBody>,
+    /// How many notifications it led to, by outcome of their last attempt.
+    notifications: BTreeMap<&'static str, u64>,
+    latencies: TraceLatenciesBody,
+    /// Whether there was more than is told.
+    truncated: bool,
+}
+
+/// What happened at one time.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct PointBody {
+    #[schema(value_type = String, format = DateTime)]
+    at: Timestamp,
+    what: &'static str,
+    id: String,
+    text: String,
+}
+
+/// How long the parts of the way took, in milliseconds.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct TraceLatenciesBody {
+    /// From acceptance to the match.
+    generation_ms: Option<f64>,
+    /// From the match to the first hand-over.
+    wait_ms: Option<f64>,
+    /// From the first hand-over to the last delivery.
+    delivery_ms: Option<f64>,
+}
+
+impl TraceBody {
+    pub(crate) fn new(id: String, trace: trace::Trace) -> Self {
+        let point = |point: trace::Point| PointBody { at: point.at, what: point.what, id: point.id, text: point.text };
+        let latencies = trace.latencies;
+        TraceBody {
+            id,
+            kind: trace.subject.kind(),
+            timeline: trace.timeline.into_iter().map(point).collect(),
+            notifications: trace.notifications,
+            latencies: TraceLatenciesBody {
+                generation_ms: latencies.generation.map(millis),
+                wait_ms: latencies.wait.map(millis),
+                delivery_ms: latencies.delivery.map(millis),
+            },
+            truncated: trace.truncated,
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! What was cut becomes notification batches with their heads.
+
+use tocsin_matching::{cut::CutBatch, rule::RuleSet};
+use tocsin_model::{conduct::Priority, notification::NotificationHead, time::Timestamp};
+use tocsin_store::journal::{NewNotificationBatch, Step};
+
+use super::unassigned_channel;
+use crate::{compile::Compiled, guard::cap};
+
+/// How many notifications a step makes.
+pub(super) fn notifications_of(step: &Step) -> u64 {
+    step.batches.iter().map(|batch| u64::from(batch.count)).sum()
+}
+
+/// Cut batches with their heads. The rules are those by which they were cut.
+pub(crate) fn new_batches(
+    compiled: &Compiled,
+    rules: &RuleSet,
+    cut: Vec<CutBatch>,
+    accepted_at: Timestamp,
+    now: Timestamp,
+) -> Vec<NewNotificationBatch> {
+    let capped = cap(cut, compiled.application.limits.notifications_per_event);
+    capped.into_iter().map(|(cut, beyond)| new_batch(compiled, rules, cut, beyond, accepted_at, now)).collect()
+}
+
+fn new_batch(
+    compiled: &Compiled,
+    rules: &RuleSet,
+    cut: CutBatch,
+    beyond: Option<String>,
+    accepted_at: Timestamp,
+    now: Timestamp,
+) -> NewNotificationBatch {
+    let without_device = || cut.channel.is_none().then(|| "the subscriber has no active device".to_owned());
+    let suspended = beyond.or_else(without_device);
+    let class = compiled.application.notifications.get(&cut.class);
+    NewNotificationBatch {
+        priority: class.map_or(Priority::Normal, |class| class.conduct.priority),
+        head: NotificationHead {
+            application: compiled.application.name.clone(),
+            version: compiled.version,
+            class: cut.class,
+            event_class: rules.event_class(cut.rule).clone(),
+            rule: rules.name(cut.rule).clone(),
+            channel: cut.channel.unwrap_or_else(unassigned_channel),
+            matched_at: now,
+            accepted_at,
+            expires_at: rules.expires_after(cut.rule).map(|age| now + age),
+        },
+        count: cut.notifications.count() as u32,
+        packed: cut.notifications.pack().into(),
+        suspended,
+    }
+}

@@ -1,0 +1,87 @@
+//! A rule is fired again for batches for which it did not fire.
+
+use tocsin_matching::{chronicle::tables::EntryChange, rule::RuleNumber};
+use tocsin_model::{id::EventBatchId, time::Timestamp};
+use tocsin_store::journal::{Firing, Refired, Step};
+
+use super::{Matched, event_fields, make_batches::new_batches, matched::Readable, report::report_suppressed};
+use crate::{Flow, RefireError, keep_busy, shards::Memory};
+
+impl Matched {
+    /// See [`Matcher::refire`].
+    pub(super) async fn refire(&mut self, flow: &Flow, firing: &Firing) -> Result<u64, RefireError> {
+        let compiled = self.compiled.clone();
+        let rules = &compiled.rules;
+        let now = flow.clock.now();
+        let number = rules.number(firing.rule.as_str());
+        let on = number.map(|number| rules.event_class(number).clone());
+        let others = |number: RuleNumber| -> Vec<RuleNumber> {
+            let on = rules.rules_on(rules.event_class(number));
+            on.into_iter().filter(|other| *other != number).collect()
+        };
+        let mut done = 0;
+        self.remember(flow, &firing.application, None).await?;
+        for id in firing.first.0..=firing.last.0 {
+            let refired = Refired { id: firing.id, batch: EventBatchId(id) };
+            let mut step = Step { refired: vec![refired], ..Step::default() };
+            let is_last = id == firing.last.0;
+            let found = flow.journal.event_batch(EventBatchId(id)).await?;
+            // What retention has removed, or a rule that is gone, cannot be fired any more.
+            let batch = found.map(|(batch, _)| batch);
+            let batch =
+                batch.filter(|batch| batch.application == firing.application && Some(&batch.class) == on.as_ref());
+            match (batch, number) {
+                (Some(batch), Some(number)) => {
+                    let Ok(fields) = event_fields(flow, &batch).await? else { continue };
+                    let Ok(rows) = rules.rows(&batch, &fields) else { continue };
+                    let mut batch = batch;
+                    // By the subscriptions as they are now.
+                    batch.sees = Some(self.followed.place());
+                    let readable = Readable {
+                        batch: batch.clone(),
+                        fields,
+                        rows: rows.into(),
+                        left_out: others(number),
+                        again: true,
+                        entries: self.untold_entries(batch.accepted_at),
+                    };
+                    let (cut, queries) = self.cut(flow, &firing.application, &[readable]).await?;
+                    // Unless it is committed, what was remembered by it does not count.
+                    self.remembers = false;
+                    if let Some((batch, _, reason)) = queries.into_iter().next() {
+                        return Err(RefireError::Failed { batch, reason });
+                    }
+                    if let Some(failure) = cut.failures.iter().find(|failure| failure.whole) {
+                        let reason = format!("{} (event {})", failure.trouble, failure.event);
+                        return Err(RefireError::Failed { batch: batch.id, reason });
+                    }
+                    if !cut.panicked.is_empty() {
+                        let reason = "it made the matcher panic".to_owned();
+                        return Err(RefireError::Failed { batch: batch.id, reason });
+                    }
+                    step.batches = new_batches(&compiled, &compiled.rules, cut.batches, batch.accepted_at, now);
+                    report_suppressed(&cut.suppressed);
+                    step.states = cut.states.into_iter().map(|page| (firing.application.clone(), page)).collect();
+                    done += 1;
+                }
+                _ if !is_last => continue,
+                _ => {}
+            }
+            flow.journal.commit(step).await?;
+            if !self.remembers {
+                let confirmed = keep_busy(|| self.followed.shards().remember(&Memory::Confirm));
+                self.remembers = confirmed.is_ok();
+            }
+        }
+        Ok(done)
+    }
+
+    /// All that the tables of chronicles say, if they know nothing.
+    fn untold_entries(&mut self, accepted_at: Timestamp) -> Vec<EntryChange> {
+        let mut entries = Vec::new();
+        if self.chronicles.is_untold() {
+            self.chronicles.tell_tables(accepted_at, &mut |change| entries.push(change));
+        }
+        entries
+    }
+}

@@ -1,0 +1,28 @@
+//! What matching did is counted, and what went wrong is told.
+
+use tocsin_matching::{cut::RuleFailure, filter::index::Counts, rule::RuleSet, state::Suppression};
+
+use crate::compile::Compiled;
+
+/// Counts the matches that were not told.
+pub(super) fn report_suppressed(suppressed: &[u64; Suppression::ALL.len()]) {
+    for (reason, count) in Suppression::ALL.into_iter().zip(suppressed) {
+        metrics::counter!("match_suppressed_total", "reason" => reason.name()).increment(*count);
+    }
+}
+
+/// Counts what was done with the subscriptions' own filters.
+pub(super) fn report_filtered(counts: Counts) {
+    metrics::counter!("match_filter_candidates_total").increment(counts.candidates);
+    metrics::counter!("match_filter_evaluations_total").increment(counts.evaluated);
+    metrics::counter!("match_filter_matches_total").increment(counts.matched);
+}
+
+/// A rule that cannot be decided for an event is no match; that it happened must not stay unseen.
+pub(crate) fn report_failures(compiled: &Compiled, rules: &RuleSet, failures: &[RuleFailure]) {
+    for failure in failures {
+        let (application, rule) = (&compiled.application.name, rules.name(failure.rule));
+        metrics::counter!("match_rule_failures_total").increment(failure.count);
+        tracing::warn!(%application, %rule, count = failure.count, trouble = %failure.trouble, "a rule could not be decided");
+    }
+}

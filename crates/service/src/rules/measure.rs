@@ -1,0 +1,88 @@
+//! What a rule costs an event, beside what a rule costs that matches nothing.
+
+use std::time::{Duration, Instant};
+
+use tocsin_matching::{
+    datum::Trouble,
+    rule::RuleNumber,
+    shard::{MatchSink, Run, Shard},
+};
+use tocsin_model::{application::Rule, field::Row, id::EventId, time::Timestamp};
+use tocsin_pipeline::Compiled;
+use tocsin_store::queries::QueryTables;
+
+use super::{
+    Sample, Tested, alone, nothing,
+    test_index::{TestIndex, batch_of},
+};
+use crate::error::ServiceError;
+
+/// How long a measurement goes on; one round is made in any case.
+const MEASURED_MAX: Duration = Duration::from_secs(2);
+/// Most rounds.
+const ROUNDS_MAX: usize = 1_000;
+
+/// What events cost, in medians over rounds in which the rule and the baseline took turns.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Cost {
+    /// How often each was measured.
+    pub rounds: usize,
+    /// What the rule takes for one event.
+    pub rule: Duration,
+    /// What a rule takes that matches nothing.
+    pub baseline: Duration,
+}
+
+/// A rule over the same events that matches nothing, and finds that out as soon as one can: a query without a row if the
+/// other one has a query.
+pub(super) fn baseline(compiled: &Compiled, tested: &Tested) -> Result<Tested, ServiceError> {
+    let (name, class) = nothing();
+    let mut rule = Rule::new(tested.on.clone(), tested.class.clone(), name.clone());
+    match tested.queries.is_empty() {
+        true => rule.when = Some("false".to_owned()),
+        false => rule.sql = Some("SELECT 0 AS _event, 0 AS _subscription WHERE 0".to_owned()),
+    }
+    alone(compiled, &name, rule, Some(class), "")
+}
+
+/// Measures a rule over events by its index.
+pub(super) fn measure(
+    mut index: TestIndex,
+    tested: &Tested,
+    baseline: &Tested,
+    samples: Vec<Sample>,
+    now: Timestamp,
+) -> Result<Cost, ServiceError> {
+    let rows: Vec<Row> = samples.into_iter().map(|sample| sample.row).collect();
+    let tables = QueryTables::open(baseline.queries.clone())?.map(parking_lot::Mutex::new);
+    let mut empty = TestIndex { shard: Shard::new(baseline.rules.clone()), tables };
+    let began = Instant::now();
+    let (mut of_rule, mut of_baseline) = (Vec::new(), Vec::new());
+    while of_rule.is_empty() || of_rule.len() < ROUNDS_MAX && began.elapsed() < MEASURED_MAX {
+        of_baseline.push(took(&mut empty, baseline, &rows, now)?);
+        of_rule.push(took(&mut index, tested, &rows, now)?);
+    }
+    let each = |times: &mut Vec<Duration>| {
+        times.sort_unstable();
+        times[times.len() / 2] / u32::try_from(rows.len().max(1)).unwrap_or(u32::MAX)
+    };
+    Ok(Cost { rounds: of_rule.len(), rule: each(&mut of_rule), baseline: each(&mut of_baseline) })
+}
+
+/// How long a rule takes for all events.
+fn took(index: &mut TestIndex, tested: &Tested, rows: &[Row], now: Timestamp) -> Result<Duration, ServiceError> {
+    let batch = batch_of(tested, rows, now);
+    let began = Instant::now();
+    let fired = index.fire(tested, &batch, rows, &mut Nobody);
+    let took = began.elapsed();
+    fired.map(|()| took).map_err(|reason| ServiceError::invalid("rule", format!("cannot be measured: {reason}")))
+}
+
+/// Is told, and tells nobody.
+struct Nobody;
+
+impl MatchSink for Nobody {
+    fn run(&mut self, _: Run<'_>) {}
+    fn rule_failed(&mut self, _: RuleNumber, _: EventId, _: Trouble) {}
+    fn subscriptions_failed(&mut self, _: RuleNumber, _: EventId, _: Trouble, _: u32) {}
+}

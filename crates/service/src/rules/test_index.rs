@@ -1,0 +1,177 @@
+//! An index of its own for a rule that is tried, and what it finds.
+
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use tocsin_matching::{
+    datum::Trouble,
+    oracle::Witness,
+    rule::RuleNumber,
+    shard::{MatchSink, Run, Shard, Told, Watch},
+};
+use tocsin_model::{
+    application::api_source,
+    event::{EventBatch, EventPacker},
+    field::Row,
+    id::{EventBatchId, EventId, SubscriberNumber},
+    subscription::Terms,
+    time::Timestamp,
+};
+use tocsin_store::{
+    queries::{Beside, QueryMatch, QueryTables},
+    records::IndexedSubscription,
+};
+
+use super::{Sample, Tested, TestedEvent};
+
+/// The subscriptions on which a rule is tried.
+pub(super) struct TestIndex {
+    pub shard: Shard,
+    /// The same for its query. The lock is for a task that moves from thread to thread.
+    pub tables: Option<Mutex<QueryTables>>,
+}
+
+impl TestIndex {
+    /// Runs the rule's query over the events as one batch. No matches if there is no query.
+    pub fn query(&mut self, tested: &Tested, batch: &EventBatch, rows: &[Row]) -> Result<Vec<QueryMatch>, String> {
+        let Some(tables) = &mut self.tables else { return Ok(Vec::new()) };
+        let (first, columns) = tested.rules.columns_of_queries(&tested.on);
+        let beside = Beside { columns: &columns, first, rows };
+        let firings = tables.get_mut().run(batch, &tested.fields, &beside, |_| true);
+        let firings = firings.map_err(|damaged| damaged.to_string())?;
+        firings.into_iter().next().map_or_else(|| Ok(Vec::new()), |firing| firing.outcome)
+    }
+
+    /// Matches the events as one batch, by the index and by the rule's query.
+    ///
+    /// # Errors
+    /// Why the query failed.
+    pub fn fire(
+        &mut self,
+        tested: &Tested,
+        batch: &EventBatch,
+        rows: &[Row],
+        found: &mut impl MatchSink,
+    ) -> Result<(), String> {
+        let began = Instant::now();
+        let clock = move || began.elapsed();
+        let watch = Watch { clock: Some(&clock), ..Watch::default() };
+        self.shard.match_rows((batch.id, Timestamp(0)), &tested.on, rows, watch, found);
+        let matches = self.query(tested, batch, rows)?;
+        let told = matches.iter().map(|found| Told {
+            event_ordinal: found.event,
+            subscription: found.subscription,
+            given: &found.values,
+        });
+        self.shard.tell((batch.id, Timestamp(0)), tested.rule, rows, told, found);
+        Ok(())
+    }
+}
+
+/// Events as a batch that is accepted now.
+pub(super) fn batch_of(tested: &Tested, rows: &[Row], now: Timestamp) -> EventBatch {
+    let mut packer = EventPacker::new(tested.fields.clone());
+    rows.iter().for_each(|row| packer.push(row));
+    EventBatch {
+        id: EventBatchId(0),
+        application: tested.application.clone(),
+        version: 0,
+        class: tested.on.clone(),
+        source: api_source(),
+        received_at: now,
+        accepted_at: now,
+        sees: None,
+        events: packer.finish(),
+        chronicled: Default::default(),
+    }
+}
+
+/// Runs a query over the samples, and tells of each whether it gives this subscription.
+pub(super) fn try_query(
+    mut index: TestIndex,
+    tested: &Tested,
+    samples: Vec<Sample>,
+    witness: &Witness,
+    now: Timestamp,
+) -> Vec<TestedEvent> {
+    let fields = tested.rules.class_fields(&tested.class);
+    if let (Some(tables), Some(fields)) = (&mut index.tables, fields) {
+        // One that is not stored, or disabled, is tried as if it were.
+        let one = IndexedSubscription {
+            id: witness.id,
+            subscriber: SubscriberNumber(0),
+            class: witness.class.clone(),
+            values: fields.to_json(&witness.row).into(),
+            terms: Terms::default(),
+            created_at: now,
+            channel: None,
+        };
+        let columns = tested.rules.subscriber_columns().map_or(0, |columns| columns.len());
+        let columns = fields.len()..fields.len() + columns;
+        tables.get_mut().put(&one, witness.row.get(columns).unwrap_or_default());
+    }
+    let (ids, rows): (Vec<Option<EventId>>, Vec<Row>) =
+        samples.into_iter().map(|sample| (sample.id, sample.row)).unzip();
+    let found = index.query(tested, &batch_of(tested, &rows, now), &rows);
+    let event = |(ordinal, (id, row)): (u32, (Option<EventId>, &Row))| {
+        let given = found
+            .as_ref()
+            .map_err(String::clone)
+            .map(|found| found.iter().any(|found| found.event == ordinal && found.subscription == witness.id));
+        let trial = tested.rules.try_queried(tested.rule, row, witness, given);
+        TestedEvent { event: id, matches: u64::from(trial.matches), trial: Some(trial), ..TestedEvent::default() }
+    };
+    (0..).zip(ids.into_iter().zip(&rows)).map(event).collect()
+}
+
+/// Matches the samples, and gives what was found for each.
+pub(super) fn who_matches(
+    index: &mut TestIndex,
+    tested: &Tested,
+    samples: Vec<Sample>,
+    shown: usize,
+    now: Timestamp,
+) -> Vec<TestedEvent> {
+    let (ids, rows): (Vec<Option<EventId>>, Vec<Row>) =
+        samples.into_iter().map(|sample| (sample.id, sample.row)).unzip();
+    let events = ids.into_iter().map(|event| TestedEvent { event, ..TestedEvent::default() }).collect();
+    let mut found = Found { events, shown };
+    let began = Instant::now();
+    if let Err(reason) = index.fire(tested, &batch_of(tested, &rows, now), &rows, &mut found) {
+        found.events.iter_mut().for_each(|event| event.failures.push(reason.clone()));
+        return found.events;
+    }
+    if let Some(late) = found.events.iter().position(|event| !event.failures.is_empty())
+        && began.elapsed() > tested.time
+    {
+        let not_tried = found.events.iter_mut().skip(late + 1);
+        not_tried.for_each(|event| event.failures.push("not tried: the rule's time was over".to_owned()));
+    }
+    found.events
+}
+
+struct Found {
+    events: Vec<TestedEvent>,
+    shown: usize,
+}
+
+impl MatchSink for Found {
+    fn run(&mut self, run: Run<'_>) {
+        let Some(event) = self.events.get_mut(run.event_ordinal as usize) else { return };
+        event.matches += run.slots.len() as u64;
+        let room = self.shown.saturating_sub(event.subscriptions.len());
+        event.subscriptions.extend(run.slots.iter().take(room).map(|slot| run.id(*slot)));
+    }
+
+    fn rule_failed(&mut self, _: RuleNumber, event: EventId, trouble: Trouble) {
+        if let Some(event) = self.events.get_mut(event.ordinal as usize) {
+            event.failures.push(trouble.to_string());
+        }
+    }
+
+    fn subscriptions_failed(&mut self, _: RuleNumber, event: EventId, trouble: Trouble, count: u32) {
+        if let Some(event) = self.events.get_mut(event.ordinal as usize) {
+            event.failures.push(format!("{trouble} (for {count} subscriptions or filters)"));
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The directory under an ordinary user with access rules, beside slapd.
+
+use std::{process::Command, sync::atomic::Ordering, time::Duration};
+
+use super::{Bench, Measuring};
+use crate::{
+    bench::{
+        child::{free_port, run},
+        context::{Context, Scratch},
+        figure::{Figure, Samples, rounded},
+        ldap::{Act, Crowd, Load, flood, is_there},
+        people::{SUFFIX, USER},
+        server::{Server, megabytes, memory, processor_seconds},
+        slapd::{Slapd, write_people},
+    },
+    failure::{Failure, Outcome},
+};
+
+/// Searches by name.
+pub const BASE: Bench = Bench {
+    name: "ldap.base",
+    about: "searches/s by name, 200,000 entries of 20 attributes, 64 connections, ordinary user; peer: slapd",
+    by_default: true,
+    run: |context| -> Measuring<'_> { Box::pin(measure(context, Act::Base)) },
+};
+
+/// Searches by an indexed attribute.
+pub const EQUALITY: Bench = Bench {
+    name: "ldap.equality",
+    about: "searches/s of the tree by cn; peer: slapd",
+    by_default: true,
+    run: |context| -> Measuring<'_> { Box::pin(measure(context, Act::Equality)) },
+};
+
+/// A value more.
+pub const MODIFY_ADD: Bench = Bench {
+    name: "ldap.modify_add",
+    about: "durable modifications/s that add a value; peer: slapd, as durable",
+    by_default: true,
+    run: |context| -> Measuring<'_> { Box::pin(measure(context, Act::ModifyAdd)) },
+};
+
+/// Another value.
+pub const MODIFY_REPLACE: Bench = Bench {
+    name: "ldap.modify_replace",
+    about: "durable modifications/s that replace a value; peer: slapd, as durable",
+    by_default: true,
+    run: |context| -> Measuring<'_> { Box::pin(measure(context, Act::ModifyReplace)) },
+};
+
+/// Entries.
+pub const ADD: Bench = Bench {
+    name: "ldap.add",
+    about: "durable entries/s of 20 attributes; peer: slapd, as durable",
+    by_default: true,
+    run: |context| -> Measuring<'_> { Box::pin(measure(context, Act::Add)) },
+};
+
+/// All of it.
+pub const MIX: Bench = Bench {
+    name: "ldap.mix",
+    about: "operations/s: 75 searches by name, 12 changes, 3 adds, 10 binds of 100; peer: slapd, as durable",
+    by_default: true,
+    run: |context| -> Measuring<'_> { Box::pin(measure(context, Act::Mix)) },
+};
+
+/// As many as in the papers, and the steps around it.
+const CONNECTIONS: usize = 64;
+const STEPS: [usize; 3] = [1, 16, 200];
+const LOADING: Duration = Duration::from_secs(1_800);
+
+/// One of the two, and what its runs gave.
+struct Side {
+    port: u16,
+    pid: u32,
+    crowd: Crowd,
+    rates: Samples,
+    p50: Samples,
+    p99: Samples,
+    searches_p99: Samples,
+    micros: Samples,
+    steps: Vec<String>,
+}
+
+impl Side {
+    fn new(port: u16, pid: u32, count: u64) -> Side {
+        let rates = Samples::default();
+        let empty = Samples::default;
+        let (p50, p99, searches_p99, micros) = (empty(), empty(), empty(), empty());
+        Side { port, pid, crowd: Crowd::of(count), rates, p50, p99, searches_p99, micros, steps: Vec::new() }
+    }
+
+    async fn load(&self, act: Act, connections: usize, time: Duration) -> Outcome<Load> {
+        let load = flood(self.port, act, &self.crowd, connections, time).await?;
+        // The last one that was added, if any was, is there for others.
+        let last = self.crowd.new.load(Ordering::Relaxed) - 1;
+        match is_there(self.port, last).await? {
+            true => Ok(load),
+            false => Err(Failure::failed(format!("user.{last} was added and is not there"))),
+        }
+    }
+
+    async fn turn(&mut self, act: Act, time: Duration) -> Outcome {
+        let before = processor_seconds(self.pid);
+        let load = self.load(act, CONNECTIONS, time).await?;
+        self.micros.push((processor_seconds(self.pid) - before) * 1e6 / load.count.max(1) as f64);
+        self.rates.push(load.per_second);
+        self.p50.push(load.p50_ms);
+        self.p99.push(load.p99_ms);
+        self.searches_p99.push(load.searches_p99_ms);
+        Ok(())
+    }
+
+    async fn step(&mut self, act: Act, time: Duration) -> Outcome {
+        for connections in STEPS {
+            let load = self.load(act, connections, time).await?;
+            self.steps.push(format!("{:.0}/s p99 {} ms at {connections}", load.per_second, rounded(load.p99_ms, 3)));
+        }
+        Ok(())
+    }
+
+    /// What stands beside its rate.
+    fn told(&self, name: &str, act: Act) -> String {
+        let searches = match act {
+            Act::Mix => format!(", searches p99 {} ms", rounded(self.searches_p99.median(), 3)),
+            _ => String::new(),
+        };
+        format!(
+            "{name}: p50 {} ms, p99 {} ms{searches}, {} µs of processor for each, {} MB resident; {}",
+            rounded(self.p50.median(), 3),
+            rounded(self.p99.median(), 3),
+            rounded(self.micros.median(), 3),
+            rounded(megabytes(memory(self.pid, "VmRSS:")), 3),
+            self.steps.join(", ")
+        )
+    }
+}
+
+async fn measure(context: &Context, act: Act) -> Outcome<Figure> {
+    let count = context.size(200_000, 1_000);
+    let time = Duration::from_secs(context.size(5, 1));
+    let (_folder, port, server) = serve(context, count).await?;
+    let mut ours = Side::new(port, server.pid(), count);
+    let slapd = Slapd::start(context, count).await?;
+    let mut peer = slapd.as_ref().map(|slapd| Side::new(slapd.port, slapd.pid(), count));
+    // Warms up: connections, caches, files.
+    for side in [Some(&mut ours), peer.as_mut()].into_iter().flatten() {
+        side.load(Act::Base, CONNECTIONS, time).await?;
+    }
+    for _ in context.turns() {
+        for side in [Some(&mut ours), peer.as_mut()].into_iter().flatten() {
+            side.turn(act, time).await?;
+        }
+    }
+    for side in [Some(&mut ours), peer.as_mut()].into_iter().flatten() {
+        side.step(act, time).await?;
+    }
+    let told = [Some(ours.told("ours", act)), peer.as_ref().map(|peer| peer.told("slapd", act))];
+    let mut figure = Figure::new("operations/s", ours.rates)
+        .beside("slapd", peer.map(|peer| peer.rates).unwrap_or_default())
+        .under(format!("{count} entries of 20 attributes"))
+        .under(format!("{CONNECTIONS} connections, closed loop"))
+        .under("an ordinary user under access rules; each change durable before its answer");
+    for part in told.into_iter().flatten() {
+        figure = figure.under(part);
+    }
+    Ok(figure)
+}
+
+/// A server with so many people.
+async fn serve(context: &Context, count: u64) -> Outcome<(Scratch, u16, Server)> {
+    let (folder, port) = (context.folder()?, free_port()?);
+    let file = folder.path().join("tocsin.toml");
+    let text = format!(
+        "[ldap]\nlisten = \"127.0.0.1:{port}\"\nsuffix = \"{SUFFIX}\"\ncache = \"1 GiB\"\naccess = [\n  \
+         'to attrs=userPassword by dn=\"{USER}\" write by anonymous auth by * none',\n  \
+         'to * by dn=\"{USER}\" write by users read by * none',\n]\n"
+    );
+    std::fs::write(&file, text).map_err(|error| Failure::file("write", &file, &error))?;
+    let people = folder.path().join("people.ldif");
+    write_people(&people, count, false)?;
+    context.tell(format_args!("   loading {count} people"));
+    let mut command = tokio::process::Command::from(Command::new(&context.program));
+    command.args(["directory", "import"]).arg(&people).current_dir(folder.path()).env_clear();
+    command
+        .env("TOCSIN_CONFIG", &file)
+        .env("TOCSIN_DATA_FOLDER", folder.path().join("data"))
+        .env("HOME", folder.path());
+    run(&mut command, "the import", LOADING).await?;
+    let server = Server::start_with(context, folder.path(), &[("TOCSIN_CONFIG", &file.to_string_lossy())]).await?;
+    Ok((folder, port, server))
+}

@@ -1,0 +1,98 @@
+//! People for a directory, as LDIF: the same for whoever reads it.
+
+use std::io::{self, Write};
+
+/// The first entry.
+pub const SUFFIX: &str = "o=site";
+/// Where the people stand.
+pub const MEMBERS: &str = "ou=members,o=site";
+/// An ordinary user, whom a rule lets write.
+pub const USER: &str = "cn=user.0,ou=members,o=site";
+/// The password of everybody.
+pub const PASSWORD: &str = "secret";
+/// A hash that is checked in no time: what is measured is the directory. Both servers know it.
+const HASH: &str = "{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=";
+
+const SYLLABLES: &[&str] = &["an", "bel", "cor", "dun", "eck", "fos", "gar", "hol", "iv", "jan", "kel", "lind"];
+const WORDS: &[&str] =
+    &["market", "alert", "weather", "stock", "travel", "delay", "news", "sport", "order", "ship", "gate"];
+
+fn word(chance: &mut fastrand::Rng) -> String {
+    let mut word: String = (0..chance.usize(2..4)).filter_map(|_| chance.choice(SYLLABLES)).copied().collect();
+    word[..1].make_ascii_uppercase();
+    word
+}
+
+fn words(chance: &mut fastrand::Rng, count: usize) -> String {
+    (0..count).filter_map(|_| chance.choice(WORDS)).copied().collect::<Vec<_>>().join(" ")
+}
+
+/// The attributes of a person: 20 with the object class, about 1 KB. The same for the same number.
+pub fn attributes(number: u64) -> Vec<(&'static str, String)> {
+    let mut chance = fastrand::Rng::with_seed(0x5EED_2026 ^ number);
+    let (first, last) = (word(&mut chance), word(&mut chance));
+    let phone = |chance: &mut fastrand::Rng| format!("+1 555 {:07}", chance.u32(..10_000_000));
+    vec![
+        ("objectClass", "inetOrgPerson".to_owned()),
+        ("cn", format!("user.{number}")),
+        ("uid", format!("user.{number}")),
+        ("mail", format!("{first}.{last}.{number}@example.com")),
+        ("displayName", format!("{first} {last}")),
+        ("initials", format!("{}{}", &first[..1], &last[..1])),
+        ("givenName", first),
+        ("sn", last),
+        ("telephoneNumber", phone(&mut chance)),
+        ("mobile", phone(&mut chance)),
+        ("title", words(&mut chance, 2)),
+        ("departmentNumber", chance.u32(..500).to_string()),
+        ("employeeNumber", number.to_string()),
+        ("employeeType", words(&mut chance, 1)),
+        ("street", format!("{} {} Street", chance.u32(..9_999), word(&mut chance))),
+        ("l", word(&mut chance)),
+        ("st", words(&mut chance, 1)),
+        ("postalCode", chance.u32(10_000..100_000).to_string()),
+        ("description", words(&mut chance, 60)),
+        ("userPassword", HASH.to_owned()),
+    ]
+}
+
+/// The name of a person.
+pub fn name(number: u64) -> String {
+    format!("cn=user.{number},{MEMBERS}")
+}
+
+/// Writes the first entries and so many people. `first`: whether the very first is among them.
+///
+/// # Errors
+/// The output does not take it.
+pub fn write(out: &mut impl Write, count: u64, first: bool) -> io::Result<()> {
+    if first {
+        out.write_all(b"dn: o=site\nobjectClass: organization\no: site\n\n")?;
+    }
+    write!(out, "dn: {MEMBERS}\nobjectClass: organizationalUnit\nou: members\n\n")?;
+    for number in 0..count {
+        writeln!(out, "dn: {}", name(number))?;
+        for (attribute, value) in attributes(number) {
+            writeln!(out, "{attribute}: {value}")?;
+        }
+        out.write_all(b"\n")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_have_20_attributes_and_are_the_same_each_time() {
+        let written = || {
+            let mut out = Vec::new();
+            write(&mut out, 100, true).expect("memory takes all");
+            String::from_utf8(out).expect("ASCII")
+        };
+        assert_eq!(written(), written());
+        assert_eq!(attributes(7).len(), 20);
+        assert!((70_000..120_000).contains(&written().len()), "{}", written().len());
+    }
+}

@@ -1,0 +1,111 @@
+//! slapd of OpenLDAP with its mdb backend, durable: the same people under the same rules.
+
+use std::{
+    fs,
+    io::{BufWriter, Write},
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use super::{
+    child::{Child, free_port, listens, run},
+    context::{Context, Scratch},
+    people::{self, SUFFIX, USER},
+};
+use crate::failure::{Failure, Outcome};
+
+/// How long the loading may take.
+const PATIENCE: Duration = Duration::from_secs(900);
+
+/// A running slapd. Killed when the value ends.
+pub struct Slapd {
+    /// Where it listens.
+    pub port: u16,
+    process: Child,
+    _folder: Scratch,
+}
+
+impl Slapd {
+    /// Loads so many people where that was not done before, and starts it on a copy; `None` if there is no slapd here.
+    ///
+    /// # Errors
+    /// It cannot be loaded, or does not start.
+    pub async fn start(context: &Context, count: u64) -> Outcome<Option<Self>> {
+        let Some(program) = context.program("slapd") else { return Ok(None) };
+        let kept = loaded(context, count).await?;
+        let (folder, port) = (context.folder()?, free_port()?);
+        let data = folder.path().join("data.mdb");
+        // Most of the file is a hole, which a plain copy would fill.
+        let mut copy = tokio::process::Command::new("cp");
+        copy.arg("--sparse=always").arg(kept.join("data.mdb")).arg(&data);
+        run(&mut copy, "cp", PATIENCE).await?;
+        let mut command = Command::new(program);
+        command.arg("-f").arg(configuration(folder.path())?).args([
+            "-h",
+            &format!("ldap://127.0.0.1:{port}"),
+            "-d",
+            "0",
+        ]);
+        let mut process = Child::start(&mut command, "slapd", folder.path().join("log"))?;
+        process.until(Instant::now(), async || listens(port).await).await?;
+        Ok(Some(Slapd { port, process, _folder: folder }))
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+}
+
+/// The folder of a database with so many people, made once.
+async fn loaded(context: &Context, count: u64) -> Outcome<PathBuf> {
+    let kept = context.peers_folder.join(format!("ldap/people-{count}"));
+    if kept.join("done").exists() {
+        return Ok(kept);
+    }
+    context.tell(format_args!("   loading {count} people into slapd"));
+    let _ = fs::remove_dir_all(&kept);
+    fs::create_dir_all(&kept).map_err(|error| Failure::file("make the folder", &kept, &error))?;
+    let file = kept.join("people.ldif");
+    write_people(&file, count, true)?;
+    let program =
+        context.program("slapadd").ok_or_else(|| Failure::failed("slapadd is needed to load slapd's database"))?;
+    let mut command = tokio::process::Command::new(program);
+    command.arg("-q").arg("-f").arg(configuration(&kept)?).arg("-l").arg(&file);
+    run(&mut command, "slapadd", PATIENCE).await?;
+    let _ = fs::remove_file(&file);
+    let done = kept.join("done");
+    fs::write(&done, "").map_err(|error| Failure::file("write", &done, &error))?;
+    Ok(kept)
+}
+
+/// Writes people as LDIF. `first`: whether the very first entry is among them.
+///
+/// # Errors
+/// The disk does not take it.
+pub fn write_people(file: &Path, count: u64, first: bool) -> Outcome {
+    let failed = |error: std::io::Error| Failure::file("write", file, &error);
+    let mut out = BufWriter::new(fs::File::create(file).map_err(failed)?);
+    people::write(&mut out, count, first).and_then(|()| out.flush()).map_err(failed)
+}
+
+/// Writes the configuration of a database in a folder. The user is no root, so that rules are asked for each entry.
+fn configuration(folder: &Path) -> Outcome<PathBuf> {
+    let modules = ["/usr/lib/ldap", "/usr/lib/openldap", "/usr/lib64/openldap", "/usr/libexec/openldap"];
+    let modules = modules.into_iter().find(|path| Path::new(path).is_dir()).unwrap_or("/usr/lib/ldap");
+    let schemas = ["/etc/ldap/schema", "/etc/openldap/schema"];
+    let schemas = schemas.into_iter().find(|path| Path::new(path).is_dir()).unwrap_or("/etc/ldap/schema");
+    let folder_text = folder.display();
+    let text = format!(
+        "include {schemas}/core.schema\ninclude {schemas}/cosine.schema\ninclude {schemas}/inetorgperson.schema\n\
+         modulepath {modules}\nmoduleload back_mdb\npidfile {folder_text}/pid\nloglevel none\nsizelimit unlimited\n\
+         database mdb\nsuffix \"{SUFFIX}\"\ndirectory {folder_text}\nmaxsize 4294967296\n\
+         index objectClass eq\nindex cn,sn,mail,uid eq\n\
+         access to attrs=userPassword by dn.exact=\"{USER}\" write by anonymous auth by * none\n\
+         access to * by dn.exact=\"{USER}\" write by users read by * none\n"
+    );
+    let file = folder.join("slapd.conf");
+    fs::write(&file, text).map_err(|error| Failure::file("write", &file, &error))?;
+    Ok(file)
+}
