@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use tocsin_service::Service;
+use tocsin_sync::Replicas;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -30,6 +31,8 @@ pub use serve::{HttpOptions, serve};
 pub(crate) struct App {
     service: Arc<Service>,
     metrics: Option<PrometheusHandle>,
+    /// The rows of devices, if there are any here.
+    sync: Option<Arc<Replicas>>,
     /// Bodies in memory, in KiB.
     body_room: Arc<Semaphore>,
     explorer: openapi::Explorer,

@@ -35,6 +35,7 @@ use crate::{problems::KINDS, routes};
         (name = "exchanges", description = "What systems say to each other: ports, messages, replies"),
         (name = "operations", description = "What became of it"),
         (name = "inbox", description = "What subscribers find when they look. Each route takes an API key, or an inbox token of the subscriber as `Bearer` or `?token=`"),
+        (name = "sync", description = "Rows that devices keep replicas of. Sessions take the token of a device, all else an API key"),
         (name = "keys", description = "Who may do what"),
         (name = "health", description = "Whether it lives and serves; these need no key"),
     )

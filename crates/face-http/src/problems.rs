@@ -10,6 +10,7 @@ use axum::{
 use serde::Serialize;
 use tocsin_model::problem::Problem;
 use tocsin_service::ServiceError;
+use tocsin_sync::SyncError;
 use utoipa::ToSchema;
 
 /// The kinds of problems: what `type` says, and what its page says.
@@ -51,6 +52,8 @@ kinds! {
         "Without a key of the scope `admin` nobody could make keys any more. Make another one, then remove this one.";
     KEY_REUSED "idempotency-key-reused" CONFLICT "The idempotency key came before with other content"
         "A key stands for one content. Send the same content again, or choose a new key.";
+    OUTDATED "outdated" GONE "It is too old"
+        "The cursor or the session says less than the device needs by now. Begin a session anew; edits that were not sent are sent first.";
     CHANGED "changed" PRECONDITION_FAILED "It has changed in the meantime"
         "`If-Match` named a revision that is not the present one, or `If-None-Match: *` met something. Read it again.";
     TOO_LARGE "too-large" PAYLOAD_TOO_LARGE "The body is too large"
@@ -229,6 +232,24 @@ impl From<ServiceError> for Failure {
                 tracing::error!(error = %source, "a request could not be done");
                 Failure::new(UNAVAILABLE, detail).retry_after(Duration::from_secs(5))
             }
+        }
+    }
+}
+
+impl From<SyncError> for Failure {
+    fn from(error: SyncError) -> Self {
+        let detail = error.to_string();
+        match error {
+            SyncError::Unauthenticated(why) => ServiceError::Unauthenticated(why).into(),
+            SyncError::Forbidden(_) => Failure::new(FORBIDDEN, detail),
+            SyncError::Invalid(problems) => ServiceError::Invalid(problems).into(),
+            SyncError::Missing(what) => ServiceError::Missing(what).into(),
+            SyncError::Changed(what) => ServiceError::Changed(what).into(),
+            SyncError::Expired(_) => Failure::new(OUTDATED, detail),
+            SyncError::Busy { retry_after, position, .. } => {
+                Failure::new(BUSY, detail).retry_after(retry_after).with("position", position)
+            }
+            SyncError::Store(error) => ServiceError::from(error).into(),
         }
     }
 }

@@ -12,6 +12,7 @@ use futures_util::{Stream, StreamExt};
 use serde::{Deserialize, de::DeserializeOwned};
 use tocsin_model::id::IdError;
 use tocsin_service::{BoxError, Caller, ServiceError, inbox::Visitor, page, subscribers::Put};
+use tocsin_sync::{Device, Replicas};
 use tokio::sync::OwnedSemaphorePermit;
 use utoipa::IntoParams;
 
@@ -70,6 +71,26 @@ impl FromRequestParts<Arc<App>> for Visiting {
         let shown = shown(&parts.headers)?.or_else(queried);
         let shown = shown.ok_or(ServiceError::Unauthenticated("no key and no inbox token was given"))?;
         Ok(Visiting(app.service.visitor(shown)?))
+    }
+}
+
+/// A device that showed its token.
+pub(crate) struct Keeping(pub(crate) Device);
+
+impl FromRequestParts<Arc<App>> for Keeping {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Failure> {
+        let token = shown(&parts.headers)?.ok_or(ServiceError::Unauthenticated("no device token was given"))?;
+        Ok(Keeping(app.sync()?.device(token)?))
+    }
+}
+
+impl App {
+    /// The rows of devices.
+    pub(crate) fn sync(&self) -> Result<&Arc<Replicas>, Failure> {
+        let missing = || ServiceError::Missing("what devices keep replicas of".to_owned()).into();
+        self.sync.as_ref().ok_or_else(missing)
     }
 }
 

@@ -13,6 +13,8 @@ mod preview;
 mod reports;
 mod resends;
 mod push_keys;
+mod replicas;
+mod rows;
 mod rules;
 mod destinations;
 mod endpoints;
@@ -22,6 +24,7 @@ mod schedules;
 mod sources;
 mod segments;
 mod subscribers;
+mod sync;
 mod subscriptions;
 mod suppressions;
 pub(crate) mod switches;
@@ -66,6 +69,9 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
         .merge(keys::routes())
         .merge(inbox::routes())
         .merge(broadcasts::routes())
+        .merge(rows::routes())
+        .merge(replicas::routes())
+        .merge(sync::routes())
         .merge(push_keys::routes())
         .merge(unsubscribe::routes())
         .merge(pages::routes())

@@ -15,6 +15,7 @@ use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tocsin_service::Service;
+use tocsin_sync::Replicas;
 use tokio::{
     io::AsyncWriteExt,
     net::{TcpListener, TcpStream},
@@ -47,6 +48,8 @@ pub struct HttpOptions {
     pub stream_heartbeat: Duration,
     /// Renders `/metrics`; without it there is no such page.
     pub metrics: Option<PrometheusHandle>,
+    /// The rows that devices keep replicas of; without them their routes answer 404.
+    pub sync: Option<Arc<Replicas>>,
 }
 
 impl Default for HttpOptions {
@@ -61,6 +64,7 @@ impl Default for HttpOptions {
             streams_max: 5_000,
             stream_heartbeat: Duration::from_secs(15),
             metrics: None,
+            sync: None,
         }
     }
 }
@@ -81,6 +85,7 @@ pub async fn serve(
     let app = Arc::new(App {
         service,
         metrics: options.metrics.clone(),
+        sync: options.sync.clone(),
         body_room: Arc::new(Semaphore::new(body_room)),
         explorer: openapi::Explorer::new(),
         measures: edge::Measures::default(),

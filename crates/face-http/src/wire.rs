@@ -10,6 +10,7 @@ mod status; // how the platform does
 mod suspensions; // what waits for an operator
 mod keys; // of the API
 
+pub(crate) mod sync; // rows of collections, devices that keep replicas
 pub(crate) mod inbox; // items, their changes, broadcasts
 
 use std::time::Duration;

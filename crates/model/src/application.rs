@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::{
     chronicle::Chronicle,
+    collection::Collection,
     conduct::Conduct,
     field::{Field, FieldType, Fields},
     filter::Dialect,
@@ -43,6 +44,9 @@ pub struct Application {
     pub channels: BTreeMap<Name, Channel>,
     /// Where events come from. Without one of the kind `http`, the source `api` may submit all classes.
     pub sources: BTreeMap<Name, Source>,
+    /// Rows that devices keep replicas of.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub collections: BTreeMap<Name, Collection>,
     /// How long finished work is kept.
     pub retention: Retention,
     /// How much of everything it may have.
@@ -598,6 +602,7 @@ impl Application {
             rules: BTreeMap::new(),
             channels: BTreeMap::new(),
             sources: BTreeMap::new(),
+            collections: BTreeMap::new(),
             retention: Retention::default(),
             limits: Limits::default(),
         }

@@ -21,6 +21,8 @@ pub mod conduct; // how it is told: together, at which hours
 pub mod edit; // what an operator puts in place of it
 pub mod content; // what a notification says, once it is formatted
 pub mod inbox; // what a subscriber finds when it looks: items, and broadcasts that are kept once for all
+pub mod collection; // rows that devices keep replicas of, and what becomes of edits that meet
+pub mod replica; // what such devices and the server say to each other
 pub mod exchange; // how systems talk through the platform: ports, routes, properties
 pub mod receipt; // what became of it: dispositions, attempts, receipts
 pub mod state; // what matching remembers between batches, as pages

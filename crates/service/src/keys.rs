@@ -51,13 +51,17 @@ pub enum Scope {
     InboxWrite,
     /// Report bounces and complaints, and nothing else: for the webhook of a provider.
     BouncesWrite,
+    /// See rows of collections, the devices that keep replicas of them, and conflicts.
+    SyncRead,
+    /// Change rows, let devices keep replicas, and stop them.
+    SyncWrite,
     /// Send messages through the receive ports of exchanges, and read their replies.
     MessagesWrite,
 }
 
 impl Scope {
     /// All of them.
-    pub const ALL: [Scope; 13] = [
+    pub const ALL: [Scope; 15] = [
         Scope::Admin,
         Scope::ApplicationsRead,
         Scope::ApplicationsWrite,
@@ -70,6 +74,8 @@ impl Scope {
         Scope::InboxRead,
         Scope::InboxWrite,
         Scope::BouncesWrite,
+        Scope::SyncRead,
+        Scope::SyncWrite,
         Scope::MessagesWrite,
     ];
 
@@ -88,6 +94,8 @@ impl Scope {
             Scope::InboxRead => "inbox:read",
             Scope::InboxWrite => "inbox:write",
             Scope::BouncesWrite => "bounces:write",
+            Scope::SyncRead => "sync:read",
+            Scope::SyncWrite => "sync:write",
             Scope::MessagesWrite => "messages:write",
         }
     }

@@ -15,7 +15,7 @@ pub struct Page<T> {
 
 impl<T> Page<T> {
     /// A page of up to `limit` things from one more than that, which shows whether there is a next page.
-    pub(crate) fn cut(mut items: Vec<T>, limit: usize, key: impl Fn(&T) -> String) -> Page<T> {
+    pub fn cut(mut items: Vec<T>, limit: usize, key: impl Fn(&T) -> String) -> Page<T> {
         let next = if items.len() > limit {
             items.truncate(limit);
             items.last().map(|last| cursor(&key(last)))
@@ -52,7 +52,10 @@ pub(crate) fn cursor(key: &str) -> String {
 }
 
 /// The key that a cursor stands for.
-pub(crate) fn key_of<T: std::str::FromStr>(cursor: Option<&str>) -> Result<Option<T>, ServiceError> {
+///
+/// # Errors
+/// It is none that a page gave.
+pub fn key_of<T: std::str::FromStr>(cursor: Option<&str>) -> Result<Option<T>, ServiceError> {
     let Some(cursor) = cursor else { return Ok(None) };
     URL_SAFE_NO_PAD
         .decode(cursor)

@@ -7,6 +7,7 @@ pub mod journal; // the port of the flow: event batches, notification batches, w
 pub mod records; // the port of the system of record: applications, subscribers, subscriptions, keys
 pub mod entries; // the port of the directory: the records as a tree
 pub mod inbox; // the port of the feeds that subscribers read
+pub mod collections; // what is kept of the rows that devices have replicas of
 
 pub mod spool; // what exchanges keep: messages, their legs, what became of them
 

@@ -63,6 +63,10 @@ pub enum Command {
     Segments(segments::Args),
     /// Reads, marks and follows what subscribers find in their inbox
     Inbox(inbox::Args),
+    /// Lets devices keep replicas of rows, and shows their sessions and conflicts
+    Devices(devices::Args),
+    /// Keeps a replica of rows on this machine, edits it, and synchronises it
+    Replica(replica::Args),
     /// Shows how the server is doing: live in a terminal, plain when piped
     Status(status::Args),
     /// Says what needs attention now, why, and what to do
@@ -186,6 +190,8 @@ impl Cli {
             Command::Directory(args) => args.run(terminal, &configuration).await,
             Command::Segments(args) => args.run(terminal, &client()?).await,
             Command::Inbox(args) => args.run(terminal, &client()?).await,
+            Command::Devices(args) => args.run(terminal, &client()?).await,
+            Command::Replica(args) => args.run(terminal, client).await,
             Command::Status(args) => args.run(terminal, &client()?).await,
             Command::Digest(args) => args.run(terminal, &client()?).await,
             Command::Report(args) => args.run(terminal, &client()?).await,

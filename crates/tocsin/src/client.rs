@@ -108,6 +108,11 @@ impl Client {
         Ok(Client { http, server: server.into(), key })
     }
 
+    /// How it speaks to servers: certificates, timeouts.
+    pub fn http(&self) -> &reqwest::Client {
+        &self.http
+    }
+
     /// The server's URL, without a slash at the end.
     pub fn server(&self) -> &str {
         &self.server

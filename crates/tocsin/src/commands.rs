@@ -19,6 +19,8 @@ pub mod export;
 pub mod firings;
 pub mod import;
 pub mod inbox;
+pub mod devices;
+pub mod replica;
 pub mod init;
 pub mod keys;
 mod lists; // what commands that work through a list have in common

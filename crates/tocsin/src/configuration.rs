@@ -34,6 +34,8 @@ pub struct Configuration {
     pub journal: Journal,
     /// The store of the feeds that subscribers read.
     pub inbox: Inbox,
+    /// Rows that devices keep replicas of.
+    pub sync: Sync,
     /// The store of the messages of exchanges.
     pub spool: Spool,
     /// The steps from an event to its receipts.
@@ -248,6 +250,31 @@ pub struct Inbox {
 impl Default for Inbox {
     fn default() -> Self {
         Inbox { disk_reserve: Size(64 << 20), readers: 2 }
+    }
+}
+
+/// Rows that devices keep replicas of, and how many devices are served at a time.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Sync {
+    /// Space that must stay free on the disk; below it edits and rows are answered with 503 until there is room again. 0 switches
+    /// the guard off.
+    pub disk_reserve: Size,
+    /// Threads that read.
+    pub readers: u32,
+    /// Blocks of edits that are unpacked and checked at a time.
+    pub uploads: u32,
+    /// Blocks of edits that meet the rows at a time. They share commits, so a few more than there are cores do most.
+    pub reconciles: u32,
+    /// Blocks of rows that are read and packed at a time.
+    pub downloads: u32,
+    /// Requests that wait for each of these; one more is told 503, with a time to come again.
+    pub waiting_max: u32,
+}
+
+impl Default for Sync {
+    fn default() -> Self {
+        Sync { disk_reserve: Size(64 << 20), readers: 2, uploads: 4, reconciles: 20, downloads: 4, waiting_max: 2_000 }
     }
 }
 

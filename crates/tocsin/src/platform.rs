@@ -10,6 +10,7 @@ use std::{
 };
 
 mod ldap; // the directory and its face
+mod sync; // rows that devices keep replicas of
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use serde::Serialize;
@@ -276,6 +277,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
         None => None,
     };
     let inbox = open_inbox(&configuration).await?;
+    let replicas = sync::open(&configuration, records.clone()).await?;
     let first_key = first_key::ensure(&*records, &folder, now()).await?;
     let page = configuration.metrics.enabled.then(recorder).flatten();
     let parts = tocsin_pipeline::Parts {
@@ -329,9 +331,11 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
         origins: origins(&configuration.http.allow_origins)?,
         streams_max: configuration.http.streams_max as usize,
         metrics: page,
+        sync: Some(replicas.clone()),
         ..HttpOptions::default()
     };
     let stopping = CancellationToken::new();
+    sync::tidy_now_and_then(&replicas, stopping.clone());
     let ldap_face = ldap.map(|prepared| ldap::start(prepared, service.clone(), stopping.clone()));
     let face = tokio::spawn(tocsin_face_http::serve(listener, service, options, stopping.clone().cancelled_owned()));
     let (face, ldap_face) = (Mutex::new(face), Mutex::new(ldap_face));

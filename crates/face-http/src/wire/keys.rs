@@ -50,7 +50,7 @@ pub(crate) struct NewKeyBody {
     pub(crate) description: String,
     /// What it may do: `admin`, `applications:read`, `applications:write`, `subscribers:read`, `subscribers:write`,
     /// `events:write`, `operations:read`, `operations:write`, `keys:write`, `bounces:write`, `inbox:read`, `inbox:write`,
-    /// `messages:write`.
+    /// `messages:write`, `sync:read`, `sync:write`.
     pub(crate) scopes: Vec<String>,
     /// When it stops working.
     #[serde(default)]

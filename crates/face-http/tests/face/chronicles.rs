@@ -70,6 +70,34 @@ async fn chronicles_say_what_they_know_of_a_key() {
 }
 
 #[tokio::test]
+async fn a_query_that_joins_with_a_chronicle_is_tried_as_if_events_came_now() {
+    let platform = platform().await;
+    let sql = "SELECT e._event, s._subscription FROM events e JOIN strong s
+        JOIN \"quake.here\" h ON h.place = e.place WHERE h._count > 2";
+    let joined = json!({"on": "quake", "subscription": "strong", "notify": "shaken", "sql": sql});
+    let kept = "    chronicles: { here: { by: place, of: event.magnitude, keys: 7 } }\nsubscriptions:\n";
+    let definition = QUAKES.replacen("subscriptions:\n", kept, 1);
+    let definition = definition.replace("\nrules:\n", &format!("\nrules:\n  joined: {joined}\n"));
+    let (status, body) = platform.put("/v1/applications/quakes", "application/yaml", &definition).await;
+    assert_eq!(status, 200, "{body}");
+    let subscriber =
+        json!({"application": "quakes", "class": "strong", "subscriber": "alice", "values": {"magnitude": 9}});
+    let (status, body) = platform.post("/v1/subscriptions", JSON, &subscriber.to_string()).await;
+    assert_eq!(status, 201, "{body}");
+    let told = async |asked: serde_json::Value| {
+        let (status, found) = platform.post("/v1/applications/quakes/rules/test", JSON, &asked.to_string()).await;
+        assert_eq!(status, 200, "{found}");
+        let events = found["events"].as_array().expect("events").iter();
+        events.map(|event| event["matches"].as_u64().expect("a number") > 0).collect::<Vec<_>>()
+    };
+    // Lima has two already, Oslo has none.
+    let events = json!([{"place": "Lima", "magnitude": 1}, {"place": "Oslo", "magnitude": 1}]);
+    assert_eq!(told(json!({"rule": "joined", "events": events})).await, [true, false]);
+    assert_eq!(told(json!({"rule": "joined", "last": 3})).await, [false, false, false]);
+    platform.stop().await;
+}
+
+#[tokio::test]
 async fn what_is_asked_wrongly_is_said() {
     let platform = platform().await;
     let (status, body) = platform.get(&format!("{PATH}/quake/there")).await;

@@ -4,6 +4,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 mod chronicles; // what is kept of the events of a class
+mod collections; // rows that devices keep replicas of
 
 use super::{
     document::{Entry, Kind, Node, join},
@@ -68,12 +69,14 @@ pub fn application(root: &Node, problems: &mut Vec<Problem>) -> Option<Applicati
         rules: BTreeMap::new(),
         channels: builder.section("channels", |_, _, node, _| channel(node)),
         sources: builder.section("sources", |_, path, node, builder| builder.source(node, path)),
+        collections: builder.section("collections", |_, path, node, builder| builder.collection(node, path)),
         retention: retention(root),
         limits: limits(root),
     };
     builder.add_due_class(&mut application);
     let rules = builder.rules(&application);
     builder.check_order(&application, &rules);
+    builder.check_collections(&application.collections);
     root.get("application").is_some().then_some(Application { rules, ..application })
 }
 

@@ -123,6 +123,19 @@ pub fn difference(old: &Application, new: &Application) -> Vec<Difference> {
     found.section("rules", "rule", &old.rules, &new.rules, Differences::rule);
     found.section("channels", "channel", &old.channels, &new.channels, Differences::channel);
     found.section("sources", "source", &old.sources, &new.sources, Differences::source);
+    found.section("collections", "collection", &old.collections, &new.collections, |found, path, old, new| {
+        found.description(path, &old.description, &new.description);
+        found.fields(path, &old.fields, &new.fields, FieldsOf::Events);
+        if old.partition != new.partition {
+            found.changed(
+                format!("{path}.partition"),
+                "whose its rows are changes; it is worked out anew for all of them",
+            );
+        }
+        if (old.direction, old.may_leave, &old.conflicts) != (new.direction, new.may_leave, &new.conflicts) {
+            found.changed(path, "how devices change its rows changes");
+        }
+    });
     if old.retention != new.retention {
         let (was, is) = (old.retention, new.retention);
         let sentence = format!(
@@ -186,6 +199,9 @@ impl Differences {
                         "functions" => (false, "; filters that call it no longer match"),
                         "channels" => (false, "; devices that use it can no longer be reached"),
                         "sources" => (false, "; no more events come from it"),
+                        "collections" => {
+                            (false, "; its rows are kept, but nobody reaches them, and replicas drop theirs")
+                        }
                         _ => (false, ""),
                     };
                     self.say(DifferenceKind::Removed, path, format!("the {noun} `{name}` is removed{after}"), drops);

@@ -4,7 +4,10 @@
 use std::time::Duration;
 
 use super::shape::{Key, Keys, Shape};
-use crate::chronicle::{CHRONICLES_MAX, KEY_FIELDS_MAX};
+use crate::{
+    chronicle::{CHRONICLES_MAX, KEY_FIELDS_MAX},
+    collection::{FIELDS_MAX, SHARES_MAX},
+};
 
 pub(super) const DAY: u64 = 86_400;
 
@@ -49,9 +52,78 @@ pub static APPLICATION: Shape = Shape::Object(&[
         &SOURCES,
         "Where events come from. Without one of the kind `http`, the source `api` may submit all classes.",
     ),
+    optional(
+        "collections",
+        &COLLECTIONS,
+        "Rows that devices keep replicas of and edit while they are offline; each device has its own part of them.",
+    ),
     optional("retention", &RETENTION, "How long finished work is kept."),
     optional("limits", &LIMITS, "How much of everything it may have."),
 ]);
+
+static COLLECTIONS: Shape = Shape::Entries { keys: Keys::Names, of: &COLLECTION, most: 200 };
+static COLLECTION: Shape = Shape::Object(&[
+    optional("description", &Shape::Text, "What it is for."),
+    required("fields", &FIELDS, "The fields of a row. Beside them every row has an `id`."),
+    optional(
+        "direction",
+        &Shape::Choice(&["both", "down", "up"]),
+        "Which way rows go: `down` to devices, `up` from them; `both` if not given.",
+    ),
+    required(
+        "partition",
+        &PARTITION,
+        "Whose the rows are: `everyone`, or ways of which one must fit. A device sees no other rows.",
+    ),
+    optional(
+        "may_leave",
+        &Shape::Boolean,
+        "Whether a device may give a row away by an edit after which it does not see it any more; false if not given.",
+    ),
+    optional("conflicts", &CONFLICTS, "What becomes of edits that meet."),
+]);
+static PARTITION: Shape = Shape::Either(&[&Shape::Choice(&["everyone"]), &SHARES]);
+static SHARES: Shape = Shape::List { of: &SHARE, most: SHARES_MAX };
+static SHARE: Shape = Shape::Object(&[
+    optional(
+        "match",
+        &IDENTITIES,
+        "Fields of the row, each with what of the subscriber it must be equal to: `subscriber.id`, or `attributes.NAME`, \
+         of which any value counts if it is a list.",
+    ),
+    optional("rows", &ROW_VALUES, "Only rows whose fields have this value, or one of these."),
+    optional("audience", &Shape::Name, "A segment: only its members. Anybody if not given."),
+    optional(
+        "through",
+        &THROUGH,
+        "A field that holds the id of a row of another collection: whoever has that row has this one.",
+    ),
+]);
+static IDENTITIES: Shape = Shape::Entries { keys: Keys::Fields, of: &Shape::Text, most: 4 };
+static ROW_VALUES: Shape = Shape::Entries { keys: Keys::Fields, of: &Shape::Any, most: 8 };
+static THROUGH: Shape = Shape::Entries { keys: Keys::Fields, of: &Shape::Name, most: 1 };
+static CONFLICTS: Shape = Shape::Object(&[
+    optional(
+        "track",
+        &Shape::Choice(&["column", "row"]),
+        "Whether edits meet that changed the same field, or the same row; `column` if not given.",
+    ),
+    optional(
+        "resolver",
+        &RESOLVER,
+        "Which edit stays: that of the `server`, of the `client`, or the `first` or `last` by what its author knew of the \
+         server; `last` if not given.",
+    ),
+    optional("fields", &COMBINED, "Fields whose edits are put together instead."),
+]);
+static RESOLVER: Shape = Shape::Either(&[&Shape::Choice(&["server", "client", "first", "last"]), &OWN_RESOLVER]);
+static OWN_RESOLVER: Shape = Shape::Object(&[required(
+    "predicate",
+    &Shape::Text,
+    "In CEL over `event.client`, `event.server` and `event.base`: the edit of the device stays where it holds.",
+)]);
+static COMBINED: Shape =
+    Shape::Entries { keys: Keys::Fields, of: &Shape::Choice(&["max", "min", "sum", "merge"]), most: FIELDS_MAX };
 
 static EVENTS: Shape = Shape::Entries { keys: Keys::Names, of: &EVENT, most: 1_000 };
 static EVENT: Shape = Shape::Object(&[

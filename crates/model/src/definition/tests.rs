@@ -1,5 +1,6 @@
 mod attributes;
 mod chronicles;
+mod collections;
 mod differences;
 mod files;
 mod functions;

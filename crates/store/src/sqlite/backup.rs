@@ -1,7 +1,7 @@
 //! A copy of a data folder as of one moment, taken while it is written, and the way back.
 //!
-//! The four databases have a writer each, so the copy pins one after the other and copies what was pinned. The order makes
-//! it one moment for all that matters: first the journal, then the inbox, then the records. What the journal says it
+//! The databases have a writer each, so the copy pins one after the other and copies what was pinned. The order makes
+//! it one moment for all that matters: first the journal, then the inbox, the rows of devices and the records. What the journal says it
 //! delivered into a feed is in the inbox that is pinned after it, and what its event batches see of the records is in the
 //! records that are pinned last. What is newer there is as after a crash: a delivery that the journal does not know of is
 //! repeated under its id and not stored twice, and changes of the records come after the batches. The spool refers to none
@@ -24,9 +24,9 @@ use super::writer::store_error;
 use crate::error::StoreError;
 
 /// The databases of a data folder, in the order in which they are pinned.
-pub const FILES: [&str; 4] = ["journal.db", "inbox.db", "records.db", "spool.db"];
-/// The one that a data folder from before there were exchanges does not have.
-const YOUNGEST: &str = "spool.db";
+pub const FILES: [&str; 5] = ["journal.db", "inbox.db", "sync.db", "records.db", "spool.db"];
+/// Those that a data folder from before there were exchanges and replicas does not have.
+const YOUNGEST: [&str; 2] = ["spool.db", "sync.db"];
 /// What a copy says of itself.
 pub const MANIFEST: &str = "backup.json";
 /// While this is in a data folder, it holds the half of a restored copy.
@@ -131,7 +131,7 @@ pub fn verify(copy: &Path) -> Result<Verified, StoreError> {
         serde_json::from_slice(&text).map_err(|error| StoreError::Damaged(format!("{}: {error}", path.display())))?;
     for name in FILES {
         let Some(file) = manifest.files.iter().find(|file| file.name == name) else {
-            if name == YOUNGEST {
+            if YOUNGEST.contains(&name) {
                 continue;
             }
             return Err(StoreError::Damaged(format!("{} does not name {name}", path.display())));
@@ -194,7 +194,7 @@ fn put_file(copy: &Path, folder: &Path, name: &str) -> Result<(), StoreError> {
 
 /// The databases that a folder has, as far as it may lack any.
 fn there(folder: &Path) -> impl Iterator<Item = &'static str> {
-    FILES.into_iter().filter(|name| *name != YOUNGEST || folder.join(name).exists())
+    FILES.into_iter().filter(|name| !YOUNGEST.contains(name) || folder.join(name).exists())
 }
 
 /// How many steps of its schema this version knows.
@@ -203,6 +203,7 @@ fn known_schema(name: &str) -> usize {
         "journal.db" => super::journal::MIGRATIONS.len(),
         "inbox.db" => super::inbox::MIGRATIONS.len(),
         "spool.db" => super::spool::MIGRATIONS.len(),
+        "sync.db" => super::collections::MIGRATIONS.len(),
         _ => super::records::MIGRATIONS.len(),
     }
 }

@@ -6,6 +6,7 @@
 pub mod journal; // the flow, in `journal.db`
 pub mod records; // who and what, in `records.db`
 pub mod inbox; // what is there to read, in `inbox.db`
+pub mod collections; // rows that devices keep replicas of, in `sync.db`
 pub mod spool; // what systems say to each other, in `spool.db`
 pub mod backup; // all of them as of one moment, and the way back
 

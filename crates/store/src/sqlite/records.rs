@@ -610,7 +610,10 @@ fn json_at<T: serde::de::DeserializeOwned>(row: &Row<'_>, column: usize) -> rusq
     serde_json::from_str(row.get_ref(column)?.as_str()?).map_err(|error| conversion_failed(column, error))
 }
 
-fn conversion_failed(column: usize, error: impl std::error::Error + Send + Sync + 'static) -> rusqlite::Error {
+pub(super) fn conversion_failed(
+    column: usize,
+    error: impl std::error::Error + Send + Sync + 'static,
+) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, Box::new(error))
 }
 

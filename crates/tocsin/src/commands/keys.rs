@@ -34,7 +34,8 @@ enum What {
         /// What it is for
         description: String,
         /// What it may do: admin, or applications:read, applications:write, subscribers:read, subscribers:write, events:write,
-        /// operations:read, operations:write, keys:write, bounces:write, inbox:read, inbox:write, messages:write; may be repeated, or
+        /// operations:read, operations:write, keys:write, bounces:write, inbox:read, inbox:write, messages:write, sync:read,
+        /// sync:write; may be repeated, or
         /// separated by commas
         #[arg(long, required = true, value_delimiter = ',')]
         scope: Vec<String>,

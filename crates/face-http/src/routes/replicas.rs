@@ -1,0 +1,141 @@
+//! The devices that keep replicas, for operators: who they are, what their sessions carried, how sync does.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    extract::State,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde::Deserialize;
+use tocsin_service::{Page, Scope, page};
+use tocsin_sync::devices::NewDevice;
+use utoipa::IntoParams;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{Failures, json, located};
+use crate::{
+    App,
+    problems::Failure,
+    request::{Authorized, JsonBody, Parameters, Segments},
+    wire::{
+        List,
+        sync::{NewDeviceBody, PoolBody, ReplicaDeviceBody, SessionBody, SyncStatusBody},
+    },
+};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(status))
+        .routes(routes!(list, make))
+        .routes(routes!(remove))
+        .routes(routes!(wipe))
+        .routes(routes!(sessions))
+        .routes(routes!(history))
+}
+
+/// How sync does: rows, devices, sessions, and its pools. Needs the scope `sync:read`.
+#[utoipa::path(get, path = "/v1/sync/status", tag = "sync", responses((status = 200, body = SyncStatusBody), Failures))]
+async fn status(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
+    caller.needs(Scope::SyncRead)?;
+    let sync = app.sync()?;
+    let counts = sync.counts();
+    let body = SyncStatusBody {
+        rows: counts.rows,
+        removed: counts.removed,
+        devices: sync.all_devices().len(),
+        sessions: sync.active_sessions().len(),
+        pools: sync.pools().into_iter().map(PoolBody::from).collect(),
+    };
+    Ok(json(StatusCode::OK, &body))
+}
+
+/// The devices that keep replicas, oldest first. Needs the scope `sync:read`.
+#[utoipa::path(get, path = "/v1/sync/devices", tag = "sync", responses((status = 200, body = List<ReplicaDeviceBody>), Failures))]
+async fn list(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
+    caller.needs(Scope::SyncRead)?;
+    let devices = app.sync()?.all_devices();
+    let items = devices.iter().map(|device| ReplicaDeviceBody::new(device, None)).collect();
+    Ok(json(StatusCode::OK, &List { items, next: None }))
+}
+
+/// Lets a device keep a replica for a subscriber. Its token is in this answer and never again. Needs the scope `sync:write`.
+#[utoipa::path(post, path = "/v1/sync/devices", tag = "sync", request_body = NewDeviceBody, responses((status = 201, body = ReplicaDeviceBody), Failures))]
+async fn make(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    JsonBody(asked): JsonBody<NewDeviceBody>,
+) -> Result<Response, Failure> {
+    caller.needs(Scope::SyncWrite)?;
+    let NewDeviceBody { application, subscriber, name, collections, read_only, expires_in } = asked;
+    let lasts = expires_in.map(Duration::from_secs);
+    let new = NewDevice { application, subscriber, name, collections, may_write: !read_only, lasts };
+    let (device, token) = app.sync()?.make_device(new).await?;
+    let path = format!("/v1/sync/devices/{}", device.id);
+    let body = ReplicaDeviceBody::new(&device, Some(token));
+    let mut response = located(json(StatusCode::CREATED, &body), path);
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}
+
+/// Revokes the token of a device. What it wrote stays. Needs the scope `sync:write`.
+#[utoipa::path(delete, path = "/v1/sync/devices/{id}", tag = "sync", params(("id" = String, Path)), responses((status = 204), Failures))]
+async fn remove(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(device): Segments<String>,
+) -> Result<Response, Failure> {
+    caller.needs(Scope::SyncWrite)?;
+    app.sync()?.remove_device(&device).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Tells a device to drop all that it has when it comes next; it gets no rows any more. Needs the scope `sync:write`.
+#[utoipa::path(post, path = "/v1/sync/devices/{id}/wipe", tag = "sync", params(("id" = String, Path)), responses((status = 200, body = ReplicaDeviceBody), Failures))]
+async fn wipe(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(device): Segments<String>,
+) -> Result<Response, Failure> {
+    caller.needs(Scope::SyncWrite)?;
+    let device = app.sync()?.wipe_device(&device).await?;
+    Ok(json(StatusCode::OK, &ReplicaDeviceBody::new(&device, None)))
+}
+
+/// The sessions that last, oldest first. Needs the scope `sync:read`.
+#[utoipa::path(get, path = "/v1/sync/sessions", tag = "sync", responses((status = 200, body = List<SessionBody>), Failures))]
+async fn sessions(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
+    caller.needs(Scope::SyncRead)?;
+    let items = app.sync()?.active_sessions().into_iter().map(SessionBody::from).collect();
+    Ok(json(StatusCode::OK, &List { items, next: None }))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct HistoryParameters {
+    /// Only of this device.
+    #[serde(default)]
+    device: Option<String>,
+    /// How many; 1 to 1,000, default 100.
+    #[serde(default)]
+    limit: Option<usize>,
+    /// The cursor of the page before.
+    #[serde(default)]
+    before: Option<String>,
+}
+
+/// Sessions that have ended, newest first. Needs the scope `sync:read`.
+#[utoipa::path(get, path = "/v1/sync/history", tag = "sync", params(HistoryParameters), responses((status = 200, body = List<SessionBody>), Failures))]
+async fn history(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Parameters(asked): Parameters<HistoryParameters>,
+) -> Result<Response, Failure> {
+    caller.needs(Scope::SyncRead)?;
+    let limit = page::limit(asked.limit)?;
+    let before: Option<u64> = page::key_of(asked.before.as_deref())?;
+    let found = app.sync()?.past_sessions(asked.device.as_deref(), before, limit + 1).await?;
+    let page = Page::cut(found, limit, |(number, ..)| number.to_string());
+    Ok(json(StatusCode::OK, &List::from(page.map(|(_, device, past)| SessionBody::past(device, past)))))
+}

@@ -1,0 +1,208 @@
+//! The rows of collections for everybody but devices, and what became of edits that met.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{Request, State},
+    http::{HeaderMap, StatusCode},
+    response::{IntoResponse, Response},
+};
+use serde::Deserialize;
+use serde_json::{Map, Value as Json};
+use tocsin_model::{collection::Stamp, id::Name};
+use tocsin_service::{Page, Scope, ServiceError, page};
+use tocsin_sync::rows::RowChange;
+use utoipa::IntoParams;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{Failures, json, tagged};
+use crate::{
+    App,
+    problems::Failure,
+    request::{
+        Authorized, BATCH_BYTES_MAX, Condition, JsonBody, MergePatch, PageParameters, Parameters, Segments, id,
+        media_type, parts, take_body,
+    },
+    wire::{
+        List,
+        sync::{CollectionBody, ConflictBody, PutBody, RowBody, RowLine},
+    },
+};
+
+const NDJSON: &str = "application/x-ndjson";
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(collections))
+        .routes(routes!(list, put_many))
+        .routes(routes!(read, put, patch, remove))
+        .routes(routes!(conflicts))
+        .routes(routes!(revert))
+}
+
+/// The collections of an application. Needs the scope `sync:read`.
+#[utoipa::path(get, path = "/v1/applications/{application}/collections", tag = "sync", params(("application" = String, Path)), responses((status = 200, body = List<CollectionBody>), Failures))]
+async fn collections(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(application): Segments<String>,
+) -> Result<Response, Failure> {
+    caller.needs(Scope::SyncRead)?;
+    let found = app.sync()?.collections_of(&id::<Name>(&application)?).await?;
+    Ok(json(StatusCode::OK, &List { items: found.iter().map(CollectionBody::from).collect(), next: None }))
+}
+
+/// The rows of a collection, by their ids. Needs the scope `sync:read`.
+#[utoipa::path(get, path = "/v1/applications/{application}/collections/{collection}/rows", tag = "sync", params(("application" = String, Path), ("collection" = String, Path), PageParameters), responses((status = 200, body = List<RowBody>), Failures))]
+async fn list(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments((application, collection)): Segments<(String, String)>,
+    Parameters(asked): Parameters<PageParameters>,
+) -> Result<Response, Failure> {
+    caller.needs(Scope::SyncRead)?;
+    let limit = asked.limit()?;
+    let after: Option<String> = page::key_of(asked.after.as_deref())?;
+    let rows = app.sync()?.rows(&id::<Name>(&application)?, &collection, after.as_deref(), limit + 1).await?;
+    let page = Page::cut(rows, limit, |row| row.id.clone());
+    Ok(json(StatusCode::OK, &List::from(page.map(RowBody::from))))
+}
+
+/// Puts many rows, a line for each, all in one commit or none. Needs the scope `sync:write`.
+#[utoipa::path(post, path = "/v1/applications/{application}/collections/{collection}/rows", tag = "sync", params(("application" = String, Path), ("collection" = String, Path)), request_body(content = RowLine, content_type = "application/x-ndjson"), responses((status = 200, body = PutBody), Failures))]
+async fn put_many(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments((application, collection)): Segments<(String, String)>,
+    request: Request,
+) -> Result<Response, Failure> {
+    caller.needs(Scope::SyncWrite)?;
+    let (headers, body) = parts(request);
+    let given = media_type(&headers);
+    if given != NDJSON {
+        return Err(Failure::unsupported(&given, &[NDJSON]));
+    }
+    let taken = take_body(&app, &headers, body, BATCH_BYTES_MAX).await?;
+    let lines = serde_json::Deserializer::from_slice(&taken.bytes).into_iter::<RowLine>();
+    let rows = lines.map(|line| line.map(|line| (line.id, line.row))).collect::<Result<Vec<_>, _>>();
+    let rows = rows.map_err(|error| Failure::from(tocsin_service::error::json_error(&error)))?;
+    let put = rows.len();
+    app.sync()?.put_rows(&id::<Name>(&application)?, &collection, rows).await?;
+    Ok(json(StatusCode::OK, &PutBody { put }))
+}
+
+/// A row. Needs the scope `sync:read`.
+#[utoipa::path(get, path = "/v1/applications/{application}/collections/{collection}/rows/{id}", tag = "sync", params(("application" = String, Path), ("collection" = String, Path), ("id" = String, Path)), responses((status = 200, body = RowBody), Failures))]
+async fn read(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments((application, collection, row)): Segments<(String, String, String)>,
+) -> Result<Response, Failure> {
+    caller.needs(Scope::SyncRead)?;
+    let row = app.sync()?.row(&id::<Name>(&application)?, &collection, &row).await?;
+    Ok(tagged(StatusCode::OK, row.version.0, &RowBody::from(row)))
+}
+
+/// Writes a row, which is made if it is not there. Fields that are not given take their default. Needs the scope `sync:write`.
+#[utoipa::path(put, path = "/v1/applications/{application}/collections/{collection}/rows/{id}", tag = "sync", params(("application" = String, Path), ("collection" = String, Path), ("id" = String, Path)), request_body(content = serde_json::Value, description = "The fields of the row"), responses((status = 200, body = RowBody), Failures))]
+async fn put(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(segments): Segments<(String, String, String)>,
+    headers: HeaderMap,
+    JsonBody(values): JsonBody<Map<String, Json>>,
+) -> Result<Response, Failure> {
+    caller.needs(Scope::SyncWrite)?;
+    change(&app, segments, RowChange::Put(values), &headers).await
+}
+
+/// Changes fields of a row; null empties one. Needs the scope `sync:write`.
+#[utoipa::path(patch, path = "/v1/applications/{application}/collections/{collection}/rows/{id}", tag = "sync", params(("application" = String, Path), ("collection" = String, Path), ("id" = String, Path)), request_body(content = serde_json::Value, content_type = "application/merge-patch+json"), responses((status = 200, body = RowBody), Failures))]
+async fn patch(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(segments): Segments<(String, String, String)>,
+    headers: HeaderMap,
+    MergePatch(values): MergePatch,
+) -> Result<Response, Failure> {
+    caller.needs(Scope::SyncWrite)?;
+    let Json::Object(values) = values else {
+        return Err(ServiceError::invalid("", "should be a JSON object with named members").into());
+    };
+    change(&app, segments, RowChange::Patch(values), &headers).await
+}
+
+/// Removes a row. Replicas that have it drop it. What is not there is removed already. Needs the scope `sync:write`.
+#[utoipa::path(delete, path = "/v1/applications/{application}/collections/{collection}/rows/{id}", tag = "sync", params(("application" = String, Path), ("collection" = String, Path), ("id" = String, Path)), responses((status = 204), Failures))]
+async fn remove(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(segments): Segments<(String, String, String)>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    caller.needs(Scope::SyncWrite)?;
+    change(&app, segments, RowChange::Remove, &headers).await
+}
+
+async fn change(
+    app: &App,
+    (application, collection, row): (String, String, String),
+    change: RowChange,
+    headers: &HeaderMap,
+) -> Result<Response, Failure> {
+    let (sync, application) = (app.sync()?, id::<Name>(&application)?);
+    let expect = match Condition::of(headers)? {
+        Condition::None => None,
+        Condition::Exists => Some(sync.row(&application, &collection, &row).await?.version),
+        Condition::Absent => Some(Stamp(0)),
+        Condition::Revision(revision) => Some(Stamp(revision)),
+    };
+    match sync.change_row(&application, &collection, &row, change, expect).await? {
+        Some(row) => Ok(tagged(StatusCode::OK, row.version.0, &RowBody::from(row))),
+        None => Ok(StatusCode::NO_CONTENT.into_response()),
+    }
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ConflictParameters {
+    /// Only of this collection.
+    #[serde(default)]
+    collection: Option<String>,
+    /// How many; 1 to 1,000, default 100.
+    #[serde(default)]
+    limit: Option<usize>,
+    /// The cursor of the page before.
+    #[serde(default)]
+    before: Option<String>,
+}
+
+/// Edits that met others, newest first, with what lost. Needs the scope `sync:read`.
+#[utoipa::path(get, path = "/v1/applications/{application}/conflicts", tag = "sync", params(("application" = String, Path), ConflictParameters), responses((status = 200, body = List<ConflictBody>), Failures))]
+async fn conflicts(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(application): Segments<String>,
+    Parameters(asked): Parameters<ConflictParameters>,
+) -> Result<Response, Failure> {
+    caller.needs(Scope::SyncRead)?;
+    let limit = page::limit(asked.limit)?;
+    let before: Option<u64> = page::key_of(asked.before.as_deref())?;
+    let application = id::<Name>(&application)?;
+    let found = app.sync()?.conflicts(&application, asked.collection.as_deref(), before, limit + 1).await?;
+    let page = Page::cut(found, limit, |shown| shown.conflict.number.to_string());
+    Ok(json(StatusCode::OK, &List::from(page.map(ConflictBody::from))))
+}
+
+/// Puts in place what had lost in a conflict, as a write of now. Needs the scope `sync:write`.
+#[utoipa::path(post, path = "/v1/applications/{application}/conflicts/{number}/revert", tag = "sync", params(("application" = String, Path), ("number" = u64, Path)), responses((status = 204), Failures))]
+async fn revert(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments((application, number)): Segments<(String, u64)>,
+) -> Result<Response, Failure> {
+    caller.needs(Scope::SyncWrite)?;
+    app.sync()?.revert_conflict(&id::<Name>(&application)?, number).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}

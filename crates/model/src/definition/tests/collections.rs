@@ -1,0 +1,66 @@
+//! Whose rows are, and what becomes of edits that meet.
+
+use super::{environment, problems};
+use crate::{
+    collection::{Combine, Direction, Identity, Resolver, Share, Track},
+    definition::{difference, read},
+};
+
+const TEXT: &str = "application: a
+collections:
+  customers:
+    fields: { region: string, count: integer, note: string, tags: list }
+    partition:
+      - match: { region: attributes.region }
+        rows: { count: [1, 2] }
+        audience: managers
+    conflicts: { track: row, resolver: first, fields: { count: sum, note: merge } }
+  orders:
+    fields: { customer: string }
+    direction: down
+    partition:
+      - through: { customer: customers }
+";
+
+#[test]
+fn collections_say_whose_their_rows_are() {
+    let application = read(TEXT, &environment).expect("a definition");
+    let customers = &application.collections["customers"];
+    let Share::Identity { fields, rows, audience } = &customers.partition[0] else { panic!("it matches") };
+    assert_eq!(fields["region"], Identity::Attribute("region".parse().expect("a name")));
+    assert_eq!((rows["count"].len(), audience.as_ref().expect("given").as_str()), (2, "managers"));
+    assert_eq!((customers.conflicts.track, &customers.conflicts.resolver), (Track::Row, &Resolver::First));
+    assert_eq!(customers.conflicts.fields["note"], Combine::Merge);
+    assert!(matches!(application.collections["orders"].partition[..], [Share::Through { .. }]));
+    assert_eq!(application.collections["orders"].direction, Direction::Down);
+    let everyone = read(&TEXT.replace("\n      - through: { customer: customers }", " everyone"), &environment);
+    let everyone = everyone.expect("a definition");
+    let [Share::Identity { fields, .. }] = &everyone.collections["orders"].partition[..] else { panic!("everybody's") };
+    assert!(fields.is_empty());
+    let told: Vec<String> = difference(&application, &everyone).into_iter().map(|found| found.sentence).collect();
+    assert_eq!(told, ["whose its rows are changes; it is worked out anew for all of them"]);
+}
+
+#[test]
+fn what_is_wrong_with_a_collection_is_told() {
+    let check = |piece: &str, replacement: &str, expected: &str| {
+        assert_eq!(TEXT.matches(piece).count(), 1, "`{piece}` is in the definition once");
+        let found = problems(&TEXT.replace(piece, replacement));
+        assert!(found.contains(expected), "{replacement}: {found}");
+    };
+    check("attributes.region", "region", "is nothing that is known of a subscriber; `subscriber.id`, or `attributes.`");
+    check("match: { region:", "match: { regoin:", "is not a field of this collection; did you mean `region`?");
+    check("match: { region:", "match: { tags:", "is a list, by which rows are not shared");
+    check("[1, 2]", "[one]", "should be an integer, not a string");
+    check("match: { region: attributes.region }\n        rows:", "rows:", "says neither `match` nor `through`");
+    check(
+        "{ customer: customers }",
+        "{ customer: customer }",
+        "`customer` is not a collection of this application; did you mean",
+    );
+    check("{ customer: customers }", "{ customer: orders }", "the collection is shared through itself");
+    check("count: sum", "count: merge", "holds a value of the type integer, which is not put together so");
+    check("note: merge", "notes: merge", "is not a field of this collection");
+    check("note: string, tags", "id: string, note: string, tags", "every row has an id of its own");
+    check("resolver: first", "resolver: newest", "is not known here");
+}

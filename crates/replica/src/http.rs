@@ -1,0 +1,97 @@
+//! The server, over HTTPS. Blocks are packed with zstd both ways.
+
+use std::time::Duration;
+
+use reqwest::{Client, RequestBuilder, Response, StatusCode, header};
+use serde::de::DeserializeOwned;
+use tocsin_model::replica::{Begin, Begun, Uploaded};
+
+use crate::{Home, Link, LinkError};
+
+const ZSTD_LEVEL: i32 = 1;
+/// Bytes of a block that comes, unpacked, at most.
+const BLOCK_BYTES_MAX: usize = 64 << 20;
+
+/// A link to a server.
+pub struct HttpLink {
+    client: Client,
+    base: String,
+    token: String,
+}
+
+impl HttpLink {
+    /// A link home. `client` says which certificates are good.
+    pub fn new(client: Client, home: &Home) -> HttpLink {
+        HttpLink { client, base: home.url.trim_end_matches('/').to_owned(), token: home.token.clone() }
+    }
+
+    fn at(&self, session: &str, rest: &str) -> String {
+        format!("{}/v1/sync/sessions/{session}{rest}", self.base)
+    }
+
+    async fn ask(&self, request: RequestBuilder) -> Result<Response, LinkError> {
+        let response = request.bearer_auth(&self.token).send().await.map_err(broken)?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let wait = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let text = response.text().await.unwrap_or_default();
+        let problem: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        let why = problem["detail"].as_str().or(problem["title"].as_str()).unwrap_or(&text).to_owned();
+        Err(match status {
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+                LinkError::Busy(Duration::from_secs(wait.unwrap_or(5)))
+            }
+            StatusCode::NOT_FOUND | StatusCode::GONE => LinkError::Over(why),
+            status if status.is_server_error() || status == StatusCode::REQUEST_TIMEOUT => LinkError::Broken(why),
+            _ => LinkError::Refused(why),
+        })
+    }
+}
+
+fn broken(error: reqwest::Error) -> LinkError {
+    LinkError::Broken(error.to_string())
+}
+
+async fn json<T: DeserializeOwned>(response: Response) -> Result<T, LinkError> {
+    response.json().await.map_err(broken)
+}
+
+impl Link for HttpLink {
+    async fn begin(&self, begin: &Begin) -> Result<Begun, LinkError> {
+        let request = self.client.post(format!("{}/v1/sync/sessions", self.base)).json(begin);
+        match self.ask(request).await {
+            // There is no session yet that could be over.
+            Err(LinkError::Over(why)) => Err(LinkError::Refused(why)),
+            answer => json(answer?).await,
+        }
+    }
+
+    async fn upload(&self, session: &str, lines: Vec<u8>) -> Result<Uploaded, LinkError> {
+        let packed = zstd::bulk::compress(&lines, ZSTD_LEVEL).map_err(|error| LinkError::Broken(error.to_string()))?;
+        let request = self
+            .client
+            .post(self.at(session, "/changes"))
+            .header(header::CONTENT_TYPE, "application/x-ndjson")
+            .header(header::CONTENT_ENCODING, "zstd")
+            .body(packed);
+        json(self.ask(request).await?).await
+    }
+
+    async fn download(&self, session: &str, cursor: &str) -> Result<Vec<u8>, LinkError> {
+        // A cursor has no character that an address escapes.
+        let request = self.client.get(self.at(session, &format!("/changes?cursor={cursor}")));
+        let response = self.ask(request.header(header::ACCEPT_ENCODING, "zstd")).await?;
+        let is_packed = response.headers().get(header::CONTENT_ENCODING).is_some_and(|value| value == "zstd");
+        let bytes = response.bytes().await.map_err(broken)?;
+        if !is_packed {
+            return Ok(bytes.to_vec());
+        }
+        zstd::bulk::decompress(&bytes, BLOCK_BYTES_MAX).map_err(|error| LinkError::Broken(error.to_string()))
+    }
+
+    async fn end(&self, session: &str) -> Result<(), LinkError> {
+        self.ask(self.client.delete(self.at(session, ""))).await.map(drop)
+    }
+}

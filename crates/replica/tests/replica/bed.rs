@@ -1,0 +1,279 @@
+//! A server in this process with replicas around it, and links that break when they are told to.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use serde_json::{Map, Value as Json, json};
+use tocsin_model::{
+    id::Name,
+    problem::Problem,
+    replica::{Begin, Begun, Edit, RowLine, Uploaded},
+    subscriber::Profile,
+    time::Timestamp,
+};
+use tocsin_replica::{Home, Link, LinkError, Replica, ReplicaError, Summary};
+use tocsin_store::{
+    memory::records::MemoryRecords,
+    records::{Expect, NewSubscriber, Records},
+    sqlite::collections::{CollectionsOptions, SqliteCollections},
+};
+use tocsin_sync::{Device, Limits, Parts, Replicas, SyncError, devices::NewDevice, rows::RowChange};
+
+/// The server: records that stay, and rows in a file, so that it can be stopped and started again.
+pub struct Bed {
+    pub records: Arc<MemoryRecords>,
+    pub sync: Arc<Replicas>,
+    pub clock: Arc<AtomicI64>,
+    pub folder: tempfile::TempDir,
+}
+
+pub fn name(text: &str) -> Name {
+    text.parse().expect("a name")
+}
+
+pub fn object(json: Json) -> Map<String, Json> {
+    match json {
+        Json::Object(object) => object,
+        other => panic!("{other} is no object"),
+    }
+}
+
+async fn open(records: &Arc<MemoryRecords>, clock: &Arc<AtomicI64>, folder: &tempfile::TempDir) -> Arc<Replicas> {
+    let options = CollectionsOptions { reserve_bytes: 0, readers: 1 };
+    let store = Arc::new(SqliteCollections::open(folder.path(), &options).expect("the store opens"));
+    let clock = clock.clone();
+    let parts = Parts {
+        records: records.clone(),
+        store,
+        clock: Arc::new(move || Timestamp::from_millis(clock.load(Ordering::Relaxed))),
+        environment: Arc::new(|_| None),
+        limits: Limits::default(),
+    };
+    Replicas::open(parts).await.expect("sync opens")
+}
+
+impl Bed {
+    pub async fn new(definition: &str) -> Bed {
+        let records = Arc::new(MemoryRecords::new().expect("records"));
+        let clock = Arc::new(AtomicI64::new(1_700_000_000_000));
+        let folder = tempfile::tempdir().expect("a folder");
+        let sync = open(&records, &clock, &folder).await;
+        let bed = Bed { records, sync, clock, folder };
+        bed.apply(definition).await;
+        bed
+    }
+
+    pub async fn apply(&self, definition: &str) {
+        self.records.put_application(&name("shop"), definition, "test", self.now()).await.expect("applied");
+    }
+
+    pub fn now(&self) -> Timestamp {
+        Timestamp::from_millis(self.clock.load(Ordering::Relaxed))
+    }
+
+    pub fn pass(&self, time: Duration) {
+        self.clock.fetch_add(i64::try_from(time.as_millis()).expect("short"), Ordering::Relaxed);
+    }
+
+    /// Ends the server and starts it over what it had stored.
+    pub async fn restart(self) -> Bed {
+        let Bed { records, sync, clock, folder } = self;
+        drop(Arc::into_inner(sync).expect("nobody uses it"));
+        let sync = open(&records, &clock, &folder).await;
+        Bed { records, sync, clock, folder }
+    }
+
+    pub async fn subscriber(&self, id: &str, attributes: Json) {
+        let attributes = serde_json::from_value(attributes).expect("attributes");
+        let profile = Profile { attributes, ..Profile::default() };
+        let new = NewSubscriber { id: id.parse().expect("an id"), profile, devices: None, preferences: None };
+        self.records.put_subscriber(new, Expect::Any, self.now()).await.expect("stored");
+    }
+
+    /// Makes a device. Gives its token.
+    pub async fn device(&self, subscriber: &str) -> String {
+        let subscriber = subscriber.parse().expect("an id");
+        let (application, name) = (name("shop"), "phone".to_owned());
+        let new = NewDevice { application, subscriber, name, collections: None, may_write: true, lasts: None };
+        self.sync.make_device(new).await.expect("made").1
+    }
+
+    pub async fn put(&self, collection: &str, id: &str, row: Json) {
+        self.change(collection, id, RowChange::Put(object(row))).await;
+    }
+
+    pub async fn change(&self, collection: &str, id: &str, change: RowChange) {
+        self.sync.change_row(&name("shop"), collection, id, change, None).await.expect("changed");
+    }
+
+    pub async fn row(&self, collection: &str, id: &str) -> Option<Json> {
+        let row = self.sync.row(&name("shop"), collection, id).await.ok()?;
+        Some(serde_json::from_str(&row.body).expect("JSON"))
+    }
+
+    /// All rows of a collection.
+    pub async fn rows(&self, collection: &str) -> BTreeMap<String, Json> {
+        let rows = self.sync.rows(&name("shop"), collection, None, 100_000).await.expect("listed");
+        rows.into_iter().map(|row| (row.id, serde_json::from_str(&row.body).expect("JSON"))).collect()
+    }
+
+    pub fn link(&self, token: &str) -> Wire {
+        Wire { sync: self.sync.clone(), token: token.to_owned(), faults: Mutex::default(), sent: Mutex::default() }
+    }
+}
+
+/// When a link breaks: at which of its calls, before the server heard of it or after it answered.
+#[derive(Default)]
+pub struct Faults {
+    pub chance: f64,
+    pub random: Option<fastrand::Rng>,
+}
+
+/// A link within the process, which speaks the same lines as the one over HTTP.
+pub struct Wire {
+    sync: Arc<Replicas>,
+    token: String,
+    pub faults: Mutex<Faults>,
+    /// Every row that was sent down.
+    pub sent: Mutex<Vec<RowLine>>,
+}
+
+impl Wire {
+    fn device(&self) -> Result<Device, LinkError> {
+        self.sync.device(&self.token).map_err(refused)
+    }
+
+    fn breaks(&self) -> Result<(), LinkError> {
+        let mut faults = self.faults.lock().expect("not poisoned");
+        let chance = faults.chance;
+        match faults.random.as_mut().map(fastrand::Rng::f64) {
+            Some(drawn) if drawn < chance => Err(LinkError::Broken("on purpose".to_owned())),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn refused(error: SyncError) -> LinkError {
+    match error {
+        SyncError::Busy { retry_after, .. } => LinkError::Busy(retry_after),
+        SyncError::Missing(_) | SyncError::Expired(_) => LinkError::Over(error.to_string()),
+        SyncError::Invalid(problems) => {
+            LinkError::Refused(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
+        }
+        error => LinkError::Refused(error.to_string()),
+    }
+}
+
+impl Link for Wire {
+    async fn begin(&self, begin: &Begin) -> Result<Begun, LinkError> {
+        self.breaks()?;
+        let begun = self.sync.begin(&self.device()?, begin.clone()).await.map_err(refused)?;
+        self.breaks()?;
+        Ok(begun)
+    }
+
+    async fn upload(&self, session: &str, lines: Vec<u8>) -> Result<Uploaded, LinkError> {
+        self.breaks()?;
+        let read = || {
+            let edits: Result<Vec<Edit>, _> = serde_json::Deserializer::from_slice(&lines).into_iter().collect();
+            edits.map(|edits| (edits, lines.len() as u64)).map_err(|error| vec![Problem::at("", error.to_string())])
+        };
+        let taken = self.sync.upload(&self.device()?, session, read).await.map_err(refused)?;
+        self.breaks()?;
+        Ok(taken)
+    }
+
+    async fn download(&self, session: &str, cursor: &str) -> Result<Vec<u8>, LinkError> {
+        self.breaks()?;
+        let pack = |mut lines: Vec<u8>, end| {
+            let rows =
+                serde_json::Deserializer::from_slice(&lines).into_iter::<RowLine>().map(|row| row.expect("a row"));
+            self.sent.lock().expect("not poisoned").extend(rows);
+            serde_json::to_writer(&mut lines, &end).expect("JSON");
+            let bytes = lines.len() as u64;
+            (lines, bytes)
+        };
+        let block = self.sync.download(&self.device()?, session, cursor, pack).await.map_err(refused)?;
+        self.breaks()?;
+        Ok(block)
+    }
+
+    async fn end(&self, session: &str) -> Result<(), LinkError> {
+        self.sync.end(&self.device()?, session).await.map(drop).map_err(refused)
+    }
+}
+
+/// A device with its file.
+pub struct Phone {
+    pub replica: Replica,
+    pub path: PathBuf,
+    pub token: String,
+}
+
+impl Phone {
+    pub async fn new(bed: &Bed, subscriber: &str) -> Phone {
+        let token = bed.device(subscriber).await;
+        let path = bed.folder.path().join(format!("{}.replica", &token[14..26]));
+        let home = Home { url: "http://localhost".to_owned(), token: token.clone() };
+        Phone { replica: Replica::create(&path, &home).expect("made"), path, token }
+    }
+
+    /// Synchronises over a link that holds.
+    pub async fn sync(&mut self, bed: &Bed) -> Summary {
+        self.try_sync(bed).await.expect("synchronised")
+    }
+
+    pub async fn try_sync(&mut self, bed: &Bed) -> Result<Summary, ReplicaError> {
+        self.replica.sync(&bed.link(&self.token), &mut |_| ()).await
+    }
+
+    pub fn run(&self, sql: &str) {
+        self.replica.connection().execute_batch(sql).expect("runs");
+    }
+
+    /// All rows of a table, as the API shows them.
+    pub fn rows(&self, collection: &str) -> BTreeMap<String, Json> {
+        let (names, rows) = self.replica.query(&format!("SELECT * FROM {collection}")).expect("queried");
+        let row = |cells: Vec<Json>| {
+            let mut named: Map<String, Json> = names.iter().cloned().zip(cells).collect();
+            named.retain(|name, value| !value.is_null() && name != "_version");
+            let id = named.remove("id").expect("an id").as_str().expect("text").to_owned();
+            (id, Json::Object(named))
+        };
+        rows.into_iter().map(row).collect()
+    }
+
+    pub fn ids(&self, collection: &str) -> BTreeSet<String> {
+        self.rows(collection).into_keys().collect()
+    }
+}
+
+pub fn rows<const N: usize>(expected: [(&str, Json); N]) -> BTreeMap<String, Json> {
+    expected.into_iter().map(|(id, row)| (id.to_owned(), row)).collect()
+}
+
+/// A shop with one collection of notes; `more` is put behind its fields.
+pub fn notes(more: &str) -> String {
+    format!(
+        "application: shop\ncollections:\n  notes:\n    fields: {{ owner: {{ type: string, required: true }}, text: string, \
+         count: integer, done: boolean, tags: list }}\n    partition:\n      - match: {{ owner: subscriber.id }}\n{more}"
+    )
+}
+
+pub fn note(owner: &str, text: &str) -> Json {
+    json!({ "owner": owner, "text": text })
+}
+
+impl Bed {
+    pub async fn records_remove(&self, id: &str) {
+        let id = id.parse().expect("an id");
+        self.records.remove_subscriber(&id, Expect::Any, self.now()).await.expect("removed");
+    }
+}

@@ -1,0 +1,130 @@
+use serde_json::{Value as Json, json};
+use tocsin_sync::rows::RowChange;
+
+use crate::bed::{Bed, Phone, name, notes, object};
+
+/// Ann edits on two phones that both know the same; the API writes between. Gives the row, and the winners of the log.
+async fn meet(conflicts: &str, first: &str, api: Json, second: &str) -> (Json, Vec<String>) {
+    let bed = Bed::new(&notes(&format!("    conflicts: {conflicts}\n"))).await;
+    bed.subscriber("ann", json!({})).await;
+    bed.put("notes", "a", json!({"owner": "ann", "text": "call ann today", "count": 10})).await;
+    let (mut one, mut two) = (Phone::new(&bed, "ann").await, Phone::new(&bed, "ann").await);
+    one.sync(&bed).await;
+    two.sync(&bed).await;
+    one.run(first);
+    two.run(second);
+    one.sync(&bed).await;
+    if !api.is_null() {
+        bed.change("notes", "a", RowChange::Patch(object(api))).await;
+    }
+    two.sync(&bed).await;
+    one.sync(&bed).await;
+    assert_eq!(one.rows("notes"), bed.rows("notes").await);
+    assert_eq!(two.rows("notes"), bed.rows("notes").await);
+    let log = bed.sync.conflicts(&name("shop"), None, None, 100).await.expect("listed");
+    let winners = log.iter().map(|met| met.conflict.winner.to_string()).collect();
+    (bed.row("notes", "a").await.unwrap_or(Json::Null), winners)
+}
+
+const BREAD: &str = "UPDATE notes SET text = 'bread'";
+const EGGS: &str = "UPDATE notes SET text = 'eggs'";
+
+#[tokio::test]
+async fn edits_of_different_fields_are_both_kept_by_column_but_meet_by_row() {
+    let count = "UPDATE notes SET count = 11";
+    let (row, log) = meet("{ track: column }", BREAD, Json::Null, count).await;
+    assert_eq!((&row["text"], &row["count"], log), (&json!("bread"), &json!(11), vec![]));
+    let (row, log) = meet("{ track: row, resolver: server }", BREAD, Json::Null, count).await;
+    assert_eq!((&row["text"], &row["count"]), (&json!("bread"), &json!(10)));
+    assert_eq!(log, ["server"]);
+}
+
+#[tokio::test]
+async fn each_resolver_decides_as_it_says() {
+    for (resolver, stays, winner) in [
+        ("server", "bread", "server"),
+        ("client", "eggs", "client"),
+        ("last", "eggs", "client"),
+        ("first", "bread", "server"),
+        ("{ predicate: \"event.client.text < event.server.text\" }", "bread", "server"),
+        ("{ predicate: \"event.client.text > event.server.text\" }", "eggs", "client"),
+    ] {
+        let (row, log) = meet(&format!("{{ resolver: {resolver} }}"), BREAD, Json::Null, EGGS).await;
+        assert_eq!((&row["text"], log), (&json!(stays), vec![winner.to_owned()]), "{resolver}");
+    }
+    // The API knew what the first phone wrote, and the second did not.
+    let (row, _) = meet("{ resolver: last }", BREAD, json!({"text": "from the API"}), EGGS).await;
+    assert_eq!(row["text"], "from the API");
+    let (row, _) = meet("{ resolver: first }", BREAD, json!({"text": "from the API"}), EGGS).await;
+    assert_eq!(row["text"], "eggs");
+}
+
+#[tokio::test]
+async fn fields_are_put_together() {
+    let (five, twelve) = ("UPDATE notes SET count = 5", "UPDATE notes SET count = 12");
+    for (combine, expected) in [("max", 12), ("min", 5), ("sum", 7)] {
+        let (row, log) = meet(&format!("{{ fields: {{ count: {combine} }} }}"), five, Json::Null, twelve).await;
+        assert_eq!((&row["count"], log), (&json!(expected), vec!["both".to_owned()]), "{combine}");
+    }
+    let (bob, tomorrow) = ("UPDATE notes SET text = 'call bob today'", "UPDATE notes SET text = 'call ann tomorrow'");
+    let (row, log) = meet("{ fields: { text: merge } }", bob, Json::Null, tomorrow).await;
+    assert_eq!((&row["text"], log), (&json!("call bob tomorrow"), vec!["both".to_owned()]));
+}
+
+#[tokio::test]
+async fn what_was_removed_does_not_come_back() {
+    let remove = "DELETE FROM notes";
+    for resolver in ["server", "client", "last", "first"] {
+        let (row, log) = meet(&format!("{{ resolver: {resolver} }}"), remove, Json::Null, EGGS).await;
+        assert_eq!((row, log), (Json::Null, vec!["server".to_owned()]), "{resolver}");
+    }
+    let (row, log) = meet("{ resolver: server }", EGGS, Json::Null, remove).await;
+    assert_eq!((&row["text"], log), (&json!("eggs"), vec!["server".to_owned()]));
+    let (row, log) = meet("{ resolver: client }", EGGS, Json::Null, remove).await;
+    assert_eq!((row, log), (Json::Null, vec!["client".to_owned()]));
+}
+
+#[tokio::test]
+async fn what_lost_can_be_put_in_place() {
+    let bed = Bed::new(&notes("    conflicts: { resolver: server }\n")).await;
+    bed.subscriber("ann", json!({})).await;
+    bed.put("notes", "a", json!({"owner": "ann", "text": "milk", "count": 1})).await;
+    let (mut one, mut two) = (Phone::new(&bed, "ann").await, Phone::new(&bed, "ann").await);
+    one.sync(&bed).await;
+    two.sync(&bed).await;
+    one.run(BREAD);
+    two.run("UPDATE notes SET text = 'eggs', count = 2");
+    one.sync(&bed).await;
+    assert_eq!(two.sync(&bed).await.conflicts, 1);
+    let row = bed.row("notes", "a").await.expect("there");
+    assert_eq!((&row["text"], &row["count"]), (&json!("bread"), &json!(2)));
+    let log = bed.sync.conflicts(&name("shop"), Some("notes"), None, 10).await.expect("listed");
+    let number = log[0].conflict.number;
+    bed.sync.revert_conflict(&name("shop"), number).await.expect("reverted");
+    assert_eq!(bed.row("notes", "a").await.expect("there")["text"], "eggs");
+    one.sync(&bed).await;
+    assert_eq!(one.rows("notes"), bed.rows("notes").await);
+    let log = bed.sync.conflicts(&name("shop"), None, None, 10).await.expect("listed");
+    assert!(log[0].conflict.reverted_at.is_some());
+    assert!(bed.sync.revert_conflict(&name("shop"), 99).await.is_err());
+}
+
+#[tokio::test]
+async fn the_clock_of_a_device_decides_nothing() {
+    let bed = Bed::new(&notes("    conflicts: { resolver: last }\n")).await;
+    bed.subscriber("ann", json!({})).await;
+    bed.put("notes", "a", json!({"owner": "ann", "text": "milk"})).await;
+    let (mut one, mut two) = (Phone::new(&bed, "ann").await, Phone::new(&bed, "ann").await);
+    two.sync(&bed).await;
+    bed.put("notes", "a", json!({"owner": "ann", "text": "soy milk"})).await;
+    one.sync(&bed).await;
+    // The first phone knows the newer state; that the other comes later, and claims to, changes nothing.
+    one.run(BREAD);
+    two.run(EGGS);
+    one.sync(&bed).await;
+    bed.clock.fetch_sub(365 * 86_400_000, std::sync::atomic::Ordering::Relaxed);
+    two.sync(&bed).await;
+    assert_eq!(bed.row("notes", "a").await.expect("there")["text"], "bread");
+    one.sync(&bed).await;
+    assert_eq!((one.rows("notes"), two.rows("notes")), (bed.rows("notes").await, bed.rows("notes").await));
+}

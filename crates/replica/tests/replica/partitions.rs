@@ -1,0 +1,192 @@
+use serde_json::{Value as Json, json};
+use tocsin_model::{
+    collection::Stamp,
+    replica::{Begin, Edit},
+};
+use tocsin_replica::Link;
+use tocsin_sync::{SyncError, rows::RowChange};
+
+use crate::bed::{Bed, Phone, name, object};
+
+const SHOP: &str = "
+application: shop
+collections:
+  customers:
+    fields: { name: string, region: string, owner: string, status: string }
+    partition:
+      - match: { owner: subscriber.id }
+      - match: { region: attributes.regions }
+        rows: { status: [open, waiting] }
+  orders:
+    fields: { customer: string, total: number }
+    partition:
+      - through: { customer: customers }
+  lines:
+    fields: { order: string, what: string }
+    partition:
+      - through: { order: orders }
+  news:
+    fields: { text: string }
+    direction: down
+    partition: everyone
+  reports:
+    fields: { by: string, text: string }
+    direction: up
+    partition:
+      - match: { by: subscriber.id }
+";
+
+async fn shop() -> (Bed, Phone) {
+    let bed = Bed::new(SHOP).await;
+    bed.subscriber("ann", json!({"regions": ["north"]})).await;
+    bed.subscriber("bob", json!({"regions": ["south"]})).await;
+    for (id, region, owner, status) in [
+        ("c1", "north", "bob", "open"),
+        ("c2", "south", "bob", "open"),
+        ("c3", "south", "ann", "shut"),
+        ("c4", "north", "bob", "shut"),
+    ] {
+        bed.put("customers", id, json!({"region": region, "owner": owner, "status": status})).await;
+        bed.put("orders", &format!("o{id}"), json!({"customer": id, "total": 1.5})).await;
+        bed.put("lines", &format!("l{id}"), json!({"order": format!("o{id}")})).await;
+    }
+    bed.put("news", "n1", json!({"text": "hello"})).await;
+    let mut phone = Phone::new(&bed, "ann").await;
+    phone.sync(&bed).await;
+    (bed, phone)
+}
+
+fn sees(phone: &Phone, customers: &[&str]) {
+    for (collection, prefix) in [("customers", ""), ("orders", "o"), ("lines", "l")] {
+        let expected: Vec<String> = customers.iter().map(|id| format!("{prefix}{id}")).collect();
+        assert_eq!(phone.ids(collection).into_iter().collect::<Vec<_>>(), expected, "{collection}");
+    }
+}
+
+#[tokio::test]
+async fn a_device_sees_its_part_and_what_is_shared_through_it() {
+    let (bed, mut phone) = shop().await;
+    sees(&phone, &["c1", "c3"]);
+    assert_eq!(phone.ids("news").len(), 1);
+    // Rows change hands, and those behind them follow.
+    bed.change("customers", "c1", RowChange::Patch(object(json!({"region": "south"})))).await;
+    bed.change("customers", "c4", RowChange::Patch(object(json!({"status": "waiting"})))).await;
+    let summary = phone.sync(&bed).await;
+    assert_eq!((summary.rows, summary.removed), (3, 3));
+    sees(&phone, &["c3", "c4"]);
+    // The subscriber changes.
+    bed.subscriber("ann", json!({"regions": ["south", "east"]})).await;
+    phone.sync(&bed).await;
+    sees(&phone, &["c1", "c2", "c3"]);
+    bed.change("customers", "c2", RowChange::Remove).await;
+    phone.sync(&bed).await;
+    sees(&phone, &["c1", "c3"]);
+    assert_eq!(phone.sync(&bed).await.rows, 0);
+    // Whose rows are becomes something else.
+    bed.apply(&SHOP.replace("[open, waiting]", "[shut]")).await;
+    phone.sync(&bed).await;
+    sees(&phone, &["c3"]);
+}
+
+#[tokio::test]
+async fn rows_that_go_up_do_not_come_down() {
+    let (bed, mut phone) = shop().await;
+    phone.run("INSERT INTO reports (id, \"by\", text) VALUES ('r1', 'ann', 'all is well'); UPDATE news SET text = 'x'");
+    let summary = phone.sync(&bed).await;
+    assert_eq!((summary.applied, summary.refused), (1, 1));
+    assert_eq!(bed.rows("reports").await.len(), 1);
+    assert!(phone.ids("reports").is_empty());
+    assert_eq!(phone.rows("news")["n1"]["text"], "hello");
+}
+
+fn edit(n: u64, collection: &str, id: &str, set: Json) -> Edit {
+    let set = if set.is_null() { None } else { Some(object(set)) };
+    // As if it knew everything, but for rows that it makes.
+    let seen = Stamp(i64::MAX.cast_unsigned());
+    let base = if matches!(id, "c9" | "new" | "n2") { Stamp(0) } else { seen };
+    Edit { n, collection: name(collection), id: id.into(), base, seen, set, was: Default::default() }
+}
+
+#[tokio::test]
+async fn nothing_that_a_device_sends_widens_its_part() {
+    let (bed, phone) = shop().await;
+    let before = (bed.rows("customers").await, bed.rows("orders").await);
+    let device = bed.sync.device(&phone.token).expect("known");
+    let state = bed.sync.begin(&device, Begin::default()).await.expect("begun");
+    let first = state.uploaded + 1;
+    let tries = [
+        ("customers", "c2", json!({"owner": "ann"})),
+        ("customers", "c2", Json::Null),
+        ("customers", "c9", json!({"owner": "bob"})),
+        ("customers", "c1", json!({"region": "south"})),
+        ("orders", "oc2", json!({"customer": "c1"})),
+        ("orders", "new", json!({"customer": "c2"})),
+        ("orders", "oc1", json!({"customer": "c2"})),
+        ("news", "n2", json!({"text": "x"})),
+        ("nothing", "n2", json!({"text": "x"})),
+    ];
+    let count = tries.len();
+    let edits = tries.into_iter().zip(first..).map(|((collection, id, set), n)| edit(n, collection, id, set)).collect();
+    let taken = bed.sync.upload(&device, &state.session, || Ok((edits, 0))).await.expect("taken in");
+    let fates: Vec<u64> = taken.refused.iter().map(|refused| refused.n - first).collect();
+    assert_eq!((taken.applied, fates.len()), (0, count), "{fates:?} {:?}", taken.conflicts);
+    assert_eq!((bed.rows("customers").await, bed.rows("orders").await), before);
+}
+
+#[tokio::test]
+async fn foreign_forged_and_old_cursors_and_sessions_are_refused() {
+    let (bed, mut ann) = shop().await;
+    let mut bob = Phone::new(&bed, "bob").await;
+    bob.sync(&bed).await;
+    let (anns, bobs) = (bed.sync.device(&ann.token).expect("known"), bed.sync.device(&bob.token).expect("known"));
+    let begun = bed.sync.begin(&anns, Begin::default()).await.expect("begun");
+    let theirs = bed.sync.begin(&bobs, Begin::default()).await.expect("begun");
+    let cursor = |cursor: &str| Begin { cursor: Some(cursor.to_owned()), wiped: false };
+    for forged in [theirs.cursor.as_str(), "x", "", "e30.e30"] {
+        assert!(matches!(bed.sync.begin(&anns, cursor(forged)).await, Err(SyncError::Invalid(_))), "{forged}");
+        let read = bed.sync.download(&anns, &begun.session, forged, |_, _| ((), 0)).await;
+        assert!(matches!(read, Err(SyncError::Invalid(_))), "{forged}");
+    }
+    // Nobody sees the session of another, or ends it.
+    assert!(matches!(bed.sync.end(&bobs, &begun.session).await, Err(SyncError::Missing(_))));
+    let read = bed.sync.download(&bobs, &begun.session, &theirs.cursor, |_, _| ((), 0)).await;
+    assert!(matches!(read, Err(SyncError::Missing(_))));
+    assert_eq!(bed.sync.active_sessions().len(), 2);
+    bed.sync.end(&anns, &begun.session).await.expect("her own");
+    // A token that is revoked, or of a subscriber that is gone, is worth nothing.
+    assert!(bed.sync.device("tocsin_device_0_0").is_err());
+    bed.records_remove("ann").await;
+    assert!(matches!(bed.sync.begin(&anns, Begin::default()).await, Err(SyncError::Forbidden(_))));
+    bed.subscriber("ann", json!({"regions": ["north"]})).await;
+    assert!(bed.link(&ann.token).begin(&Begin::default()).await.is_err(), "it is another ann");
+    assert!(ann.try_sync(&bed).await.is_err());
+}
+
+#[tokio::test]
+async fn a_session_ends_when_what_it_may_see_changes() {
+    let (bed, phone) = shop().await;
+    let device = bed.sync.device(&phone.token).expect("known");
+    let begun = bed.sync.begin(&device, Begin::default()).await.expect("begun");
+    bed.subscriber("carol", json!({})).await;
+    let read = bed.sync.download(&device, &begun.session, &begun.cursor, |_, _| ((), 0)).await;
+    assert!(read.is_ok(), "other changes do not matter");
+    bed.subscriber("ann", json!({"regions": []})).await;
+    let read = bed.sync.download(&device, &begun.session, &begun.cursor, |_, _| ((), 0)).await;
+    assert!(matches!(read, Err(SyncError::Expired(_))));
+}
+
+#[tokio::test]
+async fn edits_come_in_order_and_without_gaps() {
+    let (bed, phone) = shop().await;
+    let device = bed.sync.device(&phone.token).expect("known");
+    let begun = bed.sync.begin(&device, Begin::default()).await.expect("begun");
+    let gap = bed.sync.upload(&device, &begun.session, || Ok((vec![edit(7, "customers", "c3", json!({}))], 0))).await;
+    assert!(matches!(gap, Err(SyncError::Invalid(_))));
+    let send = |n| {
+        bed.sync
+            .upload(&device, &begun.session, move || Ok((vec![edit(n, "customers", "c3", json!({"name": "x"}))], 0)))
+    };
+    assert_eq!(send(1).await.expect("taken in").applied, 1);
+    let again = send(1).await.expect("passed over");
+    assert_eq!((again.applied, again.uploaded), (0, 1));
+}

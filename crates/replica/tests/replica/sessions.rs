@@ -1,0 +1,173 @@
+use std::time::Duration;
+
+use serde_json::json;
+use tocsin_model::replica::Begin;
+use tocsin_replica::{Link, LinkError, Replica, ReplicaError};
+use tocsin_sync::rows::RowChange;
+
+use crate::bed::{Bed, Phone, note, notes, object, rows};
+
+#[tokio::test]
+async fn rows_come_down_and_edits_go_up() {
+    let bed = Bed::new(&notes("")).await;
+    bed.subscriber("ann", json!({})).await;
+    bed.put("notes", "a", json!({"owner": "ann", "text": "milk", "done": false, "tags": ["x"]})).await;
+    let mut phone = Phone::new(&bed, "ann").await;
+    assert_eq!((phone.sync(&bed).await.rows, phone.sync(&bed).await.rows), (1, 0));
+    phone.run(
+        "UPDATE notes SET done = 1, count = 7 WHERE id = 'a'; INSERT INTO notes (id, owner, text) VALUES ('b', 'ann', 'bread')",
+    );
+    let summary = phone.sync(&bed).await;
+    assert_eq!((summary.applied, summary.conflicts, summary.refused), (2, 0, 0));
+    let expected = rows([
+        ("a", json!({"owner": "ann", "text": "milk", "count": 7, "done": true, "tags": ["x"]})),
+        ("b", note("ann", "bread")),
+    ]);
+    assert_eq!(bed.rows("notes").await, expected);
+    assert_eq!(phone.rows("notes")["a"]["tags"], "[\"x\"]", "lists are their JSON");
+    phone.run(
+        "DELETE FROM notes WHERE id = 'b'; UPDATE notes SET text = 'x' WHERE id = 'a'; UPDATE notes SET text = 'milk'",
+    );
+    assert_eq!(phone.sync(&bed).await.applied, 1, "what was put back is no edit");
+    assert_eq!(bed.row("notes", "b").await, None);
+    bed.change("notes", "a", RowChange::Remove).await;
+    assert_eq!(phone.sync(&bed).await.removed, 1);
+    assert_eq!(phone.rows("notes"), rows([]));
+}
+
+#[tokio::test]
+async fn a_cut_at_any_call_loses_nothing_and_does_nothing_twice() {
+    for cut in 0..12 {
+        let bed = Bed::new(&notes("    conflicts: { fields: { count: sum } }\n")).await;
+        bed.subscriber("ann", json!({})).await;
+        bed.put("notes", "a", json!({"owner": "ann", "count": 1})).await;
+        let mut phone = Phone::new(&bed, "ann").await;
+        phone.sync(&bed).await;
+        phone.run("UPDATE notes SET count = count + 10; INSERT INTO notes (id, owner) VALUES ('b', 'ann')");
+        let link = CutAt { inner: bed.link(&phone.token), left: std::sync::atomic::AtomicI32::new(cut) };
+        let _ = phone.replica.sync(&link, &mut |_| ()).await;
+        drop(phone.replica);
+        phone.replica = Replica::open(&phone.path).expect("opens");
+        phone.run("UPDATE notes SET count = count + 100 WHERE id = 'a'");
+        phone.sync(&bed).await;
+        assert_eq!(bed.row("notes", "a").await.expect("there")["count"], 111, "cut at {cut}");
+        assert_eq!(phone.rows("notes"), bed.rows("notes").await, "cut at {cut}");
+    }
+}
+
+/// Breaks once, after so many halves of calls.
+struct CutAt {
+    inner: crate::bed::Wire,
+    left: std::sync::atomic::AtomicI32,
+}
+
+impl CutAt {
+    fn half(&self) -> Result<(), LinkError> {
+        match self.left.fetch_sub(1, std::sync::atomic::Ordering::Relaxed) {
+            0 => Err(LinkError::Broken("on purpose".to_owned())),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Link for CutAt {
+    async fn begin(&self, begin: &Begin) -> Result<tocsin_model::replica::Begun, LinkError> {
+        self.half()?;
+        let answer = self.inner.begin(begin).await?;
+        self.half().map(|()| answer)
+    }
+    async fn upload(&self, session: &str, lines: Vec<u8>) -> Result<tocsin_model::replica::Uploaded, LinkError> {
+        self.half()?;
+        let answer = self.inner.upload(session, lines).await?;
+        self.half().map(|()| answer)
+    }
+    async fn download(&self, session: &str, cursor: &str) -> Result<Vec<u8>, LinkError> {
+        self.half()?;
+        let answer = self.inner.download(session, cursor).await?;
+        self.half().map(|()| answer)
+    }
+    async fn end(&self, session: &str) -> Result<(), LinkError> {
+        self.half()?;
+        self.inner.end(session).await
+    }
+}
+
+#[tokio::test]
+async fn who_was_away_for_too_long_sends_edits_first_and_reads_all_anew() {
+    let bed = Bed::new(&notes("")).await;
+    bed.subscriber("ann", json!({})).await;
+    for id in ["a", "b", "c"] {
+        bed.put("notes", id, note("ann", "old")).await;
+    }
+    let mut phone = Phone::new(&bed, "ann").await;
+    phone.sync(&bed).await;
+    bed.change("notes", "b", RowChange::Remove).await;
+    bed.change("notes", "c", RowChange::Remove).await;
+    phone
+        .run("UPDATE notes SET text = 'new' WHERE id IN ('a', 'c'); INSERT INTO notes (id, owner) VALUES ('d', 'ann')");
+    bed.pass(Duration::from_secs(61 * 86_400));
+    bed.sync.tidy().await.expect("tidied");
+    let summary = phone.sync(&bed).await;
+    assert!(summary.anew);
+    assert_eq!((summary.applied, summary.conflicts), (2, 1), "`c` was removed, and does not come back");
+    assert_eq!(bed.rows("notes").await, rows([("a", note("ann", "new")), ("d", json!({"owner": "ann"}))]));
+    assert_eq!(phone.rows("notes"), bed.rows("notes").await);
+}
+
+#[tokio::test]
+async fn a_collection_that_becomes_another_is_followed() {
+    let bed = Bed::new(&notes("")).await;
+    bed.subscriber("ann", json!({})).await;
+    bed.put("notes", "a", note("ann", "milk")).await;
+    let mut phone = Phone::new(&bed, "ann").await;
+    phone.sync(&bed).await;
+    phone.run("UPDATE notes SET text = 'bread'");
+    bed.apply(
+        &notes("")
+            .replace("done: boolean", "colour: string")
+            .replace("application: shop", "application: shop\ndescription: x"),
+    )
+    .await;
+    bed.change("notes", "a", RowChange::Patch(object(json!({"colour": "red"})))).await;
+    phone.sync(&bed).await;
+    assert_eq!(phone.rows("notes"), rows([("a", json!({"owner": "ann", "text": "bread", "colour": "red"}))]));
+    assert_eq!(bed.rows("notes").await, phone.rows("notes"));
+    bed.apply("application: shop").await;
+    phone.sync(&bed).await;
+    assert!(phone.replica.shapes().expect("read").is_empty());
+}
+
+#[tokio::test]
+async fn a_device_that_is_told_to_drops_all_and_gets_nothing_more() {
+    let bed = Bed::new(&notes("")).await;
+    bed.subscriber("ann", json!({})).await;
+    bed.put("notes", "a", note("ann", "secret")).await;
+    let mut phone = Phone::new(&bed, "ann").await;
+    phone.sync(&bed).await;
+    let id = bed.sync.device(&phone.token).expect("known").id().to_owned();
+    bed.sync.wipe_device(&id).await.expect("told");
+    assert!(matches!(phone.try_sync(&bed).await, Err(ReplicaError::Wiped)));
+    assert!(phone.replica.shapes().expect("read").is_empty());
+    assert!(matches!(phone.try_sync(&bed).await, Err(ReplicaError::Link(LinkError::Refused(_)))));
+    bed.sync.remove_device(&id).await.expect("revoked");
+    assert!(bed.sync.device(&phone.token).is_err());
+}
+
+#[tokio::test]
+async fn what_cannot_be_is_refused_with_its_reason_and_taken_back() {
+    let bed = Bed::new(&notes("")).await;
+    bed.subscriber("ann", json!({})).await;
+    bed.put("notes", "a", note("ann", "milk")).await;
+    let mut phone = Phone::new(&bed, "ann").await;
+    phone.sync(&bed).await;
+    phone.run("UPDATE notes SET owner = NULL; INSERT INTO notes (id, owner) VALUES ('b/c', 'ann'), ('d', 'bob')");
+    assert_eq!(phone.sync(&bed).await.refused, 3);
+    let refused = phone.replica.standing().expect("read").refused;
+    let why: Vec<&str> = refused.iter().map(|refused| refused.why.as_str()).collect();
+    assert!(
+        why[0].contains("owner: is required") && why[1].contains("without `/`") && why[2].contains("does not see"),
+        "{why:?}"
+    );
+    assert_eq!(phone.rows("notes"), bed.rows("notes").await);
+    assert_eq!(phone.rows("notes"), rows([("a", note("ann", "milk"))]));
+}

@@ -1,0 +1,387 @@
+//! The rows of collections on SQLite: `sync.db`.
+//!
+//! A file of its own with its own writer, so that a storm of devices holds up neither the flow nor the records. Edits of many
+//! devices share a commit; what is new for a device is read by the readers from an index.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use rusqlite::Connection;
+use tocsin_model::{collection::Stamp, id::Name, time::Timestamp};
+use tokio::sync::watch;
+
+use super::{
+    records::{execute, query_all, query_one},
+    writer::{AfterCommit, Database, FreeSpace, Options},
+};
+use crate::{
+    collections::{
+        Block, CollectionCounts, CollectionNumber, Conflict, DeviceNumber, DeviceState, KeyNumber, PastSession,
+        ReplicaDevice, StoredRow, Wanted,
+    },
+    error::StoreError,
+};
+
+mod devices; // who keeps replicas
+mod ledger; // rows while they change
+mod reading; // what is new for a device
+mod schema;
+#[cfg(test)]
+mod tests;
+
+pub use ledger::Ledger;
+pub(super) use schema::MIGRATIONS;
+
+/// How the rows are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CollectionsOptions {
+    /// While less than this is free on the disk, writes are refused with `Full`; reading goes on. 0 switches the guard off.
+    pub reserve_bytes: u64,
+    /// Threads that read.
+    pub readers: usize,
+}
+
+impl Default for CollectionsOptions {
+    fn default() -> Self {
+        CollectionsOptions { reserve_bytes: 64 << 20, readers: 2 }
+    }
+}
+
+/// The rows in one SQLite file. Dropping it waits for the writes that were taken on, and blocks meanwhile.
+pub struct SqliteCollections {
+    database: Database,
+    free_space: FreeSpace,
+    published: Arc<Published>,
+}
+
+/// What the last commit made true.
+struct Published {
+    newest: watch::Sender<Stamp>,
+    forgotten: Mutex<Stamp>,
+    counts: Mutex<CollectionCounts>,
+}
+
+impl SqliteCollections {
+    /// Opens or makes `sync.db` in a folder. Blocks.
+    ///
+    /// # Errors
+    /// `Unavailable` if another process works with the file or a newer version wrote it, `Damaged` if it is no such file.
+    pub fn open(folder: &Path, options: &CollectionsOptions) -> Result<SqliteCollections, StoreError> {
+        let path = folder.join("sync.db");
+        let database = Database::open(
+            &path,
+            &Options {
+                // Rows of one device lie apart; small pages make each of them cheap to touch.
+                page_bytes: 4_096,
+                log_bytes_max: 256 << 20,
+                writer_cache_kib: 128 << 10,
+                reader_cache_kib: 32 << 10,
+                readers: options.readers,
+                migrations: MIGRATIONS,
+            },
+        )?;
+        let (newest, forgotten, counts) = database.write_blocking(|connection, _| {
+            let books = query_one(connection, "SELECT sequence, forgotten, rows, removed FROM books", (), |row| {
+                let counts = CollectionCounts { rows: row.get(2)?, removed: row.get(3)? };
+                Ok((Stamp(row.get(0)?), Stamp(row.get(1)?), counts))
+            })?;
+            books.ok_or_else(|| StoreError::Damaged("the books of the collections".into()))
+        })?;
+        let published = Arc::new(Published {
+            newest: watch::Sender::new(newest),
+            forgotten: Mutex::new(forgotten),
+            counts: Mutex::new(counts),
+        });
+        Ok(SqliteCollections { free_space: FreeSpace::beside(&path, options.reserve_bytes), database, published })
+    }
+
+    /// Runs a job over the rows; all that it changes is one commit, durable when the call returns, or nothing if it fails.
+    /// Jobs that come together share an fsync.
+    ///
+    /// # Errors
+    /// The job's own; `Full` where there is no room.
+    pub async fn write<T: Send + 'static>(
+        &self,
+        now: Timestamp,
+        job: impl FnOnce(&mut Ledger<'_>) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.free_space.check()?;
+        let published = self.published.clone();
+        let write = move |connection: &Connection, after: &mut AfterCommit| {
+            let mut ledger = open_books(connection, now)?;
+            let began = ledger.sequence;
+            let result = job(&mut ledger)?;
+            if ledger.sequence != began {
+                let sql = "UPDATE books SET sequence = ?1, rows = ?2, removed = ?3";
+                execute(connection, sql, (ledger.sequence.0, ledger.rows, ledger.removed))?;
+                let (newest, counts) =
+                    (ledger.sequence, CollectionCounts { rows: ledger.rows, removed: ledger.removed });
+                after.run(move || {
+                    *published.counts.lock() = counts;
+                    published.newest.send_replace(newest);
+                });
+            }
+            Ok(result)
+        };
+        self.database.write(write).await
+    }
+
+    /// What is new for a device, a part of it.
+    ///
+    /// # Errors
+    /// The store does not answer, or too many read.
+    pub async fn read_block(&self, wanted: Wanted) -> Result<Block, StoreError> {
+        self.database.read(move |connection| reading::block(connection, &wanted)).await
+    }
+
+    /// The last stamp that was given out; whoever holds it is told of the next.
+    pub fn newest(&self) -> watch::Receiver<Stamp> {
+        self.published.newest.subscribe()
+    }
+
+    /// Up to here it is not known any more what was removed.
+    pub fn forgotten(&self) -> Stamp {
+        *self.published.forgotten.lock()
+    }
+
+    /// How much there is.
+    pub fn counts(&self) -> CollectionCounts {
+        *self.published.counts.lock()
+    }
+
+    /// A row, also one that was removed.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn row(&self, collection: CollectionNumber, id: &str) -> Result<Option<StoredRow>, StoreError> {
+        let id = id.to_owned();
+        self.database.read(move |connection| ledger::find_row(connection, collection, &id)).await
+    }
+
+    /// Rows that are there, by their ids.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn rows(
+        &self,
+        collection: CollectionNumber,
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<StoredRow>, StoreError> {
+        let after = after.to_owned();
+        self.database.read(move |connection| ledger::list_rows(connection, collection, &after, limit)).await
+    }
+
+    /// The conflicts of some collections, newest first.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn conflicts(
+        &self,
+        collections: Vec<CollectionNumber>,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<Conflict>, StoreError> {
+        let before = before.map_or(i64::MAX, u64::cast_signed);
+        let read = move |connection: &Connection| {
+            let sql = format!(
+                "SELECT {} FROM conflicts WHERE collection = ?1 AND number < ?2 ORDER BY number DESC LIMIT ?3",
+                ledger::CONFLICT
+            );
+            let mut found = Vec::new();
+            for collection in collections {
+                found.extend(query_all(connection, &sql, (collection, before, limit), ledger::read_conflict)?);
+            }
+            found.sort_by_key(|conflict| std::cmp::Reverse(conflict.number));
+            found.truncate(limit);
+            Ok(found)
+        };
+        self.database.read(read).await
+    }
+
+    /// Makes a device. Gives its number.
+    ///
+    /// # Errors
+    /// `Full` if there are too many.
+    pub async fn put_device(&self, device: ReplicaDevice) -> Result<DeviceNumber, StoreError> {
+        self.database.write(move |connection, _| devices::put(connection, &device)).await
+    }
+
+    /// All devices, oldest first.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn devices(&self) -> Result<Vec<ReplicaDevice>, StoreError> {
+        self.database.read(devices::list).await
+    }
+
+    /// Forgets a device. What it wrote stays.
+    ///
+    /// # Errors
+    /// `Missing` if there is none.
+    pub async fn remove_device(&self, number: DeviceNumber) -> Result<(), StoreError> {
+        self.database.write(move |connection, _| devices::remove(connection, number)).await
+    }
+
+    /// Notes that a device is to drop what it has, and that it did.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn set_wipe(
+        &self,
+        number: DeviceNumber,
+        asked: Option<Timestamp>,
+        done: Option<Timestamp>,
+    ) -> Result<(), StoreError> {
+        self.database.write(move |connection, _| devices::set_wipe(connection, number, asked, done)).await
+    }
+
+    /// How far a device has come.
+    ///
+    /// # Errors
+    /// `Missing` if there is no such device.
+    pub async fn device_state(&self, number: DeviceNumber) -> Result<DeviceState, StoreError> {
+        self.database.read(move |connection| devices::state(connection, number)).await
+    }
+
+    /// The keys of a generation, ascending, if it is still known.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn keys_of(&self, number: DeviceNumber, generation: u32) -> Result<Option<Vec<KeyNumber>>, StoreError> {
+        self.database.read(move |connection| devices::keys_of(connection, number, generation)).await
+    }
+
+    /// The numbers of partition keys, ascending. A key that no row and no device ever had is made.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn key_numbers(&self, texts: Vec<String>) -> Result<Vec<KeyNumber>, StoreError> {
+        let find = {
+            let texts = texts.clone();
+            move |connection: &Connection| {
+                let sql = "SELECT number FROM keys WHERE text = ?1";
+                let found = texts.iter().map(|text| query_one(connection, sql, (text,), |row| row.get(0)));
+                found.collect::<Result<Option<Vec<KeyNumber>>, StoreError>>()
+            }
+        };
+        let mut keys = match self.database.read(find).await? {
+            Some(keys) => keys,
+            None => {
+                let make = move |connection: &Connection, _: &mut AfterCommit| {
+                    let mut ledger = open_books(connection, Timestamp(0))?;
+                    texts.iter().map(|text| ledger.key(text)).collect::<Result<Vec<_>, _>>()
+                };
+                self.database.write(make).await?
+            }
+        };
+        keys.sort_unstable();
+        keys.dedup();
+        Ok(keys)
+    }
+
+    /// Gives a device a new generation of keys, unless it has these. Gives the number of the generation.
+    ///
+    /// # Errors
+    /// `Missing` if there is no such device.
+    pub async fn put_keys(&self, number: DeviceNumber, keys: Vec<KeyNumber>) -> Result<u32, StoreError> {
+        self.database.write(move |connection, _| devices::put_keys(connection, number, &keys)).await
+    }
+
+    /// The numbers of collections, made where they are missing.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn collection_numbers(
+        &self,
+        application: Name,
+        names: Vec<Name>,
+    ) -> Result<Vec<CollectionNumber>, StoreError> {
+        let make = move |connection: &Connection, _: &mut AfterCommit| {
+            let mut ledger = open_books(connection, Timestamp(0))?;
+            names.iter().map(|name| ledger.collection(&application, name)).collect::<Result<Vec<_>, _>>()
+        };
+        self.database.write(make).await
+    }
+
+    /// Keeps a session that has ended.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn put_session(&self, session: PastSession) -> Result<(), StoreError> {
+        self.database.write(move |connection, _| devices::put_session(connection, &session)).await
+    }
+
+    /// Sessions that have ended, of a device or of all, newest first, each with its number.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn sessions(
+        &self,
+        device: Option<DeviceNumber>,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<(u64, PastSession)>, StoreError> {
+        self.database.read(move |connection| devices::sessions(connection, device, before, limit)).await
+    }
+
+    /// Forgets what was removed before a time, and conflicts and sessions before another, about `limit` of each. Gives
+    /// whether there is more.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn prune(&self, removed: Timestamp, past: Timestamp, limit: usize) -> Result<bool, StoreError> {
+        let published = self.published.clone();
+        let prune = move |connection: &Connection, after: &mut AfterCommit| {
+            let upto = Stamp::at(removed).0;
+            let mut more = false;
+            let mut gone = 0;
+            for (sql, bound) in [
+                (
+                    "DELETE FROM rows WHERE number IN (SELECT number FROM rows WHERE body IS NULL AND sequence < ?1 LIMIT ?2)",
+                    upto.cast_signed(),
+                ),
+                (
+                    "DELETE FROM absent WHERE (key, sequence) IN (SELECT key, sequence FROM absent WHERE sequence < ?1 LIMIT ?2)",
+                    upto.cast_signed(),
+                ),
+                ("DELETE FROM conflicts WHERE number IN (SELECT number FROM conflicts WHERE at < ?1 LIMIT ?2)", past.0),
+                (
+                    "DELETE FROM sessions WHERE number IN (SELECT number FROM sessions WHERE ended_at < ?1 LIMIT ?2)",
+                    past.0,
+                ),
+            ] {
+                let count = execute(connection, sql, (bound, limit))?;
+                if sql.starts_with("DELETE FROM rows") {
+                    gone = count;
+                }
+                more |= count == limit;
+            }
+            let sql = "UPDATE books SET forgotten = max(forgotten, ?1), removed = removed - ?2";
+            execute(connection, sql, (upto, gone))?;
+            after.run(move || {
+                let mut forgotten = published.forgotten.lock();
+                *forgotten = (*forgotten).max(Stamp(upto));
+                published.counts.lock().removed -= gone as u64;
+            });
+            Ok(more)
+        };
+        self.database.write(prune).await
+    }
+
+    /// Writes and syncs a few bytes; says how long that took.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn probe(&self) -> Result<Duration, StoreError> {
+        self.database.probe().await
+    }
+}
+
+fn open_books(connection: &Connection, now: Timestamp) -> Result<Ledger<'_>, StoreError> {
+    let books = query_one(connection, "SELECT sequence, rows, removed FROM books", (), |row| {
+        Ok((Stamp(row.get(0)?), row.get(1)?, row.get(2)?))
+    })?;
+    let (sequence, rows, removed) = books.ok_or_else(|| StoreError::Damaged("the books of the collections".into()))?;
+    Ok(Ledger { connection, now, sequence, rows, removed })
+}

@@ -1,0 +1,114 @@
+//! The tables of `sync.db`, as steps that only go forward.
+
+/// The steps. One that has been released is never changed; a new one is added.
+pub(in crate::sqlite) const MIGRATIONS: &[&str] = &[r#"
+-- The last stamp, up to where it is not known any more what was removed, and how much there is: one row.
+CREATE TABLE books (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    sequence INTEGER NOT NULL,
+    forgotten INTEGER NOT NULL,
+    rows INTEGER NOT NULL,
+    removed INTEGER NOT NULL
+) STRICT;
+INSERT INTO books VALUES (1, 0, 0, 0, 0);
+
+CREATE TABLE collections (
+    number INTEGER PRIMARY KEY,
+    application TEXT NOT NULL,
+    name TEXT NOT NULL,
+    partition TEXT NOT NULL,            -- by what its rows were shared last
+    UNIQUE (application, name)
+) STRICT;
+CREATE TABLE keys (number INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE) STRICT;
+
+CREATE TABLE rows (
+    number INTEGER PRIMARY KEY,
+    collection INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    version INTEGER NOT NULL,           -- stamps
+    sequence INTEGER NOT NULL,
+    author INTEGER NOT NULL,
+    seen INTEGER NOT NULL,
+    body TEXT,                          -- a JSON object; null if it was removed
+    columns TEXT,
+    keys BLOB NOT NULL,                 -- 4 bytes each, big-endian, ascending
+    UNIQUE (collection, id)
+) STRICT;
+CREATE INDEX rows_that_are_gone ON rows (sequence) WHERE body IS NULL;
+-- Rows that are shared through others.
+CREATE TABLE joins (
+    collection INTEGER NOT NULL,        -- the other row
+    id TEXT NOT NULL,
+    row INTEGER NOT NULL,
+    PRIMARY KEY (collection, id, row)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX joins_by_row ON joins (row);
+
+-- The rows of a key in the order in which they changed. What is new for a device is a range of it for each of its keys.
+CREATE TABLE present (
+    key INTEGER NOT NULL,
+    sequence INTEGER NOT NULL,          -- that of the row
+    row INTEGER NOT NULL,
+    first INTEGER NOT NULL,             -- since when whoever has the key may know the row
+    PRIMARY KEY (key, sequence)
+) STRICT, WITHOUT ROWID;
+-- Those that were removed or given away.
+CREATE TABLE absent (
+    key INTEGER NOT NULL,
+    sequence INTEGER NOT NULL,          -- when
+    row INTEGER NOT NULL,
+    first INTEGER NOT NULL,
+    PRIMARY KEY (key, sequence)
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX absent_by_row ON absent (row, key);
+CREATE INDEX absent_by_time ON absent (sequence);
+
+CREATE TABLE devices (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    application TEXT NOT NULL,
+    subscriber TEXT NOT NULL,
+    subscriber_number INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    collections TEXT,                   -- a JSON list
+    may_write INTEGER NOT NULL,
+    hash BLOB NOT NULL,
+    created_at INTEGER NOT NULL,        -- times are microseconds since 1970
+    expires_at INTEGER,
+    wipe_at INTEGER,
+    wiped_at INTEGER,
+    uploaded INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE TABLE generations (
+    device INTEGER NOT NULL,
+    generation INTEGER NOT NULL,
+    keys BLOB NOT NULL,
+    PRIMARY KEY (device, generation)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE conflicts (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    collection INTEGER NOT NULL,
+    row TEXT NOT NULL,
+    at INTEGER NOT NULL,
+    device INTEGER NOT NULL,
+    resolver TEXT NOT NULL,
+    winner TEXT NOT NULL,
+    base TEXT NOT NULL,
+    server TEXT NOT NULL,
+    client TEXT NOT NULL,
+    reverted_at INTEGER
+) STRICT;
+CREATE INDEX conflicts_by_collection ON conflicts (collection, number);
+CREATE INDEX conflicts_by_time ON conflicts (at);
+CREATE TABLE sessions (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    device INTEGER NOT NULL,
+    began_at INTEGER NOT NULL,
+    ended_at INTEGER NOT NULL,
+    outcome TEXT NOT NULL,
+    tally TEXT NOT NULL                 -- a JSON object
+) STRICT;
+CREATE INDEX sessions_by_device ON sessions (device, number);
+CREATE INDEX sessions_by_time ON sessions (ended_at);
+"#];

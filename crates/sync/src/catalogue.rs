@@ -1,0 +1,223 @@
+//! The collections of the applications, ready for use, and kept as the applications are.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use parking_lot::RwLock;
+use tocsin_matching::filter::{self, CompiledFilter};
+use tocsin_model::{
+    collection::{Collection, Resolver},
+    definition,
+    field::{Field, FieldType, Fields},
+    filter::{Dialect, Filter},
+    id::{ChangeSequence, Name},
+    value::Value,
+};
+use tocsin_store::{
+    collections::CollectionNumber,
+    error::StoreError,
+    records::Changed,
+    sqlite::collections::{Ledger, SqliteCollections},
+};
+
+use crate::{Environment, Replicas, SyncError, spread};
+
+/// Rows that are given to their keys anew in one commit.
+const REKEYED_AT_ONCE: usize = 500;
+
+/// A collection, ready for use.
+pub struct Ready {
+    /// Its number in the store.
+    pub number: CollectionNumber,
+    /// Its name.
+    pub name: Name,
+    /// As it is defined.
+    pub definition: Collection,
+    /// The predicate of its resolver.
+    pub(crate) predicate: Option<CompiledFilter>,
+}
+
+/// The collections of an application.
+#[derive(Default)]
+pub struct Collections {
+    by_name: BTreeMap<Name, Ready>,
+    by_number: HashMap<CollectionNumber, Name>,
+}
+
+impl Collections {
+    /// One by its name.
+    pub fn get(&self, name: &str) -> Option<&Ready> {
+        self.by_name.get(name)
+    }
+
+    /// One by its number.
+    pub fn of_number(&self, number: CollectionNumber) -> Option<&Ready> {
+        self.by_name.get(self.by_number.get(&number)?)
+    }
+
+    /// All, by name.
+    pub fn iter(&self) -> impl Iterator<Item = &Ready> {
+        self.by_name.values()
+    }
+}
+
+/// The collections of all applications, as of a place of the records.
+pub(crate) struct Catalogue {
+    environment: Environment,
+    /// `None` before the first reading.
+    read: RwLock<(Option<ChangeSequence>, HashMap<Name, Arc<Collections>>)>,
+    reading: tokio::sync::Mutex<()>,
+}
+
+impl Catalogue {
+    pub(crate) fn new(environment: Environment) -> Catalogue {
+        Catalogue { environment, read: RwLock::default(), reading: tokio::sync::Mutex::default() }
+    }
+}
+
+impl Replicas {
+    /// The collections of an application as they are now.
+    ///
+    /// # Errors
+    /// `Missing` if there is no such application.
+    pub async fn collections_of(&self, application: &Name) -> Result<Arc<Collections>, SyncError> {
+        self.collections().await?;
+        let found = self.catalogue.read.read().1.get(application).cloned();
+        found.ok_or_else(|| SyncError::Missing(format!("the application `{application}`")))
+    }
+
+    /// Looks whether applications changed, and reads them if so.
+    pub(crate) async fn collections(&self) -> Result<(), SyncError> {
+        let newest = *self.records.newest_change().borrow();
+        if self.catalogue.read.read().0 == Some(newest) {
+            return Ok(());
+        }
+        let _one_at_a_time = self.catalogue.reading.lock().await;
+        let read = self.catalogue.read.read().0;
+        if read == Some(newest) || !self.applications_changed(read, newest).await? {
+            let mut kept = self.catalogue.read.write();
+            kept.0 = kept.0.max(Some(newest));
+            return Ok(());
+        }
+        let mut applications = HashMap::new();
+        for stored in self.records.applications().await? {
+            let collections = match definition::read(&stored.text, &*self.catalogue.environment) {
+                Ok(application) => self.ready(&application.name, application.collections).await?,
+                Err(problems) => {
+                    tracing::warn!(application = %stored.name, problem = ?problems.first(), "an application cannot be read");
+                    Arc::default()
+                }
+            };
+            applications.insert(stored.name, collections);
+        }
+        *self.catalogue.read.write() = (Some(newest), applications);
+        Ok(())
+    }
+
+    async fn applications_changed(
+        &self,
+        read: Option<ChangeSequence>,
+        newest: ChangeSequence,
+    ) -> Result<bool, SyncError> {
+        let Some(mut after) = read else { return Ok(true) };
+        while after < newest {
+            let changes = match self.records.changes(after, 1_000).await {
+                Err(StoreError::Missing(_)) => return Ok(true),
+                changes => changes?,
+            };
+            if changes.iter().any(|change| matches!(change.what, Changed::Application(_))) {
+                return Ok(true);
+            }
+            match changes.last() {
+                Some(last) => after = last.sequence,
+                None => break,
+            }
+        }
+        Ok(false)
+    }
+
+    async fn ready(
+        &self,
+        application: &Name,
+        defined: BTreeMap<Name, Collection>,
+    ) -> Result<Arc<Collections>, SyncError> {
+        let names: Vec<Name> = defined.keys().cloned().collect();
+        if names.is_empty() {
+            return Ok(Arc::default());
+        }
+        let numbers = self.store.collection_numbers(application.clone(), names).await?;
+        let mut collections = Collections::default();
+        for (number, (name, definition)) in numbers.into_iter().zip(defined) {
+            let predicate = match &definition.conflicts.resolver {
+                Resolver::Predicate(text) => compile(text, application, &name),
+                _ => None,
+            };
+            collections.by_number.insert(number, name.clone());
+            collections.by_name.insert(name.clone(), Ready { number, name, definition, predicate });
+        }
+        let collections = Arc::new(collections);
+        for ready in collections.iter() {
+            share_anew(&self.store, self.now(), application, &collections, ready).await?;
+        }
+        Ok(collections)
+    }
+}
+
+/// What a predicate over edits that meet sees as `event`.
+fn sides() -> Fields {
+    let side = |name: &str| Field {
+        name: name.parse().expect("a name"),
+        kind: FieldType::Map,
+        required: false,
+        default: Value::Null,
+        description: None,
+    };
+    Fields::new(["client", "server", "base"].map(side).to_vec())
+}
+
+/// Without its predicate, the collection keeps what the server has.
+fn compile(text: &str, application: &Name, name: &Name) -> Option<CompiledFilter> {
+    let compiled = filter::compile(&Filter::new(Dialect::Cel, text), &sides());
+    let problem = |problems: Vec<tocsin_model::problem::Problem>| {
+        tracing::warn!(%application, collection = %name, problem = ?problems.first(), "the resolver cannot be read; the server wins");
+    };
+    compiled.map_err(problem).ok()
+}
+
+/// Gives all rows of a collection to their keys anew, if that by which they are shared became another.
+async fn share_anew(
+    store: &SqliteCollections,
+    now: tocsin_model::time::Timestamp,
+    application: &Name,
+    collections: &Arc<Collections>,
+    ready: &Ready,
+) -> Result<(), SyncError> {
+    let number = ready.number;
+    let text = serde_json::to_string(&ready.definition.partition).expect("names and values are JSON");
+    let is_same = {
+        let text = text.clone();
+        store.write(now, move |ledger: &mut Ledger<'_>| Ok(ledger.partition_of(number)? == text)).await?
+    };
+    if is_same {
+        return Ok(());
+    }
+    let mut after = 0;
+    loop {
+        let (application, collections) = (application.clone(), collections.clone());
+        let step = move |ledger: &mut Ledger<'_>| {
+            let rows = ledger.rows_after(number, after, REKEYED_AT_ONCE)?;
+            for row in &rows {
+                spread::rekey(ledger, &application, &collections, row)?;
+            }
+            Ok(rows.last().map(|row| row.number))
+        };
+        match store.write(now, step).await? {
+            Some(last) => after = last,
+            None => break,
+        }
+    }
+    store.write(now, move |ledger: &mut Ledger<'_>| ledger.set_partition(number, &text)).await?;
+    Ok(())
+}

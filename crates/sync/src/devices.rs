@@ -1,0 +1,190 @@
+//! Who keeps replicas. A device shows a token `tocsin_device_<id>_<secret>`, of which only the hash is kept; all are in memory,
+//! so that a request costs one hash and one look-up.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use parking_lot::RwLock;
+use ring::{
+    digest,
+    rand::{SecureRandom, SystemRandom},
+};
+use tocsin_model::{
+    id::{Name, SubscriberId},
+    time::Timestamp,
+};
+use tocsin_store::{
+    collections::{DeviceNumber, ReplicaDevice},
+    error::StoreError,
+    sqlite::collections::SqliteCollections,
+};
+
+use crate::{Replicas, SyncError, no_collection};
+
+/// Characters of what its owner calls a device, at most.
+pub const NAME_CHARS_MAX: usize = 100;
+
+/// A device that showed its token. Only [`Replicas::device`] makes one.
+#[derive(Debug, Clone)]
+pub struct Device(pub(crate) Arc<ReplicaDevice>);
+
+impl Device {
+    /// Its id, for people.
+    pub fn id(&self) -> &str {
+        &self.0.id
+    }
+}
+
+/// A device that is asked for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewDevice {
+    /// The application whose collections it reads.
+    pub application: Name,
+    /// Whose it is.
+    pub subscriber: SubscriberId,
+    /// What its owner calls it.
+    pub name: String,
+    /// The collections that it may use; `None`: all.
+    pub collections: Option<Vec<Name>>,
+    /// Whether it may send edits.
+    pub may_write: bool,
+    /// How long its token lasts; for ever if not given.
+    pub lasts: Option<Duration>,
+}
+
+/// All devices, by the hash of their tokens.
+pub(crate) struct Devices(RwLock<HashMap<[u8; 32], Arc<ReplicaDevice>>>);
+
+impl Devices {
+    pub(crate) async fn load(store: &SqliteCollections) -> Result<Devices, SyncError> {
+        let devices = store.devices().await?;
+        Ok(Devices(RwLock::new(devices.into_iter().map(|device| (device.hash, Arc::new(device))).collect())))
+    }
+
+    fn all(&self) -> Vec<Arc<ReplicaDevice>> {
+        let mut all: Vec<_> = self.0.read().values().cloned().collect();
+        all.sort_by_key(|device| device.number);
+        all
+    }
+
+    pub(crate) fn of_number(&self, number: DeviceNumber) -> Option<Arc<ReplicaDevice>> {
+        self.0.read().values().find(|device| device.number == number).cloned()
+    }
+}
+
+impl Replicas {
+    /// The device that shows this token.
+    ///
+    /// # Errors
+    /// `Unauthenticated`: the token is unknown, was revoked or is over.
+    pub fn device(&self, token: &str) -> Result<Device, SyncError> {
+        let found = self.devices.0.read().get(&hash(token)).cloned();
+        let device = found.ok_or(SyncError::Unauthenticated("the device token is not known"))?;
+        if device.expires_at.is_some_and(|end| end <= self.now()) {
+            return Err(SyncError::Unauthenticated("the device token has expired"));
+        }
+        Ok(Device(device))
+    }
+
+    /// Makes a device. Gives it with its token, which is shown this once.
+    ///
+    /// # Errors
+    /// There is no such subscriber, application or collection; there are too many devices.
+    pub async fn make_device(&self, new: NewDevice) -> Result<(Arc<ReplicaDevice>, String), SyncError> {
+        let count = new.name.chars().count();
+        if !(1..=NAME_CHARS_MAX).contains(&count) || new.name.chars().any(char::is_control) {
+            return Err(SyncError::invalid(
+                "name",
+                format!("should be 1 to {NAME_CHARS_MAX} characters, none for control"),
+            ));
+        }
+        let collections = self.collections_of(&new.application).await?;
+        for name in new.collections.iter().flatten() {
+            collections.get(name.as_str()).ok_or_else(|| no_collection(&new.application, name.as_str()))?;
+        }
+        let subscriber = self.records.subscriber(&new.subscriber).await?;
+        let subscriber =
+            subscriber.ok_or_else(|| SyncError::Missing(format!("the subscriber `{}`", new.subscriber)))?;
+        let (id, secret) = (random::<6>()?, random::<32>()?);
+        let token = format!("tocsin_device_{id}_{secret}");
+        let now = self.now();
+        let mut device = ReplicaDevice {
+            number: 0,
+            id: format!("d-{id}").into(),
+            application: new.application,
+            subscriber: new.subscriber,
+            subscriber_number: subscriber.number,
+            name: new.name,
+            collections: new.collections,
+            may_write: new.may_write,
+            hash: hash(&token),
+            created_at: now,
+            expires_at: new.lasts.map(|lasts| now + lasts),
+            wipe_at: None,
+            wiped_at: None,
+        };
+        device.number = self.store.put_device(device.clone()).await?;
+        let device = Arc::new(device);
+        self.devices.0.write().insert(device.hash, device.clone());
+        tracing::info!(device = %device.id, subscriber = %device.subscriber, "a device may keep a replica");
+        Ok((device, token))
+    }
+
+    /// All devices, oldest first.
+    pub fn all_devices(&self) -> Vec<Arc<ReplicaDevice>> {
+        self.devices.all()
+    }
+
+    /// Revokes the token of a device and forgets it, from the next request on. What it wrote stays.
+    ///
+    /// # Errors
+    /// `Missing` if there is none.
+    pub async fn remove_device(&self, id: &str) -> Result<(), SyncError> {
+        let device = self.find_device(id)?;
+        self.devices.0.write().remove(&device.hash);
+        self.store.remove_device(device.number).await?;
+        self.sessions.drop_of(device.number);
+        tracing::info!(device = id, "a device may not keep a replica any more");
+        Ok(())
+    }
+
+    /// Tells a device to drop all that it has when it comes next. It gets no rows from now on.
+    ///
+    /// # Errors
+    /// `Missing` if there is none.
+    pub async fn wipe_device(&self, id: &str) -> Result<Arc<ReplicaDevice>, SyncError> {
+        let device = self.find_device(id)?;
+        let wiped = self.set_wipe(&device, Some(self.now()), None).await?;
+        self.sessions.drop_of(device.number);
+        tracing::info!(device = id, "a device is to drop its replica");
+        Ok(wiped)
+    }
+
+    pub(crate) async fn set_wipe(
+        &self,
+        device: &ReplicaDevice,
+        asked: Option<Timestamp>,
+        done: Option<Timestamp>,
+    ) -> Result<Arc<ReplicaDevice>, SyncError> {
+        self.store.set_wipe(device.number, asked, done).await?;
+        let changed = Arc::new(ReplicaDevice { wipe_at: asked, wiped_at: done, ..device.clone() });
+        self.devices.0.write().insert(device.hash, changed.clone());
+        Ok(changed)
+    }
+
+    pub(crate) fn find_device(&self, id: &str) -> Result<Arc<ReplicaDevice>, SyncError> {
+        let found = self.devices.0.read().values().find(|device| &*device.id == id).cloned();
+        found.ok_or_else(|| SyncError::Missing(format!("the device `{id}`")))
+    }
+}
+
+fn hash(token: &str) -> [u8; 32] {
+    digest::digest(&digest::SHA256, token.as_bytes()).as_ref().try_into().expect("SHA-256 has 32 bytes")
+}
+
+/// Random bytes in hexadecimal.
+pub(crate) fn random<const N: usize>() -> Result<String, SyncError> {
+    let mut bytes = [0; N];
+    let filled = SystemRandom::new().fill(&mut bytes);
+    filled.map_err(|_| StoreError::unavailable("the system gives no random numbers"))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}

@@ -1,0 +1,106 @@
+//! Two edits of one text become one: what either changed is changed, word by word. Where both changed the same words, the words
+//! of both stand there, first those that were there before.
+
+/// Pairs of words that are compared, at most; longer texts are not merged.
+const PAIRS_MAX: usize = 4_000_000;
+
+/// The text with the changes of both. `None` if the texts are too long to be compared.
+pub(crate) fn merge(base: &str, server: &str, client: &str) -> Option<String> {
+    if client == base || client == server {
+        return Some(server.to_owned());
+    }
+    if server == base {
+        return Some(client.to_owned());
+    }
+    let (base, server, client) = (words(base), words(server), words(client));
+    if base.len().saturating_mul(server.len().max(client.len())) > PAIRS_MAX {
+        return None;
+    }
+    let (theirs, ours) = (Changes::of(&base, &server), Changes::of(&base, &client));
+    let mut merged = String::new();
+    for at in 0..=base.len() {
+        let (before, after) = (&theirs.inserted[at], &ours.inserted[at]);
+        merged.extend(before.iter().copied());
+        merged.extend(after.iter().filter(|_| before != after).copied());
+        if let Some(word) = base.get(at).filter(|_| theirs.keeps[at] && ours.keeps[at]) {
+            merged.push_str(word);
+        }
+    }
+    Some(merged)
+}
+
+/// What an edit did to a text.
+struct Changes<'a> {
+    /// Whether it kept each word.
+    keeps: Vec<bool>,
+    /// What it put before each word, and at the end.
+    inserted: Vec<&'a [&'a str]>,
+}
+
+impl<'a> Changes<'a> {
+    fn of(base: &[&str], edited: &'a [&'a str]) -> Changes<'a> {
+        let mut changes = Changes { keeps: vec![false; base.len()], inserted: vec![&[]; base.len() + 1] };
+        // What takes the place of words stands before the first of them.
+        let (mut gap, mut from) = (0, 0);
+        for (at, there) in common(base, edited).into_iter().enumerate() {
+            let Some(there) = there else { continue };
+            changes.inserted[gap] = &edited[from..there];
+            changes.keeps[at] = true;
+            (gap, from) = (at + 1, there + 1);
+        }
+        changes.inserted[gap] = &edited[from..];
+        changes
+    }
+}
+
+/// Words with the white space behind them.
+fn words(text: &str) -> Vec<&str> {
+    text.split_inclusive(char::is_whitespace).collect()
+}
+
+/// For each word of a text, its place in another, of the longest common sequence.
+fn common(base: &[&str], other: &[&str]) -> Vec<Option<usize>> {
+    let width = other.len() + 1;
+    let mut longest = vec![0_u32; (base.len() + 1) * width];
+    for at in (0..base.len()).rev() {
+        for there in (0..other.len()).rev() {
+            longest[at * width + there] = if base[at] == other[there] {
+                longest[(at + 1) * width + there + 1] + 1
+            } else {
+                longest[(at + 1) * width + there].max(longest[at * width + there + 1])
+            };
+        }
+    }
+    let mut found = vec![None; base.len()];
+    let (mut at, mut there) = (0, 0);
+    while at < base.len() && there < other.len() {
+        if base[at] == other[there] {
+            found[at] = Some(there);
+            (at, there) = (at + 1, there + 1);
+        } else if longest[(at + 1) * width + there] >= longest[at * width + there + 1] {
+            at += 1;
+        } else {
+            there += 1;
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_of_both_stand() {
+        let check = |base, server, client, expected: &str| {
+            assert_eq!(merge(base, server, client).as_deref(), Some(expected), "{base} | {server} | {client}");
+        };
+        check("call ann today", "call bob today", "call ann tomorrow", "call bob tomorrow");
+        check("call ann", "call ann", "call ann now", "call ann now");
+        check("call ann", "call ann now", "call ann", "call ann now");
+        check("one two three", "two three", "one two ", "two ");
+        check("a b", "a x b", "a y b", "a x y b");
+        check("", "left", "right", "leftright");
+        check("a b c", "a B c", "a B c", "a B c");
+    }
+}

@@ -1,0 +1,194 @@
+//! Whose a row is, and what a subscriber has: both are sets of keys, and a row is there for those who share one with it.
+//!
+//! A key is a text such as `["shop",[["attributes.region","north"]],null]`: the application, what of a subscriber is asked, with
+//! the value, and the segment. A row has a key for each way in which it becomes somebody's; a subscriber has one for each value
+//! that it could be asked for. Rows that are shared through others have the keys of those.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::json;
+use tocsin_model::{
+    collection::{Identity, Share},
+    field::Fields,
+    id::Name,
+    ldap::{Entry, LdapFilter},
+    subscriber::Subscriber,
+    value::Value,
+};
+
+use crate::{Replicas, SyncError, catalogue::Collections};
+
+/// Keys of a subscriber, at most: its attributes may have many values, and those of several are combined.
+pub const KEYS_MAX: usize = 4_096;
+
+/// What of a subscriber a way of sharing asks, and in which segment.
+type Asked = (Vec<Identity>, Option<Name>);
+
+/// The keys that a row has by itself, as texts.
+pub(crate) fn own_keys(application: &Name, partition: &[Share], fields: &Fields, row: &[Value]) -> Vec<String> {
+    let value_of = |name: &Name| fields.position(name.as_str()).map_or(&Value::Null, |at| &row[at]);
+    let mut keys = Vec::new();
+    for share in partition {
+        let Share::Identity { fields: asked, rows, audience } = share else { continue };
+        if !rows.iter().all(|(name, values)| values.contains(value_of(name))) {
+            continue;
+        }
+        let mut pairs: Vec<(&Identity, String)> = Vec::with_capacity(asked.len());
+        // A row that does not say whose it is is nobody's.
+        let is_said = asked.iter().all(|(name, identity)| match text_of(value_of(name)) {
+            Some(text) => {
+                pairs.push((identity, text));
+                true
+            }
+            None => false,
+        });
+        if is_said {
+            pairs.sort();
+            keys.push(key_text(application, &pairs, audience.as_ref()));
+        }
+    }
+    keys
+}
+
+/// The rows through which a row is shared: collection and id.
+pub(crate) fn joins<'a>(
+    partition: &'a [Share],
+    fields: &'a Fields,
+    row: &'a [Value],
+) -> impl Iterator<Item = (&'a Name, String)> {
+    partition.iter().filter_map(|share| match share {
+        Share::Through { field, collection } => {
+            let value = &row[fields.position(field.as_str())?];
+            Some((collection, text_of(value)?))
+        }
+        Share::Identity { .. } => None,
+    })
+}
+
+fn key_text(application: &Name, pairs: &[(&Identity, String)], audience: Option<&Name>) -> String {
+    let pairs: Vec<(String, &str)> =
+        pairs.iter().map(|(identity, text)| (identity.to_string(), text.as_str())).collect();
+    json!([application, pairs, audience]).to_string()
+}
+
+/// How a value reads as part of a key; `None` if it is none.
+fn text_of(value: &Value) -> Option<String> {
+    match value {
+        Value::Null | Value::List(_) | Value::Map(_) => None,
+        Value::Text(text) => Some(text.to_string()),
+        Value::Number(number) if number.fract() == 0.0 && number.abs() < 9e15 => Some(format!("{number:.0}")),
+        value => Some(serde_json::to_string(value).expect("a value is JSON").trim_matches('"').to_owned()),
+    }
+}
+
+impl Replicas {
+    /// The keys of a subscriber in an application, as texts.
+    pub(crate) async fn keys_of_subscriber(
+        &self,
+        application: &Name,
+        collections: &Collections,
+        subscriber: &Subscriber,
+    ) -> Result<Vec<String>, SyncError> {
+        let mut asked: BTreeSet<Asked> = BTreeSet::new();
+        for ready in collections.iter() {
+            for share in &ready.definition.partition {
+                if let Share::Identity { fields, audience, .. } = share {
+                    let mut identities: Vec<Identity> = fields.values().cloned().collect();
+                    identities.sort();
+                    asked.insert((identities, audience.clone()));
+                }
+            }
+        }
+        let mut members: BTreeMap<Name, bool> = BTreeMap::new();
+        let mut keys = Vec::new();
+        for (identities, audience) in asked {
+            if let Some(segment) = &audience {
+                if !members.contains_key(segment) {
+                    let is_member = self.is_member(segment, subscriber).await?;
+                    members.insert(segment.clone(), is_member);
+                }
+                if !members[segment] {
+                    continue;
+                }
+            }
+            for values in combinations(&identities, subscriber) {
+                keys.push(key_text(application, &values, audience.as_ref()));
+                if keys.len() > KEYS_MAX {
+                    return Err(SyncError::invalid(
+                        "attributes",
+                        format!("what `{}` is asked for has more than {KEYS_MAX} values", subscriber.id),
+                    ));
+                }
+            }
+        }
+        Ok(keys)
+    }
+
+    async fn is_member(&self, segment: &Name, subscriber: &Subscriber) -> Result<bool, SyncError> {
+        let stored = self.records.segment(segment).await?;
+        let filter = stored.and_then(|stored| LdapFilter::parse(&stored.filter).ok());
+        Ok(filter.is_some_and(|filter| filter.matches(&Entry::from(subscriber))))
+    }
+}
+
+/// Each way to answer what is asked of a subscriber. Far more than a subscriber may have are not worked out.
+fn combinations<'a>(identities: &'a [Identity], subscriber: &Subscriber) -> Vec<Vec<(&'a Identity, String)>> {
+    let mut found: Vec<Vec<(&Identity, String)>> = vec![Vec::new()];
+    for identity in identities {
+        let values = values_of(identity, subscriber);
+        let longer = found.iter().flat_map(|pairs| {
+            values.iter().map(move |value| pairs.iter().cloned().chain([(identity, value.clone())]).collect())
+        });
+        found = longer.take(KEYS_MAX + 1).collect();
+    }
+    found
+}
+
+fn values_of(identity: &Identity, subscriber: &Subscriber) -> Vec<String> {
+    match identity {
+        Identity::Id => vec![subscriber.id.to_string()],
+        Identity::Attribute(name) => match subscriber.profile.attributes.get(name.as_str()) {
+            Some(Value::List(values)) => {
+                let values: BTreeSet<String> = values.iter().filter_map(text_of).collect();
+                values.into_iter().collect()
+            }
+            Some(value) => text_of(value).into_iter().collect(),
+            None => Vec::new(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ann(attributes: serde_json::Value) -> Subscriber {
+        let attributes = serde_json::from_value(attributes).expect("attributes");
+        Subscriber {
+            number: tocsin_model::id::SubscriberNumber(1),
+            id: "ann".parse().expect("an id"),
+            profile: tocsin_model::subscriber::Profile { attributes, ..Default::default() },
+            devices: BTreeMap::new(),
+            preferences: Default::default(),
+            created_at: Default::default(),
+            updated_at: Default::default(),
+            revision: 1,
+        }
+    }
+
+    #[test]
+    fn several_values_are_several_keys_and_none_is_none() {
+        let check = |attributes, expected: &[&[&str]]| {
+            let identities =
+                [Identity::Attribute("kind".parse().unwrap()), Identity::Attribute("region".parse().unwrap())];
+            let found = combinations(&identities, &ann(attributes));
+            let texts: Vec<Vec<&str>> =
+                found.iter().map(|pairs| pairs.iter().map(|(_, text)| text.as_str()).collect()).collect();
+            assert_eq!(texts, expected);
+        };
+        check(json!({"kind": "a", "region": ["n", "s", "n"]}), &[&["a", "n"], &["a", "s"]]);
+        check(json!({"kind": 5, "region": 5.0}), &[&["5", "5"]]);
+        check(json!({"kind": "a"}), &[]);
+        check(json!({"kind": null, "region": ["n"]}), &[]);
+    }
+}

@@ -1,0 +1,470 @@
+//! An edit meets a row: it stays, does not, or both are put together; what lost is kept in the log of conflicts.
+//!
+//! An edit names the version that it was made on. What others wrote since then it did not know, and there it meets them; what
+//! its own device wrote it did know, for a device sends its edits in order. Who knew more is told by stamps of the server, never
+//! by the clock of a device.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value as Json};
+use tocsin_model::{
+    collection::{Combine, ROW_ID_CHARS_MAX, Resolver, Stamp, Track},
+    field::{Fields, Row},
+    id::Name,
+    problem::Problem,
+    replica::{Edit, ROW_BYTES_MAX, Winner},
+    value::Value,
+};
+use tocsin_store::{
+    collections::{Conflict, DeviceNumber, KeyNumber, RowWrite, StoredRow},
+    error::StoreError,
+    sqlite::collections::Ledger,
+};
+
+use crate::{
+    catalogue::{Collections, Ready},
+    merge::merge,
+    spread,
+};
+
+/// What became of an edit.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Fate {
+    /// It stays as it is.
+    Applied,
+    /// It met another.
+    Met(Winner),
+    /// It cannot be.
+    Refused(Vec<Problem>),
+}
+
+/// Who writes, and what rows that concerns.
+pub(crate) struct Editor<'a> {
+    pub(crate) application: &'a Name,
+    pub(crate) collections: &'a Collections,
+    pub(crate) device: DeviceNumber,
+    /// The keys that the device holds; ascending.
+    pub(crate) held: &'a [KeyNumber],
+}
+
+/// Who wrote something last: when, who, and what that one knew.
+type Writer = (Stamp, DeviceNumber, Stamp);
+
+/// What an edit wants of the fields of a row, by their places.
+struct Wish {
+    set: BTreeMap<usize, Value>,
+    was: BTreeMap<usize, Value>,
+}
+
+/// What a row becomes: values, and the fields that change.
+struct Change {
+    row: Row,
+    fields: Vec<usize>,
+}
+
+impl Editor<'_> {
+    /// Takes in an edit of a device.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub(crate) fn apply(&self, ledger: &mut Ledger<'_>, ready: &Ready, edit: &Edit) -> Result<Fate, StoreError> {
+        if let Some(problem) = objection_to_id(&edit.id) {
+            return Ok(Fate::Refused(vec![problem]));
+        }
+        let fields = &ready.definition.fields;
+        let wish = match edit.set.as_ref().map(|set| Wish::read(fields, set, &edit.was)).transpose() {
+            Ok(wish) => wish,
+            Err(problems) => return Ok(Fate::Refused(problems)),
+        };
+        let old = ledger.row(ready.number, &edit.id)?;
+        let present = old.as_ref().filter(|old| old.body.is_some());
+        // Who does not see a row learns nothing about it, but that its id cannot be had.
+        if present.is_some_and(|row| !self.holds(&row.keys)) {
+            return Ok(refused("id", "is of no row that this device sees"));
+        }
+        match (present, wish) {
+            (None, None) => Ok(Fate::Applied),
+            (None, Some(wish)) => self.insert(ledger, ready, edit, old.as_ref(), wish),
+            (Some(row), None) => self.remove(ledger, ready, edit, row),
+            (Some(row), Some(wish)) => self.update(ledger, ready, edit, row, wish),
+        }
+    }
+
+    fn insert(
+        &self,
+        ledger: &mut Ledger<'_>,
+        ready: &Ready,
+        edit: &Edit,
+        old: Option<&StoredRow>,
+        wish: Wish,
+    ) -> Result<Fate, StoreError> {
+        // What was removed does not come back by an edit that did not know of it.
+        if edit.base != Stamp(0) || old.is_some_and(|old| old.author != self.device) {
+            self.log(ledger, ready, edit, Winner::Server, "removed", &Json::Null)?;
+            return Ok(Fate::Met(Winner::Server));
+        }
+        let fields = &ready.definition.fields;
+        let named = wish.set.into_iter().map(|(at, value)| (fields[at].name.as_str(), value));
+        match fields.row(named) {
+            Err(problems) => Ok(Fate::Refused(problems)),
+            Ok(row) => {
+                let change = Change { row, fields: (0..fields.len()).collect() };
+                let refused = self.put(ledger, ready, edit, old, change, true)?;
+                Ok(refused.unwrap_or(Fate::Applied))
+            }
+        }
+    }
+
+    fn remove(&self, ledger: &mut Ledger<'_>, ready: &Ready, edit: &Edit, row: &StoredRow) -> Result<Fate, StoreError> {
+        let newer: Vec<Writer> = writers(row).filter(|writer| self.is_news(edit, writer)).collect();
+        let server = body(row);
+        let stays = newer.is_empty() || self.client_wins(ready, edit, &newer, &server);
+        if !stays {
+            self.log(ledger, ready, edit, Winner::Server, ready.word(), &server)?;
+            return Ok(Fate::Met(Winner::Server));
+        }
+        let (seen, author) = (edit.seen.min(ledger.newest()), self.device);
+        remove_row(ledger, self.application, self.collections, row, (author, seen))?;
+        if newer.is_empty() {
+            return Ok(Fate::Applied);
+        }
+        self.log(ledger, ready, edit, Winner::Client, ready.word(), &server)?;
+        Ok(Fate::Met(Winner::Client))
+    }
+
+    fn update(
+        &self,
+        ledger: &mut Ledger<'_>,
+        ready: &Ready,
+        edit: &Edit,
+        old: &StoredRow,
+        wish: Wish,
+    ) -> Result<Fate, StoreError> {
+        let definition = &ready.definition;
+        let mut row = read(&definition.fields, old)?;
+        let columns = Columns::read(old.columns.as_deref());
+        let (mut changed, mut contested, mut newer, mut combined) = (Vec::new(), Vec::new(), Vec::new(), false);
+        for (at, value) in wish.set {
+            let name = definition.fields[at].name.as_str();
+            let writer = match definition.conflicts.track {
+                Track::Column => columns.writer(name, old),
+                Track::Row => (old.version, old.author, old.seen),
+            };
+            let (is_news, is_other) = (self.is_news(edit, &writer), row[at] != value);
+            let combine = definition.conflicts.fields.get(name).filter(|combine| is_news || **combine == Combine::Sum);
+            let together = combine.and_then(|combine| put_together(*combine, wish.was.get(&at), &row[at], &value));
+            if let Some(value) = together {
+                combined |= is_news && is_other;
+                if row[at] != value {
+                    row[at] = value;
+                    changed.push(at);
+                }
+            } else if is_news && is_other {
+                contested.push((at, value));
+                newer.push(writer);
+            } else if is_other {
+                row[at] = value;
+                changed.push(at);
+            }
+        }
+        let server = body(old);
+        let client_wins = contested.is_empty() || self.client_wins(ready, edit, &newer, &server);
+        // By rows, an edit stays as a whole or not at all; what is put together is put together nevertheless.
+        if !client_wins && definition.conflicts.track == Track::Row {
+            let kept = read(&definition.fields, old)?;
+            changed.retain(|at| {
+                let stays = definition.conflicts.fields.contains_key(definition.fields[*at].name.as_str());
+                if !stays {
+                    row[*at] = kept[*at].clone();
+                }
+                stays
+            });
+        }
+        let met = !contested.is_empty() || combined;
+        let winner = match (contested.is_empty(), client_wins) {
+            (true, _) => Winner::Both,
+            (false, true) => Winner::Client,
+            (false, false) => Winner::Server,
+        };
+        if client_wins {
+            for (at, value) in contested {
+                row[at] = value;
+                changed.push(at);
+            }
+        }
+        if !changed.is_empty() {
+            let problems = missing(&definition.fields, &row);
+            if !problems.is_empty() {
+                return Ok(Fate::Refused(problems));
+            }
+            let change = Change { row, fields: changed };
+            if let Some(refused) = self.put(ledger, ready, edit, Some(old), change, definition.may_leave)? {
+                return Ok(refused);
+            }
+        }
+        if !met {
+            return Ok(Fate::Applied);
+        }
+        self.log(ledger, ready, edit, winner, ready.word(), &server)?;
+        Ok(Fate::Met(winner))
+    }
+
+    /// Writes a row, unless the device may not. An insert must be seen by who makes it.
+    fn put(
+        &self,
+        ledger: &mut Ledger<'_>,
+        ready: &Ready,
+        edit: &Edit,
+        old: Option<&StoredRow>,
+        change: Change,
+        may_leave: bool,
+    ) -> Result<Option<Fate>, StoreError> {
+        let belonging = spread::belonging(ledger, self.application, self.collections, ready, &change.row)?;
+        let is_insert = old.is_none_or(|old| old.body.is_none());
+        if (is_insert || !may_leave) && !self.holds(&belonging.0) {
+            return Ok(Some(refused("", "would be a row that this device does not see")));
+        }
+        let seen = edit.seen.min(ledger.newest());
+        let write = Write { id: &edit.id, change: &change.row, fields: &change.fields, author: self.device, seen };
+        write_row(ledger, self.application, self.collections, ready, old, write, belonging)
+            .map(|written| written.err().map(|problem| Fate::Refused(vec![problem])))
+    }
+
+    fn holds(&self, keys: &[KeyNumber]) -> bool {
+        keys.iter().any(|key| self.held.binary_search(key).is_ok())
+    }
+
+    /// Whether an edit did not know of something.
+    fn is_news(&self, edit: &Edit, writer: &Writer) -> bool {
+        writer.0 > edit.base && writer.1 != self.device
+    }
+
+    fn client_wins(&self, ready: &Ready, edit: &Edit, newer: &[Writer], server: &Json) -> bool {
+        let known = newer.iter().map(|(_, _, seen)| *seen);
+        match &ready.definition.conflicts.resolver {
+            Resolver::Server => false,
+            Resolver::Client => true,
+            Resolver::First => known.min().is_some_and(|known| edit.seen < known),
+            Resolver::Last => known.max().is_none_or(|known| edit.seen >= known),
+            Resolver::Predicate(_) => {
+                let client = edit.set.clone().map_or(Json::Null, Json::Object);
+                let sides = [client, server.clone(), Json::Object(edit.was.clone())].map(Value::from);
+                // Trouble while it is evaluated leaves what is there.
+                ready.predicate.as_ref().is_some_and(|predicate| predicate.holds(&sides).unwrap_or(false))
+            }
+        }
+    }
+
+    fn log(
+        &self,
+        ledger: &mut Ledger<'_>,
+        ready: &Ready,
+        edit: &Edit,
+        winner: Winner,
+        resolver: &str,
+        server: &Json,
+    ) -> Result<(), StoreError> {
+        let text = |json: &Json| json.to_string().into_boxed_str();
+        ledger.log_conflict(&Conflict {
+            number: 0,
+            collection: ready.number,
+            row: edit.id.as_str().into(),
+            at: ledger.now(),
+            device: self.device,
+            resolver: resolver.into(),
+            winner: winner.word().into(),
+            base: text(&Json::Object(edit.was.clone())),
+            server: text(server),
+            client: text(&edit.set.clone().map_or(Json::Null, Json::Object)),
+            reverted_at: None,
+        })
+    }
+}
+
+impl Ready {
+    /// The word of its resolver.
+    fn word(&self) -> &'static str {
+        match self.definition.conflicts.resolver {
+            Resolver::Server => "server",
+            Resolver::Client => "client",
+            Resolver::First => "first",
+            Resolver::Last => "last",
+            Resolver::Predicate(_) => "predicate",
+        }
+    }
+}
+
+impl Wish {
+    fn read(fields: &Fields, set: &Map<String, Json>, was: &Map<String, Json>) -> Result<Wish, Vec<Problem>> {
+        let mut problems = Vec::new();
+        let set = set.iter().filter_map(|(name, value)| match accept(fields, name, value) {
+            Ok(accepted) => Some(accepted),
+            Err(problem) => {
+                problems.push(problem);
+                None
+            }
+        });
+        let set = set.collect();
+        // What a field was before is of the device's own version of the collection; what does not fit says nothing.
+        let was = was.iter().filter_map(|(name, value)| accept(fields, name, value).ok()).collect();
+        if problems.is_empty() { Ok(Wish { set, was }) } else { Err(problems) }
+    }
+}
+
+fn accept(fields: &Fields, name: &str, value: &Json) -> Result<(usize, Value), Problem> {
+    let at = fields.position(name).ok_or_else(|| fields.unknown(name))?;
+    let value = fields[at].kind.accept(Value::from(value.clone()));
+    Ok((at, value.map_err(|message| Problem::at(name, message))?))
+}
+
+fn refused(path: &str, message: &str) -> Fate {
+    Fate::Refused(vec![Problem::at(path, message)])
+}
+
+/// What is wrong with the id of a row, if anything.
+pub(crate) fn objection_to_id(id: &str) -> Option<Problem> {
+    let fits = (1..=ROW_ID_CHARS_MAX).contains(&id.chars().count()) && !id.chars().any(|c| c.is_control() || c == '/');
+    let message = format!("should be 1 to {ROW_ID_CHARS_MAX} characters, without `/` and without control characters");
+    (!fits).then(|| Problem::at("id", message).hint("a UUID is never taken"))
+}
+
+/// The required fields that a row lacks.
+pub(crate) fn missing(fields: &Fields, row: &[Value]) -> Vec<Problem> {
+    let lacking = fields.iter().zip(row).filter(|(field, value)| field.required && value.is_null());
+    lacking.map(|(field, _)| Problem::at(field.name.as_str(), "is required")).collect()
+}
+
+/// What a row says, as a row of its fields.
+pub(crate) fn read(fields: &Fields, row: &StoredRow) -> Result<Row, StoreError> {
+    let body = row.body.as_deref().unwrap_or("{}");
+    fields.row_from_stored(body).map_err(|_| StoreError::Damaged(format!("the row `{}`", row.id)))
+}
+
+fn body(row: &StoredRow) -> Json {
+    row.body.as_deref().and_then(|body| serde_json::from_str(body).ok()).unwrap_or(Json::Null)
+}
+
+/// Both edits in one value; `None` if they cannot be put together.
+fn put_together(combine: Combine, was: Option<&Value>, server: &Value, client: &Value) -> Option<Value> {
+    let text = |value: &Value| value.as_text().unwrap_or_default().to_owned();
+    match (combine, was.unwrap_or(&Value::Null), server, client) {
+        (Combine::Max, _, server, client) => Some(greater(server, client)?.1),
+        (Combine::Min, _, server, client) => Some(greater(server, client)?.0),
+        (Combine::Sum, was, server, client) => match (server, client, was) {
+            (Value::Integer(server), Value::Integer(client), was) => {
+                let was = if let Value::Integer(was) = was { *was } else { 0 };
+                Some(Value::Integer(server.checked_add(client.checked_sub(was)?)?))
+            }
+            (Value::Number(server), Value::Number(client), was) => {
+                let was = if let Value::Number(was) = was { *was } else { 0.0 };
+                Some(Value::Number(server + (client - was)))
+                    .filter(|sum| matches!(sum, Value::Number(sum) if sum.is_finite()))
+            }
+            _ => None,
+        },
+        (Combine::Merge, was, Value::Text(server), Value::Text(client)) => {
+            merge(&text(was), server, client).map(|text| Value::from(text.as_str()))
+        }
+        (Combine::Merge, ..) => None,
+    }
+}
+
+/// Two values of one type in their order; what is null is neither greater nor smaller.
+fn greater(one: &Value, other: &Value) -> Option<(Value, Value)> {
+    let order = match (one, other) {
+        (Value::Integer(one), Value::Integer(other)) => one.cmp(other),
+        (Value::Number(one), Value::Number(other)) => one.total_cmp(other),
+        (Value::Text(one), Value::Text(other)) => one.cmp(other),
+        (Value::Timestamp(one), Value::Timestamp(other)) => one.cmp(other),
+        (Value::Boolean(one), Value::Boolean(other)) => one.cmp(other),
+        _ => return None,
+    };
+    let (one, other) = (one.clone(), other.clone());
+    Some(if order.is_le() { (one, other) } else { (other, one) })
+}
+
+/// Who wrote which field, where it was not the writer of the row.
+#[derive(Default)]
+struct Columns(BTreeMap<String, (Stamp, DeviceNumber, Stamp)>);
+
+impl Columns {
+    fn read(text: Option<&str>) -> Columns {
+        Columns(text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default())
+    }
+
+    fn writer(&self, name: &str, row: &StoredRow) -> Writer {
+        self.0.get(name).copied().unwrap_or((row.version, row.author, row.seen))
+    }
+}
+
+/// Everybody who wrote something that the row says.
+fn writers(row: &StoredRow) -> impl Iterator<Item = Writer> + use<> {
+    let columns = Columns::read(row.columns.as_deref());
+    columns.0.into_values().chain([(row.version, row.author, row.seen)])
+}
+
+/// What is written over a row.
+pub(crate) struct Write<'a> {
+    pub(crate) id: &'a str,
+    pub(crate) change: &'a Row,
+    /// The fields that change.
+    pub(crate) fields: &'a [usize],
+    pub(crate) author: DeviceNumber,
+    pub(crate) seen: Stamp,
+}
+
+/// Writes what a row says, and lets those follow that are shared through it. Gives its version, or why it cannot be stored.
+pub(crate) fn write_row(
+    ledger: &mut Ledger<'_>,
+    application: &Name,
+    collections: &Collections,
+    ready: &Ready,
+    old: Option<&StoredRow>,
+    write: Write<'_>,
+    (keys, joins): spread::Belonging,
+) -> Result<Result<Stamp, Problem>, StoreError> {
+    let fields = &ready.definition.fields;
+    let body = fields.to_json(write.change);
+    if body.len() > ROW_BYTES_MAX {
+        return Ok(Err(Problem::at("", format!("has {} bytes; at most {ROW_BYTES_MAX} fit", body.len()))));
+    }
+    let present = old.filter(|old| old.body.is_some() && ready.definition.conflicts.track == Track::Column);
+    let columns = present.map(|old| {
+        let before = Columns::read(old.columns.as_deref());
+        let stays = fields.iter().enumerate().filter(|(at, _)| !write.fields.contains(at));
+        let writers = stays.map(|(_, field)| (field.name.to_string(), before.writer(field.name.as_str(), old)));
+        writers.collect::<BTreeMap<_, _>>()
+    });
+    let columns = columns.filter(|columns| !columns.is_empty());
+    let follows = old.map_or(!keys.is_empty(), |old| old.keys != keys);
+    let new = RowWrite {
+        collection: ready.number,
+        id: write.id.into(),
+        body: Some(body.into()),
+        author: write.author,
+        seen: write.seen,
+        columns: columns.map(|columns| serde_json::to_string(&columns).expect("numbers are JSON").into()),
+        keys,
+        joins,
+    };
+    let version = ledger.write(old, &new)?;
+    if follows {
+        spread::follow(ledger, application, collections, (ready.number, write.id))?;
+    }
+    Ok(Ok(version))
+}
+
+/// Removes a row that is there; those that were shared through it lose it.
+pub(crate) fn remove_row(
+    ledger: &mut Ledger<'_>,
+    application: &Name,
+    collections: &Collections,
+    row: &StoredRow,
+    (author, seen): (DeviceNumber, Stamp),
+) -> Result<(), StoreError> {
+    let (collection, id) = (row.collection, row.id.clone());
+    let gone =
+        RowWrite { collection, id, body: None, author, seen, columns: None, keys: Vec::new(), joins: Vec::new() };
+    ledger.write(Some(row), &gone)?;
+    spread::follow(ledger, application, collections, (collection, &row.id))
+}

@@ -1,0 +1,427 @@
+//! Sessions: a device begins, sends its edits, reads what is new, and ends.
+//!
+//! A session is what is known of a device while it is here: what it may see, what it carried. It is in memory only, for all that
+//! must not be lost is elsewhere: the number of the last edit beside the rows, and how far the device has read in its cursor.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use tocsin_model::{
+    collection::Stamp,
+    id::ChangeSequence,
+    problem::Problem,
+    replica::{Begin, Begun, BlockEnd, CollectionShape, EDITS_MAX, Edit, FieldShape, Met, Refused, Uploaded},
+    time::Timestamp,
+};
+use tocsin_store::{
+    collections::{DeviceNumber, KeyNumber, PastSession, Place, ReplicaDevice, Tally, Wanted},
+    error::StoreError,
+    sqlite::collections::Ledger,
+};
+
+use crate::{
+    Device, PoolStatus, Replicas, SyncError,
+    catalogue::{Collections, Ready},
+    devices::random,
+    reconcile::{Editor, Fate},
+};
+
+/// How long a session is kept whose device says nothing.
+pub const IDLE_MAX: Duration = Duration::from_secs(900);
+/// Rows of a block that is sent down, at most.
+pub const ROWS_MAX: usize = 5_000;
+/// A block that is sent down is full when it has this many bytes, unpacked.
+pub const BYTES_MAX: usize = 1 << 20;
+
+/// A session as it is.
+#[derive(Debug, Clone)]
+pub struct Session {
+    /// Its id.
+    pub id: Arc<str>,
+    /// Its device.
+    pub device: Arc<ReplicaDevice>,
+    /// When it began.
+    pub began_at: Timestamp,
+    /// When the device was last heard of.
+    pub heard_at: Timestamp,
+    /// What it carried so far.
+    pub tally: Tally,
+    /// What the device may see.
+    view: Arc<View>,
+    /// Held by the request that is at work.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// What a device may see.
+#[derive(Debug)]
+struct View {
+    /// The place of the records at which this was worked out.
+    as_of: ChangeSequence,
+    generation: u32,
+    /// Ascending.
+    held: Vec<KeyNumber>,
+}
+
+/// The sessions that are there, one for a device.
+#[derive(Default)]
+pub(crate) struct Sessions(Mutex<HashMap<DeviceNumber, Session>>);
+
+impl Sessions {
+    pub(crate) fn drop_of(&self, device: DeviceNumber) {
+        self.0.lock().remove(&device);
+    }
+
+    /// The session of a device. Nobody learns of those of others.
+    fn find(&self, device: &Device, id: &str) -> Result<Session, SyncError> {
+        let found = self.0.lock().get(&device.0.number).filter(|session| &*session.id == id).cloned();
+        found.ok_or_else(|| SyncError::Missing(format!("the session `{id}`")))
+    }
+
+    fn note(&self, session: &Session, now: Timestamp, note: impl FnOnce(&mut Tally)) {
+        if let Some(kept) = self.0.lock().get_mut(&session.device.number).filter(|kept| kept.id == session.id) {
+            kept.heard_at = now;
+            note(&mut kept.tally);
+        }
+    }
+}
+
+impl Replicas {
+    /// A device begins. A session that it had before is over.
+    ///
+    /// # Errors
+    /// It has no part in anything any more; its cursor is none that it was given.
+    pub async fn begin(&self, device: &Device, begin: Begin) -> Result<Begun, SyncError> {
+        let kept = &device.0;
+        if kept.wipe_at.is_some() {
+            return self.begin_wipe(kept, begin.wiped).await;
+        }
+        let given = begin.cursor.as_deref().map(|cursor| self.seal.place(kept.number, cursor)).transpose()?;
+        let collections = self.collections_of(&kept.application).await?;
+        let (as_of, held) = self.held(kept, &collections).await?;
+        let mut state = self.store.device_state(kept.number).await?;
+        if state.generation == 0 || state.keys != held {
+            state.generation = self.store.put_keys(kept.number, held.clone()).await?;
+        }
+        let place = match given {
+            Some(place) => self.resume(kept.number, place, state.generation).await?,
+            None => None,
+        };
+        let newest = *self.store.newest().borrow();
+        let place = place.unwrap_or_else(|| Place::NOWHERE.begin_move(state.generation, newest));
+        let now = self.now();
+        let session = Session {
+            id: random::<16>()?.into(),
+            device: kept.clone(),
+            began_at: now,
+            heard_at: now,
+            tally: Tally::default(),
+            view: Arc::new(View { as_of, generation: state.generation, held }),
+            turn: Arc::default(),
+        };
+        let id = session.id.to_string();
+        let before = self.sessions.0.lock().insert(kept.number, session);
+        if let Some(before) = before {
+            self.keep(before, "lost").await;
+        }
+        Ok(Begun {
+            session: id,
+            uploaded: state.uploaded,
+            anew: place.generation == 0,
+            cursor: self.seal.cursor(kept.number, place),
+            wipe: false,
+            collections: shapes(kept, &collections),
+        })
+    }
+
+    /// A device that is to drop what it has gets nothing but that; when it has done so, it is told no more.
+    async fn begin_wipe(&self, device: &ReplicaDevice, is_done: bool) -> Result<Begun, SyncError> {
+        if device.wiped_at.is_some() {
+            return Err(SyncError::Forbidden("the device was told to drop its replica, and did".to_owned()));
+        }
+        if is_done {
+            self.set_wipe(device, device.wipe_at, Some(self.now())).await?;
+            tracing::info!(device = %device.id, "a device dropped its replica");
+        }
+        let (session, cursor) = (String::new(), String::new());
+        Ok(Begun { session, uploaded: 0, anew: false, cursor, wipe: true, collections: Vec::new() })
+    }
+
+    /// The keys that a device holds, ascending, and the place of the records at which that is so.
+    async fn held(
+        &self,
+        device: &ReplicaDevice,
+        collections: &Collections,
+    ) -> Result<(ChangeSequence, Vec<KeyNumber>), SyncError> {
+        let as_of = *self.records.newest_change().borrow();
+        let subscriber = self.records.subscriber(&device.subscriber).await?;
+        let subscriber = subscriber.filter(|subscriber| subscriber.number == device.subscriber_number);
+        let Some(subscriber) = subscriber else {
+            return Err(SyncError::Forbidden(format!("the subscriber `{}` is gone", device.subscriber)));
+        };
+        let texts = self.keys_of_subscriber(&device.application, collections, &subscriber).await?;
+        Ok((as_of, self.store.key_numbers(texts).await?))
+    }
+
+    /// Where a device goes on that stands at a place; `None` if it has to read all anew.
+    async fn resume(&self, device: DeviceNumber, place: Place, generation: u32) -> Result<Option<Place>, SyncError> {
+        let newest = *self.store.newest().borrow();
+        // A place in the future is one before the store was put back to an earlier state.
+        if !place.is_known_since(self.store.forgotten()) || place.sequence > newest {
+            return Ok(None);
+        }
+        let is_here = place.generation == generation && place.moving.is_none();
+        let is_coming = place.moving.is_some_and(|moving| moving.to == generation);
+        let is_known = place.generation == 0 || self.store.keys_of(device, place.generation).await?.is_some();
+        Ok(match place.moving {
+            _ if is_here || (is_coming && is_known) => Some(place),
+            // In the middle of another move nobody can say what it has.
+            Some(_) => None,
+            None => is_known.then(|| place.begin_move(generation, newest)),
+        })
+    }
+
+    /// Takes in edits, all in one commit. Those that came before are passed over.
+    ///
+    /// # Errors
+    /// `Busy`; `Missing` if there is no such session; `Invalid` if there is a gap before them; `Expired` if the device may see
+    /// other rows since the session began.
+    pub async fn upload(
+        self: &Arc<Self>,
+        device: &Device,
+        session: &str,
+        edits: impl FnOnce() -> Result<(Vec<Edit>, u64), Vec<Problem>>,
+    ) -> Result<Uploaded, SyncError> {
+        let session = self.sessions.find(device, session)?;
+        let _turn = self.turn(&session)?;
+        if !device.0.may_write {
+            return Err(SyncError::Forbidden("the token of this device is only for reading".to_owned()));
+        }
+        let collections = self.collections_of(&device.0.application).await?;
+        self.check_view(&session, &collections).await?;
+        let (edits, bytes, mut waited) = {
+            let seat = self.admission.uploads.enter().await?;
+            let (edits, bytes) = edits().map_err(SyncError::Invalid)?;
+            (edits, bytes, seat.waited)
+        };
+        if edits.len() > EDITS_MAX {
+            return Err(SyncError::invalid("", format!("has {} edits; at most {EDITS_MAX} fit", edits.len())));
+        }
+        let seat = self.admission.reconciles.enter().await?;
+        waited += seat.waited;
+        let (kept, view) = (session.device.clone(), session.view.clone());
+        let job = move |ledger: &mut Ledger<'_>| take_in(ledger, &kept, &collections, &view.held, &edits);
+        let taken = self.store.write(self.now(), job).await?;
+        drop(seat);
+        let taken = taken?;
+        let met = taken.conflicts.len() as u64;
+        let edits = taken.applied + met + taken.refused.len() as u64;
+        metrics::counter!("sync_edits_total", "outcome" => "applied").increment(taken.applied);
+        metrics::counter!("sync_edits_total", "outcome" => "conflict").increment(met);
+        metrics::counter!("sync_edits_total", "outcome" => "refused").increment(taken.refused.len() as u64);
+        self.sessions.note(&session, self.now(), |tally| {
+            tally.edits += edits;
+            tally.conflicts += met;
+            tally.refused += taken.refused.len() as u64;
+            tally.bytes_up += bytes;
+            tally.waited_ms += u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+        });
+        Ok(taken)
+    }
+
+    /// Gives the block behind a cursor, packed by `pack`, which is told its lines and writes its end behind them.
+    ///
+    /// # Errors
+    /// `Busy`; `Missing` if there is no such session; `Expired` if the device may see other rows since the session began.
+    pub async fn download<T>(
+        &self,
+        device: &Device,
+        session: &str,
+        cursor: &str,
+        pack: impl FnOnce(Vec<u8>, BlockEnd) -> (T, u64),
+    ) -> Result<T, SyncError> {
+        let session = self.sessions.find(device, session)?;
+        let _turn = self.turn(&session)?;
+        let kept = &session.device;
+        let place = self.seal.place(kept.number, cursor)?;
+        let collections = self.collections_of(&kept.application).await?;
+        self.check_view(&session, &collections).await?;
+        let generation = place.moving.map_or(place.generation, |moving| moving.to);
+        if generation != session.view.generation || !place.is_known_since(self.store.forgotten()) {
+            return Err(SyncError::Expired("the cursor is older than the session: begin again with it".to_owned()));
+        }
+        let held_before = match place.moving {
+            Some(_) if place.generation > 0 => self.store.keys_of(kept.number, place.generation).await?,
+            _ => Some(Vec::new()),
+        };
+        let held_before =
+            held_before.ok_or_else(|| SyncError::Expired("the cursor is too old: begin again".to_owned()))?;
+        let seat = self.admission.downloads.enter().await?;
+        let (rows_max, bytes_max, held) = (ROWS_MAX, BYTES_MAX, session.view.held.clone());
+        let collections = usable(kept, &collections).filter(|ready| ready.definition.direction.is_down());
+        let collections = collections.map(|ready| (ready.number, ready.name.as_str().into())).collect();
+        let wanted = Wanted { place, collections, held, held_before, rows_max, bytes_max };
+        let block = self.store.read_block(wanted).await?;
+        let seen = if block.more { Stamp(0) } else { block.place.sequence };
+        let end = BlockEnd { cursor: self.seal.cursor(kept.number, block.place), seen, more: block.more };
+        let (packed, bytes) = pack(block.lines, end);
+        let waited = u64::try_from(seat.waited.as_millis()).unwrap_or(u64::MAX);
+        drop(seat);
+        metrics::counter!("sync_rows_total", "fate" => "sent").increment(block.rows);
+        metrics::counter!("sync_rows_total", "fate" => "gone").increment(block.removed);
+        self.sessions.note(&session, self.now(), |tally| {
+            tally.rows += block.rows;
+            tally.removed += block.removed;
+            tally.bytes_down += bytes;
+            tally.waited_ms += waited;
+        });
+        Ok(packed)
+    }
+
+    /// Ends a session. Gives what it carried.
+    ///
+    /// # Errors
+    /// `Missing` if there is no such session.
+    pub async fn end(&self, device: &Device, session: &str) -> Result<Tally, SyncError> {
+        self.sessions.find(device, session)?;
+        let ended = self.sessions.0.lock().remove(&device.0.number);
+        let tally = ended.as_ref().map(|session| session.tally).unwrap_or_default();
+        if let Some(ended) = ended {
+            self.keep(ended, "done").await;
+        }
+        Ok(tally)
+    }
+
+    /// The sessions that are there, the oldest first.
+    pub fn active_sessions(&self) -> Vec<Session> {
+        let mut active: Vec<Session> = self.sessions.0.lock().values().cloned().collect();
+        active.sort_by_key(|session| session.began_at);
+        active
+    }
+
+    /// Sessions that ended, of one device or of all, newest first, each with its number and its device's id.
+    ///
+    /// # Errors
+    /// `Missing` if there is no such device.
+    pub async fn past_sessions(
+        &self,
+        device: Option<&str>,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<(u64, String, PastSession)>, SyncError> {
+        let number = device.map(|id| self.find_device(id)).transpose()?.map(|device| device.number);
+        let found = self.store.sessions(number, before, limit).await?;
+        let named = found.into_iter().map(|(number, past)| {
+            let device = self.devices.of_number(past.device).map_or_else(String::new, |device| device.id.to_string());
+            (number, device, past)
+        });
+        Ok(named.collect())
+    }
+
+    /// The pools as they are.
+    pub fn pools(&self) -> [PoolStatus; 3] {
+        [self.admission.uploads.status(), self.admission.reconciles.status(), self.admission.downloads.status()]
+    }
+
+    pub(crate) async fn end_idle_sessions(&self) {
+        let before = self.now() - IDLE_MAX;
+        let idle: Vec<Session> =
+            self.sessions.0.lock().extract_if(|_, session| session.heard_at < before).map(|(_, idle)| idle).collect();
+        for session in idle {
+            self.keep(session, "lost").await;
+        }
+    }
+
+    /// Keeps what a session was. That this fails is no trouble of the device's.
+    async fn keep(&self, session: Session, outcome: &'static str) {
+        let now = self.now();
+        metrics::counter!("sync_sessions_total", "outcome" => outcome).increment(1);
+        metrics::histogram!("sync_session_seconds").record(now.since(session.began_at).as_secs_f64());
+        let (device, began_at, tally) = (session.device.number, session.began_at, session.tally);
+        let past = PastSession { device, began_at, ended_at: now, outcome: outcome.into(), tally };
+        if let Err(error) = self.store.put_session(past).await {
+            tracing::warn!(%error, "a session could not be kept");
+        }
+    }
+
+    /// One request of a session at a time: a device that sends many has one place in every queue.
+    fn turn(&self, session: &Session) -> Result<tokio::sync::OwnedMutexGuard<()>, SyncError> {
+        session.turn.clone().try_lock_owned().map_err(|_| SyncError::Busy {
+            reason: "a request of this session is at work".to_owned(),
+            retry_after: Duration::from_secs(1),
+            position: 0,
+        })
+    }
+
+    /// That the device still may see what it could when the session began.
+    async fn check_view(&self, session: &Session, collections: &Collections) -> Result<(), SyncError> {
+        if *self.records.newest_change().borrow() == session.view.as_of {
+            return Ok(());
+        }
+        let (as_of, held) = self.held(&session.device, collections).await?;
+        if held != session.view.held {
+            self.sessions.drop_of(session.device.number);
+            return Err(SyncError::Expired("what the device may see has changed: begin again".to_owned()));
+        }
+        if let Some(kept) = self.sessions.0.lock().get_mut(&session.device.number).filter(|kept| kept.id == session.id)
+        {
+            kept.view = Arc::new(View { as_of, held, generation: session.view.generation });
+        }
+        Ok(())
+    }
+}
+
+/// The collections that a device may use.
+fn usable<'a>(device: &ReplicaDevice, collections: &'a Collections) -> impl Iterator<Item = &'a Ready> {
+    let only = device.collections.clone();
+    collections.iter().filter(move |ready| only.as_ref().is_none_or(|only| only.contains(&ready.name)))
+}
+
+fn shapes(device: &ReplicaDevice, collections: &Collections) -> Vec<CollectionShape> {
+    let shape = |ready: &Ready| CollectionShape {
+        name: ready.name.clone(),
+        fields: ready
+            .definition
+            .fields
+            .iter()
+            .map(|field| FieldShape { name: field.name.clone(), kind: field.kind })
+            .collect(),
+        direction: ready.definition.direction,
+    };
+    usable(device, collections).map(shape).collect()
+}
+
+/// Lets edits meet the rows, in their order, and notes the last of them. Inside: what is wrong with the block as a whole.
+fn take_in(
+    ledger: &mut Ledger<'_>,
+    device: &ReplicaDevice,
+    collections: &Collections,
+    held: &[KeyNumber],
+    edits: &[Edit],
+) -> Result<Result<Uploaded, SyncError>, StoreError> {
+    let before = ledger.uploaded(device.number)?;
+    let mut taken = Uploaded { uploaded: before, ..Uploaded::default() };
+    let editor = Editor { application: &device.application, collections, device: device.number, held };
+    for edit in edits.iter().filter(|edit| edit.n > before) {
+        if edit.n != taken.uploaded + 1 {
+            let message =
+                format!("is {} where {} was expected; send edits in order, without gaps", edit.n, taken.uploaded + 1);
+            return Ok(Err(SyncError::invalid("n", message)));
+        }
+        taken.uploaded = edit.n;
+        let ready = usable(device, collections).find(|ready| ready.name == edit.collection);
+        let fate = match ready {
+            Some(ready) if ready.definition.direction.is_up() => editor.apply(ledger, ready, edit)?,
+            Some(_) => Fate::Refused(vec![Problem::at("collection", "is only for reading")]),
+            None => Fate::Refused(vec![Problem::at("collection", "is none that this device may use")]),
+        };
+        match fate {
+            Fate::Applied => taken.applied += 1,
+            Fate::Met(winner) => taken.conflicts.push(Met { n: edit.n, winner }),
+            Fate::Refused(problems) => taken.refused.push(Refused { n: edit.n, problems }),
+        }
+    }
+    if taken.uploaded != before {
+        ledger.set_uploaded(device.number, taken.uploaded)?;
+    }
+    Ok(Ok(taken))
+}

@@ -1,0 +1,102 @@
+//! What is shared through a row follows it: when a row becomes somebody else's, so do those that name it.
+
+use tocsin_model::{field::Row, id::Name};
+use tocsin_store::{
+    collections::{CollectionNumber, KeyNumber, StoredRow},
+    error::StoreError,
+    sqlite::collections::Ledger,
+};
+
+use crate::{
+    catalogue::{Collections, Ready},
+    partition,
+};
+
+/// Rows that follow one in a commit, at most.
+pub(crate) const FOLLOWERS_MAX: usize = 100_000;
+
+/// Where a row belongs: its keys, ascending, and the rows through which it is shared.
+pub(crate) type Belonging = (Vec<KeyNumber>, Vec<(CollectionNumber, Box<str>)>);
+
+/// Where a row belongs that says this.
+pub(crate) fn belonging(
+    ledger: &mut Ledger<'_>,
+    application: &Name,
+    collections: &Collections,
+    ready: &Ready,
+    row: &Row,
+) -> Result<Belonging, StoreError> {
+    let (partition, fields) = (&ready.definition.partition, &ready.definition.fields);
+    let mut keys = Vec::new();
+    for text in partition::own_keys(application, partition, fields, row) {
+        keys.push(ledger.key(&text)?);
+    }
+    let mut joins = Vec::new();
+    for (collection, id) in partition::joins(partition, fields, row) {
+        let Some(other) = collections.get(collection.as_str()) else { continue };
+        if let Some(other) = ledger.row(other.number, &id)? {
+            keys.extend(other.keys);
+        }
+        joins.push((other.number, id.into_boxed_str()));
+    }
+    keys.sort_unstable();
+    keys.dedup();
+    Ok((keys, joins))
+}
+
+/// Works out anew where a row belongs, and what follows it.
+pub(crate) fn rekey(
+    ledger: &mut Ledger<'_>,
+    application: &Name,
+    collections: &Collections,
+    row: &StoredRow,
+) -> Result<(), StoreError> {
+    let mut room = FOLLOWERS_MAX;
+    rekey_within(ledger, application, collections, row, &mut room)
+}
+
+/// Lets those follow that are shared through a row whose keys changed.
+pub(crate) fn follow(
+    ledger: &mut Ledger<'_>,
+    application: &Name,
+    collections: &Collections,
+    (collection, id): (CollectionNumber, &str),
+) -> Result<(), StoreError> {
+    let mut room = FOLLOWERS_MAX;
+    follow_within(ledger, application, collections, (collection, id), &mut room)
+}
+
+fn rekey_within(
+    ledger: &mut Ledger<'_>,
+    application: &Name,
+    collections: &Collections,
+    row: &StoredRow,
+    room: &mut usize,
+) -> Result<(), StoreError> {
+    let (Some(ready), Some(body)) = (collections.of_number(row.collection), &row.body) else { return Ok(()) };
+    let values = ready.definition.fields.row_from_stored(body);
+    let values = values.map_err(|_| StoreError::Damaged(format!("the row `{}` of `{}`", row.id, ready.name)))?;
+    let (keys, joins) = belonging(ledger, application, collections, ready, &values)?;
+    ledger.rekey(row, &keys, &joins)?;
+    if keys != row.keys {
+        follow_within(ledger, application, collections, (row.collection, &row.id), room)?;
+    }
+    Ok(())
+}
+
+/// Collections are not shared through themselves, so this ends.
+fn follow_within(
+    ledger: &mut Ledger<'_>,
+    application: &Name,
+    collections: &Collections,
+    (collection, id): (CollectionNumber, &str),
+    room: &mut usize,
+) -> Result<(), StoreError> {
+    for row in ledger.shared_through(collection, id)? {
+        *room = room.checked_sub(1).ok_or_else(|| {
+            StoreError::Full(format!("more than {FOLLOWERS_MAX} rows are shared through `{id}`; move it in steps"))
+        })?;
+        rekey_within(ledger, application, collections, &row, room)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,237 @@
+//! Lets devices keep replicas, and shows what they do.
+
+use clap::Subcommand;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::{
+    client::{Client, segment},
+    configuration::Period,
+    failure::Outcome,
+    terminal::{Terminal, printable},
+};
+
+/// Arguments of `tocsin devices`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Lists the devices that may keep replicas
+    List {
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Lets a device keep a replica, and prints its token, which is shown this once
+    Add {
+        /// The application
+        application: String,
+        /// Whose device it is
+        subscriber: String,
+        /// What its owner calls it
+        name: String,
+        /// A collection that it may use; may be repeated. All if not given
+        #[arg(long = "collection", value_name = "NAME")]
+        collections: Vec<String>,
+        /// It only reads
+        #[arg(long)]
+        read_only: bool,
+        /// How long its token lasts; until it is revoked if not given
+        #[arg(long, value_name = "DURATION")]
+        expires_in: Option<Period>,
+    },
+    /// Revokes the token of a device
+    Remove {
+        /// Its id, such as d-0a1b2c3d4e5f
+        id: String,
+    },
+    /// Tells a device to drop all that it has when it comes next
+    Wipe {
+        /// Its id
+        id: String,
+    },
+    /// Lists sessions: those that last, then those that ended, newest first
+    Sessions {
+        /// Only of this device
+        #[arg(long, value_name = "ID")]
+        device: Option<String>,
+        /// Most lines
+        #[arg(long, default_value_t = 100)]
+        limit: usize,
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Lists edits that met others, newest first
+    Conflicts {
+        /// The application
+        application: String,
+        /// Only of this collection
+        #[arg(long, value_name = "NAME")]
+        collection: Option<String>,
+        /// Most lines
+        #[arg(long, default_value_t = 100)]
+        limit: usize,
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Puts in place what had lost in a conflict
+    Revert {
+        /// The application
+        application: String,
+        /// The conflict's number
+        number: u64,
+    },
+    /// Shows how sync does: rows, sessions, and how full its pools are
+    Status {
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+impl Args {
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// The server does not do it.
+    pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
+        match self.what {
+            What::List { json } => list(terminal, client, json).await,
+            What::Add { application, subscriber, name, collections, read_only, expires_in } => {
+                let collections = (!collections.is_empty()).then_some(collections);
+                let expires_in = expires_in.map(|period| period.0.as_secs());
+                let device = client
+                    .post(
+                        "/v1/sync/devices",
+                        &json!({
+                            "application": application, "subscriber": subscriber, "name": name, "collections": collections,
+                            "read_only": read_only, "expires_in": expires_in,
+                        }),
+                    )
+                    .await?;
+                terminal.line(format!("{}: {}", text(&device["id"]), text(&device["token"])))?;
+                Ok(terminal.line("The token is shown this once: `tocsin replica init FILE --token TOKEN`")?)
+            }
+            What::Remove { id } => {
+                let path = format!("/v1/sync/devices/{}", segment(&id));
+                client.send(client.request(Method::DELETE, &path)).await?;
+                Ok(terminal.line(format!("`{}` may not keep a replica any more", printable(&id)))?)
+            }
+            What::Wipe { id } => {
+                client.post(&format!("/v1/sync/devices/{}/wipe", segment(&id)), &json!({})).await?;
+                Ok(terminal.line(format!("`{}` drops all that it has when it comes next", printable(&id)))?)
+            }
+            What::Sessions { device, limit, json } => sessions(terminal, client, device.as_deref(), limit, json).await,
+            What::Conflicts { application, collection, limit, json } => {
+                conflicts(terminal, client, (&application, collection.as_deref()), limit, json).await
+            }
+            What::Revert { application, number } => {
+                let path = format!("/v1/applications/{}/conflicts/{number}/revert", segment(&application));
+                client.send(client.request(Method::POST, &path)).await?;
+                Ok(terminal.line("what had lost is in place; replicas hear of it at their next sync")?)
+            }
+            What::Status { json } => status(terminal, client, json).await,
+        }
+    }
+}
+
+async fn list(terminal: &Terminal, client: &Client, json: bool) -> Outcome {
+    let answer = client.get("/v1/sync/devices", &[]).await?;
+    let devices = answer["items"].as_array().cloned().unwrap_or_default();
+    if json {
+        return Ok(terminal.json(&devices)?);
+    }
+    let line = |device: &Value| {
+        let state = match (&device["wiped_at"], &device["wipe_at"], &device["read_only"]) {
+            (Value::String(_), ..) => "wiped",
+            (_, Value::String(_), _) => "to be wiped",
+            (.., Value::Bool(true)) => "reads",
+            _ => "reads and writes",
+        };
+        vec![
+            text(&device["id"]),
+            text(&device["application"]),
+            text(&device["subscriber"]),
+            text(&device["name"]),
+            state.to_owned(),
+        ]
+    };
+    let rows: Vec<Vec<String>> = devices.iter().map(line).collect();
+    Ok(terminal.table(&["DEVICE", "APPLICATION", "SUBSCRIBER", "NAME", "STATE"], &rows)?)
+}
+
+async fn sessions(terminal: &Terminal, client: &Client, device: Option<&str>, limit: usize, json: bool) -> Outcome {
+    let active = client.get("/v1/sync/sessions", &[]).await?;
+    let mut found = active["items"].as_array().cloned().unwrap_or_default();
+    found.retain(|session| device.is_none_or(|device| session["device"] == device));
+    let narrowed: Vec<(&str, &str)> = device.map(|device| ("device", device)).into_iter().collect();
+    found.extend(client.list("/v1/sync/history", &narrowed, limit).await?);
+    if json {
+        return Ok(terminal.json(&found)?);
+    }
+    let line = |session: &Value| {
+        let fields = [
+            "device",
+            "began_at",
+            "outcome",
+            "edits",
+            "conflicts",
+            "refused",
+            "rows",
+            "removed",
+            "bytes_up",
+            "bytes_down",
+        ];
+        fields.map(|field| text(&session[field])).to_vec()
+    };
+    let rows: Vec<Vec<String>> = found.iter().map(line).collect();
+    let heads = ["DEVICE", "BEGAN", "OUTCOME", "EDITS", "CONFLICTS", "REFUSED", "ROWS", "GONE", "UP", "DOWN"];
+    Ok(terminal.table(&heads, &rows)?)
+}
+
+async fn conflicts(
+    terminal: &Terminal,
+    client: &Client,
+    (application, collection): (&str, Option<&str>),
+    limit: usize,
+    json: bool,
+) -> Outcome {
+    let path = format!("/v1/applications/{}/conflicts", segment(application));
+    let narrowed: Vec<(&str, &str)> = collection.map(|name| ("collection", name)).into_iter().collect();
+    let found = client.list(&path, &narrowed, limit).await?;
+    if json {
+        return Ok(terminal.json(&found)?);
+    }
+    let line = |met: &Value| {
+        ["number", "at", "collection", "row", "winner", "server", "client"].map(|field| text(&met[field])).to_vec()
+    };
+    let rows: Vec<Vec<String>> = found.iter().map(line).collect();
+    Ok(terminal.table(&["NUMBER", "AT", "COLLECTION", "ROW", "STAYED", "SERVER", "CLIENT"], &rows)?)
+}
+
+async fn status(terminal: &Terminal, client: &Client, json: bool) -> Outcome {
+    let status = client.get("/v1/sync/status", &[]).await?;
+    if json {
+        return Ok(terminal.json(&status)?);
+    }
+    let [rows, removed, devices, sessions] = ["rows", "removed", "devices", "sessions"].map(|name| text(&status[name]));
+    terminal.line(format!("{rows} rows, {removed} that are gone; {devices} devices, {sessions} sessions"))?;
+    let pools = status["pools"].as_array().cloned().unwrap_or_default();
+    let rows: Vec<Vec<String>> =
+        pools.iter().map(|pool| ["name", "size", "busy", "waiting"].map(|field| text(&pool[field])).to_vec()).collect();
+    Ok(terminal.table(&["POOL", "PLACES", "TAKEN", "WAITING"], &rows)?)
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => printable(text).into_owned(),
+        value => printable(&value.to_string()).into_owned(),
+    }
+}

@@ -1,0 +1,267 @@
+//! Keeps a replica on this machine: a SQLite file with the rows that a device may see, edited here and synchronised.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use clap::Subcommand;
+use serde_json::{Map, Value, json};
+use tocsin_replica::{Home, LinkError, Progress, Replica, ReplicaError, Summary, http::HttpLink};
+
+use crate::{
+    client::Client,
+    configuration::Period,
+    failure::{Failure, Outcome},
+    terminal::{Terminal, printable},
+};
+
+/// How long to wait before a link that broke is tried again, at first and at most.
+const COME_BACK: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// Arguments of `tocsin replica`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Makes a replica of the rows that a device may see
+    Init {
+        /// The file
+        file: PathBuf,
+        /// The token of the device, which `tocsin devices add` gives
+        #[arg(long, env = "TOCSIN_DEVICE_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+        token: String,
+    },
+    /// Sends edits and reads what is new
+    Sync {
+        /// The file
+        file: PathBuf,
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Synchronises again and again, until it is interrupted
+    Watch {
+        /// The file
+        file: PathBuf,
+        /// The time between two syncs
+        #[arg(long, default_value = "10s", value_name = "DURATION")]
+        every: Period,
+    },
+    /// Asks the replica, in SQL
+    Query {
+        /// The file
+        file: PathBuf,
+        /// A query, such as `SELECT * FROM customers`
+        sql: String,
+        /// Prints JSON, a row a line
+        #[arg(long)]
+        json: bool,
+    },
+    /// Writes fields of a row, or removes it; the server hears of it at the next sync
+    Edit {
+        /// The file
+        file: PathBuf,
+        /// The collection
+        collection: String,
+        /// The row's id; a row that is not there is made
+        id: String,
+        /// What its fields say, each as FIELD=JSON or FIELD=text
+        #[arg(value_name = "FIELD=VALUE", required_unless_present = "remove", conflicts_with = "remove")]
+        fields: Vec<String>,
+        /// Removes the row
+        #[arg(long)]
+        remove: bool,
+    },
+    /// Shows how the replica stands: rows, edits that wait, and edits that were refused
+    Status {
+        /// The file
+        file: PathBuf,
+        /// Forgets the edits that were refused
+        #[arg(long)]
+        forget_refused: bool,
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+impl Args {
+    /// Runs the command. `client` gives the server of the command line, which only `init` asks for.
+    ///
+    /// # Errors
+    /// The file or the server does not do it.
+    pub async fn run(self, terminal: &Terminal, client: impl FnOnce() -> Outcome<Client>) -> Outcome {
+        match self.what {
+            What::Init { file, token } => init(terminal, &file, &token, client()?.server()),
+            What::Sync { file, json } => sync(terminal, &file, json).await,
+            What::Watch { file, every } => watch(terminal, &file, every.0).await,
+            What::Query { file, sql, json } => query(terminal, &file, &sql, json),
+            What::Edit { file, collection, id, fields, remove } => {
+                edit(terminal, &file, &collection, &id, &fields, remove)
+            }
+            What::Status { file, forget_refused, json } => status(terminal, &file, forget_refused, json),
+        }
+    }
+}
+
+fn init(terminal: &Terminal, file: &Path, token: &str, server: &str) -> Outcome {
+    if !token.starts_with("tocsin_device_") {
+        return Err(Failure::usage("give the token of a device, which begins with `tocsin_device_`, not an API key"));
+    }
+    let home = Home { url: server.to_owned(), token: token.to_owned() };
+    Replica::create(file, &home).map_err(|error| failure(&error))?;
+    Ok(terminal.line(format!("{} is a replica; `tocsin replica sync {0}` fills it", file.display()))?)
+}
+
+async fn sync(terminal: &Terminal, file: &Path, json: bool) -> Outcome {
+    let (mut replica, link) = open(file)?;
+    let bar = terminal.progress(None, "{spinner} {msg}");
+    let mut show = |progress: Progress| match progress {
+        Progress::Began => bar.set_message("the session began"),
+        Progress::Sent(edits) => bar.set_message(format!("{edits} edits sent")),
+        Progress::Received(rows) => bar.set_message(format!("{rows} rows received")),
+    };
+    let done = replica.sync(&link, &mut show).await;
+    bar.finish_and_clear();
+    let summary = done.map_err(|error| failure(&error))?;
+    if json { Ok(terminal.json(&as_json(&summary))?) } else { Ok(terminal.line(told(&summary))?) }
+}
+
+async fn watch(terminal: &Terminal, file: &Path, every: Duration) -> Outcome {
+    let (mut replica, link) = open(file)?;
+    let mut patience = COME_BACK.0;
+    loop {
+        let wait = match replica.sync(&link, &mut |_| ()).await {
+            Ok(summary) => {
+                patience = COME_BACK.0;
+                if summary != Summary::default()
+                    && summary.applied + summary.conflicts + summary.refused + summary.rows + summary.removed > 0
+                {
+                    terminal.line(told(&summary))?;
+                }
+                every
+            }
+            Err(ReplicaError::Link(LinkError::Busy(after))) => after,
+            Err(ReplicaError::Link(LinkError::Broken(why))) => {
+                terminal.line(format!("no link: {}; trying again in {} s", printable(&why), patience.as_secs()))?;
+                let wait = patience;
+                patience = (patience * 2).min(COME_BACK.1);
+                wait
+            }
+            Err(error) => return Err(failure(&error)),
+        };
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            _ = tokio::signal::ctrl_c() => return Ok(()),
+        }
+    }
+}
+
+fn query(terminal: &Terminal, file: &Path, sql: &str, json: bool) -> Outcome {
+    let replica = Replica::open(file).map_err(|error| failure(&error))?;
+    let (names, rows) = replica.query(sql).map_err(|error| failure(&error))?;
+    if json {
+        for row in rows {
+            let row: Map<String, Value> = names.iter().cloned().zip(row).collect();
+            terminal.json(&row)?;
+        }
+        return Ok(());
+    }
+    let text = |value: Value| match value {
+        Value::Null => String::new(),
+        Value::String(text) => printable(&text).into_owned(),
+        value => value.to_string(),
+    };
+    let heads: Vec<&str> = names.iter().map(String::as_str).collect();
+    let rows: Vec<Vec<String>> = rows.into_iter().map(|row| row.into_iter().map(text).collect()).collect();
+    Ok(terminal.table(&heads, &rows)?)
+}
+
+fn edit(terminal: &Terminal, file: &Path, collection: &str, id: &str, fields: &[String], remove: bool) -> Outcome {
+    let replica = Replica::open(file).map_err(|error| failure(&error))?;
+    if remove {
+        let was_there = replica.remove(collection, id).map_err(|error| failure(&error))?;
+        let what = if was_there { "is removed" } else { "was not there" };
+        return Ok(terminal.line(format!("`{}` {what}", printable(id)))?);
+    }
+    let mut values = Map::new();
+    for field in fields {
+        let Some((name, value)) = field.split_once('=') else {
+            return Err(Failure::usage(format!("give fields as FIELD=VALUE, not `{}`", printable(field))));
+        };
+        let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
+        values.insert(name.to_owned(), value);
+    }
+    replica.put(collection, id, &values).map_err(|error| failure(&error))?;
+    Ok(terminal.line(format!("`{}` is written; the server hears of it at the next sync", printable(id)))?)
+}
+
+fn status(terminal: &Terminal, file: &Path, forget_refused: bool, json: bool) -> Outcome {
+    let replica = Replica::open(file).map_err(|error| failure(&error))?;
+    let standing = replica.standing().map_err(|error| failure(&error))?;
+    let home = replica.home().map_err(|error| failure(&error))?;
+    if json {
+        let refused = standing.refused.iter().map(
+            |refused| json!({"edit": refused.n, "collection": refused.row.0, "row": refused.row.1, "why": refused.why}),
+        );
+        let collections: Map<String, Value> =
+            standing.collections.iter().map(|(name, rows)| (name.clone(), (*rows).into())).collect();
+        terminal.json(&json!({
+            "server": home.url,
+            "collections": collections,
+            "edited": standing.edited,
+            "sending": standing.sending,
+            "refused": refused.collect::<Vec<_>>(),
+            "complete_at": standing.is_whole.then(|| standing.seen.time()),
+        }))?;
+    } else {
+        terminal.line(format!("a replica of {}", printable(&home.url)))?;
+        match standing.is_whole {
+            true => terminal.line(format!("all is known up to {}", standing.seen.time()))?,
+            false => terminal.line("not all was read yet; `tocsin replica sync` goes on")?,
+        }
+        for (name, rows) in &standing.collections {
+            terminal.line(format!("{name}: {rows} rows"))?;
+        }
+        terminal
+            .line(format!("{} edited rows and {} numbered edits wait to be sent", standing.edited, standing.sending))?;
+        for refused in &standing.refused {
+            let (collection, row) = &refused.row;
+            terminal.line(format!("refused: {collection} `{}`: {}", printable(row), printable(&refused.why)))?;
+        }
+    }
+    if forget_refused {
+        replica.forget_refused().map_err(|error| failure(&error))?;
+    }
+    Ok(())
+}
+
+fn open(file: &Path) -> Outcome<(Replica, HttpLink)> {
+    let replica = Replica::open(file).map_err(|error| failure(&error))?;
+    let home = replica.home().map_err(|error| failure(&error))?;
+    let client = Client::new(home.url.clone(), None)?;
+    Ok((replica, HttpLink::new(client.http().clone(), &home)))
+}
+
+fn told(summary: &Summary) -> String {
+    let Summary { applied, conflicts, refused, rows, removed, .. } = summary;
+    let sent = applied + conflicts + refused;
+    format!("sent {sent} edits ({conflicts} met others, {refused} refused); received {rows} rows, dropped {removed}")
+}
+
+fn as_json(summary: &Summary) -> Value {
+    let Summary { applied, conflicts, refused, rows, removed, blocks, anew } = summary;
+    json!({
+        "applied": applied, "conflicts": conflicts, "refused": refused, "rows": rows, "removed": removed, "blocks": blocks,
+        "anew": anew,
+    })
+}
+
+fn failure(error: &ReplicaError) -> Failure {
+    Failure::failed(printable(&error.to_string()).into_owned())
+}

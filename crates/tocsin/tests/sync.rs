@@ -1,0 +1,165 @@
+//! Replicas over HTTP: the commands, and devices that converge while the server is killed again and again.
+
+mod support;
+
+use std::{path::Path, time::Duration};
+
+use serde_json::{Value, json};
+use support::Platform;
+use tocsin_replica::{Home, Replica, ReplicaError, http::HttpLink};
+
+const APPLICATION: &str = r#"
+application: fieldwork
+collections:
+  visits:
+    fields: { owner: { type: string, required: true }, what: string, count: integer }
+    partition:
+      - match: { owner: subscriber.id }
+    conflicts: { fields: { count: sum } }
+"#;
+
+async fn fieldwork() -> Platform {
+    let platform = Platform::start(&[]).await;
+    platform.apply("fieldwork", APPLICATION).await;
+    platform
+}
+
+/// Makes a subscriber with a device. Gives the device's token.
+async fn device(platform: &Platform, subscriber: &str) -> String {
+    platform.post("/v1/subscribers", &json!({"id": subscriber})).await;
+    let new = json!({"application": "fieldwork", "subscriber": subscriber, "name": "phone"});
+    let (status, made) = platform.post("/v1/sync/devices", &new).await;
+    assert_eq!(status, 201, "{made}");
+    made["token"].as_str().expect("a token").to_owned()
+}
+
+async fn rows(platform: &Platform) -> Vec<Value> {
+    let mut rows = Vec::new();
+    let mut next = String::new();
+    loop {
+        let page = platform.get(&format!("/v1/applications/fieldwork/collections/visits/rows?limit=1000{next}")).await;
+        rows.extend(page["items"].as_array().expect("items").clone());
+        match page["next"].as_str() {
+            Some(cursor) => next = format!("&after={cursor}"),
+            None => return rows,
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_replica_is_made_edited_and_synchronised_by_commands() {
+    let platform = fieldwork().await;
+    device(&platform, "ann").await;
+    let added = platform.run(&["devices", "add", "fieldwork", "ann", "Ann's laptop"]);
+    let token = added.split_whitespace().find(|word| word.starts_with("tocsin_device_")).expect("a token");
+    let file = platform.folder.join("ann.db");
+    let file = file.to_str().expect("text");
+    let path = "/v1/applications/fieldwork/collections/visits/rows";
+    let put =
+        platform.request(reqwest::Method::PUT, &format!("{path}/v1")).json(&json!({"owner": "ann", "what": "well"}));
+    assert!(put.send().await.expect("an answer").status().is_success());
+    platform.run(&["replica", "init", file, "--token", token]);
+    assert!(platform.run(&["replica", "sync", file]).contains("received 1 rows"));
+    platform.run(&["replica", "edit", file, "visits", "v1", "what=pump", "count=3"]);
+    platform.run(&["replica", "edit", file, "visits", "v2", "owner=ann"]);
+    assert!(platform.run(&["replica", "status", file]).contains("2 edited rows"));
+    assert!(platform.run(&["replica", "sync", file]).contains("sent 2 edits"));
+    let found = platform.run(&["replica", "query", file, "SELECT id, what, count FROM visits ORDER BY id", "--json"]);
+    let found: Vec<Value> =
+        serde_json::Deserializer::from_str(&found).into_iter().map(|row| row.expect("JSON")).collect();
+    assert_eq!(found[0], json!({"id": "v1", "what": "pump", "count": 3}));
+    let row = platform.get(&format!("{path}/v1")).await;
+    assert_eq!(row["row"], json!({"owner": "ann", "what": "pump", "count": 3}));
+    // A version that is not the present one changes nothing.
+    let stale =
+        platform.request(reqwest::Method::PATCH, &format!("{path}/v1")).header("if-match", "\"7\"").json(&json!({}));
+    assert_eq!(stale.send().await.expect("an answer").status().as_u16(), 412);
+    let removed = platform.request(reqwest::Method::DELETE, &format!("{path}/v1")).send().await.expect("an answer");
+    assert_eq!(removed.status().as_u16(), 204);
+    platform.run(&["replica", "sync", file]);
+    assert!(!platform.run(&["replica", "query", file, "SELECT id FROM visits"]).contains("v1"));
+    assert!(platform.run(&["devices", "list"]).contains("Ann's laptop"));
+    assert!(platform.run(&["devices", "sessions"]).contains("done"));
+    assert!(platform.run(&["devices", "status"]).contains("reconcile"));
+    let bad = platform.client.get(format!("{}/v1/sync/devices", platform.url)).bearer_auth(token).send().await;
+    assert_eq!(bad.expect("an answer").status().as_u16(), 401, "a device's token opens nothing else");
+}
+
+/// Edits a file again and again, and synchronises when it can.
+async fn work(folder: std::path::PathBuf, home: Home, owner: String, edits: usize) -> Replica {
+    let mut random = fastrand::Rng::new();
+    let mut replica = Replica::create(&folder.join(format!("{owner}.replica")), &home).expect("made");
+    let client = reqwest::Client::builder().timeout(Duration::from_secs(20)).build().expect("a client");
+    let link = HttpLink::new(client, &home);
+    sync(&mut replica, &link).await;
+    for edit in 0..edits {
+        let row = random.usize(0..10);
+        let sql = format!(
+            "INSERT INTO visits (id, owner, count) VALUES ('{owner}-{row}', '{owner}', 1) \
+             ON CONFLICT (id) DO UPDATE SET count = coalesce(count, 0) + 1"
+        );
+        replica.connection().execute_batch(&sql).expect("edited");
+        if edit % 20 == 19 {
+            sync(&mut replica, &link).await;
+        }
+    }
+    sync(&mut replica, &link).await;
+    replica
+}
+
+/// Until it is done, over all that breaks.
+async fn sync(replica: &mut Replica, link: &HttpLink) {
+    loop {
+        match replica.sync(link, &mut |_| ()).await {
+            Ok(_) => return,
+            Err(ReplicaError::Link(_)) => tokio::time::sleep(Duration::from_millis(50)).await,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+async fn converge(devices: usize, edits: usize, kills: usize) {
+    let mut platform = fieldwork().await;
+    let folder = platform.folder.clone();
+    let mut working = Vec::new();
+    for at in 0..devices {
+        let owner = format!("s{at}");
+        let home = Home { url: platform.url.clone(), token: device(&platform, &owner).await };
+        working.push(tokio::spawn(work(folder.clone(), home, owner, edits)));
+    }
+    for kill in 0..kills {
+        // There is no signal for the middle of something.
+        tokio::time::sleep(Duration::from_millis(200 + 37 * kill as u64)).await;
+        platform.kill();
+        platform.restart().await;
+    }
+    let mut here = Vec::new();
+    for device in working {
+        let replica = device.await.expect("it works");
+        here.extend(replica.query("SELECT id, owner, count FROM visits ORDER BY id").expect("queried").1);
+    }
+    let there = rows(&platform).await;
+    let counted: i64 = there.iter().map(|row| row["row"]["count"].as_i64().expect("a count")).sum();
+    assert_eq!(counted, i64::try_from(devices * edits).expect("few"), "every edit counts once");
+    let mut there: Vec<Vec<Value>> = there
+        .into_iter()
+        .map(|row| vec![row["id"].clone(), row["row"]["owner"].clone(), row["row"]["count"].clone()])
+        .collect();
+    let id = |row: &Vec<Value>| row[0].as_str().expect("text").to_owned();
+    there.sort_by_key(id);
+    here.sort_by_key(id);
+    assert_eq!(here, there);
+    assert!(Path::new(&folder.join("sync.db")).exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn devices_converge_while_the_server_is_killed() {
+    converge(6, 60, 2).await;
+}
+
+/// `TOCSIN_DEVICES` says how many; 800 is a storm.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_a_storm_of_devices_converges_while_the_server_is_killed() {
+    let devices = std::env::var("TOCSIN_DEVICES").ok().and_then(|text| text.parse().ok()).unwrap_or(80);
+    converge(devices, 200, 20).await;
+}
