@@ -40,8 +40,11 @@ pub struct Parts {
     /// What send ports may reach besides public addresses.
     pub networks: Networks,
     /// Answers `${NAME}` in definitions.
-    pub environment: Arc<dyn Fn(&str) -> Option<String> + Send + Sync>,
+    pub environment: Environment,
 }
+
+/// Answers a variable of the environment by its name.
+pub type Environment = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 /// All exchanges of an installation. One for the process.
 pub struct Exchanges {

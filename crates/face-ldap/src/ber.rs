@@ -47,7 +47,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The next value: tag and content.
-    pub fn next(&mut self) -> Result<(u8, &'a [u8]), Garbled> {
+    pub fn value(&mut self) -> Result<(u8, &'a [u8]), Garbled> {
         let end = first_length(self.0, usize::MAX >> 1)?.ok_or(Garbled("a value that is cut off"))?;
         let (value, rest) = self.0.split_at(end);
         self.0 = rest;
@@ -60,7 +60,7 @@ impl<'a> Reader<'a> {
 
     /// The content of the next value, which must have this tag.
     pub fn expect(&mut self, tag: u8) -> Result<&'a [u8], Garbled> {
-        match self.next()? {
+        match self.value()? {
             (found, content) if found == tag => Ok(content),
             _ => Err(Garbled("a value of another kind than expected")),
         }
@@ -184,6 +184,6 @@ mod tests {
         check(&[0x3f, 0x81, 1]);
         assert!(Reader(&[2, 1, 0xff]).count(2).is_err());
         assert!(Reader(&[2, 0]).count(2).is_err());
-        assert!(Reader(&[4, 5, 1]).next().is_err());
+        assert!(Reader(&[4, 5, 1]).value().is_err());
     }
 }

@@ -130,7 +130,7 @@ pub fn read(frame: &[u8]) -> Result<Message, Unreadable> {
     let mut outer = Reader(frame);
     let mut message = Reader(outer.expect(SEQUENCE)?);
     let id = message.count(INTEGER)?;
-    let (tag, content) = message.next()?;
+    let (tag, content) = message.value()?;
     if id == 0 {
         return Err(Unreadable::Garbled("the number 0, which is for messages of the server"));
     }
@@ -219,7 +219,7 @@ fn utf8(content: &[u8]) -> Result<String, Garbled> {
 
 fn bind(mut reader: Reader<'_>) -> Result<Request, Garbled> {
     let (version, dn) = (reader.count(INTEGER)?, reader.text(OCTETS)?);
-    let proof = match reader.next()? {
+    let proof = match reader.value()? {
         (0x80, password) => Proof::Simple(password.to_vec()),
         (0xa3, content) => {
             let mut sasl = Reader(content);
@@ -279,7 +279,7 @@ fn filter(reader: &mut Reader<'_>, depth: usize, terms: &mut usize) -> Result<Fi
     if depth > FILTER_DEPTH_MAX || *terms > FILTER_TERMS_MAX {
         return Err(Garbled("a filter that is too deep or too long"));
     }
-    let (tag, content) = reader.next()?;
+    let (tag, content) = reader.value()?;
     let mut inner = Reader(content);
     let assertion = |mut inner: Reader<'_>| Ok::<_, Garbled>((inner.text(OCTETS)?, inner.expect(OCTETS)?.to_vec()));
     Ok(match tag {
@@ -349,7 +349,7 @@ fn substrings(mut reader: Reader<'_>) -> Result<Filter, Garbled> {
         return Err(Garbled("substrings of nothing"));
     }
     while !parts.is_empty() {
-        match parts.next()? {
+        match parts.value()? {
             (0x80, part) if first.is_none() && middle.is_empty() && last.is_none() => first = Some(part.to_vec()),
             (0x81, part) if last.is_none() => middle.push(part.to_vec()),
             (0x82, part) if last.is_none() => last = Some(part.to_vec()),

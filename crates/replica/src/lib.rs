@@ -139,7 +139,7 @@ impl Replica {
     /// SQLite's.
     pub fn query(&self, sql: &str) -> Result<(Vec<String>, Vec<Vec<Json>>), ReplicaError> {
         let mut statement = self.connection.prepare(sql)?;
-        let names: Vec<String> = statement.column_names().into_iter().map(str::to_owned).collect();
+        let names: Vec<String> = statement.column_names().map(str::to_owned).collect();
         let mut rows = statement.query(())?;
         let mut found = Vec::new();
         while let Some(row) = rows.next()? {

@@ -66,10 +66,12 @@ impl Collections {
 /// The collections of all applications, as of a place of the records.
 pub(crate) struct Catalogue {
     environment: Environment,
-    /// `None` before the first reading.
-    read: RwLock<(Option<ChangeSequence>, HashMap<Name, Arc<Collections>>)>,
+    read: RwLock<Read>,
     reading: tokio::sync::Mutex<()>,
 }
+
+/// What was read, and at which place of the records; `None` before the first time.
+type Read = (Option<ChangeSequence>, HashMap<Name, Arc<Collections>>);
 
 impl Catalogue {
     pub(crate) fn new(environment: Environment) -> Catalogue {

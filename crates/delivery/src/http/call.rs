@@ -364,10 +364,11 @@ mod tests {
     fn properties_choose_the_path_or_the_whole_but_no_part_of_the_host() {
         let property = |name: &str| (name == "order").then(|| "a/b c".to_owned());
         let call = Call { id: "m-1", content_type: "", headers: &[], about: &[], body: b"", property: &property };
-        let caller = open(json!({"url": "https://shop.example.org/orders/{order}?x={order}"})).ok().expect("good");
+        let caller = open(json!({"url": "https://shop.example.org/orders/{order}?x={order}"}))
+            .unwrap_or_else(|_| panic!("good options"));
         let target = caller.target(&call).expect("an address");
         assert_eq!(target.path, "/orders/a%2Fb%20c?x=a%2Fb%20c");
-        let caller = open(json!({"url": "{callback}"})).ok().expect("good");
+        let caller = open(json!({"url": "{callback}"})).unwrap_or_else(|_| panic!("good options"));
         assert!(caller.target(&call).expect_err("no such property").text.contains("`callback`"));
         for (options, path) in [
             (json!({}), "send.shop.options.url"),

@@ -99,8 +99,8 @@ impl Client {
             let message = self.message();
             let mut message = Reader(Reader(&message).expect(0x30).expect("a message"));
             assert_eq!(message.count(2), Ok(self.last), "the number of the request");
-            match message.next().expect("an operation") {
-                (0x64, content) => drop(entries.extend([entry(content)])),
+            match message.value().expect("an operation") {
+                (0x64, content) => entries.extend([entry(content)]),
                 // A reference to another server.
                 (0x73, _) => {}
                 (_, content) => {

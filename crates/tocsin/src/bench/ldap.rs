@@ -64,7 +64,7 @@ impl Connection {
             while let Some(length) = ber::first_length(&self.read, usize::MAX >> 1).map_err(garbled)? {
                 let mut message = Reader(Reader(&self.read[..length]).expect(0x30).map_err(garbled)?);
                 message.count(0x02).map_err(garbled)?;
-                let (tag, content) = message.next().map_err(garbled)?;
+                let (tag, content) = message.value().map_err(garbled)?;
                 let code = if tag == 0x64 { None } else { Some(Reader(content).count(0x0a).map_err(garbled)?) };
                 self.read.drain(..length);
                 match code {
