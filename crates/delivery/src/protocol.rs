@@ -206,9 +206,9 @@ mod tests {
             "nats",
             json!({ "servers": ["broker:4222", "http://x"], "subject_prefix": "a..b>", "username": "me", "token": "t" }),
             "channels.c.options.servers[1]: this is not the address of a server; such as `nats://broker.example.org:4222` or `tls://…`\n\
-             channels.c.options.subject_prefix: a subject is words with dots between them, without spaces and wildcards; such as `notices.`\n\
              channels.c.options.token: there is more than one way to log in here; keep one of `token`, `username` and `credentials_file`\n\
-             channels.c.options.password: a user name needs a password; take it from the environment: `${NATS_PASSWORD}`",
+             channels.c.options.password: a user name needs a password; take it from the environment: `${NATS_PASSWORD}`\n\
+             channels.c.options.subject_prefix: a subject is words with dots between them, without spaces and wildcards; such as `notices.`",
         );
         check(
             "mqtt",

@@ -34,9 +34,9 @@ enum What {
         class: String,
         /// The chronicle
         chronicle: String,
-        /// Only this key, as JSON: `{"symbol": "A"}`
+        /// Only of this key, as JSON: `{"symbol": "A"}`
         #[arg(long)]
-        key: Option<String>,
+        of: Option<String>,
         /// Most lines
         #[arg(long, default_value_t = 1000)]
         limit: usize,
@@ -70,10 +70,10 @@ impl Args {
                 let rows: Vec<Vec<String>> = items.iter().map(row).collect();
                 Ok(terminal.table(&["chronicle", "keeps", "keys", "gives"], &rows)?)
             }
-            What::Show { application, class, chronicle, key, limit, json } => {
+            What::Show { application, class, chronicle, of, limit, json } => {
                 let [application, class, chronicle] = [&application, &class, &chronicle].map(|part| segment(part));
                 let path = format!("/v1/applications/{application}/chronicles/{class}/{chronicle}");
-                let query: Vec<(&str, &str)> = key.iter().map(|key| ("key", key.as_str())).collect();
+                let query: Vec<(&str, &str)> = of.iter().map(|key| ("key", key.as_str())).collect();
                 let items = client()?.list(&path, &query, limit).await?;
                 if json {
                     return Ok(terminal.json(&items)?);
@@ -161,7 +161,7 @@ mod tests {
         .await;
         let entry = json!({ "key": { "symbol": "A" }, "values": { "high": 12.5, "last": null } });
         check(
-            &["show", "stock", "quote", "day", "--key", r#"{"symbol":"A"}"#],
+            &["show", "stock", "quote", "day", "--of", r#"{"symbol":"A"}"#],
             json!({ "items": [entry] }),
             &["symbol", "high", "last", "A", "12.5", "GET /v1/applications/stock/chronicles/quote/day?key=%7B"],
         )

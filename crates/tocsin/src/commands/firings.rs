@@ -245,7 +245,7 @@ mod tests {
             2026-11-22T08:00:00Z stock/sum took 1500.25 ms of 10000.0 for 1,000 events of eb-7
               SCAN e
               SCAN w
-            GET /v1/slow-firings?rule=sum&limit=20"#]],
+            GET /v1/slow-firings?rule=sum&limit=1000"#]],
         )
         .await;
         check(
@@ -253,7 +253,7 @@ mod tests {
             vec![(200, json!({"items": []}))],
             expect![[r#"
             no rule took long
-            GET /v1/slow-firings?limit=20"#]],
+            GET /v1/slow-firings?limit=1000"#]],
         )
         .await;
     }

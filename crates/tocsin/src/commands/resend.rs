@@ -66,7 +66,7 @@ struct Range {
     as_new: bool,
     /// The same request twice, by this key, is carried out once
     #[arg(long)]
-    key: Option<String>,
+    idempotency_key: Option<String>,
     /// Only counts
     #[arg(long)]
     dry_run: bool,
@@ -111,7 +111,7 @@ impl Range {
             return Err(Failure::failed("nothing was sent; --yes sends without asking"));
         }
         let mut request = client.request(Method::POST, "/v1/resends").json(&Value::Object(body));
-        if let Some(key) = &self.key {
+        if let Some(key) = &self.idempotency_key {
             request = request.header("idempotency-key", key);
         }
         let answer = client.json(client.send(request).await?).await?;
@@ -187,7 +187,7 @@ mod tests {
         let counted =
             |many: u64, next: Option<&str>| (200, json!({"notifications": many, "batches": 10, "next": next}));
         check(
-            &["--application", "quakes", "--reason", "503", "--since", "2026-11-20T00:00:00Z", "--yes", "--key", "k1"],
+            &["--application", "quakes", "--reason", "503", "--since", "2026-11-20T00:00:00Z", "--yes", "--idempotency-key", "k1"],
             vec![counted(1_000, Some("x")), counted(34, None), (202, json!({"id": 3}))],
             expect![[r#"
                 1,034 notifications are sent again, as request 3

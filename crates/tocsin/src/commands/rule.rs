@@ -510,7 +510,7 @@ mod tests {
             tried on all 2 subscriptions
             event 1: 0 matches
             an event costs 3.250 us, and 1.000 us where nothing matches; 2.250 us are the rule's own (medians of 57 rounds)
-            POST /v1/applications/quakes/rules/test [application/json] {"last":1,"measure":true,"rule":"near"}"#]],
+            POST /v1/applications/quakes/rules/test [application/json] {"rule":"near","last":1,"measure":true}"#]],
         )
         .await;
     }
