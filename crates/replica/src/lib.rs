@@ -17,7 +17,7 @@ use std::path::Path;
 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, types::ValueRef};
 use serde_json::{Map, Value as Json};
-use tocsin_model::{collection::Stamp, replica::CollectionShape};
+use tocsin_model::{collection::Stamp, replica::CollectionShape, value::Value};
 
 pub use link::{Link, LinkError};
 pub use sync::{Progress, Summary};
@@ -34,6 +34,9 @@ pub enum ReplicaError {
     /// The file does not do it; the message is SQLite's.
     #[error("the replica: {0}")]
     File(#[from] rusqlite::Error),
+    /// The replica cannot hold this: a collection or field that it does not have, or a value of another type.
+    #[error("{0}")]
+    Unfit(String),
     /// The server says something that is not of the protocol.
     #[error("the server says something else than expected: {0}")]
     Protocol(String),
@@ -160,7 +163,9 @@ impl Replica {
         transaction.execute(&format!("INSERT INTO {table} (id) VALUES (?1) ON CONFLICT DO NOTHING"), (id,))?;
         for (name, value) in fields {
             let known = shape.fields.iter().find(|field| field.name.as_str() == name);
-            let field = known.ok_or_else(|| ReplicaError::Protocol(format!("`{collection}` has no field `{name}`")))?;
+            let field = known.ok_or_else(|| ReplicaError::Unfit(format!("`{collection}` has no field `{name}`")))?;
+            let fits = field.kind.accept(Value::from(value.clone()));
+            fits.map_err(|message| ReplicaError::Unfit(format!("`{name}`: {message}")))?;
             let sql = format!("UPDATE {table} SET {} = ?2 WHERE id = ?1", schema::quoted(name));
             transaction.execute(&sql, (id, apply::cell(field.kind, value)))?;
         }
@@ -232,8 +237,10 @@ impl Replica {
     }
 
     fn shape(&self, collection: &str) -> Result<CollectionShape, ReplicaError> {
-        let found = self.shapes()?.into_iter().find(|shape| shape.name.as_str() == collection);
-        found.ok_or_else(|| ReplicaError::Protocol(format!("this replica has no collection `{collection}`")))
+        let shapes = self.shapes()?;
+        let known: Vec<&str> = shapes.iter().map(|shape| shape.name.as_str()).collect();
+        let unfit = format!("this replica has no collection `{collection}`; it has {}", known.join(", "));
+        shapes.into_iter().find(|shape| shape.name.as_str() == collection).ok_or(ReplicaError::Unfit(unfit))
     }
 }
 

@@ -271,6 +271,12 @@ impl Trouble {
             400 | 415 | 422 if problems.is_empty() => "mend the request".to_owned(),
             400 | 415 | 422 => "mend what follows".to_owned(),
             405 => "is this server as new as this command?".to_owned(),
+            502 if self.slug() == "not-answered" => {
+                "nobody answers; the message is kept, see `tocsin messages list`".to_owned()
+            }
+            504 if self.slug() == "not-answered-in-time" => {
+                "nobody answered in time; see `tocsin messages list`".to_owned()
+            }
             500.. => "the server failed; its log tells why".to_owned(),
             _ => "the server did not do it".to_owned(),
         };

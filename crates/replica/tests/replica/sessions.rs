@@ -36,6 +36,23 @@ async fn rows_come_down_and_edits_go_up() {
 }
 
 #[tokio::test]
+async fn what_a_replica_cannot_hold_is_refused_where_it_is_written() {
+    let bed = Bed::new(&notes("")).await;
+    bed.subscriber("ann", json!({})).await;
+    let mut phone = Phone::new(&bed, "ann").await;
+    phone.sync(&bed).await;
+    for (collection, fields, expected) in [
+        ("letters", json!({}), "this replica has no collection `letters`; it has notes"),
+        ("notes", json!({"colour": "red"}), "`notes` has no field `colour`"),
+        ("notes", json!({"count": "many"}), "`count`: should be an integer, not a string"),
+    ] {
+        let error = phone.replica.put(collection, "a", &object(fields)).expect_err(expected);
+        assert_eq!(error.to_string(), expected);
+    }
+    assert_eq!(phone.rows("notes"), rows([]), "nothing of it is there");
+}
+
+#[tokio::test]
 async fn a_cut_at_any_call_loses_nothing_and_does_nothing_twice() {
     for cut in 0..12 {
         let bed = Bed::new(&notes("    conflicts: { fields: { count: sum } }\n")).await;
