@@ -9,6 +9,7 @@ use ring::{
     rand::{SecureRandom, SystemRandom},
 };
 use tocsin_model::{
+    hexadecimal::digits_of,
     id::{Name, SubscriberId},
     time::Timestamp,
 };
@@ -186,5 +187,5 @@ pub(crate) fn random<const N: usize>() -> Result<String, SyncError> {
     let mut bytes = [0; N];
     let filled = SystemRandom::new().fill(&mut bytes);
     filled.map_err(|_| StoreError::unavailable("the system gives no random numbers"))?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(digits_of(&bytes))
 }
