@@ -12,7 +12,7 @@ use super::{
     dkim::{self, DkimKey},
     options::Precedence,
 };
-use crate::channel::Message;
+use crate::channel::{Facts, Message};
 
 /// Header fields that no option may set.
 pub(super) const RESERVED_HEADERS: &[&str] = &[
@@ -146,6 +146,7 @@ pub(super) struct Letterhead {
     pub reply_to: Option<Mailbox>,
     pub headers: BTreeMap<String, String>,
     pub precedence: Precedence,
+    pub list_id: bool,
     pub list_unsubscribe: bool,
     pub keys: Vec<DkimKey>,
     /// That of the latest mail, for others who are told the same.
@@ -212,12 +213,13 @@ impl Letterhead {
         {
             return latest.clone();
         }
-        let pattern = Arc::new(self.make_pattern(&message.content, seconds));
+        let pattern = Arc::new(self.make_pattern(message, seconds));
         *self.latest.lock() = Some(pattern.clone());
         pattern
     }
 
-    fn make_pattern(&self, content: &Arc<Content>, seconds: i64) -> Pattern {
+    fn make_pattern(&self, message: &Message, seconds: i64) -> Pattern {
+        let content = &message.content;
         let mut mail = MessageBuilder::new()
             .from(self.from.header())
             .header("To", Raw::new(OWN))
@@ -239,6 +241,10 @@ impl Letterhead {
         }
         for (name, value) in content.headers.iter().filter(|(name, _)| header_objection(name).is_none()) {
             mail = mail.header(name.as_str(), unstructured(value));
+        }
+        let is_given = |name: &str| is_own(name) || self.headers.keys().any(|given| given.eq_ignore_ascii_case(name));
+        if self.list_id && !is_given("List-Id") {
+            mail = mail.header("List-Id", Raw::new(list_id(&message.facts, self.from.domain())));
         }
         let text = content.text.as_deref().or(content.json.as_deref().filter(|_| content.html.is_none()));
         if let Some(text) = text {
@@ -287,6 +293,11 @@ fn message_id(id: &str, domain: &str) -> String {
     text.push('@');
     text.push_str(domain);
     text
+}
+
+/// Those who are told one class by one application are a list (RFC 2919).
+fn list_id(facts: &Facts, domain: &str) -> String {
+    format!("<{}.{}.{domain}>", facts.class, facts.application)
 }
 
 /// Makes every line end CR LF, the last one too, so that no server can see another end of the mail than we do. No mail holds

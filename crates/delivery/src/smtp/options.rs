@@ -54,6 +54,10 @@ pub struct SmtpOptions {
     /// Whether an address of which the server says, in answer to it and for good, that nobody has it (`5.1.1`, `5.1.2`,
     /// `5.1.3`, `5.1.6` or `5.1.10`) is suppressed, for all applications, as if the mail had bounced.
     pub suppress_unknown: bool,
+    /// Whether mails say in `List-Id` which class of which application they are of, as `<class.application.domain>` with the
+    /// domain of `from` (RFC 2919): mail programs sort by it. A field of that name in `headers` or in a template comes
+    /// first.
+    pub list_id: bool,
     /// Whether mails to one recipient carry the link of `List-Unsubscribe`, which ends the subscription with one click (RFC
     /// 8058). There is a link once `http.public_url` is configured.
     pub list_unsubscribe: bool,
@@ -188,6 +192,7 @@ impl Default for SmtpOptions {
             return_path: None,
             return_path_signed: false,
             suppress_unknown: false,
+            list_id: true,
             list_unsubscribe: true,
             reply_to: None,
             ehlo: None,

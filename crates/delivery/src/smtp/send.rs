@@ -79,6 +79,7 @@ impl Courier {
             reply_to: options.reply_to.as_deref().and_then(Mailbox::parse).map(Mailbox::on_wire),
             headers: options.headers.clone(),
             precedence: options.precedence,
+            list_id: options.list_id,
             list_unsubscribe: options.list_unsubscribe,
             keys,
             latest: Mutex::default(),

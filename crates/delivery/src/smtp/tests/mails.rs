@@ -88,6 +88,23 @@ async fn one_click_ends_the_subscription_of_a_mail_to_one() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn mails_name_their_list_unless_somebody_else_did() {
+    let own = json!({ "headers": { "list-id": "<ours.near.example>" } });
+    for (options, expected, count) in [
+        (json!({}), "List-Id: <quake.quakes.near.example>\r\n", 1),
+        (own, "list-id: <ours.near.example>\r\n", 1),
+        (json!({ "list_id": false }), "", 0),
+    ] {
+        let (open, server) = start(fine, options, None);
+        assert_eq!(deliver(&*open, &["a@b.example"]).await, [OK]);
+        let seen = server.seen.lock();
+        let mail = &seen.contents[0];
+        assert_eq!(mail.to_lowercase().matches("list-id: ").count(), count, "{mail}");
+        assert!(mail.contains(expected), "{mail}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn return_addresses_are_signed() {
     let options = json!({ "return_path": "back@near.example", "return_path_signed": true });
     let (open, server) = start(fine, options, None);
@@ -143,6 +160,7 @@ async fn no_string_makes_a_header_or_ends_a_mail() {
         "message-id",
         "auto-submitted",
         "precedence",
+        "list-id",
         "x-note",
         "mime-version",
         "content-type",
