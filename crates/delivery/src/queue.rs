@@ -430,6 +430,16 @@ impl Queue {
         self.wait_for(|| self.try_take()).await
     }
 
+    /// What waits right behind a message that was taken, is the same multicast, and may go with it: `most` at most.
+    pub fn take_same(&self, turn: &Turn, first: &Pending, most: usize) -> Vec<Pending> {
+        let mut state = self.waiting.lock();
+        let Order::Shared(lanes) = &mut state.order else { return Vec::new() };
+        let is_same = |next: &Pending| Arc::ptr_eq(&next.outgoing.message, &first.outgoing.message);
+        let taken = lanes.take_more(&turn.lane, most, Instant::now(), is_same);
+        self.note_room(&mut state, taken.len());
+        taken
+    }
+
     /// Up to `limit` messages, at least one; `None` when the queue is closed. For a queue with a single lane.
     pub async fn pop_many(&self, limit: usize) -> Option<Vec<Pending>> {
         self.wait_for(|| self.try_take_many(|_| limit)).await

@@ -349,6 +349,28 @@ impl<T: Waits> Lanes<T> {
         Take::Wait(parked(&self.parked))
     }
 
+    /// Takes what goes next in a lane, from which something was taken just now, as long as it is `like` that, `most` at most.
+    /// All of it leaves in that one attempt, so it is no more than the rates allow in their time.
+    pub fn take_more(&mut self, key: &str, most: usize, now: Instant, like: impl Fn(&T) -> bool) -> Vec<T> {
+        let mut taken = Vec::new();
+        let Some(lane) = self.lanes.get_mut(key) else { return taken };
+        let meters = [&self.meter, &lane.meter].into_iter().flatten();
+        let most = meters.map(|meter| meter.most() - 1).fold(most, usize::min);
+        while taken.len() < most
+            && let Some(line) = lane.waiting.front()
+            && line.front().is_some_and(&like)
+            && let Some(item) = line.pop_front()
+        {
+            [&mut self.meter, &mut lane.meter].into_iter().flatten().for_each(|meter| meter.count(now));
+            taken.push(item);
+        }
+        self.waiting -= taken.len();
+        if lane.waiting.is_empty() && lane.place == Place::Full {
+            lane.place = Place::Away;
+        }
+        taken
+    }
+
     fn ready(&self, key: &str, now: Instant) -> Ready {
         let lane = &self.lanes[key];
         if let Some(until) = lane.shut(now) {

@@ -12,6 +12,8 @@ const GRAIN: Duration = Duration::from_millis(10);
 pub(crate) struct Meter {
     /// The time of one message.
     each: Duration,
+    /// What may go in one piece, if it has to.
+    most: usize,
     /// How far ahead of the even pace it may be.
     ahead: Duration,
     /// When the next one is due at an even pace.
@@ -22,7 +24,12 @@ impl Meter {
     pub fn new(rate: Rate) -> Meter {
         let nanos = rate.per.as_nanos().div_ceil(u128::from(rate.messages.max(1)));
         let each = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
-        Meter { each, ahead: if each >= GRAIN { Duration::ZERO } else { GRAIN }, due: None }
+        Meter {
+            each,
+            most: rate.messages.max(1) as usize,
+            ahead: if each >= GRAIN { Duration::ZERO } else { GRAIN },
+            due: None,
+        }
     }
 
     /// When a message may go: `None` for now.
@@ -34,6 +41,11 @@ impl Meter {
     /// Counts a message that goes now.
     pub fn count(&mut self, now: Instant) {
         self.due = Some(self.due.map_or(now, |due| due.max(now)) + self.each);
+    }
+
+    /// How many messages may go as one, all counted at once, without more than the rate's number in its span.
+    pub fn most(&self) -> usize {
+        self.most
     }
 
     /// The time that so many messages take.

@@ -12,6 +12,7 @@ mod exchange; // one request and its response
 mod options; // what an operator may set
 mod recipes; // services whose requests and answers are known
 pub(crate) mod request; // what a request says
+mod recipients; // one request for many
 pub(crate) mod send; // the sessions' loop: messages in, answers out
 mod sign; // Standard Webhooks signatures
 mod template; // texts with places to fill in, each escaped for where it stands

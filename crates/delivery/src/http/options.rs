@@ -34,6 +34,9 @@ pub struct HttpOptions {
     /// What a request says: `json`, any JSON whose texts may hold places; `form`, fields of a form; or `text`. Without it
     /// the content's JSON, or the payload of Standard Webhooks.
     pub body: Option<Body>,
+    /// For services that take one message for many people: what of `body.json` says who they are. Recipients who are told
+    /// the same, by a notification class with `multicast`, then share a request.
+    pub recipients: Option<Recipients>,
     /// What answers mean, where the status does not say it. The first that fits counts.
     pub answers: Vec<AnswerRule>,
     /// With `password`, sent as HTTP's basic authentication.
@@ -71,6 +74,7 @@ impl Default for HttpOptions {
             url: None,
             method: RequestMethod::Post,
             body: None,
+            recipients: None,
             answers: Vec::new(),
             username: None,
             password: None,
@@ -130,6 +134,26 @@ pub enum Body {
     Form(BTreeMap<String, String>),
     /// Plain text.
     Text(String),
+}
+
+/// How one request is for many recipients. None of them is shown to another as long as the service sees to that.
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Recipients {
+    /// How many a request is for, at most: 1 to 10,000.
+    pub most: usize,
+    /// What stands for one of them in the list that replaces `"{recipients}"` in `body.json`: any JSON whose texts may hold
+    /// places. Here, and only here, `{address}` is the recipient's own.
+    #[serde(default = "only_address")]
+    pub each: Value,
+    /// Where in a body of JSON (RFC 6901) a list is that tells of each recipient, in the order of the request, such as
+    /// `/results`. `answers` then say what each of its items means, by places in the item. Without it, or if it is not
+    /// there or has another length, the answer is that of all.
+    pub results: Option<String>,
+}
+
+fn only_address() -> Value {
+    "{address}".into()
 }
 
 /// What an answer means. All that is given must fit.

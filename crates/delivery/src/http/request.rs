@@ -14,9 +14,10 @@ use url::Url;
 use super::{
     connect::Target,
     options::{Body, HttpOptions},
+    recipients::Sharing,
     template::{Escape, JsonTemplate, Template},
 };
-use crate::{channel::Outgoing, record};
+use crate::{channel::Outgoing, queue::Pending, record};
 
 /// How requests of a channel are made; its options, compiled.
 #[derive(Debug)]
@@ -28,6 +29,8 @@ pub(super) struct Form {
     headers: HeaderMap,
     filled: Vec<(HeaderName, Template)>,
     body: Filled,
+    /// Whether requests are for many.
+    pub sharing: Option<Sharing>,
 }
 
 #[derive(Debug)]
@@ -135,8 +138,36 @@ impl Form {
             Ok(None) => {}
             Err(problem) => problems.push(problem),
         }
+        let sharing = Sharing::read(options, with).unwrap_or_else(|wrong| {
+            problems.extend(wrong);
+            None
+        });
         let method = options.method.into();
-        if problems.is_empty() { Ok(Form { method, url, headers, filled, body }) } else { Err(problems) }
+        let form = Form { method, url, headers, filled, body, sharing };
+        problems.extend(form.sharing_problems(options.recipients.is_some()));
+        if problems.is_empty() { Ok(form) } else { Err(problems) }
+    }
+
+    /// Where a request speaks of one recipient that may be for many, and the other way round.
+    fn sharing_problems(&self, is_shared: bool) -> Vec<Problem> {
+        let Filled::Json(body) = &self.body else { return Vec::new() };
+        let (path, what, hint) = match (is_shared, body.has_recipients()) {
+            (false, false) => return Vec::new(),
+            (false, true) => ("body.json", "`{recipients}` is a list of how many?", "say so with `recipients.most`"),
+            (true, false) => {
+                ("body.json", "the request does not say who its recipients are", "put `{recipients}` into it")
+            }
+            (true, true) => {
+                let headers =
+                    self.filled.iter().map(|(name, template)| (format!("headers.{name}"), template.is_personal()));
+                let url = self.url.iter().map(|url| ("url".to_owned(), url.is_personal()));
+                let places = headers.chain(url).chain([("body.json".to_owned(), body.is_personal())]);
+                let one = |(path, _)| Problem::at(path, "`{address}` is that of one of many recipients");
+                let hint = "put it into `recipients.each`";
+                return places.filter(|(_, is_personal)| *is_personal).map(|place| one(place).hint(hint)).collect();
+            }
+        };
+        vec![Problem::at(path, what).hint(hint)]
     }
 
     /// What of a content is in a request.
@@ -149,6 +180,7 @@ impl Form {
             Filled::Text(template) => template.note_parts(&mut used),
             Filled::None => {}
         }
+        self.sharing.iter().for_each(|sharing| sharing.each().note_parts(&mut used));
         let filled = self.filled.iter().map(|(_, template)| template);
         self.url.iter().chain(filled).for_each(|template| template.note_parts(&mut used));
         used
@@ -174,11 +206,16 @@ impl Form {
         self.url.as_ref().map(Template::beginning)
     }
 
-    /// The body of a message.
-    pub fn body(&self, outgoing: &Outgoing) -> Bytes {
+    /// The body of a message to these recipients, of which there is one at least.
+    pub fn body(&self, recipients: &[Pending]) -> Bytes {
+        let outgoing = &recipients[0].outgoing;
         match &self.body {
             Filled::Standard => record::body(&outgoing.message).into(),
-            Filled::Json(template) => template.fill(outgoing).into(),
+            Filled::Json(template) => {
+                let all = recipients.iter().map(|pending| &pending.outgoing);
+                let list = self.sharing.as_ref().map(|sharing| sharing.list(all)).unwrap_or_default();
+                template.fill(outgoing, &list).into()
+            }
             Filled::Text(template) => template.fill(outgoing, Escape::Plain).into(),
             Filled::None => Bytes::new(),
             Filled::Form(entries) => {

@@ -20,7 +20,7 @@ use crate::{
     channel::{Clock, Context},
     flow::lanes::Signal,
     options::Wait,
-    queue::{FarSide, Pending, Queue, Turn},
+    queue::{FarSide, Pending, Queue, Turn, answer_all},
 };
 
 /// What the sessions of a channel share.
@@ -69,22 +69,40 @@ impl Courier {
         // Messages to one destination often follow each other.
         let (mut latest, mut next) = (None, None);
         loop {
-            let Some((turn, mut pending)) =
+            let Some((turn, first)) =
                 next_of(&self.queue, next.take(), &self.connections, self.options.idle_timeout.0).await
             else {
                 return;
             };
-            let verdict = self.attempt(&mut pending, &mut latest).await;
+            let mut recipients = vec![first];
+            if let Some(sharing) = &self.form.sharing {
+                recipients.extend(self.queue.take_same(&turn, &recipients[0], sharing.most - 1));
+            }
+            let mut each = Vec::new();
+            let verdict = self.attempt(&mut recipients, &mut latest, &mut each).await;
             next = self.queue.done(turn, signal(&verdict), &self.name).await;
-            pending.answer(verdict.disposition).await;
+            if each.is_empty() {
+                answer_all(recipients, &verdict.disposition).await;
+                continue;
+            }
+            for (pending, disposition) in recipients.into_iter().zip(each) {
+                pending.answer(disposition).await;
+            }
         }
     }
 
-    async fn attempt(&self, pending: &mut Pending, latest: &mut Option<Target>) -> Verdict {
-        if let Some(reason) = pending.too_late() {
+    /// Makes one request for recipients of the same message, of whom there is one at least. If its response tells them
+    /// apart, `each` is what became of each of them.
+    async fn attempt(
+        &self,
+        recipients: &mut [Pending],
+        latest: &mut Option<Target>,
+        each: &mut Vec<Disposition>,
+    ) -> Verdict {
+        if let Some(reason) = recipients[0].too_late() {
             return Verdict::refused(reason.kind, reason.text);
         }
-        let outgoing = &pending.outgoing;
+        let outgoing = &recipients[0].outgoing;
         let url = match self.form.url(outgoing) {
             Ok(url) => url,
             Err(text) => return Verdict::refused(ReasonKind::Address, text),
@@ -95,25 +113,34 @@ impl Courier {
         };
         drop(url);
         let target = &*latest.insert(target);
-        let id = &outgoing.message.message_id;
+        let id = match &self.form.sharing {
+            Some(sharing) => Cow::from(sharing.id(&outgoing.message.message_id, recipients)),
+            None => Cow::from(&outgoing.message.message_id),
+        };
         if !id.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Verdict::refused(
                 ReasonKind::Format,
                 "the message id holds characters that no header field may hold",
             );
         }
-        let body = self.form.body(outgoing);
+        let body = self.form.body(recipients);
         let seconds = self.clock.now().as_millis().div_euclid(1000);
         let mut request = Request::new(&self.form.method, target);
         self.form.write_headers(outgoing, &mut request);
-        request.field("webhook-id", id);
+        request.field("webhook-id", &*id);
         request.field("webhook-timestamp", seconds.to_string());
         if let Some(signer) = &self.signer {
-            request.field("webhook-signature", signer.sign(id, seconds, &body));
+            request.field("webhook-signature", signer.sign(&id, seconds, &body));
         }
         let request = request.with_body(&body);
-        pending.sent();
-        let classify = |response| self.answers.classify(&response, self.clock.now(), self.options.retry_after_max.0);
+        recipients.iter_mut().for_each(Pending::sent);
+        let means =
+            |response: &Response| self.answers.classify(response, self.clock.now(), self.options.retry_after_max.0);
+        let classify = |response: Response| {
+            let own = self.form.sharing.as_ref().and_then(|sharing| sharing.split(&response, recipients.len()));
+            each.extend(own.iter().flatten().map(|own| means(own).disposition));
+            means(&response)
+        };
         ask(&self.connections, target, &request, self.options.timeout, classify).await
     }
 }

@@ -35,6 +35,9 @@ pub(super) enum Source {
     Field(String),
 }
 
+/// Stands in `body.json` for the list of all whom a request is for.
+const RECIPIENTS: &str = "{recipients}";
+
 /// What is done to it before it is escaped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Filter {
@@ -140,6 +143,11 @@ impl Template {
         }
     }
 
+    /// Whether it depends on whom the message is for.
+    pub fn is_personal(&self) -> bool {
+        self.0.iter().any(|piece| matches!(piece, Piece::Place(Source::Address, _)))
+    }
+
     /// Notes what it takes of a content.
     pub fn note_parts(&self, used: &mut PartsUsed) {
         for piece in &self.0 {
@@ -174,6 +182,9 @@ impl Source {
             "fields" => Source::Fields,
             _ => match name.strip_prefix("fields.") {
                 Some(field) if !field.is_empty() => Source::Field(field.to_owned()),
+                _ if name == "recipients" => {
+                    return Err("`{recipients}` is a list: it is a whole text of `body.json`".to_owned());
+                }
                 _ => return Err(format!("`{}` fills no place; these do: {NAMES}", name.escape_debug())),
             },
         })
@@ -299,6 +310,8 @@ enum JsonPiece {
     /// Quotes are in the pieces around it.
     Text(Template),
     Value(Source),
+    /// The list of recipients.
+    Recipients,
 }
 
 impl JsonTemplate {
@@ -322,18 +335,29 @@ impl JsonTemplate {
     pub fn note_parts(&self, used: &mut PartsUsed) {
         for piece in &self.0 {
             match piece {
-                JsonPiece::Raw(_) => {}
+                JsonPiece::Raw(_) | JsonPiece::Recipients => {}
                 JsonPiece::Text(template) => template.note_parts(used),
                 JsonPiece::Value(source) => source.note_parts(used),
             }
         }
     }
 
-    /// The JSON as this message fills it in.
-    pub fn fill(&self, outgoing: &Outgoing) -> String {
+    /// Whether something of it depends on whom the message is for.
+    pub fn is_personal(&self) -> bool {
+        self.0.iter().any(|piece| matches!(piece, JsonPiece::Text(template) if template.is_personal()))
+    }
+
+    /// Whether it names a list of recipients.
+    pub fn has_recipients(&self) -> bool {
+        self.0.contains(&JsonPiece::Recipients)
+    }
+
+    /// The JSON as this message fills it in, with this list of its recipients.
+    pub fn fill(&self, outgoing: &Outgoing, recipients: &str) -> String {
         let mut out = String::new();
         for piece in &self.0 {
             match piece {
+                JsonPiece::Recipients => out.push_str(recipients),
                 JsonPiece::Raw(text) => out.push_str(text),
                 JsonPiece::Text(template) => template.write(outgoing, Escape::Json, &mut out),
                 JsonPiece::Value(source) => out.push_str(&source.json(outgoing)),
@@ -351,6 +375,7 @@ fn compile(
 ) -> Result<(), (String, String)> {
     let raw = |text: String| JsonPiece::Raw(text);
     match value {
+        Value::String(text) if text == RECIPIENTS => out.push(JsonPiece::Recipients),
         Value::String(text) => {
             let template = Template::read(text, with).map_err(|wrong| (at.to_owned(), wrong))?;
             match (template.constant(), template.place().filter(|source| source.is_json())) {
@@ -430,14 +455,15 @@ mod tests {
         let value = json!({"to": "{address}", "n": [1, "{fields.magnitude}", "m {fields.magnitude}"], "all": "{fields}", "{text}": null});
         let template = JsonTemplate::read(&value, &BTreeMap::new()).expect("a template");
         let mut message = outgoing(7, "\"}],\n\u{0}\u{2028}");
-        let filled: Value = serde_json::from_str(&template.fill(&message)).expect("JSON");
+        let filled: Value = serde_json::from_str(&template.fill(&message, "")).expect("JSON");
         assert_eq!(
             filled,
             json!({"to": "\"}],\n\u{0}\u{2028}", "n": [1, 6.1, "m 6.1"], "all": {"magnitude": 6.1, "place": "Kobe"}, "{text}": null})
         );
         message.address = "x".into();
         assert!(
-            template.fill(&message).starts_with(r#"{"to":"x","#) || template.fill(&message).contains(r#""to":"x""#)
+            template.fill(&message, "").starts_with(r#"{"to":"x","#)
+                || template.fill(&message, "").contains(r#""to":"x""#)
         );
         let wrong = JsonTemplate::read(&json!({"a": [{"b": "{nope}"}]}), &BTreeMap::new()).expect_err("a wrong name");
         assert_eq!(wrong.0, ".a[0].b");

@@ -24,6 +24,7 @@ use tokio::{
 
 mod faults;
 mod recipes;
+mod recipients;
 
 use super::{
     classify::{Answers, Response, retry_after},
@@ -32,7 +33,7 @@ use super::{
     sign::Signer,
 };
 use crate::{
-    channel::{Answer, OpenChannel},
+    channel::{Answer, OpenChannel, Outgoing},
     options::read,
     testing::{NOW, channel, content_of, context, outgoing, show},
     tls::{self, Stream},
@@ -50,12 +51,18 @@ async fn collect(mut answered: mpsc::Receiver<Answer>) -> Vec<Answer> {
     all
 }
 
-async fn deliver(open: &dyn OpenChannel, addresses: &[&str]) -> Vec<String> {
+async fn deliver_all(open: &dyn OpenChannel, messages: Vec<Outgoing>) -> Vec<Answer> {
     let (answers, answered) = mpsc::channel(16);
-    let messages = addresses.iter().enumerate().map(|(number, address)| outgoing(number as u32, address)).collect();
+    let count = messages.len();
     let sending = async move { open.send_all(messages, &answers).await };
     let ((), all) = tokio::join!(sending, collect(answered));
-    assert_eq!(all.len(), addresses.len(), "one answer each");
+    assert_eq!(all.len(), count, "one answer each");
+    all
+}
+
+async fn deliver(open: &dyn OpenChannel, addresses: &[&str]) -> Vec<String> {
+    let messages = addresses.iter().enumerate().map(|(number, address)| outgoing(number as u32, address)).collect();
+    let all = deliver_all(open, messages).await;
     all.iter().map(|answer| show(&answer.disposition)).collect()
 }
 

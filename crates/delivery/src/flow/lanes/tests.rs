@@ -82,6 +82,37 @@ fn lanes_take_turns_and_leave_room() {
 }
 
 #[test]
+fn what_goes_along_leaves_the_lane_as_it_was() {
+    let mut play = Play::new(8, Flow { per_destination: 1, pace: application::Pace::Fixed, ..Flow::default() });
+    play.push("aaaaabaa");
+    assert_eq!(play.take(), "ab", "one each");
+    let more = |play: &mut Play, key: &str, most: usize, last: u32| {
+        play.lanes.take_more(key, most, play.now, |number| *number <= last)
+    };
+    assert_eq!(more(&mut play, "a", 2, 9), [2, 3], "no more than asked for");
+    assert_eq!(more(&mut play, "a", 9, 5), [4, 5], "only those alike");
+    assert_eq!(more(&mut play, "b", 9, 9), [0; 0]);
+    assert_eq!(more(&mut play, "a", 9, 9), [7, 8]);
+    assert_eq!((more(&mut play, "nowhere", 9, 9), play.lanes.waiting()), (vec![], 0));
+    play.push("a");
+    assert_eq!(play.take(), "", "its one attempt is under way still");
+    play.fine("ab");
+    assert_eq!(play.take(), "a");
+
+    let rate = Rate { messages: 3, per: Duration::from_secs(60) };
+    let mut slow = Play::new(8, Flow { rate_per_destination: Some(rate), ..Flow::default() });
+    slow.push("aaaaa");
+    assert_eq!(slow.take().len(), 1);
+    assert_eq!(more(&mut slow, "a", 9, 99).len(), 2, "no more than in a minute");
+    slow.fine("a");
+    assert_eq!(slow.take(), "");
+    slow.pass(59_999);
+    assert_eq!(slow.take(), "", "each counted");
+    slow.pass(1);
+    assert_eq!(slow.take(), "a");
+}
+
+#[test]
 fn one_that_is_alone_leaves_an_eighth() {
     let mut play = Play::new(8, Flow::default());
     play.lanes.push(&Arc::from("a"), 0, play.now);

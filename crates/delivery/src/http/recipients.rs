@@ -1,0 +1,89 @@
+//! One request for many: what it says of each, and what its response says of each.
+
+use std::collections::BTreeMap;
+
+use ring::digest::{Context, SHA256};
+use serde_json::Value;
+use tocsin_model::{hexadecimal::digits_of, problem::Problem};
+
+use super::{
+    classify::Response,
+    options::{Body, HttpOptions},
+    template::JsonTemplate,
+};
+use crate::{channel::Outgoing, queue::Pending};
+
+/// More than any service takes at once.
+const MOST: usize = 10_000;
+
+/// How requests are shared; the option `recipients`, compiled.
+#[derive(Debug)]
+pub(super) struct Sharing {
+    /// Recipients of one request, at most.
+    pub most: usize,
+    each: JsonTemplate,
+    results: Option<String>,
+}
+
+impl Sharing {
+    /// Compiles the option; every problem in it and in what it makes of the others. `None`: each request is for one.
+    pub fn read(options: &HttpOptions, with: &BTreeMap<String, String>) -> Result<Option<Sharing>, Vec<Problem>> {
+        let Some(given) = &options.recipients else { return Ok(None) };
+        let mut problems = Vec::new();
+        if !(1..=MOST).contains(&given.most) {
+            problems.push(Problem::at("recipients.most", format!("is from 1 to {MOST}")));
+        }
+        if options.url.is_none() {
+            let problem = Problem::at("recipients", "each device has a URL of its own, so none shares a request");
+            problems.push(problem.hint("give the `url` of the service"));
+        }
+        if !matches!(options.body, Some(Body::Json(_))) {
+            let problem = Problem::at("recipients", "the request does not say who they are");
+            problems.push(problem.hint("give `body.json` with a text `{recipients}`, which the list replaces"));
+        }
+        if given.results.as_ref().is_some_and(|pointer| !pointer.is_empty() && !pointer.starts_with('/')) {
+            let problem = Problem::at("recipients.results", "a place in JSON starts with `/`");
+            problems.push(problem.hint("such as `/results`"));
+        }
+        match JsonTemplate::read(&given.each, with) {
+            Ok(each) if each.has_recipients() => {
+                problems.push(Problem::at("recipients.each", "one recipient is no list of recipients"));
+            }
+            Ok(each) if problems.is_empty() => {
+                return Ok(Some(Sharing { most: given.most, each, results: given.results.clone() }));
+            }
+            Ok(_) => {}
+            Err((at, wrong)) => problems.push(Problem::at(format!("recipients.each{at}"), wrong)),
+        }
+        Err(problems)
+    }
+
+    /// What of their content is in a request, beside the body itself.
+    pub fn each(&self) -> &JsonTemplate {
+        &self.each
+    }
+
+    /// The list that stands for `{recipients}`, in JSON.
+    pub fn list<'o>(&self, recipients: impl Iterator<Item = &'o Outgoing>) -> String {
+        let items: Vec<String> = recipients.map(|recipient| self.each.fill(recipient, "")).collect();
+        format!("[{}]", items.join(","))
+    }
+
+    /// The identity of a request to these recipients, who share a message: the same whenever it is for the same, and another
+    /// for those who are left after some were told, lest a far side that knows it already passes them over.
+    pub fn id(&self, message_id: &str, recipients: &[Pending]) -> String {
+        let mut hash = Context::new(&SHA256);
+        recipients.iter().for_each(|pending| hash.update(&pending.outgoing.id.ordinal.to_be_bytes()));
+        format!("{message_id}.{}", digits_of(&hash.finish().as_ref()[..8]))
+    }
+
+    /// The response that each of so many recipients got, if this one tells them apart.
+    pub fn split(&self, response: &Response, recipients: usize) -> Option<Vec<Response>> {
+        let pointer = self.results.as_deref().filter(|_| (200..300).contains(&response.status))?;
+        let mut body: Value = serde_json::from_slice(&response.body).ok()?;
+        let Value::Array(items) = body.pointer_mut(pointer)?.take() else { return None };
+        let one =
+            |item: Value| Response { body: item.to_string().into_bytes(), headers: Vec::new(), ..response.clone() };
+        (items.len() == recipients).then(|| items.into_iter().map(one).collect())
+    }
+}
