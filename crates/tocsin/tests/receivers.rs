@@ -305,3 +305,35 @@ fn find(folder: &Path, name: &str) -> Option<PathBuf> {
         if path.is_dir() { find(&path, name) } else { path.ends_with(name).then_some(path) }
     })
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_is_told_of_many_by_one_request() {
+    let service = support::hooks::Hooks::start(r#"{"results": ["ok", "ok", "unknown", "ok"]}"#).await;
+    let platform = Platform::start(&[("SERVICE", &format!("http://127.0.0.1:{}/batch", service.port))]).await;
+    let channel = r#"{ protocol: http, retry: [], options: { url: "${SERVICE}", allow_networks: [127.0.0.1],
+        body: { json: { to: "{recipients}", text: "{subject}" } },
+        recipients: { most: 4, each: { id: "{address}" }, results: /results },
+        answers: [{ json: "", is: [unknown], means: refused }] } }"#;
+    let multicast = "  note:\n    multicast: { recipient_limit: 4 }\n";
+    platform.apply("relay", &application(channel).replacen("  note:\n", multicast, 1)).await;
+    for person in ["ann", "bob", "cy", "dee", "eve", "fay"] {
+        platform.subscribe("relay", "every", person, "out", person, serde_json::json!({})).await;
+    }
+    let (status, answer) =
+        platform.post("/v1/applications/relay/events/note", &serde_json::json!({"token": "t"})).await;
+    assert_eq!(status, 202, "{answer}");
+    // Four together, of whom one is unknown; of two the answer tells nothing apart.
+    wait_until_delivered(&platform, 5).await;
+    let totals = platform.get("/v1/status").await["totals"]["attempts"].clone();
+    assert_eq!((&totals["delivered"], &totals["refused"]), (&5.into(), &1.into()), "{totals}");
+    let requests = service.all();
+    let bodies: Vec<serde_json::Value> =
+        requests.iter().map(|(_, _, body)| serde_json::from_slice(body).expect("JSON")).collect();
+    let mut sizes: Vec<usize> = bodies.iter().filter_map(|body| Some(body["to"].as_array()?.len())).collect();
+    sizes.sort_unstable();
+    assert_eq!(sizes, [2, 4]);
+    let told: BTreeSet<&str> =
+        bodies.iter().flat_map(|body| body["to"].as_array()).flatten().filter_map(|to| to["id"].as_str()).collect();
+    assert_eq!(told.len(), 6, "{told:?}");
+    assert!(bodies.iter().all(|body| body["text"] == "note t"), "{bodies:?}");
+}
