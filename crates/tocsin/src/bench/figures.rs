@@ -182,7 +182,7 @@ mod tests {
         check(&["accept.singel"], "there is no figure `accept.singel`; did you mean `accept.single`?");
         check(&["wns-20"], "deliver.smtp deliver.smtp.many10 deliver.smtp.many50");
         check(&["WNS-19"], "WNS-19 (digests of 1 to 10 notifications) is not measured yet");
-        check(&["WNS-119"], "there is no figure `WNS-119`; did you mean `WNS-19`?");
+        check(&["WNS-119"], "there is no figure `WNS-119`; did you mean `WNS-11`?");
         check(&["accept.single", "speed"], "there is no figure `speed`; `tocsin bench --list` names them");
     }
 

@@ -398,7 +398,7 @@ day: { peaks: [{ at: \"18:00\", lasts: 1h, times: 3 }] }
     fn what_is_wrong_is_told_with_file_and_line() {
         let wrong = said("profile: a\nevents:\n  b: { rate: { count: 1, per: 1s }, matchs: 4 }\n", VECTORS, &[]);
         let expected =
-            "/shop.yaml:3:36: events.b.matchs: is not known here; did you mean `matches`?\nfailed: 1 problem\n";
+            "/shop.yaml:3:37: events.b.matchs: is not known here; did you mean `matches`?\nfailed: 1 problem\n";
         assert_eq!(wrong, expected);
         let wrong = said(&PROFILE.replace("search: 90", "serch: 90"), VECTORS, &[]);
         assert!(
