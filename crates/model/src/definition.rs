@@ -62,7 +62,7 @@ pub fn locate(text: &str, problems: Vec<Problem>) -> Vec<Problem> {
 fn locate_one(text: &str, root: &document::Node, mut problem: Problem) -> Problem {
     let (mut node, mut exact) = (root, true);
     for key in problem.path.split('.') {
-        match node.get(key) {
+        match below(node, key) {
             Some(next) => node = next,
             None => exact = false,
         }
@@ -82,6 +82,16 @@ fn locate_one(text: &str, root: &document::Node, mut problem: Problem) -> Proble
         None => {}
     }
     problem
+}
+
+/// What stands under one key of a path, such as `steps[2]`.
+fn below<'a>(node: &'a document::Node, key: &str) -> Option<&'a document::Node> {
+    let (name, places) = key.split_once('[').unwrap_or((key, ""));
+    let places = places.split('[').filter_map(|place| place.strip_suffix(']')?.parse::<usize>().ok());
+    places.fold(node.get(name), |node, place| match &node?.kind {
+        document::Kind::List(items) => items.get(place),
+        _ => None,
+    })
 }
 
 /// The JSON Schema of definitions (draft 2020-12), for editors. It comes from the table by which `read` checks.
