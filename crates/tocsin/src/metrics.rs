@@ -209,6 +209,11 @@ pub const STEPS: &[Metric] = &[
     ),
     counter("exchange_refused_total", "reason", "Messages that receive ports refused: `store_growth` or `disk`."),
     histogram("exchange_wait_seconds", "exchange, port", "How long the callers of requests were held open."),
+    counter(
+        "exchange_stuck_total",
+        "exchange, port",
+        "Messages of which a step of their receive port's pipeline failed; they are suspended.",
+    ),
     counter("exchange_unroutable_total", "exchange", "Messages that no route led anywhere; they are suspended."),
     counter(
         "exchange_sent_total",

@@ -239,6 +239,7 @@ async fn open_exchanges(configuration: &Configuration) -> Outcome<Arc<Exchanges>
         spool: Arc::new(opened.map_err(|error| store_failure("spool", &error))?),
         clock: Arc::new(SystemClock),
         networks: networks(configuration)?,
+        programs: Programs { allow: configuration.delivery.allow_programs.clone() },
         environment: Arc::new(|name| std::env::var(name).ok()),
     };
     Exchanges::start(parts).await.map_err(|error| Failure::failed("the exchanges do not start").because(&error))
