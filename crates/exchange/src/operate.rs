@@ -10,10 +10,10 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    spool::{Acted, MessageFilter, SpoolCounts, Standing, StoredExchange, StoredMessage},
+    spool::{Acted, Head, MessageFilter, NewMessage, Reworked, SpoolCounts, Standing, StoredExchange, StoredMessage},
 };
 
-use crate::{Exchanges, Running, callers::Answer, compile::Compiled, lane::Lane};
+use crate::{Exchanges, Running, callers::Answer, compile::Compiled, lane::Lane, pipeline::Parcel, receive::Worked};
 
 /// Messages that one step of a bulk act looks at.
 const STEP: usize = 500;
@@ -238,11 +238,50 @@ impl Exchanges {
     /// Routes a message that went nowhere. Gives how many legs it has now.
     async fn route_anew(&self, stored: &StoredMessage) -> Result<u64, StoreError> {
         let Some(running) = self.find(&stored.exchange) else { return Ok(0) };
+        if stored.head.raw {
+            return self.rework(&running, stored).await;
+        }
         let bytes = usize::try_from(stored.bytes).unwrap_or(usize::MAX);
         let legs = running.legs(&stored.port, stored.kind, &stored.head, bytes);
         let many = legs.as_ref().map_or(0, Vec::len) as u64;
         self.parts.spool.route_anew(stored.id, legs, self.parts.clock.now()).await?;
         Ok(many)
+    }
+
+    /// Does the steps of its port again to a message that did not get to their end. Gives how many legs came of it.
+    async fn rework(&self, running: &Running, stored: &StoredMessage) -> Result<u64, StoreError> {
+        let Some(body) = self.parts.spool.body(stored.id).await? else { return Ok(0) };
+        let Head { content_type, headers, .. } = stored.head.clone();
+        let raw = Parcel { content_type, headers, body: body.clone(), ..Parcel::default() };
+        let now = self.parts.clock.now();
+        let whole = NewMessage {
+            id: stored.id,
+            exchange: stored.exchange.clone(),
+            port: stored.port.clone(),
+            kind: stored.kind,
+            answers: stored.answers,
+            part_of: stored.part_of,
+            key: None,
+            head: stored.head.clone(),
+            body,
+            legs: Vec::new(),
+            suspended: None,
+            accepted_at: now,
+            expires_at: stored.expires_at,
+            kept: running.compiled.definition.retention,
+        };
+        let reworked = match self.work(running, &whole, raw).await {
+            Ok(Worked::One(head, body, legs)) => Reworked::One { head: Box::new(head), body, legs },
+            Ok(Worked::Parts(parts)) => Reworked::Parts(parts),
+            Err(stuck) => Reworked::Stuck(stuck),
+        };
+        let legs = match &reworked {
+            Reworked::One { legs, .. } => legs.as_ref().map_or(0, Vec::len),
+            Reworked::Parts(parts) => parts.iter().map(|part| part.legs.len()).sum(),
+            Reworked::Stuck(_) => 0,
+        };
+        self.parts.spool.rework(stored.id, reworked, now).await?;
+        Ok(legs as u64)
     }
 
     /// Ends messages that are open or suspended: nothing more of them leaves.

@@ -40,7 +40,7 @@ use axum::{
 };
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::{App, edge, origins, problems::Failure};
+use crate::{App, edge, needs, origins, problems::Failure};
 
 /// All documented routes.
 pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
@@ -84,6 +84,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .merge(pages::files())
         .fallback(async |uri: Uri| Failure::no_route(uri.path()))
         .method_not_allowed_fallback(async || Failure::method_not_allowed())
+        .layer(axum::middleware::from_fn_with_state(app.clone(), needs::needs))
         .layer(axum::middleware::from_fn_with_state(app.clone(), origins::origins))
         .layer(axum::middleware::from_fn_with_state(app.clone(), edge::edge))
         .with_state(app)

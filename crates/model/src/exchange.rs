@@ -14,8 +14,10 @@ use crate::{
 };
 
 mod path; // where a property stands in a body of JSON
+mod pipeline; // what is done to messages at a port
 
 pub use path::{JsonPath, JsonPathError};
+pub use pipeline::{Compression, Pipeline, Split, Step, TransformLanguage};
 
 /// What is known of every message without being declared; properties have other names.
 pub const CONTEXT_FIELDS: [(&str, FieldType); 4] = [
@@ -112,6 +114,8 @@ pub struct ReceivePort {
     pub expires_after: Duration,
     /// Most bytes of a body.
     pub body_bytes_max: u32,
+    /// What is done to a message before it is routed.
+    pub pipeline: Pipeline,
 }
 
 /// Where messages leave.
@@ -131,6 +135,10 @@ pub struct SendPort {
     pub concurrency: u32,
     /// Properties that a reply must have in common with its request.
     pub correlate: Vec<Name>,
+    /// What is done to a message before it leaves, at each attempt.
+    pub pipeline: Pipeline,
+    /// What is done to a reply before it is stored.
+    pub reply_pipeline: Pipeline,
 }
 
 /// Whether a send port sends.

@@ -81,6 +81,7 @@ impl Courier {
             precedence: options.precedence,
             list_id: options.list_id,
             list_unsubscribe: options.list_unsubscribe,
+            trace_header: options.trace_header,
             keys,
             latest: Mutex::default(),
         };

@@ -2,6 +2,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+mod pipeline; // the steps of a port
+
+use pipeline::{Place as At, STEPS};
+
 use super::{
     build::{boolean, duration, field_type, integer, meant, name, options, retry, text},
     document::{self, Entry, Kind, Node, join},
@@ -85,6 +89,7 @@ static RECEIVE_PORT: Shape = Shape::Object(&[
         &Shape::Integer { least: 1, most: BODY_BYTES_MOST },
         "Most bytes of a body; 1048576 if not given.",
     ),
+    optional("pipeline", &STEPS, "What is done to a message before it is routed, step by step."),
 ]);
 static MODE: Shape = Shape::Choice(&["one_way", "request"]);
 static SEND: Shape = Shape::Entries { keys: Keys::Names, of: &SEND_PORT, most: PORTS_MAX };
@@ -106,6 +111,8 @@ static SEND_PORT: Shape = Shape::Object(&[
         &NAMES,
         "Properties that a reply must have in common with its request; another reply suspends the message.",
     ),
+    optional("pipeline", &STEPS, "What is done to a message before it leaves, step by step, at each attempt."),
+    optional("reply_pipeline", &STEPS, "What is done to a reply before it is stored."),
 ]);
 static BACKUP: Shape = Shape::Object(&[
     required("protocol", &Shape::Name, "How it sends: `http`."),
@@ -131,7 +138,7 @@ static TARGETS: Shape = Shape::List { of: &Shape::Name, most: 100 };
 pub fn read(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<Exchange, Vec<Problem>> {
     let mut problems = Vec::new();
     let exchange = document::parse(text, &mut problems).map(|mut root| {
-        variables::fill_in_section(&mut root, "send", environment, &mut problems);
+        variables::fill_in_exchange(&mut root, environment, &mut problems);
         shape::check(&EXCHANGE, &root, &mut problems);
         Builder { root: &root, problems: &mut problems }.exchange()
     });
@@ -154,7 +161,7 @@ struct Builder<'a> {
 impl<'a> Builder<'a> {
     fn exchange(&mut self) -> Exchange {
         let properties = self.properties();
-        let receive = self.section("receive", |_, _, node| receive_port(node));
+        let receive = self.section("receive", |builder, path, node| builder.receive_port(path, node, &properties));
         let send = self.section("send", |builder, path, node| builder.send_port(path, node, &properties));
         Exchange {
             name: name(self.root, "exchange").unwrap_or_else(|| "unnamed".parse().expect("`unnamed` is a name")),
@@ -186,17 +193,22 @@ impl<'a> Builder<'a> {
             self.problems.push(problem.position(entry.line, entry.column));
         }
         let kind = text(node, "type").and_then(|word| field_type(&word)).unwrap_or(FieldType::String);
-        let from = match (node.text(), node.get("json"), node.get("header")) {
-            (Some(json), _, _) => self.json_path(node, &path, json),
-            (_, Some(json), None) => self.json_path(json, &join(&path, "json"), json.text()?),
-            (_, None, Some(header)) => self.header(header, &join(&path, "header")),
+        let from = self.place(node, &path);
+        Some(Property { name: entry.key.parse().ok()?, kind, from: from? })
+    }
+
+    /// Where a property stands: a path alone, `json` or `header`.
+    fn place(&mut self, node: &Node, path: &str) -> Option<Place> {
+        match (node.text(), node.get("json"), node.get("header")) {
+            (Some(json), _, _) => self.json_path(node, path, json),
+            (_, Some(json), None) => self.json_path(json, &join(path, "json"), json.text()?),
+            (_, None, Some(header)) => self.header(header, &join(path, "header")),
             _ => {
                 let hint = "give one of `json`, such as `$.order.id`, and `header`, such as `X-Sender`";
-                self.problems.push(node.problem(&path, "does not say where it stands").hint(hint));
+                self.problems.push(node.problem(path, "does not say where it stands").hint(hint));
                 None
             }
-        };
-        Some(Property { name: entry.key.parse().ok()?, kind, from: from? })
+        }
     }
 
     fn json_path(&mut self, node: &Node, path: &str, given: &str) -> Option<Place> {
@@ -221,12 +233,32 @@ impl<'a> Builder<'a> {
         Some(Place::Header(name.to_ascii_lowercase()))
     }
 
+    fn receive_port(&mut self, path: &str, node: &Node, properties: &[Property]) -> ReceivePort {
+        let mode = mode(node);
+        let place = if mode == Mode::Request { At::ReceiveRequest } else { At::Receive };
+        ReceivePort {
+            description: text(node, "description"),
+            mode,
+            enabled: boolean(node, "enabled").unwrap_or(true),
+            wait: duration(node, "wait").unwrap_or(WAIT),
+            expires_after: duration(node, "expires_after").unwrap_or(EXPIRES_AFTER),
+            body_bytes_max: integer(node, "body_bytes").unwrap_or(BODY_BYTES),
+            pipeline: self.pipeline(node, "pipeline", path, place, properties),
+        }
+    }
+
     fn send_port(&mut self, path: &str, node: &Node, properties: &[Property]) -> SendPort {
         let known: Vec<&str> = properties.iter().map(|property| property.name.as_str()).collect();
         let mode = mode(node);
         let correlate = self.names(node, path, "correlate", &known, "properties");
         if !correlate.is_empty() && mode == Mode::OneWay {
             let problem = node.problem(&join(path, "correlate"), "has no effect: a one-way port gets no replies");
+            self.problems.push(problem.hint("leave it out, or give `mode: request`"));
+        }
+        if mode == Mode::OneWay
+            && let Some(given) = node.get("reply_pipeline")
+        {
+            let problem = given.problem(&join(path, "reply_pipeline"), "has no effect: a one-way port gets no replies");
             self.problems.push(problem.hint("leave it out, or give `mode: request`"));
         }
         SendPort {
@@ -237,6 +269,8 @@ impl<'a> Builder<'a> {
             backup: node.get("backup").map(transport),
             concurrency: integer(node, "concurrency").unwrap_or(CONCURRENCY),
             correlate,
+            pipeline: self.pipeline(node, "pipeline", path, At::Send, properties),
+            reply_pipeline: self.pipeline(node, "reply_pipeline", path, At::Reply, properties),
         }
     }
 
@@ -272,17 +306,6 @@ impl<'a> Builder<'a> {
             }
         }
         names
-    }
-}
-
-fn receive_port(node: &Node) -> ReceivePort {
-    ReceivePort {
-        description: text(node, "description"),
-        mode: mode(node),
-        enabled: boolean(node, "enabled").unwrap_or(true),
-        wait: duration(node, "wait").unwrap_or(WAIT),
-        expires_after: duration(node, "expires_after").unwrap_or(EXPIRES_AFTER),
-        body_bytes_max: integer(node, "body_bytes").unwrap_or(BODY_BYTES),
     }
 }
 

@@ -26,8 +26,8 @@ use super::{
 use crate::{
     error::StoreError,
     spool::{
-        Accepted, Acted, LegOutcome, MessageFilter, NewLeg, NewMessage, SetPort, Settled, SpoolCounts, StoredExchange,
-        StoredMessage, WaitingLeg,
+        Accepted, Acted, LegOutcome, MessageFilter, NewLeg, NewMessage, Reworked, SetPort, Settled, SpoolCounts,
+        StoredExchange, StoredMessage, WaitingLeg,
     },
 };
 
@@ -122,6 +122,23 @@ impl SqliteSpool {
                 return Ok(known);
             }
             count_after(after, &open, i64::from(intake::insert(connection, &new)?));
+            Ok(Accepted::New)
+        };
+        self.database.write(job).await
+    }
+
+    /// Stores a message that became several, and these with their legs, in one commit; unless its key came before.
+    ///
+    /// # Errors
+    /// Nothing was stored; `Full` where there is no room.
+    pub async fn accept_split(&self, whole: NewMessage, parts: Vec<NewMessage>) -> Result<Accepted, StoreError> {
+        self.free_space.check()?;
+        let open = self.open.clone();
+        let job = move |connection: &Connection, after: &mut AfterCommit| {
+            if let Some(known) = intake::find_known(connection, &whole)? {
+                return Ok(known);
+            }
+            count_after(after, &open, intake::insert_split(connection, &whole, &parts)?);
             Ok(Accepted::New)
         };
         self.database.write(job).await
@@ -225,6 +242,19 @@ impl SqliteSpool {
         now: Timestamp,
     ) -> Result<bool, StoreError> {
         self.database.write(move |connection, _| acts::route_anew(connection, id, &legs, now)).await
+    }
+
+    /// Gives a message that is suspended as a whole what it became. One that is not suspended any more stays as it is.
+    ///
+    /// # Errors
+    /// Nothing was stored.
+    pub async fn rework(&self, id: MessageId, reworked: Reworked, now: Timestamp) -> Result<(), StoreError> {
+        let open = self.open.clone();
+        let job = move |connection: &Connection, after: &mut AfterCommit| {
+            count_after(after, &open, acts::rework(connection, id, &reworked, now)?);
+            Ok(())
+        };
+        self.database.write(job).await
     }
 
     /// Ends messages: nothing more of them leaves.

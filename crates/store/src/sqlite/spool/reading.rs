@@ -20,7 +20,7 @@ use crate::{
 };
 
 const MESSAGE: &str = "SELECT id, exchange, port, kind, answers, reply, head, bytes, accepted_at, expires_at, ended_at, \
-                       ending, suspended FROM messages";
+                       ending, suspended, part_of FROM messages";
 const LEG: &str = "number, legs.port, replies, state, attempts, on_backup, due_at, tried_at, said";
 
 /// The highest id that any message ever had.
@@ -76,6 +76,9 @@ pub(super) fn messages(
         if let Some(name) = name {
             and(&format!(" AND {column} = {{}}"), name.to_string().into());
         }
+    }
+    if let Some(whole) = filter.part_of {
+        and(" AND part_of = {}", whole.0.cast_signed().into());
     }
     if let Some(to) = &filter.to {
         and(" AND id IN (SELECT message FROM legs WHERE port = {})", to.to_string().into());
@@ -183,6 +186,7 @@ fn read_message(row: &Row<'_>) -> rusqlite::Result<StoredMessage> {
         ended_at: row.get::<_, Option<i64>>(10)?.map(Timestamp),
         ending: row.get::<_, Option<u32>>(11)?.map(|_| word(row, 11, &Ending::ALL)).transpose()?,
         suspended: row.get(12)?,
+        part_of: row.get::<_, Option<u64>>(13)?.map(MessageId),
         legs: Vec::new(),
     })
 }

@@ -29,6 +29,7 @@ fn message(spool: &SqliteSpool, kind: MessageKind, ports: &[&str]) -> NewMessage
         port: name("intake"),
         kind,
         answers: None,
+        part_of: None,
         key: None,
         head: Head { content_type: "text/plain".into(), ..Head::default() },
         body: Bytes::from_static(b"hello"),
