@@ -24,7 +24,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::RwLock;
 use tocsin_delivery::{Clock, networks::Networks, programs::Programs};
-use tocsin_model::id::Name;
+use tocsin_model::{definition::Environment, id::Name};
 use tocsin_store::{error::StoreError, sqlite::spool::SqliteSpool};
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -46,9 +46,6 @@ pub struct Parts {
     /// Answers `${NAME}` in definitions.
     pub environment: Environment,
 }
-
-/// Answers a variable of the environment by its name.
-pub type Environment = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 /// All exchanges of an installation. One for the process.
 pub struct Exchanges {

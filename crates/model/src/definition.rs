@@ -17,6 +17,8 @@ mod variables; // `${NAME}` and `${NAME:-default}`
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use crate::{application::Application, problem::Problem};
 
 pub use difference::{Difference, DifferenceKind, difference};
@@ -29,6 +31,9 @@ pub const TEXT_BYTES_MAX: usize = 1 << 20;
 
 /// Most problems reported at once; what is beyond is counted.
 pub const PROBLEMS_MAX: usize = 200;
+
+/// Answers `${NAME}` in definitions.
+pub type Environment = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 /// Reads and checks a definition. `environment` answers `${NAME}` in the options of channels and in sources.
 ///

@@ -56,7 +56,7 @@ use tocsin_delivery::OpenChannel;
 use tocsin_matching::rule::RuleExplanation;
 use tocsin_model::{
     application::Channel,
-    definition,
+    definition::{self, Environment},
     id::{EventBatchId, Name},
     problem::Problem,
     receipt::Outcome,
@@ -89,7 +89,7 @@ pub use spans::{Attribute, Span, SpanKind, Spans};
 pub use switches::Switched;
 pub use tocsin_delivery::{Clock, Context, Destination, DestinationState, SystemClock};
 pub use tocsin_sources::Folders;
-pub use versions::{Environment, Versions};
+pub use versions::Versions;
 pub use view_subscribers::view_subscribers;
 
 use match_events::{Command, IndexStatus, Matcher};

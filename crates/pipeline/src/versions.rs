@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use parking_lot::Mutex;
-use tocsin_model::{definition, id::Name};
+use tocsin_model::{
+    definition::{self, Environment},
+    id::Name,
+};
 use tocsin_store::{error::StoreError, records::Records};
 
 use crate::compile::Compiled;
@@ -17,9 +20,6 @@ pub struct Versions {
     environment: Environment,
     kept: Mutex<BTreeMap<(Name, u32), Arc<Compiled>>>,
 }
-
-/// Answers `${NAME}` in definitions.
-pub type Environment = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 impl Versions {
     pub(crate) fn new(records: Arc<dyn Records>, environment: Environment) -> Self {

@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 use tocsin_matching::filter::{self, CompiledFilter};
 use tocsin_model::{
     collection::{Collection, Resolver},
-    definition,
+    definition::{self, Environment},
     field::{Field, FieldType, Fields},
     filter::{Dialect, Filter},
     id::{ChangeSequence, Name},
@@ -22,7 +22,7 @@ use tocsin_store::{
     sqlite::collections::{Ledger, SqliteCollections},
 };
 
-use crate::{Environment, Replicas, SyncError, spread};
+use crate::{Replicas, SyncError, spread};
 
 /// Rows that are given to their keys anew in one commit.
 const REKEYED_AT_ONCE: usize = 500;

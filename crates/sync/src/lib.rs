@@ -19,7 +19,7 @@ mod spread; // what is shared through a row follows it
 
 use std::{sync::Arc, time::Duration};
 
-use tocsin_model::{id::Name, problem::Problem, time::Timestamp};
+use tocsin_model::{definition::Environment, id::Name, problem::Problem, time::Timestamp};
 use tocsin_store::{error::StoreError, records::Records, sqlite::collections::SqliteCollections};
 
 pub use admission::{Limits, PoolStatus};
@@ -85,8 +85,6 @@ impl From<StoreError> for SyncError {
 
 /// Tells the time. The process has one clock; tests bring their own.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
-/// Answers `${NAME}` of definitions.
-pub type Environment = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 /// Everything that sync works with.
 pub struct Parts {
