@@ -317,7 +317,7 @@ fn accept(fields: &Fields, name: &str, value: &Json) -> Result<(usize, Value), P
     Ok((at, value.map_err(|message| Problem::at(name, message))?))
 }
 
-fn refused(path: &str, message: &str) -> Fate {
+pub(crate) fn refused(path: &str, message: &str) -> Fate {
     Fate::Refused(vec![Problem::at(path, message)])
 }
 
