@@ -23,7 +23,7 @@ use std::{sync::Arc, time::Duration};
 use tocsin_model::{id::Name, problem::Problem, time::Timestamp};
 use tocsin_store::{error::StoreError, inbox::Inbox, records::Records, sqlite::collections::SqliteCollections};
 
-pub use admission::{Limits, PoolStatus};
+pub use admission::{Limits, PoolStatus, Sizing};
 pub use devices::Device;
 
 /// How long it is remembered that a row was removed, if nothing else is said. A device that was away for longer reads all anew.

@@ -200,14 +200,14 @@ impl Replicas {
         let collections = self.collections_of(&device.0.application).await?;
         self.check_view(&session, &collections).await?;
         let (edits, bytes, mut waited) = {
-            let seat = self.admission.uploads.enter().await?;
+            let seat = self.admission.uploads.enter(&device.0.application).await?;
             let (edits, bytes) = edits().map_err(SyncError::Invalid)?;
             (edits, bytes, seat.waited)
         };
         if edits.len() > EDITS_MAX {
             return Err(SyncError::invalid("", format!("has {} edits; at most {EDITS_MAX} fit", edits.len())));
         }
-        let seat = self.admission.reconciles.enter().await?;
+        let seat = self.admission.reconciles.enter(&device.0.application).await?;
         waited += seat.waited;
         let decided = self.edit_records(&session.device, &collections, &edits).await?;
         let follows = !decided.is_empty();
@@ -261,7 +261,7 @@ impl Replicas {
         };
         let held_before =
             held_before.ok_or_else(|| SyncError::Expired("the cursor is too old: begin again".to_owned()))?;
-        let seat = self.admission.downloads.enter().await?;
+        let seat = self.admission.downloads.enter(&device.0.application).await?;
         let (rows_max, bytes_max, held) = (ROWS_MAX, BYTES_MAX, session.view.held.clone());
         let collections = usable(kept, &collections).filter(|ready| ready.definition.direction.is_down());
         let collections = collections.map(|ready| (ready.number, ready.name.as_str().into())).collect();

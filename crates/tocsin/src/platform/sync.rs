@@ -7,12 +7,12 @@ use tocsin_store::{
     records::Records,
     sqlite::collections::{CollectionsOptions, SqliteCollections},
 };
-use tocsin_sync::{Limits, Parts, Replicas};
+use tocsin_sync::{Limits, Parts, Replicas, Sizing};
 use tokio_util::sync::CancellationToken;
 
 use super::{now, store_failure};
 use crate::{
-    configuration::Configuration,
+    configuration::{Configuration, PoolSizing},
     failure::{Failure, Outcome},
 };
 
@@ -34,6 +34,10 @@ pub async fn open(
     let limits = Limits {
         uploads: places(options.uploads),
         reconciles: places(options.reconciles),
+        sizing: match options.reconciles_sizing {
+            PoolSizing::Auto => Sizing::Auto,
+            PoolSizing::Fixed => Sizing::Fixed,
+        },
         downloads: places(options.downloads),
         waiting: options.waiting_max as usize,
     };
