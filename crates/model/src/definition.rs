@@ -6,12 +6,12 @@
 
 mod build; // nodes of the right shape become the application; names must exist
 mod difference; // what an apply would do
-mod document; // text becomes nodes with positions
+pub mod document; // text becomes nodes with positions
 mod exchange; // the text of an exchange becomes an `Exchange`
 mod duration; // `90s`, `1h30m`, `7d`
 mod inline; // `{ file: ... }` becomes the file's text
 mod language; // the words of the language, as one table
-mod shape; // nodes are checked against that table; the JSON Schema comes from it too
+pub mod shape; // nodes are checked against that table; the JSON Schema comes from it too
 mod variables; // `${NAME}` and `${NAME:-default}`
 
 #[cfg(test)]
@@ -101,7 +101,7 @@ pub fn json_schema() -> serde_json::Value {
 }
 
 /// Problems in the order of the text, no more than anyone reads.
-fn in_order(mut problems: Vec<Problem>) -> Vec<Problem> {
+pub fn in_order(mut problems: Vec<Problem>) -> Vec<Problem> {
     problems.sort_by_key(|problem| (problem.line.unwrap_or(0), problem.column.unwrap_or(0)));
     // A second problem at one place follows from the first: a variable that is not set is also of no known kind.
     problems

@@ -1,8 +1,8 @@
 //! The binary's parts: commands, configuration, wiring, shutdown, the demo and its mailbox.
 //!
 //! Nothing here decides what happens to an event; it reads what a person asked for, puts the rooms together and shows
-//! what the server answered. Commands other than `serve`, `init`, `check`, `doctor`, `backup`, `restore`, `demo` and
-//! `bench` are clients of the HTTP face and know nothing else of the server.
+//! what the server answered. Commands other than `serve`, `init`, `check`, `doctor`, `backup`, `restore`, `demo`,
+//! `bench` and `capacity` are clients of the HTTP face and know nothing else of the server.
 
 pub mod cli; // what can be typed
 pub mod commands; // one file for each command
