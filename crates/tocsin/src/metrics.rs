@@ -39,6 +39,11 @@ pub const STEPS: &[Metric] = &[
         "How long the oldest event of a batch had waited to be taken by its source.",
     ),
     histogram("match_duration_seconds", "", "Matching of one quantum of event batches, with its commit."),
+    counter(
+        "telemetry_spans_total",
+        "result",
+        "Spans for the collector: `sent`, `dropped` for want of room, `refused` by it, `unsent` after some tries.",
+    ),
     counter("match_quanta_total", "", "Quanta matched."),
     counter("match_event_batches_total", "", "Event batches matched."),
     counter("match_failed_batches_total", "", "Event batches set aside because matching failed."),
