@@ -212,7 +212,11 @@ pub const STEPS: &[Metric] = &[
         "exchange, port, result",
         "Messages that came through receive ports: `new`, or a `duplicate` by its idempotency key.",
     ),
-    counter("exchange_refused_total", "reason", "Messages that receive ports refused: `store_growth` or `disk`."),
+    counter(
+        "exchange_refused_total",
+        "reason",
+        "Messages that receive ports refused: `store_growth`, `disk` or `service_window`.",
+    ),
     histogram("exchange_wait_seconds", "exchange, port", "How long the callers of requests were held open."),
     counter(
         "exchange_stuck_total",
