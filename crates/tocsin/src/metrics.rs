@@ -189,6 +189,11 @@ pub const STEPS: &[Metric] = &[
         "pool",
         "How long requests of devices waited for a place: upload, reconcile, download.",
     ),
+    gauge(
+        "sync_pool_places",
+        "pool",
+        "Places that a pool has: those of `reconcile` become more while more are done by it in all, and fewer when each only takes longer; `sync.reconciles` is the most.",
+    ),
     counter(
         "sync_refused_total",
         "pool",
@@ -207,7 +212,11 @@ pub const STEPS: &[Metric] = &[
         "exchange, port, result",
         "Messages that came through receive ports: `new`, or a `duplicate` by its idempotency key.",
     ),
-    counter("exchange_refused_total", "reason", "Messages that receive ports refused: `store_growth` or `disk`."),
+    counter(
+        "exchange_refused_total",
+        "reason",
+        "Messages that receive ports refused: `store_growth`, `disk` or `service_window`.",
+    ),
     histogram("exchange_wait_seconds", "exchange, port", "How long the callers of requests were held open."),
     counter(
         "exchange_stuck_total",
