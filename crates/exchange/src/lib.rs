@@ -18,6 +18,7 @@ mod callers; //     4b. who waits for which reply
 mod lane; //        5. what waits for a send port, in memory and behind that in the spool
 mod send; //        6. a leg leaves; what came of it is stored
 pub mod operate; // 7. what operators do: definitions, ports, suspended messages
+pub mod edit; //    7b. suspended messages become what an operator wants
 mod upkeep; //      8. what is over: requests without an answer, messages that need not be kept
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};

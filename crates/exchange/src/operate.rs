@@ -3,8 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
+use tocsin_matching::filter::{CompiledFilter, compile_for_messages};
 use tocsin_model::{
     exchange::PortState,
+    filter::Filter,
     id::{MessageId, Name},
     problem::Problem,
     time::Timestamp,
@@ -14,7 +16,9 @@ use tocsin_store::{
     spool::{Acted, Head, MessageFilter, NewMessage, Reworked, SpoolCounts, Standing, StoredExchange, StoredMessage},
 };
 
-use crate::{Exchanges, Running, callers::Answer, compile::Compiled, lane::Lane, pipeline::Parcel, receive::Worked};
+use crate::{
+    Exchanges, Running, callers::Answer, compile::Compiled, lane::Lane, pipeline::Parcel, promote, receive::Worked,
+};
 
 /// Messages that one step of a bulk act looks at.
 const STEP: usize = 500;
@@ -51,6 +55,29 @@ pub struct PortLoad {
     pub ready: usize,
     /// When its service window opens, if it is closed.
     pub opens_at: Option<Timestamp>,
+}
+
+/// Which messages: those of a filter that meet a predicate, too.
+#[derive(Clone)]
+pub struct Choice {
+    filter: MessageFilter,
+    when: Option<(Arc<Running>, CompiledFilter)>,
+}
+
+impl From<MessageFilter> for Choice {
+    fn from(filter: MessageFilter) -> Choice {
+        Choice { filter, when: None }
+    }
+}
+
+impl Choice {
+    fn takes(&self, stored: &StoredMessage) -> bool {
+        let Some((running, when)) = &self.when else { return true };
+        let bytes = usize::try_from(stored.bytes).unwrap_or(usize::MAX);
+        let row = promote::row(&running.compiled, &stored.port, stored.kind, &stored.head, bytes);
+        // A predicate that cannot be answered for a message does not choose it.
+        when.holds(&row).unwrap_or(false)
+    }
 }
 
 impl Exchanges {
@@ -209,19 +236,49 @@ impl Exchanges {
         self.parts.spool.counts()
     }
 
+    /// What chooses messages.
+    ///
+    /// # Errors
+    /// The predicate is wrong, or the exchange to whose properties it belongs is not named or does not run.
+    pub fn choice(&self, filter: MessageFilter, when: Option<&Filter>) -> Result<Choice, OperateError> {
+        let Some(when) = when else { return Ok(Choice { filter, when: None }) };
+        let wrong = |message: &str| OperateError::Invalid(vec![Problem::at("when", message)]);
+        let exchange =
+            filter.exchange.as_ref().ok_or_else(|| wrong("goes with `exchange`, whose properties it asks"))?;
+        let running = self.running(exchange)?;
+        let compiled = compile_for_messages(when, &running.compiled.fields);
+        let compiled = compiled.map_err(|problems| {
+            let here = |problem: Problem| Problem { path: "when".to_owned(), ..problem };
+            OperateError::Invalid(problems.into_iter().map(here).collect())
+        })?;
+        Ok(Choice { filter, when: Some((running, compiled)) })
+    }
+
+    /// The next messages of a choice, newest first, and where the ones behind them begin; `None` at the end.
+    pub(crate) async fn step(
+        &self,
+        choice: &Choice,
+        standing: Standing,
+        before: Option<MessageId>,
+    ) -> Result<Option<(Vec<StoredMessage>, MessageId)>, StoreError> {
+        let filter = MessageFilter { standing: Some(standing), ..choice.filter.clone() };
+        let mut found = self.parts.spool.messages(filter, before, STEP).await?;
+        let Some(last) = found.last().map(|last| last.id) else { return Ok(None) };
+        found.retain(|stored| choice.takes(stored));
+        Ok(Some((found, last)))
+    }
+
     /// Lets suspended messages go on: what no route led anywhere is routed anew, what failed is sent again with a fresh
     /// schedule, whatever the state of its port.
     ///
     /// # Errors
     /// The store does not answer; what was done before stays.
-    pub async fn resume(&self, filter: MessageFilter) -> Result<Acted, StoreError> {
-        let filter = MessageFilter { standing: Some(Standing::Suspended), ..filter };
+    pub async fn resume(&self, choice: impl Into<Choice>) -> Result<Acted, StoreError> {
+        let choice = choice.into();
         let mut acted = Acted::default();
         let mut before = None;
-        loop {
-            let found = self.parts.spool.messages(filter.clone(), before, STEP).await?;
-            let Some(last) = found.last() else { break };
-            before = Some(last.id);
+        while let Some((found, last)) = self.step(&choice, Standing::Suspended, before).await? {
+            before = Some(last);
             let now = self.parts.clock.now();
             for stored in found.iter().filter(|stored| stored.suspended.is_some()) {
                 let routed = self.route_anew(stored).await?;
@@ -282,7 +339,7 @@ impl Exchanges {
             Reworked::Parts(parts) => parts.iter().map(|part| part.legs.len()).sum(),
             Reworked::Stuck(_) => 0,
         };
-        self.parts.spool.rework(stored.id, reworked, now).await?;
+        self.parts.spool.rework(&stored.exchange, stored.id, reworked, now).await?;
         Ok(legs as u64)
     }
 
@@ -290,14 +347,13 @@ impl Exchanges {
     ///
     /// # Errors
     /// The store does not answer; what was done before stays.
-    pub async fn end(&self, filter: MessageFilter) -> Result<Acted, StoreError> {
-        let filter = MessageFilter { standing: Some(filter.standing.unwrap_or(Standing::Suspended)), ..filter };
+    pub async fn end(&self, choice: impl Into<Choice>) -> Result<Acted, StoreError> {
+        let choice = choice.into();
+        let standing = choice.filter.standing.unwrap_or(Standing::Suspended);
         let mut acted = Acted::default();
         let mut before = None;
-        loop {
-            let found = self.parts.spool.messages(filter.clone(), before, STEP).await?;
-            let Some(last) = found.last() else { break };
-            before = Some(last.id);
+        while let Some((found, last)) = self.step(&choice, standing, before).await? {
+            before = Some(last);
             let ids: Vec<MessageId> = found.iter().map(|stored| stored.id).collect();
             let ended = self.parts.spool.end(ids.clone(), self.parts.clock.now()).await?;
             acted.messages += ended.messages;

@@ -442,7 +442,8 @@ impl Exchanges {
     }
 
     fn check_room(&self, running: &Running) -> Result<(), ReceiveError> {
-        let (open, most) = (self.parts.spool.counts().open, running.compiled.definition.open_messages_max);
+        let definition = &running.compiled.definition;
+        let (open, most) = (self.parts.spool.open_of(&definition.name), definition.open_messages_max);
         if open < most {
             return Ok(());
         }

@@ -130,6 +130,7 @@ fn outcome(exchanges: &Exchanges, running: &Running, way: &Way, leg: &WaitingLeg
     let attempts = leg.leg.attempts + 1;
     let outcome = |said: String, then| LegOutcome {
         message: leg.message,
+        exchange: running.compiled.definition.name.clone(),
         leg: leg.leg.number,
         attempts,
         on_backup: leg.leg.on_backup,

@@ -48,7 +48,9 @@ pub(crate) async fn run(exchanges: Arc<Exchanges>) {
         // Whatever is announced from here on is noticed, whether the spool shows it or not.
         exchanges.upkeep.next.store(i64::MAX, Ordering::Release);
         let next = expire(&exchanges).await;
-        metrics::gauge!("exchange_open_messages").set(exchanges.parts.spool.counts().open as f64);
+        for (exchange, open) in exchanges.parts.spool.open_by_exchange() {
+            metrics::gauge!("exchange_open_messages", "exchange" => exchange).set(open as f64);
+        }
         if Instant::now() >= prune_at {
             prune_at = Instant::now() + if prune(&exchanges).await { Duration::ZERO } else { PRUNE_EVERY };
         }

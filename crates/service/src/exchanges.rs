@@ -5,15 +5,17 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use tocsin_exchange::{
     Exchanges,
+    edit::{Edit, Edited},
     operate::{OperateError, PortLoad},
     receive::{Course, Incoming, ReceiveError, Received},
 };
 use tocsin_model::{
     exchange::{Mode, PortState},
+    filter::Filter,
     id::{MessageId, Name},
     problem::Problem,
 };
-use tocsin_store::spool::{Acted, MessageFilter, StoredExchange, StoredMessage};
+use tocsin_store::spool::{Acted, MessageFilter, OriginalMessage, StoredExchange, StoredMessage};
 
 use crate::{
     Service,
@@ -23,6 +25,15 @@ use crate::{
 
 /// Longest that somebody may wait for a reply that is asked for by its address.
 pub const WAIT_MAX: Duration = Duration::from_secs(600);
+
+/// Which messages an operator means: those of a filter that meet a predicate, too.
+#[derive(Debug, Clone, Default)]
+pub struct WhichMessages {
+    /// The filter.
+    pub filter: MessageFilter,
+    /// Over the properties of the exchange that the filter names.
+    pub when: Option<Filter>,
+}
 
 /// A receive port to which somebody may send.
 pub struct Entrance {
@@ -107,9 +118,10 @@ impl Service {
     ///
     /// # Errors
     /// The scope `operations:write` is missing.
-    pub async fn resume_messages(&self, caller: &Caller, filter: MessageFilter) -> Result<Acted, ServiceError> {
+    pub async fn resume_messages(&self, caller: &Caller, which: WhichMessages) -> Result<Acted, ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
-        let acted = self.exchanges()?.resume(filter).await?;
+        let exchanges = self.exchanges()?;
+        let acted = exchanges.resume(exchanges.choice(which.filter, which.when.as_ref())?).await?;
         tracing::info!(messages = acted.messages, by = caller.key(), "messages were resumed");
         Ok(acted)
     }
@@ -118,11 +130,50 @@ impl Service {
     ///
     /// # Errors
     /// The scope `operations:write` is missing.
-    pub async fn end_messages(&self, caller: &Caller, filter: MessageFilter) -> Result<Acted, ServiceError> {
+    pub async fn end_messages(&self, caller: &Caller, which: WhichMessages) -> Result<Acted, ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
-        let acted = self.exchanges()?.end(filter).await?;
+        let exchanges = self.exchanges()?;
+        let acted = exchanges.end(exchanges.choice(which.filter, which.when.as_ref())?).await?;
         tracing::info!(messages = acted.messages, by = caller.key(), "messages were ended");
         Ok(acted)
+    }
+
+    /// Changes suspended messages; with `resume` they go on at once.
+    ///
+    /// # Errors
+    /// The scope `operations:write` is missing; the predicate is wrong.
+    pub async fn edit_messages(
+        &self,
+        caller: &Caller,
+        which: WhichMessages,
+        edit: &Edit,
+        resume: bool,
+    ) -> Result<(Edited, Acted), ServiceError> {
+        caller.needs(Scope::OperationsWrite)?;
+        let exchanges = self.exchanges()?;
+        let choice = exchanges.choice(which.filter, which.when.as_ref())?;
+        let edited = exchanges.edit(&choice, edit, caller.key()).await?;
+        tracing::info!(messages = edited.messages.len(), by = caller.key(), "messages were edited");
+        let mut acted = Acted::default();
+        if resume {
+            for id in &edited.messages {
+                let only = MessageFilter { id: Some(*id), ..MessageFilter::default() };
+                let resumed = exchanges.resume(only).await?;
+                acted.messages += resumed.messages;
+                acted.legs += resumed.legs;
+            }
+        }
+        Ok((edited, acted))
+    }
+
+    /// A message as it was before an operator edited it.
+    ///
+    /// # Errors
+    /// The scope `operations:read` is missing; it was not edited.
+    pub async fn original_message(&self, caller: &Caller, id: MessageId) -> Result<OriginalMessage, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        let original = self.exchanges()?.original(id).await?;
+        original.ok_or_else(|| ServiceError::Missing(format!("an edit of the message {id}")))
     }
 
     /// The definitions of exchanges, each with whether it runs.

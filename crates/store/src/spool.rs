@@ -282,6 +282,8 @@ pub struct WaitingLeg {
 pub struct LegOutcome {
     /// The message.
     pub message: MessageId,
+    /// Its exchange.
+    pub exchange: Name,
     /// The leg's number.
     pub leg: u32,
     /// How often it was tried, this time included.
@@ -339,6 +341,43 @@ pub struct MessageFilter {
     pub reason: Option<String>,
     /// That came before.
     pub before: Option<Timestamp>,
+}
+
+/// What an operator makes of a suspended message.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EditedMessage {
+    /// See [`Head`].
+    pub head: Head,
+    /// Its body.
+    pub body: Bytes,
+    /// Who made it so.
+    pub by: String,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// Whether a message could be edited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MessageEdit {
+    /// It is as the operator wants it; what it was before the first edit is kept.
+    Done,
+    /// Nothing of it is suspended.
+    NotSuspended,
+    /// Something of it still waits to be sent as it was.
+    Waits,
+}
+
+/// A message as it was before it was edited.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OriginalMessage {
+    /// See [`Head`].
+    pub head: Head,
+    /// Its body.
+    pub body: Bytes,
+    /// Who edited it first.
+    pub by: String,
+    /// When.
+    pub at: Timestamp,
 }
 
 /// What a message became that was suspended as it came.

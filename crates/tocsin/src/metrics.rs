@@ -231,7 +231,7 @@ pub const STEPS: &[Metric] = &[
          nobody waited for any more, `ended` for what was ended meanwhile.",
     ),
     counter("exchange_expired_total", "", "Requests that nobody answered in time."),
-    gauge("exchange_open_messages", "", "Messages of all exchanges that are not ended."),
+    gauge("exchange_open_messages", "exchange", "Messages of an exchange that are not ended."),
     gauge("pipeline_switched_off", "", "Roles, applications, classes, sources and channels that are switched off."),
 ];
 

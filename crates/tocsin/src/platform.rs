@@ -232,6 +232,7 @@ async fn open_exchanges(configuration: &Configuration) -> Outcome<Arc<Exchanges>
     let options = SpoolOptions {
         reserve_bytes: configuration.spool.disk_reserve.0,
         readers: configuration.spool.readers.max(1) as usize,
+        keys: keyring(configuration)?,
     };
     let opening = tokio::task::spawn_blocking(move || SqliteSpool::open(&folder, &options)).await;
     let opened = opening.map_err(|error| Failure::failed("opening the spool broke").because(&error))?;

@@ -5,14 +5,19 @@ use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use base64::{Engine, prelude::BASE64_STANDARD};
 use serde::{Deserialize, Serialize};
-use tocsin_exchange::receive::{Course, Incoming, Received};
+use tocsin_exchange::{
+    edit::Edit,
+    receive::{Course, Incoming, Received},
+};
 use tocsin_model::{
     exchange::Mode,
+    filter::{Dialect, Filter},
     id::{MessageId, Name},
     time::Timestamp,
 };
-use tocsin_service::ServiceError;
+use tocsin_service::{ServiceError, exchanges::WhichMessages};
 use tocsin_store::spool::{Acted, Leg, MessageFilter, Standing, StoredMessage};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -34,6 +39,8 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(reply))
         .routes(routes!(resume))
         .routes(routes!(end))
+        .routes(routes!(edit))
+        .routes(routes!(original))
 }
 
 const MESSAGE: HeaderName = HeaderName::from_static("tocsin-message");
@@ -205,11 +212,7 @@ async fn body(
     Segments(message): Segments<String>,
 ) -> Result<Response, Failure> {
     let (content_type, body) = app.service.message_body(&caller, id(&message)?).await?;
-    let content_type = HeaderValue::try_from(content_type).ok().filter(|value| !value.is_empty());
-    let content_type = content_type.unwrap_or(HeaderValue::from_static("application/octet-stream"));
-    // Somebody else wrote it: no browser should show it as a page of ours.
-    let attachment = HeaderValue::from_static("attachment");
-    Ok(([(header::CONTENT_TYPE, content_type), (header::CONTENT_DISPOSITION, attachment)], body).into_response())
+    Ok(attached(content_type, body))
 }
 
 /// The reply to a request: 200 with it, 202 while there is none; waits as `Prefer: wait=SECONDS` asks.
@@ -247,6 +250,121 @@ async fn end(
     Ok(json(StatusCode::OK, &ActedBody::from(acted)))
 }
 
+/// Changes suspended messages: their bodies, or parts of them, their media types, their properties. With `resume` they go on
+/// at once: what went nowhere is routed anew, what failed is sent again. What a message was before is kept.
+#[utoipa::path(post, path = "/v1/messages/edit", tag = "exchanges", request_body = EditMessagesBody, responses((status = 200, body = EditedMessagesBody), Failures))]
+async fn edit(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    JsonBody(asked): JsonBody<EditMessagesBody>,
+) -> Result<Response, Failure> {
+    let EditMessagesBody { messages, edit, resume } = asked;
+    let is_one = messages.id.is_some();
+    let (edited, resumed) = app.service.edit_messages(&caller, messages.read()?, &edit.read(is_one)?, resume).await?;
+    let unchanged = edited.unchanged.into_iter().map(|(id, reason)| UnchangedBody { id, reason }).collect();
+    let body = EditedMessagesBody { messages: edited.messages.len() as u64, unchanged, resumed: resumed.messages };
+    Ok(json(StatusCode::OK, &body))
+}
+
+/// The body of a message as it was before an operator edited it, with its media type.
+#[utoipa::path(get, path = "/v1/messages/{message}/original", tag = "exchanges", params(("message" = String, Path)), responses((status = 200, content_type = "*/*"), Failures))]
+async fn original(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(message): Segments<String>,
+) -> Result<Response, Failure> {
+    let original = app.service.original_message(&caller, id(&message)?).await?;
+    Ok(attached(original.head.content_type, original.body))
+}
+
+/// A body of somebody else's: no browser should show it as a page of ours.
+fn attached(content_type: String, body: bytes::Bytes) -> Response {
+    let content_type = HeaderValue::try_from(content_type).ok().filter(|value| !value.is_empty());
+    let content_type = content_type.unwrap_or(HeaderValue::from_static("application/octet-stream"));
+    let attachment = HeaderValue::from_static("attachment");
+    ([(header::CONTENT_TYPE, content_type), (header::CONTENT_DISPOSITION, attachment)], body).into_response()
+}
+
+/// An edit of suspended messages.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct EditMessagesBody {
+    messages: FilterBody,
+    edit: EditBody,
+    /// Whether they go on at once.
+    #[serde(default)]
+    resume: bool,
+}
+
+/// What is changed.
+#[derive(Deserialize, Default, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schema(as = MessageEdit)]
+struct EditBody {
+    /// Another body, of one message.
+    body: Option<String>,
+    /// Another body that is not text, in base64.
+    body_base64: Option<String>,
+    /// A merge patch (RFC 7396) of bodies of JSON.
+    #[schema(value_type = Option<serde_json::Value>)]
+    patch: Option<serde_json::Value>,
+    content_type: Option<String>,
+    /// Properties with other values; null takes one away.
+    #[schema(value_type = Option<serde_json::Value>)]
+    properties: serde_json::Map<String, serde_json::Value>,
+}
+
+impl EditBody {
+    fn read(self, is_one: bool) -> Result<Edit, ServiceError> {
+        let EditBody { body, body_base64, patch, content_type, properties } = self;
+        let body = match (body, body_base64) {
+            (Some(_), Some(_)) => return Err(ServiceError::invalid("edit.body", "goes without `body_base64`")),
+            (Some(text), None) => Some(text.into_bytes()),
+            (None, Some(text)) => Some(
+                BASE64_STANDARD
+                    .decode(text)
+                    .map_err(|error| ServiceError::invalid("edit.body_base64", format!("is not base64: {error}")))?,
+            ),
+            (None, None) => None,
+        };
+        if body.is_some() && !is_one {
+            let text = "is for one message: give its `id`, or change several with `patch`";
+            return Err(ServiceError::invalid("edit.body", text));
+        }
+        let named = properties.into_iter().map(|(name, value)| match name.parse::<Name>() {
+            Ok(name) => Ok((name, value)),
+            Err(_) => Err(ServiceError::invalid("edit.properties", format!("`{name}` is not a name"))),
+        });
+        let properties = named.collect::<Result<Vec<_>, _>>()?;
+        let edit = Edit { body: body.map(Into::into), patch, content_type, properties };
+        if edit == Edit::default() {
+            let text = "changes nothing: give `body`, `patch`, `content_type` or `properties`";
+            return Err(ServiceError::invalid("edit", text));
+        }
+        Ok(edit)
+    }
+}
+
+/// What became of an edit.
+#[derive(Serialize, ToSchema)]
+#[schema(as = EditedMessages)]
+struct EditedMessagesBody {
+    /// How many are as they should be.
+    messages: u64,
+    /// The first hundred that are as they were, and why.
+    unchanged: Vec<UnchangedBody>,
+    /// How many of them go on.
+    resumed: u64,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = UnchangedMessage)]
+struct UnchangedBody {
+    #[schema(value_type = String)]
+    id: MessageId,
+    reason: String,
+}
+
 /// Which messages. At least one condition, or `all`.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -276,20 +394,26 @@ struct FilterBody {
     /// That came before.
     #[schema(value_type = Option<String>, format = DateTime)]
     before: Option<Timestamp>,
+    /// That meet this predicate over the properties of `exchange`: `message.amount > 100.0`.
+    when: Option<String>,
+    /// The language of `when`; `cel` if not given.
+    #[schema(value_type = Option<String>)]
+    dialect: Option<Dialect>,
     /// All of them.
     all: bool,
 }
 
 impl FilterBody {
-    fn read(self) -> Result<MessageFilter, ServiceError> {
-        let FilterBody { id, exchange, port, part_of, to, standing, reason, before, all } = self;
+    fn read(self) -> Result<WhichMessages, ServiceError> {
+        let FilterBody { id, exchange, port, part_of, to, standing, reason, before, when, dialect, all } = self;
         let filter = MessageFilter { id, exchange, port, part_of, to, reason, before, standing: None };
-        match (filter == MessageFilter::default(), all) {
+        let when = when.map(|text| Filter { dialect: dialect.unwrap_or(Dialect::Cel), text });
+        match (filter == MessageFilter::default() && when.is_none(), all) {
             (true, false) => {
                 Err(ServiceError::invalid("", "says not which messages: give a condition, or `all: true`"))
             }
             (false, true) => Err(ServiceError::invalid("all", "goes without conditions")),
-            _ => Ok(MessageFilter { standing, ..filter }),
+            _ => Ok(WhichMessages { filter: MessageFilter { standing, ..filter }, when }),
         }
     }
 }

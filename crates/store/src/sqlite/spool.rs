@@ -3,6 +3,7 @@
 //! No trait stands before it: there is one backend, and what exchanges need of it is its public functions.
 
 use std::{
+    collections::HashMap,
     path::Path,
     sync::{
         Arc,
@@ -12,6 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use rusqlite::Connection;
 use tocsin_model::{
     exchange::PortState,
@@ -25,9 +27,10 @@ use super::{
 };
 use crate::{
     error::StoreError,
+    keyring::Keyring,
     spool::{
-        Accepted, Acted, LegOrder, LegOutcome, MessageFilter, NewLeg, NewMessage, Reworked, SetPort, Settled,
-        SpoolCounts, StoredExchange, StoredMessage, WaitingLeg,
+        Accepted, Acted, EditedMessage, LegOrder, LegOutcome, MessageEdit, MessageFilter, NewLeg, NewMessage,
+        OriginalMessage, Reworked, SetPort, Settled, SpoolCounts, StoredExchange, StoredMessage, WaitingLeg,
     },
 };
 
@@ -36,6 +39,7 @@ mod intake; // messages come
 mod outcomes; // what became of their legs; what is over
 mod reading; // messages, legs and lists of them
 mod schema;
+mod sealed; // what is secret
 mod waiting; // legs that are due, in the order in which they leave
 
 pub(super) use schema::MIGRATIONS;
@@ -48,11 +52,14 @@ pub struct SpoolOptions {
     pub reserve_bytes: u64,
     /// Threads that read.
     pub readers: usize,
+    /// Seal definitions, in which there may be passwords. What is sealed with another key than the first, or not at all, is
+    /// sealed anew when the spool is opened.
+    pub keys: Keyring,
 }
 
 impl Default for SpoolOptions {
     fn default() -> Self {
-        SpoolOptions { reserve_bytes: 64 << 20, readers: 2 }
+        SpoolOptions { reserve_bytes: 64 << 20, readers: 2, keys: Keyring::default() }
     }
 }
 
@@ -62,16 +69,40 @@ pub struct SqliteSpool {
     database: Database,
     free_space: FreeSpace,
     next_id: AtomicU64,
-    open: Arc<AtomicU64>,
+    open: Arc<Open>,
+    keys: Keyring,
 }
 
-/// Keeps the count of open messages with what is committed.
-fn count_after(after: &mut AfterCommit, open: &Arc<AtomicU64>, change: i64) {
-    if change != 0 {
-        let open = open.clone();
-        after.run(move || {
-            open.fetch_add(change.cast_unsigned(), Ordering::Relaxed);
-        });
+/// How many messages of each exchange are not ended, as of what is committed.
+#[derive(Default)]
+struct Open(Mutex<HashMap<String, i64>>);
+
+/// How a commit changes that.
+#[derive(Default)]
+struct OpenChanges(HashMap<String, i64>);
+
+impl OpenChanges {
+    fn of(exchange: &Name, change: i64) -> OpenChanges {
+        let mut changes = OpenChanges::default();
+        changes.add(exchange.as_str(), change);
+        changes
+    }
+
+    fn add(&mut self, exchange: &str, change: i64) {
+        if change != 0 {
+            *self.0.entry(exchange.to_owned()).or_default() += change;
+        }
+    }
+
+    /// Counts it once it is committed.
+    fn count_after(self, after: &mut AfterCommit, open: &Arc<Open>) {
+        if !self.0.is_empty() {
+            let open = open.clone();
+            after.run(move || {
+                let mut open = open.0.lock();
+                self.0.into_iter().for_each(|(exchange, change)| *open.entry(exchange).or_default() += change);
+            });
+        }
     }
 }
 
@@ -91,13 +122,17 @@ impl SqliteSpool {
             migrations: MIGRATIONS,
         };
         let database = Database::open(&path, &options_of_file)?;
-        let (last, open) =
-            database.write_blocking(|connection, _| Ok((reading::last_id(connection)?, reading::open(connection)?)))?;
+        let keys = options.keys.clone();
+        let (last, open) = database.write_blocking(move |connection, _| {
+            sealed::definitions(connection, &keys)?;
+            Ok((reading::last_id(connection)?, reading::open(connection)?))
+        })?;
         Ok(SqliteSpool {
             database,
             free_space: FreeSpace::beside(&path, options.reserve_bytes),
             next_id: AtomicU64::new(last + 1),
-            open: Arc::new(AtomicU64::new(open)),
+            open: Arc::new(Open(Mutex::new(open.into_iter().collect()))),
+            keys: options.keys.clone(),
         })
     }
 
@@ -108,7 +143,18 @@ impl SqliteSpool {
 
     /// How much there is.
     pub fn counts(&self) -> SpoolCounts {
-        SpoolCounts { open: self.open.load(Ordering::Relaxed) }
+        SpoolCounts { open: self.open_by_exchange().into_iter().map(|(_, open)| open).sum() }
+    }
+
+    /// How many messages of an exchange are not ended. Cheap to tell.
+    pub fn open_of(&self, exchange: &Name) -> u64 {
+        self.open.0.lock().get(exchange.as_str()).map_or(0, |open| (*open).max(0).cast_unsigned())
+    }
+
+    /// How many messages are not ended, by exchange.
+    pub fn open_by_exchange(&self) -> Vec<(String, u64)> {
+        let open = self.open.0.lock();
+        open.iter().map(|(exchange, open)| (exchange.clone(), (*open).max(0).cast_unsigned())).collect()
     }
 
     /// Stores a message with its legs, unless its key came before.
@@ -122,7 +168,8 @@ impl SqliteSpool {
             if let Some(known) = intake::find_known(connection, &new)? {
                 return Ok(known);
             }
-            count_after(after, &open, i64::from(intake::insert(connection, &new)?));
+            let change = i64::from(intake::insert(connection, &new)?);
+            OpenChanges::of(&new.exchange, change).count_after(after, &open);
             Ok(Accepted::New)
         };
         self.database.write(job).await
@@ -139,7 +186,8 @@ impl SqliteSpool {
             if let Some(known) = intake::find_known(connection, &whole)? {
                 return Ok(known);
             }
-            count_after(after, &open, intake::insert_split(connection, &whole, &parts)?);
+            let change = intake::insert_split(connection, &whole, &parts)?;
+            OpenChanges::of(&whole.exchange, change).count_after(after, &open);
             Ok(Accepted::New)
         };
         self.database.write(job).await
@@ -153,7 +201,7 @@ impl SqliteSpool {
         let open = self.open.clone();
         let job = move |connection: &Connection, after: &mut AfterCommit| {
             let (settled, change) = outcomes::settle(connection, &outcome)?;
-            count_after(after, &open, change);
+            OpenChanges::of(&outcome.exchange, change).count_after(after, &open);
             Ok(settled)
         };
         self.database.write(job).await
@@ -245,14 +293,36 @@ impl SqliteSpool {
         self.database.write(move |connection, _| acts::route_anew(connection, id, &legs, now)).await
     }
 
+    /// Makes of a suspended message what an operator wants. What it was before the first edit is kept.
+    ///
+    /// # Errors
+    /// Nothing was stored.
+    pub async fn edit(&self, id: MessageId, edited: EditedMessage) -> Result<MessageEdit, StoreError> {
+        self.database.write(move |connection, _| acts::edit(connection, id, &edited)).await
+    }
+
+    /// A message as it was before it was edited; `None` if it was not.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn original(&self, id: MessageId) -> Result<Option<OriginalMessage>, StoreError> {
+        self.database.read(move |connection| reading::original(connection, id)).await
+    }
+
     /// Gives a message that is suspended as a whole what it became. One that is not suspended any more stays as it is.
     ///
     /// # Errors
     /// Nothing was stored.
-    pub async fn rework(&self, id: MessageId, reworked: Reworked, now: Timestamp) -> Result<(), StoreError> {
-        let open = self.open.clone();
+    pub async fn rework(
+        &self,
+        exchange: &Name,
+        id: MessageId,
+        reworked: Reworked,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        let (open, exchange) = (self.open.clone(), exchange.clone());
         let job = move |connection: &Connection, after: &mut AfterCommit| {
-            count_after(after, &open, acts::rework(connection, id, &reworked, now)?);
+            OpenChanges::of(&exchange, acts::rework(connection, id, &reworked, now)?).count_after(after, &open);
             Ok(())
         };
         self.database.write(job).await
@@ -265,8 +335,8 @@ impl SqliteSpool {
     pub async fn end(&self, ids: Vec<MessageId>, now: Timestamp) -> Result<Acted, StoreError> {
         let open = self.open.clone();
         let job = move |connection: &Connection, after: &mut AfterCommit| {
-            let acted = acts::end(connection, &ids, now)?;
-            count_after(after, &open, -i64::try_from(acted.messages).unwrap_or(0));
+            let (acted, changes) = acts::end(connection, &ids, now)?;
+            changes.count_after(after, &open);
             Ok(acted)
         };
         self.database.write(job).await
@@ -283,8 +353,8 @@ impl SqliteSpool {
     ) -> Result<(Vec<MessageId>, Option<Timestamp>), StoreError> {
         let open = self.open.clone();
         let job = move |connection: &Connection, after: &mut AfterCommit| {
-            let (expired, ended, next) = outcomes::expire(connection, now, limit)?;
-            count_after(after, &open, -ended);
+            let (expired, changes, next) = outcomes::expire(connection, now, limit)?;
+            changes.count_after(after, &open);
             Ok((expired, next))
         };
         self.database.write(job).await
@@ -309,11 +379,12 @@ impl SqliteSpool {
         author: String,
         now: Timestamp,
     ) -> Result<StoredExchange, StoreError> {
+        let sealed = self.keys.seal(&text)?;
         let job = move |connection: &Connection, _: &mut AfterCommit| {
             let sql = "INSERT INTO exchanges SELECT ?1, coalesce(max(version), 0) + 1, ?2, ?3, ?4 FROM exchanges WHERE \
                        name = ?1 RETURNING version";
             let read = |row: &rusqlite::Row<'_>| row.get(0);
-            let version = query_one(connection, sql, (name.as_str(), &text, &author, now.0), read)?;
+            let version = query_one(connection, sql, (name.as_str(), &sealed, &author, now.0), read)?;
             let version = version.ok_or_else(|| StoreError::Damaged("the versions of exchanges".into()))?;
             Ok(StoredExchange { name, version, text, author, applied_at: now })
         };
@@ -325,7 +396,11 @@ impl SqliteSpool {
     /// # Errors
     /// The store does not answer.
     pub async fn exchanges(&self) -> Result<Vec<StoredExchange>, StoreError> {
-        self.database.read(reading::exchanges).await
+        let stored = self.database.read(reading::exchanges).await?;
+        let open = |stored: StoredExchange| {
+            Ok::<_, StoreError>(StoredExchange { text: self.keys.open(stored.text)?, ..stored })
+        };
+        stored.into_iter().map(open).collect()
     }
 
     /// Removes an exchange's definition, its versions and the states of its ports. Gives whether there was one.

@@ -2,6 +2,7 @@
 
 use std::{fs, io::Read, path::PathBuf, time::Duration};
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use clap::Subcommand;
 use reqwest::{Method, StatusCode, header};
 use serde_json::{Map, Value, json};
@@ -82,14 +83,48 @@ enum What {
     Resume {
         #[command(flatten)]
         filter: Filter,
+        #[command(flatten)]
+        when: When,
         /// All that is suspended
         #[arg(long)]
         all: bool,
+    },
+    /// Changes suspended messages; with --resume they go on at once
+    Edit {
+        #[command(flatten)]
+        filter: Filter,
+        #[command(flatten)]
+        when: When,
+        /// All that is suspended
+        #[arg(long)]
+        all: bool,
+        /// A file with another body, of the message that --id names
+        #[arg(long)]
+        body: Option<PathBuf>,
+        /// A merge patch (RFC 7396) of bodies of JSON: '{"amount": 12.5}'
+        #[arg(long)]
+        patch: Option<String>,
+        /// Another media type
+        #[arg(long)]
+        content_type: Option<String>,
+        /// Another value of a property, as `name=value`, the value as JSON or text; may be repeated
+        #[arg(long)]
+        set: Vec<String>,
+        /// Lets them go on
+        #[arg(long)]
+        resume: bool,
+    },
+    /// Prints the body of a message as it was before it was edited
+    Original {
+        /// Its id
+        id: String,
     },
     /// Closes suspended messages; nothing more of them leaves
     End {
         #[command(flatten)]
         filter: Filter,
+        #[command(flatten)]
+        when: When,
         /// All of them
         #[arg(long)]
         all: bool,
@@ -124,6 +159,14 @@ struct Filter {
     reason: Option<String>,
 }
 
+/// A predicate that chooses among them.
+#[derive(Debug, clap::Args)]
+struct When {
+    /// Only those that meet this predicate over the properties of --exchange: 'message.amount > 100.0'
+    #[arg(long = "where")]
+    when: Option<String>,
+}
+
 impl Filter {
     fn query(&self) -> Vec<(&str, &str)> {
         let named = [
@@ -136,10 +179,11 @@ impl Filter {
         named.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?))).collect()
     }
 
-    fn body(&self, all: bool) -> Outcome<Map<String, Value>> {
+    fn body(&self, all: bool, when: &When) -> Outcome<Map<String, Value>> {
         let mut body: Map<String, Value> =
             self.query().into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect();
         body.extend(self.id.as_ref().map(|id| ("id".to_owned(), Value::from(id.as_str()))));
+        body.extend(when.when.as_ref().map(|when| ("when".to_owned(), Value::from(when.as_str()))));
         match (body.is_empty(), all) {
             (true, false) => {
                 Err(Failure::usage("say which: --id, --exchange, --port, --part-of, --to, --reason or --all"))
@@ -149,6 +193,41 @@ impl Filter {
             (false, false) => Ok(body),
         }
     }
+}
+
+/// What is changed, as the server takes it.
+fn edit(
+    body: Option<PathBuf>,
+    patch: Option<String>,
+    content_type: Option<String>,
+    set: &[String],
+) -> Outcome<Map<String, Value>> {
+    let mut edit = Map::new();
+    if let Some(file) = body {
+        let (key, text) = match String::from_utf8(read(Some(file))?) {
+            Ok(text) => ("body", text),
+            Err(bytes) => ("body_base64", BASE64_STANDARD.encode(bytes.into_bytes())),
+        };
+        edit.insert(key.into(), text.into());
+    }
+    if let Some(patch) = patch {
+        let patch = serde_json::from_str(&patch);
+        edit.insert("patch".into(), patch.map_err(|error| Failure::usage(format!("--patch takes JSON: {error}")))?);
+    }
+    edit.extend(content_type.map(|kind| ("content_type".to_owned(), Value::from(kind))));
+    let pair = |pair: &String| {
+        let wrong = || Failure::usage(format!("--set takes `name=value`, not `{pair}`"));
+        let (name, value) = pair.split_once('=').ok_or_else(wrong)?;
+        Ok::<_, Failure>((name.to_owned(), serde_json::from_str::<Value>(value).unwrap_or_else(|_| value.into())))
+    };
+    let properties = set.iter().map(pair).collect::<Outcome<Map<String, Value>>>()?;
+    if !properties.is_empty() {
+        edit.insert("properties".into(), properties.into());
+    }
+    if edit.is_empty() {
+        return Err(Failure::usage("say what is changed: --body, --patch, --content-type or --set"));
+    }
+    Ok(edit)
 }
 
 impl Args {
@@ -187,22 +266,28 @@ impl Args {
                 let found = client.get(&format!("/v1/messages/{}", segment(&id)), &[]).await?;
                 if json { Ok(terminal.json(&found)?) } else { show(terminal, &found) }
             }
-            What::Body { id } => {
-                let request = client.request(Method::GET, &format!("/v1/messages/{}/body", segment(&id)));
-                let bytes = client.send(request).await?.bytes().await;
-                let bytes = bytes.map_err(|error| Failure::failed("the answer broke off").because(&error))?;
-                Ok(terminal.bytes(&bytes)?)
-            }
+            What::Body { id } => print_bytes(terminal, client, &id, "body").await,
             What::Reply { id, wait } => {
                 let request = client.request(Method::GET, &format!("/v1/messages/{}/reply", segment(&id)));
                 print(terminal, client, request.header("prefer", format!("wait={wait}"))).await
             }
-            What::Resume { filter, all } => {
-                let answer = client.post("/v1/messages/resume", &Value::Object(filter.body(all)?)).await?;
+            What::Edit { filter, when, all, body, patch, content_type, set, resume } => {
+                let edit = edit(body, patch, content_type, &set)?;
+                let asked = json!({ "messages": filter.body(all, &when)?, "edit": edit, "resume": resume });
+                let answer = client.post("/v1/messages/edit", &asked).await?;
+                for unchanged in answer["unchanged"].as_array().into_iter().flatten() {
+                    terminal.line(format_args!("{}: {}", text(unchanged, "id"), text(unchanged, "reason")))?;
+                }
+                let resumed = thousands(answer["resumed"].as_u64().unwrap_or_default());
+                Ok(terminal.line(format_args!("{} messages edited, {resumed} resumed", count(&answer)))?)
+            }
+            What::Original { id } => print_bytes(terminal, client, &id, "original").await,
+            What::Resume { filter, when, all } => {
+                let answer = client.post("/v1/messages/resume", &Value::Object(filter.body(all, &when)?)).await?;
                 Ok(terminal.line(format_args!("{} messages resumed", count(&answer)))?)
             }
-            What::End { filter, all, open, yes } => {
-                let mut body = filter.body(all)?;
+            What::End { filter, when, all, open, yes } => {
+                let mut body = filter.body(all, &when)?;
                 if open {
                     body.insert("standing".into(), "open".into());
                 }
@@ -228,6 +313,14 @@ fn read(file: Option<PathBuf>) -> Outcome<Vec<u8>> {
     let read = std::io::stdin().read_to_end(&mut body);
     read.map_err(|error| Failure::failed("cannot read the body from standard input").because(&error))?;
     Ok(body)
+}
+
+/// Prints what is kept of a message, as it is.
+async fn print_bytes(terminal: &Terminal, client: &Client, id: &str, what: &str) -> Outcome {
+    let request = client.request(Method::GET, &format!("/v1/messages/{}/{what}", segment(id)));
+    let bytes = client.send(request).await?.bytes().await;
+    let bytes = bytes.map_err(|error| Failure::failed("the answer broke off").because(&error))?;
+    Ok(terminal.bytes(&bytes)?)
 }
 
 /// Prints a reply as it came, or says where it will be.

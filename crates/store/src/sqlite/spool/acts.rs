@@ -3,10 +3,13 @@
 use rusqlite::Connection;
 use tocsin_model::{id::MessageId, time::Timestamp};
 
-use super::intake::{insert_legs, insert_parts, place};
+use super::{
+    OpenChanges,
+    intake::{insert_legs, insert_parts, place},
+};
 use crate::{
     error::StoreError,
-    spool::{Acted, Ending, LegState, NewLeg, Reworked},
+    spool::{Acted, EditedMessage, Ending, Head, LegState, MessageEdit, NewLeg, Reworked},
     sqlite::records::{execute, query_one},
 };
 
@@ -35,10 +38,7 @@ pub(super) fn rework(
     }
     match reworked {
         Reworked::One { head, body, legs } => {
-            let head = serde_json::to_string(head).expect("a head is always JSON");
-            let sql = "UPDATE messages SET head = ?2, bytes = ?3 WHERE id = ?1";
-            execute(connection, sql, (id.0, head, body.len() as u64))?;
-            execute(connection, "UPDATE bodies SET body = ?2 WHERE id = ?1", (id.0, &**body))?;
+            replace(connection, id, head, body)?;
             route_anew(connection, id, legs, now)?;
             Ok(0)
         }
@@ -52,6 +52,31 @@ pub(super) fn rework(
             Ok(0)
         }
     }
+}
+
+/// Gives a message another head and body.
+fn replace(connection: &Connection, id: MessageId, head: &Head, body: &[u8]) -> Result<(), StoreError> {
+    let text = serde_json::to_string(head).expect("a head is always JSON");
+    let sql = "UPDATE messages SET head = ?2, bytes = ?3 WHERE id = ?1";
+    execute(connection, sql, (id.0, text, body.len() as u64))?;
+    execute(connection, "UPDATE bodies SET body = ?2 WHERE id = ?1", (id.0, body))?;
+    Ok(())
+}
+
+pub(super) fn edit(connection: &Connection, id: MessageId, edited: &EditedMessage) -> Result<MessageEdit, StoreError> {
+    let sql = "SELECT suspended IS NOT NULL OR id IN (SELECT message FROM legs WHERE state = 2), id IN (SELECT message FROM \
+               legs WHERE state = 0) FROM messages WHERE id = ?1";
+    let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, bool>(0)?, row.get::<_, bool>(1)?));
+    match query_one(connection, sql, [id.0], read)? {
+        None | Some((false, _)) => return Ok(MessageEdit::NotSuspended),
+        Some((true, true)) => return Ok(MessageEdit::Waits),
+        Some((true, false)) => {}
+    }
+    let sql = "INSERT OR IGNORE INTO originals SELECT messages.id, head, body, ?2, ?3 FROM messages JOIN bodies ON bodies.id = \
+               messages.id WHERE messages.id = ?1";
+    execute(connection, sql, (id.0, &edited.by, edited.at.0))?;
+    replace(connection, id, &edited.head, &edited.body)?;
+    Ok(MessageEdit::Done)
 }
 
 pub(super) fn route_anew(
@@ -75,15 +100,23 @@ pub(super) fn route_anew(
     Ok(true)
 }
 
-pub(super) fn end(connection: &Connection, ids: &[MessageId], now: Timestamp) -> Result<Acted, StoreError> {
-    let mut acted = Acted::default();
+pub(super) fn end(
+    connection: &Connection,
+    ids: &[MessageId],
+    now: Timestamp,
+) -> Result<(Acted, OpenChanges), StoreError> {
+    let (mut acted, mut changes) = (Acted::default(), OpenChanges::default());
     for id in ids {
         let sql = "UPDATE messages SET suspended = NULL, open = 0, ended_at = ?2, ending = coalesce(ending, ?3) \
-                   WHERE id = ?1 AND ended_at IS NULL";
-        let ended = execute(connection, sql, (id.0, now.0, place(&Ending::ALL, Ending::Ended)))? as u64;
+                   WHERE id = ?1 AND ended_at IS NULL RETURNING exchange";
+        let row = (id.0, now.0, place(&Ending::ALL, Ending::Ended));
+        let ended = query_one(connection, sql, row, |row| row.get::<_, String>(0))?;
         let sql = "UPDATE legs SET state = ?2 WHERE message = ?1 AND state IN (0, 2)";
         acted.legs += execute(connection, sql, (id.0, place(&LegState::ALL, LegState::Ended)))? as u64;
-        acted.messages += ended;
+        acted.messages += u64::from(ended.is_some());
+        if let Some(exchange) = ended {
+            changes.add(&exchange, -1);
+        }
     }
-    Ok(acted)
+    Ok((acted, changes))
 }

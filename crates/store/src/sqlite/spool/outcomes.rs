@@ -3,7 +3,10 @@
 use rusqlite::Connection;
 use tocsin_model::{exchange::MessageKind, id::MessageId, time::Timestamp};
 
-use super::intake::{insert, insert_as, place};
+use super::{
+    OpenChanges,
+    intake::{insert, insert_as, place},
+};
 use crate::{
     error::StoreError,
     spool::{Ending, LegOutcome, LegState, NewMessage, Settled, Then},
@@ -98,28 +101,31 @@ fn standing(connection: &Connection, id: MessageId) -> Result<Standing, StoreErr
 }
 
 /// Ends requests that nobody answered in time: what of their legs was to bring an answer is given up, other legs go on.
-/// Gives them, how many of them are over with that, and when the next one's time is over.
+/// Gives them, how that changes what is open, and when the next one's time is over.
 pub(super) fn expire(
     connection: &Connection,
     now: Timestamp,
     limit: usize,
-) -> Result<(Vec<MessageId>, i64, Option<Timestamp>), StoreError> {
+) -> Result<(Vec<MessageId>, OpenChanges, Option<Timestamp>), StoreError> {
     let sql = "SELECT id FROM messages WHERE expires_at <= ?1 AND expires_at IS NOT NULL AND ending IS NULL \
                ORDER BY expires_at LIMIT ?2";
     let due = query_all(connection, sql, (now.0, limit), |row| Ok(MessageId(row.get(0)?)))?;
-    let mut ended = 0;
+    let mut changes = OpenChanges::default();
     for id in &due {
         let sql = "UPDATE legs SET state = ?2, said = coalesce(said, 'the request expired') \
                    WHERE message = ?1 AND replies AND state IN (0, 2)";
         let given_up = execute(connection, sql, (id.0, place(&LegState::ALL, LegState::Ended)))?;
         let sql = "UPDATE messages SET open = open - ?2, ending = ?3, suspended = NULL, \
-                   ended_at = CASE WHEN open = ?2 THEN ?4 END WHERE id = ?1 RETURNING ended_at IS NOT NULL";
+                   ended_at = CASE WHEN open = ?2 THEN ?4 END WHERE id = ?1 RETURNING exchange, ended_at IS NOT NULL";
         let row = (id.0, given_up, place(&Ending::ALL, Ending::Expired), now.0);
-        ended += i64::from(query_one(connection, sql, row, |row| row.get::<_, bool>(0))? == Some(true));
+        let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, bool>(1)?));
+        if let Some((exchange, true)) = query_one(connection, sql, row, read)? {
+            changes.add(&exchange, -1);
+        }
     }
     let sql = "SELECT min(expires_at) FROM messages WHERE expires_at IS NOT NULL AND ending IS NULL";
     let next = query_one(connection, sql, (), |row| row.get::<_, Option<i64>>(0))?.flatten();
-    Ok((due, ended, next.map(Timestamp)))
+    Ok((due, changes, next.map(Timestamp)))
 }
 
 /// Removes what need not be kept any more.
@@ -129,6 +135,7 @@ pub(super) fn prune(connection: &Connection, now: Timestamp, limit: usize) -> Re
     for id in &over {
         execute(connection, "DELETE FROM legs WHERE message = ?1", [id])?;
         execute(connection, "DELETE FROM bodies WHERE id = ?1", [id])?;
+        execute(connection, "DELETE FROM originals WHERE message = ?1", [id])?;
         execute(connection, "DELETE FROM messages WHERE id = ?1", [id])?;
     }
     Ok(over.len() as u64)

@@ -7,7 +7,7 @@ use tocsin_model::{exchange::MessageKind, id::MessageId, time::Timestamp};
 
 use crate::{
     error::StoreError,
-    spool::{Ending, Leg, LegState, MessageFilter, Standing, StoredExchange, StoredMessage},
+    spool::{Ending, Leg, LegState, MessageFilter, OriginalMessage, Standing, StoredExchange, StoredMessage},
     sqlite::records::{query_all, query_one},
 };
 
@@ -21,11 +21,25 @@ pub(super) fn last_id(connection: &Connection) -> Result<u64, StoreError> {
     Ok(query_one(connection, sql, (), |row| row.get(0))?.unwrap_or(0))
 }
 
-/// How many messages are not ended.
-pub(super) fn open(connection: &Connection) -> Result<u64, StoreError> {
-    let sql = "SELECT (SELECT count(DISTINCT message) FROM (SELECT message FROM legs WHERE state = 0 UNION ALL \
-               SELECT message FROM legs WHERE state = 2)) + (SELECT count(*) FROM messages WHERE suspended IS NOT NULL)";
-    Ok(query_one(connection, sql, (), |row| row.get(0))?.unwrap_or(0))
+/// How many messages of each exchange are not ended.
+pub(super) fn open(connection: &Connection) -> Result<Vec<(String, i64)>, StoreError> {
+    let sql = "SELECT exchange, count(DISTINCT message) FROM (SELECT exchange, message FROM legs WHERE state = 0 UNION ALL \
+               SELECT exchange, message FROM legs WHERE state = 2 UNION ALL \
+               SELECT exchange, id FROM messages WHERE suspended IS NOT NULL) GROUP BY exchange";
+    query_all(connection, sql, (), |row| Ok((row.get(0)?, row.get(1)?)))
+}
+
+/// A message as it was before it was edited.
+pub(super) fn original(connection: &Connection, id: MessageId) -> Result<Option<OriginalMessage>, StoreError> {
+    let sql = "SELECT head, body, edited_by, edited_at FROM originals WHERE message = ?1";
+    query_one(connection, sql, [id.0], |row| {
+        Ok(OriginalMessage {
+            head: head(row, 0)?,
+            body: row.get::<_, Vec<u8>>(1)?.into(),
+            by: row.get(2)?,
+            at: Timestamp(row.get(3)?),
+        })
+    })
 }
 
 pub(super) fn exchanges(connection: &Connection) -> Result<Vec<StoredExchange>, StoreError> {

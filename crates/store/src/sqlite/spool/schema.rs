@@ -77,4 +77,14 @@ CREATE INDEX legs_in_lanes ON legs (exchange, port, message, number, state, due_
     WHERE lane IS NOT NULL AND state IN (0, 2);
 CREATE INDEX legs_by_rank ON legs (exchange, port, rank, message, number) WHERE rank IS NOT NULL AND state = 0;
 "#,
+    r#"
+-- Messages as they were before an operator edited them.
+CREATE TABLE originals (
+    message INTEGER PRIMARY KEY,
+    head TEXT NOT NULL,
+    body BLOB NOT NULL,
+    edited_by TEXT NOT NULL,
+    edited_at INTEGER NOT NULL
+) STRICT;
+"#,
 ];

@@ -45,7 +45,8 @@ fn message(spool: &SqliteSpool, kind: MessageKind, ports: &[&str]) -> NewMessage
 }
 
 fn outcome(message: MessageId, leg: u32, second: i64, then: Then) -> LegOutcome {
-    LegOutcome { message, leg, attempts: 1, on_backup: false, said: "200".into(), tried_at: at(second), then }
+    let exchange = name("orders");
+    LegOutcome { message, exchange, leg, attempts: 1, on_backup: false, said: "200".into(), tried_at: at(second), then }
 }
 
 fn reply(spool: &SqliteSpool, to: MessageId) -> Option<Box<NewMessage>> {

@@ -1,0 +1,153 @@
+//! Suspended messages become what an operator wants, and go on as that. What they were before is kept.
+
+use bytes::Bytes;
+use serde_json::Value as Json;
+use tocsin_model::{
+    id::{MessageId, Name},
+    value::Value,
+};
+use tocsin_store::{
+    error::StoreError,
+    spool::{EditedMessage, Head, MessageEdit, OriginalMessage, Standing, StoredMessage},
+};
+
+use crate::{
+    Exchanges,
+    operate::{Choice, OperateError},
+    pipeline::Parcel,
+    promote,
+};
+
+/// Of so many messages that could not be edited it is told why.
+const TOLD_MAX: usize = 100;
+
+/// What is changed of messages.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Edit {
+    /// Another body.
+    pub body: Option<Bytes>,
+    /// A merge patch (RFC 7396) of a body of JSON.
+    pub patch: Option<Json>,
+    /// Another media type.
+    pub content_type: Option<String>,
+    /// Properties with other values, whatever the body says; null takes one away.
+    pub properties: Vec<(Name, Json)>,
+}
+
+/// What became of an edit.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Edited {
+    /// Messages that are as they should be.
+    pub messages: Vec<MessageId>,
+    /// Messages that are as they were, and why; the first hundred.
+    pub unchanged: Vec<(MessageId, String)>,
+}
+
+impl Exchanges {
+    /// Changes suspended messages. They stay suspended until they are resumed.
+    ///
+    /// # Errors
+    /// The store does not answer; what was done before stays.
+    pub async fn edit(&self, choice: &Choice, edit: &Edit, by: &str) -> Result<Edited, OperateError> {
+        let mut edited = Edited::default();
+        let mut before = None;
+        while let Some((found, last)) = self.step(choice, Standing::Suspended, before).await? {
+            before = Some(last);
+            for stored in found {
+                match self.edit_one(&stored, edit, by).await? {
+                    Ok(()) => edited.messages.push(stored.id),
+                    Err(why) if edited.unchanged.len() < TOLD_MAX => edited.unchanged.push((stored.id, why)),
+                    Err(_) => {}
+                }
+            }
+        }
+        Ok(edited)
+    }
+
+    async fn edit_one(&self, stored: &StoredMessage, edit: &Edit, by: &str) -> Result<Result<(), String>, StoreError> {
+        let Some(running) = self.find(&stored.exchange) else {
+            return Ok(Err(format!("the exchange `{}` does not run", stored.exchange)));
+        };
+        let Some(body) = self.parts.spool.body(stored.id).await? else { return Ok(Err("it is gone".to_owned())) };
+        let body = match changed(&body, edit) {
+            Ok(body) => body,
+            Err(why) => return Ok(Err(why)),
+        };
+        let parcel = Parcel {
+            content_type: edit.content_type.clone().unwrap_or_else(|| stored.head.content_type.clone()),
+            headers: stored.head.headers.clone(),
+            body,
+            ..Parcel::default()
+        };
+        let head = promote::head(&running.compiled, &parcel);
+        let head = match with_properties(&running.compiled.definition.properties, head, &stored.head, edit) {
+            Ok(head) => head,
+            Err(why) => return Ok(Err(why)),
+        };
+        let edited = EditedMessage { head, body: parcel.body, by: by.to_owned(), at: self.parts.clock.now() };
+        Ok(match self.parts.spool.edit(stored.id, edited).await? {
+            MessageEdit::Done => Ok(()),
+            MessageEdit::NotSuspended => Err("it is not suspended any more".to_owned()),
+            MessageEdit::Waits => Err("it still waits to be sent to another port as it was".to_owned()),
+        })
+    }
+
+    /// A message as it was before it was edited; `None` if it was not.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn original(&self, id: MessageId) -> Result<Option<OriginalMessage>, StoreError> {
+        self.parts.spool.original(id).await
+    }
+}
+
+fn changed(body: &Bytes, edit: &Edit) -> Result<Bytes, String> {
+    let body = edit.body.as_ref().unwrap_or(body);
+    let Some(patch) = &edit.patch else { return Ok(body.clone()) };
+    let mut json: Json = serde_json::from_slice(body).map_err(|error| format!("its body is not JSON: {error}"))?;
+    merge(&mut json, patch);
+    Ok(json.to_string().into())
+}
+
+/// RFC 7396, section 2. A patch is as deep as the JSON of a request may be.
+fn merge(target: &mut Json, patch: &Json) {
+    let Json::Object(changes) = patch else {
+        target.clone_from(patch);
+        return;
+    };
+    if !target.is_object() {
+        *target = Json::Object(serde_json::Map::new());
+    }
+    let members = target.as_object_mut().expect("it is one now");
+    for (name, change) in changes {
+        if change.is_null() {
+            members.shift_remove(name);
+        } else {
+            merge(members.entry(name.clone()).or_insert(Json::Null), change);
+        }
+    }
+}
+
+/// What the body does not say holds as it was: it may have come from an envelope, or from what it answers.
+fn with_properties(
+    declared: &[tocsin_model::exchange::Property],
+    mut head: Head,
+    before: &Head,
+    edit: &Edit,
+) -> Result<Head, String> {
+    for (name, value) in &before.properties {
+        if !head.properties.iter().any(|(known, _)| known == name) {
+            head.properties.push((name.clone(), value.clone()));
+        }
+    }
+    for (name, value) in &edit.properties {
+        let property = declared.iter().find(|property| property.name == *name);
+        let property = property.ok_or_else(|| format!("its exchange has no property `{name}`"))?;
+        head.properties.retain(|(known, _)| known != name);
+        if !value.is_null() {
+            let accepted = property.kind.accept(Value::from(value.clone()));
+            head.properties.push((name.clone(), accepted.map_err(|why| format!("the property `{name}` {why}"))?));
+        }
+    }
+    Ok(Head { hops: before.hops, raw: before.raw, ..head })
+}

@@ -1,0 +1,118 @@
+//! Operators change what is suspended, and let it go on.
+
+use serde_json::json;
+use tocsin_model::filter::{Dialect, Filter};
+
+use super::*;
+use crate::{edit::Edit, operate::Choice, promote};
+
+fn one(id: MessageId) -> Choice {
+    MessageFilter { id: Some(id), ..MessageFilter::default() }.into()
+}
+
+fn patch(patch: serde_json::Value) -> Edit {
+    Edit { patch: Some(patch), ..Edit::default() }
+}
+
+impl Bed {
+    fn of_exchange(&self, when: &str) -> Result<Choice, OperateError> {
+        let filter = MessageFilter { exchange: Some(name("orders")), ..MessageFilter::default() };
+        self.exchanges.choice(filter, Some(&Filter { dialect: Dialect::Cel, text: when.to_owned() }))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unroutable_message_is_edited_and_goes_on() {
+    let bed = Bed::start().await;
+    let wrong =
+        bed.post("questions", r#"{"type": "ordr", "order": 7, "x": {"y": 1}}"#, Some("k")).await.expect("stored");
+    let edit = patch(json!({"type": "order", "x": {"y": null, "z": [1]}}));
+    let edited = bed.exchanges.edit(&one(wrong.id), &edit, "ann").await.expect("edited");
+    assert_eq!((edited.messages, edited.unchanged), (vec![wrong.id], vec![]));
+    assert_eq!(bed.suspended().await.len(), 1, "it waits to be resumed");
+    bed.exchanges.resume(one(wrong.id)).await.expect("resumed");
+    let course = bed.exchanges.wait_for(wrong.id, PATIENCE).await.expect("read");
+    assert!(matches!(course, Some(Course::Replied { .. })), "{course:?}");
+    assert_eq!(bed.b.all()[0].body, r#"{"type":"order","order":7,"x":{"z":[1]}}"#);
+    let original = bed.exchanges.original(wrong.id).await.expect("read").expect("kept");
+    assert_eq!((&*original.body, &*original.by), (&br#"{"type": "ordr", "order": 7, "x": {"y": 1}}"#[..], "ann"));
+    let late = bed.exchanges.edit(&one(wrong.id), &edit, "ann").await.expect("tried");
+    assert_eq!(late.messages, [], "it is not suspended any more");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_failed_on_its_way_is_edited_unless_something_of_it_waits() {
+    let bed = Bed::start().await;
+    let both = definition(&bed.a, &bed.b, "")
+        .replace("message.type == 'order'\", to: b", "message.type == 'order'\", to: [b, a]");
+    bed.exchanges.apply(&both, "test").await.expect("a good definition");
+    bed.exchanges.set_port(&name("orders"), &name("a"), Some(PortState::Hold)).await.expect("held");
+    bed.b.failures.lock().push(400);
+    let sent = bed.post("orders", ORDER, None).await.expect("taken");
+    bed.suspended_times(1).await;
+    let edit = Edit { properties: vec![(name("order"), json!(8))], body: Some("{}".into()), ..Edit::default() };
+    let edited = bed.exchanges.edit(&one(sent.id), &edit, "ann").await.expect("tried");
+    assert!(edited.unchanged[0].1.contains("still waits"), "{edited:?}");
+    bed.exchanges.set_port(&name("orders"), &name("a"), None).await.expect("active");
+    bed.a.asked_times(1).await;
+    let delivering = async {
+        while bed.message(sent.id).await.legs.iter().any(|leg| leg.state == LegState::Waiting) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, delivering).await.expect("in time");
+    for (edit, why) in [
+        (Edit { properties: vec![(name("nobody"), json!(1))], ..Edit::default() }, "no property `nobody`"),
+        (Edit { properties: vec![(name("order"), json!("x"))], ..Edit::default() }, "the property `order`"),
+        (Edit { body: Some("x".into()), patch: Some(json!({})), ..Edit::default() }, "not JSON"),
+    ] {
+        let edited = bed.exchanges.edit(&one(sent.id), &edit, "ann").await.expect("tried");
+        assert!(edited.unchanged[0].1.contains(why), "{edited:?}");
+    }
+    let edited = bed.exchanges.edit(&one(sent.id), &edit, "ann").await.expect("edited");
+    assert_eq!(edited.messages, [sent.id]);
+    assert_eq!(promote::text_of(&bed.message(sent.id).await.head, "order").as_deref(), Some("8"));
+    bed.exchanges.resume(one(sent.id)).await.expect("resumed");
+    bed.b.asked_times(2).await;
+    assert_eq!(bed.b.all()[1].body, "{}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_predicate_chooses_among_them() {
+    let bed = Bed::start().await;
+    for order in 1..=4 {
+        bed.post("orders", &format!(r#"{{"type": "ordr", "order": {order}}}"#), None).await.expect("stored");
+    }
+    let high = bed.of_exchange("message.order > 2").expect("good");
+    assert_eq!(
+        bed.exchanges.edit(&high, &patch(json!({"type": "note"})), "ann").await.expect("edited").messages.len(),
+        2
+    );
+    assert_eq!(bed.exchanges.resume(high.clone()).await.expect("resumed").messages, 2);
+    bed.a.asked_times(2).await;
+    let ended = bed.exchanges.end(bed.of_exchange("message.order == 1").expect("good")).await.expect("ended");
+    assert_eq!((ended.messages, bed.suspended().await.len()), (1, 1));
+    assert!(matches!(bed.of_exchange("message.ordr > 2"), Err(OperateError::Invalid(_))));
+    let nowhere = Filter { dialect: Dialect::Cel, text: "true".to_owned() };
+    let unnamed = bed.exchanges.choice(MessageFilter::default(), Some(&nowhere));
+    assert!(matches!(unnamed, Err(OperateError::Invalid(_))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn open_messages_are_counted_for_each_exchange() {
+    let bed = Bed::start().await;
+    let other = definition(&bed.a, &bed.b, "").replace("exchange: orders", "exchange: other\nopen_messages: 1");
+    bed.exchanges.apply(&other, "test").await.expect("a good definition");
+    for _ in 0..3 {
+        bed.post("orders", r#"{"type": "ordr"}"#, None).await.expect("stored");
+    }
+    let running = bed.exchanges.find(&name("other")).expect("it runs");
+    let post = || Incoming { body: Bytes::from_static(b"{}"), ..Incoming::default() };
+    bed.exchanges.receive(&running, &name("orders"), post()).await.expect("it has room");
+    let full = bed.exchanges.receive(&running, &name("orders"), post()).await;
+    assert!(matches!(full, Err(ReceiveError::Full { code: "store_growth", .. })), "{full:?}");
+    let ended = MessageFilter { exchange: Some(name("other")), ..MessageFilter::default() };
+    bed.exchanges.end(ended).await.expect("ended");
+    bed.exchanges.receive(&running, &name("orders"), post()).await.expect("it has room again");
+    assert_eq!(bed.exchanges.counts().open, 4);
+}

@@ -1,0 +1,78 @@
+//! Definitions may hold passwords: they are sealed before they are stored, and sealed anew when there is another key.
+
+use rusqlite::Connection;
+
+use crate::{
+    error::StoreError,
+    keyring::Keyring,
+    sqlite::{
+        records::{execute, query_all},
+        writer::store_error,
+    },
+};
+
+/// Seals every definition that is not sealed with the first key.
+pub(super) fn definitions(connection: &Connection, keys: &Keyring) -> Result<(), StoreError> {
+    let sql = "SELECT name, version, text FROM exchanges";
+    let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+    let stored: Vec<(String, u32, String)> = query_all(connection, sql, (), read)?;
+    for (name, version, text) in stored {
+        let is_current = keys.is_current(&text);
+        // Those that cannot be opened are told now, and not in the middle of the work.
+        let plain = keys.open(text)?;
+        if !is_current {
+            // What was in the file in plain text must not stay in its free pages.
+            connection.pragma_update(None, "secure_delete", true).map_err(store_error)?;
+            let sql = "UPDATE exchanges SET text = ?3 WHERE name = ?1 AND version = ?2";
+            execute(connection, sql, (name, version, keys.seal(&plain)?))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use tocsin_model::time::Timestamp;
+
+    use super::*;
+    use crate::sqlite::spool::{SpoolOptions, SqliteSpool};
+
+    fn open(folder: &Path, keys: &str) -> Result<SqliteSpool, StoreError> {
+        let keys = Keyring::read(keys).expect("keys");
+        SqliteSpool::open(folder, &SpoolOptions { keys, ..SpoolOptions::default() })
+    }
+
+    /// Whether any file of a folder has the password in it.
+    fn is_found(folder: &Path) -> bool {
+        std::fs::read_dir(folder).expect("a folder").any(|entry| {
+            let bytes = std::fs::read(entry.expect("an entry").path()).expect("read");
+            bytes.windows(11).any(|window| window == b"canary-7c1f")
+        })
+    }
+
+    #[test]
+    fn no_file_has_what_is_sealed_and_keys_can_be_changed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let key = |name: &str, digit: &str| format!("{name} {}", digit.repeat(64));
+        let read = |keys: &str| {
+            let spool = open(folder.path(), keys)?;
+            Ok::<_, StoreError>(runtime.block_on(spool.exchanges())?[0].text.clone())
+        };
+        let text = "exchange: e # canary-7c1f";
+        let spool = open(folder.path(), "").expect("it opens");
+        let name = "e".parse().expect("a name");
+        runtime.block_on(spool.put_exchange(name, text.into(), "ann".into(), Timestamp(1))).expect("stored");
+        drop(spool);
+        assert!(is_found(folder.path()));
+        let (one, two) = (key("one", "1"), key("two", "2"));
+        assert_eq!(read(&one).expect("sealed"), text);
+        assert!(!is_found(folder.path()));
+        assert_eq!(read(&format!("{two}\n{one}")).expect("sealed anew"), text);
+        assert_eq!(read(&two).expect("with the new key alone"), text);
+        assert!(read(&one).is_err() && read("").is_err());
+        assert!(!is_found(folder.path()));
+    }
+}
