@@ -8,6 +8,7 @@ mod edge; // 2. what every request and answer has
 mod origins; // 2a. pages of other origins
 mod request; // what routes take from a request: caller, body, path, query, conditions
 mod routes; // 3. one file for each area
+mod scim; // 3a. users and groups for provisioning
 mod serve; // 1. connections: bounds, timeouts, drain
 mod wire; // the JSON that goes out
 
@@ -25,6 +26,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub use openapi::document as openapi_document;
+pub use scim::ScimOptions;
 pub use serve::{HttpOptions, serve};
 
 /// What routes work with.
@@ -35,6 +37,8 @@ pub(crate) struct App {
     sync: Option<Arc<Replicas>>,
     /// Bodies in memory, in KiB.
     body_room: Arc<Semaphore>,
+    /// The directory that provisioning clients see, if there is one.
+    scim: Option<ScimOptions>,
     explorer: openapi::Explorer,
     measures: edge::Measures,
     /// Streams that may be open.

@@ -12,6 +12,7 @@ mod resends;
 mod resources;
 mod rules;
 mod schedules;
+mod scim;
 mod suppressions;
 mod telling;
 mod transfer;
