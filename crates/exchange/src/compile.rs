@@ -2,16 +2,20 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use tocsin_delivery::{Clock, http::call::Caller, networks::Networks};
+use tocsin_delivery::{Clock, http::call::Caller, networks::Networks, programs::Programs};
 use tocsin_model::{
     definition,
-    exchange::{Exchange, Transport},
+    exchange::{Exchange, Place, Step, Transport},
     field::Fields,
     id::Name,
     problem::{Problem, closest},
 };
 
-use crate::{Exchanges, route::Routes};
+use crate::{
+    Exchanges,
+    pipeline::{self, Pipeline, Tools},
+    route::Routes,
+};
 
 /// An exchange, ready to run.
 pub struct Compiled {
@@ -20,6 +24,8 @@ pub struct Compiled {
     pub(crate) fields: Fields,
     pub(crate) routes: Routes,
     pub(crate) ways: BTreeMap<Name, Arc<Way>>,
+    /// The pipelines of the receive ports.
+    pub(crate) receive: BTreeMap<Name, Arc<Pipeline>>,
     /// Headers that are kept of each message, in lower case.
     pub(crate) headers_kept: Vec<String>,
 }
@@ -29,6 +35,8 @@ pub(crate) struct Way {
     pub definition: tocsin_model::exchange::SendPort,
     pub first: Caller,
     pub backup: Option<Caller>,
+    pub pipeline: Arc<Pipeline>,
+    pub reply_pipeline: Arc<Pipeline>,
 }
 
 impl Exchanges {
@@ -37,7 +45,8 @@ impl Exchanges {
     /// # Errors
     /// Every problem found, with its place in the text.
     pub fn compile(&self, text: &str) -> Result<Compiled, Vec<Problem>> {
-        compile(text, &*self.parts.environment, &self.parts.networks, &self.parts.clock)
+        let parts = &self.parts;
+        compile(text, &*parts.environment, &parts.networks, &parts.programs, &parts.clock)
     }
 }
 
@@ -49,34 +58,69 @@ pub fn compile(
     text: &str,
     environment: &dyn Fn(&str) -> Option<String>,
     networks: &Networks,
+    programs: &Programs,
     clock: &Arc<dyn Clock>,
 ) -> Result<Compiled, Vec<Problem>> {
     let exchange = definition::read_exchange(text, environment)?;
-    compile_read(exchange, networks, clock).map_err(|problems| definition::locate(text, problems))
+    compile_read(exchange, networks, programs, clock).map_err(|problems| definition::locate(text, problems))
 }
 
-fn compile_read(exchange: Exchange, networks: &Networks, clock: &Arc<dyn Clock>) -> Result<Compiled, Vec<Problem>> {
+fn compile_read(
+    exchange: Exchange,
+    networks: &Networks,
+    programs: &Programs,
+    clock: &Arc<dyn Clock>,
+) -> Result<Compiled, Vec<Problem>> {
     let mut problems = Vec::new();
     let fields = exchange.fields();
-    let mut ways = BTreeMap::new();
-    for (name, port) in &exchange.send {
-        let path = format!("send.{name}");
-        let mut open = |transport: &Transport, path: &str| {
-            let opened = open(transport, path, networks, clock).and_then(|caller| check_places(caller, &fields, path));
-            opened.map_err(|found| problems.extend(found)).ok()
-        };
-        let first = open(&port.transport, &path);
-        let backup = port.backup.as_ref().map(|backup| open(backup, &format!("{path}.backup")));
-        if let (Some(first), None | Some(Some(_))) = (first, &backup) {
-            let way = Way { definition: port.clone(), first, backup: backup.flatten() };
-            ways.insert(name.clone(), Arc::new(way));
-        }
+    let mut keep = |found: Vec<Problem>| problems.extend(found);
+    let tools = Tools { exchange: &exchange, programs, clock };
+    let mut receive = BTreeMap::new();
+    for (name, port) in &exchange.receive {
+        let pipeline = pipeline::compile(&port.pipeline, &format!("receive.{name}.pipeline"), &tools);
+        receive.extend(pipeline.map_err(&mut keep).ok().map(|pipeline| (name.clone(), pipeline)));
     }
-    let routes = Routes::compile(&exchange, &fields).map_err(|found| problems.extend(found)).ok();
+    let mut ways = BTreeMap::new();
+    for name in exchange.send.keys() {
+        let way = way(name, &fields, networks, &tools).map_err(&mut keep).ok();
+        ways.extend(way.map(|way| (name.clone(), Arc::new(way))));
+    }
+    let routes = Routes::compile(&exchange, &fields).map_err(&mut keep).ok();
     let headers_kept = headers_kept(&exchange);
     match routes {
         Some(routes) if problems.is_empty() => {
-            Ok(Compiled { definition: exchange, fields, routes, ways, headers_kept })
+            Ok(Compiled { definition: exchange, fields, routes, ways, receive, headers_kept })
+        }
+        _ => Err(problems),
+    }
+}
+
+/// A send port, ready to send.
+fn way(name: &Name, fields: &Fields, networks: &Networks, tools: &Tools<'_>) -> Result<Way, Vec<Problem>> {
+    let port = &tools.exchange.send[name];
+    let path = format!("send.{name}");
+    let mut problems = Vec::new();
+    let mut open = |transport: &Transport, path: &str| {
+        let opened = open(transport, path, networks, tools.clock).and_then(|caller| check_places(caller, fields, path));
+        opened.map_err(|found| problems.extend(found)).ok()
+    };
+    let first = open(&port.transport, &path);
+    let backup = port.backup.as_ref().map(|backup| open(backup, &format!("{path}.backup")));
+    let signs = port.pipeline.0.iter().any(|step| matches!(step, Step::Sign { .. }));
+    let both = [first.as_ref(), backup.as_ref().and_then(Option::as_ref)];
+    if signs && both.into_iter().flatten().any(Caller::signs) {
+        let problem = Problem::at(format!("{path}.options.secret"), "signs what a step of the pipeline has signed");
+        problems.push(problem.hint("leave one of the two out"));
+    }
+    let mut steps = |definition, key: &str| {
+        let compiled = pipeline::compile(definition, &format!("{path}.{key}"), tools);
+        compiled.map_err(|found| problems.extend(found)).ok()
+    };
+    let (pipeline, reply_pipeline) = (steps(&port.pipeline, "pipeline"), steps(&port.reply_pipeline, "reply_pipeline"));
+    match (first, backup, pipeline, reply_pipeline) {
+        (Some(first), backup @ (None | Some(Some(_))), Some(pipeline), Some(reply_pipeline)) if problems.is_empty() => {
+            let backup = backup.flatten();
+            Ok(Way { definition: port.clone(), first, backup, pipeline, reply_pipeline })
         }
         _ => Err(problems),
     }
@@ -109,16 +153,24 @@ fn check_places(caller: Caller, fields: &Fields, path: &str) -> Result<Caller, V
     if problems.is_empty() { Ok(caller) } else { Err(problems) }
 }
 
-/// The headers that a property or a send port asks for.
+/// The headers that a property, a step or a send port asks for.
 fn headers_kept(exchange: &Exchange) -> Vec<String> {
-    let properties = exchange.properties.iter().filter_map(|property| match &property.from {
-        tocsin_model::exchange::Place::Header(name) => Some(name.clone()),
-        tocsin_model::exchange::Place::Json(_) => None,
+    let header = |place: &Place| match place {
+        Place::Header(name) => Some(name.clone()),
+        Place::Json(_) => None,
+    };
+    let properties = exchange.properties.iter().filter_map(|property| header(&property.from));
+    let receive = exchange.receive.values().map(|port| &port.pipeline);
+    let pipelines = receive.chain(exchange.send.values().map(|port| &port.reply_pipeline));
+    let steps = pipelines.flat_map(|pipeline| &pipeline.0).flat_map(|step| match step {
+        Step::Promote(places) => places.iter().filter_map(|(_, place)| header(place)).collect(),
+        Step::Decompress { .. } => vec!["content-encoding".to_owned()],
+        _ => Vec::new(),
     });
     let transports = exchange.send.values().flat_map(|port| std::iter::once(&port.transport).chain(&port.backup));
     let forwarded = transports.filter_map(|transport| transport.options.get("forward")?.as_array());
     let forwarded = forwarded.flatten().filter_map(|name| Some(name.as_str()?.to_ascii_lowercase()));
-    let mut kept: Vec<String> = properties.chain(forwarded).collect();
+    let mut kept: Vec<String> = properties.chain(steps).chain(forwarded).collect();
     kept.sort();
     kept.dedup();
     kept

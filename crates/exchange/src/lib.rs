@@ -10,6 +10,7 @@
 //! Knows nothing of SQL, and nothing of how callers reach it.
 
 pub mod compile; // 1. a definition becomes what runs, or every problem in it
+mod pipeline; //    1b. what is done to messages at a port, step by step
 mod promote; //     2. a message's properties are taken out of it
 mod route; //       3. predicates over them say where it goes
 pub mod receive; // 4. a message comes, is stored, and its caller waits
@@ -22,9 +23,10 @@ mod upkeep; //      8. what is over: requests without an answer, messages that n
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::RwLock;
-use tocsin_delivery::{Clock, networks::Networks};
+use tocsin_delivery::{Clock, networks::Networks, programs::Programs};
 use tocsin_model::id::Name;
 use tocsin_store::{error::StoreError, sqlite::spool::SqliteSpool};
+use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use callers::Callers;
@@ -39,6 +41,8 @@ pub struct Parts {
     pub clock: Arc<dyn Clock>,
     /// What send ports may reach besides public addresses.
     pub networks: Networks,
+    /// The programs that steps may start.
+    pub programs: Programs,
     /// Answers `${NAME}` in definitions.
     pub environment: Environment,
 }
@@ -52,10 +56,24 @@ pub struct Exchanges {
     running: RwLock<Arc<BTreeMap<Name, Arc<Running>>>>,
     callers: Callers,
     upkeep: upkeep::Alarm,
+    rooms: Rooms,
     /// One change of a definition at a time.
     applying: tokio::sync::Mutex<()>,
     stopping: CancellationToken,
     tasks: TaskTracker,
+}
+
+/// How many messages are in pipelines at the same time: those that come never take the place of those that leave.
+struct Rooms {
+    receive: Semaphore,
+    send: Semaphore,
+}
+
+impl Default for Rooms {
+    fn default() -> Self {
+        let many = std::thread::available_parallelism().map_or(2, std::num::NonZero::get) * 2;
+        Rooms { receive: Semaphore::new(many), send: Semaphore::new(many) }
+    }
 }
 
 /// An exchange that runs.
@@ -79,6 +97,7 @@ impl Exchanges {
             running: RwLock::default(),
             callers: Callers::default(),
             upkeep: upkeep::Alarm::default(),
+            rooms: Rooms::default(),
             applying: tokio::sync::Mutex::default(),
             stopping: CancellationToken::new(),
             tasks: TaskTracker::new(),

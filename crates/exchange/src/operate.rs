@@ -7,13 +7,14 @@ use tocsin_model::{
     exchange::PortState,
     id::{MessageId, Name},
     problem::Problem,
+    time::Timestamp,
 };
 use tocsin_store::{
     error::StoreError,
-    spool::{Acted, MessageFilter, SpoolCounts, Standing, StoredExchange, StoredMessage},
+    spool::{Acted, Head, MessageFilter, NewMessage, Reworked, SpoolCounts, Standing, StoredExchange, StoredMessage},
 };
 
-use crate::{Exchanges, Running, callers::Answer, compile::Compiled, lane::Lane};
+use crate::{Exchanges, Running, callers::Answer, compile::Compiled, lane::Lane, pipeline::Parcel, receive::Worked};
 
 /// Messages that one step of a bulk act looks at.
 const STEP: usize = 500;
@@ -48,6 +49,8 @@ pub struct PortLoad {
     pub under_way: u32,
     /// Legs that are ready in memory. More may wait in the spool.
     pub ready: usize,
+    /// When its service window opens, if it is closed.
+    pub opens_at: Option<Timestamp>,
 }
 
 impl Exchanges {
@@ -146,7 +149,8 @@ impl Exchanges {
         let set = self.set_ports(exchange).await?;
         let load = |(port, lane): (&Name, &Arc<Lane>)| {
             let (under_way, ready) = lane.load();
-            PortLoad { port: port.clone(), state: lane.state(), is_set: set.contains_key(port), under_way, ready }
+            let (state, opens_at) = (lane.state(), lane.opens_at(self.parts.clock.now()));
+            PortLoad { port: port.clone(), state, is_set: set.contains_key(port), under_way, ready, opens_at }
         };
         Ok(running.lanes.iter().map(load).collect())
     }
@@ -229,20 +233,57 @@ impl Exchanges {
             acted.messages += resumed.messages;
             acted.legs += resumed.legs;
         }
-        for running in self.running.read().values() {
-            running.lanes.values().for_each(Lane::look);
-        }
+        self.look();
         Ok(acted)
     }
 
     /// Routes a message that went nowhere. Gives how many legs it has now.
     async fn route_anew(&self, stored: &StoredMessage) -> Result<u64, StoreError> {
         let Some(running) = self.find(&stored.exchange) else { return Ok(0) };
+        if stored.head.raw {
+            return self.rework(&running, stored).await;
+        }
         let bytes = usize::try_from(stored.bytes).unwrap_or(usize::MAX);
         let legs = running.legs(&stored.port, stored.kind, &stored.head, bytes);
         let many = legs.as_ref().map_or(0, Vec::len) as u64;
         self.parts.spool.route_anew(stored.id, legs, self.parts.clock.now()).await?;
         Ok(many)
+    }
+
+    /// Does the steps of its port again to a message that did not get to their end. Gives how many legs came of it.
+    async fn rework(&self, running: &Running, stored: &StoredMessage) -> Result<u64, StoreError> {
+        let Some(body) = self.parts.spool.body(stored.id).await? else { return Ok(0) };
+        let Head { content_type, headers, .. } = stored.head.clone();
+        let raw = Parcel { content_type, headers, body: body.clone(), ..Parcel::default() };
+        let now = self.parts.clock.now();
+        let whole = NewMessage {
+            id: stored.id,
+            exchange: stored.exchange.clone(),
+            port: stored.port.clone(),
+            kind: stored.kind,
+            answers: stored.answers,
+            part_of: stored.part_of,
+            key: None,
+            head: stored.head.clone(),
+            body,
+            legs: Vec::new(),
+            suspended: None,
+            accepted_at: now,
+            expires_at: stored.expires_at,
+            kept: running.compiled.definition.retention,
+        };
+        let reworked = match self.work(running, &whole, raw).await {
+            Ok(Worked::One(head, body, legs)) => Reworked::One { head: Box::new(head), body, legs },
+            Ok(Worked::Parts(parts)) => Reworked::Parts(parts),
+            Err(stuck) => Reworked::Stuck(stuck),
+        };
+        let legs = match &reworked {
+            Reworked::One { legs, .. } => legs.as_ref().map_or(0, Vec::len),
+            Reworked::Parts(parts) => parts.iter().map(|part| part.legs.len()).sum(),
+            Reworked::Stuck(_) => 0,
+        };
+        self.parts.spool.rework(stored.id, reworked, now).await?;
+        Ok(legs as u64)
     }
 
     /// Ends messages that are open or suspended: nothing more of them leaves.
@@ -255,13 +296,23 @@ impl Exchanges {
         let mut before = None;
         loop {
             let found = self.parts.spool.messages(filter.clone(), before, STEP).await?;
-            let Some(last) = found.last() else { return Ok(acted) };
+            let Some(last) = found.last() else { break };
             before = Some(last.id);
             let ids: Vec<MessageId> = found.iter().map(|stored| stored.id).collect();
             let ended = self.parts.spool.end(ids.clone(), self.parts.clock.now()).await?;
             acted.messages += ended.messages;
             acted.legs += ended.legs;
             ids.iter().for_each(|id| self.callers.answer(*id, &Answer::None));
+        }
+        // Others of their keys may have waited for them.
+        self.look();
+        Ok(acted)
+    }
+
+    /// Lets all send ports look into the spool.
+    fn look(&self) {
+        for running in self.running.read().values() {
+            running.lanes.values().for_each(Lane::look);
         }
     }
 }

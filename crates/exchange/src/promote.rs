@@ -1,54 +1,74 @@
 //! Properties are taken out of a message: by their place in its body, or from a header.
 
 use tocsin_model::{
-    exchange::{CONTEXT_FIELDS, MessageKind, Place},
+    exchange::{CONTEXT_FIELDS, MessageKind, Place, Property},
     field::Row,
     id::Name,
     value::Value,
 };
 use tocsin_store::spool::Head;
 
-use crate::compile::Compiled;
+use crate::{compile::Compiled, pipeline::Parcel};
 
 /// Longest text of a property, in bytes; what is longer is none, so that heads stay small.
 const TEXT_BYTES_MAX: usize = 1_024;
 /// Most bytes of the headers that are kept of a message; further ones are left out.
 const HEADER_BYTES_MAX: usize = 16 * 1024;
 
-/// What is kept of a message's headers and body beside the body.
-pub(crate) fn head(compiled: &Compiled, content_type: String, headers: Vec<(String, String)>, body: &[u8]) -> Head {
+/// What is kept of a message beside its body. What steps have promoted holds; the rest is found in the body and the headers
+/// as they are now.
+pub(crate) fn head(compiled: &Compiled, parcel: &Parcel) -> Head {
     let mut bytes = 0;
-    let kept = |(name, value): &(String, String)| {
+    let kept = |(name, value): &&(String, String)| {
         let wanted = compiled.headers_kept.binary_search(name).is_ok();
         bytes += if wanted { name.len() + value.len() } else { 0 };
         wanted && bytes <= HEADER_BYTES_MAX
     };
-    let headers: Vec<(String, String)> = headers.into_iter().filter(kept).collect();
-    let properties = properties(compiled, &content_type, &headers, body);
-    Head { content_type, headers, properties, hops: 0 }
+    let headers: Vec<(String, String)> = parcel.headers.iter().filter(kept).cloned().collect();
+    let declared = &compiled.definition.properties;
+    let promoted = |property: &Property| {
+        let (_, value) = parcel.properties.iter().find(|(name, _)| *name == property.name)?;
+        accepted(property, value.clone())
+    };
+    let mut properties: Vec<(Name, Value)> =
+        declared.iter().filter_map(|property| Some((property.name.clone(), promoted(property)?))).collect();
+    let missing = declared.iter().filter(|property| !properties.iter().any(|(name, _)| *name == property.name));
+    let missing: Vec<(&Property, &Place)> = missing.map(|property| (property, &property.from)).collect();
+    properties.extend(find(&missing, parcel));
+    Head { content_type: parcel.content_type.clone(), headers, properties, ..Head::default() }
 }
 
-fn properties(
-    compiled: &Compiled,
-    content_type: &str,
-    headers: &[(String, String)],
-    body: &[u8],
-) -> Vec<(Name, Value)> {
-    let properties = &compiled.definition.properties;
-    let asks_body = properties.iter().any(|property| matches!(property.from, Place::Json(_)));
-    let may_be_json = content_type.is_empty() || content_type.contains("json");
+/// Takes properties out of a message as it is now.
+pub(crate) fn take(places: &[(Property, Place)], parcel: &mut Parcel) {
+    let places: Vec<(&Property, &Place)> = places.iter().map(|(property, place)| (property, place)).collect();
+    for (name, value) in find(&places, parcel) {
+        parcel.properties.retain(|(known, _)| *known != name);
+        parcel.properties.push((name, value));
+    }
+}
+
+fn find(places: &[(&Property, &Place)], parcel: &Parcel) -> Vec<(Name, Value)> {
+    let asks_body = places.iter().any(|(_, place)| matches!(place, Place::Json(_)));
+    let may_be_json = parcel.content_type.is_empty() || parcel.content_type.contains("json");
     let json: Option<serde_json::Value> =
-        (asks_body && may_be_json).then(|| serde_json::from_slice(body).ok()).flatten();
-    let found = properties.iter().filter_map(|property| {
-        let value = match &property.from {
+        (asks_body && may_be_json).then(|| serde_json::from_slice(&parcel.body).ok()).flatten();
+    let found = places.iter().filter_map(|(property, place)| {
+        let value = match place {
             Place::Json(path) => Value::from(path.find(json.as_ref()?)?.clone()),
-            Place::Header(name) => from_header(&headers.iter().find(|(known, _)| known == name)?.1, property.kind),
+            Place::Header(name) => {
+                from_header(&parcel.headers.iter().find(|(known, _)| known == name)?.1, property.kind)
+            }
         };
-        let value = property.kind.accept(value).ok().filter(|value| !value.is_null())?;
-        let is_short = !matches!(&value, Value::Text(text) if text.len() > TEXT_BYTES_MAX);
-        is_short.then(|| (property.name.clone(), value))
+        Some((property.name.clone(), accepted(property, value)?))
     });
     found.collect()
+}
+
+/// The value of a property, if it may have it.
+fn accepted(property: &Property, value: Value) -> Option<Value> {
+    let value = property.kind.accept(value).ok().filter(|value| !value.is_null())?;
+    let is_short = !matches!(&value, Value::Text(text) if text.len() > TEXT_BYTES_MAX);
+    is_short.then_some(value)
 }
 
 /// A header is text; what a number or a truth value should be is read from it.

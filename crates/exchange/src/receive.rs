@@ -15,7 +15,7 @@ use tocsin_store::{
 };
 use tokio::sync::oneshot;
 
-use crate::{Exchanges, Running, callers::Answer, promote};
+use crate::{Exchanges, Running, callers::Answer, pipeline::Parcel, promote};
 
 /// Longest idempotency key.
 pub const KEY_BYTES_MAX: usize = 255;
@@ -82,6 +82,16 @@ pub enum ReceiveError {
     /// The port takes nothing at present.
     #[error("the receive port `{0}` is switched off")]
     Disabled(Name),
+    /// It is not its time.
+    #[error("the receive port `{port}` opens at {opens_at}, by its service window")]
+    Closed {
+        /// The port.
+        port: Name,
+        /// When it opens.
+        opens_at: Timestamp,
+        /// How long that is.
+        opens_in: Duration,
+    },
     /// The body is larger than the port takes.
     #[error("the body is larger than {0} bytes")]
     TooLarge(usize),
@@ -102,6 +112,21 @@ pub enum ReceiveError {
     /// The store does not answer.
     #[error(transparent)]
     Store(StoreError),
+}
+
+/// What is stored of a message that came.
+struct Intake {
+    whole: NewMessage,
+    /// What it became, if it was split.
+    parts: Option<Vec<NewMessage>>,
+}
+
+/// What the steps of a port made of a message.
+pub(crate) enum Worked {
+    /// A message, and where it goes, or why nowhere.
+    One(Head, Bytes, Result<Vec<NewLeg>, String>),
+    /// Several, each with its legs.
+    Parts(Vec<NewMessage>),
 }
 
 impl Running {
@@ -131,8 +156,7 @@ impl Running {
         let row = promote::row(&self.compiled, port, kind, head, bytes);
         let lanes = self.compiled.routes.targets(&row).into_iter().filter_map(|target| self.lanes.get(target));
         let open = lanes.filter(|lane| lane.state() != PortState::Off);
-        let leg = |lane: &Arc<crate::lane::Lane>| NewLeg { port: lane.port().clone(), replies: lane.replies() };
-        let legs: Vec<NewLeg> = open.map(leg).collect();
+        let legs: Vec<NewLeg> = open.map(|lane| lane.new_leg(head)).collect();
         let nearest = || match self.compiled.routes.nearest(&row, &self.compiled.fields) {
             nearest if nearest.is_empty() => "the exchange has no routes".to_owned(),
             nearest => format!("nearest: {}", nearest.join("; ")),
@@ -160,17 +184,18 @@ impl Exchanges {
     ) -> Result<Received, ReceiveError> {
         let definition = running.receive_port(port)?;
         check(definition, &incoming)?;
-        self.check_room(running)?;
         let now = self.parts.clock.now();
+        check_window(port, definition, now)?;
+        self.check_room(running)?;
         let wait = incoming.wait.map_or(definition.wait, |wait| wait.min(definition.wait));
-        let new = self.new_message(running, port, definition, incoming, now);
-        let (id, kind) = (new.id, new.kind);
+        let intake = self.take_in(running, port, definition, incoming, now).await;
+        let (id, kind) = (intake.whole.id, intake.whole.kind);
+        let suspended = intake.whole.suspended.clone();
         // Before it is stored: the reply may be quicker than this task.
-        let answered = (kind == MessageKind::Request && new.suspended.is_none()).then(|| self.callers.wait_for(id));
-        let suspended = new.suspended.clone();
+        let answered = (kind == MessageKind::Request && suspended.is_none()).then(|| self.callers.wait_for(id));
         let given =
             |text: &'static str| [("exchange", running.name()), ("port", port.to_string()), ("result", text.into())];
-        match self.accept(running, new).await? {
+        match self.accept(running, intake).await? {
             Accepted::New => {
                 metrics::counter!("exchange_received_total", &given("new")).increment(1);
                 match (kind, suspended, answered) {
@@ -198,13 +223,18 @@ impl Exchanges {
     }
 
     /// Stores a message and sends it on its ways. A caller who goes away meanwhile does not stop it half-way.
-    async fn accept(self: &Arc<Self>, running: &Arc<Running>, new: NewMessage) -> Result<Accepted, ReceiveError> {
+    async fn accept(self: &Arc<Self>, running: &Arc<Running>, intake: Intake) -> Result<Accepted, ReceiveError> {
         let (exchanges, running) = (self.clone(), running.clone());
         let storing = self.tasks.spawn(async move {
-            let accepted = exchanges.parts.spool.accept(new.clone()).await;
-            match &accepted {
-                Ok(Accepted::New) => exchanges.begin(&running, &new),
-                _ => exchanges.callers.answer(new.id, &Answer::None),
+            let Intake { whole, parts } = intake;
+            let accepted = match &parts {
+                None => exchanges.parts.spool.accept(whole.clone()).await,
+                Some(parts) => exchanges.parts.spool.accept_split(whole.clone(), parts.clone()).await,
+            };
+            match (&accepted, &parts) {
+                (Ok(Accepted::New), None) => exchanges.begin(&running, &whole),
+                (Ok(Accepted::New), Some(parts)) => parts.iter().for_each(|part| exchanges.begin(&running, part)),
+                _ => exchanges.callers.answer(whole.id, &Answer::None),
             }
             accepted
         });
@@ -286,49 +316,99 @@ impl Exchanges {
         })
     }
 
-    fn new_message(
+    /// Does the steps of the port to a message, and routes what comes of it.
+    async fn take_in(
         &self,
         running: &Running,
         port: &Name,
         definition: &ReceivePort,
         incoming: Incoming,
         now: Timestamp,
-    ) -> NewMessage {
+    ) -> Intake {
         let kind = match definition.mode {
             Mode::OneWay => MessageKind::OneWay,
             Mode::Request => MessageKind::Request,
         };
         let Incoming { content_type, headers, body, key, .. } = incoming;
-        let head = promote::head(&running.compiled, content_type, headers, &body);
-        let (legs, suspended) = match running.legs(port, kind, &head, body.len()) {
-            Ok(legs) => (legs, None),
-            Err(reason) => (Vec::new(), Some(reason)),
-        };
+        let raw = Parcel { content_type, headers, body, ..Parcel::default() };
         let key = key.map(|key| {
-            let digest = digest::digest(&digest::SHA256, &body);
+            let digest = digest::digest(&digest::SHA256, &raw.body);
             IdempotencyKey { key, digest: digest.as_ref().try_into().expect("SHA-256 has 32 bytes") }
         });
-        NewMessage {
+        let whole = NewMessage {
             id: self.parts.spool.next_id(),
             exchange: running.compiled.definition.name.clone(),
             port: port.clone(),
             kind,
             answers: None,
+            part_of: None,
             key,
-            head,
-            body,
-            legs,
-            suspended,
+            head: Head::default(),
+            body: raw.body.clone(),
+            legs: Vec::new(),
+            suspended: None,
             accepted_at: now,
             expires_at: (kind == MessageKind::Request).then(|| now + definition.expires_after),
             kept: running.compiled.definition.retention,
+        };
+        match self.work(running, &whole, raw.clone()).await {
+            Ok(Worked::One(head, body, legs)) => {
+                let (legs, suspended) = match legs {
+                    Ok(legs) => (legs, None),
+                    Err(reason) => (Vec::new(), Some(reason)),
+                };
+                Intake { whole: NewMessage { head, body, legs, suspended, ..whole }, parts: None }
+            }
+            Ok(Worked::Parts(parts)) => {
+                let head = promote::head(&running.compiled, &raw);
+                Intake { whole: NewMessage { head, ..whole }, parts: Some(parts) }
+            }
+            Err(stuck) => {
+                let head = Head { raw: true, ..promote::head(&running.compiled, &raw) };
+                Intake { whole: NewMessage { head, suspended: Some(stuck), ..whole }, parts: None }
+            }
         }
+    }
+
+    /// What the steps of its port make of a message, with its legs; or which step failed, and why.
+    pub(crate) async fn work(&self, running: &Running, whole: &NewMessage, raw: Parcel) -> Result<Worked, String> {
+        let gone =
+            || format!("the receive port `{}`, whose steps it has not passed, does not exist any more", whole.port);
+        let pipeline = running.compiled.receive.get(&whole.port).ok_or_else(gone)?;
+        let id = whole.id.to_string();
+        let worked = pipeline.apply(raw, &id, &self.parts.clock, &self.rooms.receive).await;
+        let mut parcels = worked.map_err(|stuck| {
+            metrics::counter!("exchange_stuck_total", "exchange" => running.name(), "port" => whole.port.to_string())
+                .increment(1);
+            stuck.to_string()
+        })?;
+        let finish = |parcel: Parcel| {
+            let head = promote::head(&running.compiled, &parcel);
+            let legs = running.legs(&whole.port, whole.kind, &head, parcel.body.len());
+            (head, parcel.body, legs)
+        };
+        if !pipeline.splits {
+            let (head, body, legs) = finish(parcels.pop().expect("one stays one unless it is split"));
+            return Ok(Worked::One(head, body, legs));
+        }
+        let part = |parcel: Parcel| {
+            let (head, body, legs) = finish(parcel);
+            let (legs, suspended) = match legs {
+                Ok(legs) => (legs, None),
+                Err(reason) => (Vec::new(), Some(reason)),
+            };
+            let (id, part_of) = (self.parts.spool.next_id(), Some(whole.id));
+            NewMessage { id, part_of, key: None, head, body, legs, suspended, ..whole.clone() }
+        };
+        Ok(Worked::Parts(parcels.into_iter().map(part).collect()))
     }
 
     /// Sends a stored message on its ways.
     pub(crate) fn begin(&self, running: &Running, stored: &NewMessage) {
         if let Some(reason) = &stored.suspended {
-            metrics::counter!("exchange_unroutable_total", "exchange" => running.name()).increment(1);
+            if !stored.head.raw {
+                metrics::counter!("exchange_unroutable_total", "exchange" => running.name()).increment(1);
+            }
             tracing::warn!(message = %stored.id, exchange = %stored.exchange, reason, "a message is suspended");
         }
         if let Some(expires_at) = stored.expires_at {
@@ -344,6 +424,8 @@ impl Exchanges {
                 body: stored.body.clone(),
                 accepted_at: stored.accepted_at,
                 expires_at: stored.expires_at,
+                lane: leg.lane.clone(),
+                rank: leg.ahead.map(|ahead| stored.accepted_at - ahead),
                 leg: Leg {
                     number: u32::try_from(number).expect("legs are few"),
                     port: leg.port.clone(),
@@ -384,6 +466,12 @@ fn check(port: &ReceivePort, incoming: &Incoming) -> Result<(), ReceiveError> {
         return Err(ReceiveError::Key);
     }
     Ok(())
+}
+
+fn check_window(port: &Name, definition: &ReceivePort, now: Timestamp) -> Result<(), ReceiveError> {
+    let Some(opens_at) = definition.window.as_ref().and_then(|window| window.opens(now)) else { return Ok(()) };
+    metrics::counter!("exchange_refused_total", "reason" => "service_window").increment(1);
+    Err(ReceiveError::Closed { port: port.clone(), opens_at, opens_in: opens_at.since(now) })
 }
 
 fn refused(error: StoreError) -> ReceiveError {

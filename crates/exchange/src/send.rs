@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tocsin_delivery::http::call::{Call, Reply, Returned};
+use tocsin_delivery::http::call::{Call, Returned};
 use tocsin_model::{
     exchange::{MessageKind, Transport},
     time::Timestamp,
@@ -13,56 +13,119 @@ use tocsin_store::{
     spool::{Head, LegOutcome, NewMessage, Settled, Then, WaitingLeg},
 };
 
-use crate::{Exchanges, Running, callers::Answer, compile::Way, lane::Lane, promote};
+use crate::{
+    Exchanges, Running,
+    callers::Answer,
+    compile::Way,
+    lane::{Finished, Lane},
+    pipeline::Parcel,
+    promote,
+};
 
 /// How long an outcome that could not be stored waits to be stored again.
 const STORE_AGAIN: Duration = Duration::from_secs(1);
 
+const CONTENT_ENCODING: &str = "content-encoding";
+
 /// Sends a leg once, and stores what came of it.
 pub(crate) async fn send(exchanges: Arc<Exchanges>, lane: Arc<Lane>, leg: WaitingLeg) {
     let place = (leg.message, leg.leg.number);
+    let key = leg.lane.clone();
     let is_over = leg.leg.replies && leg.expires_at.is_some_and(|at| at <= exchanges.parts.clock.now());
     // Upkeep ends what is over; it has no use for a leg that is under way.
-    let due_at = if is_over { None } else { attempt(&exchanges, &lane, leg).await };
-    lane.finished(place, due_at);
+    let outcome = if is_over { None } else { attempt(&exchanges, &lane, leg).await };
+    let retry_at = if let Some(Then::Retry(due_at)) = outcome { Some(due_at) } else { None };
+    let is_suspended = matches!(outcome, Some(Then::Suspend(_)));
+    lane.finished(Finished { place, key, retry_at, is_suspended });
 }
 
-/// Gives when the leg is tried again, if it is.
-async fn attempt(exchanges: &Arc<Exchanges>, lane: &Arc<Lane>, leg: WaitingLeg) -> Option<Timestamp> {
+/// Gives what follows.
+async fn attempt(exchanges: &Arc<Exchanges>, lane: &Arc<Lane>, leg: WaitingLeg) -> Option<Then> {
     let way = lane.way();
     let running = exchanges.find(lane.exchange())?;
-    let returned = call(&way, &leg).await;
-    let outcome = outcome(exchanges, &running, &way, &leg, returned);
-    let due_at = if let Then::Retry(due_at) = outcome.then { Some(due_at) } else { None };
+    let came = go(exchanges, &way, &leg).await;
+    let outcome = outcome(exchanges, &running, &way, &leg, came);
     let settled = store(exchanges, &outcome).await?;
+    let then = match &outcome.then {
+        Then::Done(_) => Then::Done(None),
+        Then::Retry(due_at) => Then::Retry(*due_at),
+        Then::Suspend(_) => Then::Suspend(None),
+    };
     tell(exchanges, &running, lane, &leg, outcome, settled).await;
-    due_at
+    Some(then)
 }
 
-async fn call(way: &Way, leg: &WaitingLeg) -> Returned {
+/// What came of an attempt.
+enum Came {
+    /// It did not leave: a step of the port's pipeline failed.
+    Stuck(String),
+    /// What the far side answered, or why it did not.
+    Returned(Returned),
+    /// The reply with its status, and what is wrong with it if a step failed that replies go through.
+    Replied(u16, Parcel, Option<String>),
+}
+
+/// Makes of a message what leaves, sends it, and makes of the response what is stored.
+async fn go(exchanges: &Exchanges, way: &Way, leg: &WaitingLeg) -> Came {
+    let head = &leg.head;
+    let parcel = Parcel {
+        content_type: head.content_type.clone(),
+        headers: head.headers.clone(),
+        properties: head.properties.clone(),
+        body: leg.body.clone(),
+        signed: None,
+    };
+    // Each leg has an id of its own, so that a far side behind two ports does not take the second for a repetition.
+    let id = format!("{}-{}", leg.message, leg.leg.number);
+    let (clock, room) = (&exchanges.parts.clock, &exchanges.rooms.send);
+    let parcel = match way.pipeline.apply(parcel, &id, clock, room).await {
+        Ok(mut parcels) => parcels.pop().expect("nothing is split on its way out"),
+        Err(stuck) => return Came::Stuck(stuck.to_string()),
+    };
+    let reply = match call(way, leg, &id, &parcel).await {
+        Returned::Taken(reply) if leg.leg.replies => reply,
+        returned => return Came::Returned(returned),
+    };
+    let content_type = reply.headers.iter().find(|(name, _)| name == "content-type").map(|(_, value)| value.clone());
+    let came = Parcel {
+        content_type: content_type.unwrap_or_default(),
+        headers: reply.headers,
+        body: Bytes::from(reply.body),
+        ..Parcel::default()
+    };
+    match way.reply_pipeline.apply(came.clone(), &id, clock, room).await {
+        Ok(mut parcels) => Came::Replied(reply.status, parcels.pop().expect("no reply is split"), None),
+        Err(stuck) => Came::Replied(reply.status, came, Some(format!("the reply cannot be used: {stuck}"))),
+    }
+}
+
+async fn call(way: &Way, leg: &WaitingLeg, id: &str, parcel: &Parcel) -> Returned {
     let caller = match &way.backup {
         Some(backup) if leg.leg.on_backup => backup,
         _ => &way.first,
     };
     let mut about = vec![("tocsin-message", leg.message.to_string()), ("tocsin-kind", leg.kind.word().to_owned())];
     about.extend(leg.answers.map(|request| ("tocsin-answers", request.to_string())));
-    let head = &leg.head;
-    let property = |name: &str| promote::text_of(head, name);
-    // Each leg has an id of its own, so that a far side behind two ports does not take the second for a repetition.
-    let id = format!("{}-{}", leg.message, leg.leg.number);
+    let packed = parcel.headers.iter().find(|(name, _)| name == CONTENT_ENCODING);
+    about.extend(packed.map(|(_, how)| (CONTENT_ENCODING, how.clone())));
+    let property = |name: &str| promote::text_of(&leg.head, name);
+    let is_sent_already = |name: &str| name == CONTENT_ENCODING;
+    let headers: Vec<(String, String)> =
+        parcel.headers.iter().filter(|(name, _)| !is_sent_already(name)).cloned().collect();
     caller
         .call(&Call {
-            id: &id,
-            content_type: &head.content_type,
-            headers: &head.headers,
+            id,
+            content_type: &parcel.content_type,
+            headers: &headers,
             about: &about,
-            body: &leg.body,
+            body: &parcel.body,
             property: &property,
+            signed: parcel.signed.as_ref().map(|(seconds, signature)| (*seconds, signature.as_str())),
         })
         .await
 }
 
-fn outcome(exchanges: &Exchanges, running: &Running, way: &Way, leg: &WaitingLeg, returned: Returned) -> LegOutcome {
+fn outcome(exchanges: &Exchanges, running: &Running, way: &Way, leg: &WaitingLeg, came: Came) -> LegOutcome {
     let now = exchanges.parts.clock.now();
     let attempts = leg.leg.attempts + 1;
     let outcome = |said: String, then| LegOutcome {
@@ -74,16 +137,19 @@ fn outcome(exchanges: &Exchanges, running: &Running, way: &Way, leg: &WaitingLeg
         tried_at: now,
         then,
     };
-    match returned {
-        Returned::Taken(reply) if !leg.leg.replies => outcome(reply.status.to_string(), Then::Done(None)),
-        Returned::Taken(reply) => {
-            let status = reply.status;
-            let (reply, objection) = reply_message(exchanges, running, way, leg, reply, now);
-            match objection {
+    let returned = match came {
+        Came::Stuck(reason) => return outcome(reason, Then::Suspend(None)),
+        Came::Returned(returned) => returned,
+        Came::Replied(status, reply, stuck) => {
+            let (reply, objection) = reply_message(exchanges, running, way, leg, &reply, now);
+            return match stuck.or(objection) {
                 None => outcome(status.to_string(), Then::Done(Some(Box::new(reply)))),
                 Some(objection) => outcome(objection, Then::Suspend(Some(Box::new(reply)))),
-            }
+            };
         }
+    };
+    match returned {
+        Returned::Taken(reply) => outcome(reply.status.to_string(), Then::Done(None)),
         Returned::Refused(reason) => on_backup_or(way, leg, now, outcome(reason.text, Then::Suspend(None))),
         Returned::Deferred { reason, retry_after } => {
             let schedule = &transport(way, leg.leg.on_backup).retry;
@@ -116,12 +182,11 @@ fn reply_message(
     running: &Running,
     way: &Way,
     leg: &WaitingLeg,
-    reply: Reply,
+    reply: &Parcel,
     now: Timestamp,
 ) -> (NewMessage, Option<String>) {
-    let content_type = reply.headers.iter().find(|(name, _)| name == "content-type").map(|(_, value)| value.clone());
-    let body = Bytes::from(reply.body);
-    let mut head = promote::head(&running.compiled, content_type.unwrap_or_default(), reply.headers, &body);
+    let body = reply.body.clone();
+    let mut head = promote::head(&running.compiled, reply);
     let objection = objection(way, &leg.head, &head);
     promote::inherit(&mut head, &leg.head);
     let port = &leg.leg.port;
@@ -140,6 +205,7 @@ fn reply_message(
         port: port.clone(),
         kind: MessageKind::Reply,
         answers: Some(leg.message),
+        part_of: None,
         key: None,
         head,
         body,

@@ -23,6 +23,9 @@ use tocsin_store::{
 };
 use tokio::sync::{Notify, watch};
 
+mod order;
+mod pipelines;
+
 use super::*;
 use crate::{
     operate::OperateError,
@@ -143,8 +146,13 @@ routes:
 
 async fn open(folder: &Path) -> Arc<Exchanges> {
     let spool = Arc::new(SqliteSpool::open(folder, &SpoolOptions::default()).expect("the spool opens"));
-    let parts =
-        Parts { spool, clock: Arc::new(SystemClock), networks: Networks::default(), environment: Arc::new(|_| None) };
+    let parts = Parts {
+        spool,
+        clock: Arc::new(SystemClock),
+        networks: Networks::default(),
+        programs: Programs::default(),
+        environment: Arc::new(|_| None),
+    };
     Exchanges::start(parts).await.expect("started")
 }
 

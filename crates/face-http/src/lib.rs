@@ -1,11 +1,12 @@
 //! The REST face: HTTP/1.1 in front of the service.
 //!
 //! Only here are JSON bodies, status codes and headers. A request passes the connection ([`serve()`]), the edge (its id,
-//! its measurement, the headers of the answer), its route, and the service; whatever goes wrong on that way is told as
+//! its measurement, the headers of the answer), the table of what routes need, its route, and the service; whatever goes wrong on that way is told as
 //! a problem of RFC 9457, translated in one file. The OpenAPI document is made from the routes' own code.
 
 mod edge; // 2. what every request and answer has
 mod origins; // 2a. pages of other origins
+mod needs; // 2b. who is let in where
 mod request; // what routes take from a request: caller, body, path, query, conditions
 mod routes; // 3. one file for each area
 mod scim; // 3a. users and groups for provisioning
@@ -25,6 +26,7 @@ use tocsin_sync::Replicas;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+pub use needs::scopes_page;
 pub use openapi::document as openapi_document;
 pub use scim::ScimOptions;
 pub use serve::{HttpOptions, serve};

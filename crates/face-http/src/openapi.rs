@@ -13,7 +13,7 @@ use utoipa::{
 };
 use utoipa_swagger_ui::Config;
 
-use crate::{problems::KINDS, routes};
+use crate::{needs, problems::KINDS, routes};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -48,9 +48,17 @@ struct Keys;
 impl Modify for Keys {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
         let components = document.components.get_or_insert_default();
-        let scheme =
-            HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("An API key: `tocsin_<id>_<secret>`"));
+        let scheme = HttpBuilder::new()
+            .scheme(HttpAuthScheme::Bearer)
+            .description(Some("An API key: `tocsin_<id>_<secret>`; the scopes of a requirement are those it needs"));
         components.add_security_scheme("key", SecurityScheme::Http(scheme.build()));
+        for (name, about) in [
+            ("inbox_token", "A token for the inbox of one subscriber"),
+            ("device", "The token of a device that keeps a replica"),
+        ] {
+            let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(about));
+            components.add_security_scheme(name, SecurityScheme::Http(scheme.build()));
+        }
     }
 }
 
@@ -70,7 +78,9 @@ pub fn document() -> String {
             (Method::DELETE, &mut item.delete),
         ];
         for (method, operation) in methods {
-            if let Some(operation) = operation.as_mut().filter(|_| path.starts_with("/v1/")) {
+            let Some(operation) = operation else { continue };
+            needs::describe(&method, path, operation);
+            if path.starts_with("/v1/") {
                 name_failures(path, &method, operation);
             }
         }

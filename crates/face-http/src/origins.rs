@@ -1,5 +1,5 @@
-//! Pages of other origins, as far as the operator names them, may use the routes that are made for pages: feeds, and the keys
-//! for messages to browsers. They are let in by a token, never by a cookie.
+//! Pages of other origins, as far as the operator names them, may use the routes that are made for pages: feeds, the keys for
+//! messages to browsers, and the sessions of replicas. They are let in by a token, never by a cookie.
 
 use std::sync::Arc;
 
@@ -21,6 +21,7 @@ fn is_for_pages(path: &str) -> bool {
     match (parts.next(), parts.next(), parts.next(), parts.next()) {
         (Some("v1"), Some("subscribers"), Some(_), Some("inbox")) => true,
         (Some("v1"), Some("applications"), Some(_), Some("web-push")) => parts.next().is_none(),
+        (Some("v1"), Some("sync"), Some("sessions"), _) => true,
         _ => false,
     }
 }
@@ -42,7 +43,10 @@ pub(crate) async fn origins(state: State, request: Request, next: Next) -> Respo
         let headers = response.headers_mut();
         let fixed = HeaderValue::from_static;
         headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, fixed("GET, PUT, POST, DELETE"));
-        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, fixed("authorization, content-type, last-event-id"));
+        headers.insert(
+            header::ACCESS_CONTROL_ALLOW_HEADERS,
+            fixed("authorization, content-type, content-encoding, last-event-id"),
+        );
         headers.insert(header::ACCESS_CONTROL_MAX_AGE, fixed(ASKED_AGAIN));
         response
     } else {
@@ -50,6 +54,7 @@ pub(crate) async fn origins(state: State, request: Request, next: Next) -> Respo
     };
     let headers = response.headers_mut();
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("retry-after"));
     headers.append(header::VARY, HeaderValue::from_static("origin"));
     response
 }
@@ -65,6 +70,8 @@ mod tests {
             "/v1/subscribers/alice/inbox/n-7-1/read",
             "/v1/subscribers/alice/inbox/stream",
             "/v1/applications/shop/web-push",
+            "/v1/sync/sessions",
+            "/v1/sync/sessions/9f/changes",
         ] {
             assert!(is_for_pages(open), "{open}");
         }
@@ -74,6 +81,7 @@ mod tests {
             "/v1/applications/shop",
             "/v1/applications/shop/web-push/x",
             "/v1/keys",
+            "/v1/sync/devices",
             "/inbox",
             "/",
         ] {

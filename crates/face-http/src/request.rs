@@ -10,7 +10,7 @@ use axum::{
 use bytes::BytesMut;
 use futures_util::{Stream, StreamExt};
 use serde::{Deserialize, de::DeserializeOwned};
-use tocsin_model::id::IdError;
+use tocsin_model::{id::IdError, trace_context::TraceContext};
 use tocsin_service::{BoxError, Caller, ServiceError, inbox::Visitor, page, subscribers::Put};
 use tocsin_sync::{Device, Replicas};
 use tokio::sync::OwnedSemaphorePermit;
@@ -32,6 +32,9 @@ impl FromRequestParts<Arc<App>> for Authorized {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Failure> {
+        if let Some(caller) = parts.extensions.remove() {
+            return Ok(Authorized(caller));
+        }
         let key = shown(&parts.headers)?.ok_or(ServiceError::Unauthenticated("no key was given"))?;
         Ok(Authorized(app.service.authenticate(key)?))
     }
@@ -45,8 +48,17 @@ pub(crate) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Failu
     }
 }
 
+/// Where the request stands in a trace, if its headers say it.
+pub(crate) fn trace_context(headers: &HeaderMap) -> Option<TraceContext> {
+    let mut parents = headers.get_all("traceparent").iter();
+    let parent = parents.next().filter(|_| parents.next().is_none())?.to_str().ok()?;
+    // Several are one list (W3C, 3.3.1).
+    let states: Vec<&str> = headers.get_all("tracestate").iter().filter_map(|state| state.to_str().ok()).collect();
+    TraceContext::read(parent, Some(&states.join(",")))
+}
+
 /// The key that the headers show, if any.
-fn shown(headers: &HeaderMap) -> Result<Option<&str>, ServiceError> {
+pub(crate) fn shown(headers: &HeaderMap) -> Result<Option<&str>, ServiceError> {
     if let Some(value) = headers.get(header::AUTHORIZATION) {
         let text = value.to_str().unwrap_or_default();
         return match text.split_at_checked(7) {

@@ -40,7 +40,7 @@ use axum::{
 };
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::{App, edge, origins, problems::Failure, scim};
+use crate::{App, edge, needs, origins, problems::Failure, scim};
 
 /// All documented routes.
 pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
@@ -85,6 +85,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .merge(pages::files())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
+        .layer(axum::middleware::from_fn_with_state(app.clone(), needs::needs))
         .layer(axum::middleware::from_fn_with_state(app.clone(), origins::origins))
         .layer(axum::middleware::from_fn_with_state(app.clone(), edge::edge))
         .with_state(app)

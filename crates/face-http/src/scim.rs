@@ -17,7 +17,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-pub(crate) use routes::{is_here, no_method, no_route, routes};
+pub(crate) use routes::{is_here, no_method, no_route, refused, routes};
 use serde_json::{Value as Json, json};
 use tocsin_directory::Directory;
 

@@ -303,7 +303,7 @@ fn tag(reference: &Reference) -> String {
     format!("`{}`", reference.tag)
 }
 
-fn column_of(source: &str, at: usize) -> u32 {
+pub fn column_of(source: &str, at: usize) -> u32 {
     let before = source.get(..at).unwrap_or_default();
     before.rsplit('\n').next().map_or(1, |line| line.chars().count() as u32 + 1)
 }

@@ -530,7 +530,7 @@ fn places(locale: Option<&str>, channel: &str) -> Vec<String> {
         .collect()
 }
 
-fn environment() -> Environment<'static> {
+pub(crate) fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_debug(false);
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
@@ -561,7 +561,7 @@ fn environment() -> Environment<'static> {
     environment
 }
 
-fn run(
+pub(crate) fn run(
     environment: &Environment<'static>,
     name: &str,
     root: &minijinja::Value,
@@ -572,10 +572,10 @@ fn run(
 }
 
 /// Takes output up to its bound.
-struct Bounded {
-    bytes: Vec<u8>,
-    full: bool,
-    most: usize,
+pub(crate) struct Bounded {
+    pub bytes: Vec<u8>,
+    pub full: bool,
+    pub most: usize,
 }
 
 impl io::Write for Bounded {

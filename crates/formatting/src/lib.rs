@@ -30,6 +30,8 @@ mod mjml; // mails in MJML
 
 mod xslt; // stylesheets
 
+pub mod document; // messages of systems become other documents, by templates and stylesheets
+
 mod sandbox; // what a template may make on its way
 
 mod scope; // what a template sees

@@ -17,6 +17,7 @@ pub use check::imports;
 pub use input::Input;
 
 use crate::formatter::OUTPUT_BYTES_MAX;
+pub(crate) use engine::Tree;
 use engine::{Failure, Limits, Sheet};
 
 /// The name under which the library knows the stylesheet itself.
@@ -29,6 +30,9 @@ const SHALLOW: i32 = 60;
 /// And on a stack of their own, which is made where they go deeper.
 const DEEP: i32 = 1_500;
 const DEEP_STACK_BYTES: usize = 256 << 20;
+
+/// Makes the document that a stylesheet reads.
+type MakeTree<'a> = &'a dyn Fn() -> Result<Tree, XsltError>;
 
 /// A compiled stylesheet; cheap to clone.
 #[derive(Clone)]
@@ -85,9 +89,14 @@ impl Stylesheet {
     /// # Errors
     /// It fails, or is stopped at a bound: after a second at the latest.
     pub fn apply(&self, input: &Input<'_>) -> Result<String, XsltError> {
-        let shallow = self.sheet.apply(input.tree()?, &LIMITS);
+        self.apply_to(&|| input.tree())
+    }
+
+    /// Applies it to a document, which is made again if it needs a deeper stack.
+    pub(crate) fn apply_to(&self, tree: MakeTree<'_>) -> Result<String, XsltError> {
+        let shallow = self.sheet.apply(tree()?, &LIMITS);
         let outcome = match shallow {
-            Err(Failure::Said(said)) if is_too_deep(&said) => self.apply_deep(input)?,
+            Err(Failure::Said(said)) if is_too_deep(&said) => self.apply_deep(tree)?,
             outcome => outcome,
         };
         let bound = |message: String| XsltError { line: None, message, is_static: false };
@@ -105,8 +114,8 @@ impl Stylesheet {
     }
 
     /// Once more, on a thread with a stack for what calls itself often.
-    fn apply_deep(&self, input: &Input<'_>) -> Result<Result<String, Failure>, XsltError> {
-        let tree = input.tree()?;
+    fn apply_deep(&self, tree: MakeTree<'_>) -> Result<Result<String, Failure>, XsltError> {
+        let tree = tree()?;
         let limits = Limits { depth: DEEP, ..LIMITS };
         let run = || self.sheet.apply(tree, &limits);
         std::thread::scope(|threads| {

@@ -6,12 +6,12 @@
 
 mod build; // nodes of the right shape become the application; names must exist
 mod difference; // what an apply would do
-mod document; // text becomes nodes with positions
+pub mod document; // text becomes nodes with positions
 mod exchange; // the text of an exchange becomes an `Exchange`
 mod duration; // `90s`, `1h30m`, `7d`
 mod inline; // `{ file: ... }` becomes the file's text
 mod language; // the words of the language, as one table
-mod shape; // nodes are checked against that table; the JSON Schema comes from it too
+pub mod shape; // nodes are checked against that table; the JSON Schema comes from it too
 mod variables; // `${NAME}` and `${NAME:-default}`
 
 #[cfg(test)]
@@ -62,7 +62,7 @@ pub fn locate(text: &str, problems: Vec<Problem>) -> Vec<Problem> {
 fn locate_one(text: &str, root: &document::Node, mut problem: Problem) -> Problem {
     let (mut node, mut exact) = (root, true);
     for key in problem.path.split('.') {
-        match node.get(key) {
+        match below(node, key) {
             Some(next) => node = next,
             None => exact = false,
         }
@@ -84,6 +84,16 @@ fn locate_one(text: &str, root: &document::Node, mut problem: Problem) -> Proble
     problem
 }
 
+/// What stands under one key of a path, such as `steps[2]`.
+fn below<'a>(node: &'a document::Node, key: &str) -> Option<&'a document::Node> {
+    let (name, places) = key.split_once('[').unwrap_or((key, ""));
+    let places = places.split('[').filter_map(|place| place.strip_suffix(']')?.parse::<usize>().ok());
+    places.fold(node.get(name), |node, place| match &node?.kind {
+        document::Kind::List(items) => items.get(place),
+        _ => None,
+    })
+}
+
 /// The JSON Schema of definitions (draft 2020-12), for editors. It comes from the table by which `read` checks.
 pub fn json_schema() -> serde_json::Value {
     let about = "What a deployment of Tocsin does: classes, rules, channels, formats, retention.";
@@ -91,7 +101,7 @@ pub fn json_schema() -> serde_json::Value {
 }
 
 /// Problems in the order of the text, no more than anyone reads.
-fn in_order(mut problems: Vec<Problem>) -> Vec<Problem> {
+pub fn in_order(mut problems: Vec<Problem>) -> Vec<Problem> {
     problems.sort_by_key(|problem| (problem.line.unwrap_or(0), problem.column.unwrap_or(0)));
     // A second problem at one place follows from the first: a variable that is not set is also of no known kind.
     problems

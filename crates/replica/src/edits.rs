@@ -1,5 +1,7 @@
 //! What was edited becomes edits: numbered, sent in order, and kept until the server has them.
 
+use std::collections::HashMap;
+
 use rusqlite::{Connection, OptionalExtension};
 use serde_json::{Map, Value as Json};
 use tocsin_model::{
@@ -13,25 +15,26 @@ use crate::{Replica, ReplicaError, schema};
 impl Replica {
     /// Makes numbered edits of what was edited. From now on they do not change; what is edited later is another edit.
     pub(crate) fn number_edits(&self) -> Result<(), ReplicaError> {
+        // A number that the server saw must not be given to another edit after a power cut.
+        self.connection.pragma_update(None, "synchronous", "FULL")?;
         let transaction = self.writing()?;
-        for shape in self.shapes()? {
-            for (row, was, base, seen) in pending(&transaction, &shape)? {
-                let is = cells(&transaction, &shape, &row)?;
-                let collection = shape.name.clone();
-                if let Some((set, was)) = difference(&shape, was.as_ref(), is.as_ref()) {
-                    let n: u64 =
-                        transaction
-                            .query_row("UPDATE _replica SET last = last + 1 RETURNING last", (), |row| row.get(0))?;
-                    let edit = Edit { n, collection, id: row.clone(), base, seen, set, was };
-                    let text = serde_json::to_string(&edit).expect("an edit is JSON");
+        let shapes: HashMap<String, CollectionShape> =
+            self.shapes()?.into_iter().map(|shape| (shape.name.to_string(), shape)).collect();
+        for (collection, row, was, base, seen) in pending(&transaction)? {
+            let Some(shape) = shapes.get(&collection) else { continue };
+            let (was, is) = (was.map(|text| fields_of(shape, &text)), cells(&transaction, shape, &row)?);
+            if let Some((set, was)) = difference(shape, was.as_ref(), is.as_ref()) {
+                let n: u64 =
                     transaction
-                        .execute("INSERT INTO _outbox VALUES (?1, ?2, ?3, ?4)", (n, shape.name.as_str(), &row, text))?;
-                }
-                transaction
-                    .execute("DELETE FROM _pending WHERE collection = ?1 AND row = ?2", (shape.name.as_str(), &row))?;
+                        .query_row("UPDATE _replica SET last = last + 1 RETURNING last", (), |row| row.get(0))?;
+                let edit = Edit { n, collection: shape.name.clone(), id: row.clone(), base, seen, set, was };
+                let text = serde_json::to_string(&edit).expect("an edit is JSON");
+                transaction.execute("INSERT INTO _outbox VALUES (?1, ?2, ?3, ?4)", (n, &collection, &row, text))?;
             }
+            transaction.execute("DELETE FROM _pending WHERE collection = ?1 AND row = ?2", (&collection, &row))?;
         }
-        Ok(transaction.commit()?)
+        transaction.commit()?;
+        Ok(self.connection.pragma_update(None, "synchronous", "NORMAL")?)
     }
 
     /// The lines of the next block to send, and how many edits are in it; empty if there is none.
@@ -70,16 +73,15 @@ impl Replica {
     }
 }
 
-type Pending = (String, Option<Map<String, Json>>, Stamp, Stamp);
+/// A row that was edited: its collection, its id, what it said before, on which version and knowing what.
+type Pending = (String, String, Option<String>, Stamp, Stamp);
 
-fn pending(connection: &Connection, shape: &CollectionShape) -> Result<Vec<Pending>, ReplicaError> {
-    let sql = "SELECT row, was, base, seen FROM _pending WHERE collection = ?1 ORDER BY rowid";
-    let mut statement = connection.prepare_cached(sql)?;
-    let rows = statement.query_map((shape.name.as_str(),), |row| {
-        let was: Option<String> = row.get(1)?;
-        let was = was.map(|text| fields_of(shape, &text));
-        Ok((row.get(0)?, was, Stamp(row.get(2)?), Stamp(row.get(3)?)))
-    })?;
+/// In the order in which rows were edited first, so that what others are shared through is there before them.
+fn pending(connection: &Connection) -> Result<Vec<Pending>, ReplicaError> {
+    let mut statement =
+        connection.prepare_cached("SELECT collection, row, was, base, seen FROM _pending ORDER BY rowid")?;
+    let rows = statement
+        .query_map((), |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, Stamp(row.get(3)?), Stamp(row.get(4)?))))?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
@@ -121,11 +123,8 @@ fn difference(
 ) -> Option<Changes> {
     match (was, is) {
         (None, None) => None,
-        (None, Some(is)) => {
-            let set = is.iter().filter(|(_, value)| !value.is_null());
-            Some((Some(set.map(|(name, value)| (name.clone(), value.clone())).collect()), Map::new()))
-        }
-        (Some(was), None) => Some((None, was.clone())),
+        (None, Some(is)) => Some((Some(present(is)), Map::new())),
+        (Some(was), None) => Some((None, present(was))),
         (Some(was), Some(is)) => {
             let (mut set, mut before) = (Map::new(), Map::new());
             for field in &shape.fields {
@@ -139,4 +138,9 @@ fn difference(
             (!set.is_empty()).then_some((Some(set), before))
         }
     }
+}
+
+/// Without the fields that are null.
+fn present(fields: &Map<String, Json>) -> Map<String, Json> {
+    fields.iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| (name.clone(), value.clone())).collect()
 }

@@ -21,7 +21,11 @@ use tocsin_store::{
     records::{ApiKey, Changed, Records},
 };
 
-use crate::{Service, error::ServiceError};
+use crate::{
+    Service,
+    error::ServiceError,
+    roles::{find_role, known_roles},
+};
 
 /// Something that a key may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -149,6 +153,8 @@ pub struct NewKey {
     pub description: String,
     /// What it may do, as words.
     pub scopes: Vec<String>,
+    /// Names of roles, whose scopes it gets as well.
+    pub roles: Vec<String>,
     /// When it stops working.
     pub expires_at: Option<Timestamp>,
 }
@@ -293,7 +299,7 @@ impl Service {
     /// Makes a key. Nobody can give what they do not hold themselves.
     ///
     /// # Errors
-    /// A scope that the caller does not hold or that does not exist; the records do not answer.
+    /// A scope that the caller does not hold; a scope or role that does not exist; the records do not answer.
     pub async fn make_api_key(&self, caller: &Caller, new: NewKey) -> Result<MadeKey, ServiceError> {
         caller.needs(Scope::KeysWrite)?;
         let now = self.clock.now();
@@ -301,29 +307,20 @@ impl Service {
         if new.description.chars().count() > 255 {
             problems.push(Problem::at("description", "is longer than 255 characters"));
         }
-        if new.scopes.is_empty() {
-            problems.push(Problem::at("scopes", "names no scope").hint(known_scopes()));
+        if new.scopes.is_empty() && new.roles.is_empty() {
+            problems.push(Problem::at("scopes", "names no scope, and there is no role").hint(known_scopes()));
         }
         if new.expires_at.is_some_and(|end| end <= now) {
             problems.push(Problem::at("expires_at", "lies in the past"));
         }
-        let mut scopes = Vec::new();
-        for (at, word) in new.scopes.iter().enumerate() {
-            match Scope::ALL.into_iter().find(|scope| scope.word() == word) {
-                Some(scope) => {
-                    caller.needs(scope)?;
-                    if !scopes.contains(word) {
-                        scopes.push(word.clone());
-                    }
-                }
-                None => problems.push(
-                    Problem::at(format!("scopes[{at}]"), format!("`{word}` is not a scope")).hint(known_scopes()),
-                ),
-            }
-        }
+        let asked = asked_scopes(&new, &mut problems);
         if !problems.is_empty() {
             return Err(ServiceError::Invalid(problems));
         }
+        for scope in &asked {
+            caller.needs(*scope)?;
+        }
+        let scopes = asked.into_iter().map(|scope| scope.word().to_owned()).collect();
         let made = generate(&new.description, scopes, new.expires_at, now)?;
         self.records.put_api_key(made.kept.clone()).await?;
         self.keys.refresh().await?;
@@ -352,6 +349,26 @@ impl Service {
         tracing::info!(key = id, by = caller.key(), "removed an API key");
         Ok(())
     }
+}
+
+/// The scopes of a key that is asked for, its roles' too, each once; words that are none become problems.
+fn asked_scopes(new: &NewKey, problems: &mut Vec<Problem>) -> Vec<Scope> {
+    let mut asked = Vec::new();
+    for (at, word) in new.scopes.iter().enumerate() {
+        match Scope::ALL.into_iter().find(|scope| scope.word() == word) {
+            Some(scope) => asked.push(scope),
+            None => problems
+                .push(Problem::at(format!("scopes[{at}]"), format!("`{word}` is not a scope")).hint(known_scopes())),
+        }
+    }
+    for (at, name) in new.roles.iter().enumerate() {
+        match find_role(name) {
+            Some(role) => asked.extend(role.scopes),
+            None => problems
+                .push(Problem::at(format!("roles[{at}]"), format!("`{name}` is not a role")).hint(known_roles())),
+        }
+    }
+    Scope::ALL.into_iter().filter(|scope| asked.contains(scope)).collect()
 }
 
 fn known_scopes() -> String {

@@ -9,6 +9,7 @@ pub mod events; // what happened
 pub mod exports; // many of them, as lines, out
 pub mod imports; // many of them, as lines, in
 pub mod keys; // who is calling, and what that caller may do
+pub mod roles; // named sets of that
 pub mod operations; // batches and notifications, suspensions
 pub mod suspensions; // what waits for an operator, looked at and edited
 pub mod resends; // what had failed is sent again
@@ -21,7 +22,7 @@ pub mod sources; // where events come from, and how each source does
 pub mod destinations; // where messages go, and how each destination does
 pub mod chronicles; // what is kept of events
 pub mod schedules; // when what is due
-pub mod status;
+pub mod status; // how it all does; whether it is ready
 pub mod subscribers; // whom to tell
 pub mod segments; // some of them, by a saved filter
 pub mod subscriptions; // what they care about
@@ -34,7 +35,7 @@ pub mod exchanges; // messages between systems, and the ports they pass
 pub mod switches; // what is switched off and on, and done at once
 pub mod digest; // what needs attention now
 pub mod reports; // what happened, and what the state is
-pub mod trace; // one thing's whole story // how it all does; whether it is ready
+pub mod trace; // one thing's whole story
 
 pub mod error; // why not, and what to do about it
 pub mod page; // lists in portions

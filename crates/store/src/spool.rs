@@ -30,6 +30,9 @@ pub struct Head {
     /// How many replies came before it, each to the one before: what goes round and round is noticed by it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub hops: u32,
+    /// Whether its body is as it came: the steps of its port did not get to their end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub raw: bool,
 }
 
 fn is_zero(number: &u32) -> bool {
@@ -49,6 +52,8 @@ pub struct NewMessage {
     pub kind: MessageKind,
     /// Of a reply: what it answers.
     pub answers: Option<MessageId>,
+    /// The message that it is a part of, if one was split.
+    pub part_of: Option<MessageId>,
     /// What makes a repetition known as such.
     pub key: Option<IdempotencyKey>,
     /// See [`Head`].
@@ -74,6 +79,24 @@ pub struct NewLeg {
     pub port: Name,
     /// Whether what the far side answers is a message too.
     pub replies: bool,
+    /// Where it leaves in order: the key that it has in common with those before and behind it.
+    pub lane: Option<String>,
+    /// Where priorities count: so much earlier than it came it takes its place.
+    pub ahead: Option<Duration>,
+}
+
+/// Which of the legs that wait for a send port are read first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LegOrder {
+    /// Those that are due the longest.
+    Due,
+    /// Those of lanes as they came. Nothing of a lane is read behind a leg that is not due yet, or, if so asked, suspended.
+    Lanes {
+        /// See above.
+        stops: bool,
+    },
+    /// By the time at which they came, less what they are ahead.
+    Rank,
 }
 
 /// A caller's own name for a message, and what the body was.
@@ -111,6 +134,8 @@ pub struct StoredMessage {
     pub answers: Option<MessageId>,
     /// Its answer, if there is one.
     pub reply: Option<MessageId>,
+    /// The message that it is a part of, if one was split.
+    pub part_of: Option<MessageId>,
     /// See [`Head`].
     pub head: Head,
     /// Bytes of its body.
@@ -145,12 +170,21 @@ pub enum Ending {
     Late,
     /// A reply that does not belong to its request.
     Wrong,
+    /// It became several messages, each with its own legs.
+    Split,
 }
 
 impl Ending {
     /// All of them.
-    pub const ALL: [Ending; 6] =
-        [Ending::Delivered, Ending::Answered, Ending::Expired, Ending::Ended, Ending::Late, Ending::Wrong];
+    pub const ALL: [Ending; 7] = [
+        Ending::Delivered,
+        Ending::Answered,
+        Ending::Expired,
+        Ending::Ended,
+        Ending::Late,
+        Ending::Wrong,
+        Ending::Split,
+    ];
 
     /// Its one word.
     pub fn word(self) -> &'static str {
@@ -161,6 +195,7 @@ impl Ending {
             Ending::Ended => "ended",
             Ending::Late => "late",
             Ending::Wrong => "wrong",
+            Ending::Split => "split",
         }
     }
 }
@@ -234,6 +269,10 @@ pub struct WaitingLeg {
     pub accepted_at: Timestamp,
     /// When it is over without an answer.
     pub expires_at: Option<Timestamp>,
+    /// See [`NewLeg`].
+    pub lane: Option<String>,
+    /// When it came, less what it is ahead; where priorities count.
+    pub rank: Option<Timestamp>,
     /// The leg.
     pub leg: Leg,
 }
@@ -290,6 +329,8 @@ pub struct MessageFilter {
     pub exchange: Option<Name>,
     /// That came through this port.
     pub port: Option<Name>,
+    /// That are parts of this one.
+    pub part_of: Option<MessageId>,
     /// Of which a leg goes to this send port.
     pub to: Option<Name>,
     /// That stand so.
@@ -298,6 +339,24 @@ pub struct MessageFilter {
     pub reason: Option<String>,
     /// That came before.
     pub before: Option<Timestamp>,
+}
+
+/// What a message became that was suspended as it came.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Reworked {
+    /// It has another head and body now, and legs or another reason to be suspended.
+    One {
+        /// See [`Head`].
+        head: Box<Head>,
+        /// Its body.
+        body: Bytes,
+        /// Where it goes.
+        legs: Result<Vec<NewLeg>, String>,
+    },
+    /// It became these.
+    Parts(Vec<NewMessage>),
+    /// It stays as it is, for this reason.
+    Stuck(String),
 }
 
 /// How a message stands.

@@ -9,6 +9,10 @@ pub mod figures; // what can be measured, a file for each
 
 mod context; // what a measurement is given: sizes, turns, folders
 mod report; // the lines as file and as table
+pub mod results; // the lines of earlier runs, read back
+pub mod compare; // whether one run was faster than another, or only luckier
+pub mod workloads; // what papers measured, what they reported and claimed
+pub mod summary; // what was measured, beside what was published
 
 mod child; // processes that never outlive us
 mod disk; // what the disk can do at best

@@ -117,6 +117,8 @@ pub enum Command {
     Example(example::Args),
     /// Measures this binary, beside others that do the same work
     Bench(bench::Args),
+    /// Says how large an installation must be, from a profile and measured costs
+    Capacity(Box<capacity::Args>),
     /// Receives mail and shows it on a page
     #[command(hide = true)]
     Mailbox(mailbox::Args),
@@ -217,6 +219,7 @@ impl Cli {
             Command::Demo(args) => args.run(terminal, &configuration).await,
             Command::Example(args) => args.run(terminal),
             Command::Bench(args) => args.run(terminal).await,
+            Command::Capacity(args) => args.run(terminal),
             Command::Mailbox(args) => args.run(terminal).await,
             Command::Reference(args) => args.run(terminal),
         }

@@ -3,6 +3,7 @@
 pub mod apply;
 pub mod backup;
 pub mod bench;
+pub mod capacity;
 pub mod check;
 pub mod chronicles;
 pub mod config;

@@ -1,8 +1,8 @@
 //! The binary's parts: commands, configuration, wiring, shutdown, the demo and its mailbox.
 //!
 //! Nothing here decides what happens to an event; it reads what a person asked for, puts the rooms together and shows
-//! what the server answered. Commands other than `serve`, `init`, `check`, `doctor`, `backup`, `restore`, `demo` and
-//! `bench` are clients of the HTTP face and know nothing else of the server.
+//! what the server answered. Commands other than `serve`, `init`, `check`, `doctor`, `backup`, `restore`, `demo`,
+//! `bench` and `capacity` are clients of the HTTP face and know nothing else of the server.
 
 pub mod cli; // what can be typed
 pub mod commands; // one file for each command
@@ -19,4 +19,5 @@ pub mod first_key; // the first admin key of an installation
 pub mod logging; // the log's level and form
 pub mod metrics; // every metric, and what it tells
 pub mod monitoring; // a dashboard and alert rules, made from them
+pub mod telemetry; // spans go to a collector
 pub mod terminal; // what is printed, and in which colour

@@ -96,6 +96,11 @@ async fn post_until_refused(platform: &Platform, prefix: &str) -> (Vec<String>, 
     panic!("the disk never filled up");
 }
 
+/// What the server says of itself, for a test that fails.
+fn diagnosis(platform: &Platform) -> String {
+    [&["status"][..], &["suspended", "list"], &["digest"]].map(|arguments| platform.run(arguments)).join("\n")
+}
+
 /// Fills a small disk but for `left` bytes, and posts until it is full. With a reserve the receipts of what is stored
 /// have room, so it leaves at once; without one it leaves when there is room again.
 async fn check(reserve: &str, left: usize) {
@@ -139,7 +144,15 @@ async fn check(reserve: &str, left: usize) {
     }
     accepted.push("after".to_owned());
     let delivered = mails.wait_for_tokens(&accepted.iter().cloned().collect()).await;
-    assert!(delivered, "{} of {} notes came", mails.ids_by_token().len(), accepted.len());
+    let came = mails.ids_by_token();
+    let missing: Vec<&String> = accepted.iter().filter(|token| !came.contains_key(*token)).collect();
+    assert!(
+        delivered,
+        "{} of {} notes came, without {missing:?}: {}",
+        came.len(),
+        accepted.len(),
+        diagnosis(&platform)
+    );
 
     // Nothing is corrupt: it stops cleanly, the databases are sound, and it starts again.
     assert_eq!(platform.terminate(), Some(0));

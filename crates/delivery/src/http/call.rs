@@ -147,6 +147,8 @@ pub struct Call<'a> {
     pub body: &'a [u8],
     /// The text of a property.
     pub property: &'a (dyn Fn(&str) -> Option<String> + Sync),
+    /// When the body was signed by somebody else, in seconds since 1970, and the signature.
+    pub signed: Option<(i64, &'a str)>,
 }
 
 /// What came back.
@@ -209,6 +211,11 @@ impl Caller {
         let connections =
             Connections::new(Arc::new(TcpDial), (*trust).clone(), networks, options.idle_timeout.0).keeping(keeping);
         Ok(Caller { options, signer, connections, clock })
+    }
+
+    /// Whether it signs what it sends.
+    pub fn signs(&self) -> bool {
+        self.signer.is_some()
     }
 
     /// The properties that a message must have to be sent.
@@ -293,11 +300,13 @@ impl Caller {
         for (name, value) in call.about {
             request.field(name, value);
         }
-        let seconds = self.clock.now().as_millis().div_euclid(1000);
+        let seconds = call.signed.map_or_else(|| self.clock.now().as_millis().div_euclid(1000), |(seconds, _)| seconds);
         request.field("idempotency-key", call.id);
         request.field("webhook-id", call.id);
         request.field("webhook-timestamp", seconds.to_string());
-        if let Some(signer) = &self.signer {
+        if let Some((_, signature)) = call.signed {
+            request.field("webhook-signature", signature);
+        } else if let Some(signer) = &self.signer {
             request.field("webhook-signature", signer.sign(call.id, seconds, call.body));
         }
         Ok(request.with_body(call.body))
@@ -363,7 +372,15 @@ mod tests {
     #[test]
     fn properties_choose_the_path_or_the_whole_but_no_part_of_the_host() {
         let property = |name: &str| (name == "order").then(|| "a/b c".to_owned());
-        let call = Call { id: "m-1", content_type: "", headers: &[], about: &[], body: b"", property: &property };
+        let call = Call {
+            id: "m-1",
+            content_type: "",
+            headers: &[],
+            about: &[],
+            body: b"",
+            property: &property,
+            signed: None,
+        };
         let caller = open(json!({"url": "https://shop.example.org/orders/{order}?x={order}"}))
             .unwrap_or_else(|_| panic!("good options"));
         let target = caller.target(&call).expect("an address");

@@ -13,7 +13,7 @@ mod options; // what an operator may set
 mod recipes; // services whose requests and answers are known
 pub(crate) mod request; // what a request says
 pub(crate) mod send; // the sessions' loop: messages in, answers out
-mod sign; // Standard Webhooks signatures
+pub mod sign; // Standard Webhooks signatures
 mod template; // texts with places to fill in, each escaped for where it stands
 
 #[cfg(test)]

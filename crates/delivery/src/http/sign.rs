@@ -1,9 +1,11 @@
+//! Signatures as Standard Webhooks 1.0 asks.
+
 use base64::{Engine, prelude::BASE64_STANDARD};
 use ring::{hmac, signature::Ed25519KeyPair};
 
 /// Signs requests as Standard Webhooks 1.0 asks: for each secret `v1,<base64 of HMAC-SHA256>` or `v1a,<base64 of
 /// ed25519>`.
-pub(super) struct Signer {
+pub struct Signer {
     keys: Vec<Key>,
 }
 

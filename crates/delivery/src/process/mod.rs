@@ -14,6 +14,7 @@
 //! closes, its standard input ends, and it has a while to answer what it still can.
 
 pub mod command; // a program and its variables, as options name them
+pub mod change; // a program that makes of a message what it likes
 mod answer; // a line of the program becomes a disposition
 mod options; // what an operator may set
 mod program; // a running program: its lines, its last words, its end

@@ -10,8 +10,10 @@ use tokio::{
     time::timeout,
 };
 
-/// A line is read up to this; what is longer comes in pieces, which are no answers.
-const LINE_BYTES_MAX: u64 = 64 * 1024;
+/// A line of answers is read up to this; what is longer comes in pieces, which are no answers.
+pub(super) const ANSWER_BYTES_MAX: u64 = 64 * 1024;
+/// The same of what it complains about.
+const COMPLAINT_BYTES_MAX: u64 = 64 * 1024;
 /// Lines that are read ahead.
 const LINES_AHEAD: usize = 256;
 /// How long the last words of a program that has ended are waited for: a child of its own may hold its output open.
@@ -29,7 +31,8 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Starts a program in a process group of its own, so that Ctrl-C in the server's terminal does not reach it.
+    /// Starts a program in a process group of its own, so that Ctrl-C in the server's terminal does not reach it. Its lines
+    /// are read up to `line_bytes_max`.
     ///
     /// # Errors
     /// The operating system's.
@@ -39,6 +42,7 @@ impl Program {
         arguments: &[String],
         environment: &BTreeMap<String, String>,
         folder: &Path,
+        line_bytes_max: u64,
     ) -> io::Result<Program> {
         let mut command = Command::new(path);
         command.args(arguments).current_dir(folder).process_group(0).kill_on_drop(true);
@@ -51,7 +55,7 @@ impl Program {
         let (sender, lines) = mpsc::channel(LINES_AHEAD);
         tokio::spawn(async move {
             let mut reader = BufReader::new(output);
-            while let Some(line) = next_line(&mut reader).await {
+            while let Some(line) = next_line(&mut reader, line_bytes_max).await {
                 if sender.send(line).await.is_err() {
                     return;
                 }
@@ -61,7 +65,7 @@ impl Program {
         let (words, channel) = (last_words.clone(), channel.clone());
         let complaints = tokio::spawn(async move {
             let mut reader = BufReader::new(errors);
-            while let Some(line) = next_line(&mut reader).await {
+            while let Some(line) = next_line(&mut reader, COMPLAINT_BYTES_MAX).await {
                 let text: String =
                     String::from_utf8_lossy(&line[..line.len().min(2_000)]).trim().chars().take(500).collect();
                 tracing::info!(%channel, "the program says: {}", text.escape_debug());
@@ -91,9 +95,9 @@ impl Program {
 }
 
 /// The next line, without its end; `None` when there are no more.
-async fn next_line(reader: &mut BufReader<impl AsyncRead + Unpin>) -> Option<Vec<u8>> {
+async fn next_line(reader: &mut BufReader<impl AsyncRead + Unpin>, bytes_max: u64) -> Option<Vec<u8>> {
     let mut line = Vec::new();
-    match reader.take(LINE_BYTES_MAX).read_until(b'\n', &mut line).await {
+    match reader.take(bytes_max).read_until(b'\n', &mut line).await {
         Ok(0) | Err(_) => None,
         Ok(_) => {
             if line.last() == Some(&b'\n') {

@@ -17,7 +17,11 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use super::{answer, options::ProcessOptions, program::Program};
+use super::{
+    answer,
+    options::ProcessOptions,
+    program::{self, Program},
+};
 use crate::{
     channel::Context,
     queue::{FarSide, Pending, Queue, pause_after},
@@ -88,6 +92,7 @@ impl Sessions {
                 &self.options.command[1..],
                 &self.options.environment,
                 &self.folder,
+                program::ANSWER_BYTES_MAX,
             );
             let end = match started {
                 Ok(program) => self.serve(program, first).await,

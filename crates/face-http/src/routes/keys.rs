@@ -5,7 +5,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use tocsin_service::keys::NewKey;
+use tocsin_service::{keys::NewKey, roles::ROLES};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{Failures, json, located};
@@ -13,11 +13,11 @@ use crate::{
     App,
     problems::Failure,
     request::{Authorized, JsonBody, Segments},
-    wire::{KeyBody, List, NewKeyBody},
+    wire::{KeyBody, List, NewKeyBody, RoleBody},
 };
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::new().routes(routes!(list, make)).routes(routes!(remove))
+    OpenApiRouter::new().routes(routes!(list, make)).routes(routes!(remove)).routes(routes!(roles))
 }
 
 /// All keys, oldest first, without their secrets.
@@ -34,7 +34,12 @@ async fn make(
     Authorized(caller): Authorized,
     JsonBody(asked): JsonBody<NewKeyBody>,
 ) -> Result<Response, Failure> {
-    let new = NewKey { description: asked.description, scopes: asked.scopes, expires_at: asked.expires_at };
+    let new = NewKey {
+        description: asked.description,
+        scopes: asked.scopes,
+        roles: asked.roles,
+        expires_at: asked.expires_at,
+    };
     let made = app.service.make_api_key(&caller, new).await?;
     let path = format!("/v1/keys/{}", made.kept.id);
     let mut response = located(json(StatusCode::CREATED, &KeyBody::from(made)), path);
@@ -51,4 +56,11 @@ async fn remove(
 ) -> Result<Response, Failure> {
     app.service.remove_api_key(&caller, &key).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// The roles that a key can be made with: named sets of scopes.
+#[utoipa::path(get, path = "/v1/roles", tag = "keys", responses((status = 200, body = List<RoleBody>), Failures))]
+async fn roles(_caller: Authorized) -> Response {
+    let items: Vec<RoleBody> = ROLES.iter().map(RoleBody::from).collect();
+    json(StatusCode::OK, &List { items, next: None })
 }

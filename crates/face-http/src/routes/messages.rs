@@ -145,6 +145,8 @@ struct MessagesParameters {
     exchange: Option<String>,
     /// Only those that came through this port; of replies the send port.
     port: Option<String>,
+    /// Only the parts of this message, which was split.
+    part_of: Option<String>,
     /// Only those that go to this send port.
     to: Option<String>,
     /// `open`, `suspended` or `ended`.
@@ -170,6 +172,7 @@ async fn messages(
     let filter = MessageFilter {
         exchange: parameters.exchange.as_deref().map(id).transpose()?,
         port: parameters.port.as_deref().map(id).transpose()?,
+        part_of: parameters.part_of.as_deref().map(id).transpose()?,
         to: parameters.to.as_deref().map(id).transpose()?,
         standing: parameters.standing,
         reason: parameters.reason,
@@ -259,6 +262,9 @@ struct FilterBody {
     /// That came through this port.
     #[schema(value_type = Option<String>)]
     port: Option<Name>,
+    /// That are parts of this message, which was split.
+    #[schema(value_type = Option<String>)]
+    part_of: Option<MessageId>,
     /// Of which something goes to this send port.
     #[schema(value_type = Option<String>)]
     to: Option<Name>,
@@ -276,8 +282,8 @@ struct FilterBody {
 
 impl FilterBody {
     fn read(self) -> Result<MessageFilter, ServiceError> {
-        let FilterBody { id, exchange, port, to, standing, reason, before, all } = self;
-        let filter = MessageFilter { id, exchange, port, to, reason, before, standing: None };
+        let FilterBody { id, exchange, port, part_of, to, standing, reason, before, all } = self;
+        let filter = MessageFilter { id, exchange, port, part_of, to, reason, before, standing: None };
         match (filter == MessageFilter::default(), all) {
             (true, false) => {
                 Err(ServiceError::invalid("", "says not which messages: give a condition, or `all: true`"))
@@ -333,6 +339,10 @@ struct MessageBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     answers: Option<MessageId>,
+    /// The message that it is a part of, which was split.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    part_of: Option<MessageId>,
     /// Its reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
@@ -351,10 +361,10 @@ struct MessageBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     ended_at: Option<Timestamp>,
-    /// `delivered`, `answered`, `expired`, `ended` by an operator, or of a reply `late` or `wrong`.
+    /// `delivered`, `answered`, `expired`, `ended` by an operator, `split` into others, or of a reply `late` or `wrong`.
     #[serde(skip_serializing_if = "Option::is_none")]
     ending: Option<&'static str>,
-    /// Why it is suspended as a whole: no route led it anywhere.
+    /// Why it is suspended as a whole: no route led it anywhere, or a step of its port's pipeline failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     suspended: Option<String>,
     legs: Vec<LegBody>,
@@ -394,6 +404,7 @@ impl From<StoredMessage> for MessageBody {
             port: stored.port,
             kind: stored.kind.word(),
             answers: stored.answers,
+            part_of: stored.part_of,
             reply: stored.reply,
             content_type: stored.head.content_type,
             bytes: stored.bytes,

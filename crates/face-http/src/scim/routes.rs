@@ -9,7 +9,7 @@ use axum::{
 };
 use serde_json::Value as Json;
 use tocsin_directory::access::Asker;
-use tocsin_service::{Caller, Scope};
+use tocsin_service::{Caller, Scope, ServiceError};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
@@ -53,6 +53,11 @@ pub(crate) fn no_route(path: &str) -> Response {
     Trouble::missing(format!("nothing is at `{path}`")).into_response()
 }
 
+/// Whoever has no key, or one that may not.
+pub(crate) fn refused(error: ServiceError) -> Response {
+    Trouble::from(error).into_response()
+}
+
 pub(crate) fn no_method() -> Response {
     Trouble::new(StatusCode::METHOD_NOT_ALLOWED, "this address does not know the method").into_response()
 }
@@ -68,7 +73,6 @@ impl FromRequestParts<Arc<App>> for Client {
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Trouble> {
         let Authorized(caller) = Authorized::from_request_parts(parts, app).await?;
-        caller.needs(Scope::SubscribersRead)?;
         let missing = || Trouble::missing("there is no SCIM here; `ldap.scim = true` in the configuration opens it");
         let options = app.scim.as_ref().ok_or_else(missing)?;
         let host = || parts.headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
@@ -80,6 +84,12 @@ impl FromRequestParts<Arc<App>> for Client {
 }
 
 impl Client {
+    /// The desk, for whoever may look.
+    fn reading(self) -> Result<Desk, Trouble> {
+        self.caller.needs(Scope::SubscribersRead)?;
+        Ok(self.desk)
+    }
+
     /// The desk, for whoever may change something.
     fn writing(self) -> Result<Desk, Trouble> {
         self.caller.needs(Scope::SubscribersWrite)?;
@@ -193,13 +203,13 @@ async fn list(
     query: Result<Query<Asked>, axum::extract::rejection::QueryRejection>,
 ) -> Answer {
     let kind = resource_type(&resources)?;
-    Ok(answer(StatusCode::OK, &client.desk.list(kind, &asked(query)?).await?))
+    Ok(answer(StatusCode::OK, &client.reading()?.list(kind, &asked(query)?).await?))
 }
 
 /// Users and groups at once: what the filter makes no sense of is left out.
 #[utoipa::path(post, path = "/scim/v2/.search", tag = "scim", request_body(content = serde_json::Value, content_type = "application/scim+json"), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value)))]
 async fn search_all(axum::extract::State(app): State, client: Client, request: Request) -> Answer {
-    Ok(answer(StatusCode::OK, &client.desk.list_all(&asked_in(&app, request).await?).await?))
+    Ok(answer(StatusCode::OK, &client.reading()?.list_all(&asked_in(&app, request).await?).await?))
 }
 
 /// The same, with what is asked for in the body.
@@ -212,7 +222,7 @@ async fn search(
 ) -> Answer {
     let kind = resource_type(&resources)?;
     let asked = asked_in(&app, request).await?;
-    Ok(answer(StatusCode::OK, &client.desk.list(kind, &asked).await?))
+    Ok(answer(StatusCode::OK, &client.reading()?.list(kind, &asked).await?))
 }
 
 /// Makes a user or a group.
@@ -241,13 +251,13 @@ async fn read(
     query: Result<Query<Asked>, axum::extract::rejection::QueryRejection>,
     headers: HeaderMap,
 ) -> Answer {
-    let (kind, asked) = (resource_type(&resources)?, asked(query)?);
-    let found = client.desk.find(kind, &id).await?;
+    let (kind, asked, desk) = (resource_type(&resources)?, asked(query)?, client.reading()?);
+    let found = desk.find(kind, &id).await?;
     let known = headers.get(header::IF_NONE_MATCH).map(|value| Tag::read(value.to_str().unwrap_or_default()));
     if known.is_some_and(|known| known.names(&found.entry)) {
         return Ok(StatusCode::NOT_MODIFIED.into_response());
     }
-    shown(&client.desk, StatusCode::OK, kind, &found.entry, &asked).await
+    shown(&desk, StatusCode::OK, kind, &found.entry, &asked).await
 }
 
 /// Puts a user or a group in place of what is there.

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde::Serialize;
 use tocsin_model::time::Timestamp;
-use tocsin_service::keys::MadeKey;
+use tocsin_service::{keys::MadeKey, roles::Role};
 use tocsin_store::records::ApiKey;
 use utoipa::ToSchema;
 
@@ -51,9 +51,29 @@ pub(crate) struct NewKeyBody {
     /// What it may do: `admin`, `applications:read`, `applications:write`, `subscribers:read`, `subscribers:write`,
     /// `events:write`, `operations:read`, `operations:write`, `keys:write`, `bounces:write`, `inbox:read`, `inbox:write`,
     /// `messages:write`, `sync:read`, `sync:write`.
+    #[serde(default)]
     pub(crate) scopes: Vec<String>,
+    /// Roles, whose scopes it gets as well; `/v1/roles` lists them.
+    #[serde(default)]
+    pub(crate) roles: Vec<String>,
     /// When it stops working.
     #[serde(default)]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub(crate) expires_at: Option<Timestamp>,
+}
+
+/// A named set of scopes.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct RoleBody {
+    name: &'static str,
+    /// Who has it.
+    about: &'static str,
+    scopes: Vec<&'static str>,
+}
+
+impl From<&Role> for RoleBody {
+    fn from(role: &Role) -> Self {
+        let scopes = role.scopes.iter().map(|scope| scope.word()).collect();
+        RoleBody { name: role.name, about: role.about, scopes }
+    }
 }

@@ -297,7 +297,7 @@ async fn keys_open_only_what_they_may() {
     let cases: [(&str, &str, &str, u16, &str); 5] = [
         (key, "POST", event, 202, ""),
         (key, "GET", "/v1/subscribers", 403, "subscribers:read"),
-        (key, "POST", "/v1/keys", 422, ""),
+        (key, "POST", "/v1/keys", 403, "keys:write"),
         ("", "POST", event, 401, "no key"),
         ("tocsin_00000000_0000", "POST", event, 401, "not known"),
     ];

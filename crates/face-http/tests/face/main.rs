@@ -13,6 +13,7 @@ mod resources;
 mod rules;
 mod schedules;
 mod scim;
+mod scopes;
 mod suppressions;
 mod telling;
 mod transfer;

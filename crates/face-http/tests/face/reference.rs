@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use tocsin_face_http::{HttpOptions, openapi_document};
+use tocsin_face_http::{HttpOptions, openapi_document, scopes_page};
 use tocsin_store::journal::JournalOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -21,6 +21,11 @@ fn check_reference(name: &str, expected: &str) {
 #[test]
 fn the_committed_description_of_the_api_is_the_generated_one() {
     check_reference("openapi.json", &openapi_document());
+}
+
+#[test]
+fn the_committed_page_of_scopes_is_the_generated_one() {
+    check_reference("scopes.md", &scopes_page());
 }
 
 #[test]

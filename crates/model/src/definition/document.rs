@@ -17,35 +17,52 @@ const NODES_MAX: usize = 200_000;
 /// One node of the document.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
+    /// From 1.
     pub line: u32,
+    /// In characters, from 1.
     pub column: u32,
-    /// Where it stands in the text, in characters.
+    /// Where it begins in the text, in characters.
     pub start: usize,
+    /// Where it ends.
     pub end: usize,
+    /// What it is.
     pub kind: Kind,
 }
 
+/// What a node is.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Kind {
+    /// Nothing.
     Null,
+    /// `true` or `false`.
     Boolean(bool),
+    /// A whole number.
     Integer(i64),
+    /// Another number, which is finite.
     Number(f64),
-    /// Text; `plain` when it was written without quotes.
+    /// Text.
     Text {
+        /// What it says.
         text: String,
+        /// Whether it was written without quotes.
         plain: bool,
     },
+    /// A list.
     List(Vec<Node>),
+    /// A mapping, in the order of the text.
     Map(Vec<Entry>),
 }
 
 /// One entry of a mapping.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
+    /// Its key.
     pub key: String,
+    /// Where the key stands.
     pub line: u32,
+    /// Where the key stands.
     pub column: u32,
+    /// Its value.
     pub value: Node,
 }
 

@@ -2,6 +2,12 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+mod conduct; // when a port works, and what leaves first
+mod pipeline; // the steps of a port
+
+use conduct::{ORDERED, PRIORITY, WINDOW};
+use pipeline::{Place as At, STEPS};
+
 use super::{
     build::{boolean, duration, field_type, integer, meant, name, options, retry, text},
     document::{self, Entry, Kind, Node, join},
@@ -41,6 +47,7 @@ static EXCHANGE: Shape = Shape::Object(&[
     ),
     required("receive", &RECEIVE, "Receive ports: where messages come in."),
     required("send", &SEND, "Send ports: where they leave."),
+    optional("groups", &GROUPS, "Send ports that routes name together."),
     required("routes", &ROUTES, "Which messages go where."),
     optional(
         "retention",
@@ -85,6 +92,8 @@ static RECEIVE_PORT: Shape = Shape::Object(&[
         &Shape::Integer { least: 1, most: BODY_BYTES_MOST },
         "Most bytes of a body; 1048576 if not given.",
     ),
+    optional("pipeline", &STEPS, "What is done to a message before it is routed, step by step."),
+    optional("service_window", &WINDOW, "When it takes messages; at other times it answers 503."),
 ]);
 static MODE: Shape = Shape::Choice(&["one_way", "request"]);
 static SEND: Shape = Shape::Entries { keys: Keys::Names, of: &SEND_PORT, most: PORTS_MAX };
@@ -106,6 +115,11 @@ static SEND_PORT: Shape = Shape::Object(&[
         &NAMES,
         "Properties that a reply must have in common with its request; another reply suspends the message.",
     ),
+    optional("pipeline", &STEPS, "What is done to a message before it leaves, step by step, at each attempt."),
+    optional("reply_pipeline", &STEPS, "What is done to a reply before it is stored."),
+    optional("service_window", &WINDOW, "When it sends; at other times messages wait."),
+    optional("ordered", &ORDERED, "Messages of the same key leave one after the other, as they came."),
+    optional("priority", &PRIORITY, "Messages of a higher priority leave before others."),
 ]);
 static BACKUP: Shape = Shape::Object(&[
     required("protocol", &Shape::Name, "How it sends: `http`."),
@@ -119,8 +133,9 @@ static ROUTE: Shape = Shape::Object(&[
     optional("description", &Shape::Text, "What it is for."),
     required("when", &Shape::Text, "What a message must be like: a predicate over `message`."),
     optional("dialect", &DIALECT, "The language of `when`; `cel` if not given."),
-    required("to", &TO, "The send port that gets the message, or a list of them."),
+    required("to", &TO, "The send port or group that gets the message, or a list of them."),
 ]);
+static GROUPS: Shape = Shape::Entries { keys: Keys::Names, of: &TARGETS, most: 1_000 };
 static TO: Shape = Shape::Either(&[&Shape::Name, &TARGETS]);
 static TARGETS: Shape = Shape::List { of: &Shape::Name, most: 100 };
 
@@ -131,7 +146,7 @@ static TARGETS: Shape = Shape::List { of: &Shape::Name, most: 100 };
 pub fn read(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<Exchange, Vec<Problem>> {
     let mut problems = Vec::new();
     let exchange = document::parse(text, &mut problems).map(|mut root| {
-        variables::fill_in_section(&mut root, "send", environment, &mut problems);
+        variables::fill_in_exchange(&mut root, environment, &mut problems);
         shape::check(&EXCHANGE, &root, &mut problems);
         Builder { root: &root, problems: &mut problems }.exchange()
     });
@@ -154,15 +169,17 @@ struct Builder<'a> {
 impl<'a> Builder<'a> {
     fn exchange(&mut self) -> Exchange {
         let properties = self.properties();
-        let receive = self.section("receive", |_, _, node| receive_port(node));
+        let receive = self.section("receive", |builder, path, node| builder.receive_port(path, node, &properties));
         let send = self.section("send", |builder, path, node| builder.send_port(path, node, &properties));
+        let groups = self.groups(&send);
         Exchange {
             name: name(self.root, "exchange").unwrap_or_else(|| "unnamed".parse().expect("`unnamed` is a name")),
             description: text(self.root, "description"),
-            routes: self.section("routes", |builder, path, node| builder.route(path, node, &send)),
+            routes: self.section("routes", |builder, path, node| builder.route(path, node, &send, &groups)),
             properties,
             receive,
             send,
+            groups,
             retention: duration(self.root, "retention").unwrap_or(RETENTION),
             open_messages_max: integer(self.root, "open_messages").unwrap_or(OPEN_MESSAGES).into(),
         }
@@ -186,17 +203,22 @@ impl<'a> Builder<'a> {
             self.problems.push(problem.position(entry.line, entry.column));
         }
         let kind = text(node, "type").and_then(|word| field_type(&word)).unwrap_or(FieldType::String);
-        let from = match (node.text(), node.get("json"), node.get("header")) {
-            (Some(json), _, _) => self.json_path(node, &path, json),
-            (_, Some(json), None) => self.json_path(json, &join(&path, "json"), json.text()?),
-            (_, None, Some(header)) => self.header(header, &join(&path, "header")),
+        let from = self.place(node, &path);
+        Some(Property { name: entry.key.parse().ok()?, kind, from: from? })
+    }
+
+    /// Where a property stands: a path alone, `json` or `header`.
+    fn place(&mut self, node: &Node, path: &str) -> Option<Place> {
+        match (node.text(), node.get("json"), node.get("header")) {
+            (Some(json), _, _) => self.json_path(node, path, json),
+            (_, Some(json), None) => self.json_path(json, &join(path, "json"), json.text()?),
+            (_, None, Some(header)) => self.header(header, &join(path, "header")),
             _ => {
                 let hint = "give one of `json`, such as `$.order.id`, and `header`, such as `X-Sender`";
-                self.problems.push(node.problem(&path, "does not say where it stands").hint(hint));
+                self.problems.push(node.problem(path, "does not say where it stands").hint(hint));
                 None
             }
-        };
-        Some(Property { name: entry.key.parse().ok()?, kind, from: from? })
+        }
     }
 
     fn json_path(&mut self, node: &Node, path: &str, given: &str) -> Option<Place> {
@@ -221,12 +243,33 @@ impl<'a> Builder<'a> {
         Some(Place::Header(name.to_ascii_lowercase()))
     }
 
+    fn receive_port(&mut self, path: &str, node: &Node, properties: &[Property]) -> ReceivePort {
+        let mode = mode(node);
+        let place = if mode == Mode::Request { At::ReceiveRequest } else { At::Receive };
+        ReceivePort {
+            description: text(node, "description"),
+            mode,
+            enabled: boolean(node, "enabled").unwrap_or(true),
+            wait: duration(node, "wait").unwrap_or(WAIT),
+            expires_after: duration(node, "expires_after").unwrap_or(EXPIRES_AFTER),
+            body_bytes_max: integer(node, "body_bytes").unwrap_or(BODY_BYTES),
+            pipeline: self.pipeline(node, "pipeline", path, place, properties),
+            window: self.window(node, path),
+        }
+    }
+
     fn send_port(&mut self, path: &str, node: &Node, properties: &[Property]) -> SendPort {
         let known: Vec<&str> = properties.iter().map(|property| property.name.as_str()).collect();
         let mode = mode(node);
         let correlate = self.names(node, path, "correlate", &known, "properties");
         if !correlate.is_empty() && mode == Mode::OneWay {
             let problem = node.problem(&join(path, "correlate"), "has no effect: a one-way port gets no replies");
+            self.problems.push(problem.hint("leave it out, or give `mode: request`"));
+        }
+        if mode == Mode::OneWay
+            && let Some(given) = node.get("reply_pipeline")
+        {
+            let problem = given.problem(&join(path, "reply_pipeline"), "has no effect: a one-way port gets no replies");
             self.problems.push(problem.hint("leave it out, or give `mode: request`"));
         }
         SendPort {
@@ -237,12 +280,58 @@ impl<'a> Builder<'a> {
             backup: node.get("backup").map(transport),
             concurrency: integer(node, "concurrency").unwrap_or(CONCURRENCY),
             correlate,
+            pipeline: self.pipeline(node, "pipeline", path, At::Send, properties),
+            reply_pipeline: self.pipeline(node, "reply_pipeline", path, At::Reply, properties),
+            window: self.window(node, path),
+            order: self.order(node, path, properties),
         }
     }
 
-    fn route(&mut self, path: &str, node: &Node, send: &BTreeMap<Name, SendPort>) -> Route {
+    fn groups(&mut self, send: &BTreeMap<Name, SendPort>) -> BTreeMap<Name, Vec<Name>> {
         let known: Vec<&str> = send.keys().map(Name::as_str).collect();
-        let to = self.names(node, path, "to", &known, "send ports");
+        let entries = self.root.get("groups").map_or(&[][..], Node::entries);
+        let mut groups = BTreeMap::new();
+        for entry in entries {
+            let Ok(name) = entry.key.parse::<Name>() else { continue };
+            let path = join("groups", &entry.key);
+            if send.contains_key(&name) {
+                let problem = entry.value.problem(&path, "is the name of a send port");
+                self.problems.push(problem.hint("choose another name"));
+            }
+            let ports = self.names(
+                self.root.get("groups").expect("it has entries"),
+                "groups",
+                &entry.key,
+                &known,
+                "send ports",
+            );
+            if matches!(&entry.value.kind, Kind::List(items) if items.is_empty()) {
+                self.problems.push(entry.value.problem(&path, "names no send port").hint(meant(
+                    "",
+                    &known,
+                    "send ports",
+                )));
+            }
+            groups.insert(name, ports);
+        }
+        groups
+    }
+
+    fn route(
+        &mut self,
+        path: &str,
+        node: &Node,
+        send: &BTreeMap<Name, SendPort>,
+        groups: &BTreeMap<Name, Vec<Name>>,
+    ) -> Route {
+        let known: Vec<&str> = send.keys().chain(groups.keys()).map(Name::as_str).collect();
+        let named = self.names(node, path, "to", &known, "send ports");
+        let mut to: Vec<Name> = Vec::new();
+        for port in named.iter().flat_map(|name| groups.get(name).map_or(std::slice::from_ref(name), Vec::as_slice)) {
+            if !to.contains(port) {
+                to.push(port.clone());
+            }
+        }
         if let Some(Kind::List(items)) = node.get("to").map(|to| &to.kind)
             && items.is_empty()
         {
@@ -272,17 +361,6 @@ impl<'a> Builder<'a> {
             }
         }
         names
-    }
-}
-
-fn receive_port(node: &Node) -> ReceivePort {
-    ReceivePort {
-        description: text(node, "description"),
-        mode: mode(node),
-        enabled: boolean(node, "enabled").unwrap_or(true),
-        wait: duration(node, "wait").unwrap_or(WAIT),
-        expires_after: duration(node, "expires_after").unwrap_or(EXPIRES_AFTER),
-        body_bytes_max: integer(node, "body_bytes").unwrap_or(BODY_BYTES),
     }
 }
 

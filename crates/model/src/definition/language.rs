@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::shape::{Key, Keys, Shape};
+pub(super) use super::shape::{Keys, Shape, optional, required};
 use crate::{
     chronicle::{CHRONICLES_MAX, KEY_FIELDS_MAX},
     collection::{FIELDS_MAX, SHARES_MAX},
@@ -13,14 +13,6 @@ pub(super) const DAY: u64 = 86_400;
 
 pub(super) const fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
-}
-
-pub(super) const fn optional(name: &'static str, shape: &'static Shape, about: &'static str) -> Key {
-    Key { name, shape, required: false, about }
-}
-
-pub(super) const fn required(name: &'static str, shape: &'static Shape, about: &'static str) -> Key {
-    Key { name, shape, required: true, about }
 }
 
 pub static APPLICATION: Shape = Shape::Object(&[

@@ -16,16 +16,31 @@ use crate::{
 
 /// What a node may look like.
 pub enum Shape {
+    /// Text.
     Text,
+    /// A name.
     Name,
+    /// `true` or `false`.
     Boolean,
+    /// A whole number.
     Integer {
+        /// The smallest.
         least: i64,
+        /// The largest.
         most: i64,
+    },
+    /// A number, whole or not.
+    Number {
+        /// The smallest.
+        least: f64,
+        /// The largest.
+        most: f64,
     },
     /// A duration.
     Duration {
+        /// The shortest.
         least: Duration,
+        /// The longest.
         most: Duration,
     },
     /// `10%` or `10`.
@@ -38,12 +53,18 @@ pub enum Shape {
     Object(&'static [Key]),
     /// A mapping from names of one's own.
     Entries {
+        /// What the names name.
         keys: Keys,
+        /// What stands under each.
         of: &'static Shape,
+        /// How many there may be.
         most: usize,
     },
+    /// A list.
     List {
+        /// What is in it.
         of: &'static Shape,
+        /// How many there may be.
         most: usize,
     },
     /// One of these, told apart by being a scalar, a list or a mapping.
@@ -69,11 +90,24 @@ pub enum Keys {
 
 /// One key of an object.
 pub struct Key {
+    /// How it is written.
     pub name: &'static str,
+    /// What it takes.
     pub shape: &'static Shape,
+    /// Whether it must be given.
     pub required: bool,
     /// What it means, for the schema.
     pub about: &'static str,
+}
+
+/// A key that may be left out.
+pub const fn optional(name: &'static str, shape: &'static Shape, about: &'static str) -> Key {
+    Key { name, shape, required: false, about }
+}
+
+/// A key that must be given.
+pub const fn required(name: &'static str, shape: &'static Shape, about: &'static str) -> Key {
+    Key { name, shape, required: true, about }
 }
 
 /// Words that mean something else where a class or a rule is named.
@@ -147,6 +181,12 @@ impl Checker<'_> {
             }
             (Shape::Integer { least, most }, Kind::Integer(value)) if !(least..=most).contains(&value) => {
                 self.say(node, path, format!("is {value}"), format!("give {least} to {most}"));
+            }
+            (Shape::Number { least, most }, _)
+                if number(node).is_some_and(|value| !(least..=most).contains(&&value)) =>
+            {
+                let given = number(node).unwrap_or_default();
+                self.say(node, path, format!("is {given}"), format!("give {least} to {most}"));
             }
             (Shape::Name, Kind::Text { text, .. }) if text.parse::<Name>().is_err() => {
                 self.say(node, path, format!("`{}` is not a name", shown(text)), NAME_HINT);
@@ -235,7 +275,7 @@ impl Checker<'_> {
                 Some("put it in quotes if it is meant to be text")
             }
             (Shape::Boolean, Kind::Text { .. }) => Some("write `true` or `false`, without quotes"),
-            (Shape::Integer { .. }, Kind::Text { .. }) => Some("write digits, without quotes"),
+            (Shape::Integer { .. } | Shape::Number { .. }, Kind::Text { .. }) => Some("write digits, without quotes"),
             (Shape::Duration { .. }, Kind::Integer(_) | Kind::Number(_)) => {
                 Some("give the unit as well, such as `90s`, `1h30m` or `7d`")
             }
@@ -268,6 +308,7 @@ impl Shape {
             }
             Shape::Boolean => matches!(node.kind, Kind::Boolean(_)),
             Shape::Integer { .. } => matches!(node.kind, Kind::Integer(_)),
+            Shape::Number { .. } => number(node).is_some(),
             Shape::Percent => matches!(node.kind, Kind::Text { .. } | Kind::Integer(_)),
             Shape::Object(_) => matches!(node.kind, Kind::Map(_) | Kind::Null),
             Shape::Entries { .. } => matches!(node.kind, Kind::Map(_)),
@@ -282,6 +323,7 @@ impl Shape {
             Shape::Name => "a name".to_owned(),
             Shape::Boolean => "`true` or `false`".to_owned(),
             Shape::Integer { .. } => "an integer".to_owned(),
+            Shape::Number { .. } => "a number".to_owned(),
             Shape::Duration { .. } => "a duration".to_owned(),
             Shape::Percent => "a percentage".to_owned(),
             Shape::Choice(words) => listed(words),
@@ -298,6 +340,7 @@ impl Shape {
             Shape::Name => json!({ "type": "string", "pattern": Keys::Names.pattern() }),
             Shape::Boolean => json!({ "type": "boolean" }),
             Shape::Integer { least, most } => json!({ "type": "integer", "minimum": least, "maximum": most }),
+            Shape::Number { least, most } => json!({ "type": "number", "minimum": least, "maximum": most }),
             Shape::Duration { least, most } => {
                 let bound = |bound: &Duration| write_duration(*bound);
                 json!({
@@ -379,6 +422,15 @@ impl Keys {
             _ => return None,
         };
         Some((message.to_owned(), hint.to_owned()))
+    }
+}
+
+/// The number that a node gives, whole or not.
+pub fn number(node: &Node) -> Option<f64> {
+    match node.kind {
+        Kind::Integer(number) => Some(number as f64),
+        Kind::Number(number) => Some(number),
+        _ => None,
     }
 }
 

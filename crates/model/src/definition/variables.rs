@@ -29,18 +29,43 @@ pub fn fill_in(root: &mut Node, environment: &dyn Fn(&str) -> Option<String>, pr
     }
 }
 
-/// Fills in the variables of one section.
-pub fn fill_in_section(
-    root: &mut Node,
-    section: &str,
-    environment: &dyn Fn(&str) -> Option<String>,
-    problems: &mut Vec<Problem>,
-) {
+/// Fills in the variables of an exchange: in its send ports, and in `sign` and `run` of its pipelines, whose other steps
+/// are full of dollar signs that mean themselves.
+pub fn fill_in_exchange(root: &mut Node, environment: &dyn Fn(&str) -> Option<String>, problems: &mut Vec<Problem>) {
     let mut filler = Filler { environment, bytes: 0, problems };
-    let Kind::Map(sections) = &mut root.kind else { return };
-    for found in sections.iter_mut().filter(|found| found.key == section) {
-        filler.node(&mut found.value, section);
+    for (section, port, node) in below_sections(root, &["receive", "send"]) {
+        let path = join(&join(section, &port), "");
+        let Kind::Map(parts) = &mut node.kind else { continue };
+        for part in parts {
+            let path = format!("{path}{}", part.key);
+            match (part.key.as_str(), &mut part.value.kind) {
+                ("pipeline" | "reply_pipeline", Kind::List(steps)) => {
+                    for (at, step) in steps.iter_mut().enumerate() {
+                        let Kind::Map(entries) = &mut step.kind else { continue };
+                        for entry in entries.iter_mut().filter(|entry| matches!(entry.key.as_str(), "sign" | "run")) {
+                            filler.node(&mut entry.value, &format!("{path}[{at}].{}", entry.key));
+                        }
+                    }
+                }
+                _ if section == "send" => filler.node(&mut part.value, &path),
+                _ => {}
+            }
+        }
     }
+}
+
+/// The entries of some sections, each with its section and key.
+fn below_sections<'a>(
+    root: &'a mut Node,
+    sections: &'static [&'static str],
+) -> impl Iterator<Item = (&'static str, String, &'a mut Node)> {
+    let Kind::Map(found) = &mut root.kind else { return None.into_iter().flatten() };
+    let entries = found.iter_mut().filter_map(|section| {
+        let name = sections.iter().find(|name| **name == section.key)?;
+        let Kind::Map(entries) = &mut section.value.kind else { return None };
+        Some(entries.iter_mut().map(move |entry| (*name, entry.key.clone(), &mut entry.value)))
+    });
+    Some(entries.flatten()).into_iter().flatten()
 }
 
 struct Filler<'a> {

@@ -1,8 +1,8 @@
 //! Where a property stands in a body of JSON: the singular queries of JSONPath (RFC 9535), which lead to at most one value.
 
-use std::{fmt, str::FromStr};
+use std::{collections::HashMap, fmt, str::FromStr};
 
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
 
 /// Most steps of a path.
 const STEPS_MAX: usize = 32;
@@ -33,13 +33,35 @@ impl JsonPath {
     pub fn find<'a>(&self, body: &'a Value) -> Option<&'a Value> {
         self.0.iter().try_fold(body, |value, step| match (step, value) {
             (Step::Member(name), Value::Object(members)) => members.get(name),
-            (Step::Item(at), Value::Array(items)) => {
-                let at = if *at < 0 { at + i64::try_from(items.len()).ok()? } else { *at };
-                items.get(usize::try_from(at).ok()?)
-            }
+            (Step::Item(at), Value::Array(items)) => items.get(place(*at, items.len())?),
             _ => None,
         })
     }
+}
+
+impl JsonPath {
+    /// What stands there in a text of JSON, as it is written.
+    ///
+    /// # Errors
+    /// The text is not JSON.
+    pub fn find_written<'a>(&self, text: &'a str) -> serde_json::Result<Option<&'a RawValue>> {
+        let whole: &RawValue = serde_json::from_str(text)?;
+        let below = |value: &'a RawValue, step: &Step| match step {
+            Step::Member(name) => {
+                serde_json::from_str::<HashMap<String, &'a RawValue>>(value.get()).ok()?.get(name).copied()
+            }
+            Step::Item(at) => {
+                let items: Vec<&'a RawValue> = serde_json::from_str(value.get()).ok()?;
+                items.get(place(*at, items.len())?).copied()
+            }
+        };
+        Ok(self.0.iter().try_fold(whole, below))
+    }
+}
+
+/// The place of an item, counted from the end if negative.
+fn place(at: i64, length: usize) -> Option<usize> {
+    usize::try_from(if at < 0 { at + i64::try_from(length).ok()? } else { at }).ok()
 }
 
 impl FromStr for JsonPath {
@@ -128,6 +150,9 @@ mod tests {
         ] {
             let read: JsonPath = path.parse().expect(path);
             assert_eq!(read.find(&body).cloned().unwrap_or_default(), expected, "{path}");
+            let text = body.to_string();
+            let written = read.find_written(&text).expect("it is JSON").map_or("null", |found| found.get());
+            assert_eq!(written, expected.to_string(), "{path}");
             assert_eq!(read.to_string().parse(), Ok(read), "{path}");
         }
         for wrong in ["", "order", "$order", "$.", "$..id", "$.*", "$[*]", "$[0", "$['a", "$.a-b", "$[1:2]", "$.1a"] {

@@ -5,3 +5,4 @@ mod conflicts; // edits that meet
 mod convergence; // random edits, broken links and crashes
 mod partitions; // who sees what
 mod sessions; // edits go up, rows come down
+mod vectors; // the cases that every client passes

@@ -26,8 +26,8 @@ use super::{
 use crate::{
     error::StoreError,
     spool::{
-        Accepted, Acted, LegOutcome, MessageFilter, NewLeg, NewMessage, SetPort, Settled, SpoolCounts, StoredExchange,
-        StoredMessage, WaitingLeg,
+        Accepted, Acted, LegOrder, LegOutcome, MessageFilter, NewLeg, NewMessage, Reworked, SetPort, Settled,
+        SpoolCounts, StoredExchange, StoredMessage, WaitingLeg,
     },
 };
 
@@ -36,6 +36,7 @@ mod intake; // messages come
 mod outcomes; // what became of their legs; what is over
 mod reading; // messages, legs and lists of them
 mod schema;
+mod waiting; // legs that are due, in the order in which they leave
 
 pub(super) use schema::MIGRATIONS;
 
@@ -127,6 +128,23 @@ impl SqliteSpool {
         self.database.write(job).await
     }
 
+    /// Stores a message that became several, and these with their legs, in one commit; unless its key came before.
+    ///
+    /// # Errors
+    /// Nothing was stored; `Full` where there is no room.
+    pub async fn accept_split(&self, whole: NewMessage, parts: Vec<NewMessage>) -> Result<Accepted, StoreError> {
+        self.free_space.check()?;
+        let open = self.open.clone();
+        let job = move |connection: &Connection, after: &mut AfterCommit| {
+            if let Some(known) = intake::find_known(connection, &whole)? {
+                return Ok(known);
+            }
+            count_after(after, &open, intake::insert_split(connection, &whole, &parts)?);
+            Ok(Accepted::New)
+        };
+        self.database.write(job).await
+    }
+
     /// Stores what came of an attempt, and the reply with its legs, in one commit.
     ///
     /// # Errors
@@ -141,8 +159,8 @@ impl SqliteSpool {
         self.database.write(job).await
     }
 
-    /// Up to `limit` legs of a send port that are due, with all that sending needs, those first that are due the longest.
-    /// Those among `not` are passed over. Stops after about `bytes_max` of bodies.
+    /// Up to `limit` legs of a send port that are due, with all that sending needs, in an order. Those among `not` are passed
+    /// over. Stops after about `bytes_max` of bodies.
     ///
     /// # Errors
     /// The store does not answer.
@@ -150,15 +168,15 @@ impl SqliteSpool {
         &self,
         exchange: &Name,
         port: &Name,
+        order: LegOrder,
         now: Timestamp,
         not: Arc<std::collections::HashSet<(MessageId, u32)>>,
         limit: usize,
         bytes_max: usize,
     ) -> Result<Vec<WaitingLeg>, StoreError> {
         let (exchange, port) = (exchange.clone(), port.clone());
-        let job =
-            move |connection: &Connection| reading::due_legs(connection, &exchange, &port, now, &not, limit, bytes_max);
-        self.database.read(job).await
+        let asked = waiting::Asked { exchange, port, now, not, limit, bytes_max };
+        self.database.read(move |connection| waiting::due_legs(connection, &asked, order)).await
     }
 
     /// When the next leg of a send port is due that is not due yet.
@@ -172,7 +190,7 @@ impl SqliteSpool {
         now: Timestamp,
     ) -> Result<Option<Timestamp>, StoreError> {
         let (exchange, port) = (exchange.clone(), port.clone());
-        self.database.read(move |connection| reading::next_due(connection, &exchange, &port, now)).await
+        self.database.read(move |connection| waiting::next_due(connection, &exchange, &port, now)).await
     }
 
     /// A message without its body.
@@ -225,6 +243,19 @@ impl SqliteSpool {
         now: Timestamp,
     ) -> Result<bool, StoreError> {
         self.database.write(move |connection, _| acts::route_anew(connection, id, &legs, now)).await
+    }
+
+    /// Gives a message that is suspended as a whole what it became. One that is not suspended any more stays as it is.
+    ///
+    /// # Errors
+    /// Nothing was stored.
+    pub async fn rework(&self, id: MessageId, reworked: Reworked, now: Timestamp) -> Result<(), StoreError> {
+        let open = self.open.clone();
+        let job = move |connection: &Connection, after: &mut AfterCommit| {
+            count_after(after, &open, acts::rework(connection, id, &reworked, now)?);
+            Ok(())
+        };
+        self.database.write(job).await
     }
 
     /// Ends messages: nothing more of them leaves.

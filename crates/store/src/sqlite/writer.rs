@@ -75,6 +75,13 @@ impl AfterCommit {
     pub(crate) fn run(&mut self, act: impl FnOnce() + Send + 'static) {
         self.0.push(Box::new(act));
     }
+
+    /// Does it, or drops it, and with it what the job held. Before the job is answered: its caller may want that at once.
+    fn end(self, is_stored: bool) {
+        if is_stored {
+            self.0.into_iter().for_each(|act| act());
+        }
+    }
 }
 
 type ReadJob = Box<dyn FnOnce(&Connection) + Send>;
@@ -273,15 +280,9 @@ impl Database {
             Some(Done {
                 fatal,
                 answer: Box::new(move |committed| {
-                    let result = match (result, committed) {
-                        (Ok(value), Ok(())) => {
-                            after.0.into_iter().for_each(|act| act());
-                            Ok(value)
-                        }
-                        (Ok(_), Err(fault)) => Err(fault.to_error()),
-                        (Err(error), _) => Err(error),
-                    };
-                    answer(result);
+                    let stored = result.and_then(|value| committed.map(|()| value).map_err(Fault::to_error));
+                    after.end(stored.is_ok());
+                    answer(stored);
                 }),
             })
         });

@@ -3,6 +3,8 @@
 use serde::Serialize;
 use serde_json::{Number, Value};
 
+use super::results::Run;
+
 /// What repeated runs gave, in one unit.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Samples(Vec<f64>);
@@ -102,6 +104,8 @@ impl Figure {
             peer_value: peer_value.map(|peer| rounded(peer, 5)),
             ratio: peer_value.filter(|peer| *peer > 0.0).map(|peer| rounded(value / peer, 3)),
             conditions: self.conditions.join(", "),
+            samples: self.ours.0.iter().map(|sample| rounded(*sample, 5)).collect(),
+            run: None,
         }
     }
 }
@@ -132,6 +136,11 @@ pub struct Line {
     pub ratio: Option<Value>,
     /// What else matters.
     pub conditions: String,
+    /// Each of our runs, in the order in which they were made.
+    pub samples: Vec<Value>,
+    /// Where and by what.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run: Option<Run>,
 }
 
 /// A number with so many digits that mean something; a whole one without a point.
@@ -180,12 +189,12 @@ mod tests {
             .under("1 KB")
             .under("10 sessions");
         let line = serde_json::to_string(&figure.line("deliver.smtp")).expect("plain data");
-        expect![[r#"{"name":"deliver.smtp","unit":"messages/s","value":24100,"low":22900,"high":25000,"repeats":3,"peer":"smtp-source","peer_value":15900,"ratio":1.52,"conditions":"1 KB, 10 sessions"}"#]].assert_eq(&line);
+        expect![[r#"{"name":"deliver.smtp","unit":"messages/s","value":24100,"low":22900,"high":25000,"repeats":3,"peer":"smtp-source","peer_value":15900,"ratio":1.52,"conditions":"1 KB, 10 sessions","samples":[24100,22900,25000]}"#]].assert_eq(&line);
 
         let alone = Figure::new("MB", [12.5].into_iter().collect()).beside("nobody", Samples::default());
         let line = serde_json::to_string(&alone.line("idle.memory")).expect("plain data");
         expect![[
-            r#"{"name":"idle.memory","unit":"MB","value":12.5,"low":12.5,"high":12.5,"repeats":1,"conditions":""}"#
+            r#"{"name":"idle.memory","unit":"MB","value":12.5,"low":12.5,"high":12.5,"repeats":1,"conditions":"","samples":[12.5]}"#
         ]]
         .assert_eq(&line);
     }

@@ -34,7 +34,7 @@ use std::pin::Pin;
 
 use tocsin_model::problem::closest;
 
-use super::{context::Context, figure::Figure};
+use super::{context::Context, figure::Figure, workloads};
 use crate::failure::{Failure, Outcome};
 
 /// A measurement under way. It stays on the thread that drives it.
@@ -124,25 +124,42 @@ pub const ALL: [Bench; 66] = [
     restart::TEN_MILLION,
 ];
 
-/// The figures of these names, or those of a whole run if none is named, in the order in which they are measured.
+/// The name of a whole run.
+pub const WHOLE: &str = "all";
+
+/// The figures of these names, or those of a whole run if none is named, in the order in which they are measured. The name
+/// of a published workload stands for the figures that are the same work.
 ///
 /// # Errors
-/// A name is unknown.
+/// A name is unknown, or nothing is measured for a workload yet.
 pub fn choose(names: &[String]) -> Outcome<Vec<Bench>> {
-    if names.is_empty() {
-        return Ok(ALL.into_iter().filter(|bench| bench.by_default).collect());
+    let whole = names.is_empty() || names.iter().any(|name| name == WHOLE);
+    let mut chosen = Vec::new();
+    for name in names.iter().filter(|name| *name != WHOLE) {
+        chosen.extend(named(name)?);
     }
-    let known = || ALL.iter().map(|bench| bench.name);
-    for name in names {
-        if known().all(|known| known != name) {
-            let advice = match closest(name, known()) {
-                Some(word) => format!("did you mean `{word}`?"),
-                None => "`tocsin bench --list` names them".to_owned(),
-            };
-            return Err(Failure::usage(format!("there is no figure `{name}`; {advice}")));
-        }
+    Ok(ALL.into_iter().filter(|bench| (whole && bench.by_default) || chosen.contains(&bench.name)).collect())
+}
+
+/// The figures that a name stands for.
+fn named(name: &str) -> Outcome<Vec<&'static str>> {
+    if let Some(bench) = ALL.iter().find(|bench| bench.name == name) {
+        return Ok(vec![bench.name]);
     }
-    Ok(ALL.into_iter().filter(|bench| names.iter().any(|name| name == bench.name)).collect())
+    if let Some(workload) = workloads::find(name) {
+        return match workload.figures() {
+            figures if figures.is_empty() => {
+                Err(Failure::usage(format!("{} ({}) is not measured yet", workload.name, workload.about)))
+            }
+            figures => Ok(figures),
+        };
+    }
+    let known = ALL.iter().map(|bench| bench.name).chain(workloads::workloads().map(|workload| workload.name));
+    let advice = match closest(name, known) {
+        Some(word) => format!("did you mean `{word}`?"),
+        None => "`tocsin bench --list` names them".to_owned(),
+    };
+    Err(Failure::usage(format!("there is no figure `{name}`; {advice}")))
 }
 
 #[cfg(test)]
@@ -163,6 +180,9 @@ mod tests {
         check(&["deliver.smtp", "accept.single"], "accept.single deliver.smtp");
         check(&["match.memory.10m"], "match.memory.10m");
         check(&["accept.singel"], "there is no figure `accept.singel`; did you mean `accept.single`?");
+        check(&["wns-20"], "deliver.smtp deliver.smtp.many10 deliver.smtp.many50");
+        check(&["WNS-19"], "WNS-19 (digests of 1 to 10 notifications) is not measured yet");
+        check(&["WNS-119"], "there is no figure `WNS-119`; did you mean `WNS-11`?");
         check(&["accept.single", "speed"], "there is no figure `speed`; `tocsin bench --list` names them");
     }
 

@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::figure::Line;
+use super::{figure::Line, results::Run};
 use crate::{
     failure::{Failure, Outcome},
     terminal::Terminal,
@@ -33,6 +33,16 @@ impl Report {
             None => Vec::new(),
         };
         Ok(Report { file, kept, lines: Vec::new() })
+    }
+
+    /// Whether the file has a line of this name that was made by the same version in the same way.
+    pub fn has(&self, name: &str, run: &Run) -> bool {
+        let same = |line: &str| {
+            let told = serde_json::from_str::<Value>(line).ok().map(|line| line["run"].clone());
+            let told = told.and_then(|told| serde_json::from_value::<Run>(told).ok());
+            told.is_some_and(|told| Run { at: run.at.clone(), ..told } == *run)
+        };
+        self.kept.iter().any(|(kept, line)| kept == name && same(line))
     }
 
     /// Takes a line in. It is in the file when the call returns, so that a run that is interrupted has told what it knows.

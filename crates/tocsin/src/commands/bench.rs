@@ -1,9 +1,12 @@
 //! Measures this binary, beside others that do the same work.
 
+mod compare; // two runs beside each other
+mod report; // a run beside what was published
+
 use std::{path::PathBuf, time::Instant};
 
 use crate::{
-    bench::{Bench, Context, Report, Settings, choose, figures::ALL},
+    bench::{Bench, Context, Report, Settings, choose, figures::ALL, results::Run, workloads},
     commands::serve::Signals,
     failure::{Failure, Outcome},
     terminal::{Terminal, duration},
@@ -11,13 +14,22 @@ use crate::{
 
 /// Arguments of `tocsin bench`.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
-    /// Measure these figures only
+    #[command(subcommand)]
+    below: Option<Below>,
+    /// Measure these figures only; published workloads have names as well, such as WNS-17; `all` is a whole run
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// The same as a list
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     only: Vec<String>,
     /// Small sizes and one repeat: shows that everything works, and is nothing to quote
-    #[arg(long)]
+    #[arg(long, visible_alias = "short")]
     quick: bool,
+    /// Go on with a run that was interrupted: what the file has of this version and machine is not measured again
+    #[arg(long, requires = "out")]
+    resume: bool,
     /// How often each is measured [default: 5, with --quick 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
     repeats: Option<u16>,
@@ -35,22 +47,41 @@ pub struct Args {
     peers: PathBuf,
 }
 
+#[derive(Debug, clap::Subcommand)]
+enum Below {
+    /// Shows results beside what papers published, as a page or a table
+    Report(report::Args),
+    /// Says whether one run was faster than another, or only luckier
+    Compare(compare::Args),
+}
+
 impl Args {
     /// Measures one figure after the other. What was started is killed at the end, also when a signal ends it.
     ///
     /// # Errors
     /// A name is unknown, or a figure could not be measured; the others were.
     pub async fn run(self, terminal: &Terminal) -> Outcome {
-        let chosen = choose(&self.only)?;
-        if self.list {
-            return list(terminal, if self.only.is_empty() { &ALL } else { &chosen });
+        match self.below {
+            Some(Below::Report(args)) => return args.run(terminal),
+            Some(Below::Compare(args)) => return args.run(terminal),
+            None => {}
         }
-        let report = Report::new(self.out, !self.only.is_empty())?;
+        let names = [self.names, self.only].concat();
+        let chosen = choose(&names)?;
+        if self.list {
+            return list(terminal, if names.is_empty() { &ALL } else { &chosen });
+        }
+        let report = Report::new(self.out, self.resume || !names.is_empty())?;
+        let settings = if self.quick { "quick" } else { "full" };
+        let run = Run::now(match &self.folder {
+            Some(folder) => format!("{settings}, data in {}", folder.display()),
+            None => settings.to_owned(),
+        });
         let repeats = self.repeats.map(usize::from);
         let context = Context::new(Settings { quick: self.quick, repeats, folder: self.folder, peers: self.peers })?;
         let mut signals = Signals::new()?;
         tokio::select! {
-            outcome = measure(terminal, &context, &chosen, report) => outcome,
+            outcome = measure(terminal, &context, &chosen, report, &run, self.resume) => outcome,
             // Whatever the measurement holds ends with it: servers, peers, folders.
             name = signals.next() => Err(Failure::failed(format!("interrupted by {name}; what was started has been stopped"))),
         }
@@ -61,10 +92,23 @@ fn list(terminal: &Terminal, benches: &[Bench]) -> Outcome {
     let rows: Vec<Vec<String>> =
         benches.iter().map(|bench| vec![bench.name.to_owned(), bench.about.to_owned()]).collect();
     terminal.table(&["figure", "what is measured"], &rows)?;
+    let of =
+        |bench: &&Bench| workloads::workloads().filter(|workload| workload.figures().contains(&bench.name)).count();
+    let published = benches.iter().filter(|bench| of(bench) > 0).count();
+    terminal.line(format_args!(
+        "{published} of them are the work of published workloads, by whose names they can be asked for"
+    ))?;
     Ok(())
 }
 
-async fn measure(terminal: &Terminal, context: &Context, benches: &[Bench], mut report: Report) -> Outcome {
+async fn measure(
+    terminal: &Terminal,
+    context: &Context,
+    benches: &[Bench],
+    mut report: Report,
+    run: &Run,
+    resume: bool,
+) -> Outcome {
     if cfg!(debug_assertions) {
         context.tell("this is a debug build: its figures mean nothing");
     }
@@ -72,12 +116,17 @@ async fn measure(terminal: &Terminal, context: &Context, benches: &[Bench], mut 
     let mut missed = Vec::new();
     for (at, bench) in benches.iter().enumerate() {
         context.tell(format_args!("== {} ({} of {}): {}", bench.name, at + 1, benches.len(), bench.about));
+        if resume && report.has(bench.name, run) {
+            context.tell("   is there already");
+            continue;
+        }
         let started = Instant::now();
         match (bench.run)(context).await {
             Ok(figure) => {
                 let figure = figure.under(format!("{cores} cores"));
                 let figure = if context.quick { figure.under("quick: nothing to quote") } else { figure };
-                let line = figure.line(bench.name);
+                let mut line = figure.line(bench.name);
+                line.run = Some(run.clone());
                 let ratio = line.ratio.as_ref().map(|ratio| format!(", {ratio} times the peer's")).unwrap_or_default();
                 context.tell(format_args!("   {} {}{ratio}: {}", line.value, line.unit, line.conditions));
                 context.tell(format_args!("   took {}", duration(started.elapsed())));
@@ -121,10 +170,10 @@ mod tests {
     async fn the_list_names_every_figure_and_measures_none() {
         let listed = check(&["--list"]).await.expect("a list");
         let names: Vec<&str> = listed.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
-        assert_eq!(names, ALL.map(|bench| bench.name));
+        assert_eq!(names[..ALL.len()], ALL.map(|bench| bench.name));
         assert!(listed.contains("match.memory.10m"), "{listed}");
         let some = check(&["--list", "--only", "case.stock,deliver.smtp"]).await.expect("a list");
-        assert_eq!(some.lines().count(), 3, "{some}");
+        assert_eq!(some.lines().count(), 4, "{some}");
     }
 
     #[tokio::test]
@@ -144,8 +193,19 @@ mod tests {
         let text = std::fs::read_to_string(&file).expect("written");
         let line: serde_json::Value = serde_json::from_str(text.trim_end()).expect("one line of JSON");
         let keys: Vec<&str> = line.as_object().expect("an object").keys().map(String::as_str).collect();
-        assert_eq!(keys, ["name", "unit", "value", "low", "high", "repeats", "conditions"]);
+        assert_eq!(keys, ["name", "unit", "value", "low", "high", "repeats", "conditions", "samples", "run"]);
         assert_eq!((&line["name"], &line["unit"]), (&"binary.size".into(), &"MB".into()));
         assert!(line["conditions"].as_str().is_some_and(|text| text.contains("quick: nothing to quote")), "{line}");
+        assert_eq!(line["run"]["version"], env!("CARGO_PKG_VERSION"));
+
+        let words = ["binary.size", "--quick", "--resume", "--out", &file_name, "--folder", &work_name];
+        let again = check(&words).await.expect("resumed");
+        assert_eq!(again.lines().count(), 1, "nothing is measured again: {again}");
+        let told = check(&["report", &file_name]).await.expect("a report");
+        assert!(told.contains("WNS-17") && told.contains("not measured"), "{told}");
+        let told = check(&["report", &file_name, "--format", "html"]).await.expect("a report");
+        assert!(told.starts_with("<!doctype html>") && told.contains("binary.size"), "{told}");
+        let told = check(&["compare", &file_name, &file_name]).await.expect("a comparison");
+        assert!(told.contains("binary.size") && told.contains("nothing to compare"), "{told}");
     }
 }

@@ -29,6 +29,12 @@ enum What {
         #[arg(long)]
         json: bool,
     },
+    /// Lists the roles that a key can be made with
+    Roles {
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Makes a key and prints it this once
     Create {
         /// What it is for
@@ -37,8 +43,11 @@ enum What {
         /// operations:read, operations:write, keys:write, bounces:write, inbox:read, inbox:write, messages:write, sync:read,
         /// sync:write; may be repeated, or
         /// separated by commas
-        #[arg(long, required = true, value_delimiter = ',')]
+        #[arg(long, required_unless_present = "role", value_delimiter = ',')]
         scope: Vec<String>,
+        /// A role, whose scopes it gets; `tocsin keys roles` lists them; may be repeated, or separated by commas
+        #[arg(long, value_delimiter = ',')]
+        role: Vec<String>,
         /// When it stops working: a time of RFC 3339, or a duration from now such as 90d
         #[arg(long, value_name = "WHEN")]
         expires: Option<String>,
@@ -68,9 +77,17 @@ impl Args {
                 let rows: Vec<Vec<String>> = items.iter().map(row).collect();
                 Ok(terminal.table(&["id", "scopes", "created", "expires", "description"], &rows)?)
             }
-            What::Create { description, scope, expires, json } => {
+            What::Roles { json } => {
+                let items = client.list("/v1/roles", &[], 1_000).await?;
+                if json {
+                    return Ok(terminal.json(&items)?);
+                }
+                let rows: Vec<Vec<String>> = items.iter().map(role_row).collect();
+                Ok(terminal.table(&["role", "for", "scopes"], &rows)?)
+            }
+            What::Create { description, scope, role, expires, json } => {
                 let expires = expires.map(|when| expiry(&when, SystemTime::now().into())).transpose()?;
-                let mut body = json!({"description": description, "scopes": scope});
+                let mut body = json!({"description": description, "scopes": scope, "roles": role});
                 if let Some(expires) = expires {
                     body["expires_at"] = Value::from(expires.to_string());
                 }
@@ -107,11 +124,22 @@ fn expiry(when: &str, now: Timestamp) -> Outcome<Timestamp> {
 }
 
 fn row(key: &Value) -> Vec<String> {
-    let text = |name: &str| printable(key[name].as_str().unwrap_or_default()).into_owned();
-    let scopes = key["scopes"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let expires = if key["expires_at"].is_null() { "never".to_owned() } else { text(key, "expires_at") };
+    vec![text(key, "id"), scopes(key), text(key, "created_at"), expires, text(key, "description")]
+}
+
+fn role_row(role: &Value) -> Vec<String> {
+    vec![text(role, "name"), text(role, "about"), scopes(role)]
+}
+
+fn text(of: &Value, name: &str) -> String {
+    printable(of[name].as_str().unwrap_or_default()).into_owned()
+}
+
+fn scopes(of: &Value) -> String {
+    let scopes = of["scopes"].as_array().map(Vec::as_slice).unwrap_or_default();
     let scopes: Vec<&str> = scopes.iter().filter_map(Value::as_str).collect();
-    let expires = if key["expires_at"].is_null() { "never".to_owned() } else { text("expires_at") };
-    vec![text("id"), printable(&scopes.join(" ")).into_owned(), text("created_at"), expires, text("description")]
+    printable(&scopes.join(" ")).into_owned()
 }
 
 #[cfg(test)]

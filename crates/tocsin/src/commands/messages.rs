@@ -113,6 +113,9 @@ struct Filter {
     /// Only those that came through this port
     #[arg(long)]
     port: Option<String>,
+    /// Only the parts of this message, which was split
+    #[arg(long)]
+    part_of: Option<String>,
     /// Only those that go to this send port
     #[arg(long)]
     to: Option<String>,
@@ -123,7 +126,13 @@ struct Filter {
 
 impl Filter {
     fn query(&self) -> Vec<(&str, &str)> {
-        let named = [("exchange", &self.exchange), ("port", &self.port), ("to", &self.to), ("reason", &self.reason)];
+        let named = [
+            ("exchange", &self.exchange),
+            ("port", &self.port),
+            ("part_of", &self.part_of),
+            ("to", &self.to),
+            ("reason", &self.reason),
+        ];
         named.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?))).collect()
     }
 
@@ -132,7 +141,9 @@ impl Filter {
             self.query().into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect();
         body.extend(self.id.as_ref().map(|id| ("id".to_owned(), Value::from(id.as_str()))));
         match (body.is_empty(), all) {
-            (true, false) => Err(Failure::usage("say which: --id, --exchange, --port, --to, --reason or --all")),
+            (true, false) => {
+                Err(Failure::usage("say which: --id, --exchange, --port, --part-of, --to, --reason or --all"))
+            }
             (false, true) => Err(Failure::usage("--all goes alone")),
             (true, true) => Ok(Map::from_iter([("all".to_owned(), json!(true))])),
             (false, false) => Ok(body),
@@ -276,6 +287,7 @@ fn show(terminal: &Terminal, found: &Value) -> Outcome {
         ("port", "port"),
         ("kind", "kind"),
         ("answers", "answers"),
+        ("part of", "part_of"),
         ("reply", "reply"),
         ("type", "content_type"),
         ("bytes", "bytes"),

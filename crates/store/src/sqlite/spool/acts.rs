@@ -3,10 +3,10 @@
 use rusqlite::Connection;
 use tocsin_model::{id::MessageId, time::Timestamp};
 
-use super::intake::{insert_legs, place};
+use super::intake::{insert_legs, insert_parts, place};
 use crate::{
     error::StoreError,
-    spool::{Acted, Ending, LegState, NewLeg},
+    spool::{Acted, Ending, LegState, NewLeg, Reworked},
     sqlite::records::{execute, query_one},
 };
 
@@ -20,6 +20,38 @@ pub(super) fn resume_legs(connection: &Connection, ids: &[MessageId], now: Times
         acted.legs += legs;
     }
     Ok(acted)
+}
+
+/// Gives a message that is suspended as a whole what it became. Gives by how much more messages are open.
+pub(super) fn rework(
+    connection: &Connection,
+    id: MessageId,
+    reworked: &Reworked,
+    now: Timestamp,
+) -> Result<i64, StoreError> {
+    let is_suspended = "SELECT 1 FROM messages WHERE id = ?1 AND suspended IS NOT NULL";
+    if query_one(connection, is_suspended, [id.0], |_| Ok(()))?.is_none() {
+        return Ok(0);
+    }
+    match reworked {
+        Reworked::One { head, body, legs } => {
+            let head = serde_json::to_string(head).expect("a head is always JSON");
+            let sql = "UPDATE messages SET head = ?2, bytes = ?3 WHERE id = ?1";
+            execute(connection, sql, (id.0, head, body.len() as u64))?;
+            execute(connection, "UPDATE bodies SET body = ?2 WHERE id = ?1", (id.0, &**body))?;
+            route_anew(connection, id, legs, now)?;
+            Ok(0)
+        }
+        Reworked::Parts(parts) => {
+            let sql = "UPDATE messages SET suspended = NULL, open = 0, ended_at = ?2, ending = ?3 WHERE id = ?1";
+            execute(connection, sql, (id.0, now.0, place(&Ending::ALL, Ending::Split)))?;
+            Ok(insert_parts(connection, parts)? - 1)
+        }
+        Reworked::Stuck(reason) => {
+            route_anew(connection, id, &Err(reason.clone()), now)?;
+            Ok(0)
+        }
+    }
 }
 
 pub(super) fn route_anew(

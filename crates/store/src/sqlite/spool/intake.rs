@@ -29,6 +29,21 @@ pub(super) fn insert(connection: &Connection, new: &NewMessage) -> Result<bool, 
     Ok(is_open)
 }
 
+/// Stores a message that became several, and these. Gives how many are open.
+pub(super) fn insert_split(
+    connection: &Connection,
+    whole: &NewMessage,
+    parts: &[NewMessage],
+) -> Result<i64, StoreError> {
+    insert_as(connection, whole, Some(Ending::Split))?;
+    insert_parts(connection, parts)
+}
+
+/// Stores the messages that another became. Gives how many are open.
+pub(super) fn insert_parts(connection: &Connection, parts: &[NewMessage]) -> Result<i64, StoreError> {
+    parts.iter().try_fold(0, |open, part| Ok(open + i64::from(insert(connection, part)?)))
+}
+
 /// Stores a message that may have ended as it comes: then it goes nowhere.
 pub(super) fn insert_as(connection: &Connection, new: &NewMessage, ending: Option<Ending>) -> Result<(), StoreError> {
     let head = serde_json::to_string(&new.head).expect("a head is always JSON");
@@ -36,8 +51,8 @@ pub(super) fn insert_as(connection: &Connection, new: &NewMessage, ending: Optio
     let suspended = new.suspended.as_deref().filter(|_| ending.is_none());
     let kept = i64::try_from(new.kept.as_micros()).unwrap_or(i64::MAX / 4);
     let sql = "INSERT INTO messages (id, exchange, port, kind, answers, key, digest, head, bytes, accepted_at, expires_at, \
-               open, suspended, ended_at, ending, kept) \
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)";
+               open, suspended, ended_at, ending, kept, part_of) \
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)";
     let row = rusqlite::params![
         new.id.0,
         new.exchange.as_str(),
@@ -55,6 +70,7 @@ pub(super) fn insert_as(connection: &Connection, new: &NewMessage, ending: Optio
         ending.map(|_| new.accepted_at.0),
         ending.map(|ending| place(&Ending::ALL, ending)),
         kept,
+        new.part_of.map(|id| id.0),
     ];
     execute(connection, sql, row)?;
     execute(connection, "INSERT INTO bodies VALUES (?1, ?2)", (new.id.0, &*new.body))?;
@@ -68,11 +84,13 @@ pub(super) fn insert_legs(
     legs: &[NewLeg],
     due_at: i64,
 ) -> Result<(), StoreError> {
-    let sql = "INSERT INTO legs (message, number, exchange, port, replies, state, attempts, on_backup, due_at) \
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, 0, ?7)";
+    let sql = "INSERT INTO legs (message, number, exchange, port, replies, state, attempts, on_backup, due_at, lane, rank) \
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, 0, ?7, ?8, ?9)";
     for (number, leg) in legs.iter().enumerate() {
         let state = place(&LegState::ALL, LegState::Waiting);
-        execute(connection, sql, (id.0, number, exchange, leg.port.as_str(), leg.replies, state, due_at))?;
+        let rank = leg.ahead.map(|ahead| due_at - i64::try_from(ahead.as_micros()).unwrap_or(0));
+        let row = (id.0, number, exchange, leg.port.as_str(), leg.replies, state, due_at, &leg.lane, rank);
+        execute(connection, sql, row)?;
     }
     Ok(())
 }

@@ -1,7 +1,8 @@
 //! The tables of `spool.db`, as steps that only go forward.
 
 /// The steps. One that has been released is never changed; a new one is added.
-pub(in crate::sqlite) const MIGRATIONS: &[&str] = &[r#"
+pub(in crate::sqlite) const MIGRATIONS: &[&str] = &[
+    r#"
 CREATE TABLE exchanges (
     name TEXT NOT NULL,
     version INTEGER NOT NULL,
@@ -63,4 +64,17 @@ CREATE TABLE legs (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX legs_waiting ON legs (exchange, port, due_at, message, number) WHERE state = 0;
 CREATE INDEX legs_suspended ON legs (message) WHERE state = 2;
-"#];
+"#,
+    r#"
+ALTER TABLE messages ADD COLUMN part_of INTEGER;
+CREATE INDEX messages_of_parts ON messages (part_of) WHERE part_of IS NOT NULL;
+"#,
+    r#"
+-- Of ports that send in order: the key. Of ports with priorities: when it came, less what it is ahead.
+ALTER TABLE legs ADD COLUMN lane TEXT;
+ALTER TABLE legs ADD COLUMN rank INTEGER;
+CREATE INDEX legs_in_lanes ON legs (exchange, port, message, number, state, due_at, lane)
+    WHERE lane IS NOT NULL AND state IN (0, 2);
+CREATE INDEX legs_by_rank ON legs (exchange, port, rank, message, number) WHERE rank IS NOT NULL AND state = 0;
+"#,
+];

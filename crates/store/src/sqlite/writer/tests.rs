@@ -101,6 +101,39 @@ fn a_job_that_fails_is_undone_alone() {
     });
 }
 
+/// So that a claim, which a step holds until its commit, can be given back by whoever hears of the failure.
+#[test]
+fn what_a_failed_job_held_is_free_when_its_caller_hears() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let database = open(folder.path());
+    let (told, hears) = mpsc::channel();
+    let submit = |result: Result<(), StoreError>| {
+        let held = Arc::new(());
+        let (claim, told) = (held.clone(), told.clone());
+        let job = move |_: &Connection, after: &mut AfterCommit| {
+            after.run(move || drop(claim));
+            result
+        };
+        let answer = move |result: Result<(), StoreError>| {
+            told.send((result.is_ok(), Arc::strong_count(&held))).expect("the test waits");
+        };
+        database.write_then(job, answer).expect("there is room");
+    };
+    submit(Ok(()));
+    assert_eq!(hears.recv().expect("an answer"), (true, 1));
+    submit(Err(StoreError::Missing("a note".to_owned())));
+    assert_eq!(hears.recv().expect("an answer"), (false, 1), "the job failed");
+
+    let let_go = hold(&database);
+    let cause = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR_FSYNC);
+    submit(Ok(()));
+    submit(Err(store_error(rusqlite::Error::SqliteFailure(cause, None))));
+    let_go.send(()).expect("held");
+    for _ in 0..2 {
+        assert_eq!(hears.recv().expect("an answer"), (false, 1), "the commit of the group failed");
+    }
+}
+
 #[test]
 fn after_an_io_error_nothing_is_acknowledged() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,0 +1,145 @@
+/** The server, as a replica sees it, and the way to it over HTTP. */
+
+import { LinkError, type LinkTrouble } from "./errors.js";
+import type { Begin, Begun, Uploaded } from "./protocol.js";
+
+/** A way to the server. Each call may be made again after it broke: the server does nothing twice. */
+export interface Link {
+  /** Begins a session. */
+  begin(begin: Begin, signal?: AbortSignal): Promise<Begun>;
+  /** Sends edits, a line for each. */
+  upload(session: string, lines: string, signal?: AbortSignal): Promise<Uploaded>;
+  /** Reads the block behind a cursor: a line for each row, and the line of its end. */
+  download(session: string, cursor: string, signal?: AbortSignal): Promise<string>;
+  /** Ends a session. */
+  end(session: string, signal?: AbortSignal): Promise<void>;
+}
+
+/** Where a replica gets its rows. */
+export interface Home {
+  /** The address of the server. */
+  url: string;
+  /** The token of the device. */
+  token: string;
+}
+
+/** How an `HttpLink` goes. */
+export interface HttpOptions {
+  /** Another `fetch` than that of the platform. */
+  fetch?: typeof fetch;
+  /** How long an answer may take, in milliseconds. */
+  patience?: number;
+}
+
+const PATIENCE = 60_000;
+/** When the server is busy and does not say for how long, in milliseconds. */
+const BUSY_FOR = 5_000;
+
+/** A link to a server. What is sent is packed with gzip where the platform can; what comes is unpacked by `fetch`. */
+export class HttpLink implements Link {
+  readonly #base: string;
+  readonly #token: string;
+  readonly #fetch: typeof fetch;
+  readonly #patience: number;
+
+  constructor(home: Home, options: HttpOptions = {}) {
+    this.#base = home.url.replace(/\/+$/, "") + "/v1/sync/sessions";
+    this.#token = home.token;
+    this.#fetch = options.fetch ?? (globalThis.fetch.bind(globalThis) as typeof fetch);
+    this.#patience = options.patience ?? PATIENCE;
+  }
+
+  async begin(begin: Begin, signal?: AbortSignal): Promise<Begun> {
+    const headers = { "content-type": "application/json" };
+    const asked = this.#ask("POST", "", { headers, body: JSON.stringify(begin), signal });
+    // There is no session yet that could be over.
+    const answer = await asked.catch((error: unknown) => {
+      throw error instanceof LinkError && error.trouble === "over" ? new LinkError("refused", error.message) : error;
+    });
+    return parsed<Begun>(answer);
+  }
+
+  async upload(session: string, lines: string, signal?: AbortSignal): Promise<Uploaded> {
+    const headers: Record<string, string> = { "content-type": "application/x-ndjson" };
+    const packed = await gzip(lines);
+    if (packed) headers["content-encoding"] = "gzip";
+    return parsed<Uploaded>(await this.#ask("POST", `/${session}/changes`, { headers, body: packed ?? lines, signal }));
+  }
+
+  download(session: string, cursor: string, signal?: AbortSignal): Promise<string> {
+    return this.#ask("GET", `/${session}/changes?cursor=${encodeURIComponent(cursor)}`, { signal });
+  }
+
+  async end(session: string, signal?: AbortSignal): Promise<void> {
+    await this.#ask("DELETE", `/${session}`, { signal });
+  }
+
+  async #ask(
+    method: string,
+    path: string,
+    { headers, body, signal }: { headers?: Record<string, string>; body?: BodyInit; signal: AbortSignal | undefined },
+  ): Promise<string> {
+    const limit = new AbortController();
+    const stop = () => limit.abort(signal?.reason);
+    const timer = setTimeout(() => limit.abort(new Error("the server does not answer")), this.#patience);
+    signal?.addEventListener("abort", stop);
+    try {
+      signal?.throwIfAborted();
+      const init: RequestInit = {
+        method,
+        headers: { ...headers, authorization: `Bearer ${this.#token}` },
+        signal: limit.signal,
+        cache: "no-store",
+      };
+      if (body !== undefined) init.body = body;
+      const response = await this.#fetch(this.#base + path, init);
+      const text = await response.text();
+      if (response.ok) return text;
+      throw trouble(response, text);
+    } catch (error) {
+      // Who cancels wants to hear of nothing but that.
+      signal?.throwIfAborted();
+      throw error instanceof LinkError ? error : new LinkError("broken", String((error as Error)?.message ?? error));
+    } finally {
+      clearTimeout(timer);
+      signal?.removeEventListener("abort", stop);
+    }
+  }
+}
+
+function trouble(response: Response, text: string): LinkError {
+  const status = response.status;
+  const seconds = Number.parseFloat(response.headers.get("retry-after") ?? "");
+  const wait = Number.isFinite(seconds) ? seconds * 1_000 : BUSY_FOR;
+  const kind = ((): LinkTrouble => {
+    if (status === 429 || status === 503) return "busy";
+    if (status === 404 || status === 410) return "over";
+    return status >= 500 || status === 408 ? "broken" : "refused";
+  })();
+  return new LinkError(kind, reason(text) || `the server answers ${status}`, kind === "busy" ? wait : 0);
+}
+
+/** What a problem of RFC 9457 says. */
+function reason(text: string): string {
+  try {
+    const problem = JSON.parse(text) as { detail?: string; title?: string };
+    return problem.detail ?? problem.title ?? text;
+  } catch {
+    return text;
+  }
+}
+
+function parsed<T>(text: string): T {
+  try {
+    return JSON.parse(text) as T;
+  } catch {
+    // Something on the way cut it, or answered in the place of the server.
+    throw new LinkError("broken", "the answer is no JSON");
+  }
+}
+
+async function gzip(text: string): Promise<ArrayBuffer | undefined> {
+  if (typeof CompressionStream === "undefined") return undefined;
+  const stream = new Blob([text]).stream().pipeThrough(new CompressionStream("gzip"));
+  return new Response(stream).arrayBuffer();
+}

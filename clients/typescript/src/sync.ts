@@ -1,0 +1,137 @@
+/** One sync, from its begin to its end: edits first, so that none is lost when all has to be read anew. */
+
+import { apply, beginAnew, followShapes, readBlock, settle, wipe } from "./apply.js";
+import { acknowledge, nextBlock, noteOutcome, numberEdits } from "./edits.js";
+import { LinkError, WipedError } from "./errors.js";
+import type { Link } from "./link.js";
+import { own } from "./standing.js";
+import type { Store } from "./store.js";
+
+/** Sessions that one sync may take: what a device may see can change while it reads. */
+const SESSIONS_MAX = 8;
+
+/** What a sync did. */
+export interface Summary {
+  /** Edits that were sent and stay. */
+  applied: number;
+  /** Those that met others. */
+  conflicts: number;
+  /** Those that were refused. */
+  refused: number;
+  /** Rows that came. */
+  rows: number;
+  /** Rows that went. */
+  removed: number;
+  /** Blocks, both ways. */
+  blocks: number;
+  /** Whether all was read anew. */
+  anew: boolean;
+}
+
+/** How far a sync has come. */
+export interface Progress {
+  /** Edits that were sent. */
+  sent: number;
+  /** Rows that came or went. */
+  received: number;
+}
+
+/** What one may say of a sync. */
+export interface SyncOptions {
+  /** Is told after each block. */
+  progress?: (progress: Progress) => void;
+  /** Cancels it; what was done before is done. */
+  signal?: AbortSignal;
+}
+
+/** Synchronises. What was done before it breaks off is done; the next one goes on there. */
+export async function sync(store: Store, link: Link, options: SyncOptions): Promise<Summary> {
+  const summary: Summary = { applied: 0, conflicts: 0, refused: 0, rows: 0, removed: 0, blocks: 0, anew: false };
+  for (let session = 0; session < SESSIONS_MAX; session++) {
+    try {
+      await new Run(store, link, options, summary).run();
+      return summary;
+    } catch (error) {
+      if (!(error instanceof LinkError && error.trouble === "over")) throw error;
+    }
+  }
+  throw new LinkError("broken", "what this device may see changes all the time");
+}
+
+class Run {
+  readonly #progress: Progress = { sent: 0, received: 0 };
+
+  constructor(
+    private readonly store: Store,
+    private readonly link: Link,
+    private readonly options: SyncOptions,
+    private readonly summary: Summary,
+  ) {}
+
+  async run(): Promise<void> {
+    const begun = await this.#begin();
+    this.options.progress?.(this.#progress);
+    await this.store.write((transaction) => acknowledge(transaction, begun.uploaded));
+    await this.#send(begun.session);
+    this.summary.anew ||= begun.anew;
+    await this.#receive(begun.session, begun.cursor);
+    await this.link.end(begun.session, this.options.signal).catch((error: unknown) => {
+      // All is done; a server that does not hear of it notices by itself.
+      if (!(error instanceof LinkError) || error.trouble === "refused") throw error;
+    });
+  }
+
+  async #begin() {
+    const { store, link } = this;
+    const { signal } = this.options;
+    const cursor = await store.write(async (transaction) => {
+      await numberEdits(transaction);
+      return (await own(transaction)).cursor;
+    });
+    let begun = await link.begin({ cursor, wiped: false }, signal);
+    if (begun.wipe) {
+      await store.write(wipe);
+      await link.begin({ cursor: null, wiped: true }, signal);
+      throw new WipedError();
+    }
+    const hasNewShapes = await store.write((transaction) => followShapes(transaction, begun.collections));
+    // Rows that were read before lack the fields that are new.
+    if (hasNewShapes && cursor !== null) begun = await link.begin({ cursor: null, wiped: false }, signal);
+    if (begun.anew) {
+      await store.write(async (transaction) => {
+        if ((await own(transaction)).cursor !== begun.cursor) await beginAnew(transaction, begun.cursor);
+      });
+    }
+    return begun;
+  }
+
+  async #send(session: string): Promise<void> {
+    for (;;) {
+      const { lines, edits } = await this.store.read(nextBlock);
+      if (edits === 0) return;
+      const outcome = await this.link.upload(session, lines, this.options.signal);
+      await this.store.write((transaction) => noteOutcome(transaction, outcome));
+      this.summary.applied += outcome.applied;
+      this.summary.conflicts += outcome.conflicts.length;
+      this.summary.refused += outcome.refused.length;
+      this.summary.blocks++;
+      this.#progress.sent += edits;
+      this.options.progress?.(this.#progress);
+    }
+  }
+
+  async #receive(session: string, from: string): Promise<void> {
+    let cursor = from;
+    for (;;) {
+      const block = readBlock(await this.link.download(session, cursor, this.options.signal));
+      const { rows, removed } = await this.store.write((transaction) => apply(transaction, block));
+      this.summary.rows += rows;
+      this.summary.removed += removed;
+      this.summary.blocks++;
+      this.#progress.received += rows + removed;
+      this.options.progress?.(this.#progress);
+      if (!block.end.more) return this.store.write((transaction) => settle(transaction, block.end.seen));
+      cursor = block.end.cursor;
+    }
+  }
+}

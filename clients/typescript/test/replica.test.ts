@@ -1,0 +1,151 @@
+/** What programs see of a replica, and the way over HTTP. */
+
+import assert from "node:assert/strict";
+import { createServer, type IncomingMessage } from "node:http";
+import type { AddressInfo } from "node:net";
+import { test } from "node:test";
+import { gunzipSync } from "node:zlib";
+
+import { HttpLink, LinkError, MemoryStore, Replica, type Begun, type Link } from "../src/index.js";
+
+const NOTES = { name: "notes", direction: "both" as const, fields: [{ name: "text", type: "string" as const }] };
+const BEGUN: Begun = { session: "s", uploaded: 0, anew: true, cursor: "c0", wipe: false, collections: [NOTES] };
+
+/** A server that has nothing to tell and takes all. */
+function quiet(changes: Partial<Link> = {}): Link {
+  return {
+    begin: async ({ cursor }) => ({ ...BEGUN, anew: cursor === null, cursor: cursor ?? "c0" }),
+    upload: async (_, lines) => ({ uploaded: lines.trimEnd().split("\n").length, applied: 1, conflicts: [], refused: [] }),
+    download: async () => JSON.stringify({ cursor: "c1", seen: "55705600000000100", more: false }),
+    end: async () => {},
+    ...changes,
+  };
+}
+
+test("programs hear of changes, and of how it stands", async () => {
+  const replica = new Replica<{ notes: { text?: string } }>(new MemoryStore(), quiet());
+  let changes = 0;
+  const stop = replica.onChange(() => changes++);
+  assert.equal((await replica.standing()).seen, undefined);
+  await replica.sync();
+  await replica.put("notes", "a", { text: "one" });
+  assert.deepEqual(await replica.row("notes", "a"), { text: "one" });
+  assert.equal(changes, 2);
+  stop();
+  assert.equal(await replica.remove("notes", "a"), true);
+  assert.equal(await replica.remove("notes", "a"), false);
+  assert.equal(changes, 2);
+  assert.deepEqual((await replica.standing()).collections, [{ name: "notes", rows: 0 }]);
+  assert.equal((await replica.standing()).seen?.getTime(), Number(55705600000000100n >> 15n));
+  await assert.rejects(replica.put("notes", "a/b", {}), /has no `\/`/);
+});
+
+test("who cancels hears of that, and what was done stays", async () => {
+  const store = new MemoryStore();
+  const cancel = new AbortController();
+  const link = quiet({
+    download: async (_, cursor) => {
+      if (cursor === "c1") {
+        cancel.abort(new Error("enough"));
+        cancel.signal.throwIfAborted();
+      }
+      return `["notes","a","5",{"text":"one"}]\n{"cursor":"c1","seen":"0","more":true}`;
+    },
+  });
+  const replica = new Replica(store, link);
+  const received: number[] = [];
+  const syncing = replica.sync({ signal: cancel.signal, progress: (progress) => received.push(progress.received) });
+  await assert.rejects(syncing, /enough/);
+  assert.deepEqual(received, [0, 1]);
+  assert.deepEqual(await replica.row("notes", "a"), { text: "one" });
+});
+
+test("a watch comes again after what breaks, as the server says, and ends when it is told or refused", async () => {
+  const end = new AbortController();
+  const troubles = [new LinkError("busy", "full", 1), undefined, undefined];
+  const link = quiet({
+    begin: async ({ cursor }) => {
+      const trouble = troubles.shift();
+      if (trouble) throw trouble;
+      return { ...BEGUN, anew: cursor === null, cursor: cursor ?? "c0" };
+    },
+  });
+  const told: string[] = [];
+  await new Replica(new MemoryStore(), link).watch({
+    every: 1,
+    signal: end.signal,
+    failed: (error) => told.push(error.trouble),
+    synced: () => {
+      told.push("synced");
+      if (troubles.length === 0) end.abort();
+    },
+  });
+  assert.deepEqual(told, ["busy", "synced", "synced"]);
+  const refusing = quiet({ begin: () => Promise.reject(new LinkError("refused", "revoked")) });
+  await assert.rejects(new Replica(new MemoryStore(), refusing).watch(), /revoked/);
+});
+
+type Heard = { method: string; path: string; headers: IncomingMessage["headers"]; body: Buffer };
+
+/** A server of HTTP that answers all alike. */
+async function answering(status: number, headers: Record<string, string>, text: string, work: (link: HttpLink, heard: Heard[]) => Promise<void>) {
+  const heard: Heard[] = [];
+  const server = createServer((request, response) => {
+    const parts: Buffer[] = [];
+    request.on("data", (part: Buffer) => parts.push(part));
+    request.on("end", () => {
+      heard.push({ method: request.method!, path: request.url!, headers: request.headers, body: Buffer.concat(parts) });
+      response.writeHead(status, headers).end(text);
+    });
+  });
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  try {
+    const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/`;
+    await work(new HttpLink({ url, token: "tocsin_device_x" }), heard);
+  } finally {
+    server.closeAllConnections();
+    server.close();
+  }
+}
+
+test("calls are what the protocol says", () =>
+  answering(200, {}, '{"uploaded":1}', async (link, heard) => {
+    await link.begin({ cursor: "a.b", wiped: false });
+    await link.upload("s1", '{"n":1}\n');
+    await link.download("s1", "a.b_c-d");
+    await link.end("s1");
+    assert.deepEqual(heard.map(({ method, path }) => `${method} ${path}`), [
+      "POST /v1/sync/sessions",
+      "POST /v1/sync/sessions/s1/changes",
+      "GET /v1/sync/sessions/s1/changes?cursor=a.b_c-d",
+      "DELETE /v1/sync/sessions/s1",
+    ]);
+    assert.equal(heard[0]!.body.toString(), '{"cursor":"a.b","wiped":false}');
+    assert.ok(heard.every(({ headers }) => headers.authorization === "Bearer tocsin_device_x"));
+    assert.equal(heard[1]!.headers["content-type"], "application/x-ndjson");
+    assert.equal(gunzipSync(heard[1]!.body).toString(), '{"n":1}\n');
+  }));
+
+test("each answer is the trouble that it means", async () => {
+  const problem = '{"title":"No","detail":"the reason"}';
+  const check = (status: number, trouble: string, retryAfter = 0, headers = {}) =>
+    answering(status, headers, problem, async (link) => {
+      await assert.rejects(link.download("s", "c"), { name: "LinkError", trouble, retryAfter, message: "the reason" });
+    });
+  await check(401, "refused");
+  await check(404, "over");
+  await check(410, "over");
+  await check(422, "refused");
+  await check(429, "busy", 5_000);
+  await check(503, "busy", 7_000, { "retry-after": "7" });
+  await check(500, "broken");
+  await check(408, "broken");
+  await answering(404, {}, problem, async (link) => {
+    await assert.rejects(link.begin({ cursor: null, wiped: false }), { trouble: "refused" });
+  });
+  await answering(200, {}, "<html>", async (link) => {
+    await assert.rejects(link.begin({ cursor: null, wiped: false }), { trouble: "broken" });
+  });
+  const nobody = new HttpLink({ url: "http://127.0.0.1:1", token: "x" });
+  await assert.rejects(nobody.end("s"), { trouble: "broken" });
+});

@@ -1,0 +1,257 @@
+//! The same plan with other assumptions, and which assumption matters most.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tocsin_model::{
+    definition::parse_duration,
+    problem::{Problem, closest},
+};
+
+use crate::{
+    plan::{Plan, plan, pressure},
+    profile::Profile,
+    vectors::Vectors,
+};
+
+/// By how much each assumption is varied to see what hangs on it.
+const STEP: f64 = 0.1;
+/// Most values of one assumption.
+pub const VALUES_MAX: usize = 50;
+
+/// Other values of one assumption.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sweep {
+    /// The assumption, as [`assumptions`] names it.
+    pub name: String,
+    /// What to try.
+    pub values: Vec<Variation>,
+}
+
+/// Another value.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Variation {
+    /// This one; of a length of time, in seconds.
+    To(f64),
+    /// So many times what it is.
+    Times(f64),
+}
+
+impl Variation {
+    fn of(self, value: f64) -> f64 {
+        match self {
+            Variation::To(other) => other,
+            Variation::Times(factor) => value * factor,
+        }
+    }
+}
+
+/// A plan for one value of a sweep.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Tried {
+    /// The assumption.
+    pub name: String,
+    /// Its value.
+    pub value: f64,
+    /// What comes of it.
+    pub plan: Plan,
+}
+
+/// What hangs on an assumption.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Sensitivity {
+    /// The assumption.
+    pub name: String,
+    /// Its value; of a cost, 1.
+    pub value: f64,
+    /// By how many percent the load of the bottleneck grows if this is one percent more.
+    pub elasticity: f64,
+}
+
+/// Calls `look` with the name and value of each number that a profile assumes; what it leaves there is taken.
+fn each_assumption(profile: &mut Profile, look: &mut dyn FnMut(&str, &mut f64)) {
+    let length = |name: &str, length: &mut Duration, look: &mut dyn FnMut(&str, &mut f64)| {
+        let mut seconds = length.as_secs_f64();
+        look(name, &mut seconds);
+        // A time that no clock can show is left as it was.
+        *length = Duration::try_from_secs_f64(seconds).unwrap_or(*length);
+    };
+    for (name, population) in &mut profile.populations {
+        let path = format!("populations.{name}");
+        look(&format!("{path}.users"), &mut population.users);
+        look(&format!("{path}.operations_per_visit"), &mut population.operations_per_visit);
+        length(&format!("{path}.visit"), &mut population.visit, look);
+        for (operation, share) in &mut population.shares {
+            look(&format!("{path}.shares.{operation}"), &mut share.share);
+        }
+        for (what, each) in &mut population.stored_each {
+            look(&format!("{path}.stored_each.{what}"), each);
+        }
+    }
+    for (name, events) in &mut profile.events {
+        let path = format!("events.{name}");
+        look(&format!("{path}.rate"), &mut events.rate);
+        look(&format!("{path}.batch"), &mut events.batch);
+        look(&format!("{path}.bytes"), &mut events.bytes);
+        look(&format!("{path}.matches"), &mut events.matches);
+        look(&format!("{path}.notification_bytes"), &mut events.notification_bytes);
+        look(&format!("{path}.digest"), &mut events.digest);
+        look(&format!("{path}.recipients"), &mut events.recipients);
+        for (channel, share) in &mut events.channels {
+            look(&format!("{path}.channels.{channel}"), share);
+        }
+    }
+    for (name, load) in &mut profile.operations {
+        let path = format!("operations.{name}");
+        look(&format!("{path}.rate"), &mut load.rate);
+        look(&format!("{path}.bytes"), &mut load.bytes);
+        look(&format!("{path}.batch"), &mut load.batch);
+    }
+    for (name, channel) in &mut profile.channels {
+        let path = format!("channels.{name}");
+        if let Some(connections) = &mut channel.connections {
+            look(&format!("{path}.connections"), connections);
+        }
+        if let Some(answer) = &mut channel.answer {
+            length(&format!("{path}.answer"), answer, look);
+        }
+        if let Some(rate) = &mut channel.rate {
+            look(&format!("{path}.rate"), rate);
+        }
+    }
+    for (what, count) in &mut profile.stored {
+        look(&format!("stored.{what}"), count);
+    }
+    for (at, peak) in profile.day.peaks.iter_mut().enumerate() {
+        look(&format!("day.peaks[{at}].times"), &mut peak.times);
+        length(&format!("day.peaks[{at}].lasts"), &mut peak.lasts, look);
+    }
+    or_nothing("nodes", &mut profile.nodes, look);
+    or_nothing("node.cores", &mut profile.node.cores, look);
+    look("target.utilisation", &mut profile.utilisation);
+}
+
+/// A number that need not be given: 0 stands for that.
+fn or_nothing(name: &str, number: &mut Option<f64>, look: &mut dyn FnMut(&str, &mut f64)) {
+    let mut value = number.unwrap_or_default();
+    look(name, &mut value);
+    *number = (value > 0.0).then_some(value);
+}
+
+/// The numbers that a profile assumes, with their values: rates in a second, shares as fractions, times in seconds.
+pub fn assumptions(profile: &Profile) -> Vec<(String, f64)> {
+    let mut found = Vec::new();
+    each_assumption(&mut profile.clone(), &mut |name, value| found.push((name.to_owned(), *value)));
+    found
+}
+
+/// The profile with another value of one assumption, and that value.
+fn varied(profile: &Profile, name: &str, variation: Variation) -> (Profile, Option<f64>) {
+    let mut other = profile.clone();
+    let mut taken = None;
+    each_assumption(&mut other, &mut |found, value| {
+        if found == name {
+            *value = variation.of(*value);
+            taken = Some(*value);
+        }
+    });
+    (other, taken)
+}
+
+/// Reads `NAME=VALUE,…` where a value is a number, a length of time such as `5ms`, a factor such as `2x`, or a change such
+/// as `+10%`.
+///
+/// # Errors
+/// What is wrong, and what would be right.
+pub fn parse_sweep(profile: &Profile, text: &str) -> Result<Sweep, Problem> {
+    let (name, values) = text.split_once('=').ok_or_else(|| {
+        Problem::at(text, "is no other value").hint("give a name and values: `events.quotes.rate=2x,4x`")
+    })?;
+    let known = assumptions(profile);
+    if known.iter().all(|(known, _)| known != name) {
+        let names = || known.iter().map(|(name, _)| name.as_str());
+        // Long names differ in more letters than a slip has; what ends alike is meant too.
+        let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
+        let meant = closest(name, names()).or_else(|| names().find(|known| last(known) == last(name)));
+        let hint = match meant {
+            Some(meant) => format!("did you mean `{meant}`?"),
+            None => format!("the profile assumes {}", names().collect::<Vec<_>>().join(", ")),
+        };
+        return Err(Problem::at(name, "is no assumption of the profile").hint(hint));
+    }
+    let values = values.split(',').map(|value| parse_value(name, value)).collect::<Result<Vec<_>, _>>()?;
+    if values.len() > VALUES_MAX {
+        let problem = Problem::at(name, format!("has {} values", values.len()));
+        return Err(problem.hint(format!("at most {VALUES_MAX} are tried")));
+    }
+    Ok(Sweep { name: name.to_owned(), values })
+}
+
+fn parse_value(name: &str, text: &str) -> Result<Variation, Problem> {
+    let text = text.trim();
+    let number = |text: &str| text.trim().parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
+    let factor = text.strip_suffix('x').or_else(|| text.strip_prefix('x'));
+    let percent = text.strip_suffix('%').filter(|_| text.starts_with(['+', '-']));
+    let found = match (factor, percent) {
+        (Some(factor), _) => number(factor).map(Variation::Times),
+        (_, Some(change)) => change.parse::<f64>().ok().and_then(|change| {
+            let factor = 1.0 + change / 100.0;
+            (factor.is_finite() && factor >= 0.0).then_some(Variation::Times(factor))
+        }),
+        _ => number(text).or_else(|| parse_duration(text).ok().map(|length| length.as_secs_f64())).map(Variation::To),
+    };
+    found.ok_or_else(|| {
+        Problem::at(name, format!("cannot be `{text}`"))
+            .hint("give a number, a time such as `5ms`, a factor such as `2x`, or a change such as `+10%`")
+    })
+}
+
+/// Plans once for each value.
+///
+/// # Errors
+/// As [`plan`].
+pub fn sweep(profile: &Profile, vectors: &Vectors, sweep: &Sweep) -> Result<Vec<Tried>, Vec<Problem>> {
+    let tried = sweep.values.iter().filter_map(|variation| {
+        let (other, value) = varied(profile, &sweep.name, *variation);
+        let value = value?;
+        Some(plan(&other, vectors).map(|plan| Tried { name: sweep.name.clone(), value, plan }))
+    });
+    tried.collect()
+}
+
+/// What hangs on each assumption and on each measured cost, most first: how much more of the scarcest thing is needed when
+/// it grows by a percent. Those on which nothing hangs are left out.
+///
+/// # Errors
+/// As [`plan`].
+pub fn sensitivities(profile: &Profile, vectors: &Vectors) -> Result<Vec<Sensitivity>, Vec<Problem>> {
+    let elasticity = |less: f64, more: f64| (more / less).ln() / ((1.0 + STEP) / (1.0 - STEP)).ln();
+    let mut found = Vec::new();
+    for (name, value) in assumptions(profile) {
+        let with = |factor| pressure(&varied(profile, &name, Variation::Times(factor)).0, vectors);
+        let elasticity = elasticity(with(1.0 - STEP)?, with(1.0 + STEP)?);
+        found.push(Sensitivity { name, value, elasticity });
+    }
+    for name in vectors.operations.keys() {
+        let with = |factor| pressure(profile, &dearer(vectors, name, factor));
+        let elasticity = elasticity(with(1.0 - STEP)?, with(1.0 + STEP)?);
+        found.push(Sensitivity { name: format!("the cost of `{name}`"), value: 1.0, elasticity });
+    }
+    found.retain(|found| found.elasticity.is_finite() && found.elasticity.abs() > 0.005);
+    found.sort_by(|left, right| right.elasticity.abs().total_cmp(&left.elasticity.abs()));
+    Ok(found)
+}
+
+/// The vectors with another cost of one operation.
+fn dearer(vectors: &Vectors, name: &str, factor: f64) -> Vectors {
+    let mut other = vectors.clone();
+    let costs = other.operations.get_mut(name).into_iter().flat_map(|operation| operation.roles.values_mut());
+    for cost in costs {
+        for linear in [&mut cost.processor, &mut cost.disk, &mut cost.syncs, &mut cost.wire] {
+            linear.batch *= factor;
+            linear.item *= factor;
+            linear.kilobyte *= factor;
+        }
+    }
+    other
+}

@@ -1,0 +1,140 @@
+//! One message becomes several: the items of a list, lines, or elements. All of them or none.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use quick_xml::{
+    Reader,
+    events::{BytesStart, Event},
+};
+use serde_json::value::RawValue;
+use tocsin_model::exchange::{JsonPath, Split};
+
+use super::Parcel;
+
+const DEPTH_MAX: usize = 256;
+
+pub(super) struct Splitter {
+    pub into: Split,
+    pub most: usize,
+}
+
+impl Splitter {
+    pub fn apply(&self, whole: &Parcel) -> Result<Vec<Parcel>, String> {
+        let bodies = match &self.into {
+            Split::Json(path) => self.items(path, &whole.body)?,
+            Split::Lines => self.lines(&whole.body)?,
+            Split::Xml(name) => self.elements(name, &whole.body)?,
+        };
+        Ok(bodies.into_iter().map(|body| Parcel { body, ..whole.clone() }).collect())
+    }
+
+    fn check_count(&self, count: usize) -> Result<(), String> {
+        if count <= self.most {
+            return Ok(());
+        }
+        Err(format!("the message has more than {} parts, which `most` allows", self.most))
+    }
+
+    fn items(&self, path: &JsonPath, body: &Bytes) -> Result<Vec<Bytes>, String> {
+        let text = std::str::from_utf8(body).map_err(|_| "the body is not JSON: it is not UTF-8")?;
+        let found = path.find_written(text).map_err(|error| format!("the body is not JSON: {error}"))?;
+        let found = found.ok_or_else(|| format!("nothing stands at {path}"))?;
+        let items: Vec<&RawValue> =
+            serde_json::from_str(found.get()).map_err(|_| format!("at {path} stands no list"))?;
+        self.check_count(items.len())?;
+        Ok(items.into_iter().map(|item| body.slice_ref(item.get().as_bytes())).collect())
+    }
+
+    fn lines(&self, body: &Bytes) -> Result<Vec<Bytes>, String> {
+        let mut lines = Vec::new();
+        for line in body.split(|byte| *byte == b'\n') {
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            if !line.trim_ascii().is_empty() {
+                lines.push(body.slice_ref(line));
+                self.check_count(lines.len())?;
+            }
+        }
+        Ok(lines)
+    }
+
+    /// The elements as they stand there, with the namespaces that hold for them.
+    fn elements(&self, name: &str, body: &Bytes) -> Result<Vec<Bytes>, String> {
+        let text = std::str::from_utf8(body).map_err(|_| "the body is not UTF-8")?;
+        let broken = |why: &dyn std::fmt::Display, at: u64| format!("the body is not XML: {why} (byte {at})");
+        let mut reader = Reader::from_str(text);
+        let mut found = Vec::new();
+        let mut scopes: Vec<BTreeMap<String, String>> = Vec::new();
+        loop {
+            let from = place(&reader);
+            match reader.read_event().map_err(|error| broken(&error, reader.error_position()))? {
+                Event::Start(start) => {
+                    let scope = scope(scopes.last(), &start)?;
+                    if is_named(&start, name) {
+                        let end = start.to_end().into_owned();
+                        reader.read_to_end(end.name()).map_err(|error| broken(&error, reader.error_position()))?;
+                        found.push(with_scope(&text[from..place(&reader)], &start, scopes.last())?);
+                        self.check_count(found.len())?;
+                    } else if scopes.len() >= DEPTH_MAX {
+                        return Err(format!("the body is nested deeper than {DEPTH_MAX} levels"));
+                    } else {
+                        scopes.push(scope);
+                    }
+                }
+                Event::Empty(start) if is_named(&start, name) => {
+                    found.push(with_scope(&text[from..place(&reader)], &start, scopes.last())?);
+                    self.check_count(found.len())?;
+                }
+                Event::End(_) => drop(scopes.pop()),
+                Event::DocType(_) => return Err("the body has a document type declaration, which is not read".into()),
+                Event::Eof if scopes.is_empty() => return Ok(found),
+                Event::Eof => return Err("the body ends inside of an element".to_owned()),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn place(reader: &Reader<&[u8]>) -> usize {
+    usize::try_from(reader.buffer_position()).expect("it is within the body")
+}
+
+fn is_named(start: &BytesStart<'_>, name: &str) -> bool {
+    let local: &str = start.local_name().into_inner();
+    local == name
+}
+
+/// The namespaces that hold within an element: those around it, and its own. Values are as they are written.
+fn scope(
+    around: Option<&BTreeMap<String, String>>,
+    start: &BytesStart<'_>,
+) -> Result<BTreeMap<String, String>, String> {
+    let mut scope = around.cloned().unwrap_or_default();
+    for attribute in start.attributes() {
+        let attribute = attribute.map_err(|error| format!("the body is not XML: {error}"))?;
+        let key: &str = attribute.key.into_inner();
+        if key == "xmlns" || key.starts_with("xmlns:") {
+            let value: &str = &attribute.value;
+            scope.insert(key.to_owned(), value.to_owned());
+        }
+    }
+    Ok(scope)
+}
+
+/// An element with the namespaces around it, which it would lose alone.
+fn with_scope(
+    element: &str,
+    start: &BytesStart<'_>,
+    around: Option<&BTreeMap<String, String>>,
+) -> Result<Bytes, String> {
+    let own = scope(None, start)?;
+    let name: &str = start.name().into_inner();
+    let missing: String = around
+        .into_iter()
+        .flatten()
+        .filter(|(key, _)| !own.contains_key(*key))
+        .map(|(key, value)| format!(" {key}=\"{}\"", value.replace('"', "&quot;")))
+        .collect();
+    let (head, rest) = element.split_at(1 + name.len());
+    Ok(Bytes::from(format!("{head}{missing}{rest}")))
+}

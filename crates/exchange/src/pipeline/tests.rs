@@ -1,0 +1,190 @@
+//! Steps alone, each with what it makes and why it fails.
+
+use std::io::Write;
+
+use tocsin_delivery::SystemClock;
+use tocsin_model::definition;
+
+use super::*;
+
+/// The pipeline of a receive port, with `steps` as YAML in a line each.
+fn pipeline(port: &str, steps: &[&str]) -> Result<Arc<Pipeline>, Vec<Problem>> {
+    let steps: String = steps.iter().map(|step| format!("      - {step}\n")).collect();
+    let (receive, send) = if port == "receive" { (&*steps, "[]") } else { ("[]", &*steps) };
+    let text = format!(
+        "exchange: e\nproperties: {{ order: {{ type: integer, json: $.order }}, tenant: $.tenant }}\nreceive:\n  intake:\n    mode: \
+         one_way\n    pipeline: \n{receive}\nsend:\n  out:\n    mode: one_way\n    protocol: http\n    pipeline: \
+         \n{send}\nroutes: {{ every: {{ when: 'true', to: out }} }}\n"
+    );
+    let text = text.replace("pipeline: \n[]", "pipeline: []");
+    let exchange = definition::read_exchange(&text, &|_| None)?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let tools = Tools { exchange: &exchange, programs: &Programs::default(), clock: &clock };
+    let of = if port == "receive" {
+        exchange.receive.values().next().map(|port| &port.pipeline)
+    } else {
+        exchange.send.values().next().map(|port| &port.pipeline)
+    };
+    compile(of.expect("there is one"), "pipeline", &tools)
+}
+
+fn apply(pipeline: &Arc<Pipeline>, parcel: Parcel) -> Result<Vec<Parcel>, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let applied = runtime.block_on(pipeline.apply(parcel, "m-1", &clock, &Semaphore::new(1)));
+    applied.map_err(|stuck| stuck.to_string())
+}
+
+fn parcel(body: &[u8]) -> Parcel {
+    Parcel { content_type: "application/json".into(), body: Bytes::copy_from_slice(body), ..Parcel::default() }
+}
+
+fn check(steps: &[&str], body: &str, expected: Result<&[&str], &str>) {
+    let pipeline = pipeline("receive", steps).expect("good steps");
+    let made = apply(&pipeline, parcel(body.as_bytes()));
+    let texts = |parcels: &[Parcel]| -> Vec<String> {
+        parcels.iter().map(|parcel| String::from_utf8_lossy(&parcel.body).into_owned()).collect()
+    };
+    match (&made, expected) {
+        (Ok(made), Ok(expected)) => assert_eq!(texts(made), expected),
+        (Err(why), Err(part)) => assert!(why.contains(part), "{why}"),
+        _ => panic!("{made:?}, not {expected:?}"),
+    }
+}
+
+fn gzip(body: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(body).expect("packed");
+    encoder.finish().expect("packed")
+}
+
+#[test]
+fn bodies_are_unpacked_up_to_a_bound() {
+    let auto = pipeline("receive", &["decompress: { as: auto, bytes: 1000 }"]).expect("good");
+    let zstd = |body: &[u8]| zstd::stream::encode_all(body, 3).expect("packed");
+    for (encoding, packed) in [("gzip", gzip(b"hello")), ("zstd", zstd(b"hello")), ("", b"hello".to_vec())] {
+        let headers = if encoding.is_empty() { vec![] } else { vec![("content-encoding".into(), encoding.into())] };
+        let made = apply(&auto, Parcel { headers, ..parcel(&packed) }).expect("unpacked");
+        assert_eq!((&*made[0].body, made[0].headers.len()), (&b"hello"[..], 0), "{encoding}");
+    }
+    let bomb = vec![b'x'; 1 << 20];
+    for (encoding, packed, why) in [
+        ("gzip", gzip(&bomb), "larger than 1000 bytes when it is unpacked"),
+        ("zstd", zstd(&bomb), "larger than 1000 bytes when it is unpacked"),
+        ("gzip", b"hello".to_vec(), "is not gzip"),
+        ("zstd", b"hello".to_vec(), "is not zstd"),
+        ("br", b"hello".to_vec(), "encoded as `br`"),
+    ] {
+        let headers = vec![("content-encoding".into(), encoding.into())];
+        let error = apply(&auto, Parcel { headers, ..parcel(&packed) }).expect_err(why);
+        assert!(error.starts_with("step 1 of the pipeline (`decompress`)") && error.contains(why), "{error}");
+    }
+}
+
+#[test]
+fn a_message_is_split_into_all_its_parts_or_none() {
+    let json = "split: { json: $.orders, most: 3 }";
+    check(&[json], r#"{"orders": [{"n": 1e400}, 2, "x"]}"#, Ok(&[r#"{"n": 1e400}"#, "2", r#""x""#]));
+    check(&[json], r#"{"orders": []}"#, Ok(&[]));
+    check(&[json], r#"{"orders": [1, 2, 3, 4]}"#, Err("more than 3 parts"));
+    check(&[json], r#"{"orders": {}}"#, Err("no list"));
+    check(&[json], "{}", Err("nothing stands at"));
+    check(&[json], "hello", Err("not JSON"));
+    check(&["split: { lines: true }"], "a\r\n\n b\nc", Ok(&["a", " b", "c"]));
+    let xml = r#"<r xmlns="urn:r" xmlns:o="urn:o"><o:order n="1"><order/></o:order><x><order a='"'/></x></r>"#;
+    check(
+        &["split: { xml: order }"],
+        xml,
+        Ok(&[
+            r#"<o:order xmlns="urn:r" xmlns:o="urn:o" n="1"><order/></o:order>"#,
+            r#"<order xmlns="urn:r" xmlns:o="urn:o" a='"'/>"#,
+        ]),
+    );
+    check(&["split: { xml: order }"], "<r><order></r>", Err("not XML"));
+    check(&["split: { xml: order }"], "<r>", Err("ends inside"));
+    let whole = ["split: { lines: true }", "validate: { schema: { type: object } }"];
+    check(&whole, "{}\n1\n{}", Err("step 2 of the pipeline (`validate`) at part 2: the body does not fit its schema"));
+}
+
+#[test]
+fn a_body_is_compared_with_its_schema() {
+    let schema = "validate: { schema: { type: object, required: [order], properties: { order: { $ref: '#/$defs/id' } }, \
+                  $defs: { id: { type: integer, minimum: 1 } } } }";
+    check(&[schema], r#"{"order": 7}"#, Ok(&[r#"{"order": 7}"#]));
+    check(&[schema], r#"{"order": "secret"}"#, Err("is not of type \"integer\" at `/order`"));
+    check(&[schema], r#"{"order": 0}"#, Err("at `/order`"));
+    check(&[schema], "{}", Err("\"order\" is a required property"));
+    check(&[schema], "<a/>", Err("not JSON"));
+    let untold = apply(&pipeline("receive", &[schema]).expect("good"), parcel(br#"{"order": "secret"}"#));
+    assert!(!untold.expect_err("wrong").contains("secret"), "values are not told");
+}
+
+#[test]
+fn properties_hold_whatever_later_steps_do() {
+    let steps = ["promote: { tenant: $.head.tenant }", "split: { json: $.orders }", "promote: { order: $.id }"];
+    let made = apply(
+        &pipeline("receive", &steps).expect("good"),
+        parcel(br#"{"head": {"tenant": "a"}, "orders": [{"id": 1}, {"id": "x"}]}"#),
+    );
+    let made = made.expect("split");
+    let named = |name: &str, value: Value| (name.parse::<Name>().expect("a name"), value);
+    assert_eq!(made[0].properties, [named("tenant", Value::from("a")), named("order", Value::Integer(1))]);
+    assert_eq!(made[1].properties, [named("tenant", Value::from("a"))], "a text is no integer");
+}
+
+#[test]
+fn a_body_becomes_another() {
+    let jmespath = "transform: { jmespath: 'lines[?n > `1`].{id: n}' }";
+    check(&[jmespath], r#"{"lines": [{"n": 1}, {"n": 2}]}"#, Ok(&[r#"[{"id":2}]"#]));
+    check(&["transform: { jmespath: 'nothing' }"], "{}", Err("gives nothing"));
+    check(&["transform: { jmespath: 'length(a)' }"], r#"{"a": 1}"#, Err("the expression fails"));
+    let template = r#"transform: { template: '{"is": {{ body.order }}, "of": {{ message.tenant }} }' }"#;
+    check(
+        &["promote: { tenant: $.tenant }", template],
+        r#"{"order": 1, "tenant": "a"}"#,
+        Ok(&[r#"{"is": 1, "of": "a" }"#]),
+    );
+    check(&["transform: { template: 'x{{ body.order }}' }"], r#"{"order": 1}"#, Err("what it makes is not JSON"));
+}
+
+#[test]
+fn what_leaves_is_packed_and_signed() {
+    let secret = format!("sign: {{ secret: whsec_{} }}", "A".repeat(32));
+    let steps = [secret.as_str(), "compress: gzip"];
+    let made = apply(&pipeline("send", &steps).expect("good"), parcel(b"hello")).expect("packed");
+    let (seconds, signature) = made[0].signed.clone().expect("signed");
+    let signer = Signer::new(secret.trim_start_matches("sign: { secret: ").trim_end_matches(" }")).expect("good");
+    assert_eq!(signature, signer.sign("m-1", seconds, b"hello"), "as it was before it was packed");
+    assert_eq!(made[0].headers, [("content-encoding".to_owned(), "gzip".to_owned())]);
+}
+
+#[test]
+fn what_is_wrong_with_steps_is_told() {
+    for (port, step, path, message) in [
+        ("receive", "validate: { schema: { type: strin } }", "pipeline[0].validate.schema", "no JSON Schema"),
+        ("receive", "validate: { schema: { $ref: 'http://a.b/c' } }", "pipeline[0].validate.schema", "no JSON Schema"),
+        ("receive", "transform: { jmespath: 'a[' }", "pipeline[0].transform.jmespath", ""),
+        ("receive", "transform: { template: '{{ order }}' }", "pipeline[0].transform.template", "`order`"),
+        ("receive", "transform: { xslt: '<a/>' }", "pipeline[0].transform.xslt", ""),
+        ("receive", "run: { command: [/bin/true] }", "pipeline[0].run.command", "may not be started"),
+        ("send", "sign: { secret: x }", "pipeline[0].sign.secret", ""),
+        ("receive", "{}", "receive.intake.pipeline[0]", "not one step"),
+        ("receive", "{ compress: gzip, sign: { secret: x } }", "receive.intake.pipeline[0]", "not one step"),
+        ("receive", "compress: gzip", "receive.intake.pipeline[0].compress", "where messages leave"),
+        ("send", "decompress: gzip", "send.out.pipeline[0].decompress", "where messages come in"),
+        ("send", "split: { lines: true }", "send.out.pipeline[0].split", "receive ports only"),
+        ("receive", "split: {}", "receive.intake.pipeline[0].split", "what the parts are"),
+        (
+            "receive",
+            "promote: { nobody: $.a }",
+            "receive.intake.pipeline[0].promote.nobody",
+            "not among the properties",
+        ),
+        ("receive", "transform: {}", "receive.intake.pipeline[0].transform", "what is made"),
+        ("receive", "run: { command: [] }", "receive.intake.pipeline[0].run.command", "no program"),
+    ] {
+        let problems = pipeline(port, &[step]).err().unwrap_or_else(|| panic!("{step} is good"));
+        assert_eq!(problems[0].path, path, "{step}: {problems:?}");
+        assert!(problems[0].message.contains(message), "{step}: {problems:?}");
+    }
+}

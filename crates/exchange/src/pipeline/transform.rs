@@ -1,0 +1,80 @@
+//! A body becomes another: by an expression, a template, a stylesheet or a program.
+
+use tocsin_delivery::process::change::{Changed, Changer};
+use tocsin_formatting::document::{Document, DocumentFormatter};
+use tocsin_matching::filter::jmespath::Query;
+use tocsin_model::{exchange::TransformLanguage, id::Name, problem::Problem, value::Value};
+
+use super::Parcel;
+
+pub(super) struct Transformer {
+    engine: Engine,
+    content_type: String,
+}
+
+enum Engine {
+    Jmespath(Query),
+    Document(DocumentFormatter),
+}
+
+impl Transformer {
+    pub fn compile(language: TransformLanguage, text: &str, content_type: &str) -> Result<Transformer, Problem> {
+        let (key, engine) = match language {
+            TransformLanguage::Jmespath => ("jmespath", Query::compile(text).map(Engine::Jmespath)),
+            TransformLanguage::Template => {
+                ("template", DocumentFormatter::template(text, content_type).map(Engine::Document))
+            }
+            TransformLanguage::Xslt => ("xslt", DocumentFormatter::stylesheet(text).map(Engine::Document)),
+        };
+        match engine {
+            Ok(engine) => Ok(Transformer { engine, content_type: content_type.to_owned() }),
+            Err(problem) => Err(Problem { path: key.to_owned(), ..problem }),
+        }
+    }
+
+    pub fn apply(&self, parcel: &mut Parcel) -> Result<(), String> {
+        let made = match &self.engine {
+            Engine::Jmespath(query) => search(query, &parcel.body)?,
+            Engine::Document(formatter) => {
+                formatter.format(&Document { body: &parcel.body, properties: &parcel.properties })?
+            }
+        };
+        if self.content_type.contains("json")
+            && let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(&made)
+        {
+            return Err(format!("what it makes is not JSON: {error}"));
+        }
+        parcel.body = made.into();
+        parcel.content_type.clone_from(&self.content_type);
+        Ok(())
+    }
+}
+
+fn search(query: &Query, body: &[u8]) -> Result<String, String> {
+    let json: serde_json::Value =
+        serde_json::from_slice(body).map_err(|error| format!("the body is not JSON: {error}"))?;
+    match query.search(&Value::from(json)) {
+        Ok(Value::Null) => Err("the expression gives nothing".to_owned()),
+        Ok(found) => Ok(serde_json::Value::from(found).to_string()),
+        Err(trouble) => Err(format!("the expression fails: {trouble}")),
+    }
+}
+
+/// Gives a message to a program, and takes what it makes of it.
+pub(super) async fn run(changer: &Changer, parcel: &mut Parcel, id: &str) -> Result<(), String> {
+    let properties = parcel.properties.iter().map(|(name, value)| (name.to_string(), value.clone().into()));
+    let before = Changed {
+        content_type: parcel.content_type.clone(),
+        properties: properties.collect(),
+        body: parcel.body.to_vec(),
+    };
+    let changed = changer.change(id, &before).await?;
+    parcel.content_type = changed.content_type;
+    parcel.body = changed.body.into();
+    let named = changed.properties.into_iter().map(|(name, value)| match name.parse::<Name>() {
+        Ok(name) => Ok((name, Value::from(value))),
+        Err(_) => Err(format!("the program gives the property `{name}`, which is not a name")),
+    });
+    parcel.properties = named.collect::<Result<_, _>>()?;
+    Ok(())
+}

@@ -1,0 +1,246 @@
+//! The steps of a port: their words, and where each may stand.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{
+    super::{
+        build::{duration, integer, meant, text},
+        document::{Entry, Kind, Node, join},
+        language::{optional, required, seconds},
+        shape::{Keys, Shape, listed},
+    },
+    Builder,
+};
+use crate::{
+    exchange::{Compression, Pipeline, Property, Split, Step, TransformLanguage},
+    id::Name,
+};
+
+const STEPS_MAX: usize = 32;
+const DECOMPRESSED_BYTES: u32 = 16 << 20;
+const SPLIT_MOST: u32 = 1_000;
+const RUN_TIMEOUT: Duration = seconds(10);
+const WORDS: [&str; 8] = ["decompress", "compress", "split", "validate", "promote", "transform", "sign", "run"];
+
+pub(super) static STEPS: Shape = Shape::List { of: &STEP, most: STEPS_MAX };
+static STEP: Shape = Shape::Object(&[
+    optional("decompress", &DECOMPRESS, "Unpacks the body: `gzip`, `zstd`, or `auto`, as `Content-Encoding` says."),
+    optional("compress", &Shape::Choice(&["gzip", "zstd"]), "Packs the body; `Content-Encoding` says how."),
+    optional("split", &SPLIT, "Makes several messages of one."),
+    optional("validate", &VALIDATE, "The body must be like this."),
+    optional(
+        "promote",
+        &PROMOTE,
+        "Takes properties out of the message as it is here; they hold whatever later steps do.",
+    ),
+    optional("transform", &TRANSFORM, "Makes another body of it."),
+    optional("sign", &SIGN, "Signs the body as it is here, as Standard Webhooks ask."),
+    optional("run", &RUN, "Gives the message to a program, and takes what it makes of it."),
+]);
+static DECOMPRESS: Shape = Shape::Either(&[&DECOMPRESS_WORD, &DECOMPRESS_OBJECT]);
+static DECOMPRESS_WORD: Shape = Shape::Choice(&["auto", "gzip", "zstd"]);
+static DECOMPRESS_OBJECT: Shape = Shape::Object(&[
+    optional("as", &DECOMPRESS_WORD, "How it is packed; `auto` if not given."),
+    optional(
+        "bytes",
+        &Shape::Integer { least: 1, most: 64 << 20 },
+        "Most bytes that it may grow to; 16777216 if not given. A larger one suspends the message.",
+    ),
+]);
+static SPLIT: Shape = Shape::Object(&[
+    optional("json", &Shape::Text, "The items of this list, as a JSONPath: `$.orders`."),
+    optional("lines", &Shape::Boolean, "Lines, such as those of NDJSON; empty ones are left out."),
+    optional("xml", &Shape::Text, "The elements of this name, without a prefix."),
+    optional(
+        "most",
+        &Shape::Integer { least: 1, most: 10_000 },
+        "Most messages that one may become; 1000 if not given. With more it is suspended.",
+    ),
+]);
+static VALIDATE: Shape = Shape::Object(&[required("schema", &Shape::Any, "A JSON Schema (draft 4 to 2020-12).")]);
+static PROMOTE: Shape = Shape::Entries { keys: Keys::Fields, of: &PLACE, most: 64 };
+static PLACE: Shape = Shape::Either(&[&Shape::Text, &PLACE_OBJECT]);
+static PLACE_OBJECT: Shape = Shape::Object(&[
+    optional("json", &Shape::Text, "Where it stands in a body of JSON."),
+    optional("header", &Shape::Text, "The header that holds it."),
+]);
+static TRANSFORM: Shape = Shape::Object(&[
+    optional("jmespath", &Shape::Text, "JSON becomes what this expression gives."),
+    optional("template", &Shape::Text, "A template in Jinja, which sees `body` and `message`, its properties."),
+    optional("xslt", &Shape::Text, "A stylesheet of XSLT 1.0, for XML and JSON."),
+    optional(
+        "content_type",
+        &Shape::Text,
+        "The media type of what is made; `application/json`, of a stylesheet `application/xml`, if not given.",
+    ),
+]);
+static SIGN: Shape = Shape::Object(&[required(
+    "secret",
+    &Shape::Text,
+    "`whsec_` and 24 to 64 bytes in base64; several separated by spaces. `${NAME}` takes it from the environment.",
+)]);
+static RUN: Shape = Shape::Object(&[
+    required("command", &COMMAND, "The program and its arguments; the configuration must allow it."),
+    optional("environment", &ENVIRONMENT, "What it finds in its environment beside `PATH`."),
+    optional(
+        "timeout",
+        &Shape::Duration { least: seconds(1), most: seconds(300) },
+        "How long it may take for a message; 10s if not given.",
+    ),
+]);
+static COMMAND: Shape = Shape::List { of: &Shape::Text, most: 100 };
+static ENVIRONMENT: Shape = Shape::Entries { keys: Keys::Free, of: &Shape::Text, most: 100 };
+
+/// Where a pipeline stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    Receive,
+    ReceiveRequest,
+    Send,
+    Reply,
+}
+
+impl Place {
+    /// Why a step may not stand here, and what to do.
+    fn objection(self, step: &Step) -> Option<(&'static str, &'static str)> {
+        let comes = self != Place::Send;
+        match step {
+            Step::Split { .. } if self == Place::ReceiveRequest => Some((
+                "cannot stand in a port of mode `request`",
+                "one reply answers one message: give `mode: one_way`",
+            )),
+            Step::Split { .. } if self != Place::Receive => {
+                Some(("can stand in receive ports only", "split the message before it is routed"))
+            }
+            Step::Decompress { .. } | Step::Promote(_) if !comes => {
+                Some(("can stand only where messages come in", "put it into the pipeline of the receive port"))
+            }
+            Step::Compress(_) | Step::Sign { .. } if comes => {
+                Some(("can stand only where messages leave", "put it into the pipeline of the send port"))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Builder<'_> {
+    pub(super) fn pipeline(
+        &mut self,
+        port: &Node,
+        key: &str,
+        path: &str,
+        place: Place,
+        properties: &[Property],
+    ) -> Pipeline {
+        let Some(Kind::List(items)) = port.get(key).map(|node| &node.kind) else { return Pipeline::default() };
+        let mut steps = Vec::new();
+        for (at, item) in items.iter().enumerate() {
+            let path = format!("{}[{at}]", join(path, key));
+            let given: Vec<&Entry> = item.entries().iter().filter(|entry| WORDS.contains(&&*entry.key)).collect();
+            let [entry] = given[..] else {
+                let problem = item.problem(&path, "is not one step");
+                self.problems.push(problem.hint(format!("give one of {}", listed(&WORDS))));
+                continue;
+            };
+            let path = join(&path, &entry.key);
+            let Some(step) = self.step(entry, &path, properties) else { continue };
+            if let Some((message, hint)) = place.objection(&step) {
+                self.problems.push(entry.value.problem(&path, message).hint(hint));
+            }
+            if matches!(step, Step::Sign { .. }) && steps.iter().any(|step| matches!(step, Step::Sign { .. })) {
+                let problem = entry.value.problem(&path, "stands here for the second time");
+                self.problems.push(problem.hint("give both secrets to one, separated by a space"));
+            }
+            steps.push(step);
+        }
+        Pipeline(steps)
+    }
+
+    fn step(&mut self, entry: &Entry, path: &str, properties: &[Property]) -> Option<Step> {
+        let node = &entry.value;
+        match entry.key.as_str() {
+            "decompress" => {
+                let word = node.text().map(str::to_owned).or_else(|| text(node, "as"));
+                let bytes_max = integer(node, "bytes").unwrap_or(DECOMPRESSED_BYTES);
+                Some(Step::Decompress { compression: word.as_deref().and_then(Compression::of), bytes_max })
+            }
+            "compress" => Some(Step::Compress(Compression::of(node.text()?)?)),
+            "split" => self.split(node, path),
+            "validate" => Some(Step::Validate(node.get("schema")?.json())),
+            "promote" => Some(self.promote(node, path, properties)),
+            "transform" => self.transform(node, path),
+            "sign" => Some(Step::Sign { secret: text(node, "secret")? }),
+            _ => self.run(node, path),
+        }
+    }
+
+    fn split(&mut self, node: &Node, path: &str) -> Option<Step> {
+        let lines = node.get("lines").filter(|node| node.kind == Kind::Boolean(true));
+        let into = match (node.get("json"), lines, node.get("xml")) {
+            (Some(json), None, None) => match json.text()?.parse() {
+                Ok(found) => Split::Json(found),
+                Err(error) => {
+                    let error: crate::exchange::JsonPathError = error;
+                    let problem = json.problem(&join(path, "json"), error.to_string());
+                    self.problems.push(problem.hint("give a JSONPath such as `$.orders`"));
+                    return None;
+                }
+            },
+            (None, Some(_), None) => Split::Lines,
+            (None, None, Some(xml)) => Split::Xml(xml.text()?.to_owned()),
+            _ => {
+                let hint = "give one of `json: $.orders`, `lines: true` and `xml: order`";
+                self.problems.push(node.problem(path, "does not say what the parts are").hint(hint));
+                return None;
+            }
+        };
+        Some(Step::Split { into, most: integer(node, "most").unwrap_or(SPLIT_MOST) })
+    }
+
+    fn promote(&mut self, node: &Node, path: &str, properties: &[Property]) -> Step {
+        let known: Vec<&str> = properties.iter().map(|property| property.name.as_str()).collect();
+        let mut places = Vec::new();
+        for entry in node.entries() {
+            let path = join(path, &entry.key);
+            if !known.contains(&entry.key.as_str()) {
+                let problem = entry.value.problem(&path, "is not among the properties");
+                self.problems.push(problem.hint(meant(&entry.key, &known, "properties")));
+                continue;
+            }
+            let name = entry.key.parse::<Name>().ok();
+            places.extend(name.zip(self.place(&entry.value, &path)));
+        }
+        Step::Promote(places)
+    }
+
+    fn transform(&mut self, node: &Node, path: &str) -> Option<Step> {
+        let languages = [
+            ("jmespath", TransformLanguage::Jmespath),
+            ("template", TransformLanguage::Template),
+            ("xslt", TransformLanguage::Xslt),
+        ];
+        let given: Vec<_> = languages.into_iter().filter_map(|(key, kind)| Some((kind, text(node, key)?))).collect();
+        let [(language, text_given)] = &given[..] else {
+            let hint = "give one of `jmespath`, `template` and `xslt`";
+            self.problems.push(node.problem(path, "does not say what is made of the message").hint(hint));
+            return None;
+        };
+        let usual = if *language == TransformLanguage::Xslt { "application/xml" } else { "application/json" };
+        let content_type = text(node, "content_type").unwrap_or_else(|| usual.to_owned());
+        Some(Step::Transform { language: *language, text: text_given.clone(), content_type })
+    }
+
+    fn run(&mut self, node: &Node, path: &str) -> Option<Step> {
+        let Some(Kind::List(items)) = node.get("command").map(|node| &node.kind) else { return None };
+        let command: Vec<String> = items.iter().filter_map(|item| item.text().map(str::to_owned)).collect();
+        if command.is_empty() {
+            let problem = node.problem(&join(path, "command"), "names no program");
+            self.problems.push(problem.hint("give the path of a program and its arguments"));
+            return None;
+        }
+        let entries = node.get("environment").map_or(&[][..], Node::entries);
+        let environment: BTreeMap<String, String> =
+            entries.iter().filter_map(|entry| Some((entry.key.clone(), entry.value.text()?.to_owned()))).collect();
+        Some(Step::Run { command, environment, timeout: duration(node, "timeout").unwrap_or(RUN_TIMEOUT) })
+    }
+}

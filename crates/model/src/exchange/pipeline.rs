@@ -1,0 +1,131 @@
+//! What is done to messages on their way through a port, step by step.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::Place;
+use crate::id::Name;
+
+/// Steps in their order.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Pipeline(pub Vec<Step>);
+
+impl Pipeline {
+    /// Whether nothing is done.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// One thing that is done to a message.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Step {
+    /// The body is unpacked.
+    Decompress {
+        /// How it is packed; `None`: as its `Content-Encoding` says, and not at all without one.
+        compression: Option<Compression>,
+        /// Most bytes that it may grow to.
+        bytes_max: u32,
+    },
+    /// The body is packed, and `Content-Encoding` says how.
+    Compress(Compression),
+    /// The message becomes several.
+    Split {
+        /// What each of them is.
+        into: Split,
+        /// Most of them.
+        most: u32,
+    },
+    /// The body must be like this, as JSON Schema.
+    Validate(serde_json::Value),
+    /// Properties are taken out of the message as it is at this step; they hold whatever the steps behind it do.
+    Promote(Vec<(Name, Place)>),
+    /// Another body is made of it.
+    Transform {
+        /// How.
+        language: TransformLanguage,
+        /// The expression, template or stylesheet.
+        text: String,
+        /// The media type of what is made.
+        content_type: String,
+    },
+    /// The body as it is at this step is signed, as Standard Webhooks ask.
+    Sign {
+        /// `whsec_` and 24 to 64 bytes in base64.
+        secret: String,
+    },
+    /// A program makes of it what it likes.
+    Run {
+        /// The program and its arguments.
+        command: Vec<String>,
+        /// What it finds in its environment beside `PATH`.
+        environment: BTreeMap<String, String>,
+        /// How long it may take for a message.
+        timeout: Duration,
+    },
+}
+
+impl Step {
+    /// The word by which definitions call it.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Step::Decompress { .. } => "decompress",
+            Step::Compress(_) => "compress",
+            Step::Split { .. } => "split",
+            Step::Validate(_) => "validate",
+            Step::Promote(_) => "promote",
+            Step::Transform { .. } => "transform",
+            Step::Sign { .. } => "sign",
+            Step::Run { .. } => "run",
+        }
+    }
+}
+
+/// How a body is packed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compression {
+    /// RFC 1952.
+    Gzip,
+    /// RFC 8878.
+    Zstd,
+}
+
+impl Compression {
+    /// As `Content-Encoding` has it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Compression::Gzip => "gzip",
+            Compression::Zstd => "zstd",
+        }
+    }
+
+    /// The one of this word.
+    pub fn of(word: &str) -> Option<Compression> {
+        match word {
+            "gzip" | "x-gzip" => Some(Compression::Gzip),
+            "zstd" => Some(Compression::Zstd),
+            _ => None,
+        }
+    }
+}
+
+/// What the parts of a message are.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Split {
+    /// The items of a list in a body of JSON.
+    Json(super::JsonPath),
+    /// Lines, empty ones left out.
+    Lines,
+    /// The elements of this local name in a body of XML, none of them within another.
+    Xml(String),
+}
+
+/// The language of a transformation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TransformLanguage {
+    /// JSON becomes JSON.
+    Jmespath,
+    /// Jinja.
+    Template,
+    /// XSLT 1.0.
+    Xslt,
+}

@@ -1,0 +1,158 @@
+//! The lines of earlier runs, read back.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use serde::{Deserialize, Serialize};
+use tocsin_model::problem::Problem;
+
+use crate::{
+    commands::check::located,
+    failure::{Failure, Outcome},
+};
+
+/// Most bytes of a file of results.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+
+/// Where and by what figures were measured.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    /// The version of this binary.
+    pub version: String,
+    /// The processor, its cores, the memory and the system.
+    pub machine: String,
+    /// What was chosen: `full` or `quick`, and where the data lay.
+    pub settings: String,
+    /// When it began.
+    pub at: String,
+}
+
+impl Run {
+    /// This one.
+    pub fn now(settings: String) -> Run {
+        Run {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            machine: machine(),
+            settings,
+            at: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        }
+    }
+}
+
+/// What this machine is, as far as the system tells.
+fn machine() -> String {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let after = |text: &str, key: &str| {
+        let line = text.lines().find(|line| line.starts_with(key))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    };
+    let processor = after(&read("/proc/cpuinfo"), "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let memory = after(&read("/proc/meminfo"), "MemTotal").unwrap_or_else(|| "unknown".to_owned());
+    let system = read("/proc/sys/kernel/osrelease").trim().to_owned();
+    format!("{processor}, {cores} cores, {memory} of memory, {} {system}", std::env::consts::OS)
+}
+
+/// A figure of an earlier run.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Measured {
+    /// Its name.
+    pub name: String,
+    /// Of its numbers.
+    pub unit: String,
+    /// The median.
+    pub value: f64,
+    /// The smallest.
+    pub low: f64,
+    /// The largest.
+    pub high: f64,
+    /// How many runs there were.
+    #[serde(default)]
+    pub repeats: usize,
+    /// Who did the same work.
+    pub peer: Option<String>,
+    /// Its median.
+    pub peer_value: Option<f64>,
+    /// Our median divided by it.
+    pub ratio: Option<f64>,
+    /// What else matters.
+    #[serde(default)]
+    pub conditions: String,
+    /// Each run, if they were kept.
+    #[serde(default)]
+    pub samples: Vec<f64>,
+    /// Where and by what; older lines have none.
+    pub run: Option<Run>,
+}
+
+impl Measured {
+    /// Whether it is shown that everything works, and nothing more.
+    pub fn is_quick(&self) -> bool {
+        self.conditions.contains("quick: nothing to quote")
+    }
+
+    /// Every run, or what is left of them.
+    pub fn runs(&self) -> Vec<f64> {
+        match (self.samples.as_slice(), self.repeats) {
+            ([], 0 | 1) => vec![self.value],
+            ([], 2) => vec![self.low, self.high],
+            ([], _) => vec![self.low, self.value, self.high],
+            (samples, _) => samples.to_vec(),
+        }
+    }
+}
+
+/// The figures of a file, by name.
+pub type Results = BTreeMap<String, Measured>;
+
+/// Reads a file of results.
+///
+/// # Errors
+/// It cannot be read, or a line is no result; every such line is named.
+pub fn read(file: &Path) -> Outcome<Results> {
+    let length = fs::metadata(file).map_err(|error| Failure::file("read", file, &error))?.len();
+    if length > FILE_BYTES_MAX {
+        return Err(Failure::failed(format!(
+            "{} is too long: {length} bytes of at most {FILE_BYTES_MAX}",
+            file.display()
+        )));
+    }
+    let text = fs::read_to_string(file).map_err(|error| Failure::file("read", file, &error))?;
+    parse(&text).map_err(|problems| {
+        let failure = Failure::failed(format!("{} holds lines that are no results", file.display()));
+        problems.iter().take(20).fold(failure, |failure, problem| failure.detail(located(file, problem)))
+    })
+}
+
+fn parse(text: &str) -> Result<Results, Vec<Problem>> {
+    let (mut results, mut problems) = (Results::new(), Vec::new());
+    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        match serde_json::from_str::<Measured>(line) {
+            Ok(measured) => {
+                results.insert(measured.name.clone(), measured);
+            }
+            Err(error) => {
+                let problem = Problem::at("", format!("is no result: {error}"));
+                let hint = "each line is a figure as `tocsin bench --out` writes it";
+                problems.push(problem.hint(hint).position(number as u32 + 1, error.column() as u32));
+            }
+        }
+    }
+    if problems.is_empty() { Ok(results) } else { Err(problems) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_this_version_and_older_ones_are_read() {
+        let text = "{\"name\":\"a\",\"unit\":\"ms\",\"value\":2,\"low\":1,\"high\":3,\"repeats\":3,\"conditions\":\"\"}\n\n\
+            {\"name\":\"b\",\"unit\":\"rows/s\",\"value\":2,\"low\":1,\"high\":3,\"repeats\":3,\"conditions\":\"x, quick: nothing to quote\",\
+            \"samples\":[1,2,2,3],\"run\":{\"version\":\"1\",\"machine\":\"m\",\"settings\":\"s\",\"at\":\"t\"}}\n";
+        let results = parse(text).expect("results");
+        assert_eq!((results["a"].runs(), results["b"].runs()), (vec![1.0, 2.0, 3.0], vec![1.0, 2.0, 2.0, 3.0]));
+        assert!(results["b"].is_quick() && !results["a"].is_quick());
+        let problems = parse("{\"name\":\"a\"}\n").expect_err("no value");
+        assert!(problems[0].to_string().starts_with("1:"), "{}", problems[0]);
+    }
+}

@@ -1,0 +1,286 @@
+//! What was measured, beside what was published: as one page, and as a table.
+
+use std::fmt::Write;
+
+use tocsin_capacity::{
+    page::{Column, facts, page, table},
+    plot::{Axis, Curve, Scale, bars, curves, escape, short},
+};
+
+use super::{
+    results::{Measured, Results},
+    workloads::{Answer, FAMILIES, Family, Row, Workload},
+};
+use crate::{
+    failure::Outcome,
+    terminal::{Colour, Terminal},
+};
+
+/// The page: tables as the papers have them with our column beside, plots, claims, and every figure.
+pub fn results_page(results: &Results) -> String {
+    let mut body = facts(&headline(results));
+    body.push_str(&caution(results));
+    for family in &FAMILIES {
+        body.push_str(&family_part(family, results));
+    }
+    let _ = write!(body, "<h2>Beside others on the same machine</h2>{}", peers_part(results));
+    let _ = write!(body, "<h2>Every figure</h2>{}", figures_table(results));
+    page("What Tocsin does, measured", &body)
+}
+
+/// The same in short, for a terminal: the claims, then the workloads.
+///
+/// # Errors
+/// The output does not take it.
+pub fn print(terminal: &Terminal, results: &Results) -> Outcome {
+    for family in &FAMILIES {
+        terminal.line(terminal.paint(Colour::Bold, format_args!("\n{}", family.title)))?;
+        let rows: Vec<Vec<String>> =
+            family.workloads.iter().flat_map(|workload| workload_rows(workload, results)).collect();
+        terminal.table(&["workload", "of what", "published", "ours", "factor"], &rows)?;
+        for claim in family.claims {
+            let (answer, why) = claim.answer(results);
+            let colour = match answer {
+                Answer::Holds => Colour::Green,
+                Answer::NoLongerHolds | Answer::Contradictory => Colour::Yellow,
+                Answer::NotMeasured => Colour::Dim,
+            };
+            let said = format!("{}: {}", answer.word(), claim.said);
+            terminal.line(terminal.paint(colour, said))?;
+            if !why.is_empty() && answer != Answer::NotMeasured {
+                terminal.line(format_args!("    {why}"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn headline(results: &Results) -> Vec<(String, String)> {
+    let answers: Vec<Answer> =
+        FAMILIES.iter().flat_map(|family| family.claims).map(|claim| claim.answer(results).0).collect();
+    let count = |wanted: Answer| answers.iter().filter(|answer| **answer == wanted).count().to_string();
+    let workloads = FAMILIES.iter().flat_map(|family| family.workloads);
+    let (measured, all) = workloads.fold((0, 0), |(measured, all), workload| {
+        (measured + usize::from(workload.figures().iter().any(|figure| results.contains_key(*figure))), all + 1)
+    });
+    vec![
+        (results.len().to_string(), "figures".into()),
+        (format!("{measured} of {all}"), "published workloads have a figure of ours".into()),
+        (count(Answer::Holds), "claims hold".into()),
+        (count(Answer::NoLongerHolds), "no longer hold".into()),
+        (count(Answer::Contradictory), "are contradictory in the paper".into()),
+        (count(Answer::NotMeasured), "are not measured".into()),
+    ]
+}
+
+/// Where the figures come from, and what that means.
+fn caution(results: &Results) -> String {
+    let mut runs: Vec<String> = results
+        .values()
+        .filter_map(|measured| measured.run.as_ref())
+        .map(|run| format!("Tocsin {} on {}; {}", run.version, run.machine, run.settings))
+        .collect();
+    runs.sort();
+    runs.dedup();
+    let told =
+        if runs.is_empty() { "These lines do not say where they were measured.".to_owned() } else { runs.join(" · ") };
+    let quick = results.values().filter(|measured| measured.is_quick()).count();
+    let quick = match quick {
+        0 => String::new(),
+        count => format!(
+            " <b class=\"bad\">{count} figures are of a quick run: they show that everything works, and are nothing to quote.</b>"
+        ),
+    };
+    format!(
+        "<p class=\"dim\">{}{quick} The machines of the papers are 16 to 27 years old: look at shapes and at cost, not only at \
+         the factor.</p>",
+        escape(&told)
+    )
+}
+
+fn family_part(family: &Family, results: &Results) -> String {
+    let rows: Vec<Vec<String>> =
+        family.workloads.iter().flat_map(|workload| workload_rows(workload, results)).collect();
+    let columns = [
+        Column::Text("workload"),
+        Column::Text("of what"),
+        Column::Text("published"),
+        Column::Number("ours"),
+        Column::Number("factor"),
+    ];
+    let abouts = family.workloads.iter().map(|workload| {
+        let differs = if workload.differs.is_empty() {
+            String::new()
+        } else {
+            format!(" <small>({})</small>", escape(workload.differs))
+        };
+        format!("<li>{}: {}{differs}</li>", workload.name, escape(workload.about))
+    });
+    format!(
+        "<h2>{}</h2><p class=\"dim\">Published on {}.</p>{}<div class=\"plots\">{}</div><h3>Claims</h3>{}\
+         <details><summary>The workloads</summary><ul>{}</ul></details>",
+        family.title,
+        escape(family.machine),
+        table(&columns, &rows),
+        family.workloads.iter().map(|workload| plot(workload, results)).collect::<String>(),
+        claims_table(family, results),
+        abouts.collect::<String>()
+    )
+}
+
+fn workload_rows(workload: &Workload, results: &Results) -> Vec<Vec<String>> {
+    let row = |(number, row): (usize, &Row)| {
+        let measured = results.get(row.figure);
+        let factor = measured.zip(row.value).map(|(measured, published)| factor(measured, published));
+        vec![
+            if number == 0 { workload.name.to_owned() } else { String::new() },
+            row.what.to_owned(),
+            row.reported.to_owned(),
+            measured.map_or_else(|| "not measured".to_owned(), shown),
+            factor.map_or_else(String::new, |factor| format!("{} x", short(factor))),
+        ]
+    };
+    workload.rows.iter().enumerate().map(row).collect()
+}
+
+/// How many times better than what was published.
+fn factor(measured: &Measured, published: f64) -> f64 {
+    if measured.unit == "ms" { published / measured.value } else { measured.value / published }
+}
+
+fn shown(measured: &Measured) -> String {
+    format!("{} {} ({} to {})", short(measured.value), measured.unit, short(measured.low), short(measured.high))
+}
+
+/// Sizes are a curve; other rows of more than one figure are bars.
+fn plot(workload: &Workload, results: &Results) -> String {
+    let measured: Vec<(&Row, &Measured)> =
+        workload.rows.iter().filter_map(|row| Some((row, results.get(row.figure)?))).collect();
+    let Some((_, first)) = measured.first().filter(|_| measured.len() > 1) else { return String::new() };
+    let title = format!("{}: {}", workload.name, workload.about);
+    // Within 60 characters a title fits a narrow screen.
+    let title = match title.char_indices().nth(60) {
+        Some((end, _)) => format!("{}…", &title[..end]),
+        None => title,
+    };
+    let number = |row: &Row| row.what.split(' ').next().and_then(|word| word.parse::<f64>().ok());
+    let steps: Option<Vec<(f64, &Row, &Measured)>> =
+        measured.iter().map(|(row, measured)| Some((number(row)?, *row, *measured))).collect();
+    match steps {
+        Some(steps) => {
+            let ours = steps.iter().map(|(at, _, measured)| (*at, measured.value)).collect();
+            let published = steps.iter().filter_map(|(at, row, _)| Some((*at, row.value?))).collect::<Vec<_>>();
+            let mut shown = vec![Curve { name: "ours".into(), points: ours }];
+            if !published.is_empty() {
+                shown.push(Curve { name: "published".into(), points: published });
+            }
+            let unit = steps[0].1.what.split_once(' ').map_or("", |(_, unit)| unit);
+            let axis = |title: &str| Axis { title: title.into(), scale: Scale::Logarithmic };
+            curves(&title, &axis(unit), &axis(&first.unit), &shown)
+        }
+        None => {
+            let shown: Vec<(String, f64, Option<f64>)> = measured
+                .iter()
+                .filter(|(_, measured)| measured.unit == first.unit)
+                .map(|(row, measured)| (row.what.to_owned(), measured.value, row.value))
+                .collect();
+            bars(&title, &first.unit, &shown)
+        }
+    }
+}
+
+fn claims_table(family: &Family, results: &Results) -> String {
+    let rows: Vec<Vec<String>> = family
+        .claims
+        .iter()
+        .map(|claim| {
+            let (answer, why) = claim.answer(results);
+            vec![claim.said.to_owned(), answer.word().to_owned(), why]
+        })
+        .collect();
+    table(&[Column::Text("the paper says"), Column::Text("answer"), Column::Text("because")], &rows)
+}
+
+fn peers_part(results: &Results) -> String {
+    let beside: Vec<&Measured> = results.values().filter(|measured| measured.ratio.is_some()).collect();
+    let rows: Vec<Vec<String>> = beside
+        .iter()
+        .map(|measured| {
+            vec![
+                measured.name.clone(),
+                shown(measured),
+                measured.peer.clone().unwrap_or_default(),
+                measured.peer_value.map_or_else(String::new, short),
+                measured.ratio.map_or_else(String::new, short),
+            ]
+        })
+        .collect();
+    let columns = [
+        Column::Text("figure"),
+        Column::Number("ours"),
+        Column::Text("peer"),
+        Column::Number("peer's"),
+        Column::Number("ratio"),
+    ];
+    table(&columns, &rows)
+}
+
+fn figures_table(results: &Results) -> String {
+    let rows: Vec<Vec<String>> = results
+        .values()
+        .map(|measured| {
+            vec![measured.name.clone(), shown(measured), measured.repeats.to_string(), measured.conditions.clone()]
+        })
+        .collect();
+    let columns = [
+        Column::Text("figure"),
+        Column::Number("median and extremes"),
+        Column::Number("runs"),
+        Column::Text("conditions"),
+    ];
+    table(&columns, &rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn results() -> Results {
+        let line = |name: &str, value: f64| {
+            let line = serde_json::json!({
+                "name": name, "unit": "renders/s", "value": value, "low": value, "high": value, "repeats": 3, "conditions": "<one> core",
+            });
+            (name.to_owned(), serde_json::from_value(line).expect("a result"))
+        };
+        let sizes = [("25", 9e5), ("100", 8e5), ("500", 4e5), ("2000", 1e5)];
+        sizes.iter().map(|(size, value)| line(&format!("format.xslt.{size}"), *value)).collect()
+    }
+
+    #[test]
+    fn the_page_has_our_column_a_plot_and_the_claims() {
+        let page = results_page(&results());
+        for piece in [
+            "WNS-17",
+            "400 to 500/s",
+            "900k renders/s",
+            "2000 x",
+            "<polyline",
+            "contradictory in the paper",
+            "&lt;one&gt; core",
+        ] {
+            assert!(page.contains(piece), "{piece}");
+        }
+        assert!(!page.contains("<script") && !page.contains("<one>") && !page.contains("NaN"));
+        assert!(page.contains("<td>Formatting costs more, the longer the result</td><td>holds</td>"));
+    }
+
+    #[test]
+    fn the_terminal_is_told_the_same_in_short() {
+        let (terminal, captured) = Terminal::captured();
+        print(&terminal, &results()).expect("memory takes it");
+        let text = captured.text();
+        for piece in ["WNS-17", "holds: Formatting costs more", "not measured: Three distributors"] {
+            assert!(text.contains(piece), "{piece}: {text}");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The workloads of the notification paper, and those of NotifyBC.
+
+use super::{Claim, Family, Row, Test, Workload, graph, row};
+
+pub const FAMILY: Family = Family {
+    title: "Notifications",
+    machine: "2 x 1.7 GHz Pentium 4 (Dual), 4 x 700 MHz Pentium III (Quad), both (Combo), of 2002; NotifyBC's runs on its own machines",
+    workloads: &WORKLOADS,
+    claims: &CLAIMS,
+};
+
+const fn workload(name: &'static str, about: &'static str, rows: &'static [Row], differs: &'static str) -> Workload {
+    Workload { name, about, rows, differs }
+}
+
+const SIZES: &[Row] = &[
+    row("25 characters", "400 to 500/s", 450.0, "format.xslt.25"),
+    row("50 characters", "400 to 500/s", 450.0, "format.xslt.50"),
+    row("100 characters", "400 to 500/s", 450.0, "format.xslt.100"),
+    row("250 characters", "400 to 500/s", 450.0, "format.xslt.250"),
+    row("500 characters", "400 to 500/s", 450.0, "format.xslt.500"),
+    graph("1000 characters", "", "format.xslt.1000"),
+    row("2000 characters", "100 to 200/s", 150.0, "format.xslt.2000"),
+];
+
+const WORKLOADS: [Workload; 27] = [
+    workload(
+        "WNS-01",
+        "100,000 subscribers into an empty installation, one client",
+        &[graph("subscribers/s", "graph only (figure 5)", "import.subscribers")],
+        "ours come as one import over HTTP, with a device each",
+    ),
+    workload("WNS-02", "10,000 subscribers more", &[graph("subscribers/s", "graph only", "")], ""),
+    workload(
+        "WNS-03",
+        "10,000 of 110,000 subscribers deleted at random",
+        &[graph("subscribers/s", "graph only", "")],
+        "",
+    ),
+    workload(
+        "WNS-04",
+        "10,000 of 100,000 subscribers read and updated at random",
+        &[graph("subscribers/s", "graph only", "")],
+        "",
+    ),
+    workload(
+        "WNS-05",
+        "the four before with many clients",
+        &[graph("gain", "load and add \"improve significantly\"", "")],
+        "",
+    ),
+    workload(
+        "WNS-06",
+        "100,000 subscriptions driven by events, 20, 200 and 1,000 characters",
+        &[graph("subscriptions/s", "graph only (figure 6)", "import.subscriptions")],
+        "ours are 1,000,000 of the stock case as one import over HTTP",
+    ),
+    workload("WNS-07", "driven by events against scheduled", &[graph("decline", "\"minimal\" (figure 7)", "")], ""),
+    workload("WNS-08", "many clients that store subscriptions", &[graph("gain", "+50 to +100 %", "")], ""),
+    workload(
+        "WNS-09",
+        "files of 10,000 events of 25 to 2,000 characters",
+        &[graph("events/s", "\"thousands\"", "")],
+        "",
+    ),
+    workload(
+        "WNS-10",
+        "files of 1 to 10,000 events of 250 characters",
+        &[graph("events/s", "graph only (figure 9)", "")],
+        "",
+    ),
+    workload("WNS-11", "a query that yields 10,000 events", &[graph("events/s", "\"thousands\"", "")], ""),
+    workload("WNS-12", "queries that yield 1 to 10,000 events", &[graph("events/s", "graph only (figure 11)", "")], ""),
+    workload(
+        "WNS-13",
+        "the API, batches of 10,000 events of 25 to 2,000 (or 5,000) characters",
+        &[graph("events/s", "\"hundreds\"", "accept.batch")],
+        "ours are batches of 1,000 of 250 characters over HTTP",
+    ),
+    workload(
+        "WNS-14",
+        "the API, 250 characters, batches of 1 to 10,000",
+        &[
+            graph("events/s, one by one", "\"hundreds\"", "accept.single"),
+            graph("events/s, 1,000 together", "graph only (figure 13)", "accept.batch"),
+        ],
+        "",
+    ),
+    workload(
+        "WNS-15",
+        "10,000 notifications of one event batch, one thread, 1 to 32 notification batches",
+        &[
+            row("notifications/s, one batch", "850 (Dual), 1100 (Quad)", 1_100.0, "match.stock.generate"),
+            graph("32 batches", "650 (Dual), 950 (Quad)", ""),
+        ],
+        "ours are the stock case into batches of 2,500, ready to commit, not committed",
+    ),
+    workload(
+        "WNS-16",
+        "8 rules of 2,500 notifications; 1, 2, 4 threads and automatic",
+        &[graph("threads", "best at 1 to 2 times the processors", "")],
+        "",
+    ),
+    workload("WNS-17", "formatting by XSLT alone, one thread", SIZES, ""),
+    workload(
+        "WNS-18",
+        "delivery alone of 5,000 notifications by file, HTTP and SMTP",
+        &[
+            graph("by file", "fastest", "deliver.file"),
+            row("by HTTP", "more than 200/s", 200.0, "deliver.http"),
+            row("by SMTP", "about 20/s", 20.0, "deliver.smtp"),
+        ],
+        "ours are 100,000, from acceptance to the last durable receipt",
+    ),
+    workload(
+        "WNS-19",
+        "digests of 1 to 10 notifications",
+        &[graph("notifications/s", "graph only (figure 18)", "")],
+        "",
+    ),
+    workload(
+        "WNS-20",
+        "multicast by SMTP, 1 to 100 recipients of a mail",
+        &[
+            graph("1 recipient", "graph only (figure 19)", "deliver.smtp"),
+            graph("10 recipients", "", "deliver.smtp.many10"),
+            graph("50 recipients", "\"dramatic benefit\"", "deliver.smtp.many50"),
+        ],
+        "",
+    ),
+    workload(
+        "WNS-21",
+        "the stock case: 1,000 quotes a minute, 1,000,000 subscriptions, by HTTP, 1, 2 and 3 distributors",
+        &[
+            row("notifications/s, 3 distributors", "about 700", 700.0, "case.stock"),
+            row("latency at the paper's rate, ms", "less than 2 minutes", 120_000.0, "case.stock.paced"),
+        ],
+        "ours is one process on one machine",
+    ),
+    workload(
+        "WNS-22",
+        "the acceptance test: 10,000 subscribers with a subscription each, one batch",
+        &[graph("", "no numbers", "")],
+        "",
+    ),
+    workload("NBC-01", "a broadcast with a filter for each of 10 subscriptions", &[graph("", "", "")], ""),
+    workload("NBC-02", "the same for 1,000", &[graph("", "", "")], ""),
+    workload("NBC-03", "the same for 100,000", &[graph("", "", "")], ""),
+    workload(
+        "NBC-04",
+        "the same for 1,000,000, told by mail",
+        &[graph("mails/s", "", "case.broadcast")],
+        "1,000 distinct filters",
+    ),
+    workload(
+        "NBC-05",
+        "the filters alone: 1,000,000 subscribers with one filter, or with 10,000",
+        &[
+            graph("one filter, subscribers/s", "", "match.filter.shared"),
+            graph("10,000 filters, subscribers/s", "", "match.filter.10k"),
+        ],
+        "",
+    ),
+];
+
+const fn claim(said: &'static str, test: Test) -> Claim {
+    Claim { said, test }
+}
+
+const CLAIMS: [Claim; 15] = [
+    claim("Bigger batches of events are better", Test::Larger("accept.batch", "accept.single", 1.0)),
+    claim("Smaller events are better", Test::Open),
+    claim("Files and queries are much faster than the API, but for batches of a few", Test::Open),
+    claim("More notification batches cost little", Test::Open),
+    claim("Parallel rules scale up to twice the processors of the database", Test::Open),
+    claim(
+        "Formatting costs more, the longer the result",
+        Test::Falls(&["format.xslt.25", "format.xslt.100", "format.xslt.500", "format.xslt.2000"]),
+    ),
+    claim(
+        "Delivery is usually the bottleneck, not making notifications",
+        Test::Larger("match.stock.generate", "deliver.http", 1.0),
+    ),
+    claim(
+        "By file is faster than by HTTP, by HTTP faster than by SMTP",
+        Test::Falls(&["deliver.file", "deliver.http", "deliver.smtp"]),
+    ),
+    claim("Three distributors are about 2.8 times one", Test::Open),
+    claim("Digests cost formatting and save messages", Test::Open),
+    claim("Multicast is a large win for dear protocols", Test::Larger("deliver.smtp.many50", "deliver.smtp", 2.0)),
+    claim(
+        "300/s for 30 minutes on a system of 100/s leave 360,000 and 60 more minutes",
+        Test::Arithmetic("by `tocsin capacity --paper peak`, if nothing else comes in that hour"),
+    ),
+    claim(
+        "20 million subscriptions that fire once a day are 20 million a day",
+        Test::Arithmetic("by `tocsin capacity --paper daily`: 231 a second if the day is even"),
+    ),
+    claim("The API was measured with up to 5,000 characters", Test::Contradictory("the section on method says 2,000")),
+    claim(
+        "Figure 17 shows formatting",
+        Test::Contradictory("its text says \"formatted\", its title and section are about delivery"),
+    ),
+];

@@ -1,0 +1,423 @@
+//! Says how large an installation must be, from a profile and measured costs, without a server.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use clap::ValueEnum;
+use serde_json::json;
+use tocsin_capacity::{
+    page::{self, clock, plan_page, tried_row},
+    papers::{PAPERS, Paper, Statement},
+    plan::{Plan, plan},
+    plot::short,
+    profile::Profile,
+    read_profile, read_vectors,
+    vectors::Vectors,
+    what_if::{Sensitivity, Tried, assumptions, parse_sweep, sensitivities, sweep},
+};
+use tocsin_model::problem::Problem;
+
+use super::check::located;
+use crate::{
+    failure::{Failure, Outcome},
+    terminal::{Colour, Terminal},
+};
+
+/// Most bytes of a profile or of vectors that are read.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// How many assumptions the text tells of; the page and JSON tell of all.
+const SENSITIVITIES_TOLD: usize = 8;
+
+/// Arguments of `tocsin capacity`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The profile, a YAML file
+    #[arg(required_unless_present_any = ["paper", "papers"])]
+    profile: Option<PathBuf>,
+    /// What one operation costs, as it was measured; a YAML or JSON file
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["paper", "papers"])]
+    vectors: Option<PathBuf>,
+    /// Takes a published example with the costs that were published with it
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["profile", "vectors"])]
+    paper: Option<String>,
+    /// Lists the published examples
+    #[arg(long, conflicts_with_all = ["profile", "vectors", "paper"])]
+    papers: bool,
+    /// Prints the profile and the costs of the example, as a beginning for one of your own
+    #[arg(long, requires = "paper")]
+    show: bool,
+    /// Tries other values of an assumption: `events.quotes.rate=2x,4x`, `channels.mail.answer=5ms,50ms`, `nodes=1,2,3`
+    #[arg(long, value_name = "NAME=VALUE,...")]
+    what_if: Vec<String>,
+    /// How the plan is written
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+    /// Writes it to this file instead of printing it
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// For a terminal
+    Text,
+    /// For programs
+    Json,
+    /// A page with plots that needs nothing else
+    Html,
+}
+
+/// All that is told of a profile.
+struct Answer {
+    plan: Plan,
+    sensitivities: Vec<Sensitivity>,
+    tried: Vec<Tried>,
+    statements: Vec<Statement>,
+    /// The assumptions that can be tried, with their values.
+    assumptions: Vec<(String, f64)>,
+}
+
+impl Args {
+    /// Reads, plans and tells.
+    ///
+    /// # Errors
+    /// A file cannot be read or has problems, or an assumption is unknown.
+    pub fn run(self, terminal: &Terminal) -> Outcome {
+        if self.papers {
+            let rows: Vec<Vec<String>> =
+                PAPERS.iter().map(|paper| vec![paper.name.to_owned(), paper.about.to_owned()]).collect();
+            return Ok(terminal.table(&["example", "what it asks"], &rows)?);
+        }
+        let paper = self.paper.as_deref().map(find).transpose()?;
+        if let Some(paper) = paper.filter(|_| self.show) {
+            return Ok(terminal.line(format_args!("{}---\n{}", paper.profile, paper.vectors.trim_end()))?);
+        }
+        let answer = self.answer(paper, terminal)?;
+        let written = match self.format {
+            Format::Json => serde_json::to_string_pretty(&json!({
+                "plan": answer.plan,
+                "sensitivities": answer.sensitivities,
+                "what_if": answer.tried,
+                "statements": answer.statements,
+                "assumptions": answer.assumptions.iter().map(|(name, value)| json!({"name": name, "value": value})).collect::<Vec<_>>(),
+            }))
+            .expect("a plan is plain data"),
+            Format::Html => plan_page(&answer.plan, &answer.sensitivities, &answer.tried, &answer.statements),
+            Format::Text if self.out.is_none() => return answer.tell(terminal),
+            Format::Text => {
+                let (into, captured) = Terminal::captured();
+                answer.tell(&into)?;
+                captured.text()
+            }
+        };
+        match &self.out {
+            None => Ok(terminal.line(written.trim_end())?),
+            Some(file) => {
+                fs::write(file, written).map_err(|error| Failure::file("write", file, &error))?;
+                Ok(terminal.line(file.display())?)
+            }
+        }
+    }
+
+    fn answer(&self, paper: Option<&'static Paper>, terminal: &Terminal) -> Outcome<Answer> {
+        let file = self.profile.clone().unwrap_or_default();
+        let (profile, vectors) = match paper {
+            Some(paper) => paper.read(),
+            None => {
+                let vectors = self.vectors.clone().unwrap_or_default();
+                (read(&file, read_profile, terminal)?, read(&vectors, read_vectors, terminal)?)
+            }
+        };
+        let tell = |problems| refused(&file, problems, terminal);
+        let plan = plan(&profile, &vectors).map_err(tell)?;
+        let tried = self.tried(&profile, &vectors, &file, terminal)?;
+        Ok(Answer {
+            sensitivities: sensitivities(&profile, &vectors).map_err(tell)?,
+            tried,
+            statements: paper.map(|paper| (paper.statements)(&plan)).unwrap_or_default(),
+            assumptions: assumptions(&profile),
+            plan,
+        })
+    }
+
+    fn tried(&self, profile: &Profile, vectors: &Vectors, file: &Path, terminal: &Terminal) -> Outcome<Vec<Tried>> {
+        let mut tried = Vec::new();
+        for text in &self.what_if {
+            let asked = parse_sweep(profile, text).map_err(|problem| Failure::usage(problem.to_string()))?;
+            tried.extend(sweep(profile, vectors, &asked).map_err(|problems| refused(file, problems, terminal))?);
+        }
+        Ok(tried)
+    }
+}
+
+fn find(name: &str) -> Outcome<&'static Paper> {
+    Paper::find(name).ok_or_else(|| {
+        let names: Vec<&str> = PAPERS.iter().map(|paper| paper.name).collect();
+        Failure::usage(format!("there is no example `{name}`; there are {}", names.join(", ")))
+    })
+}
+
+fn read<T>(file: &Path, read: impl Fn(&str) -> Result<T, Vec<Problem>>, terminal: &Terminal) -> Outcome<T> {
+    let length = fs::metadata(file).map_err(|error| Failure::file("read", file, &error))?.len();
+    if length > FILE_BYTES_MAX {
+        return Err(Failure::failed(format!(
+            "{} is {length} bytes long; at most {FILE_BYTES_MAX} are read",
+            file.display()
+        )));
+    }
+    let text = fs::read_to_string(file).map_err(|error| Failure::file("read", file, &error))?;
+    read(&text).map_err(|problems| refused(file, problems, terminal))
+}
+
+/// Prints the problems as editors read them.
+fn refused(file: &Path, problems: Vec<Problem>, terminal: &Terminal) -> Failure {
+    for problem in &problems {
+        if let Err(error) = terminal.line(terminal.paint(Colour::Red, located(file, problem))) {
+            return error.into();
+        }
+    }
+    Failure::failed(if problems.len() == 1 { "1 problem".to_owned() } else { format!("{} problems", problems.len()) })
+}
+
+impl Answer {
+    fn tell(&self, terminal: &Terminal) -> Outcome {
+        let plan = &self.plan;
+        let nodes = if plan.nodes == 1 { "1 node".to_owned() } else { format!("{} nodes", plan.nodes) };
+        terminal.line(terminal.paint(Colour::Bold, format_args!("{}: {nodes}", plan.profile)))?;
+        terminal.line(format_args!("by the costs of `{}`", plan.vectors))?;
+        self.tell_statements(terminal)?;
+        self.tell_bottlenecks(terminal)?;
+        self.tell_uses(terminal)?;
+        self.tell_day(terminal)?;
+        self.tell_assumptions(terminal)?;
+        for note in &plan.notes {
+            terminal.line(terminal.paint(Colour::Yellow, format_args!("note: {note}")))?;
+        }
+        Ok(())
+    }
+
+    fn tell_statements(&self, terminal: &Terminal) -> Outcome {
+        if self.statements.is_empty() {
+            return Ok(());
+        }
+        terminal.line("\nWhat was published:")?;
+        for statement in &self.statements {
+            terminal.line(format_args!("  {}", statement.said))?;
+            terminal.line(format_args!("    {}: {}", statement.verdict.word(), statement.computed))?;
+        }
+        Ok(())
+    }
+
+    fn tell_bottlenecks(&self, terminal: &Terminal) -> Outcome {
+        terminal.line("\nWhat gives out first:")?;
+        let rows: Vec<Vec<String>> = self
+            .plan
+            .bottlenecks
+            .iter()
+            .map(|found| vec![found.what.clone(), format!("{:.1} %", found.utilisation * 100.0), short(found.grows_by)])
+            .collect();
+        terminal.table(&["what", "in use", "load may grow by"], &rows)?;
+        if let Some(users) = &self.plan.users {
+            terminal.line(format_args!(
+                "a node carries {:.0} users, all nodes {:.0}; the profile has {:.0}",
+                users.each_node, users.at_most, users.asked
+            ))?;
+        }
+        Ok(())
+    }
+
+    fn tell_uses(&self, terminal: &Terminal) -> Outcome {
+        let plan = &self.plan;
+        terminal.line("\nWhat it uses at the busiest time:")?;
+        let rows: Vec<Vec<String>> = plan
+            .each_role
+            .iter()
+            .flat_map(|station| {
+                station.uses.iter().map(|used| {
+                    vec![
+                        station.name.clone(),
+                        used.resource.word().to_owned(),
+                        short(used.peak),
+                        used.node_has.map_or_else(|| "unknown".to_owned(), short),
+                        used.nodes_busy.map_or_else(String::new, short),
+                    ]
+                })
+            })
+            .collect();
+        terminal.table(&["role", "resource", "a second", "a node has", "nodes busy"], &rows)?;
+        for channel in &plan.channels {
+            let most = channel.rate_max.map_or_else(String::new, |most| format!(" of {} that it takes", short(most)));
+            let needed =
+                channel.connections_needed.map_or_else(String::new, |needed| format!(", {needed} connections"));
+            terminal.line(format_args!("channel {}: {} a second{most}{needed}", channel.name, short(channel.peak)))?;
+        }
+        Ok(terminal.line(format_args!(
+            "memory {} MB of {} MB base and what is kept; disk {} MB a day, {} MB kept",
+            short(plan.memory.base_mb + plan.memory.stored_mb),
+            short(plan.memory.base_mb),
+            short(plan.disk.written_mb_per_day),
+            short(plan.disk.kept_mb)
+        ))?)
+    }
+
+    fn tell_day(&self, terminal: &Terminal) -> Outcome {
+        let day = &self.plan.day;
+        terminal.line(format_args!(
+            "\nThe day: p50 {} s, p95 {} s, p99 {} s from end to end",
+            short(day.p50),
+            short(day.p95),
+            short(day.p99)
+        ))?;
+        for goal in &day.goals {
+            let word =
+                if goal.met { terminal.paint(Colour::Green, "met") } else { terminal.paint(Colour::Red, "missed") };
+            terminal.line(format_args!("  {} at most {} s: {word}", goal.name, short(goal.wanted)))?;
+        }
+        for station in day.stations.iter().filter(|station| station.backlog_peak > 0.0) {
+            let done = match station.drained_at {
+                Some(at) => format!("nothing waits from {}", clock(at)),
+                None => format!("{} are left at midnight", short(station.left_at_midnight)),
+            };
+            terminal.line(format_args!(
+                "  {}: {} `{}` wait at {}, the last for {} s; {done}",
+                station.name,
+                short(station.backlog_peak),
+                station.item,
+                clock(station.backlog_peak_at),
+                short(station.backlog_peak_seconds)
+            ))?;
+        }
+        Ok(())
+    }
+
+    fn tell_assumptions(&self, terminal: &Terminal) -> Outcome {
+        if !self.tried.is_empty() {
+            terminal.line("\nWith other assumptions:")?;
+            let heads = page::TRIED_COLUMNS.map(|column| column.title());
+            let rows: Vec<Vec<String>> = self.tried.iter().map(tried_row).collect();
+            terminal.table(&heads, &rows)?;
+        }
+        terminal.line("\nWhich assumption matters most:")?;
+        let rows: Vec<Vec<String>> = self
+            .sensitivities
+            .iter()
+            .take(SENSITIVITIES_TOLD)
+            .map(|found| vec![found.name.clone(), short(found.value), format!("{:+.2} %", found.elasticity)])
+            .collect();
+        Ok(terminal.table(&["assumption", "value", "more load for 1 % more of it"], &rows)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    const PROFILE: &str = "profile: shop
+target: { p95: 2s }
+populations:
+  people: { users: 1000, operations_per_visit: 10, visit: 20m, shares: { search: 90, buy: 10 }, stored_each: { basket: 1 } }
+events:
+  orders: { rate: { count: 100, per: 1s }, batch: 10, matches: 5, channels: { mail: 100 } }
+channels: { mail: { connections: 10, answer: 10ms } }
+stored: { basket: 1000 }
+day: { peaks: [{ at: \"18:00\", lasts: 1h, times: 3 }] }
+";
+    const VECTORS: &str = r#"{"vectors": "test", "machine": {"cores": 2, "memory_mb": 1000, "syncs_per_second": 1000},
+        "base_memory_mb": 40, "stored": {"basket": {"memory_bytes": 100, "disk_bytes": 1000}},
+        "operations": {
+            "search": {"roles": {"directory": {"processor_us": {"item": 50}}}},
+            "buy": {"roles": {"directory": {"processor_us": {"item": 200}, "syncs": {"item": 1}, "disk_bytes": {"item": 4096}}}},
+            "accept": {"roles": {"accept": {"processor_us": {"batch": 50, "item": 2, "kilobyte": 1}, "syncs": {"batch": 1}}}},
+            "deliver.mail": {"roles": {"deliver": {"processor_us": {"item": 80}}}}}}"#;
+
+    #[derive(Parser)]
+    struct Typed {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// What is printed for a profile and vectors with further words.
+    fn said(profile: &str, vectors: &str, words: &[&str]) -> String {
+        let folder = tempfile::tempdir().expect("a folder");
+        let name = |name: &str, text: &str| {
+            let file = folder.path().join(name);
+            fs::write(&file, text).expect("written");
+            file.to_string_lossy().into_owned()
+        };
+        let (profile, vectors) = (name("shop.yaml", profile), name("vectors.json", vectors));
+        let all = ["x", &profile, "--vectors", &vectors].into_iter().chain(words.iter().copied());
+        said_to(all).replace(&*folder.path().to_string_lossy(), "")
+    }
+
+    fn said_to<'a>(words: impl Iterator<Item = &'a str>) -> String {
+        let (terminal, captured) = Terminal::captured();
+        let end = Typed::parse_from(words).args.run(&terminal);
+        let end = end.map_or_else(|failure| format!("failed: {}\n", failure.message), |()| String::new());
+        captured.text() + &end
+    }
+
+    #[test]
+    fn a_profile_is_planned_and_told() {
+        let text = said(PROFILE, VECTORS, &["--what-if", "channels.mail.connections=2x,40", "--what-if", "nodes=3"]);
+        for piece in [
+            "shop: 1 node",
+            "channel `mail`",
+            "1500 a second of 1000 that it takes, 22 connections",
+            "`deliver.mail` wait at 19:00",
+            "p95 at most 2 s: missed",
+            "channels.mail.connections",
+            "note: the vectors say nothing of `match`",
+        ] {
+            assert!(text.contains(piece), "{piece}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_plan_is_json_or_a_page() {
+        let json: serde_json::Value =
+            serde_json::from_str(&said(PROFILE, VECTORS, &["--format", "json"])).expect("JSON");
+        assert_eq!(json["plan"]["nodes"], 1);
+        assert_eq!(json["plan"]["memory"]["stored_mb"], 0.2);
+        assert_eq!(json["plan"]["bottlenecks"][0]["what"], "channel `mail`");
+        let page = said(PROFILE, VECTORS, &["--format", "html", "--what-if", "events.orders.rate=x1,x2,x4"]);
+        assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"), "{page}");
+        for piece in ["<svg", "Which assumption matters most", "With other assumptions", "events.orders.rate"] {
+            assert!(page.contains(piece), "{piece}");
+        }
+        assert!(
+            !page.contains("<script") && !page.contains("http://") && !page.contains("NaN"),
+            "needs something else"
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_file_and_line() {
+        let wrong = said("profile: a\nevents:\n  b: { rate: { count: 1, per: 1s }, matchs: 4 }\n", VECTORS, &[]);
+        let expected =
+            "/shop.yaml:3:37: events.b.matchs: is not known here; did you mean `matches`?\nfailed: 1 problem\n";
+        assert_eq!(wrong, expected);
+        let wrong = said(&PROFILE.replace("search: 90", "serch: 90"), VECTORS, &[]);
+        assert!(
+            wrong.contains("populations.people: asks for `serch`") && wrong.contains("did you mean `search`?"),
+            "{wrong}"
+        );
+        let wrong = said(PROFILE, VECTORS, &["--what-if", "events.orders.rat=2x"]);
+        assert!(wrong.contains("did you mean `events.orders.rate`?"), "{wrong}");
+        let wrong = said(PROFILE, VECTORS, &["--what-if", "events.orders.rate=much"]);
+        assert!(wrong.contains("cannot be `much`; give a number"), "{wrong}");
+        assert!(said_to(["x", "--paper", "moon"].into_iter()).contains("there is no example `moon`; there are peak"));
+    }
+
+    #[test]
+    fn published_examples_are_listed_shown_and_checked() {
+        assert!(said_to(["x", "--papers"].into_iter()).contains("site-server  users of"));
+        let shown = said_to(["x", "--paper", "peak", "--show"].into_iter());
+        assert!(shown.contains("profile: peak") && shown.contains("vectors: distributor"), "{shown}");
+        let told = said_to(["x", "--paper", "site-server"].into_iter());
+        assert!(told.contains("contradicts: these are 90 %"), "{told}");
+    }
+}
