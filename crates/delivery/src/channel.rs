@@ -14,6 +14,7 @@ use tocsin_model::{
     id::{EventId, Name, NotificationId, SubscriberNumber, SubscriptionId},
     receipt::{Disposition, Reason},
     time::Timestamp,
+    trace_context::TraceContext,
 };
 use tokio::sync::mpsc;
 
@@ -56,6 +57,30 @@ pub struct Message {
     pub priority: Priority,
     /// After this time it is not worth sending; it is then refused with the reason `Expired`.
     pub expires_at: Option<Timestamp>,
+    /// Where it stands in a trace, if its event does.
+    pub place: Option<Place>,
+}
+
+/// Where a message stands in a trace that runs through many systems.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// What the far side is told.
+    pub context: TraceContext,
+    /// The span that led to it; none if no spans are told of it.
+    pub parent: Option<[u8; 8]>,
+    /// The notification whose span it is, if it goes to several.
+    pub of: NotificationId,
+    /// Which attempt it is.
+    pub attempt: u32,
+}
+
+impl Place {
+    /// What goes with a message as headers: `traceparent`, and `tracestate` if there is one.
+    pub fn headers(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let state = Some(&self.context.state).filter(|state| !state.is_empty());
+        let state = state.map(|state| ("tracestate", state.to_string()));
+        std::iter::once(("traceparent", self.context.parent_text())).chain(state)
+    }
 }
 
 /// What a message is about, for protocols that carry data. Cheap to clone.
@@ -133,6 +158,8 @@ pub struct Answer {
     pub channel: Name,
     /// The address that was tried.
     pub address: String,
+    /// The message's place in a trace.
+    pub place: Option<Place>,
 }
 
 /// Tells the time.

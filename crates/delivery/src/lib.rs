@@ -36,7 +36,7 @@ pub mod tls; // connections of any kind, and whom we trust on them
 mod testing; // what the tests of all protocols share
 
 pub use channel::{
-    Answer, Clock, Context, Destination, DestinationState, FactFields, Facts, Message, OpenChannel, Outgoing,
+    Answer, Clock, Context, Destination, DestinationState, FactFields, Facts, Message, OpenChannel, Outgoing, Place,
     SystemClock, Ticket,
 };
 pub use protocol::{ProtocolDescription, check, is_endpoint, open, protocols};

@@ -193,8 +193,8 @@ impl Pending {
         }
         let (ticket, id, formatted_at) = (self.outgoing.ticket, self.outgoing.id, self.outgoing.message.formatted_at);
         let address = std::mem::take(&mut self.outgoing.address);
-        let channel = shared.name.clone();
-        Answer { ticket, id, formatted_at, sent_at, answered_at, disposition, channel, address }
+        let (channel, place) = (shared.name.clone(), self.outgoing.message.place.clone());
+        Answer { ticket, id, formatted_at, sent_at, answered_at, disposition, channel, address, place }
     }
 
     fn close(&mut self) {

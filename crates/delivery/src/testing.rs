@@ -96,6 +96,7 @@ pub(crate) fn message(ordinal: u32) -> Message {
         formatted_at: NOW.parse().expect("a time"),
         priority: Default::default(),
         expires_at: None,
+        place: None,
     }
 }
 

@@ -3,6 +3,9 @@
 //! The spool is the truth: what does not fit into memory, what is to be tried later and what a held port may not send stays
 //! there and is read when its turn comes. So a far side that is down for a week costs memory for a thousand messages, not
 //! for all of them. What is in memory or under way is never read again meanwhile.
+//!
+//! Where messages leave in order, all of them are read from the spool, which knows what came before each: of those with
+//! the same key one is under way at a time, and what is in memory of them goes back when one is to be tried again.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -11,19 +14,22 @@ use std::{
 
 use parking_lot::{Mutex, RwLock};
 use tocsin_model::{
-    exchange::{Mode, PortState},
+    exchange::{Mode, PortState, SendOrder},
     id::{MessageId, Name},
     time::Timestamp,
+    value::Value,
 };
-use tocsin_store::spool::WaitingLeg;
+use tocsin_store::spool::{Head, LegOrder, NewLeg, WaitingLeg};
 use tokio::task::AbortHandle;
 
-use crate::{Exchanges, compile::Way, send};
+use crate::{Exchanges, compile::Way, promote, send};
 
 /// Legs of a port that are in memory, ready to leave.
 const READY_MAX: usize = 1_024;
 /// Bytes of their bodies, about.
 const READY_BYTES_MAX: usize = 16 << 20;
+/// The highest priority.
+const PRIORITY_MAX: i64 = 9;
 /// Legs that are read from the spool at a time.
 const REFILL: usize = 256;
 /// When the spool is asked again after it did not answer.
@@ -44,6 +50,8 @@ struct Queue {
     ready_bytes: usize,
     /// Under way.
     busy: u32,
+    /// The keys of those under way, where messages leave in order.
+    busy_keys: HashSet<String>,
     /// Ready or under way.
     in_hand: HashSet<(MessageId, u32)>,
     /// Whether more is due in the spool.
@@ -52,11 +60,23 @@ struct Queue {
     alarm: Option<(Timestamp, AbortHandle)>,
 }
 
+/// What became of a leg that was under way.
+pub(crate) struct Finished {
+    pub place: (MessageId, u32),
+    /// Its key, where messages leave in order.
+    pub key: Option<String>,
+    /// When it is tried again, if it is.
+    pub retry_at: Option<Timestamp>,
+    pub is_suspended: bool,
+}
+
 /// The spool is being read.
 #[derive(Default)]
 struct Refill {
     /// Finished since it began: it may still show as waiting.
     finished: HashSet<(MessageId, u32)>,
+    /// Keys of which one failed since: what was read of them is behind it.
+    failed_keys: HashSet<String>,
     /// Whether something came since that it may not show.
     outdated: bool,
 }
@@ -83,8 +103,38 @@ impl Lane {
         self.way.read().1
     }
 
-    pub fn replies(&self) -> bool {
-        self.way.read().0.definition.mode == Mode::Request
+    /// A leg of a message to this port.
+    pub fn new_leg(&self, head: &Head) -> NewLeg {
+        let way = self.way();
+        let (mut lane, mut ahead) = (None, None);
+        match &way.definition.order {
+            SendOrder::Due => {}
+            SendOrder::Keyed { by, .. } => {
+                let texts = by.iter().map(|name| promote::text_of(head, name.as_str()).unwrap_or_default());
+                lane = Some(texts.collect::<Vec<_>>().join("\u{1f}"));
+            }
+            SendOrder::Priority { by, ageing } => {
+                let priority = match head.properties.iter().find(|(name, _)| name == by) {
+                    Some((_, Value::Integer(priority))) => (*priority).clamp(0, PRIORITY_MAX),
+                    _ => 0,
+                };
+                ahead = Some(*ageing * u32::try_from(priority).expect("it is small"));
+            }
+        }
+        NewLeg { port: self.port.clone(), replies: way.definition.mode == Mode::Request, lane, ahead }
+    }
+
+    /// When it sends again that does not now, by its service window.
+    pub fn opens_at(&self, now: Timestamp) -> Option<Timestamp> {
+        self.way.read().0.definition.window.as_ref()?.opens(now)
+    }
+
+    fn order(&self) -> LegOrder {
+        match self.way.read().0.definition.order {
+            SendOrder::Due => LegOrder::Due,
+            SendOrder::Keyed { stops, .. } => LegOrder::Lanes { stops },
+            SendOrder::Priority { .. } => LegOrder::Rank,
+        }
     }
 
     /// Legs that are under way, and that are ready.
@@ -109,16 +159,13 @@ impl Lane {
 
     /// A leg that was stored just now.
     pub fn push(self: &Arc<Lane>, leg: WaitingLeg) {
-        let is_active = self.state() == PortState::Active;
+        let (is_active, order) = (self.state() == PortState::Active, self.order());
         let mut queue = self.queue.lock();
-        let has_room = queue.ready.len() < READY_MAX && queue.ready_bytes < READY_BYTES_MAX;
-        if !is_active || queue.behind || queue.refill.is_some() || !has_room {
-            queue.behind = true;
-            if let Some(refill) = &mut queue.refill {
-                refill.outdated = true;
-            }
-        } else {
-            queue.take(leg);
+        let is_next = !queue.behind && queue.refill.is_none() && queue.has_room();
+        match order {
+            LegOrder::Due | LegOrder::Rank if is_active && is_next => queue.take(leg),
+            LegOrder::Rank if is_active && queue.comes_before_others(&leg) => queue.take_for_another(leg),
+            _ => queue.leave_behind(),
         }
         drop(queue);
         self.pump();
@@ -126,12 +173,7 @@ impl Lane {
 
     /// More is due in the spool than is known here.
     pub fn look(self: &Arc<Lane>) {
-        let mut queue = self.queue.lock();
-        queue.behind = true;
-        if let Some(refill) = &mut queue.refill {
-            refill.outdated = true;
-        }
-        drop(queue);
+        self.queue.lock().leave_behind();
         self.pump();
     }
 
@@ -145,12 +187,13 @@ impl Lane {
         if state != PortState::Active || exchanges.stopping.is_cancelled() {
             return;
         }
+        if let Some(opens_at) = self.opens_at(exchanges.parts.clock.now()) {
+            return self.wake_at(opens_at);
+        }
         let mut queue = self.queue.lock();
         while queue.busy < most
-            && let Some(leg) = queue.ready.pop_front()
+            && let Some(leg) = queue.next()
         {
-            queue.busy += 1;
-            queue.ready_bytes -= leg.body.len();
             exchanges.tasks.spawn(send::send(exchanges.clone(), self.clone(), leg));
         }
         if queue.behind && queue.refill.is_none() && queue.ready.len() < REFILL {
@@ -159,16 +202,20 @@ impl Lane {
         }
     }
 
-    /// A leg is done with for now; it is tried again at `due_at`, if at all.
-    pub fn finished(self: &Arc<Lane>, leg: (MessageId, u32), due_at: Option<Timestamp>) {
+    /// A leg is done with for now.
+    pub fn finished(self: &Arc<Lane>, leg: Finished) {
+        let stops = self.order() == LegOrder::Lanes { stops: true };
         let mut queue = self.queue.lock();
         queue.busy -= 1;
-        queue.in_hand.remove(&leg);
+        queue.in_hand.remove(&leg.place);
         if let Some(refill) = &mut queue.refill {
-            refill.finished.insert(leg);
+            refill.finished.insert(leg.place);
+        }
+        if let Some(key) = leg.key {
+            queue.free(key, leg.retry_at.is_some() || (leg.is_suspended && stops));
         }
         drop(queue);
-        if let Some(due_at) = due_at {
+        if let Some(due_at) = leg.retry_at {
             self.wake_at(due_at);
         }
         self.pump();
@@ -198,12 +245,79 @@ impl Lane {
 }
 
 impl Queue {
+    fn has_room(&self) -> bool {
+        self.ready.len() < READY_MAX && self.ready_bytes < READY_BYTES_MAX
+    }
+
+    /// Something stays in the spool for now.
+    fn leave_behind(&mut self) {
+        self.behind = true;
+        if let Some(refill) = &mut self.refill {
+            refill.outdated = true;
+        }
+    }
+
     fn take(&mut self, leg: WaitingLeg) {
         if self.in_hand.insert(place(&leg)) {
             self.ready_bytes += leg.body.len();
-            self.ready.push_back(leg);
+            let at = match leg.rank {
+                Some(_) => self.ready.partition_point(|other| rank(other) <= rank(&leg)),
+                None => self.ready.len(),
+            };
+            self.ready.insert(at, leg);
         }
     }
+
+    fn comes_before_others(&self, leg: &WaitingLeg) -> bool {
+        self.ready.back().is_some_and(|last| rank(leg) < rank(last))
+    }
+
+    /// Takes a leg, and puts back what there is no room for then.
+    fn take_for_another(&mut self, leg: WaitingLeg) {
+        self.take(leg);
+        while !self.has_room()
+            && self.ready.len() > 1
+            && let Some(last) = self.ready.pop_back()
+        {
+            self.put_back(&last);
+        }
+    }
+
+    /// What was ready is in the spool alone again.
+    fn put_back(&mut self, leg: &WaitingLeg) {
+        self.ready_bytes -= leg.body.len();
+        self.in_hand.remove(&place(leg));
+        self.leave_behind();
+    }
+
+    /// The first that may leave: nothing with its key is under way.
+    fn next(&mut self) -> Option<WaitingLeg> {
+        let is_free = |leg: &WaitingLeg| leg.lane.as_ref().is_none_or(|key| !self.busy_keys.contains(key));
+        let leg = self.ready.remove(self.ready.iter().position(is_free)?)?;
+        self.busy += 1;
+        self.ready_bytes -= leg.body.len();
+        self.busy_keys.extend(leg.lane.clone());
+        Some(leg)
+    }
+
+    /// The next of a key may leave; or, if one `failed` that those behind it wait for, none that is in memory.
+    fn free(&mut self, key: String, failed: bool) {
+        self.busy_keys.remove(&key);
+        self.leave_behind();
+        if failed {
+            let (behind, ready): (VecDeque<WaitingLeg>, _) =
+                self.ready.drain(..).partition(|leg| leg.lane.as_ref() == Some(&key));
+            self.ready = ready;
+            behind.iter().for_each(|leg| self.put_back(leg));
+            if let Some(refill) = &mut self.refill {
+                refill.failed_keys.insert(key);
+            }
+        }
+    }
+}
+
+fn rank(leg: &WaitingLeg) -> (Option<Timestamp>, MessageId, u32) {
+    (leg.rank, leg.message, leg.leg.number)
 }
 
 fn place(leg: &WaitingLeg) -> (MessageId, u32) {
@@ -215,7 +329,8 @@ async fn refill(exchanges: Arc<Exchanges>, lane: Arc<Lane>) {
     let in_hand = Arc::new(lane.queue.lock().in_hand.clone());
     let (spool, now) = (&exchanges.parts.spool, exchanges.parts.clock.now());
     let read = async {
-        let due = spool.due_legs(&lane.exchange, &lane.port, now, in_hand, REFILL, READY_BYTES_MAX).await?;
+        let due =
+            spool.due_legs(&lane.exchange, &lane.port, lane.order(), now, in_hand, REFILL, READY_BYTES_MAX).await?;
         Ok::<_, tocsin_store::error::StoreError>((due, spool.next_due(&lane.exchange, &lane.port, now).await?))
     };
     let next = match read.await {
@@ -225,7 +340,9 @@ async fn refill(exchanges: Arc<Exchanges>, lane: Arc<Lane>) {
             // Fewer than asked for are all, unless their bodies were too large.
             let is_all = due.is_empty() || (due.len() < REFILL && bytes(&due) < READY_BYTES_MAX);
             queue.behind = refill.outdated || !is_all;
-            due.into_iter().filter(|leg| !refill.finished.contains(&place(leg))).for_each(|leg| queue.take(leg));
+            let has_failed = |leg: &WaitingLeg| leg.lane.as_ref().is_some_and(|key| refill.failed_keys.contains(key));
+            let is_good = |leg: &WaitingLeg| !refill.finished.contains(&place(leg)) && !has_failed(leg);
+            due.into_iter().filter(is_good).for_each(|leg| queue.take(leg));
             next
         }
         Err(error) => {

@@ -7,6 +7,7 @@ use tocsin_model::{
     exchange::PortState,
     id::{MessageId, Name},
     problem::Problem,
+    time::Timestamp,
 };
 use tocsin_store::{
     error::StoreError,
@@ -48,6 +49,8 @@ pub struct PortLoad {
     pub under_way: u32,
     /// Legs that are ready in memory. More may wait in the spool.
     pub ready: usize,
+    /// When its service window opens, if it is closed.
+    pub opens_at: Option<Timestamp>,
 }
 
 impl Exchanges {
@@ -146,7 +149,8 @@ impl Exchanges {
         let set = self.set_ports(exchange).await?;
         let load = |(port, lane): (&Name, &Arc<Lane>)| {
             let (under_way, ready) = lane.load();
-            PortLoad { port: port.clone(), state: lane.state(), is_set: set.contains_key(port), under_way, ready }
+            let (state, opens_at) = (lane.state(), lane.opens_at(self.parts.clock.now()));
+            PortLoad { port: port.clone(), state, is_set: set.contains_key(port), under_way, ready, opens_at }
         };
         Ok(running.lanes.iter().map(load).collect())
     }
@@ -229,9 +233,7 @@ impl Exchanges {
             acted.messages += resumed.messages;
             acted.legs += resumed.legs;
         }
-        for running in self.running.read().values() {
-            running.lanes.values().for_each(Lane::look);
-        }
+        self.look();
         Ok(acted)
     }
 
@@ -294,13 +296,23 @@ impl Exchanges {
         let mut before = None;
         loop {
             let found = self.parts.spool.messages(filter.clone(), before, STEP).await?;
-            let Some(last) = found.last() else { return Ok(acted) };
+            let Some(last) = found.last() else { break };
             before = Some(last.id);
             let ids: Vec<MessageId> = found.iter().map(|stored| stored.id).collect();
             let ended = self.parts.spool.end(ids.clone(), self.parts.clock.now()).await?;
             acted.messages += ended.messages;
             acted.legs += ended.legs;
             ids.iter().for_each(|id| self.callers.answer(*id, &Answer::None));
+        }
+        // Others of their keys may have waited for them.
+        self.look();
+        Ok(acted)
+    }
+
+    /// Lets all send ports look into the spool.
+    fn look(&self) {
+        for running in self.running.read().values() {
+            running.lanes.values().for_each(Lane::look);
         }
     }
 }

@@ -82,6 +82,16 @@ pub enum ReceiveError {
     /// The port takes nothing at present.
     #[error("the receive port `{0}` is switched off")]
     Disabled(Name),
+    /// It is not its time.
+    #[error("the receive port `{port}` opens at {opens_at}, by its service window")]
+    Closed {
+        /// The port.
+        port: Name,
+        /// When it opens.
+        opens_at: Timestamp,
+        /// How long that is.
+        opens_in: Duration,
+    },
     /// The body is larger than the port takes.
     #[error("the body is larger than {0} bytes")]
     TooLarge(usize),
@@ -146,8 +156,7 @@ impl Running {
         let row = promote::row(&self.compiled, port, kind, head, bytes);
         let lanes = self.compiled.routes.targets(&row).into_iter().filter_map(|target| self.lanes.get(target));
         let open = lanes.filter(|lane| lane.state() != PortState::Off);
-        let leg = |lane: &Arc<crate::lane::Lane>| NewLeg { port: lane.port().clone(), replies: lane.replies() };
-        let legs: Vec<NewLeg> = open.map(leg).collect();
+        let legs: Vec<NewLeg> = open.map(|lane| lane.new_leg(head)).collect();
         let nearest = || match self.compiled.routes.nearest(&row, &self.compiled.fields) {
             nearest if nearest.is_empty() => "the exchange has no routes".to_owned(),
             nearest => format!("nearest: {}", nearest.join("; ")),
@@ -175,8 +184,9 @@ impl Exchanges {
     ) -> Result<Received, ReceiveError> {
         let definition = running.receive_port(port)?;
         check(definition, &incoming)?;
-        self.check_room(running)?;
         let now = self.parts.clock.now();
+        check_window(port, definition, now)?;
+        self.check_room(running)?;
         let wait = incoming.wait.map_or(definition.wait, |wait| wait.min(definition.wait));
         let intake = self.take_in(running, port, definition, incoming, now).await;
         let (id, kind) = (intake.whole.id, intake.whole.kind);
@@ -414,6 +424,8 @@ impl Exchanges {
                 body: stored.body.clone(),
                 accepted_at: stored.accepted_at,
                 expires_at: stored.expires_at,
+                lane: leg.lane.clone(),
+                rank: leg.ahead.map(|ahead| stored.accepted_at - ahead),
                 leg: Leg {
                     number: u32::try_from(number).expect("legs are few"),
                     port: leg.port.clone(),
@@ -454,6 +466,12 @@ fn check(port: &ReceivePort, incoming: &Incoming) -> Result<(), ReceiveError> {
         return Err(ReceiveError::Key);
     }
     Ok(())
+}
+
+fn check_window(port: &Name, definition: &ReceivePort, now: Timestamp) -> Result<(), ReceiveError> {
+    let Some(opens_at) = definition.window.as_ref().and_then(|window| window.opens(now)) else { return Ok(()) };
+    metrics::counter!("exchange_refused_total", "reason" => "service_window").increment(1);
+    Err(ReceiveError::Closed { port: port.clone(), opens_at, opens_in: opens_at.since(now) })
 }
 
 fn refused(error: StoreError) -> ReceiveError {

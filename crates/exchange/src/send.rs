@@ -13,7 +13,14 @@ use tocsin_store::{
     spool::{Head, LegOutcome, NewMessage, Settled, Then, WaitingLeg},
 };
 
-use crate::{Exchanges, Running, callers::Answer, compile::Way, lane::Lane, pipeline::Parcel, promote};
+use crate::{
+    Exchanges, Running,
+    callers::Answer,
+    compile::Way,
+    lane::{Finished, Lane},
+    pipeline::Parcel,
+    promote,
+};
 
 /// How long an outcome that could not be stored waits to be stored again.
 const STORE_AGAIN: Duration = Duration::from_secs(1);
@@ -23,22 +30,29 @@ const CONTENT_ENCODING: &str = "content-encoding";
 /// Sends a leg once, and stores what came of it.
 pub(crate) async fn send(exchanges: Arc<Exchanges>, lane: Arc<Lane>, leg: WaitingLeg) {
     let place = (leg.message, leg.leg.number);
+    let key = leg.lane.clone();
     let is_over = leg.leg.replies && leg.expires_at.is_some_and(|at| at <= exchanges.parts.clock.now());
     // Upkeep ends what is over; it has no use for a leg that is under way.
-    let due_at = if is_over { None } else { attempt(&exchanges, &lane, leg).await };
-    lane.finished(place, due_at);
+    let outcome = if is_over { None } else { attempt(&exchanges, &lane, leg).await };
+    let retry_at = if let Some(Then::Retry(due_at)) = outcome { Some(due_at) } else { None };
+    let is_suspended = matches!(outcome, Some(Then::Suspend(_)));
+    lane.finished(Finished { place, key, retry_at, is_suspended });
 }
 
-/// Gives when the leg is tried again, if it is.
-async fn attempt(exchanges: &Arc<Exchanges>, lane: &Arc<Lane>, leg: WaitingLeg) -> Option<Timestamp> {
+/// Gives what follows.
+async fn attempt(exchanges: &Arc<Exchanges>, lane: &Arc<Lane>, leg: WaitingLeg) -> Option<Then> {
     let way = lane.way();
     let running = exchanges.find(lane.exchange())?;
     let came = go(exchanges, &way, &leg).await;
     let outcome = outcome(exchanges, &running, &way, &leg, came);
-    let due_at = if let Then::Retry(due_at) = outcome.then { Some(due_at) } else { None };
     let settled = store(exchanges, &outcome).await?;
+    let then = match &outcome.then {
+        Then::Done(_) => Then::Done(None),
+        Then::Retry(due_at) => Then::Retry(*due_at),
+        Then::Suspend(_) => Then::Suspend(None),
+    };
     tell(exchanges, &running, lane, &leg, outcome, settled).await;
-    due_at
+    Some(then)
 }
 
 /// What came of an attempt.

@@ -23,6 +23,7 @@ use tocsin_store::{
 };
 use tokio::sync::{Notify, watch};
 
+mod order;
 mod pipelines;
 
 use super::*;

@@ -10,7 +10,7 @@ use axum::{
 use bytes::BytesMut;
 use futures_util::{Stream, StreamExt};
 use serde::{Deserialize, de::DeserializeOwned};
-use tocsin_model::id::IdError;
+use tocsin_model::{id::IdError, trace_context::TraceContext};
 use tocsin_service::{BoxError, Caller, ServiceError, inbox::Visitor, page, subscribers::Put};
 use tocsin_sync::{Device, Replicas};
 use tokio::sync::OwnedSemaphorePermit;
@@ -46,6 +46,15 @@ pub(crate) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Failu
         None => Ok(None),
         Some(key) => key.to_str().map(Some).map_err(|_| Failure::malformed("`Idempotency-Key` is not visible ASCII")),
     }
+}
+
+/// Where the request stands in a trace, if its headers say it.
+pub(crate) fn trace_context(headers: &HeaderMap) -> Option<TraceContext> {
+    let mut parents = headers.get_all("traceparent").iter();
+    let parent = parents.next().filter(|_| parents.next().is_none())?.to_str().ok()?;
+    // Several are one list (W3C, 3.3.1).
+    let states: Vec<&str> = headers.get_all("tracestate").iter().filter_map(|state| state.to_str().ok()).collect();
+    TraceContext::read(parent, Some(&states.join(",")))
 }
 
 /// The key that the headers show, if any.

@@ -52,7 +52,7 @@ impl PartsUsed {
 }
 
 /// Names that a protocol gives itself, so that no template can: of mail (RFC 5322, 2045, 8058) and of requests (RFC 9110).
-const OWN_HEADERS: [&str; 36] = [
+const OWN_HEADERS: [&str; 38] = [
     "authorization",
     "auto-submitted",
     "bcc",
@@ -83,6 +83,8 @@ const OWN_HEADERS: [&str; 36] = [
     "subject",
     "te",
     "to",
+    "traceparent",
+    "tracestate",
     "trailer",
     "transfer-encoding",
     "upgrade",

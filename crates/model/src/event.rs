@@ -1,5 +1,7 @@
 //! What happened: events of one class, packed into a batch, which is the unit of acceptance.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use crate::{
@@ -7,6 +9,7 @@ use crate::{
     id::{ChangeSequence, EventBatchId, Name},
     pack::{Reader, write_varint},
     time::Timestamp,
+    trace_context::{TraceContext, Traces},
     value::Value,
 };
 
@@ -18,12 +21,23 @@ use crate::{
 pub struct PackedEvents {
     count: u32,
     bytes: Bytes,
+    traces: Arc<Traces>,
 }
 
 impl PackedEvents {
     /// Takes packed bytes back from a store.
     pub fn from_parts(count: u32, bytes: Bytes) -> Self {
-        PackedEvents { count, bytes }
+        PackedEvents { count, bytes, traces: Arc::default() }
+    }
+
+    /// With the places of the events in traces.
+    pub fn with_traces(self, traces: Traces) -> Self {
+        PackedEvents { traces: Arc::new(traces), ..self }
+    }
+
+    /// Where the events stand in traces.
+    pub fn traces(&self) -> &Traces {
+        &self.traces
     }
 
     /// How many events there are.
@@ -67,12 +81,13 @@ pub struct EventPacker {
     count: u32,
     row: Vec<u8>,
     bytes: Vec<u8>,
+    traces: Traces,
 }
 
 impl EventPacker {
     /// An empty batch of events of these fields.
     pub fn new(fields: Fields) -> Self {
-        EventPacker { fields, count: 0, row: Vec::new(), bytes: Vec::new() }
+        EventPacker { fields, count: 0, row: Vec::new(), bytes: Vec::new(), traces: Traces::default() }
     }
 
     /// Appends an event. The row must be of the packer's fields.
@@ -82,6 +97,12 @@ impl EventPacker {
         write_varint(&mut self.bytes, self.row.len() as u64);
         self.bytes.extend_from_slice(&self.row);
         self.count += 1;
+    }
+
+    /// Appends an event that stands in a trace.
+    pub fn push_traced(&mut self, row: &[Value], trace: Option<&TraceContext>) {
+        self.traces.push(self.count, trace);
+        self.push(row);
     }
 
     /// How many events are in it.
@@ -96,7 +117,7 @@ impl EventPacker {
 
     /// The batch.
     pub fn finish(self) -> PackedEvents {
-        PackedEvents { count: self.count, bytes: self.bytes.into() }
+        PackedEvents { count: self.count, bytes: self.bytes.into(), traces: Arc::new(self.traces) }
     }
 }
 

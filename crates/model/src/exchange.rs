@@ -15,9 +15,11 @@ use crate::{
 
 mod path; // where a property stands in a body of JSON
 mod pipeline; // what is done to messages at a port
+mod window; // the hours at which a port works
 
 pub use path::{JsonPath, JsonPathError};
 pub use pipeline::{Compression, Pipeline, Split, Step, TransformLanguage};
+pub use window::ServiceWindow;
 
 /// What is known of every message without being declared; properties have other names.
 pub const CONTEXT_FIELDS: [(&str, FieldType); 4] = [
@@ -40,6 +42,8 @@ pub struct Exchange {
     pub receive: BTreeMap<Name, ReceivePort>,
     /// Where they leave.
     pub send: BTreeMap<Name, SendPort>,
+    /// Send ports that are named together.
+    pub groups: BTreeMap<Name, Vec<Name>>,
     /// Which go where.
     pub routes: BTreeMap<Name, Route>,
     /// How long a message is kept after it ended; for as long an idempotency key gets the stored reply.
@@ -116,6 +120,8 @@ pub struct ReceivePort {
     pub body_bytes_max: u32,
     /// What is done to a message before it is routed.
     pub pipeline: Pipeline,
+    /// When it takes messages; `None`: always.
+    pub window: Option<ServiceWindow>,
 }
 
 /// Where messages leave.
@@ -139,6 +145,33 @@ pub struct SendPort {
     pub pipeline: Pipeline,
     /// What is done to a reply before it is stored.
     pub reply_pipeline: Pipeline,
+    /// When it sends; `None`: always.
+    pub window: Option<ServiceWindow>,
+    /// Which messages leave before others.
+    pub order: SendOrder,
+}
+
+/// Which of the messages that wait for a send port leaves first.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum SendOrder {
+    /// The one that is due the longest.
+    #[default]
+    Due,
+    /// Of those with the same values of these properties the one that came first, and the next only when it is known what
+    /// became of it.
+    Keyed {
+        /// The properties.
+        by: Vec<Name>,
+        /// Whether a suspended message keeps those behind it.
+        stops: bool,
+    },
+    /// The one of the highest priority.
+    Priority {
+        /// The property that holds it, an integer from 0 to 9.
+        by: Name,
+        /// After how long a message that waits has one more.
+        ageing: Duration,
+    },
 }
 
 /// Whether a send port sends.
@@ -206,7 +239,7 @@ pub struct Route {
     pub description: Option<String>,
     /// What a message must be like.
     pub when: Filter,
-    /// The send ports that get it.
+    /// The send ports that get it, those of groups among them.
     pub to: Vec<Name>,
 }
 

@@ -14,6 +14,7 @@ pub mod preferences; // what they want to be told, and when not
 pub mod segment; // some of the subscribers: a saved filter
 pub mod suppression; // addresses that are not written to, and why
 pub mod event; // what happened: packed batches of typed rows
+pub mod trace_context; // where they stand in a trace through many systems
 pub mod mark; // how far a source of them has come
 pub mod chronicle; // what is kept of the events of a class, key by key
 pub mod notification; // what is to be told: packed batches of columns

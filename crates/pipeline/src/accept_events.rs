@@ -6,7 +6,7 @@ use tocsin_store::{
     journal::{Accepted, Idempotency, Mark, NewEventBatch},
 };
 
-use crate::Flow;
+use crate::{Flow, spans};
 
 /// Events of one class that ask to be accepted together, already packed by the running version of their class.
 #[derive(Debug, Clone)]
@@ -50,6 +50,8 @@ pub(crate) async fn accept(flow: &Flow, submission: Submission) -> Result<Accept
     let accepted_at = flow.clock.now().max(received_at);
     let stamp = flow.places.stamp();
     let sees = stamp.place;
+    let events = flow.spans.begin(events, if flow.spans.is_on() { flow.luck() } else { 0.0 });
+    let told = flow.spans.is_on().then(|| (application.clone(), class.clone(), source.clone(), events.clone()));
     let batch = NewEventBatch {
         application,
         version,
@@ -67,7 +69,19 @@ pub(crate) async fn accept(flow: &Flow, submission: Submission) -> Result<Accept
         error => AcceptError::Store(error),
     });
     match &accepted {
-        Ok(Accepted::New(_)) => {
+        Ok(Accepted::New(id)) => {
+            if let Some((application, class, source, events)) = &told {
+                let id = *id;
+                flow.spans.accepted(&spans::Accepted {
+                    id,
+                    application,
+                    class,
+                    source,
+                    events,
+                    received_at,
+                    accepted_at,
+                });
+            }
             metrics::counter!("accept_batches_total").increment(1);
             metrics::counter!("accept_events_total").increment(count);
             flow.latencies.accept.record(flow.clock.now().since(received_at));

@@ -19,6 +19,7 @@ mod alike; // what reads the same for many is made once
 mod redact; // 3h. what a log may show of it
 mod record_receipts; // 4. dispositions become receipts, retries, suspensions
 mod resend; // what had failed is sent again
+mod spans; // what the steps tell of events that stand in a trace
 mod trouble; // when the log tells that a channel only fails
 mod disable_devices; // what the far side says is gone is not tried again
 mod endpoints; // nor what has failed for days
@@ -84,6 +85,7 @@ pub use run_queries::keep;
 pub use run_sources::{SourceState, SourceStatus};
 pub use shards::subject;
 pub use slow_firings::{SLOW_FIRINGS_MAX, SlowFiring};
+pub use spans::{Attribute, Span, SpanKind, Spans};
 pub use switches::Switched;
 pub use tocsin_delivery::{Clock, Context, Destination, DestinationState, SystemClock};
 pub use tocsin_sources::Folders;
@@ -119,6 +121,7 @@ pub(crate) struct Flow {
     /// Wakes whoever sends again what had failed.
     resends: tokio::sync::Notify,
     counters: Counters,
+    spans: Spans,
 }
 
 /// Counters of what happens to every notification, so that counting costs no look-up.
@@ -174,6 +177,8 @@ pub struct Parts {
     pub options: PipelineOptions,
     /// Where the jitter of retries starts from.
     pub seed: u64,
+    /// Who wants to know what each step did.
+    pub spans: Spans,
 }
 
 /// Opens a channel by its name and definition.
@@ -268,7 +273,7 @@ impl Pipeline {
     /// # Errors
     /// The store failed.
     pub async fn start(parts: Parts) -> Result<Arc<Pipeline>, StoreError> {
-        let Parts { journal, records, inbox, environment, mut context, opener, options, seed } = parts;
+        let Parts { journal, records, inbox, environment, mut context, opener, options, seed, spans } = parts;
         context.feeds = Some(Arc::new(feeds::StoredFeeds { inbox: inbox.clone(), clock: context.clock.clone() }));
         let flow = Arc::new(Flow {
             versions: Versions::new(records.clone(), environment),
@@ -290,6 +295,7 @@ impl Pipeline {
             options,
             context,
             opener,
+            spans,
         });
         let (commands, receiver) = mpsc::channel(16);
         let (clockwork, clockwork_receiver) = mpsc::channel(16);

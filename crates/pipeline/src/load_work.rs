@@ -17,6 +17,7 @@ use tocsin_model::{
     notification::Notifications,
     receipt::{Reason, ReasonKind},
     time::Timestamp,
+    trace_context::TraceContext,
     value::Value,
 };
 use tocsin_store::{
@@ -31,6 +32,8 @@ pub(crate) struct LoadedEvent {
     pub row: Row,
     pub scope: EventScope,
     pub accepted_at: Timestamp,
+    /// Where it stands in a trace, with the first event of its batch that shares the place.
+    pub trace: Option<(u32, TraceContext)>,
 }
 
 /// A work item that was read.
@@ -45,6 +48,8 @@ pub(crate) struct Loaded {
     pub accepted: Vec<Timestamp>,
     /// How the class is told, as the version that made the batch defines it.
     pub conduct: Arc<Conduct>,
+    /// How often it was tried before.
+    pub attempts: u32,
     /// Where the work stands.
     pub course: Course,
     /// What an operator put in place of some of it.
@@ -126,7 +131,8 @@ impl Loaded {
             }
             _ => (None, Vec::new()),
         };
-        Ok(Loaded { compiled, ordinals, event_of, accepted, conduct, course, edit, edited, events, batch })
+        let attempts = item.attempts;
+        Ok(Loaded { compiled, ordinals, event_of, accepted, conduct, attempts, course, edit, edited, events, batch })
     }
 
     /// The notifications of the batch.
@@ -227,7 +233,8 @@ async fn read_events(
         let row = reader.row(ordinal as u32, row)?;
         let scope = EventScope::new(&class.fields, &row);
         let id = EventId { batch: batch.id, ordinal: ordinal as u32 };
-        events.insert(id, LoadedEvent { row, scope, accepted_at: batch.accepted_at });
+        let trace = batch.events.traces().find(ordinal as u32).map(|(first, context)| (first, context.clone()));
+        events.insert(id, LoadedEvent { row, scope, accepted_at: batch.accepted_at, trace });
     }
     Ok(())
 }

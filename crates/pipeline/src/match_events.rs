@@ -341,6 +341,9 @@ impl Matcher {
     fn commit(&self, claimed: Vec<ClaimedEvents>, changed: Vec<Name>, step: Step) -> Committing {
         let flow = self.flow.clone();
         let accepted: Vec<Timestamp> = claimed.iter().map(|events| events.batch.accepted_at).collect();
+        // Only those of which there is something to tell.
+        let is_traced = |events: &&ClaimedEvents| flow.spans.is_on() && !events.batch.events.traces().is_empty();
+        let traced: Vec<EventBatch> = claimed.iter().filter(is_traced).map(|events| events.batch.clone()).collect();
         let commit = tokio::spawn(async move {
             let stops = step.stops.clone();
             flow.journal.commit(step).await?;
@@ -350,6 +353,9 @@ impl Matcher {
             let now = flow.clock.now();
             for accepted_at in accepted {
                 flow.latencies.matching.record(now.since(accepted_at));
+            }
+            for batch in traced {
+                flow.spans.matched(&batch, now);
             }
             Ok(())
         });

@@ -89,6 +89,7 @@ impl Platform {
             opener: Arc::new(move |name, _, _| Ok(ends.channel(name.as_str()))),
             options: PipelineOptions { match_shards: 2, ..PipelineOptions::default() },
             seed: 7,
+            spans: Default::default(),
         };
         let pipeline = Pipeline::start(parts).await.expect("the pipeline starts");
         Platform { name: name(application), journal, pipeline }

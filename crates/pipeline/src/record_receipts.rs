@@ -183,6 +183,7 @@ impl Recorder {
                 self.note_gone(&flight, &answer);
                 self.note_endpoint(&flight, &answer);
                 self.note_trouble(&answer);
+                self.flow.spans.delivered(&self.application, &answer);
                 unrecorded += self.take_answer(&mut flight, answer);
             }
             flight.items.values_mut().for_each(InFlight::free_places);

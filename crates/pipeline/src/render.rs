@@ -72,6 +72,7 @@ pub(crate) fn render(
         priority: loaded.conduct.priority,
         // A digest is worth sending as long as one of its notifications is.
         expires_at: members.iter().map(|member| member.loaded.batch.head.expires_at).reduce(later).flatten(),
+        place: flow.spans.place(members),
     })
 }
 

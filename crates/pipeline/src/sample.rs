@@ -180,6 +180,7 @@ impl Pipeline {
             formatted_at: sample.now,
             priority: Default::default(),
             expires_at: None,
+            place: None,
         };
         let outgoing = Outgoing {
             id: NOBODY,

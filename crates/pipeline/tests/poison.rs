@@ -100,6 +100,7 @@ async fn slow_of_ten_thousand_one_is_suspended_and_the_others_are_told_once() {
         opener: Arc::new(move |name, _, _| Ok(far_ends.channel(name.as_str()))),
         options: PipelineOptions::default(),
         seed: 7,
+        spans: Default::default(),
     };
     let pipeline = Pipeline::start(parts).await.expect("the pipeline starts");
     let compiled = compile_text(QUAKES, 1, &|_| None).expect("it compiles");

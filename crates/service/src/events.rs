@@ -20,6 +20,7 @@ use tocsin_model::{
     id::{EventBatchId, Name},
     problem::Problem,
     time::Timestamp,
+    trace_context::{TraceContext, Traces},
 };
 use tocsin_pipeline::{Compiled, Submission};
 use tocsin_store::journal::{Accepted, Idempotency};
@@ -55,6 +56,7 @@ pub struct Intake {
     fields: Fields,
     source: Name,
     received_at: Timestamp,
+    trace: Option<TraceContext>,
 }
 
 /// What became of one submission.
@@ -104,6 +106,8 @@ pub struct CloudEvent {
     pub kind: String,
     /// A JSON object.
     pub data: Bytes,
+    /// Where it stands in a trace: the extension for distributed tracing.
+    pub trace: Option<TraceContext>,
 }
 
 /// A CloudEvent in JSON, as far as it matters here. Extensions are passed over.
@@ -120,6 +124,10 @@ struct StructuredCloudEvent<'a> {
     data: Option<&'a RawValue>,
     #[serde(default)]
     data_base64: Option<String>,
+    #[serde(default)]
+    traceparent: Option<String>,
+    #[serde(default)]
+    tracestate: Option<String>,
 }
 
 impl Service {
@@ -317,6 +325,10 @@ impl Service {
         idempotency: Option<Idempotency>,
     ) -> Result<Submitted, ServiceError> {
         let count = events.count();
+        let events = match &intake.trace {
+            Some(trace) => events.with_traces(Traces::of_all(trace.clone())),
+            None => events,
+        };
         let submission = Submission {
             application: intake.compiled.application.name.clone(),
             version: intake.compiled.version,
@@ -412,7 +424,7 @@ fn open_intake(
         return Err(ServiceError::Invalid(vec![problem.hint(hint)]));
     }
     let (class, fields) = (name.clone(), event_class.fields.clone());
-    Ok(Intake { compiled, class, fields, source, received_at })
+    Ok(Intake { compiled, class, fields, source, received_at, trace: None })
 }
 
 type PreparedCloudEvent = (Intake, PackedEvents, Idempotency);
@@ -433,7 +445,7 @@ fn prepare_cloud_event(
         }
     }
     let intake = match open_intake(compiled.clone(), class, source, received_at) {
-        Ok(intake) => intake,
+        Ok(intake) => intake.traced(event.trace.clone()),
         Err(ServiceError::Missing(_)) => {
             let known: Vec<&str> = classes.keys().map(Name::as_str).collect();
             let problem =
@@ -489,7 +501,8 @@ pub fn read_cloud_events(body: &Bytes, batch: bool) -> Result<Vec<CloudEvent>, S
             continue;
         }
         let data = event.data.map_or(Bytes::from_static(b"{}"), |data| body.slice_ref(data.get().as_bytes()));
-        events.push(CloudEvent { source: event.source, id: event.id, kind: event.kind, data });
+        let trace = event.traceparent.and_then(|parent| TraceContext::read(&parent, event.tracestate.as_deref()));
+        events.push(CloudEvent { source: event.source, id: event.id, kind: event.kind, data, trace });
     }
     if problems.is_empty() { Ok(events) } else { Err(ServiceError::Invalid(problems)) }
 }
@@ -529,6 +542,11 @@ fn line_error(line: u64, bytes_max: usize) -> ServiceError {
 }
 
 impl Intake {
+    /// With the place at which the events stand in a trace.
+    pub fn traced(self, trace: Option<TraceContext>) -> Intake {
+        Intake { trace, ..self }
+    }
+
     fn idempotency(&self, kind: &str, key: &str, content: [u8; 16]) -> Idempotency {
         let application = &self.compiled.application;
         let parts = [application.name.as_str(), self.source.as_str(), kind, key].map(str::as_bytes);

@@ -221,6 +221,9 @@ impl From<ReceiveError> for ServiceError {
             ReceiveError::Disabled(_) => {
                 ServiceError::Throttled { code: "operator", reason: text, retry_after: Duration::from_secs(60) }
             }
+            ReceiveError::Closed { opens_in, .. } => {
+                ServiceError::Throttled { code: "service_window", reason: text, retry_after: opens_in }
+            }
             ReceiveError::TooLarge(_) => ServiceError::invalid("", text),
             ReceiveError::Key => ServiceError::invalid("Idempotency-Key", text),
             ReceiveError::KeyReused(id) => ServiceError::MessageKeyReused(id),

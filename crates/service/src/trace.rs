@@ -7,6 +7,7 @@ use tocsin_model::{
     id::{EventBatchId, EventId, NotificationBatchId, NotificationId, SubscriberId, SubscriptionId},
     receipt::{Attempt, Outcome},
     time::Timestamp,
+    trace_context::TraceContext,
 };
 use tocsin_store::{
     journal::{EventBatchState, StoredNotificationBatch},
@@ -110,6 +111,8 @@ pub struct Trace {
     pub notifications: BTreeMap<&'static str, u64>,
     /// How long it took.
     pub latencies: Latencies,
+    /// Where its event stands in a trace through many systems; of a batch, where all of its events stand.
+    pub context: Option<TraceContext>,
     /// Whether there was more than is told.
     pub truncated: bool,
 }
@@ -264,6 +267,7 @@ struct Story {
     matched: Option<Timestamp>,
     first_sent: Option<Timestamp>,
     last_delivered: Option<Timestamp>,
+    context: Option<TraceContext>,
 }
 
 impl Story {
@@ -285,6 +289,11 @@ impl Story {
         self.point(batch.received_at, "received", batch.id, text);
         self.point(batch.accepted_at, "accepted", batch.id, format!("packed by version {}", batch.version));
         self.accepted = Some(batch.accepted_at);
+        let traces = batch.events.traces();
+        self.context = match event {
+            Some(event) => traces.find(event.ordinal).map(|(_, context)| context.clone()),
+            None => traces.iter().map(|(_, context)| context.clone()).next().filter(|_| traces.iter().count() == 1),
+        };
     }
 
     fn state(&mut self, batch: &EventBatch, state: &EventBatchState) {
@@ -377,6 +386,7 @@ impl Story {
                 wait: between(self.matched, self.first_sent),
                 delivery: between(self.first_sent, self.last_delivered),
             },
+            context: self.context,
             truncated: self.truncated,
         }
     }

@@ -359,6 +359,7 @@ impl Platform {
             opener: Arc::new(move |name, _, _| Ok(ends.channel(name.as_str()))),
             options: Default::default(),
             seed: 7,
+            spans: Default::default(),
         };
         let pipeline = Pipeline::start(parts).await.expect("a pipeline");
         let parts = Parts {

@@ -79,6 +79,24 @@ pub struct NewLeg {
     pub port: Name,
     /// Whether what the far side answers is a message too.
     pub replies: bool,
+    /// Where it leaves in order: the key that it has in common with those before and behind it.
+    pub lane: Option<String>,
+    /// Where priorities count: so much earlier than it came it takes its place.
+    pub ahead: Option<Duration>,
+}
+
+/// Which of the legs that wait for a send port are read first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LegOrder {
+    /// Those that are due the longest.
+    Due,
+    /// Those of lanes as they came. Nothing of a lane is read behind a leg that is not due yet, or, if so asked, suspended.
+    Lanes {
+        /// See above.
+        stops: bool,
+    },
+    /// By the time at which they came, less what they are ahead.
+    Rank,
 }
 
 /// A caller's own name for a message, and what the body was.
@@ -251,6 +269,10 @@ pub struct WaitingLeg {
     pub accepted_at: Timestamp,
     /// When it is over without an answer.
     pub expires_at: Option<Timestamp>,
+    /// See [`NewLeg`].
+    pub lane: Option<String>,
+    /// When it came, less what it is ahead; where priorities count.
+    pub rank: Option<Timestamp>,
     /// The leg.
     pub leg: Leg,
 }

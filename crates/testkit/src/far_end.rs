@@ -158,6 +158,7 @@ impl OpenChannel for FarEnd {
                 disposition,
                 channel,
                 address,
+                place: outgoing.message.place.clone(),
             };
             // A crash in between leaves nobody to tell.
             let _ = answers.send(answer).await;
@@ -188,6 +189,7 @@ impl OpenChannel for FarEnd {
                 disposition: Disposition::Deferred { reason, retry_after: None },
                 channel: self.name.parse().expect("the name of a channel"),
                 address: outgoing.address.clone(),
+                place: None,
             };
             answers.try_send(answer).expect("there is room for the few answers of a scenario");
         }

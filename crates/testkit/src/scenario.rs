@@ -151,6 +151,7 @@ impl Scenario {
             }),
             options: self.options.clone(),
             seed: 7,
+            spans: Default::default(),
         };
         self.pipeline = Some(Pipeline::start(parts).await.expect("the pipeline starts"));
     }

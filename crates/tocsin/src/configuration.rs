@@ -50,6 +50,8 @@ pub struct Configuration {
     pub log: Log,
     /// Figures for Prometheus.
     pub metrics: Metrics,
+    /// Spans for a collector of traces.
+    pub telemetry: Telemetry,
     /// Threads of the process.
     pub runtime: Runtime,
 }
@@ -458,6 +460,42 @@ pub struct Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         Metrics { enabled: true }
+    }
+}
+
+/// Spans for a collector of traces.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Telemetry {
+    /// Where spans go by OTLP over HTTP, such as `http://localhost:4318`; `/v1/traces` is put behind it. Without it no spans
+    /// are told.
+    pub endpoint: String,
+    /// Header fields for the collector, `name=value` with commas between.
+    pub headers: Secret,
+    /// By which name traces know this server.
+    pub service_name: String,
+    /// How many of the events that come without a trace begin one, from 0 to 1. Those that come with one are told if their
+    /// caller records it.
+    pub sample_ratio: f64,
+    /// Most spans that wait to be sent; more are counted and dropped.
+    pub queue_spans: u32,
+    /// How long spans wait for others to be sent with.
+    pub delay: Period,
+    /// How long the collector has for an answer.
+    pub timeout: Period,
+}
+
+impl Default for Telemetry {
+    fn default() -> Self {
+        Telemetry {
+            endpoint: String::new(),
+            headers: Secret::default(),
+            service_name: "tocsin".to_owned(),
+            sample_ratio: 1.0,
+            queue_spans: 8_192,
+            delay: Period::seconds(1),
+            timeout: Period::seconds(10),
+        }
     }
 }
 

@@ -19,4 +19,5 @@ pub mod first_key; // the first admin key of an installation
 pub mod logging; // the log's level and form
 pub mod metrics; // every metric, and what it tells
 pub mod monitoring; // a dashboard and alert rules, made from them
+pub mod telemetry; // spans go to a collector
 pub mod terminal; // what is printed, and in which colour

@@ -39,6 +39,11 @@ pub const STEPS: &[Metric] = &[
         "How long the oldest event of a batch had waited to be taken by its source.",
     ),
     histogram("match_duration_seconds", "", "Matching of one quantum of event batches, with its commit."),
+    counter(
+        "telemetry_spans_total",
+        "result",
+        "Spans for the collector: `sent`, `dropped` for want of room, `refused` by it, `unsent` after some tries.",
+    ),
     counter("match_quanta_total", "", "Quanta matched."),
     counter("match_event_batches_total", "", "Event batches matched."),
     counter("match_failed_batches_total", "", "Event batches set aside because matching failed."),
@@ -202,7 +207,11 @@ pub const STEPS: &[Metric] = &[
         "exchange, port, result",
         "Messages that came through receive ports: `new`, or a `duplicate` by its idempotency key.",
     ),
-    counter("exchange_refused_total", "reason", "Messages that receive ports refused: `store_growth` or `disk`."),
+    counter(
+        "exchange_refused_total",
+        "reason",
+        "Messages that receive ports refused: `store_growth`, `disk` or `service_window`.",
+    ),
     histogram("exchange_wait_seconds", "exchange, port", "How long the callers of requests were held open."),
     counter(
         "exchange_stuck_total",

@@ -52,6 +52,7 @@ use crate::{
     configuration::{self, Configuration, Passable, Period},
     failure::{Failure, Outcome},
     first_key, metrics,
+    telemetry::{self, Exporter},
 };
 
 /// Keeps a second server away from a data folder. Ends with the value.
@@ -71,6 +72,7 @@ pub struct Running {
     face: Mutex<JoinHandle<std::io::Result<()>>>,
     ldap_face: Mutex<Option<JoinHandle<()>>>,
     stopping: CancellationToken,
+    exporter: Mutex<Option<Exporter>>,
     // Last, so that the stores are closed before another server may open them.
     _lock: FolderLock,
 }
@@ -281,6 +283,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
     let replicas = sync::open(&configuration, records.clone()).await?;
     let first_key = first_key::ensure(&*records, &folder, now()).await?;
     let page = configuration.metrics.enabled.then(recorder).flatten();
+    let (spans, exporter) = telemetry::start(&configuration.telemetry, records.installation())?;
     let parts = tocsin_pipeline::Parts {
         journal: journal.clone(),
         records: records.clone(),
@@ -299,6 +302,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
         opener: Arc::new(tocsin_delivery::open),
         options: pipeline_options(&configuration)?,
         seed: fastrand::u64(..),
+        spans,
     };
     let pipeline =
         Pipeline::start(parts).await.map_err(|error| Failure::failed("the flow does not start").because(&error))?;
@@ -339,8 +343,20 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
     sync::tidy_now_and_then(&replicas, stopping.clone());
     let ldap_face = ldap.map(|prepared| ldap::start(prepared, service.clone(), stopping.clone()));
     let face = tokio::spawn(tocsin_face_http::serve(listener, service, options, stopping.clone().cancelled_owned()));
-    let (face, ldap_face) = (Mutex::new(face), Mutex::new(ldap_face));
-    Ok(Running { address, data_folder: folder, first_key, pipeline, exchanges, face, ldap_face, stopping, _lock: lock })
+    let (face, ldap_face, exporter) = (Mutex::new(face), Mutex::new(ldap_face), Mutex::new(exporter));
+    let data_folder = folder;
+    Ok(Running {
+        address,
+        data_folder,
+        first_key,
+        pipeline,
+        exchanges,
+        face,
+        ldap_face,
+        stopping,
+        exporter,
+        _lock: lock,
+    })
 }
 
 fn pipeline_options(configuration: &Configuration) -> Outcome<PipelineOptions> {
@@ -489,6 +505,10 @@ impl Running {
         );
         if let Some(face) = self.ldap_face.lock().await.as_mut().filter(|face| !face.is_finished()) {
             let _ = face.await;
+        }
+        // Last: what was finished just now is told too.
+        if let Some(exporter) = self.exporter.lock().await.as_mut() {
+            exporter.stop().await;
         }
         finished && exchanged
     }

@@ -41,11 +41,13 @@ enum Filled {
 }
 
 /// Header fields that the channel writes itself.
-const RESERVED_HEADERS: [&str; 7] = [
+const RESERVED_HEADERS: [&str; 9] = [
     "host",
     "content-length",
     "connection",
     "transfer-encoding",
+    "traceparent",
+    "tracestate",
     "webhook-id",
     "webhook-timestamp",
     "webhook-signature",

@@ -17,7 +17,7 @@ use super::{
     sign::Signer,
 };
 use crate::{
-    channel::{Clock, Context},
+    channel::{Clock, Context, Outgoing, Place},
     flow::lanes::Signal,
     options::Wait,
     queue::{FarSide, Pending, Queue, Turn},
@@ -108,6 +108,9 @@ impl Courier {
         self.form.write_headers(outgoing, &mut request);
         request.field("webhook-id", id);
         request.field("webhook-timestamp", seconds.to_string());
+        for (name, value) in message_place(outgoing) {
+            request.field(name, value);
+        }
         if let Some(signer) = &self.signer {
             request.field("webhook-signature", signer.sign(id, seconds, &body));
         }
@@ -116,6 +119,11 @@ impl Courier {
         let classify = |response| self.answers.classify(&response, self.clock.now(), self.options.retry_after_max.0);
         ask(&self.connections, target, &request, self.options.timeout, classify).await
     }
+}
+
+/// Where a message stands in a trace, as header fields.
+fn message_place(outgoing: &Outgoing) -> impl Iterator<Item = (&'static str, String)> {
+    outgoing.message.place.iter().flat_map(Place::headers)
 }
 
 /// What a session does next: what it was given, or what it waits for. Connections that nobody wanted for `idle` are

@@ -16,7 +16,7 @@ use super::{
     options::{MqttOptions, topic},
 };
 use crate::{
-    channel::{Clock, Context},
+    channel::{Clock, Context, Message, Place},
     queue::{FarSide, Pending, Queue, pause_after},
     record,
 };
@@ -154,16 +154,20 @@ impl Publisher {
             payload_format_indicator: Some(1),
             message_expiry_interval: seconds,
             content_type: Some("application/json".into()),
-            user_properties: vec![
-                ("id".into(), message.message_id.clone()),
-                ("type".into(), message.facts.class.to_string()),
-            ],
+            user_properties: user_properties(&message),
             ..PublishProperties::default()
         };
         let deadline = Instant::now() + self.options.timeout.0;
         let how = (self.options.quality(), self.options.retain);
         connection.publish(pending, topic, how, body.into(), properties, deadline).map_err(Unsent::Lost)
     }
+}
+
+/// What goes with a message beside its body.
+fn user_properties(message: &Message) -> Vec<(String, String)> {
+    let own = [("id", message.message_id.clone()), ("type", message.facts.class.to_string())];
+    let places = message.place.iter().flat_map(Place::headers);
+    own.into_iter().chain(places).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// Why a message is not on its way.

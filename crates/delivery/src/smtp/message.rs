@@ -147,6 +147,8 @@ pub(super) struct Letterhead {
     pub headers: BTreeMap<String, String>,
     pub precedence: Precedence,
     pub list_unsubscribe: bool,
+    /// Whether mails say where they stand in a trace.
+    pub trace_header: bool,
     pub keys: Vec<DkimKey>,
     /// That of the latest mail, for others who are told the same.
     pub latest: Mutex<Option<Arc<Pattern>>>,
@@ -190,6 +192,9 @@ impl Letterhead {
         if let Some(link) = to.and_then(|to| to.unsubscribe).filter(|_| self.list_unsubscribe) {
             write_field("List-Unsubscribe", &Raw::new(format!("<{}>", clean(link))), &mut lines);
             write_field("List-Unsubscribe-Post", &Raw::new("List-Unsubscribe=One-Click"), &mut lines);
+        }
+        if let Some(place) = message.place.as_ref().filter(|_| self.trace_header) {
+            write_field("X-Trace-Parent", &Raw::new(place.context.parent_text()), &mut lines);
         }
         lines.extend_from_slice(behind);
         let signatures = dkim::sign(&self.keys, &lines, pattern.seconds);

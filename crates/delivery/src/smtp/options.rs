@@ -57,6 +57,8 @@ pub struct SmtpOptions {
     /// Whether mails to one recipient carry the link of `List-Unsubscribe`, which ends the subscription with one click (RFC
     /// 8058). There is a link once `http.public_url` is configured.
     pub list_unsubscribe: bool,
+    /// Whether mails say in `X-Trace-Parent` where their event stands in a trace, if it does (W3C Trace Context).
+    pub trace_header: bool,
     /// The name by which we introduce ourselves. Without one: the address of our side of the connection.
     pub ehlo: Option<String>,
     /// Further header fields for every mail.
@@ -189,6 +191,7 @@ impl Default for SmtpOptions {
             return_path_signed: false,
             suppress_unknown: false,
             list_unsubscribe: true,
+            trace_header: false,
             reply_to: None,
             ehlo: None,
             headers: BTreeMap::new(),

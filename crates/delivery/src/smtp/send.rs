@@ -80,6 +80,7 @@ impl Courier {
             headers: options.headers.clone(),
             precedence: options.precedence,
             list_unsubscribe: options.list_unsubscribe,
+            trace_header: options.trace_header,
             keys,
             latest: Mutex::default(),
         };

@@ -6,6 +6,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::Deserialize;
+use tocsin_model::trace_context::TraceContext;
 use tocsin_service::{
     ServiceError,
     events::{CloudEvent, SubmittedLines, is_json, read_cloud_events},
@@ -19,6 +20,7 @@ use crate::{
     problems::Failure,
     request::{
         Authorized, BATCH_BYTES_MAX, Parameters, Segments, idempotency_key, media_type, parts, stream_body, take_body,
+        trace_context,
     },
     wire::{SubmittedBody, SubmittedLinesBody, submitted},
 };
@@ -42,7 +44,9 @@ struct SubmitParameters {
 /// batches of 1,000; what precedes a bad line is accepted). When the answer comes, they are durable.
 #[utoipa::path(post, path = "/v1/applications/{application}/events/{class}", tag = "events",
     params(("application" = String, Path), ("class" = String, Path), SubmitParameters,
-        ("Idempotency-Key" = Option<String>, Header, description = "The same key with the same content is the same submission; at most 255 characters")),
+        ("Idempotency-Key" = Option<String>, Header, description = "The same key with the same content is the same submission; at most 255 characters"),
+        ("traceparent" = Option<String>, Header, description = "Where the events stand in a trace (W3C Trace Context); kept with them and sent on. One that is none is passed over"),
+        ("tracestate" = Option<String>, Header, description = "What goes with it")),
     request_body(content((serde_json::Value = "application/json"), (String = "application/x-ndjson"))),
     responses((status = 202, body = SubmittedBody, description = "Accepted; for lines: batches, events, duplicates"), Failures))]
 async fn submit(
@@ -55,6 +59,7 @@ async fn submit(
     let intake = app.service.intake(&caller, &application, &class, parameters.source.as_deref())?;
     let (headers, body) = parts(request);
     let key = idempotency_key(&headers)?;
+    let intake = intake.traced(trace_context(&headers));
     let given = media_type(&headers);
     if given == "application/json" {
         let taken = take_body(&app, &headers, body, BATCH_BYTES_MAX).await?;
@@ -108,7 +113,7 @@ async fn submit_cloud_events(
         return Err(Failure::unsupported(&given, &known));
     }
     let taken = take_body(&app, &headers, body, BATCH_BYTES_MAX).await?;
-    let events = if batch || structured {
+    let mut events = if batch || structured {
         let bytes = taken.bytes.clone();
         if bytes.len() > 64 * 1024 {
             let reading = tokio::task::spawn_blocking(move || read_cloud_events(&bytes, batch));
@@ -119,6 +124,11 @@ async fn submit_cloud_events(
     } else {
         vec![binary_cloud_event(&headers, taken.bytes.clone())?]
     };
+    // What an event says of itself goes before what the request says.
+    let of_request = trace_context(&headers);
+    for event in &mut events {
+        event.trace = event.trace.take().or_else(|| of_request.clone());
+    }
     let answer = app.service.submit_cloud_events(&caller, &application, source, events).await?;
     match answer.batches.as_slice() {
         [only] if !batch => {
@@ -155,7 +165,10 @@ fn binary_cloud_event(headers: &HeaderMap, data: axum::body::Bytes) -> Result<Cl
         problems.push(problem.hint("this platform speaks CloudEvents 1.0"));
     }
     if problems.is_empty() {
-        Ok(CloudEvent { source, id, kind, data })
+        let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let parent = header("ce-traceparent");
+        let trace = parent.and_then(|parent| TraceContext::read(parent, header("ce-tracestate")));
+        Ok(CloudEvent { source, id, kind, data, trace })
     } else {
         Err(ServiceError::Invalid(problems).into())
     }

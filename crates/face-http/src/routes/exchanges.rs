@@ -154,11 +154,15 @@ struct PortBody {
     under_way: u32,
     /// Messages that are ready in memory; more may wait in the spool.
     ready: usize,
+    /// When its service window opens, if it is closed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    opens_at: Option<Timestamp>,
 }
 
 impl From<PortLoad> for PortBody {
-    fn from(PortLoad { port, state, is_set, under_way, ready }: PortLoad) -> Self {
-        PortBody { port, state, is_set, under_way, ready }
+    fn from(PortLoad { port, state, is_set, under_way, ready, opens_at }: PortLoad) -> Self {
+        PortBody { port, state, is_set, under_way, ready, opens_at }
     }
 }
 

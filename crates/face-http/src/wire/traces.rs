@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use tocsin_model::time::Timestamp;
+use tocsin_model::{hexadecimal::digits_of, time::Timestamp, trace_context::TraceContext};
 use tocsin_service::trace;
 use utoipa::ToSchema;
 
@@ -19,6 +19,9 @@ pub(crate) struct TraceBody {
     /// How many notifications it led to, by outcome of their last attempt.
     notifications: BTreeMap<&'static str, u64>,
     latencies: TraceLatenciesBody,
+    /// Where its event stands in a trace through many systems (W3C Trace Context); of a batch, where all of them stand.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    context: Option<TraceContextBody>,
     /// Whether there was more than is told.
     truncated: bool,
 }
@@ -31,6 +34,30 @@ pub(crate) struct PointBody {
     what: &'static str,
     id: String,
     text: String,
+}
+
+/// A place in a trace through many systems.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct TraceContextBody {
+    trace_id: String,
+    /// The span from which it came; none if the trace began here.
+    parent_span_id: Option<String>,
+    /// Whether those before record it.
+    sampled: bool,
+    /// What goes with it, as it came.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    tracestate: Box<str>,
+}
+
+impl From<TraceContext> for TraceContextBody {
+    fn from(context: TraceContext) -> Self {
+        TraceContextBody {
+            trace_id: digits_of(&context.trace),
+            parent_span_id: context.parent().map(|span| digits_of(&span)),
+            sampled: context.is_sampled(),
+            tracestate: context.state,
+        }
+    }
 }
 
 /// How long the parts of the way took, in milliseconds.
@@ -58,6 +85,7 @@ impl TraceBody {
                 wait_ms: latencies.wait.map(millis),
                 delivery_ms: latencies.delivery.map(millis),
             },
+            context: trace.context.map(TraceContextBody::from),
             truncated: trace.truncated,
         }
     }

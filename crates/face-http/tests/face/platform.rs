@@ -110,6 +110,7 @@ impl Platform {
             }),
             options: tocsin_pipeline::PipelineOptions::default(),
             seed: 7,
+            spans: Default::default(),
         };
         let pipeline = Pipeline::start(parts).await.expect("a pipeline");
         let service = Service::open(Parts {

@@ -2,8 +2,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+mod conduct; // when a port works, and what leaves first
 mod pipeline; // the steps of a port
 
+use conduct::{ORDERED, PRIORITY, WINDOW};
 use pipeline::{Place as At, STEPS};
 
 use super::{
@@ -45,6 +47,7 @@ static EXCHANGE: Shape = Shape::Object(&[
     ),
     required("receive", &RECEIVE, "Receive ports: where messages come in."),
     required("send", &SEND, "Send ports: where they leave."),
+    optional("groups", &GROUPS, "Send ports that routes name together."),
     required("routes", &ROUTES, "Which messages go where."),
     optional(
         "retention",
@@ -90,6 +93,7 @@ static RECEIVE_PORT: Shape = Shape::Object(&[
         "Most bytes of a body; 1048576 if not given.",
     ),
     optional("pipeline", &STEPS, "What is done to a message before it is routed, step by step."),
+    optional("service_window", &WINDOW, "When it takes messages; at other times it answers 503."),
 ]);
 static MODE: Shape = Shape::Choice(&["one_way", "request"]);
 static SEND: Shape = Shape::Entries { keys: Keys::Names, of: &SEND_PORT, most: PORTS_MAX };
@@ -113,6 +117,9 @@ static SEND_PORT: Shape = Shape::Object(&[
     ),
     optional("pipeline", &STEPS, "What is done to a message before it leaves, step by step, at each attempt."),
     optional("reply_pipeline", &STEPS, "What is done to a reply before it is stored."),
+    optional("service_window", &WINDOW, "When it sends; at other times messages wait."),
+    optional("ordered", &ORDERED, "Messages of the same key leave one after the other, as they came."),
+    optional("priority", &PRIORITY, "Messages of a higher priority leave before others."),
 ]);
 static BACKUP: Shape = Shape::Object(&[
     required("protocol", &Shape::Name, "How it sends: `http`."),
@@ -126,8 +133,9 @@ static ROUTE: Shape = Shape::Object(&[
     optional("description", &Shape::Text, "What it is for."),
     required("when", &Shape::Text, "What a message must be like: a predicate over `message`."),
     optional("dialect", &DIALECT, "The language of `when`; `cel` if not given."),
-    required("to", &TO, "The send port that gets the message, or a list of them."),
+    required("to", &TO, "The send port or group that gets the message, or a list of them."),
 ]);
+static GROUPS: Shape = Shape::Entries { keys: Keys::Names, of: &TARGETS, most: 1_000 };
 static TO: Shape = Shape::Either(&[&Shape::Name, &TARGETS]);
 static TARGETS: Shape = Shape::List { of: &Shape::Name, most: 100 };
 
@@ -163,13 +171,15 @@ impl<'a> Builder<'a> {
         let properties = self.properties();
         let receive = self.section("receive", |builder, path, node| builder.receive_port(path, node, &properties));
         let send = self.section("send", |builder, path, node| builder.send_port(path, node, &properties));
+        let groups = self.groups(&send);
         Exchange {
             name: name(self.root, "exchange").unwrap_or_else(|| "unnamed".parse().expect("`unnamed` is a name")),
             description: text(self.root, "description"),
-            routes: self.section("routes", |builder, path, node| builder.route(path, node, &send)),
+            routes: self.section("routes", |builder, path, node| builder.route(path, node, &send, &groups)),
             properties,
             receive,
             send,
+            groups,
             retention: duration(self.root, "retention").unwrap_or(RETENTION),
             open_messages_max: integer(self.root, "open_messages").unwrap_or(OPEN_MESSAGES).into(),
         }
@@ -244,6 +254,7 @@ impl<'a> Builder<'a> {
             expires_after: duration(node, "expires_after").unwrap_or(EXPIRES_AFTER),
             body_bytes_max: integer(node, "body_bytes").unwrap_or(BODY_BYTES),
             pipeline: self.pipeline(node, "pipeline", path, place, properties),
+            window: self.window(node, path),
         }
     }
 
@@ -271,12 +282,56 @@ impl<'a> Builder<'a> {
             correlate,
             pipeline: self.pipeline(node, "pipeline", path, At::Send, properties),
             reply_pipeline: self.pipeline(node, "reply_pipeline", path, At::Reply, properties),
+            window: self.window(node, path),
+            order: self.order(node, path, properties),
         }
     }
 
-    fn route(&mut self, path: &str, node: &Node, send: &BTreeMap<Name, SendPort>) -> Route {
+    fn groups(&mut self, send: &BTreeMap<Name, SendPort>) -> BTreeMap<Name, Vec<Name>> {
         let known: Vec<&str> = send.keys().map(Name::as_str).collect();
-        let to = self.names(node, path, "to", &known, "send ports");
+        let entries = self.root.get("groups").map_or(&[][..], Node::entries);
+        let mut groups = BTreeMap::new();
+        for entry in entries {
+            let Ok(name) = entry.key.parse::<Name>() else { continue };
+            let path = join("groups", &entry.key);
+            if send.contains_key(&name) {
+                let problem = entry.value.problem(&path, "is the name of a send port");
+                self.problems.push(problem.hint("choose another name"));
+            }
+            let ports = self.names(
+                self.root.get("groups").expect("it has entries"),
+                "groups",
+                &entry.key,
+                &known,
+                "send ports",
+            );
+            if matches!(&entry.value.kind, Kind::List(items) if items.is_empty()) {
+                self.problems.push(entry.value.problem(&path, "names no send port").hint(meant(
+                    "",
+                    &known,
+                    "send ports",
+                )));
+            }
+            groups.insert(name, ports);
+        }
+        groups
+    }
+
+    fn route(
+        &mut self,
+        path: &str,
+        node: &Node,
+        send: &BTreeMap<Name, SendPort>,
+        groups: &BTreeMap<Name, Vec<Name>>,
+    ) -> Route {
+        let known: Vec<&str> = send.keys().chain(groups.keys()).map(Name::as_str).collect();
+        let named = self.names(node, path, "to", &known, "send ports");
+        let mut to: Vec<Name> = Vec::new();
+        for port in named.iter().flat_map(|name| groups.get(name).map_or(std::slice::from_ref(name), Vec::as_slice)) {
+            if !to.contains(port) {
+                to.push(port.clone());
+            }
+        }
         if let Some(Kind::List(items)) = node.get("to").map(|to| &to.kind)
             && items.is_empty()
         {

@@ -22,7 +22,7 @@ use rumqttc::v5::{
     },
 };
 use tocsin_delivery::{options::read, tls};
-use tocsin_model::{event::EventPacker, mark::Mark, problem::Problem};
+use tocsin_model::{event::EventPacker, mark::Mark, problem::Problem, trace_context::TraceContext};
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use crate::{
@@ -168,7 +168,7 @@ impl Session {
         for publish in &messages {
             let item = Item::Json(publish.payload.to_vec());
             match self.mapping.row(&item) {
-                Ok(row) => packer.push(&row),
+                Ok(row) => packer.push_traced(&row, trace_of(publish).as_ref()),
                 Err(problems) => portion.refused.push(Refusal::new(&problems, item.shown())),
             }
             if publish.pkid != 0 {
@@ -183,6 +183,13 @@ impl Session {
         self.held = messages;
         portion
     }
+}
+
+/// Where a message stands in a trace, if its user properties say it.
+fn trace_of(publish: &Publish) -> Option<TraceContext> {
+    let properties = &publish.properties.as_ref()?.user_properties;
+    let find = |name: &str| properties.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
+    TraceContext::read(find("traceparent")?, find("tracestate"))
 }
 
 async fn acknowledge(client: &AsyncClient, publish: &Publish) -> Result<(), Trouble> {

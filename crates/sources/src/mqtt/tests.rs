@@ -9,7 +9,10 @@ use std::{
 
 use rumqttc::v5::{
     AsyncClient, Event,
-    mqttbytes::{QoS, v5::Packet},
+    mqttbytes::{
+        QoS,
+        v5::{Packet, PublishProperties},
+    },
 };
 use serde_json::json;
 
@@ -49,6 +52,9 @@ impl Drop for Broker {
     }
 }
 
+/// Where every message stands in one trace.
+const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
 /// Publishes messages and waits until the broker has them all.
 async fn publish(port: u16, texts: Vec<String>) {
     let mut options = rumqttc::v5::MqttOptions::new("writer", "127.0.0.1", port);
@@ -56,7 +62,10 @@ async fn publish(port: u16, texts: Vec<String>) {
     let (client, mut events) = AsyncClient::new(options, texts.len().max(1));
     let mut open = texts.len();
     for text in texts {
-        client.publish("quakes/new", QoS::AtLeastOnce, false, text).await.expect("a request");
+        let user_properties = vec![("traceparent".to_owned(), PARENT.to_owned())];
+        let properties = PublishProperties { user_properties, ..PublishProperties::default() };
+        let sent = client.publish_with_properties("quakes/new", QoS::AtLeastOnce, false, text, properties);
+        sent.await.expect("a request");
     }
     while open > 0 {
         if let Event::Incoming(Packet::PubAck(_)) = events.poll().await.expect("a connection") {
@@ -81,6 +90,8 @@ async fn messages_are_taken_once_over_crashes() {
             break portion.unwrap_or_else(|trouble| panic!("{trouble}"));
         }
     };
+    let places: Vec<String> = first.events.traces().iter().map(|(_, context)| context.parent_text()).collect();
+    assert_eq!(places, [PARENT]);
     harness.commit(first.marks);
     harness.source().accepted().await.expect("acknowledged");
 

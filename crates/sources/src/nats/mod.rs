@@ -21,7 +21,7 @@ use futures_util::StreamExt;
 pub use options::NatsOptions;
 use rustls::ClientConfig;
 use tocsin_delivery::{options::read, tls};
-use tocsin_model::{event::EventPacker, mark::Mark, problem::Problem, time::Timestamp};
+use tocsin_model::{event::EventPacker, mark::Mark, problem::Problem, time::Timestamp, trace_context::TraceContext};
 
 use self::taken::Taken;
 use crate::{
@@ -141,7 +141,7 @@ impl Stream {
             }
             let item = Item::Json(message.payload.to_vec());
             match self.mapping.row(&item) {
-                Ok(row) => packer.push(&row),
+                Ok(row) => packer.push_traced(&row, trace_of(message).as_ref()),
                 Err(problems) => portion.refused.push(Refusal::new(&problems, item.shown())),
             }
         }
@@ -150,6 +150,13 @@ impl Stream {
         self.held = messages;
         Ok(portion)
     }
+}
+
+/// Where a message stands in a trace, if its headers say it.
+fn trace_of(message: &Message) -> Option<TraceContext> {
+    let headers = message.headers.as_ref()?;
+    let state = headers.get("tracestate").map(|state| state.as_str());
+    TraceContext::read(headers.get("traceparent")?.as_str(), state)
 }
 
 async fn acknowledge(message: &Message) -> Result<(), Trouble> {

@@ -4,7 +4,10 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use async_nats::jetstream::{self, stream};
+use async_nats::{
+    HeaderMap,
+    jetstream::{self, stream},
+};
 use serde_json::json;
 
 use crate::testing::{Harness, taken};
@@ -47,12 +50,20 @@ impl Drop for Server {
     }
 }
 
+/// Where a quake stands in a trace of its own.
+fn parent(number: usize) -> String {
+    format!("00-{:032x}-00f067aa0ba902b7-01", number + 1)
+}
+
 /// Publishes quakes, each followed by something that nobody asked for.
 async fn publish(context: &jetstream::Context, from: usize, to: usize) {
     for number in from..to {
         let quake = format!("{{\"id\": \"q{number}\"}}");
         for (subject, body) in [("quakes.new", quake), ("other", "{}".to_owned())] {
-            context.publish(subject, body.into()).await.expect("sent").await.expect("kept");
+            let mut headers = HeaderMap::new();
+            headers.insert("traceparent", parent(number).as_str());
+            let sent = context.publish_with_headers(subject, headers, body.into()).await.expect("sent");
+            sent.await.expect("kept");
         }
     }
 }
@@ -74,6 +85,10 @@ async fn messages_are_taken_once_over_crashes() {
     // A crash after the commit: nothing was acknowledged, and all comes again some time.
     let portion = harness.next().await;
     events.extend(crate::testing::shown(&portion.events));
+    for (number, (first, context)) in portion.events.traces().iter().enumerate() {
+        assert_eq!((first as usize, context.parent_text()), (number, parent(number)));
+    }
+    assert_eq!(portion.events.traces().iter().count(), portion.events.count() as usize);
     harness.commit(portion.marks);
     harness.crash();
     publish(&context, 100, 150).await;

@@ -424,7 +424,9 @@ impl Journal for MemoryJournal {
         let state = self.state.lock();
         let before = before.map_or(u64::MAX, |id| id.0);
         let without_events = |events: &Events| {
-            let packed = PackedEvents::from_parts(events.batch.events.count(), Bytes::new());
+            let events_of = &events.batch.events;
+            let packed = PackedEvents::from_parts(events_of.count(), Bytes::new());
+            let packed = packed.with_traces(events_of.traces().clone());
             let chronicled = Bytes::new();
             (EventBatch { events: packed, chronicled, ..events.batch.clone() }, events.state.clone())
         };

@@ -26,8 +26,8 @@ use super::{
 use crate::{
     error::StoreError,
     spool::{
-        Accepted, Acted, LegOutcome, MessageFilter, NewLeg, NewMessage, Reworked, SetPort, Settled, SpoolCounts,
-        StoredExchange, StoredMessage, WaitingLeg,
+        Accepted, Acted, LegOrder, LegOutcome, MessageFilter, NewLeg, NewMessage, Reworked, SetPort, Settled,
+        SpoolCounts, StoredExchange, StoredMessage, WaitingLeg,
     },
 };
 
@@ -36,6 +36,7 @@ mod intake; // messages come
 mod outcomes; // what became of their legs; what is over
 mod reading; // messages, legs and lists of them
 mod schema;
+mod waiting; // legs that are due, in the order in which they leave
 
 pub(super) use schema::MIGRATIONS;
 
@@ -158,8 +159,8 @@ impl SqliteSpool {
         self.database.write(job).await
     }
 
-    /// Up to `limit` legs of a send port that are due, with all that sending needs, those first that are due the longest.
-    /// Those among `not` are passed over. Stops after about `bytes_max` of bodies.
+    /// Up to `limit` legs of a send port that are due, with all that sending needs, in an order. Those among `not` are passed
+    /// over. Stops after about `bytes_max` of bodies.
     ///
     /// # Errors
     /// The store does not answer.
@@ -167,15 +168,15 @@ impl SqliteSpool {
         &self,
         exchange: &Name,
         port: &Name,
+        order: LegOrder,
         now: Timestamp,
         not: Arc<std::collections::HashSet<(MessageId, u32)>>,
         limit: usize,
         bytes_max: usize,
     ) -> Result<Vec<WaitingLeg>, StoreError> {
         let (exchange, port) = (exchange.clone(), port.clone());
-        let job =
-            move |connection: &Connection| reading::due_legs(connection, &exchange, &port, now, &not, limit, bytes_max);
-        self.database.read(job).await
+        let asked = waiting::Asked { exchange, port, now, not, limit, bytes_max };
+        self.database.read(move |connection| waiting::due_legs(connection, &asked, order)).await
     }
 
     /// When the next leg of a send port is due that is not due yet.
@@ -189,7 +190,7 @@ impl SqliteSpool {
         now: Timestamp,
     ) -> Result<Option<Timestamp>, StoreError> {
         let (exchange, port) = (exchange.clone(), port.clone());
-        self.database.read(move |connection| reading::next_due(connection, &exchange, &port, now)).await
+        self.database.read(move |connection| waiting::next_due(connection, &exchange, &port, now)).await
     }
 
     /// A message without its body.

@@ -2,7 +2,10 @@
 
 use std::collections::HashSet;
 
-use tocsin_model::id::{ChangeSequence, EventBatchId};
+use tocsin_model::{
+    id::{ChangeSequence, EventBatchId},
+    trace_context::{TraceContext, Traces},
+};
 use tocsin_store::{
     error::StoreError,
     journal::{Accepted, Cutoffs, EventBatchState, JournalOptions, NewEventBatch, Step},
@@ -58,6 +61,28 @@ fn batches_stand_among_the_changes_in_the_order_of_their_numbers() {
         journal.prune(&Cutoffs::all(at(100)), at(100), 10).await.expect("pruned");
         let listed = journal.event_batches(None, 10).await.expect("read");
         assert_eq!(listed.iter().rev().map(|(batch, _)| batch.sees).collect::<Vec<_>>(), expected[2..]);
+    });
+}
+
+#[test]
+fn events_keep_their_places_in_traces() {
+    on_each(async |journal| {
+        let context = TraceContext::read("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", Some("a=b"));
+        let mut traces = Traces::default();
+        traces.push(1, context.as_ref());
+        let plain = events(3, at(0));
+        let traced = NewEventBatch { events: plain.events.clone().with_traces(traces.clone()), ..plain.clone() };
+        journal.accept(plain).await.expect("accepted");
+        journal.accept(traced).await.expect("accepted");
+        let expected = [Traces::default(), traces];
+        let listed = journal.event_batches(None, 10).await.expect("read");
+        assert_eq!(listed.iter().rev().map(|(batch, _)| batch.events.traces().clone()).collect::<Vec<_>>(), expected);
+        let claimed = claim_events(&*journal, 2, at(1)).await;
+        assert_eq!(claimed.iter().map(|claimed| claimed.batch.events.traces().clone()).collect::<Vec<_>>(), expected);
+        let matched = claimed.iter().map(|claimed| claimed.claim).collect();
+        journal.commit(Step { matched, ..Step::default() }).await.expect("stored");
+        journal.prune(&Cutoffs::all(at(100)), at(100), 10).await.expect("pruned");
+        assert!(journal.event_batches(None, 10).await.expect("read").is_empty());
     });
 }
 

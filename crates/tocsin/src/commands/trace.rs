@@ -46,6 +46,14 @@ pub fn show(terminal: &Terminal, trace: &Value) -> io::Result<()> {
     terminal.line(
         terminal.paint(Colour::Bold, format_args!("{} {}", text(&trace["kind"]).replace('_', " "), text(&trace["id"]))),
     )?;
+    let context = &trace["context"];
+    if context.is_object() {
+        let from = match context["parent_span_id"].as_str() {
+            Some(parent) => format!(", from span {}", printable(parent)),
+            None => String::new(),
+        };
+        terminal.line(terminal.paint(Colour::Dim, format_args!("trace {}{from}", text(&context["trace_id"]))))?;
+    }
     let none = Vec::new();
     let steps = trace["timeline"].as_array().unwrap_or(&none);
     let time = |step: &Value| step["at"].as_str().and_then(|at| at.parse::<Timestamp>().ok());
@@ -105,10 +113,12 @@ mod tests {
             {"at": "2026-11-21T09:30:00Z", "what": "accepted", "id": "eb-12", "text": "3 events from api"},
             {"at": "2026-11-21T09:30:00.004200Z", "what": "matched", "id": "nb-7", "text": "rule near"},
             {"at": "2026-11-21T09:30:01.5Z", "what": "answered", "id": "n-7-3", "text": "250 ok\u{1b}[2J"}],
+            "context": {"trace_id": "4bf92f3577b34da6a3ce929d0e0e4736", "parent_span_id": "00f067aa0ba902b7"},
             "latencies": {"generation_ms": 4.2, "wait_ms": null}});
         show(&terminal, &trace).expect("memory takes it");
         expect![[r#"
             notification n-7-3
+            trace 4bf92f3577b34da6a3ce929d0e0e4736, from span 00f067aa0ba902b7
             from 2026-11-21T09:30:00Z
                    +0 us  ○ accepted    eb-12  3 events from api
                  +4.2 ms  ○ matched     nb-7  rule near

@@ -6,10 +6,12 @@ use std::{
 };
 
 use serde_json::json;
+use tocsin_model::trace_context::TraceContext;
 use tokio::sync::mpsc;
 
 use super::{OK, deliver, deliver_all, far_end::*, start};
 use crate::{
+    channel::{Message, Place},
     options::read,
     signet::Returned,
     smtp::options::SmtpOptions,
@@ -84,6 +86,21 @@ async fn one_click_ends_the_subscription_of_a_mail_to_one() {
         assert!(!seen.contents[0].contains("List-Unsubscribe"), "a link would be that of another");
         let expected = format!("List-Unsubscribe: <{link}>\r\nList-Unsubscribe-Post: List-Unsubscribe=One-Click\r\n");
         assert_eq!(seen.contents[1].matches(&expected).count(), count, "{}", seen.contents[1]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mail_says_where_it_stands_in_a_trace_if_it_may() {
+    let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let context = TraceContext::read(parent, None).expect("a context");
+    for (options, expected) in [(json!({}), 0), (json!({ "trace_header": true }), 1)] {
+        let (open, server) = start(fine, options, None);
+        let mut mail = outgoing(0, "a@b.example");
+        let place = Place { context: context.clone(), parent: None, of: mail.id, attempt: 1 };
+        mail.message = Arc::new(Message { place: Some(place), ..message(0) });
+        assert_eq!(deliver_all(&*open, vec![mail]).await, [OK]);
+        let seen = server.seen.lock();
+        assert_eq!(seen.contents[0].matches(&format!("X-Trace-Parent: {parent}\r\n")).count(), expected);
     }
 }
 

@@ -34,6 +34,8 @@ pub struct NewRow {
     sees: ChangeSequence,
     events: u32,
     body: Body,
+    /// Packed; empty if there are none.
+    traces: Vec<u8>,
     idempotency: Option<Idempotency>,
     marks: Vec<Mark>,
 }
@@ -67,6 +69,7 @@ pub async fn row(database: &Database, shared: &Shared, new: NewEventBatch) -> Re
         accepted_at: new.accepted_at,
         sees: new.sees,
         events,
+        traces: new.events.traces().pack(),
         body: super::off_the_runtime(new.events.bytes().len(), move || pack_body(new.events.bytes().clone())).await?,
         idempotency: new.idempotency,
         marks: new.marks,
@@ -275,6 +278,12 @@ fn insert(
             statement.execute((id, row.events, row.body.bytes, row.accepted_at.0, row.application, row.class))
         })
         .map_err(store_error)?;
+    if !row.traces.is_empty() {
+        connection
+            .prepare_cached("INSERT INTO event_traces (id, body) VALUES (?1, ?2)")
+            .and_then(|mut statement| statement.execute((id, &row.traces[..])))
+            .map_err(store_error)?;
+    }
     Ok(())
 }
 

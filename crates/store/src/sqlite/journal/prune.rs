@@ -86,6 +86,7 @@ pub fn prune_events(
         execute(connection, "DELETE FROM event_batches WHERE id = ?1", [*id])?;
         execute(connection, "DELETE FROM event_matched WHERE id = ?1", [*id])?;
         execute(connection, "DELETE FROM event_chronicles WHERE id = ?1", [*id])?;
+        execute(connection, "DELETE FROM event_traces WHERE id = ?1", [*id])?;
     }
     // The last place stays: it is that of the batches to come.
     let sql = "DELETE FROM places

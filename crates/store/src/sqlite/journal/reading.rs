@@ -8,6 +8,7 @@ use tocsin_model::{
     notification::{NotificationHead, Notifications},
     receipt::{Attempt, unpack_attempts},
     time::Timestamp,
+    trace_context::Traces,
 };
 
 use super::{names::Names, packing::unpack_body};
@@ -52,11 +53,12 @@ pub fn open_channels(connection: &Connection, application: i64) -> Result<Vec<Na
     found.into_iter().map(|name| name.parse().map_err(|_| StoreError::Damaged(format!("the name `{name}`")))).collect()
 }
 
-// The body comes last, so that a reader of the other columns never touches it.
+// The body comes behind all of its row, so that a reader of the other columns never touches it.
 const EVENTS: &str = "SELECT b.id, b.application, b.version, b.class, b.source, b.received_at, b.accepted_at, b.events,
         m.matched_at, f.reason, (SELECT p.sees FROM places p WHERE p.first <= b.id ORDER BY p.first DESC LIMIT 1),
-        b.bytes, b.body
-    FROM event_batches b LEFT JOIN event_matched m ON m.id = b.id LEFT JOIN event_failed f ON f.id = b.id";
+        b.bytes, b.body, t.body
+    FROM event_batches b LEFT JOIN event_matched m ON m.id = b.id LEFT JOIN event_failed f ON f.id = b.id
+        LEFT JOIN event_traces t ON t.id = b.id";
 
 /// An event batch and its state.
 pub fn find_event_batch(
@@ -110,6 +112,10 @@ fn read_event_batch(row: &Row<'_>, names: &Names, body: Bytes) -> Result<(EventB
         (None, Some(reason)) => EventBatchState::Failed(reason),
         (None, None) => EventBatchState::Accepted,
     };
+    let traces = match row.get_ref(13).and_then(|body| Ok(body.as_blob_or_null()?)).map_err(store_error)? {
+        Some(packed) => Traces::unpack(packed)?,
+        None => Traces::default(),
+    };
     let batch = EventBatch {
         id: EventBatchId(row.get(0).map_err(store_error)?),
         application: names.name(number(1)?)?,
@@ -119,7 +125,7 @@ fn read_event_batch(row: &Row<'_>, names: &Names, body: Bytes) -> Result<(EventB
         received_at: Timestamp(number(5)?),
         accepted_at: Timestamp(number(6)?),
         sees: row.get::<_, Option<u64>>(10).map_err(store_error)?.map(ChangeSequence),
-        events: PackedEvents::from_parts(row.get(7).map_err(store_error)?, body),
+        events: PackedEvents::from_parts(row.get(7).map_err(store_error)?, body).with_traces(traces),
         chronicled: Bytes::new(),
     };
     Ok((batch, state))

@@ -308,4 +308,8 @@ CREATE TABLE switches (
     since INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 ",
+    "
+-- Where the events of a batch stand in traces, if any of them does.
+CREATE TABLE event_traces (id INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
+",
 ];

@@ -1,27 +1,19 @@
 //! Messages, their legs, and lists of them.
 
-use std::{collections::HashSet, fmt, str::FromStr};
+use std::{fmt, str::FromStr};
 
-use bytes::Bytes;
 use rusqlite::{Connection, Row, types::Type};
-use tocsin_model::{
-    exchange::MessageKind,
-    id::{MessageId, Name},
-    time::Timestamp,
-};
+use tocsin_model::{exchange::MessageKind, id::MessageId, time::Timestamp};
 
 use crate::{
     error::StoreError,
-    spool::{Ending, Leg, LegState, MessageFilter, Standing, StoredExchange, StoredMessage, WaitingLeg},
-    sqlite::{
-        records::{query_all, query_one},
-        writer::store_error,
-    },
+    spool::{Ending, Leg, LegState, MessageFilter, Standing, StoredExchange, StoredMessage},
+    sqlite::records::{query_all, query_one},
 };
 
 const MESSAGE: &str = "SELECT id, exchange, port, kind, answers, reply, head, bytes, accepted_at, expires_at, ended_at, \
                        ending, suspended, part_of FROM messages";
-const LEG: &str = "number, legs.port, replies, state, attempts, on_backup, due_at, tried_at, said";
+pub(super) const LEG: &str = "number, legs.port, replies, state, attempts, on_backup, due_at, tried_at, said";
 
 /// The highest id that any message ever had.
 pub(super) fn last_id(connection: &Connection) -> Result<u64, StoreError> {
@@ -113,64 +105,6 @@ fn legs(connection: &Connection, id: MessageId) -> Result<Vec<Leg>, StoreError> 
     })
 }
 
-/// Legs that are due and not among `not`, with their bodies.
-pub(super) fn due_legs(
-    connection: &Connection,
-    exchange: &Name,
-    port: &Name,
-    now: Timestamp,
-    not: &HashSet<(MessageId, u32)>,
-    limit: usize,
-    bytes_max: usize,
-) -> Result<Vec<WaitingLeg>, StoreError> {
-    let sql = format!(
-        "SELECT message, kind, answers, head, accepted_at, expires_at, body, {LEG} FROM legs JOIN messages ON \
-         messages.id = message JOIN bodies ON bodies.id = message WHERE legs.exchange = ?1 AND legs.port = ?2 AND \
-         state = 0 AND due_at <= ?3 ORDER BY due_at, message, number"
-    );
-    let mut statement = connection.prepare_cached(&sql).map_err(store_error)?;
-    let mut rows = statement.query((exchange.as_str(), port.as_str(), now.0)).map_err(store_error)?;
-    let (mut found, mut bytes) = (Vec::new(), 0);
-    while let Some(row) = rows.next().map_err(store_error)? {
-        let waiting = read_waiting(row, not).map_err(store_error)?;
-        let Some(waiting) = waiting else { continue };
-        bytes += waiting.body.len();
-        found.push(waiting);
-        if found.len() >= limit || bytes >= bytes_max {
-            break;
-        }
-    }
-    Ok(found)
-}
-
-fn read_waiting(row: &Row<'_>, not: &HashSet<(MessageId, u32)>) -> rusqlite::Result<Option<WaitingLeg>> {
-    let message = MessageId(row.get(0)?);
-    if not.contains(&(message, row.get(7)?)) {
-        return Ok(None);
-    }
-    Ok(Some(WaitingLeg {
-        message,
-        kind: word(row, 1, &MessageKind::ALL)?,
-        answers: row.get::<_, Option<u64>>(2)?.map(MessageId),
-        head: head(row, 3)?,
-        accepted_at: Timestamp(row.get(4)?),
-        expires_at: row.get::<_, Option<i64>>(5)?.map(Timestamp),
-        body: Bytes::from(row.get::<_, Vec<u8>>(6)?),
-        leg: read_leg(row, 7)?,
-    }))
-}
-
-pub(super) fn next_due(
-    connection: &Connection,
-    exchange: &Name,
-    port: &Name,
-    now: Timestamp,
-) -> Result<Option<Timestamp>, StoreError> {
-    let sql = "SELECT min(due_at) FROM legs WHERE exchange = ?1 AND port = ?2 AND state = 0 AND due_at > ?3";
-    let row = (exchange.as_str(), port.as_str(), now.0);
-    Ok(query_one(connection, sql, row, |row| row.get::<_, Option<i64>>(0))?.flatten().map(Timestamp))
-}
-
 fn read_message(row: &Row<'_>) -> rusqlite::Result<StoredMessage> {
     Ok(StoredMessage {
         id: MessageId(row.get(0)?),
@@ -191,7 +125,7 @@ fn read_message(row: &Row<'_>) -> rusqlite::Result<StoredMessage> {
     })
 }
 
-fn read_leg(row: &Row<'_>, at: usize) -> rusqlite::Result<Leg> {
+pub(super) fn read_leg(row: &Row<'_>, at: usize) -> rusqlite::Result<Leg> {
     Ok(Leg {
         number: row.get(at)?,
         port: parsed(row, at + 1)?,
@@ -206,13 +140,13 @@ fn read_leg(row: &Row<'_>, at: usize) -> rusqlite::Result<Leg> {
 }
 
 /// Names do not borrow from their row, so a head is read from its text at once.
-fn head(row: &Row<'_>, at: usize) -> rusqlite::Result<crate::spool::Head> {
+pub(super) fn head(row: &Row<'_>, at: usize) -> rusqlite::Result<crate::spool::Head> {
     let text = row.get_ref(at)?.as_str()?;
     serde_json::from_str(text).map_err(|error| damaged(at, &error.to_string()))
 }
 
 /// What a number in a column stands for.
-fn word<T: Copy>(row: &Row<'_>, at: usize, all: &[T]) -> rusqlite::Result<T> {
+pub(super) fn word<T: Copy>(row: &Row<'_>, at: usize, all: &[T]) -> rusqlite::Result<T> {
     let place: usize = row.get(at)?;
     all.get(place).copied().ok_or_else(|| damaged(at, "no such word"))
 }

@@ -69,4 +69,12 @@ CREATE INDEX legs_suspended ON legs (message) WHERE state = 2;
 ALTER TABLE messages ADD COLUMN part_of INTEGER;
 CREATE INDEX messages_of_parts ON messages (part_of) WHERE part_of IS NOT NULL;
 "#,
+    r#"
+-- Of ports that send in order: the key. Of ports with priorities: when it came, less what it is ahead.
+ALTER TABLE legs ADD COLUMN lane TEXT;
+ALTER TABLE legs ADD COLUMN rank INTEGER;
+CREATE INDEX legs_in_lanes ON legs (exchange, port, message, number, state, due_at, lane)
+    WHERE lane IS NOT NULL AND state IN (0, 2);
+CREATE INDEX legs_by_rank ON legs (exchange, port, rank, message, number) WHERE rank IS NOT NULL AND state = 0;
+"#,
 ];

@@ -33,7 +33,10 @@ fn message(spool: &SqliteSpool, kind: MessageKind, ports: &[&str]) -> NewMessage
         key: None,
         head: Head { content_type: "text/plain".into(), ..Head::default() },
         body: Bytes::from_static(b"hello"),
-        legs: ports.iter().map(|port| NewLeg { port: name(port), replies: port.starts_with("ask") }).collect(),
+        legs: ports
+            .iter()
+            .map(|port| NewLeg { port: name(port), replies: port.starts_with("ask"), lane: None, ahead: None })
+            .collect(),
         suspended: None,
         accepted_at: at(0),
         expires_at: (kind == MessageKind::Request).then(|| at(60)),
@@ -50,7 +53,8 @@ fn reply(spool: &SqliteSpool, to: MessageId) -> Option<Box<NewMessage>> {
 }
 
 async fn due(spool: &SqliteSpool, port: &str, second: i64) -> Vec<MessageId> {
-    let found = spool.due_legs(&name("orders"), &name(port), at(second), Arc::default(), 100, 1 << 20).await;
+    let found =
+        spool.due_legs(&name("orders"), &name(port), LegOrder::Due, at(second), Arc::default(), 100, 1 << 20).await;
     found.expect("read").into_iter().map(|leg| leg.message).collect()
 }
 
@@ -141,7 +145,8 @@ fn retries_suspensions_and_ends_are_kept() {
         assert_eq!(spool.counts().open, 1);
         assert_eq!(due(&spool, "tell", 5).await, [id]);
         let in_hand = Arc::new(HashSet::from([(id, 0)]));
-        let found = spool.due_legs(&name("orders"), &name("tell"), at(5), in_hand, 10, 1).await.expect("read");
+        let found =
+            spool.due_legs(&name("orders"), &name("tell"), LegOrder::Due, at(5), in_hand, 10, 1).await.expect("read");
         assert_eq!(found, []);
         spool.settle(outcome(id, 0, 6, Then::Suspend(reply(&spool, id)))).await.expect("stored");
         let filter = MessageFilter { standing: Some(Standing::Suspended), ..MessageFilter::default() };
@@ -170,7 +175,7 @@ fn what_goes_nowhere_is_routed_anew() {
         spool.accept(new.clone()).await.expect("stored");
         assert_eq!(spool.counts().open, 1);
         assert!(spool.route_anew(new.id, Err("still no route".into()), at(1)).await.expect("stored"));
-        let legs = vec![NewLeg { port: name("tell"), replies: false }];
+        let legs = vec![NewLeg { port: name("tell"), replies: false, lane: None, ahead: None }];
         assert!(spool.route_anew(new.id, Ok(legs.clone()), at(2)).await.expect("stored"));
         assert!(!spool.route_anew(new.id, Ok(legs), at(3)).await.expect("looked"), "once");
         assert_eq!(due(&spool, "tell", 2).await, [new.id]);
@@ -196,5 +201,35 @@ fn definitions_and_port_states_are_kept() {
         assert_eq!(spool.set_ports().await.expect("read"), []);
         assert!(spool.remove_exchange(name("orders")).await.expect("removed"));
         assert!(!spool.remove_exchange(name("orders")).await.expect("looked"));
+    });
+}
+
+#[test]
+fn legs_are_read_in_lanes_and_by_rank() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let spool = open(folder.path());
+    block_on(async {
+        let mut ids = Vec::new();
+        for (lane, ahead) in [(Some("x"), None), (Some("x"), None), (Some("y"), None), (None, None), (None, Some(5))] {
+            let mut new = message(&spool, MessageKind::OneWay, &["tell"]);
+            new.legs[0].lane = lane.map(str::to_owned);
+            new.legs[0].ahead = ahead.map(Duration::from_secs);
+            ids.push(new.id);
+            spool.accept(new).await.expect("stored");
+        }
+        let (exchange, port) = (name("orders"), name("tell"));
+        let read = async |order: LegOrder, second: i64, limit: usize| {
+            let found = spool.due_legs(&exchange, &port, order, at(second), Arc::default(), limit, 1 << 20).await;
+            found.expect("read").into_iter().map(|leg| leg.message).collect::<Vec<_>>()
+        };
+        let lanes = |stops| LegOrder::Lanes { stops };
+        assert_eq!(read(lanes(false), 0, 9).await, [ids[3], ids[4], ids[0], ids[1], ids[2]], "without a key first");
+        assert_eq!(read(LegOrder::Rank, 0, 5).await, [ids[0], ids[1], ids[2], ids[3], ids[4]], "without a rank first");
+        spool.settle(outcome(ids[0], 0, 1, Then::Retry(at(60)))).await.expect("stored");
+        assert_eq!(read(lanes(false), 2, 9).await, [ids[3], ids[4], ids[2]], "what is behind it waits");
+        assert_eq!(read(lanes(false), 60, 9).await, [ids[3], ids[4], ids[0], ids[1], ids[2]]);
+        spool.settle(outcome(ids[0], 0, 61, Then::Suspend(None))).await.expect("stored");
+        assert_eq!(read(lanes(false), 62, 9).await, [ids[3], ids[4], ids[1], ids[2]]);
+        assert_eq!(read(lanes(true), 62, 9).await, [ids[3], ids[4], ids[2]]);
     });
 }

@@ -117,6 +117,7 @@ fn message() -> Outcome<Arc<Message>> {
         formatted_at: std::time::SystemTime::now().into(),
         priority: Default::default(),
         expires_at: None,
+        place: None,
     }))
 }
 

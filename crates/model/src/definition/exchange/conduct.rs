@@ -1,0 +1,119 @@
+//! When a port works, and which messages leave first.
+
+use std::time::Duration;
+
+use jiff::tz::TimeZone;
+
+use super::{
+    super::{
+        build::{boolean, duration, meant, name, text},
+        document::{Kind, Node, join},
+        language::{DAY, optional, required, seconds},
+        shape::Shape,
+    },
+    Builder, NAMES,
+};
+use crate::{
+    exchange::{Property, SendOrder, ServiceWindow},
+    field::FieldType,
+    hours::Hours,
+    id::Name,
+};
+
+const AGEING: Duration = seconds(60);
+
+pub(super) static WINDOW: Shape = Shape::Object(&[
+    required("hours", &HOURS, "Hours of the day, such as `08:00-18:00 mo-fr`, or a list of them."),
+    optional("time_zone", &Shape::Text, "The time zone of these hours; `UTC` if not given."),
+]);
+static HOURS: Shape = Shape::Either(&[&Shape::Text, &HOURS_LIST]);
+static HOURS_LIST: Shape = Shape::List { of: &Shape::Text, most: 50 };
+pub(super) static ORDERED: Shape = Shape::Object(&[
+    required("by", &NAMES_OR_ONE, "The property, or properties, that make the key; `[]`: all messages are of one key."),
+    optional(
+        "stop_on_failure",
+        &Shape::Boolean,
+        "Whether a suspended message keeps those of its key that came behind it, until it is resumed or ended; false if \
+         not given.",
+    ),
+]);
+static NAMES_OR_ONE: Shape = Shape::Either(&[&Shape::Name, &NAMES]);
+pub(super) static PRIORITY: Shape = Shape::Object(&[
+    required("by", &Shape::Name, "The property that holds the priority, 0 to 9; without it a message has 0."),
+    optional(
+        "ageing",
+        &Shape::Duration { least: seconds(1), most: seconds(DAY) },
+        "After how long a message that waits has one more, so that none waits for ever; 1m if not given.",
+    ),
+]);
+
+impl Builder<'_> {
+    pub(super) fn window(&mut self, port: &Node, path: &str) -> Option<ServiceWindow> {
+        let (node, path) = (port.get("service_window")?, join(path, "service_window"));
+        let given = node.get("hours")?;
+        let items = match &given.kind {
+            Kind::List(items) => items.iter().collect(),
+            _ => vec![given],
+        };
+        let mut hours: Vec<Hours> = Vec::new();
+        for item in items {
+            match item.text().map(str::parse::<Hours>) {
+                Some(Ok(found)) => hours.push(found),
+                Some(Err(error)) => {
+                    let problem = item.problem(&join(&path, "hours"), error.to_string());
+                    self.problems.push(problem.hint("give them as `09:00-18:00` or `09:00-18:00 mo-fr`"));
+                }
+                None => {}
+            }
+        }
+        if let Kind::List(items) = &given.kind
+            && items.is_empty()
+        {
+            let problem = given.problem(&join(&path, "hours"), "are none: the port would never work");
+            self.problems.push(problem.hint("give hours, or leave the window out"));
+        }
+        let zone_name = text(node, "time_zone").unwrap_or_else(|| "UTC".to_owned());
+        let zone = TimeZone::get(&zone_name);
+        if zone.is_err() {
+            let place = node.get("time_zone").unwrap_or(node);
+            let problem = place.problem(&join(&path, "time_zone"), format!("`{zone_name}` is not a time zone"));
+            self.problems.push(problem.hint("give a name of the IANA database, such as `Europe/Vienna`"));
+        }
+        (!hours.is_empty()).then_some(ServiceWindow { hours, zone: zone.ok()? })
+    }
+
+    pub(super) fn order(&mut self, port: &Node, path: &str, properties: &[Property]) -> SendOrder {
+        let known: Vec<&str> = properties.iter().map(|property| property.name.as_str()).collect();
+        match (port.get("ordered"), port.get("priority")) {
+            (None, None) => SendOrder::Due,
+            (Some(node), None) => SendOrder::Keyed {
+                by: self.names(node, &join(path, "ordered"), "by", &known, "properties"),
+                stops: boolean(node, "stop_on_failure").unwrap_or(false),
+            },
+            (None, Some(node)) => self.priority(node, &join(path, "priority"), properties).unwrap_or_default(),
+            (Some(_), Some(node)) => {
+                let problem = node.problem(&join(path, "priority"), "cannot be given together with `ordered`");
+                self.problems.push(problem.hint("what leaves in order leaves before nothing else; leave one out"));
+                SendOrder::Due
+            }
+        }
+    }
+
+    fn priority(&mut self, node: &Node, path: &str, properties: &[Property]) -> Option<SendOrder> {
+        let by: Name = name(node, "by")?;
+        let path = join(path, "by");
+        match properties.iter().find(|property| property.name == by) {
+            None => {
+                let known: Vec<&str> = properties.iter().map(|property| property.name.as_str()).collect();
+                let problem = node.problem(&path, format!("`{by}` is not among the properties"));
+                self.problems.push(problem.hint(meant(by.as_str(), &known, "properties")));
+            }
+            Some(property) if property.kind != FieldType::Integer => {
+                let problem = node.problem(&path, format!("`{by}` is no integer"));
+                self.problems.push(problem.hint(format!("declare it as `{by}: {{ type: integer, ... }}`")));
+            }
+            Some(_) => {}
+        }
+        Some(SendOrder::Priority { by, ageing: duration(node, "ageing").unwrap_or(AGEING) })
+    }
+}

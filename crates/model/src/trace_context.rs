@@ -1,0 +1,266 @@
+//! Where an event stands in a trace that runs through many systems: the Trace Context of the W3C, level 2.
+
+use crate::{
+    hexadecimal::{bytes_of, digits_of},
+    pack::{Damaged, Reader, write_bytes, write_varint},
+};
+
+/// Most characters of a `tracestate` that are passed on (3.3.1.5).
+const STATE_CHARACTERS_MAX: usize = 512;
+/// Most members of a `tracestate` (3.3.1.1).
+const STATE_MEMBERS_MAX: usize = 32;
+/// The flags that we know: the caller records this trace, its id is random.
+const KNOWN_FLAGS: u8 = 0b11;
+const SAMPLED: u8 = 0b01;
+
+/// A place in a trace.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct TraceContext {
+    /// The trace.
+    pub trace: [u8; 16],
+    /// The span from which one comes; zeros where the trace begins.
+    pub span: [u8; 8],
+    /// Flags of level 2; unknown ones are not passed on.
+    pub flags: u8,
+    /// What others keep with the trace, for themselves: a checked `tracestate`, perhaps empty.
+    pub state: Box<str>,
+}
+
+impl TraceContext {
+    /// Reads `traceparent` and `tracestate`. A `traceparent` that is none gives nothing, as if it had not been there (4.3);
+    /// a `tracestate` that is none is left out.
+    pub fn read(parent: &str, state: Option<&str>) -> Option<TraceContext> {
+        let parent = parent.trim_ascii();
+        let (version, rest) = parent.split_at_checked(2)?;
+        let is_whole = match (version, parent.as_bytes().get(55)) {
+            ("ff", _) | ("00", Some(_)) => false,
+            (_, after) => after.is_none_or(|byte| *byte == b'-'),
+        };
+        let rest = rest.get(..53)?.as_bytes();
+        let is_separated = [0, 33, 50].iter().all(|at| rest[*at] == b'-');
+        if !is_whole || !is_separated || parent.bytes().take(55).any(|byte| byte.is_ascii_uppercase()) {
+            return None;
+        }
+        let part = |from: usize, to: usize| bytes_of(std::str::from_utf8(&rest[from..to]).ok()?);
+        bytes_of(version)?;
+        let trace: [u8; 16] = part(1, 33)?.try_into().ok()?;
+        let span: [u8; 8] = part(34, 50)?.try_into().ok()?;
+        let flags = *part(51, 53)?.first()? & KNOWN_FLAGS;
+        if trace == [0; 16] || span == [0; 8] {
+            return None;
+        }
+        Some(TraceContext { trace, span, flags, state: state.and_then(checked_state).unwrap_or_default() })
+    }
+
+    /// A trace that begins here.
+    pub fn begin(trace: [u8; 16]) -> TraceContext {
+        TraceContext { trace, span: [0; 8], flags: KNOWN_FLAGS, state: Box::default() }
+    }
+
+    /// Whether those who came before record it.
+    pub fn is_sampled(&self) -> bool {
+        self.flags & SAMPLED != 0
+    }
+
+    /// The span before, if there is one.
+    pub fn parent(&self) -> Option<[u8; 8]> {
+        (self.span != [0; 8]).then_some(self.span)
+    }
+
+    /// The same trace at another span.
+    pub fn at(&self, span: [u8; 8]) -> TraceContext {
+        TraceContext { span, ..self.clone() }
+    }
+
+    /// As `traceparent`, of version 00.
+    pub fn parent_text(&self) -> String {
+        format!("00-{}-{}-{:02x}", digits_of(&self.trace), digits_of(&self.span), self.flags)
+    }
+
+    fn pack(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.trace);
+        out.extend_from_slice(&self.span);
+        out.push(self.flags);
+        write_bytes(out, self.state.as_bytes());
+    }
+
+    fn unpack(reader: &mut Reader<'_>) -> Result<TraceContext, Damaged> {
+        let trace = reader.take(16)?.try_into().map_err(|_| Damaged)?;
+        let span = reader.take(8)?.try_into().map_err(|_| Damaged)?;
+        Ok(TraceContext { trace, span, flags: reader.byte()?, state: reader.text()?.into() })
+    }
+}
+
+/// The members that are passed on: all of them, or nothing if one is no member or they are too many. What is too long
+/// loses members from its end, which are the oldest.
+fn checked_state(text: &str) -> Option<Box<str>> {
+    let members: Vec<&str> = text.split(',').map(str::trim_ascii).filter(|member| !member.is_empty()).collect();
+    if members.len() > STATE_MEMBERS_MAX || !members.iter().all(|member| is_member(member)) {
+        return None;
+    }
+    let mut state = String::new();
+    for member in members {
+        if state.len() + member.len() + 1 > STATE_CHARACTERS_MAX {
+            break;
+        }
+        if !state.is_empty() {
+            state.push(',');
+        }
+        state.push_str(member);
+    }
+    Some(state.into())
+}
+
+fn is_member(member: &str) -> bool {
+    let Some((key, value)) = member.split_once('=') else { return false };
+    let is_key = (1..=256).contains(&key.len())
+        && key.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-*/@".contains(&byte));
+    let is_value = (1..=256).contains(&value.len())
+        && value.bytes().all(|byte| (0x20..=0x7e).contains(&byte) && !b",=".contains(&byte));
+    is_key && is_value
+}
+
+/// The places of the events of a batch. Most batches have none, and most of the others one for all.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Traces {
+    /// From each event on, up to the next.
+    runs: Vec<(u32, Option<TraceContext>)>,
+}
+
+impl Traces {
+    /// One for all.
+    pub fn of_all(context: TraceContext) -> Traces {
+        Traces { runs: vec![(0, Some(context))] }
+    }
+
+    /// Whether no event has one.
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// From this event on it is this. Events come in order.
+    pub fn push(&mut self, ordinal: u32, context: Option<&TraceContext>) {
+        let before = self.runs.last().and_then(|(_, before)| before.as_ref());
+        if before != context {
+            self.runs.push((ordinal, context.cloned()));
+        }
+    }
+
+    /// That of an event, with the first event of the run that shares it.
+    pub fn find(&self, ordinal: u32) -> Option<(u32, &TraceContext)> {
+        let behind = self.runs.partition_point(|(first, _)| *first <= ordinal);
+        let (first, context) = self.runs.get(behind.checked_sub(1)?)?;
+        Some((*first, context.as_ref()?))
+    }
+
+    /// Each with the first event that has it.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &TraceContext)> {
+        self.runs.iter().filter_map(|(first, context)| Some((*first, context.as_ref()?)))
+    }
+
+    /// As bytes; none if there are none.
+    pub fn pack(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        for (first, context) in &self.runs {
+            write_varint(&mut out, u64::from(*first));
+            out.push(u8::from(context.is_some()));
+            if let Some(context) = context {
+                context.pack(&mut out);
+            }
+        }
+        out
+    }
+
+    /// What `pack` wrote.
+    ///
+    /// # Errors
+    /// The bytes are something else.
+    pub fn unpack(bytes: &[u8]) -> Result<Traces, Damaged> {
+        let mut reader = Reader::new(bytes);
+        let mut runs = Vec::new();
+        while !reader.is_empty() {
+            let first = u32::try_from(reader.varint()?).map_err(|_| Damaged)?;
+            let context = match reader.byte()? {
+                0 => None,
+                1 => Some(TraceContext::unpack(&mut reader)?),
+                _ => return Err(Damaged),
+            };
+            runs.push((first, context));
+        }
+        Ok(Traces { runs })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    #[test]
+    fn a_traceparent_is_read_as_the_standard_says() {
+        let read = |text: &str| TraceContext::read(text, None).map(|context| context.parent_text());
+        assert_eq!(read(GOOD), Some(GOOD.to_owned()));
+        assert_eq!(read(&format!("  {GOOD} ")), Some(GOOD.to_owned()));
+        // Later versions may say more behind; unknown flags are not ours to pass on.
+        let later = GOOD.replacen("00-", "cc-", 1).replace("-01", "-ff");
+        assert_eq!(read(&format!("{later}-what-the-future-holds")), Some(GOOD.replace("-01", "-03")));
+        for wrong in [
+            "",
+            "00",
+            &GOOD[..54],
+            &format!("{GOOD}-more"),
+            &format!("{later}.more"),
+            &GOOD.replacen("00-", "ff-", 1),
+            &GOOD.replacen("00-", "0x-", 1),
+            &GOOD.to_uppercase(),
+            &GOOD.replace("4bf92f3577b34da6a3ce929d0e0e4736", "00000000000000000000000000000000"),
+            &GOOD.replace("00f067aa0ba902b7", "0000000000000000"),
+            &GOOD.replace("4bf9", "4bg9"),
+            &GOOD.replace("6-0", "6_0"),
+            "00-é4bf92f3577b34da6a3ce929d0e0e47-00f067aa0ba902b7-01",
+        ] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_tracestate_is_passed_on_or_left_out() {
+        let read = |text: &str| TraceContext::read(GOOD, Some(text)).expect("a context").state.to_string();
+        assert_eq!(read("rojo=00f067aa0ba902b7, congo=t61rcWkgMzE ,,"), "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE");
+        assert_eq!(read("1a-2f@foo=bar"), "1a-2f@foo=bar");
+        for wrong in ["rojo", "Rojo=1", "a=b=c", "a=", "=b", "a=é", "a=b\u{7f}"] {
+            assert_eq!(read(wrong), "", "{wrong}");
+        }
+        let many = |count: usize| (0..count).map(|at| format!("k{at}=v")).collect::<Vec<_>>().join(",");
+        assert_eq!(read(&many(32)), many(32));
+        assert_eq!(read(&many(33)), "");
+        let long = format!("a={},b={},c=1", "x".repeat(256), "y".repeat(255));
+        assert_eq!(read(&long), format!("a={}", "x".repeat(256)), "the end goes first");
+    }
+
+    #[test]
+    fn runs_of_events_share_a_place() {
+        let one = TraceContext::read(GOOD, Some("a=b")).expect("a context");
+        let other = one.at([7; 8]);
+        let mut traces = Traces::default();
+        let of_each = [None, Some(&one), Some(&one), None, Some(&other)];
+        for (at, context) in (0..).zip(of_each) {
+            traces.push(at, context);
+        }
+        for (at, context) in (0..).zip(of_each) {
+            assert_eq!(traces.find(at).map(|(_, found)| found), context, "{at}");
+        }
+        assert_eq!(traces.iter().map(|(first, _)| first).collect::<Vec<_>>(), [1, 4]);
+        let packed = traces.pack();
+        assert_eq!(Traces::unpack(&packed), Ok(traces));
+        for end in 1..packed.len() {
+            if let Ok(part) = Traces::unpack(&packed[..end]) {
+                assert!(packed.starts_with(&part.pack()), "{end}");
+            }
+        }
+        assert!(Traces::unpack(&[0, 9]).is_err());
+        assert_eq!((Traces::default().pack(), Traces::unpack(&[])), (Vec::new(), Ok(Traces::default())));
+        assert_eq!(Traces::of_all(one.clone()).find(99), Some((0, &one)));
+    }
+}

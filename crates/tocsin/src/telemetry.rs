@@ -1,0 +1,246 @@
+//! Spans go to a collector: OTLP over HTTP, in JSON.
+//!
+//! The flow never waits for it. Spans gather in a queue with a bound; what does not fit, and what the collector does not
+//! take after some tries, is counted and gone.
+
+mod otlp; // spans as OTLP says them
+
+use std::time::Duration;
+
+use reqwest::{
+    Client, StatusCode,
+    header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER},
+};
+use tocsin_pipeline::{Span, Spans};
+use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    configuration::Telemetry,
+    failure::{Failure, Outcome},
+};
+
+/// Spans of one request.
+const BATCH_MAX: usize = 512;
+/// How often a request is tried.
+const TRIES: u32 = 5;
+/// The pause after the first failure; it doubles.
+const PAUSE_MIN: Duration = Duration::from_millis(500);
+/// The longest pause that a collector may ask for.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// How long what has gathered is waited for at the end.
+const LAST_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Sends spans until it is stopped.
+pub struct Exporter {
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Exporter {
+    /// Sends what has gathered, for a few seconds at most, and ends.
+    pub async fn stop(&mut self) {
+        self.stop.cancel();
+        if !self.task.is_finished() && timeout(LAST_PATIENCE, &mut self.task).await.is_err() {
+            self.task.abort();
+        }
+    }
+}
+
+/// Starts to send spans, if there is an endpoint.
+///
+/// # Errors
+/// The endpoint, a header or the ratio is none.
+pub fn start(options: &Telemetry, installation: &str) -> Outcome<(Spans, Option<Exporter>)> {
+    let Some(collector) = Collector::new(options, installation)? else { return Ok((Spans::default(), None)) };
+    let (spans, listener) = Spans::new(options.queue_spans.max(1) as usize, options.sample_ratio);
+    let stop = CancellationToken::new();
+    let gatherer = Gatherer { collector, listener, delay: options.delay.0, stop: stop.clone() };
+    Ok((spans, Some(Exporter { stop, task: tokio::spawn(gatherer.run()) })))
+}
+
+/// Where spans go.
+struct Collector {
+    client: Client,
+    url: String,
+    headers: HeaderMap,
+    resource: otlp::Resource,
+}
+
+impl Collector {
+    fn new(options: &Telemetry, installation: &str) -> Outcome<Option<Collector>> {
+        let Some(url) = traces_url(&options.endpoint)? else { return Ok(None) };
+        if !(0.0..=1.0).contains(&options.sample_ratio) {
+            return Err(Failure::usage("mend telemetry.sample_ratio: give a number from 0 to 1"));
+        }
+        let client =
+            Client::builder().timeout(options.timeout.0).redirect(reqwest::redirect::Policy::none()).no_proxy().build();
+        let client = client.map_err(|error| Failure::failed("no HTTP client for telemetry").because(&error))?;
+        let resource = otlp::Resource::new(&options.service_name, installation);
+        Ok(Some(Collector { client, url, headers: headers(&options.headers.0)?, resource }))
+    }
+
+    /// Hands spans over; tries again what the collector may take later.
+    async fn send(&self, spans: &[Span], stop: &CancellationToken) {
+        let body = self.resource.body(spans);
+        let mut pause = PAUSE_MIN;
+        let mut trouble = String::new();
+        for attempt in 1..=TRIES {
+            match self.post(body.clone()).await {
+                Ok(()) => return count("sent", spans.len()),
+                Err(Unsent::Refused(why)) => {
+                    tracing::warn!(url = self.url, why, "the collector refuses spans");
+                    return count("refused", spans.len());
+                }
+                Err(Unsent::Deferred { why, after }) => {
+                    trouble = why;
+                    pause = after.unwrap_or(pause).min(PAUSE_MAX);
+                }
+            }
+            if attempt == TRIES || stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
+                break;
+            }
+            pause *= 2;
+        }
+        tracing::warn!(url = self.url, why = trouble, spans = spans.len(), "spans do not reach the collector");
+        count("unsent", spans.len());
+    }
+
+    async fn post(&self, body: String) -> Result<(), Unsent> {
+        let request = self.client.post(&self.url).headers(self.headers.clone());
+        let answer = request.header(CONTENT_TYPE, "application/json").body(body).send().await;
+        let answer = answer.map_err(|error| Unsent::Deferred { why: error.without_url().to_string(), after: None })?;
+        let status = answer.status();
+        if status.is_success() {
+            return Ok(());
+        }
+        let why = format!("it answers {status}");
+        let later = [
+            StatusCode::TOO_MANY_REQUESTS,
+            StatusCode::BAD_GATEWAY,
+            StatusCode::SERVICE_UNAVAILABLE,
+            StatusCode::GATEWAY_TIMEOUT,
+        ];
+        if !later.contains(&status) {
+            return Err(Unsent::Refused(why));
+        }
+        let after = answer.headers().get(RETRY_AFTER).and_then(|after| after.to_str().ok()?.parse().ok());
+        Err(Unsent::Deferred { why, after: after.map(Duration::from_secs) })
+    }
+}
+
+enum Unsent {
+    /// It will never take them.
+    Refused(String),
+    /// It may take them later.
+    Deferred { why: String, after: Option<Duration> },
+}
+
+fn count(result: &'static str, spans: usize) {
+    metrics::counter!("telemetry_spans_total", "result" => result).increment(spans as u64);
+}
+
+/// Takes spans from the flow, and sends them many at a time.
+struct Gatherer {
+    collector: Collector,
+    listener: mpsc::Receiver<Span>,
+    delay: Duration,
+    stop: CancellationToken,
+}
+
+impl Gatherer {
+    async fn run(mut self) {
+        let mut spans = Vec::with_capacity(BATCH_MAX);
+        loop {
+            let is_over = self.gather(&mut spans).await;
+            if !spans.is_empty() {
+                self.collector.send(&spans, &self.stop).await;
+                spans.clear();
+            } else if is_over {
+                return;
+            }
+        }
+    }
+
+    /// Waits for spans, and a little for others that come with them. Whether no more come.
+    async fn gather(&mut self, spans: &mut Vec<Span>) -> bool {
+        let first = self.stop.run_until_cancelled(self.listener.recv_many(spans, BATCH_MAX)).await;
+        let until = tokio::time::Instant::now() + self.delay;
+        while first.is_some_and(|count| count > 0) && spans.len() < BATCH_MAX {
+            let room = BATCH_MAX - spans.len();
+            let more = tokio::time::timeout_at(until, self.listener.recv_many(spans, room));
+            match self.stop.run_until_cancelled(more).await {
+                Some(Ok(count)) if count > 0 => {}
+                _ => break,
+            }
+        }
+        // Who is stopped still takes what is there.
+        while spans.len() < BATCH_MAX
+            && let Ok(span) = self.listener.try_recv()
+        {
+            spans.push(span);
+        }
+        self.stop.is_cancelled() || first == Some(0)
+    }
+}
+
+/// Where traces go at an endpoint (OTLP 1.9, HTTP: `/v1/traces` below it); `None` if there is none.
+fn traces_url(endpoint: &str) -> Outcome<Option<String>> {
+    let endpoint = endpoint.trim_end_matches('/');
+    if endpoint.is_empty() {
+        return Ok(None);
+    }
+    let is_good = url::Url::parse(endpoint).is_ok_and(|url| {
+        matches!(url.scheme(), "http" | "https") && url.has_host() && url.query().is_none() && url.fragment().is_none()
+    });
+    if !is_good {
+        let what = format!("mend telemetry.endpoint: `{endpoint}` is not an address such as http://localhost:4318");
+        return Err(Failure::usage(what));
+    }
+    Ok(Some(match endpoint.ends_with("/v1/traces") {
+        true => endpoint.to_owned(),
+        false => format!("{endpoint}/v1/traces"),
+    }))
+}
+
+/// Reads `name=value,name=value`, as `OTEL_EXPORTER_OTLP_HEADERS` has it.
+fn headers(text: &str) -> Outcome<HeaderMap> {
+    let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
+    let read = |pair: &str| {
+        let (name, value) = pair.split_once('=')?;
+        let mut value = HeaderValue::from_str(value.trim()).ok()?;
+        value.set_sensitive(true);
+        Some((HeaderName::try_from(name.trim()).ok()?, value))
+    };
+    let wrong = || Failure::usage("mend telemetry.headers: give `name=value`, several with commas between");
+    pairs.map(|pair| read(pair).ok_or_else(wrong)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_and_headers_are_read_or_refused() {
+        let url = |endpoint: &str| traces_url(endpoint).map_err(|failure| failure.exit);
+        for (endpoint, expected) in [
+            ("", None),
+            ("http://localhost:4318", Some("http://localhost:4318/v1/traces")),
+            ("https://otel.example/in/", Some("https://otel.example/in/v1/traces")),
+            ("https://otel.example/v1/traces", Some("https://otel.example/v1/traces")),
+        ] {
+            assert_eq!(url(endpoint).ok().flatten().as_deref(), expected, "{endpoint}");
+        }
+        for wrong in ["localhost:4318", "ftp://a.example", "http://", "http://a.example/?x=1"] {
+            assert!(url(wrong).is_err(), "{wrong}");
+        }
+        let read = headers("api-key=s3cret, x-team = ops ,").expect("headers");
+        assert_eq!((read["api-key"].as_bytes(), read["x-team"].as_bytes()), (&b"s3cret"[..], &b"ops"[..]));
+        assert!(headers("").expect("none").is_empty());
+        for wrong in ["api-key", "a b=c", "a=\u{1}"] {
+            assert!(headers(wrong).is_err(), "{wrong}");
+        }
+        let options = Telemetry { endpoint: "http://a.example".into(), sample_ratio: 1.5, ..Telemetry::default() };
+        assert!(Collector::new(&options, "x").is_err());
+    }
+}

@@ -1,0 +1,115 @@
+//! Spans as OTLP 1.9 writes them in JSON: `ExportTraceServiceRequest`, ids as hexadecimal digits, 64-bit numbers as text.
+
+use serde_json::{Value, json};
+use tocsin_model::{hexadecimal::digits_of, time::Timestamp};
+use tocsin_pipeline::{Attribute, Span, SpanKind};
+
+/// Who tells the spans.
+pub struct Resource(Value);
+
+impl Resource {
+    /// This program, of this installation.
+    pub fn new(service_name: &str, installation: &str) -> Resource {
+        Resource(json!({"attributes": [
+            text("service.name", service_name),
+            text("service.version", env!("CARGO_PKG_VERSION")),
+            text("service.instance.id", installation),
+        ]}))
+    }
+
+    /// The body of a request.
+    pub fn body(&self, spans: &[Span]) -> String {
+        let spans: Vec<Value> = spans.iter().map(span).collect();
+        let scope = json!({"name": "tocsin", "version": env!("CARGO_PKG_VERSION")});
+        json!({"resourceSpans": [{"resource": self.0, "scopeSpans": [{"scope": scope, "spans": spans}]}]}).to_string()
+    }
+}
+
+fn span(span: &Span) -> Value {
+    let attributes: Vec<Value> = span.attributes.iter().map(|(name, value)| attribute(name, value)).collect();
+    let mut told = json!({
+        "traceId": digits_of(&span.context.trace),
+        "spanId": digits_of(&span.context.span),
+        "flags": span.context.flags,
+        "name": span.name,
+        "kind": match span.kind {
+            SpanKind::Internal => 1,
+            SpanKind::Producer => 4,
+            SpanKind::Consumer => 5,
+        },
+        "startTimeUnixNano": nanoseconds(span.start),
+        // No clock goes back within a span.
+        "endTimeUnixNano": nanoseconds(span.end.max(span.start)),
+        "attributes": attributes,
+    });
+    if let Some(parent) = &span.parent {
+        told["parentSpanId"] = digits_of(parent).into();
+    }
+    if !span.context.state.is_empty() {
+        told["traceState"] = (*span.context.state).into();
+    }
+    if let Some(why) = &span.failed {
+        told["status"] = json!({"code": 2, "message": why});
+    }
+    told
+}
+
+fn nanoseconds(at: Timestamp) -> String {
+    (i128::from(at.0) * 1_000).max(0).to_string()
+}
+
+fn attribute(name: &str, value: &Attribute) -> Value {
+    match value {
+        Attribute::Text(value) => text(name, value),
+        Attribute::Number(number) => json!({"key": name, "value": {"intValue": number.to_string()}}),
+    }
+}
+
+fn text(name: &str, value: &str) -> Value {
+    json!({"key": name, "value": {"stringValue": value}})
+}
+
+#[cfg(test)]
+mod tests {
+    use tocsin_model::trace_context::TraceContext;
+
+    use super::*;
+
+    #[test]
+    fn a_span_is_written_as_the_protocol_has_it() {
+        let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let context = TraceContext::read(parent, Some("a=b")).expect("a context");
+        let span = Span {
+            parent: context.parent(),
+            context: context.at([1, 2, 3, 4, 5, 6, 7, 8]),
+            name: "deliver mail".to_owned(),
+            kind: SpanKind::Producer,
+            start: Timestamp(1_700_000_000_000_001),
+            end: Timestamp(1_700_000_000_000_000),
+            attributes: vec![("tocsin.attempt", Attribute::Number(2))],
+            failed: Some("no".to_owned()),
+        };
+        let body: Value = serde_json::from_str(&Resource::new("tocsin", "abc").body(&[span])).expect("JSON");
+        let resource = &body["resourceSpans"][0];
+        assert_eq!(
+            resource["resource"]["attributes"][0],
+            json!({"key": "service.name", "value": {"stringValue": "tocsin"}})
+        );
+        assert_eq!(
+            resource["scopeSpans"][0]["spans"][0],
+            json!({
+                "traceId": "4bf92f3577b34da6a3ce929d0e0e4736",
+                "spanId": "0102030405060708",
+                "parentSpanId": "00f067aa0ba902b7",
+                "traceState": "a=b",
+                "flags": 1,
+                "name": "deliver mail",
+                "kind": 4,
+                "startTimeUnixNano": "1700000000000001000",
+                "endTimeUnixNano": "1700000000000001000",
+                "attributes": [{"key": "tocsin.attempt", "value": {"intValue": "2"}}],
+                "status": {"code": 2, "message": "no"},
+            })
+        );
+    }
+}

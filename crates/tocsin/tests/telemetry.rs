@@ -1,0 +1,212 @@
+//! A trace through the server: its caller's context comes in, goes out with what is sent, and a collector hears of each
+//! step by OTLP. A collector that does not answer holds up nothing.
+
+mod support;
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::AtomicBool, atomic::Ordering},
+};
+
+use axum::{
+    Router,
+    body::Bytes,
+    extract::State,
+    http::{HeaderMap, StatusCode},
+    routing::post,
+};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use support::{PATIENCE, Platform};
+use tokio::{net::TcpListener, sync::Notify, time::timeout};
+
+const APPLICATION: &str = r#"
+application: pings
+events: { ping: { fields: { token: { type: string, required: true } } } }
+subscriptions: { every: { fields: {} } }
+notifications:
+  ping: { fields: { token: string }, content: { templates: { base: { text: "{{ token }}" } } } }
+rules: { everyone: { on: ping, subscription: every, notify: ping } }
+channels:
+  web: { protocol: http, options: { allow_networks: [127.0.0.0/8] }, retry: [1s, 1s] }
+"#;
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+const SPAN: &str = "00f067aa0ba902b7";
+
+/// What came to the receiver of webhooks and to the collector.
+#[derive(Clone, Default)]
+struct World(Arc<Seen>);
+
+#[derive(Default)]
+struct Seen {
+    hooks: Mutex<Vec<HeaderMap>>,
+    spans: Mutex<Vec<Value>>,
+    /// The first webhook is told to come again, and the first spans too.
+    refused: [AtomicBool; 2],
+    news: Notify,
+}
+
+async fn hook(State(world): State<World>, headers: HeaderMap) -> StatusCode {
+    world.0.hooks.lock().push(headers);
+    world.0.news.notify_waiters();
+    match world.0.refused[0].swap(true, Ordering::Relaxed) {
+        false => StatusCode::SERVICE_UNAVAILABLE,
+        true => StatusCode::NO_CONTENT,
+    }
+}
+
+async fn collect(State(world): State<World>, headers: HeaderMap, body: Bytes) -> StatusCode {
+    assert_eq!(
+        (&headers["content-type"], &headers["api-key"]),
+        (&"application/json".parse().expect("a value"), &"k".parse().expect("a value"))
+    );
+    if !world.0.refused[1].swap(true, Ordering::Relaxed) {
+        return StatusCode::SERVICE_UNAVAILABLE;
+    }
+    let body: Value = serde_json::from_slice(&body).expect("JSON");
+    let spans = body["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().expect("spans");
+    world.0.spans.lock().extend(spans.iter().cloned());
+    world.0.news.notify_waiters();
+    StatusCode::OK
+}
+
+impl World {
+    async fn start() -> (World, String) {
+        let world = World::default();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = format!("http://{}", listener.local_addr().expect("an address"));
+        let routes = Router::new().route("/hook", post(hook)).route("/v1/traces", post(collect));
+        let routes = routes.with_state(world.clone());
+        tokio::spawn(async move { axum::serve(listener, routes).await });
+        (world, address)
+    }
+
+    async fn wait(&self, what: &str, is_there: impl Fn(&Seen) -> bool) {
+        let waiting = async {
+            loop {
+                let mut news = std::pin::pin!(self.0.news.notified());
+                news.as_mut().enable();
+                if is_there(&self.0) {
+                    return;
+                }
+                news.await;
+            }
+        };
+        if timeout(PATIENCE, waiting).await.is_err() {
+            panic!("{what}: {:#?}", self.0.spans.lock());
+        }
+    }
+}
+
+async fn prepare(platform: &Platform, hook: &str) {
+    platform.apply("pings", APPLICATION).await;
+    platform.subscribe("pings", "every", "ann", "web", hook, json!({})).await;
+}
+
+async fn publish(platform: &Platform, parent: Option<String>) -> String {
+    let request = platform.client.post(format!("{}/v1/applications/pings/events/ping", platform.url));
+    let request = request.bearer_auth(platform.key()).json(&json!({"token": "t"}));
+    let request = match parent {
+        Some(parent) => {
+            request.header("traceparent", parent).header("tracestate", "rojo=1").header("tracestate", "congo=2")
+        }
+        None => request,
+    };
+    let answer = request.send().await.expect("an answer");
+    assert_eq!(answer.status(), 202);
+    let answer: Value = answer.json().await.expect("JSON");
+    answer["batch"].as_str().expect("a batch").to_owned()
+}
+
+fn attribute<'s>(span: &'s Value, name: &str) -> &'s Value {
+    let attributes = span["attributes"].as_array().expect("attributes");
+    let found = attributes.iter().find(|attribute| attribute["key"] == name);
+    &found.unwrap_or_else(|| panic!("{name}: {span}"))["value"]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_trace_goes_through_and_a_collector_hears_of_each_step() {
+    let (world, address) = World::start().await;
+    let platform = Platform::start(&[
+        ("TOCSIN_TELEMETRY_ENDPOINT", &address),
+        ("TOCSIN_TELEMETRY_HEADERS", "api-key=k"),
+        ("TOCSIN_TELEMETRY_DELAY", "10ms"),
+        ("TOCSIN_TELEMETRY_SAMPLE_RATIO", "0"),
+    ])
+    .await;
+    prepare(&platform, &format!("{address}/hook")).await;
+    // Nobody records these two: one is sampled by nobody, of the other its caller says so.
+    publish(&platform, None).await;
+    publish(&platform, Some(format!("00-{}-{SPAN}-00", "1".repeat(32)))).await;
+    let batch = publish(&platform, Some(format!("00-{TRACE}-{SPAN}-01"))).await;
+
+    let is_of_trace = |span: &&Value| span["traceId"] == TRACE;
+    let delivered = |seen: &Seen| {
+        let spans = seen.spans.lock();
+        spans.iter().filter(is_of_trace).any(|span| span["name"] == "deliver web" && span["status"].is_null())
+    };
+    world.wait("a span of the delivery", delivered).await;
+    let spans: Vec<Value> = world.0.spans.lock().clone();
+    assert!(spans.iter().all(|span| span["traceId"] == TRACE), "{spans:#?}");
+    let by_name: BTreeMap<&str, Vec<&Value>> = spans.iter().fold(BTreeMap::new(), |mut by_name, span| {
+        by_name.entry(span["name"].as_str().expect("a name")).or_insert_with(Vec::new).push(span);
+        by_name
+    });
+    let ([accept], [matched]) = (&by_name["accept ping"][..], &by_name["match ping"][..]) else { panic!("{spans:#?}") };
+    assert_eq!((&accept["parentSpanId"], &accept["traceState"]), (&SPAN.into(), &"rojo=1,congo=2".into()));
+    assert_eq!(attribute(accept, "tocsin.event_batch")["stringValue"], *batch);
+    assert_eq!(matched["parentSpanId"], accept["spanId"]);
+    let deliveries = &by_name["deliver web"];
+    assert!(deliveries.iter().all(|span| span["parentSpanId"] == matched["spanId"]), "{spans:#?}");
+    let number = |span: &Value| span["startTimeUnixNano"].as_str().expect("text").parse::<u64>().expect("a number");
+    assert!(number(accept) <= number(matched) && number(matched) <= number(deliveries[0]));
+
+    // What went out names the span of its own attempt, or passes on what came in.
+    let hooks: Vec<(String, String)> = world
+        .0
+        .hooks
+        .lock()
+        .iter()
+        .filter_map(|headers| {
+            let text = |name: &str| headers.get(name).map(|value| value.to_str().expect("text").to_owned());
+            Some((text("traceparent")?, text("tracestate")?))
+        })
+        .collect();
+    for span in deliveries {
+        let parent = format!("00-{TRACE}-{}-01", span["spanId"].as_str().expect("an id"));
+        assert!(hooks.contains(&(parent.clone(), "rojo=1,congo=2".to_owned())), "{parent}: {hooks:?}");
+    }
+    let unsampled = format!("00-{}-{SPAN}-00", "1".repeat(32));
+    assert!(hooks.iter().any(|(parent, _)| *parent == unsampled), "{hooks:?}");
+
+    let told = platform.run(&["trace", &batch]);
+    assert!(told.contains(&format!("trace {TRACE}, from span {SPAN}")), "{told}");
+    let event = format!("{}-0", batch.replacen("eb-", "e-", 1));
+    let trace = platform.get(&format!("/v1/trace/{event}")).await;
+    assert_eq!(trace["context"]["tracestate"], "rojo=1,congo=2", "{trace}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_collector_that_is_gone_holds_up_nothing() {
+    let (world, address) = World::start().await;
+    // A port that is bound and never answers.
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let endpoint = format!("http://{}", silent.local_addr().expect("an address"));
+    let mut platform = Platform::start(&[
+        ("TOCSIN_TELEMETRY_ENDPOINT", &endpoint),
+        ("TOCSIN_TELEMETRY_QUEUE_SPANS", "4"),
+        ("TOCSIN_TELEMETRY_DELAY", "1ms"),
+        ("TOCSIN_TELEMETRY_TIMEOUT", "1s"),
+    ])
+    .await;
+    prepare(&platform, &format!("{address}/hook")).await;
+    for _ in 0..40 {
+        publish(&platform, None).await;
+    }
+    // The first is told to come again.
+    world.wait("all webhooks", |seen| seen.hooks.lock().len() >= 41).await;
+    let page = platform.client.get(format!("{}/metrics", platform.url)).send().await.expect("an answer");
+    let page = page.text().await.expect("text");
+    assert!(page.contains("telemetry_spans_total{result=\"dropped\"}"), "{page}");
+    assert_eq!(platform.terminate(), Some(0));
+}
