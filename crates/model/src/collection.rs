@@ -6,6 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{field::Fields, id::Name, time::Timestamp, value::Value};
 
+mod built_in; // those that the platform fills by itself
+
+pub use built_in::{BuiltIn, OWNER};
+
 /// Fields of a collection, at most.
 pub const FIELDS_MAX: usize = 200;
 /// Characters of the id of a row, at most.
@@ -18,6 +22,9 @@ pub const SHARES_MAX: usize = 16;
 pub struct Collection {
     /// What it is for.
     pub description: Option<String>,
+    /// What it tells, if the platform fills it; then all else but the direction follows from that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub built_in: Option<BuiltIn>,
     /// Its fields.
     pub fields: Fields,
     /// Which way its rows go.

@@ -725,6 +725,7 @@ pub fn compile_text(
     let compiled = Compiled::new(application, version).and_then(|compiled| {
         running::check_channels(&compiled.application)?;
         run_sources::check(&compiled.application)?;
+        tocsin_matching::resolver::check(&compiled.application)?;
         Ok(compiled)
     });
     compiled.map_err(|problems| definition::locate(text, problems))

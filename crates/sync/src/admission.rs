@@ -1,19 +1,16 @@
 //! How many at a time: three pools, each with places and a queue of its own.
 //!
 //! A block that is sent up is unpacked in the first, meets the rows in the second, and what is new is read in the third. The
-//! store has one writer, so the bound of the second holds for everybody. Who finds no place waits, first come first served; a
-//! device has one request at a time, so none takes the place of many. Who finds the queue full is told when to come again, each
-//! at another time.
+//! store has one writer, so the bound of the second holds for everybody; within it, the second finds by itself how many places
+//! help. Who finds no place waits: applications take turns, and within one it is first come first served; a device has one
+//! request at a time, so none takes the place of many. Who finds the queue full is told when to come again, each at another time.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use parking_lot::Mutex;
+use tocsin_model::id::Name;
+use tocsin_pace::Pace;
+use tokio::{sync::oneshot, time::Instant};
 
 use crate::SyncError;
 
@@ -22,17 +19,29 @@ use crate::SyncError;
 pub struct Limits {
     /// Blocks that are unpacked and checked.
     pub uploads: usize,
-    /// Blocks that meet the rows.
+    /// Blocks that meet the rows, at most.
     pub reconciles: usize,
+    /// Whether it is found out how many of these help.
+    pub sizing: Sizing,
     /// Blocks that are read and packed.
     pub downloads: usize,
     /// Requests that may wait for each of these.
     pub waiting: usize,
 }
 
+/// How many places a pool has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Sizing {
+    /// As many as help, and never more than its bound.
+    #[default]
+    Auto,
+    /// As many as its bound.
+    Fixed,
+}
+
 impl Default for Limits {
     fn default() -> Self {
-        Limits { uploads: 4, reconciles: 20, downloads: 4, waiting: 2_000 }
+        Limits { uploads: 4, reconciles: 20, sizing: Sizing::Auto, downloads: 4, waiting: 2_000 }
     }
 }
 
@@ -43,6 +52,8 @@ pub struct PoolStatus {
     pub name: &'static str,
     /// Its places.
     pub size: usize,
+    /// Those that it may have.
+    pub size_max: usize,
     /// Those that are taken.
     pub busy: usize,
     /// Requests that wait.
@@ -58,103 +69,192 @@ pub(crate) struct Admission {
 impl Admission {
     pub(crate) fn new(limits: &Limits) -> Admission {
         Admission {
-            uploads: Pool::new("upload", limits.uploads, limits.waiting),
-            reconciles: Pool::new("reconcile", limits.reconciles, limits.waiting),
-            downloads: Pool::new("download", limits.downloads, limits.waiting),
+            uploads: Pool::new("upload", limits.uploads, Sizing::Fixed, limits.waiting),
+            reconciles: Pool::new("reconcile", limits.reconciles, limits.sizing, limits.waiting),
+            downloads: Pool::new("download", limits.downloads, Sizing::Fixed, limits.waiting),
         }
     }
 }
 
-pub(crate) struct Pool {
+/// Places, and who waits for them. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Pool(Arc<Shared>);
+
+struct Shared {
     name: &'static str,
-    size: usize,
-    places: Arc<Semaphore>,
-    waiting: AtomicUsize,
+    size_max: usize,
     waiting_max: usize,
-    /// How long a place was held of late, in microseconds.
-    held_micros: AtomicU64,
+    state: Mutex<State>,
 }
 
-/// A place in a pool.
-pub(crate) struct Seat<'a> {
-    pool: &'a Pool,
+struct State {
+    pace: Pace,
+    busy: usize,
+    /// Who waits, by application; the first is served next, and then goes to the end.
+    queues: VecDeque<(Name, VecDeque<oneshot::Sender<Place>>)>,
+    /// How many wait; those who went away are in the queues and not in here.
+    waiting: usize,
+    /// How long a place was held of late.
+    held: Duration,
+}
+
+/// A place in a pool; it is free again when this is dropped.
+pub(crate) struct Place {
+    pool: Pool,
     since: Instant,
-    /// How long it was waited for.
+}
+
+/// A place, and how long it was waited for.
+pub(crate) struct Seat {
+    _place: Place,
     pub(crate) waited: Duration,
-    _place: OwnedSemaphorePermit,
 }
 
 impl Pool {
-    fn new(name: &'static str, size: usize, waiting_max: usize) -> Pool {
-        let size = size.max(1);
-        let places = Arc::new(Semaphore::new(size));
-        Pool { name, size, places, waiting: AtomicUsize::new(0), waiting_max, held_micros: AtomicU64::new(1_000) }
+    fn new(name: &'static str, size_max: usize, sizing: Sizing, waiting_max: usize) -> Pool {
+        let size_max = size_max.max(1);
+        let pace = match sizing {
+            Sizing::Auto => Pace::new(size_max),
+            Sizing::Fixed => Pace::fixed(size_max),
+        };
+        note_size(name, &pace);
+        let (queues, held) = (VecDeque::new(), Duration::from_millis(1));
+        let state = Mutex::new(State { pace, busy: 0, queues, waiting: 0, held });
+        Pool(Arc::new(Shared { name, size_max, waiting_max, state }))
     }
 
-    /// Waits for a place.
+    /// Waits for a place, in the turn of an application.
     ///
     /// # Errors
     /// `Busy` if too many wait already.
-    pub(crate) async fn enter(&self) -> Result<Seat<'_>, SyncError> {
+    pub(crate) async fn enter(&self, application: &Name) -> Result<Seat, SyncError> {
         let began = Instant::now();
-        let place = match self.places.clone().try_acquire_owned() {
-            Ok(place) => place,
-            Err(_) => {
-                let waiting = Waiting::begin(self)?;
-                let place = self.places.clone().acquire_owned().await.expect("pools are never closed");
-                drop(waiting);
-                place
+        let place = match self.ask(application, began)? {
+            Asked::Given(place) => place,
+            Asked::Later(place) => {
+                let _waiting = Waiting(self);
+                place.await.expect("a pool forgets nobody who waits")
             }
         };
         let waited = began.elapsed();
-        metrics::histogram!("sync_wait_seconds", "pool" => self.name).record(waited.as_secs_f64());
-        Ok(Seat { pool: self, since: Instant::now(), waited, _place: place })
+        metrics::histogram!("sync_wait_seconds", "pool" => self.0.name).record(waited.as_secs_f64());
+        Ok(Seat { _place: place, waited })
+    }
+
+    fn ask(&self, application: &Name, now: Instant) -> Result<Asked, SyncError> {
+        let mut state = self.0.state.lock();
+        if state.busy < state.pace.limit() && state.waiting == 0 {
+            return Ok(Asked::Given(self.place(&mut state, now)));
+        }
+        if state.waiting >= self.0.waiting_max {
+            metrics::counter!("sync_refused_total", "pool" => self.0.name).increment(1);
+            let position = state.waiting;
+            let reason = format!("{position} requests wait for the {} pool already", self.0.name);
+            return Err(SyncError::Busy { reason, retry_after: state.retry_after(), position });
+        }
+        let (sender, receiver) = oneshot::channel();
+        state.wait(application, sender);
+        Ok(Asked::Later(receiver))
+    }
+
+    fn place(&self, state: &mut State, now: Instant) -> Place {
+        state.busy += 1;
+        state.pace.begin(now);
+        Place { pool: self.clone(), since: now }
     }
 
     pub(crate) fn status(&self) -> PoolStatus {
-        let busy = self.size - self.places.available_permits().min(self.size);
-        PoolStatus { name: self.name, size: self.size, busy, waiting: self.waiting.load(Ordering::Relaxed) }
+        let state = self.0.state.lock();
+        let (size, busy, waiting) = (state.pace.limit(), state.busy, state.waiting);
+        PoolStatus { name: self.0.name, size, size_max: self.0.size_max, busy, waiting }
+    }
+
+    /// A place was left after so long: those who wait get what is free now.
+    fn leave(&self, now: Instant, held: Duration) {
+        // A place that nobody takes comes back here, so it is given without the lock.
+        let mut given = Vec::new();
+        {
+            let mut state = self.0.state.lock();
+            let (size, is_full) = (state.pace.limit(), state.busy >= state.pace.limit());
+            state.pace.answered(now, held, true, is_full);
+            if state.pace.limit() != size {
+                note_size(self.0.name, &state.pace);
+            }
+            state.held = (state.held * 15 + held) / 16;
+            state.busy -= 1;
+            while state.busy < state.pace.limit()
+                && let Some(next) = state.next()
+            {
+                given.push((next, self.place(&mut state, now)));
+            }
+        }
+        for (next, place) in given {
+            drop(next.send(place));
+        }
+    }
+}
+
+fn note_size(pool: &'static str, pace: &Pace) {
+    metrics::gauge!("sync_pool_places", "pool" => pool).set(pace.limit() as f64);
+}
+
+enum Asked {
+    Given(Place),
+    Later(oneshot::Receiver<Place>),
+}
+
+impl State {
+    fn wait(&mut self, application: &Name, sender: oneshot::Sender<Place>) {
+        self.waiting += 1;
+        let queue = match self.queues.iter().position(|(name, _)| name == application) {
+            Some(at) => &mut self.queues[at].1,
+            None => {
+                self.queues.push_back((application.clone(), VecDeque::new()));
+                &mut self.queues.back_mut().expect("it was put there").1
+            }
+        };
+        // Those who went away and whose turn has not come are let go before there are more of them than of others.
+        if queue.len() == queue.capacity() {
+            queue.retain(|sender| !sender.is_closed());
+        }
+        queue.push_back(sender);
+    }
+
+    /// Who is next: the applications take turns.
+    fn next(&mut self) -> Option<oneshot::Sender<Place>> {
+        while let Some((application, mut queue)) = self.queues.pop_front() {
+            let found = std::iter::from_fn(|| queue.pop_front()).find(|sender| !sender.is_closed());
+            if !queue.is_empty() {
+                self.queues.push_back((application, queue));
+            }
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
     }
 
     /// When the queue of now will be empty, by how long places are held, and up to half of that later: who is sent away
     /// together does not come back together.
-    fn retry_after(&self, waiting: usize) -> Duration {
-        let micros = self.held_micros.load(Ordering::Relaxed) * waiting as u64 / self.size as u64;
-        Duration::from_secs(1)
-            + Duration::from_micros(micros).min(Duration::from_secs(120)).mul_f64(1.0 + fastrand::f64() / 2.0)
+    fn retry_after(&self) -> Duration {
+        let wait = self.held.mul_f64(self.waiting as f64 / self.pace.limit() as f64);
+        Duration::from_secs(1) + wait.min(Duration::from_secs(120)).mul_f64(1.0 + fastrand::f64() / 2.0)
     }
 }
 
 /// Counted while somebody waits, also one who goes away.
 struct Waiting<'a>(&'a Pool);
 
-impl<'a> Waiting<'a> {
-    fn begin(pool: &'a Pool) -> Result<Waiting<'a>, SyncError> {
-        let position = pool.waiting.fetch_add(1, Ordering::Relaxed);
-        let waiting = Waiting(pool);
-        if position < pool.waiting_max {
-            return Ok(waiting);
-        }
-        metrics::counter!("sync_refused_total", "pool" => pool.name).increment(1);
-        Err(SyncError::Busy {
-            reason: format!("{position} requests wait for the {} pool already", pool.name),
-            retry_after: pool.retry_after(position),
-            position,
-        })
-    }
-}
-
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.0.0.state.lock().waiting -= 1;
     }
 }
 
-impl Drop for Seat<'_> {
+impl Drop for Place {
     fn drop(&mut self) {
-        let held = u64::try_from(self.since.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let before = self.pool.held_micros.load(Ordering::Relaxed);
-        self.pool.held_micros.store(before - before / 16 + held / 16, Ordering::Relaxed);
+        let now = Instant::now();
+        self.pool.leave(now, now - self.since);
     }
 }
 
@@ -162,20 +262,88 @@ impl Drop for Seat<'_> {
 mod tests {
     use super::*;
 
+    fn name(text: &str) -> Name {
+        text.parse().expect("a name")
+    }
+
     #[tokio::test]
     async fn who_finds_the_queue_full_is_told_when_to_come_again() {
-        let pool = Pool::new("upload", 1, 1);
-        let first = pool.enter().await.expect("free");
-        let mut second = Box::pin(pool.enter());
+        let (pool, shop) = (Pool::new("upload", 1, Sizing::Fixed, 1), name("shop"));
+        let first = pool.enter(&shop).await.expect("free");
+        let mut second = Box::pin(pool.enter(&shop));
         assert!(futures_poll(&mut second).await.is_none(), "it waits");
-        assert_eq!(pool.status(), PoolStatus { name: "upload", size: 1, busy: 1, waiting: 1 });
-        match pool.enter().await {
+        assert_eq!(pool.status(), PoolStatus { name: "upload", size: 1, size_max: 1, busy: 1, waiting: 1 });
+        match pool.enter(&shop).await {
             Err(SyncError::Busy { position: 1, retry_after, .. }) => assert!(retry_after >= Duration::from_secs(1)),
             _ => panic!("the queue is full"),
         }
         drop(first);
         assert!(second.await.is_ok());
-        assert_eq!(pool.status().waiting, 0);
+        assert_eq!((pool.status().waiting, pool.status().busy), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn who_goes_away_leaves_its_place_to_the_next() {
+        let (pool, shop) = (Pool::new("upload", 1, Sizing::Fixed, 10), name("shop"));
+        let first = pool.enter(&shop).await.expect("free");
+        let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(pool.enter(&shop))).collect();
+        for one in &mut waiting {
+            assert!(futures_poll(one).await.is_none(), "it waits");
+        }
+        // One goes while it waits, one when it was given the place but did not hear of it.
+        drop(waiting.remove(0));
+        drop(first);
+        drop(waiting.remove(0));
+        assert!(waiting.remove(0).await.is_ok());
+        assert_eq!((pool.status().waiting, pool.status().busy), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn applications_take_turns() {
+        let pool = Pool::new("upload", 1, Sizing::Fixed, 100);
+        let first = pool.enter(&name("big")).await.expect("free");
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let mut waiting = Vec::new();
+        for application in ["big", "big", "big", "big", "small", "small"] {
+            let (pool_of_it, order) = (pool.clone(), order.clone());
+            waiting.push(tokio::spawn(async move {
+                let _seat = pool_of_it.enter(&name(application)).await.expect("a place");
+                order.lock().push(application);
+            }));
+            while pool.status().waiting < waiting.len() {
+                tokio::task::yield_now().await;
+            }
+        }
+        drop(first);
+        for one in waiting {
+            one.await.expect("it ends");
+        }
+        assert_eq!(*order.lock(), ["big", "small", "big", "small", "big", "big"]);
+    }
+
+    /// Work that eight can do at a time, so that more would only wait.
+    #[tokio::test(start_paused = true)]
+    async fn a_pool_finds_how_many_places_help_and_has_never_more_than_it_may() {
+        let (pool, shop) = (Pool::new("reconcile", 64, Sizing::Auto, 1_000), name("shop"));
+        let workers = Arc::new(tokio::sync::Semaphore::new(8));
+        let ends = Instant::now() + Duration::from_secs(60);
+        let devices = (0..100).map(|_| {
+            let (pool, shop, workers) = (pool.clone(), shop.clone(), workers.clone());
+            tokio::spawn(async move {
+                while Instant::now() < ends {
+                    let _seat = pool.enter(&shop).await.expect("a place");
+                    let _worker = workers.acquire().await.expect("open");
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    let status = pool.status();
+                    assert!(status.busy <= 64 && status.size <= status.size_max, "{status:?}");
+                }
+            })
+        });
+        for device in devices.collect::<Vec<_>>() {
+            device.await.expect("it works");
+        }
+        let size = pool.status().size;
+        assert!((6..=16).contains(&size), "eight work at a time: {size}");
     }
 
     async fn futures_poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {

@@ -6,14 +6,12 @@ use std::{
 };
 
 use parking_lot::RwLock;
-use tocsin_matching::filter::{self, CompiledFilter};
+use tocsin_matching::{filter::CompiledFilter, resolver};
 use tocsin_model::{
     collection::{Collection, Resolver},
     definition,
-    field::{Field, FieldType, Fields},
-    filter::{Dialect, Filter},
     id::{ChangeSequence, Name},
-    value::Value,
+    time::Timestamp,
 };
 use tocsin_store::{
     collections::CollectionNumber,
@@ -35,6 +33,8 @@ pub struct Ready {
     pub name: Name,
     /// As it is defined.
     pub definition: Collection,
+    /// Its partition as text, by which the store knows how its rows are shared.
+    partition: String,
     /// The predicate of its resolver.
     pub(crate) predicate: Option<CompiledFilter>,
 }
@@ -157,55 +157,55 @@ impl Replicas {
                 _ => None,
             };
             collections.by_number.insert(number, name.clone());
-            collections.by_name.insert(name.clone(), Ready { number, name, definition, predicate });
+            let partition = serde_json::to_string(&definition.partition).expect("names and values are JSON");
+            let ready = Ready { number, name: name.clone(), definition, partition, predicate };
+            collections.by_name.insert(name, ready);
         }
         let collections = Arc::new(collections);
+        let mut changing = Vec::new();
         for ready in collections.iter() {
+            if begin_sharing(&self.store, self.now(), ready).await? {
+                changing.push(ready);
+            }
+        }
+        for ready in changing {
             share_anew(&self.store, self.now(), application, &collections, ready).await?;
         }
         Ok(collections)
     }
 }
 
-/// What a predicate over edits that meet sees as `event`.
-fn sides() -> Fields {
-    let side = |name: &str| Field {
-        name: name.parse().expect("a name"),
-        kind: FieldType::Map,
-        required: false,
-        default: Value::Null,
-        description: None,
-    };
-    Fields::new(["client", "server", "base"].map(side).to_vec())
-}
-
 /// Without its predicate, the collection keeps what the server has.
 fn compile(text: &str, application: &Name, name: &Name) -> Option<CompiledFilter> {
-    let compiled = filter::compile(&Filter::new(Dialect::Cel, text), &sides());
     let problem = |problems: Vec<tocsin_model::problem::Problem>| {
         tracing::warn!(%application, collection = %name, problem = ?problems.first(), "the resolver cannot be read; the server wins");
     };
-    compiled.map_err(problem).ok()
+    resolver::compile(text).map_err(problem).ok()
 }
 
-/// Gives all rows of a collection to their keys anew, if that by which they are shared became another.
+/// Notes that the rows of a collection are about to be shared in another way, if they are. Gives whether so. From here on nobody
+/// who knows the old way writes a row: it would be shared by it for ever.
+async fn begin_sharing(store: &SqliteCollections, now: Timestamp, ready: &Ready) -> Result<bool, SyncError> {
+    let (number, text) = (ready.number, ready.partition.clone());
+    let job = move |ledger: &mut Ledger<'_>| {
+        let is_other = ledger.partition_of(number)? != text;
+        if is_other {
+            ledger.set_partition(number, &underway(&text))?;
+        }
+        Ok(is_other)
+    };
+    Ok(store.write(now, job).await?)
+}
+
+/// Gives all rows of a collection to their keys anew, in steps.
 async fn share_anew(
     store: &SqliteCollections,
-    now: tocsin_model::time::Timestamp,
+    now: Timestamp,
     application: &Name,
     collections: &Arc<Collections>,
     ready: &Ready,
 ) -> Result<(), SyncError> {
-    let number = ready.number;
-    let text = serde_json::to_string(&ready.definition.partition).expect("names and values are JSON");
-    let is_same = {
-        let text = text.clone();
-        store.write(now, move |ledger: &mut Ledger<'_>| Ok(ledger.partition_of(number)? == text)).await?
-    };
-    if is_same {
-        return Ok(());
-    }
-    let mut after = 0;
+    let (number, text, mut after) = (ready.number, ready.partition.clone(), 0);
     loop {
         let (application, collections) = (application.clone(), collections.clone());
         let step = move |ledger: &mut Ledger<'_>| {
@@ -222,4 +222,23 @@ async fn share_anew(
     }
     store.write(now, move |ledger: &mut Ledger<'_>| ledger.set_partition(number, &text)).await?;
     Ok(())
+}
+
+/// What stands in the place of a partition until all rows are shared by it. A crash in between begins anew.
+fn underway(partition: &str) -> String {
+    format!("underway: {partition}")
+}
+
+impl Ready {
+    /// That its rows are still shared as this version of the application says.
+    ///
+    /// # Errors
+    /// `Unavailable` if another version is in force, or about to be.
+    pub(crate) fn check_current(&self, ledger: &Ledger<'_>) -> Result<(), StoreError> {
+        let kept = ledger.partition_of(self.number)?;
+        if kept == self.partition || kept == underway(&self.partition) {
+            return Ok(());
+        }
+        Err(StoreError::unavailable(format!("whose the rows of `{}` are is changing", self.name)))
+    }
 }

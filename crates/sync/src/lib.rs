@@ -12,6 +12,7 @@ pub mod admission; // 4. how many at a time
 pub mod sessions; // 5. begin, send, read, end
 pub mod reconcile; // 6. an edit meets a row
 pub mod rows; // 7. the same rows for everybody else
+pub mod built_in; // 8. what the platform knows of a subscriber, as rows
 
 mod cursor; // places, sealed
 mod merge; // two edits of one text
@@ -20,9 +21,9 @@ mod spread; // what is shared through a row follows it
 use std::{sync::Arc, time::Duration};
 
 use tocsin_model::{id::Name, problem::Problem, time::Timestamp};
-use tocsin_store::{error::StoreError, records::Records, sqlite::collections::SqliteCollections};
+use tocsin_store::{error::StoreError, inbox::Inbox, records::Records, sqlite::collections::SqliteCollections};
 
-pub use admission::{Limits, PoolStatus};
+pub use admission::{Limits, PoolStatus, Sizing};
 pub use devices::Device;
 
 /// How long it is remembered that a row was removed, if nothing else is said. A device that was away for longer reads all anew.
@@ -92,6 +93,8 @@ pub type Environment = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 pub struct Parts {
     /// Who and what.
     pub records: Arc<dyn Records>,
+    /// What subscribers were told.
+    pub inbox: Arc<dyn Inbox>,
     /// The rows.
     pub store: Arc<SqliteCollections>,
     /// The time.
@@ -111,6 +114,7 @@ pub struct Replicas {
     devices: devices::Devices,
     admission: admission::Admission,
     sessions: sessions::Sessions,
+    built_ins: built_in::BuiltIns,
     seal: cursor::Seal,
 }
 
@@ -120,13 +124,14 @@ impl Replicas {
     /// # Errors
     /// The store or the records do not answer.
     pub async fn open(parts: Parts) -> Result<Arc<Replicas>, SyncError> {
-        let Parts { records, store, clock, environment, limits } = parts;
+        let Parts { records, inbox, store, clock, environment, limits } = parts;
         let sync = Arc::new(Replicas {
             seal: cursor::Seal::new(records.secret()),
             catalogue: catalogue::Catalogue::new(environment),
             devices: devices::Devices::load(&store).await?,
             admission: admission::Admission::new(&limits),
             sessions: sessions::Sessions::default(),
+            built_ins: built_in::BuiltIns::new(inbox),
             records,
             store,
             clock,

@@ -124,7 +124,7 @@ impl Replicas {
         Ok(keys)
     }
 
-    async fn is_member(&self, segment: &Name, subscriber: &Subscriber) -> Result<bool, SyncError> {
+    pub(crate) async fn is_member(&self, segment: &Name, subscriber: &Subscriber) -> Result<bool, SyncError> {
         let stored = self.records.segment(segment).await?;
         let filter = stored.and_then(|stored| LdapFilter::parse(&stored.filter).ok());
         Ok(filter.is_some_and(|filter| filter.matches(&Entry::from(subscriber))))

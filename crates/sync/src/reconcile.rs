@@ -79,7 +79,11 @@ impl Editor<'_> {
         let old = ledger.row(ready.number, &edit.id)?;
         let present = old.as_ref().filter(|old| old.body.is_some());
         // Who does not see a row learns nothing about it, but that its id cannot be had.
-        if present.is_some_and(|row| !self.holds(&row.keys)) {
+        if let Some(row) = present.filter(|row| !self.holds(&row.keys)) {
+            // One that it once saw was given away meanwhile: what it says of it is kept for those who may see it.
+            if edit.base != Stamp(0) {
+                self.log(ledger, ready, edit, Winner::Server, "left", &body(row))?;
+            }
             return Ok(refused("id", "is of no row that this device sees"));
         }
         match (present, wish) {
@@ -317,7 +321,7 @@ fn accept(fields: &Fields, name: &str, value: &Json) -> Result<(usize, Value), P
     Ok((at, value.map_err(|message| Problem::at(name, message))?))
 }
 
-fn refused(path: &str, message: &str) -> Fate {
+pub(crate) fn refused(path: &str, message: &str) -> Fate {
     Fate::Refused(vec![Problem::at(path, message)])
 }
 

@@ -104,7 +104,7 @@ impl Replicas {
         change: RowChange,
         expect: Option<Stamp>,
     ) -> Result<Option<RowShown>, SyncError> {
-        let (collections, _) = self.find(application, collection).await?;
+        let (collections, _) = self.find_writable(application, collection).await?;
         let (application, name, id) = (application.clone(), collection.to_owned(), id.to_owned());
         let job = move |ledger: &mut Ledger<'_>| {
             let ready = collections.get(&name).expect("it was found");
@@ -135,7 +135,7 @@ impl Replicas {
         if rows.len() > ROWS_AT_ONCE_MAX {
             return Err(SyncError::invalid("", format!("has {} rows; at most {ROWS_AT_ONCE_MAX} fit", rows.len())));
         }
-        let (collections, _) = self.find(application, collection).await?;
+        let (collections, _) = self.find_writable(application, collection).await?;
         let (application, name) = (application.clone(), collection.to_owned());
         let failed = Arc::new(parking_lot::Mutex::new(None));
         let noted = failed.clone();
@@ -204,6 +204,15 @@ impl Replicas {
         self.store.write(self.now(), job).await?
     }
 
+    /// A collection whose rows others may write.
+    async fn find_writable(&self, application: &Name, collection: &str) -> Result<(Arc<Collections>, u32), SyncError> {
+        let found = self.find(application, collection).await?;
+        match found.0.get(collection).is_some_and(|ready| ready.definition.built_in.is_some()) {
+            true => Err(SyncError::invalid("collection", "is built in: change what it tells of, and its rows follow")),
+            false => Ok(found),
+        }
+    }
+
     async fn find(&self, application: &Name, collection: &str) -> Result<(Arc<Collections>, u32), SyncError> {
         let collections = self.collections_of(application).await?;
         let number = collections.get(collection).ok_or_else(|| no_collection(application, collection))?.number;
@@ -253,7 +262,7 @@ fn within(error: SyncError, at: usize) -> SyncError {
     }
 }
 
-fn change_one(
+pub(crate) fn change_one(
     ledger: &mut Ledger<'_>,
     application: &Name,
     collections: &Collections,

@@ -98,6 +98,7 @@ impl Replicas {
         let given = begin.cursor.as_deref().map(|cursor| self.seal.place(kept.number, cursor)).transpose()?;
         let collections = self.collections_of(&kept.application).await?;
         let (as_of, held) = self.held(kept, &collections).await?;
+        self.follow_records(kept, &collections).await?;
         let mut state = self.store.device_state(kept.number).await?;
         if state.generation == 0 || state.keys != held {
             state.generation = self.store.put_keys(kept.number, held.clone()).await?;
@@ -199,20 +200,25 @@ impl Replicas {
         let collections = self.collections_of(&device.0.application).await?;
         self.check_view(&session, &collections).await?;
         let (edits, bytes, mut waited) = {
-            let seat = self.admission.uploads.enter().await?;
+            let seat = self.admission.uploads.enter(&device.0.application).await?;
             let (edits, bytes) = edits().map_err(SyncError::Invalid)?;
             (edits, bytes, seat.waited)
         };
         if edits.len() > EDITS_MAX {
             return Err(SyncError::invalid("", format!("has {} edits; at most {EDITS_MAX} fit", edits.len())));
         }
-        let seat = self.admission.reconciles.enter().await?;
+        let seat = self.admission.reconciles.enter(&device.0.application).await?;
         waited += seat.waited;
-        let (kept, view) = (session.device.clone(), session.view.clone());
-        let job = move |ledger: &mut Ledger<'_>| take_in(ledger, &kept, &collections, &view.held, &edits);
+        let decided = self.edit_records(&session.device, &collections, &edits).await?;
+        let follows = !decided.is_empty();
+        let (kept, view, known) = (session.device.clone(), session.view.clone(), collections.clone());
+        let job = move |ledger: &mut Ledger<'_>| take_in(ledger, &kept, &known, &view.held, &edits, decided);
         let taken = self.store.write(self.now(), job).await?;
         drop(seat);
         let taken = taken?;
+        if follows {
+            self.follow_records(&session.device, &collections).await?;
+        }
         let met = taken.conflicts.len() as u64;
         let edits = taken.applied + met + taken.refused.len() as u64;
         metrics::counter!("sync_edits_total", "outcome" => "applied").increment(taken.applied);
@@ -255,7 +261,7 @@ impl Replicas {
         };
         let held_before =
             held_before.ok_or_else(|| SyncError::Expired("the cursor is too old: begin again".to_owned()))?;
-        let seat = self.admission.downloads.enter().await?;
+        let seat = self.admission.downloads.enter(&device.0.application).await?;
         let (rows_max, bytes_max, held) = (ROWS_MAX, BYTES_MAX, session.view.held.clone());
         let collections = usable(kept, &collections).filter(|ready| ready.definition.direction.is_down());
         let collections = collections.map(|ready| (ready.number, ready.name.as_str().into())).collect();
@@ -371,7 +377,7 @@ impl Replicas {
 }
 
 /// The collections that a device may use.
-fn usable<'a>(device: &ReplicaDevice, collections: &'a Collections) -> impl Iterator<Item = &'a Ready> {
+pub(crate) fn usable<'a>(device: &ReplicaDevice, collections: &'a Collections) -> impl Iterator<Item = &'a Ready> {
     let only = device.collections.clone();
     collections.iter().filter(move |ready| only.as_ref().is_none_or(|only| only.contains(&ready.name)))
 }
@@ -390,13 +396,15 @@ fn shapes(device: &ReplicaDevice, collections: &Collections) -> Vec<CollectionSh
     usable(device, collections).map(shape).collect()
 }
 
-/// Lets edits meet the rows, in their order, and notes the last of them. Inside: what is wrong with the block as a whole.
+/// Lets edits meet the rows, in their order, and notes the last of them. What became of edits of built-in rows is `decided`.
+/// Inside: what is wrong with the block as a whole.
 fn take_in(
     ledger: &mut Ledger<'_>,
     device: &ReplicaDevice,
     collections: &Collections,
     held: &[KeyNumber],
     edits: &[Edit],
+    mut decided: HashMap<u64, Fate>,
 ) -> Result<Result<Uploaded, SyncError>, StoreError> {
     let before = ledger.uploaded(device.number)?;
     let mut taken = Uploaded { uploaded: before, ..Uploaded::default() };
@@ -410,6 +418,9 @@ fn take_in(
         taken.uploaded = edit.n;
         let ready = usable(device, collections).find(|ready| ready.name == edit.collection);
         let fate = match ready {
+            Some(ready) if ready.definition.direction.is_up() && ready.definition.built_in.is_some() => {
+                decided.remove(&edit.n).expect("each edit behind the last that was taken in was decided on")
+            }
             Some(ready) if ready.definition.direction.is_up() => editor.apply(ledger, ready, edit)?,
             Some(_) => Fate::Refused(vec![Problem::at("collection", "is only for reading")]),
             None => Fate::Refused(vec![Problem::at("collection", "is none that this device may use")]),

@@ -26,6 +26,7 @@ pub(crate) fn belonging(
     ready: &Ready,
     row: &Row,
 ) -> Result<Belonging, StoreError> {
+    ready.check_current(ledger)?;
     let (partition, fields) = (&ready.definition.partition, &ready.definition.fields);
     let mut keys = Vec::new();
     for text in partition::own_keys(application, partition, fields, row) {

@@ -266,8 +266,11 @@ pub struct Sync {
     pub readers: u32,
     /// Blocks of edits that are unpacked and checked at a time.
     pub uploads: u32,
-    /// Blocks of edits that meet the rows at a time. They share commits, so a few more than there are cores do most.
+    /// Blocks of edits that meet the rows at a time, at most. They share commits, so a few more than there are cores do most.
     pub reconciles: u32,
+    /// `auto`: it is found out how many of `reconciles` help, by how many are done and how long each takes; `fixed`: always as
+    /// many.
+    pub reconciles_sizing: PoolSizing,
     /// Blocks of rows that are read and packed at a time.
     pub downloads: u32,
     /// Requests that wait for each of these; one more is told 503, with a time to come again.
@@ -276,8 +279,26 @@ pub struct Sync {
 
 impl Default for Sync {
     fn default() -> Self {
-        Sync { disk_reserve: Size(64 << 20), readers: 2, uploads: 4, reconciles: 20, downloads: 4, waiting_max: 2_000 }
+        Sync {
+            disk_reserve: Size(64 << 20),
+            readers: 2,
+            uploads: 4,
+            reconciles: 20,
+            reconciles_sizing: PoolSizing::Auto,
+            downloads: 4,
+            waiting_max: 2_000,
+        }
     }
+}
+
+/// How many places a pool has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PoolSizing {
+    /// As many as help, and never more than its bound.
+    Auto,
+    /// As many as its bound.
+    Fixed,
 }
 
 /// The store of the messages of exchanges.

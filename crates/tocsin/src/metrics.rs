@@ -189,6 +189,11 @@ pub const STEPS: &[Metric] = &[
         "pool",
         "How long requests of devices waited for a place: upload, reconcile, download.",
     ),
+    gauge(
+        "sync_pool_places",
+        "pool",
+        "Places that a pool has: those of `reconcile` become more while more are done by it in all, and fewer when each only takes longer; `sync.reconciles` is the most.",
+    ),
     counter(
         "sync_refused_total",
         "pool",

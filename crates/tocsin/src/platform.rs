@@ -280,7 +280,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
         None => None,
     };
     let inbox = open_inbox(&configuration).await?;
-    let replicas = sync::open(&configuration, records.clone()).await?;
+    let replicas = sync::open(&configuration, records.clone(), inbox.clone()).await?;
     let first_key = first_key::ensure(&*records, &folder, now()).await?;
     let page = configuration.metrics.enabled.then(recorder).flatten();
     let (spans, exporter) = telemetry::start(&configuration.telemetry, records.installation())?;

@@ -10,12 +10,12 @@ use tocsin_model::{
     application::{self, Flow},
     conduct::Priority,
 };
+use tocsin_pace::Pace;
 use tokio::time::Instant;
 
 use super::{
     breaker::{Breaker, Way},
     line::{Line, Waits},
-    pace::Pace,
     rate::Meter,
 };
 use crate::channel::{Destination, DestinationState};

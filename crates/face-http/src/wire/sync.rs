@@ -309,6 +309,8 @@ pub(crate) struct PoolBody {
     name: &'static str,
     /// Its places.
     size: usize,
+    /// Those that it may have; where it finds by itself how many help, it has fewer.
+    size_max: usize,
     /// Those that are taken.
     busy: usize,
     /// Requests that wait.
@@ -316,7 +318,7 @@ pub(crate) struct PoolBody {
 }
 
 impl From<PoolStatus> for PoolBody {
-    fn from(PoolStatus { name, size, busy, waiting }: PoolStatus) -> Self {
-        PoolBody { name, size, busy, waiting }
+    fn from(PoolStatus { name, size, size_max, busy, waiting }: PoolStatus) -> Self {
+        PoolBody { name, size, size_max, busy, waiting }
     }
 }

@@ -126,6 +126,9 @@ pub fn difference(old: &Application, new: &Application) -> Vec<Difference> {
     found.section("collections", "collection", &old.collections, &new.collections, |found, path, old, new| {
         found.description(path, &old.description, &new.description);
         found.fields(path, &old.fields, &new.fields, FieldsOf::Events);
+        if old.built_in != new.built_in {
+            found.changed(format!("{path}.built_in"), "what fills it changes");
+        }
         if old.partition != new.partition {
             found.changed(
                 format!("{path}.partition"),

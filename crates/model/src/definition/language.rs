@@ -56,16 +56,21 @@ pub static APPLICATION: Shape = Shape::Object(&[
 static COLLECTIONS: Shape = Shape::Entries { keys: Keys::Names, of: &COLLECTION, most: 200 };
 static COLLECTION: Shape = Shape::Object(&[
     optional("description", &Shape::Text, "What it is for."),
-    required("fields", &FIELDS, "The fields of a row. Beside them every row has an `id`."),
+    optional(
+        "built_in",
+        &Shape::Choice(&["profile", "devices", "subscriptions", "inbox"]),
+        "What of the subscriber the platform tells by it. Then fields, partition and conflicts are given.",
+    ),
+    optional("fields", &FIELDS, "The fields of a row. Beside them every row has an `id`. Required if not built in."),
     optional(
         "direction",
         &Shape::Choice(&["both", "down", "up"]),
         "Which way rows go: `down` to devices, `up` from them; `both` if not given.",
     ),
-    required(
+    optional(
         "partition",
         &PARTITION,
-        "Whose the rows are: `everyone`, or ways of which one must fit. A device sees no other rows.",
+        "Whose the rows are: `everyone`, or ways of which one must fit. A device sees no other rows. Required if not built in.",
     ),
     optional(
         "may_leave",

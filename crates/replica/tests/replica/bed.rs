@@ -20,7 +20,7 @@ use tocsin_model::{
 };
 use tocsin_replica::{Home, Link, LinkError, Replica, ReplicaError, Summary};
 use tocsin_store::{
-    memory::records::MemoryRecords,
+    memory::{inbox::MemoryInbox, records::MemoryRecords},
     records::{Expect, NewSubscriber, Records},
     sqlite::collections::{CollectionsOptions, SqliteCollections},
 };
@@ -29,6 +29,7 @@ use tocsin_sync::{Device, Limits, Parts, Replicas, SyncError, devices::NewDevice
 /// The server: records that stay, and rows in a file, so that it can be stopped and started again.
 pub struct Bed {
     pub records: Arc<MemoryRecords>,
+    pub inbox: Arc<MemoryInbox>,
     pub sync: Arc<Replicas>,
     pub clock: Arc<AtomicI64>,
     pub folder: tempfile::TempDir,
@@ -45,12 +46,18 @@ pub fn object(json: Json) -> Map<String, Json> {
     }
 }
 
-async fn open(records: &Arc<MemoryRecords>, clock: &Arc<AtomicI64>, folder: &tempfile::TempDir) -> Arc<Replicas> {
+async fn open(
+    records: &Arc<MemoryRecords>,
+    inbox: &Arc<MemoryInbox>,
+    clock: &Arc<AtomicI64>,
+    folder: &tempfile::TempDir,
+) -> Arc<Replicas> {
     let options = CollectionsOptions { reserve_bytes: 0, readers: 1 };
     let store = Arc::new(SqliteCollections::open(folder.path(), &options).expect("the store opens"));
     let clock = clock.clone();
     let parts = Parts {
         records: records.clone(),
+        inbox: inbox.clone(),
         store,
         clock: Arc::new(move || Timestamp::from_millis(clock.load(Ordering::Relaxed))),
         environment: Arc::new(|_| None),
@@ -64,8 +71,9 @@ impl Bed {
         let records = Arc::new(MemoryRecords::new().expect("records"));
         let clock = Arc::new(AtomicI64::new(1_700_000_000_000));
         let folder = tempfile::tempdir().expect("a folder");
-        let sync = open(&records, &clock, &folder).await;
-        let bed = Bed { records, sync, clock, folder };
+        let inbox = Arc::new(MemoryInbox::default());
+        let sync = open(&records, &inbox, &clock, &folder).await;
+        let bed = Bed { records, inbox, sync, clock, folder };
         bed.apply(definition).await;
         bed
     }
@@ -84,10 +92,10 @@ impl Bed {
 
     /// Ends the server and starts it over what it had stored.
     pub async fn restart(self) -> Bed {
-        let Bed { records, sync, clock, folder } = self;
+        let Bed { records, inbox, sync, clock, folder } = self;
         drop(Arc::into_inner(sync).expect("nobody uses it"));
-        let sync = open(&records, &clock, &folder).await;
-        Bed { records, sync, clock, folder }
+        let sync = open(&records, &inbox, &clock, &folder).await;
+        Bed { records, inbox, sync, clock, folder }
     }
 
     pub async fn subscriber(&self, id: &str, attributes: Json) {

@@ -1,7 +1,7 @@
 use serde_json::{Value as Json, json};
 use tocsin_sync::rows::RowChange;
 
-use crate::bed::{Bed, Phone, name, notes, object};
+use crate::bed::{Bed, Phone, name, note, notes, object};
 
 /// Ann edits on two phones that both know the same; the API writes between. Gives the row, and the winners of the log.
 async fn meet(conflicts: &str, first: &str, api: Json, second: &str) -> (Json, Vec<String>) {
@@ -127,4 +127,22 @@ async fn the_clock_of_a_device_decides_nothing() {
     assert_eq!(bed.row("notes", "a").await.expect("there")["text"], "bread");
     one.sync(&bed).await;
     assert_eq!((one.rows("notes"), two.rows("notes")), (bed.rows("notes").await, bed.rows("notes").await));
+}
+
+#[tokio::test]
+async fn what_a_device_says_of_a_row_that_it_lost_is_kept_for_others() {
+    let bed = Bed::new(&notes("")).await;
+    bed.subscriber("ann", json!({})).await;
+    bed.subscriber("bob", json!({})).await;
+    let mut phone = Phone::new(&bed, "ann").await;
+    bed.put("notes", "n1", note("ann", "first")).await;
+    phone.sync(&bed).await;
+    bed.put("notes", "n1", note("bob", "first")).await;
+    phone.run("UPDATE notes SET text = 'hers'");
+    assert_eq!(phone.sync(&bed).await.refused, 1);
+    assert!(phone.rows("notes").is_empty());
+    let found = bed.sync.conflicts(&name("shop"), None, None, 10).await.expect("listed");
+    assert_eq!((&*found[0].conflict.resolver, &*found[0].conflict.winner), ("left", "server"));
+    bed.sync.revert_conflict(&name("shop"), found[0].conflict.number).await.expect("put back");
+    assert_eq!(bed.row("notes", "n1").await, Some(note("bob", "hers")));
 }

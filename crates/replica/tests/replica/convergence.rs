@@ -1,7 +1,7 @@
 //! Random edits by several devices, over links that break and servers that stop: at the end every replica is what its part of the
 //! server is, and no edit that was taken in is lost.
 //!
-//! `SEED` repeats a case, `TOCSIN_CASES` runs more of them.
+//! `SEED` repeats a case, `TOCSIN_CASES` runs more of them, `TOCSIN_CLIENTS` with more devices at most (and has to be repeated, too).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -58,7 +58,8 @@ impl Play {
         let mut random = Rng::with_seed(seed);
         let bed = Bed::new(&definition(&mut random)).await;
         let (mut actors, mut teams) = (Vec::new(), BTreeMap::new());
-        for at in 0..random.usize(3..=8) {
+        let most = usize::try_from(number("TOCSIN_CLIENTS").unwrap_or(8)).expect("few").max(3);
+        for at in 0..random.usize(3..=most) {
             let subscriber = format!("s{}", at / 2);
             if !teams.contains_key(&subscriber) {
                 let own: BTreeSet<&str> = TEAMS.into_iter().filter(|_| random.bool()).collect();
@@ -196,6 +197,11 @@ impl Play {
     }
 }
 
+/// A number that the environment says.
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|text| text.parse().ok())
+}
+
 async fn run(seed: u64, steps: usize) {
     let mut play = Play::new(seed).await;
     for _ in 0..steps {
@@ -217,7 +223,6 @@ async fn run(seed: u64, steps: usize) {
 
 #[tokio::test]
 async fn replicas_become_what_their_parts_are() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seeds = match number("SEED") {
         Some(seed) => vec![seed],
         None => (0..number("TOCSIN_CASES").unwrap_or(4)).map(|_| fastrand::u64(..)).collect(),

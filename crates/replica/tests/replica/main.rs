@@ -1,6 +1,7 @@
 //! Replicas against a server in this process: what they see, what becomes of their edits, and what they cannot do.
 
 mod bed;
+mod built_in; // what the platform knows of a subscriber
 mod conflicts; // edits that meet
 mod convergence; // random edits, broken links and crashes
 mod partitions; // who sees what

@@ -223,9 +223,11 @@ async fn status(terminal: &Terminal, client: &Client, json: bool) -> Outcome {
     let [rows, removed, devices, sessions] = ["rows", "removed", "devices", "sessions"].map(|name| text(&status[name]));
     terminal.line(format!("{rows} rows, {removed} that are gone; {devices} devices, {sessions} sessions"))?;
     let pools = status["pools"].as_array().cloned().unwrap_or_default();
-    let rows: Vec<Vec<String>> =
-        pools.iter().map(|pool| ["name", "size", "busy", "waiting"].map(|field| text(&pool[field])).to_vec()).collect();
-    Ok(terminal.table(&["POOL", "PLACES", "TAKEN", "WAITING"], &rows)?)
+    let rows: Vec<Vec<String>> = pools
+        .iter()
+        .map(|pool| ["name", "size", "size_max", "busy", "waiting"].map(|field| text(&pool[field])).to_vec())
+        .collect();
+    Ok(terminal.table(&["POOL", "PLACES", "AT MOST", "TAKEN", "WAITING"], &rows)?)
 }
 
 fn text(value: &Value) -> String {

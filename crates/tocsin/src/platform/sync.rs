@@ -3,15 +3,16 @@
 use std::{sync::Arc, time::Duration};
 
 use tocsin_store::{
+    inbox::Inbox,
     records::Records,
     sqlite::collections::{CollectionsOptions, SqliteCollections},
 };
-use tocsin_sync::{Limits, Parts, Replicas};
+use tocsin_sync::{Limits, Parts, Replicas, Sizing};
 use tokio_util::sync::CancellationToken;
 
 use super::{now, store_failure};
 use crate::{
-    configuration::Configuration,
+    configuration::{Configuration, PoolSizing},
     failure::{Failure, Outcome},
 };
 
@@ -22,13 +23,21 @@ const TIDY_EVERY: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// The store does not open, or the records do not answer.
-pub async fn open(configuration: &Configuration, records: Arc<dyn Records>) -> Outcome<Arc<Replicas>> {
+pub async fn open(
+    configuration: &Configuration,
+    records: Arc<dyn Records>,
+    inbox: Arc<dyn Inbox>,
+) -> Outcome<Arc<Replicas>> {
     let (folder, options) = (configuration.data.folder.clone(), &configuration.sync);
     let places = |count: u32| count.max(1) as usize;
     let kept = CollectionsOptions { reserve_bytes: options.disk_reserve.0, readers: places(options.readers) };
     let limits = Limits {
         uploads: places(options.uploads),
         reconciles: places(options.reconciles),
+        sizing: match options.reconciles_sizing {
+            PoolSizing::Auto => Sizing::Auto,
+            PoolSizing::Fixed => Sizing::Fixed,
+        },
         downloads: places(options.downloads),
         waiting: options.waiting_max as usize,
     };
@@ -36,7 +45,7 @@ pub async fn open(configuration: &Configuration, records: Arc<dyn Records>) -> O
     let opened = opening.map_err(|error| Failure::failed("opening the rows of devices broke").because(&error))?;
     let store = Arc::new(opened.map_err(|error| store_failure("rows of devices", &error))?);
     let (clock, environment) = (Arc::new(now), Arc::new(|name: &str| std::env::var(name).ok()));
-    let opened = Replicas::open(Parts { records, store, clock, environment, limits }).await;
+    let opened = Replicas::open(Parts { records, inbox, store, clock, environment, limits }).await;
     opened.map_err(|error| Failure::failed("the devices that keep replicas cannot be read").because(&error))
 }
 

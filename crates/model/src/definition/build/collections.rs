@@ -10,7 +10,7 @@ use super::{
     Builder, boolean, name, text,
 };
 use crate::{
-    collection::{Collection, Combine, Conflicts, Direction, FIELDS_MAX, Identity, Resolver, Share, Track},
+    collection::{BuiltIn, Collection, Combine, Conflicts, Direction, FIELDS_MAX, Identity, Resolver, Share, Track},
     field::{FieldType, Fields},
     id::Name,
     problem::{Problem, closest},
@@ -19,6 +19,14 @@ use crate::{
 
 impl<'a> Builder<'a> {
     pub(super) fn collection(&mut self, node: &'a Node, path: &str) -> Collection {
+        let word = text(node, "built_in");
+        if let Some((_, built_in)) = BuiltIn::ALL.into_iter().find(|(known, _)| word.as_deref() == Some(*known)) {
+            return self.built_in(node, path, built_in);
+        }
+        for key in ["fields", "partition"].into_iter().filter(|key| node.get(key).is_none()) {
+            let problem = node.problem(&join(path, key), "is required");
+            self.problems.push(problem.hint("only what is `built_in` goes without it"));
+        }
         let fields = self.fields(node, path);
         if fields.len() > FIELDS_MAX {
             let message = format!("has {} fields; at most {FIELDS_MAX} fit", fields.len());
@@ -31,15 +39,39 @@ impl<'a> Builder<'a> {
         }
         Collection {
             description: text(node, "description"),
-            direction: match text(node, "direction").as_deref() {
-                Some("down") => Direction::Down,
-                Some("up") => Direction::Up,
-                _ => Direction::Both,
-            },
+            built_in: None,
+            direction: direction(node).unwrap_or_default(),
             partition: self.partition(node, path, &fields),
             may_leave: boolean(node, "may_leave").unwrap_or(false),
             conflicts: self.conflicts(node, path, &fields),
             fields,
+        }
+    }
+
+    /// A collection that the platform fills.
+    fn built_in(&mut self, node: &'a Node, path: &str, built_in: BuiltIn) -> Collection {
+        for key in ["fields", "partition", "may_leave", "conflicts"] {
+            if let Some(given) = node.get(key) {
+                let problem = given.problem(&join(path, key), "follows from what is built in");
+                self.problems.push(problem.hint("leave it out"));
+            }
+        }
+        let direction = direction(node).unwrap_or(built_in.direction());
+        if !direction.is_down() || (direction.is_up() && built_in.editable().is_empty()) {
+            let problem = node.problem(&join(path, "direction"), "cannot be so for what is built in");
+            self.problems.push(problem.hint(match built_in.editable() {
+                [] => "its rows only go `down`",
+                _ => "its rows go `down`, or `both` ways",
+            }));
+        }
+        Collection {
+            description: text(node, "description"),
+            built_in: Some(built_in),
+            fields: built_in.fields(),
+            direction,
+            partition: BuiltIn::partition(),
+            may_leave: false,
+            conflicts: Conflicts::default(),
         }
     }
 
@@ -203,6 +235,15 @@ impl<'a> Builder<'a> {
                 }
             }
         }
+    }
+}
+
+fn direction(node: &Node) -> Option<Direction> {
+    match text(node, "direction").as_deref() {
+        Some("down") => Some(Direction::Down),
+        Some("up") => Some(Direction::Up),
+        Some("both") => Some(Direction::Both),
+        _ => None,
     }
 }
 

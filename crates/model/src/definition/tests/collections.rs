@@ -2,7 +2,7 @@
 
 use super::{environment, problems};
 use crate::{
-    collection::{Combine, Direction, Identity, Resolver, Share, Track},
+    collection::{BuiltIn, Combine, Direction, Identity, Resolver, Share, Track},
     definition::{difference, read},
 };
 
@@ -39,6 +39,26 @@ fn collections_say_whose_their_rows_are() {
     assert!(fields.is_empty());
     let told: Vec<String> = difference(&application, &everyone).into_iter().map(|found| found.sentence).collect();
     assert_eq!(told, ["whose its rows are changes; it is worked out anew for all of them"]);
+}
+
+#[test]
+fn what_is_built_in_says_nothing_else() {
+    let text = "application: a\ncollections:\n  bell: { built_in: inbox }\n  places: { built_in: devices }\n";
+    let application = read(text, &environment).expect("a definition");
+    let (bell, places) = (&application.collections["bell"], &application.collections["places"]);
+    assert_eq!((bell.built_in, bell.direction), (Some(BuiltIn::Inbox), Direction::Both));
+    assert_eq!((places.built_in, places.direction), (Some(BuiltIn::Devices), Direction::Down));
+    assert!(bell.fields.position("read").is_some());
+    let check = |collection: &str, expected: &str| {
+        let found = problems(&format!("application: a\ncollections:\n  c: {collection}\n"));
+        assert!(found.contains(expected), "{collection}: {found}");
+    };
+    check("{ built_in: inbox, fields: { a: string } }", "follows from what is built in; leave it out");
+    check("{ built_in: inbox, direction: up }", "its rows go `down`, or `both` ways");
+    check("{ built_in: devices, direction: both }", "its rows only go `down`");
+    check("{ built_in: inbx }", "inbox");
+    check("{ fields: { a: string } }", "collections.c.partition: is required");
+    check("{ partition: everyone }", "collections.c.fields: is required");
 }
 
 #[test]

@@ -88,6 +88,17 @@ impl Ledger<'_> {
         query_all(self.connection, &sql, (collection, id), read_row)
     }
 
+    /// The rows of a collection that belong to a key; removed ones are not among them.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub fn rows_of_key(&self, collection: CollectionNumber, key: KeyNumber) -> Result<Vec<StoredRow>, StoreError> {
+        let sql = format!(
+            "SELECT {ROW} FROM rows WHERE number IN (SELECT row FROM present WHERE key = ?1) AND collection = ?2 AND body IS NOT NULL"
+        );
+        query_all(self.connection, &sql, (key, collection), read_row)
+    }
+
     /// Rows of a collection behind a number, in their order; removed ones are not among them.
     ///
     /// # Errors

@@ -1,3 +1,8 @@
+//! How many at the same time: finds by itself where more do not help any more, and never goes beyond its bound.
+//!
+//! Used wherever work goes to something that has a knee: destinations of messages, the pool in which edits of devices meet the
+//! rows. Pure state; time is an argument.
+
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -32,7 +37,7 @@ const REST_MAX: u32 = 32;
 /// for the knee, and rarely once it is found. Only a window that used the limit throughout says anything. Failures
 /// are no answers, and a far side that asks for less gets half.
 #[derive(Debug, Clone)]
-pub(crate) struct Pace {
+pub struct Pace {
     limit: usize,
     most: usize,
     fixed: bool,
@@ -93,6 +98,7 @@ impl Window {
 }
 
 impl Pace {
+    /// A few at first, and never more than `most`.
     pub fn new(most: usize) -> Pace {
         let (most, limit) = (most.max(1), START.min(most.max(1)));
         let (mode, window) = (Mode::Climb(None), Window::after(0));

@@ -1,0 +1,59 @@
+//! Predicates that decide between two edits of a row that meet: CEL over both sides and what there was before.
+
+use tocsin_model::{
+    application::Application,
+    collection::Resolver,
+    field::{Field, FieldType, Fields},
+    filter::{Dialect, Filter},
+    problem::Problem,
+};
+
+use crate::filter::{self, CompiledFilter};
+
+/// What a predicate sees as `event`, in this order.
+pub const SIDES: [&str; 3] = ["client", "server", "base"];
+
+/// Reads and checks a predicate over [`SIDES`].
+///
+/// # Errors
+/// Every problem found, with line and column in its text.
+pub fn compile(text: &str) -> Result<CompiledFilter, Vec<Problem>> {
+    let side = |name: &str| Field::new(name.parse().expect("a name"), FieldType::Map);
+    filter::compile(&Filter::new(Dialect::Cel, text), &Fields::new(SIDES.map(side).to_vec()))
+}
+
+/// Checks the predicates of an application's collections.
+///
+/// # Errors
+/// Every problem found, with the path of the predicate and the position in it.
+pub fn check(application: &Application) -> Result<(), Vec<Problem>> {
+    let mut problems = Vec::new();
+    for (name, collection) in &application.collections {
+        let Resolver::Predicate(text) = &collection.conflicts.resolver else { continue };
+        let path = format!("collections.{name}.conflicts.resolver.predicate");
+        let found = compile(text).err().into_iter().flatten();
+        problems.extend(found.map(|problem| Problem { path: path.clone(), ..problem }));
+    }
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_predicate_that_cannot_be_read_is_told_with_its_place() {
+        let check = |predicate: &str| {
+            let text = format!(
+                "application: a\ncollections:\n  notes:\n    fields: {{ text: string }}\n    partition: everyone\n\
+                 \x20   conflicts: {{ resolver: {{ predicate: \"{predicate}\" }} }}\n"
+            );
+            super::check(&tocsin_model::definition::read(&text, &|_| None).expect("a definition"))
+        };
+        assert_eq!(check("event.client.text > event.server.text"), Ok(()));
+        let problems = check("event.client.text >").expect_err("it ends too early");
+        assert_eq!(problems[0].path, "collections.notes.conflicts.resolver.predicate");
+        assert!(problems[0].line.is_some(), "{problems:?}");
+        assert!(check("event.clinet.text == 'a'").is_err());
+    }
+}

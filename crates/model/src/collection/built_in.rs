@@ -1,0 +1,86 @@
+//! Collections that the platform fills by itself: what it knows of a subscriber, for the devices of that one.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::{Direction, Identity, Share};
+use crate::{
+    field::{Field, FieldType, Fields},
+    value::Value,
+};
+
+/// What a collection tells that the platform fills.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BuiltIn {
+    /// Who the subscriber is: one row.
+    Profile,
+    /// Where it is told.
+    Devices,
+    /// What it has subscribed to in this application.
+    Subscriptions,
+    /// What it was told in its inbox by this application.
+    Inbox,
+}
+
+/// The field that says whose a row is.
+pub const OWNER: &str = "subscriber";
+
+impl BuiltIn {
+    /// All of them, with their words.
+    pub const ALL: [(&'static str, BuiltIn); 4] = [
+        ("profile", BuiltIn::Profile),
+        ("devices", BuiltIn::Devices),
+        ("subscriptions", BuiltIn::Subscriptions),
+        ("inbox", BuiltIn::Inbox),
+    ];
+
+    /// The fields of its rows.
+    pub fn fields(self) -> Fields {
+        use FieldType::{Boolean, List, Map, String, Timestamp};
+        let named: &[(&str, FieldType)] = match self {
+            BuiltIn::Profile => &[("enabled", Boolean), ("locale", String), ("time_zone", String), ("attributes", Map)],
+            BuiltIn::Devices => &[("name", String), ("channel", String), ("address", String), ("state", String)],
+            BuiltIn::Subscriptions => {
+                &[("class", String), ("key", String), ("device", String), ("enabled", Boolean), ("values", Map)]
+            }
+            BuiltIn::Inbox => &[
+                ("class", String),
+                ("channel", String),
+                ("subject", String),
+                ("text", String),
+                ("data", Map),
+                ("link", String),
+                ("actions", List),
+                ("created_at", Timestamp),
+                ("expires_at", Timestamp),
+                ("read", Boolean),
+                ("archived", Boolean),
+            ],
+        };
+        let field = |(name, kind): (&str, FieldType)| Field::new(name.parse().expect("a name"), kind);
+        let owner = Field { required: true, default: Value::Null, ..field((OWNER, String)) };
+        Fields::new([owner].into_iter().chain(named.iter().copied().map(field)).collect())
+    }
+
+    /// The fields that devices may edit.
+    pub fn editable(self) -> &'static [&'static str] {
+        match self {
+            BuiltIn::Profile => &["locale", "time_zone"],
+            BuiltIn::Inbox => &["read", "archived"],
+            BuiltIn::Devices | BuiltIn::Subscriptions => &[],
+        }
+    }
+
+    /// Which way its rows go if nothing else is said.
+    pub fn direction(self) -> Direction {
+        if self.editable().is_empty() { Direction::Down } else { Direction::Both }
+    }
+
+    /// Its rows are those of the subscriber.
+    pub fn partition() -> Vec<Share> {
+        let fields = BTreeMap::from([(OWNER.parse().expect("a name"), Identity::Id)]);
+        vec![Share::Identity { fields, rows: BTreeMap::new(), audience: None }]
+    }
+}

@@ -1,0 +1,132 @@
+//! What the platform knows of a subscriber comes as rows, and edits of them reach what they tell of.
+
+use std::sync::Arc;
+
+use serde_json::{Value as Json, json};
+use tocsin_model::{
+    id::NotificationId,
+    inbox::{InboxContent, NewItem, Wording},
+};
+use tocsin_store::{
+    inbox::{FeedFilter, Inbox, NewBroadcast, Reader},
+    records::Records,
+};
+use tocsin_sync::{SyncError, rows::RowChange};
+
+use crate::bed::{Bed, Phone, name, object};
+
+const DEFINITION: &str = "application: shop
+collections:
+  me: { built_in: profile }
+  places: { built_in: devices }
+  bell: { built_in: inbox }
+";
+
+fn content(application: &str, subject: &str) -> InboxContent {
+    let wording = Wording { subject: Some(subject.to_owned()), ..Wording::default() };
+    let (application, class) = (name(application), name("told"));
+    InboxContent { application, class, channel: None, event: None, wording, translations: Default::default() }
+}
+
+async fn tell(bed: &Bed, subscriber: &str, id: &str, application: &str) {
+    let found = bed.records.subscriber(&subscriber.parse().expect("an id")).await.expect("read").expect("there");
+    let id: NotificationId = id.parse().expect("an id");
+    let expires_at = bed.now() + std::time::Duration::from_secs(86_400);
+    let content = Arc::new(content(application, &format!("{id}")));
+    let item = NewItem { subscriber: found.number, id, content, expires_at };
+    bed.inbox.put_items(vec![item], 100, bed.now()).await.expect("stored");
+}
+
+/// How an item stands for a phone.
+fn item(phone: &Phone, id: &str) -> Option<(bool, bool)> {
+    let rows = phone.rows("bell");
+    let row = rows.get(id)?;
+    Some((row["read"] == 1, row["archived"] == 1))
+}
+
+#[tokio::test]
+async fn notifications_land_in_replicas_and_marks_come_back() {
+    let bed = Bed::new(DEFINITION).await;
+    bed.subscriber("ann", json!({})).await;
+    bed.subscriber("bob", json!({})).await;
+    let (mut phone, mut laptop, mut other) =
+        (Phone::new(&bed, "ann").await, Phone::new(&bed, "ann").await, Phone::new(&bed, "bob").await);
+    tell(&bed, "ann", "n-1-0", "shop").await;
+    tell(&bed, "ann", "n-1-1", "shop").await;
+    tell(&bed, "ann", "n-1-2", "elsewhere").await;
+    tell(&bed, "bob", "n-1-3", "shop").await;
+    for phone in [&mut phone, &mut laptop, &mut other] {
+        phone.sync(&bed).await;
+    }
+    assert_eq!(phone.ids("bell").into_iter().collect::<Vec<_>>(), ["n-1-0", "n-1-1"]);
+    assert_eq!(other.ids("bell").into_iter().collect::<Vec<_>>(), ["n-1-3"]);
+    phone.run("UPDATE bell SET read = 1 WHERE id = 'n-1-0'; UPDATE bell SET archived = 1 WHERE id = 'n-1-1'");
+    assert_eq!(phone.sync(&bed).await.applied, 2);
+    laptop.sync(&bed).await;
+    assert_eq!((item(&laptop, "n-1-0"), item(&laptop, "n-1-1")), (Some((true, false)), Some((false, true))));
+    let ann = bed.records.subscriber(&"ann".parse().expect("an id")).await.expect("read").expect("there");
+    let reader = Reader { subscriber: ann.number, broadcasts: Vec::new() };
+    let kept = bed.inbox.item(&reader, "n-1-0".parse().expect("an id"), bed.now()).await.expect("read").expect("there");
+    assert!(kept.read_at.is_some());
+    // A row that is removed removes the item, and what the server changes comes.
+    phone.run("DELETE FROM bell WHERE id = 'n-1-1'");
+    phone.sync(&bed).await;
+    tell(&bed, "ann", "n-1-4", "shop").await;
+    laptop.sync(&bed).await;
+    assert_eq!(laptop.ids("bell").into_iter().collect::<Vec<_>>(), ["n-1-0", "n-1-4"]);
+    assert_eq!(bed.inbox.feed(&reader, &FeedFilter::default(), None, 10, bed.now()).await.expect("read").len(), 3);
+}
+
+#[tokio::test]
+async fn a_broadcast_is_read_by_each_alone() {
+    let bed = Bed::new(DEFINITION).await;
+    bed.subscriber("ann", json!({})).await;
+    bed.subscriber("bob", json!({})).await;
+    let expires_at = bed.now() + std::time::Duration::from_secs(86_400);
+    let new = NewBroadcast { name: name("news"), audience: None, content: content("shop", "News"), expires_at };
+    bed.inbox.put_broadcast(new, bed.now()).await.expect("stored");
+    let (mut ann, mut bob) = (Phone::new(&bed, "ann").await, Phone::new(&bed, "bob").await);
+    ann.sync(&bed).await;
+    ann.run("UPDATE bell SET read = 1");
+    ann.sync(&bed).await;
+    bob.sync(&bed).await;
+    let read = |phone: &Phone| phone.rows("bell").into_values().map(|row| row["read"] == 1).collect::<Vec<_>>();
+    assert_eq!((read(&ann), read(&bob)), (vec![true], vec![false]));
+    // The row of another is none that a device could guess.
+    let id = bob.ids("bell").into_iter().next().expect("a row");
+    ann.run(&format!("INSERT INTO bell (id, read) VALUES ('{id}', 1)"));
+    assert_eq!(ann.sync(&bed).await.refused, 1);
+    bob.sync(&bed).await;
+    assert_eq!(read(&bob), [false]);
+}
+
+#[tokio::test]
+async fn a_profile_is_read_and_edited_and_other_fields_are_not() {
+    let bed = Bed::new(DEFINITION).await;
+    bed.subscriber("ann", json!({"region": "north"})).await;
+    let mut phone = Phone::new(&bed, "ann").await;
+    phone.sync(&bed).await;
+    phone.run("UPDATE me SET locale = 'de-AT', time_zone = 'Europe/Vienna'");
+    assert_eq!(phone.sync(&bed).await.applied, 1);
+    let ann = bed.records.subscriber(&"ann".parse().expect("an id")).await.expect("read").expect("there");
+    assert_eq!(
+        (ann.profile.locale.as_deref(), ann.profile.time_zone.as_deref()),
+        (Some("de-AT"), Some("Europe/Vienna"))
+    );
+    assert_eq!(ann.profile.attributes["region"], "north".into());
+    for edit in ["UPDATE me SET locale = 'no language'", "UPDATE me SET attributes = '{}'", "DELETE FROM me"] {
+        phone.run(edit);
+        assert_eq!(phone.sync(&bed).await.refused, 1, "{edit}");
+        assert_eq!(phone.rows("me").into_values().map(|row| row["locale"].clone()).collect::<Vec<_>>(), ["de-AT"]);
+    }
+    let row: Json = phone.rows("me").into_values().next().expect("a row");
+    assert_eq!(row["subscriber"], "ann");
+}
+
+#[tokio::test]
+async fn nobody_else_writes_what_is_built_in() {
+    let bed = Bed::new(DEFINITION).await;
+    let put = RowChange::Put(object(json!({"subscriber": "ann"})));
+    let refused = bed.sync.change_row(&name("shop"), "bell", "n-1-0", put, None).await;
+    assert!(matches!(refused, Err(SyncError::Invalid(_))), "{refused:?}");
+}
