@@ -7,6 +7,7 @@
 
 pub mod profile; // who does how much of what
 pub mod vectors; // what one of it costs
+pub mod fit; // measurements become costs
 mod language; // the words of both, as tables; texts become values, or every problem in them
 
 pub mod demand; // the product: how much of each resource, role by role

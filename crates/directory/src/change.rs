@@ -5,10 +5,13 @@ mod modify; // what it has changes
 mod rename; // it gets another name, or another place
 mod remove; // it goes
 mod grow; // the schema gets more
+mod revise; // what it has and its name change together
+mod follow; // those that name it go with it
 
 use std::sync::{Arc, OnceLock};
 
 pub use modify::{Act, Modification};
+pub use revise::Revision;
 use tocsin_model::{id::SubscriberId, time::Timestamp, value::Value};
 use tocsin_store::{
     entries::{Branches, EntryNumber, Node, Object, Placement, Tree},
@@ -23,7 +26,7 @@ use crate::{
     filter::{Filter, Test},
     groups::FINDING,
     kept::Shown,
-    person,
+    person, plan,
     refusal::{Code, Refusal},
     schema::{AttributeType, Schema},
     url::Meant,
@@ -44,6 +47,12 @@ pub struct Terms {
     pub before: bool,
     /// See `before`.
     pub after: bool,
+    /// The entry must be at this revision.
+    pub revision: Option<u64>,
+    /// No other entry may have a value that this one has of these attributes, which are indexed.
+    pub unique: Vec<String>,
+    /// Whether the groups that name the entry follow: to its new name, or let it go when it goes.
+    pub followed: bool,
 }
 
 /// What was wanted of a changed entry.
@@ -58,6 +67,9 @@ pub struct Images {
 impl Terms {
     /// Holds an entry against the assertion; gives how it is, if that is wanted.
     fn hold(&self, inner: &Inner, asker: &Asker, entry: &Entry, schema: &Schema) -> Result<Images, Refusal> {
+        if self.revision.is_some_and(|revision| revision != entry.revision) {
+            return Err(Refusal::new(Code::AssertionFailed, "the entry has changed in the meantime"));
+        }
         if let Some(filter) = &self.assertion {
             let grant = inner.access.grant(asker, entry);
             if !Test::compile(filter, schema).is_met_by(entry, schema, &grant) {
@@ -66,6 +78,32 @@ impl Terms {
         }
         let before = self.before.then(|| Shown { entry: entry.clone(), rendering: OnceLock::new() });
         Ok(Images { before, after: None })
+    }
+
+    /// Refuses values that another entry has.
+    fn unique(
+        &self,
+        inner: &Inner,
+        branches: &dyn Branches,
+        attributes: &[Attribute],
+        own: Option<EntryNumber>,
+        schema: &Schema,
+    ) -> Result<(), Refusal> {
+        for name in &self.unique {
+            let kind = schema.attribute(name)?;
+            if !inner.ready.load().contains(&*kind.key) {
+                let what = format!("the index of {name} is being built; try again in a moment");
+                return Err(Refusal::new(Code::Busy, what));
+            }
+            let values = attributes.iter().filter(|found| found.kind.key == kind.key).flat_map(|found| &found.values);
+            for wanted in values.map(|value| normal(kind, value, schema)) {
+                if inner.has_another(branches, kind, &wanted, own, schema)? {
+                    let what = format!("another entry has this value of {name}");
+                    return Err(Refusal::new(Code::EntryAlreadyExists, what));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The entry after the change, if that is wanted.
@@ -83,6 +121,30 @@ impl Terms {
         let above = inner.above(tree, &node)?;
         let entry = crate::entry::view(&node, above.as_deref(), schema, &inner.shape);
         Ok(Some(Shown { entry, rendering: OnceLock::new() }))
+    }
+}
+
+impl Inner {
+    /// Whether an entry other than `own` has a value of this normal form.
+    fn has_another(
+        &self,
+        branches: &dyn Branches,
+        kind: &AttributeType,
+        wanted: &[u8],
+        own: Option<EntryNumber>,
+        schema: &Schema,
+    ) -> Result<bool, Refusal> {
+        // Where so many share a key that they are not told, one of them is another.
+        let Some(found) = plan::equal(branches, &kind.key, wanted)? else { return Ok(true) };
+        for number in found.into_iter().filter(|number| Some(*number) != own) {
+            let Some(node) = branches.node(number)? else { continue };
+            let attributes = crate::entry::attributes(&node, schema, &self.shape);
+            let same = attributes.iter().filter(|other| other.kind.key == kind.key).flat_map(|other| &other.values);
+            if same.into_iter().any(|value| normal(kind, value, schema) == wanted) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 

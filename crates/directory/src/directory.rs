@@ -12,6 +12,7 @@ use tocsin_store::{
     entries::{Branches, Entries, EntryChange, EntryKey, EntryNumber, EntryWatcher, Node, Object, Room, Tree},
     error::StoreError,
 };
+use tokio::sync::watch;
 
 use crate::{
     access::Access,
@@ -72,6 +73,8 @@ pub(crate) struct Inner {
     pub(crate) kept: Kept,
     /// The indexes that hold all entries.
     pub(crate) ready: ArcSwap<BTreeSet<String>>,
+    /// Rings with each commit that changed entries.
+    pub(crate) bell: watch::Sender<()>,
     /// Held by whoever builds indexes.
     building: tokio::sync::Mutex<()>,
 }
@@ -118,6 +121,7 @@ impl Directory {
             places: RwLock::default(),
             parents: RwLock::default(),
             building: tokio::sync::Mutex::default(),
+            bell: watch::Sender::new(()),
             kept: Kept::new(options.cache_bytes),
             ready: ArcSwap::from_pointee(BTreeSet::new()),
             schema: ArcSwap::from_pointee(schema),
@@ -125,6 +129,10 @@ impl Directory {
         entries.watch(inner.clone());
         let directory = Directory { entries, inner, clock };
         directory.make_first_entries().await?;
+        if indexes.is_empty() {
+            // Others changed subscribers meanwhile, and nobody noted which.
+            directory.change(Room::NotNeeded, |tree| Ok(tree.cut_entry_feed()?)).await?;
+        }
         if indexes.iter().cloned().collect::<BTreeSet<_>>() == directory.wanted_indexes() {
             directory.inner.ready.store(Arc::new(directory.wanted_indexes()));
         }
@@ -507,5 +515,6 @@ impl EntryWatcher for Inner {
             });
             self.kept.change(change.number, shown, at);
         }
+        self.bell.send_replace(());
     }
 }

@@ -140,8 +140,13 @@ impl Entry {
 
     /// An identifier that stays when the entry is renamed: version 8 of RFC 9562, made of its number.
     pub fn uuid(&self) -> String {
-        let number = self.number.0.unsigned_abs();
-        let kind = if self.number.0 < 0 { 0x50 } else { 0x0e };
+        Entry::uuid_of(self.number)
+    }
+
+    /// The identifier of an entry of this number.
+    pub fn uuid_of(number: EntryNumber) -> String {
+        let kind = if number.0 < 0 { 0x50 } else { 0x0e };
+        let number = number.0.unsigned_abs();
         let (high, low) = (number >> 48, number & 0xffff_ffff_ffff);
         format!("70c51e00-00{kind:02x}-8000-{:04x}-{low:012x}", 0x8000 | high)
     }

@@ -192,6 +192,17 @@ impl Test {
         }
     }
 
+    /// Whether it knows the members of groups.
+    pub(crate) fn is_of_groups(&self) -> bool {
+        match self {
+            Test::And(parts) | Test::Or(parts) => parts.iter().any(Test::is_of_groups),
+            Test::Not(part) => part.is_of_groups(),
+            Test::MemberOf(..) => true,
+            Test::Of(kind, _) => &*kind.key == MEMBER_OF,
+            Test::Undefined | Test::Any { .. } => false,
+        }
+    }
+
     /// Whether an entry meets it, as far as whoever asks may ask.
     pub fn is_met_by(&self, entry: &Entry, schema: &Schema, grant: &Grant) -> bool {
         let visible = |kind: &AttributeType| grant.level(Some(kind)) >= Level::Search;

@@ -22,13 +22,13 @@ use crate::{
 };
 
 /// Most groups that one entry is in.
-const GROUPS_MAX: usize = 10_000;
+pub(crate) const GROUPS_MAX: usize = 10_000;
 /// Most groups that find their members.
 const FINDING_MAX: usize = 1_000;
 /// With more members than this, a search for those of a group looks at every entry.
 const LOOKED_UP_MAX: usize = 1_000;
 /// The attributes by which groups hold their members, and roles whoever fills them.
-const MEMBERS: &[&str] = &["member", "uniquemember", "roleoccupant"];
+pub(crate) const MEMBERS: &[&str] = &["member", "uniquemember", "roleoccupant"];
 /// Those of them that count as groups of an entry.
 const GROUPS: &[&str] = &["member", "uniquemember"];
 /// The attribute by which groups find their members.
@@ -133,7 +133,7 @@ impl Directory {
 
 impl Inner {
     /// Without its groups an asker would be refused some things, and allowed others that a rule denies to a group.
-    fn knows_groups(&self) -> Result<(), Refusal> {
+    pub(crate) fn knows_groups(&self) -> Result<(), Refusal> {
         let ready = self.ready.load();
         match MEMBERS.iter().chain([&FINDING]).all(|index| ready.contains(*index)) {
             true => Ok(()),
@@ -273,6 +273,6 @@ fn found_by(group: &Entry, schema: &Schema) -> Vec<Found> {
     found.collect()
 }
 
-fn too_many() -> Refusal {
+pub(crate) fn too_many() -> Refusal {
     Refusal::new(Code::AdminLimitExceeded, format!("an entry is in at most {GROUPS_MAX} groups"))
 }

@@ -21,13 +21,15 @@ mod directory; // names are resolved, entries kept at hand
 mod kept; // what is at hand is true
 mod search; // entries, page by page
 mod change; // add, modify, delete, rename
+mod feed; // what became of them
 pub mod ldif; // entries as text
 mod transfer; // many of them, in and out
 
 pub mod refusal; // why a request was not done
 
-pub use change::{Act, Given, Images, Modification, Terms};
+pub use change::{Act, Given, Images, Modification, Revision, Terms};
 pub use directory::{Clock, Directory, Options};
+pub use feed::{Changes, Followed};
 pub use kept::{Rendering, Shown};
 pub use search::{Scope, Search, compare};
 pub use transfer::Imported;

@@ -5,7 +5,7 @@ use tocsin_store::error::StoreError;
 /// The result codes that are in use here, with their numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "their names are those of RFC 4511, appendix A")]
-#[repr(u8)]
+#[repr(u16)]
 pub enum Code {
     Success = 0,
     OperationsError = 1,
@@ -46,6 +46,7 @@ pub enum Code {
     TooLate = 120,
     CannotCancel = 121,
     AssertionFailed = 122,
+    SyncRefreshRequired = 4096,
 }
 
 /// A request was not done. Nothing of it was.

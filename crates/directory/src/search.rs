@@ -68,6 +68,35 @@ impl Directory {
         Ok(Search { directory: self.clone(), schema, test, base, scope, rest })
     }
 
+    /// The entries of these numbers that are there, in their order.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn numbered(&self, numbers: Vec<EntryNumber>) -> Result<Vec<Arc<Shown>>, Refusal> {
+        let inner = self.inner.clone();
+        let mut found: Vec<Option<Arc<Shown>>> = numbers.iter().map(|number| inner.kept.entry(*number)).collect();
+        if found.iter().any(Option::is_none) {
+            let missing: Vec<EntryNumber> =
+                numbers.iter().zip(&found).filter(|(_, shown)| shown.is_none()).map(|(number, _)| *number).collect();
+            let since = inner.kept.moment();
+            let read = self
+                .look(move |branches| {
+                    missing
+                        .into_iter()
+                        .map(|number| {
+                            let Some(node) = branches.node(number)? else { return Ok(None) };
+                            let above = inner.above(branches, &node)?;
+                            Ok(Some(inner.show(&node, above.as_deref(), since)))
+                        })
+                        .collect::<Result<Vec<_>, Refusal>>()
+                })
+                .await?;
+            let mut read = read.into_iter();
+            found.iter_mut().filter(|shown| shown.is_none()).for_each(|shown| *shown = read.next().flatten());
+        }
+        Ok(found.into_iter().flatten().collect())
+    }
+
     async fn candidates(&self, test: &Test) -> Result<Option<VecDeque<EntryNumber>>, Refusal> {
         let ready = self.inner.ready.load_full();
         let key = plan::only_key(test, &ready);
@@ -100,7 +129,7 @@ impl Search {
                     return Ok(None);
                 }
                 self.rest = Rest::Numbers(numbers);
-                self.look_up(page).await?
+                self.directory.numbered(page).await?
             }
             Rest::All(after) => {
                 let (page, last) = self.page(after).await?;
@@ -119,32 +148,6 @@ impl Search {
                 shown.entry.number == self.base.entry.number || is_below(&shown.entry.key, &self.base.entry.key)
             }
         }
-    }
-
-    async fn look_up(&self, numbers: Vec<EntryNumber>) -> Result<Vec<Arc<Shown>>, Refusal> {
-        let inner = self.directory.inner.clone();
-        let mut found: Vec<Option<Arc<Shown>>> = numbers.iter().map(|number| inner.kept.entry(*number)).collect();
-        if found.iter().any(Option::is_none) {
-            let missing: Vec<EntryNumber> =
-                numbers.iter().zip(&found).filter(|(_, shown)| shown.is_none()).map(|(number, _)| *number).collect();
-            let since = inner.kept.moment();
-            let read = self
-                .directory
-                .look(move |branches| {
-                    missing
-                        .into_iter()
-                        .map(|number| {
-                            let Some(node) = branches.node(number)? else { return Ok(None) };
-                            let above = inner.above(branches, &node)?;
-                            Ok(Some(inner.show(&node, above.as_deref(), since)))
-                        })
-                        .collect::<Result<Vec<_>, Refusal>>()
-                })
-                .await?;
-            let mut read = read.into_iter();
-            found.iter_mut().filter(|shown| shown.is_none()).for_each(|shown| *shown = read.next().flatten());
-        }
-        Ok(found.into_iter().flatten().collect())
     }
 
     /// A page of all entries, or of those below the base, and its last one if there may be more.
@@ -167,6 +170,25 @@ impl Search {
                 Ok((shown.collect::<Result<_, Refusal>>()?, last))
             })
             .await
+    }
+
+    /// The name of the base.
+    pub fn base(&self) -> &str {
+        &self.base.entry.dn
+    }
+
+    /// Whether an entry is within the scope and meets the filter: what the search would find.
+    pub fn is_meant(&self, shown: &Shown, grant: &Grant) -> bool {
+        let is_within = match self.scope {
+            Scope::Base => shown.entry.number == self.base.entry.number,
+            Scope::One | Scope::Subtree => self.is_within(shown),
+        };
+        is_within && self.is_met_by(shown, grant)
+    }
+
+    /// Whether who meets the filter depends on the members of groups, as they were when the search began.
+    pub fn asks_for_groups(&self) -> bool {
+        self.test.is_of_groups()
     }
 
     /// Whether an entry meets the filter, as far as whoever asks may ask.

@@ -9,6 +9,7 @@ mod origins; // 2a. pages of other origins
 mod needs; // 2b. who is let in where
 mod request; // what routes take from a request: caller, body, path, query, conditions
 mod routes; // 3. one file for each area
+mod scim; // 3a. users and groups for provisioning
 mod serve; // 1. connections: bounds, timeouts, drain
 mod wire; // the JSON that goes out
 
@@ -27,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use needs::scopes_page;
 pub use openapi::document as openapi_document;
+pub use scim::ScimOptions;
 pub use serve::{HttpOptions, serve};
 
 /// What routes work with.
@@ -37,6 +39,8 @@ pub(crate) struct App {
     sync: Option<Arc<Replicas>>,
     /// Bodies in memory, in KiB.
     body_room: Arc<Semaphore>,
+    /// The directory that provisioning clients see, if there is one.
+    scim: Option<ScimOptions>,
     explorer: openapi::Explorer,
     measures: edge::Measures,
     /// Streams that may be open.

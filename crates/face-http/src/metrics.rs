@@ -47,6 +47,12 @@ pub const METRICS: &[Metric] = &[
         labels: "",
         help: "Connections that were told 503 because too many were open.",
     },
+    Metric {
+        name: "scim_changes_total",
+        kind: Kind::Counter,
+        labels: "change, outcome",
+        help: "Changes by SCIM: create, replace, patch, delete or bulk; done, refused or failed.",
+    },
     Metric { name: "inbox_streams", kind: Kind::Gauge, labels: "", help: "Streams of feeds that are open." },
     Metric {
         name: "inbox_streams_dropped_total",

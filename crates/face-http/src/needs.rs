@@ -20,7 +20,7 @@ use tocsin_service::{
 };
 use utoipa::openapi::{path::Operation, security::SecurityRequirement};
 
-use crate::{State, problems::Failure, request::shown};
+use crate::{State, problems::Failure, request::shown, scim};
 
 /// What a route needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,6 +89,21 @@ const NEEDS: &[Row] = &[
     ("DELETE", "/v1/subscribers/{id}", Key(&[SubscribersWrite])),
     ("PUT", "/v1/subscribers/{id}/devices/{device}", Key(&[SubscribersWrite])),
     ("DELETE", "/v1/subscribers/{id}/devices/{device}", Key(&[SubscribersWrite])),
+
+    ("GET", "/scim/v2/ServiceProviderConfig", Key(&[SubscribersRead, SubscribersWrite])),
+    ("GET", "/scim/v2/ResourceTypes", Key(&[SubscribersRead, SubscribersWrite])),
+    ("GET", "/scim/v2/ResourceTypes/{name}", Key(&[SubscribersRead, SubscribersWrite])),
+    ("GET", "/scim/v2/Schemas", Key(&[SubscribersRead, SubscribersWrite])),
+    ("GET", "/scim/v2/Schemas/{id}", Key(&[SubscribersRead, SubscribersWrite])),
+    ("POST", "/scim/v2/.search", Key(&[SubscribersRead])),
+    ("POST", "/scim/v2/Bulk", Key(&[SubscribersWrite])),
+    ("GET", "/scim/v2/{resources}", Key(&[SubscribersRead])),
+    ("POST", "/scim/v2/{resources}", Key(&[SubscribersWrite])),
+    ("POST", "/scim/v2/{resources}/.search", Key(&[SubscribersRead])),
+    ("GET", "/scim/v2/{resources}/{id}", Key(&[SubscribersRead])),
+    ("PUT", "/scim/v2/{resources}/{id}", Key(&[SubscribersWrite])),
+    ("PATCH", "/scim/v2/{resources}/{id}", Key(&[SubscribersWrite])),
+    ("DELETE", "/scim/v2/{resources}/{id}", Key(&[SubscribersWrite])),
 
     ("GET", "/v1/segments", Key(&[SubscribersRead])),
     ("POST", "/v1/segments", Key(&[SubscribersWrite])),
@@ -233,6 +248,7 @@ pub(crate) async fn needs(state: State, mut request: Request, next: Next) -> Res
     match let_in {
         Ok(Some(caller)) => _ = request.extensions_mut().insert(caller),
         Ok(None) => {}
+        Err(error) if scim::is_here(request.uri().path()) => return scim::refused(error),
         Err(error) => return Failure::from(error).into_response(),
     }
     next.run(request).await

@@ -28,6 +28,7 @@ use crate::{needs, problems::KINDS, routes};
         (name = "applications", description = "What a deployment does: definitions, versioned"),
         (name = "events", description = "What happened"),
         (name = "subscribers", description = "Whom to tell, and at which devices"),
+        (name = "scim", description = "SCIM 2.0: the same subscribers, and groups, for provisioning clients. Errors have the form of RFC 7644"),
         (name = "segments", description = "Some of the subscribers, by a saved filter"),
         (name = "subscriptions", description = "What they care about"),
         (name = "suppressions", description = "Where nothing is sent: bounces, complaints, and what somebody said"),

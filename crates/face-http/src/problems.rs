@@ -143,6 +143,15 @@ impl Failure {
         self.header(header::RETRY_AFTER, HeaderValue::from(delay.as_secs().max(1)))
     }
 
+    /// The status, and all that is wrong in one line.
+    pub(crate) fn summary(&self) -> (StatusCode, String) {
+        let body = &self.0.body;
+        let more: String =
+            body.problems.iter().map(|problem| format!("; {}: {}", problem.path, problem.message)).collect();
+        let status = StatusCode::from_u16(body.status).expect("kinds have good status codes");
+        (status, format!("{}{more}", body.detail))
+    }
+
     /// The body, to stand within another.
     pub(crate) fn into_body(self) -> ProblemBody {
         self.0.body

@@ -246,7 +246,7 @@ pub(crate) async fn json_body(app: &App, headers: &HeaderMap, body: Body) -> Res
 }
 
 /// Like `json_body`, with other media types of JSON.
-async fn json_body_of(app: &App, headers: &HeaderMap, body: Body, known: &[&str]) -> Result<Taken, Failure> {
+pub(crate) async fn json_body_of(app: &App, headers: &HeaderMap, body: Body, known: &[&str]) -> Result<Taken, Failure> {
     let given = media_type(headers);
     if !known.contains(&given.as_str()) {
         return Err(Failure::unsupported(&given, known));

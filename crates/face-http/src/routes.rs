@@ -40,7 +40,7 @@ use axum::{
 };
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::{App, edge, needs, origins, problems::Failure};
+use crate::{App, edge, needs, origins, problems::Failure, scim};
 
 /// All documented routes.
 pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
@@ -74,6 +74,7 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
         .merge(sync::routes())
         .merge(push_keys::routes())
         .merge(unsubscribe::routes())
+        .merge(crate::scim::routes())
         .merge(pages::routes())
 }
 
@@ -82,12 +83,20 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     let (router, _) = documented().split_for_parts();
     router
         .merge(pages::files())
-        .fallback(async |uri: Uri| Failure::no_route(uri.path()))
-        .method_not_allowed_fallback(async || Failure::method_not_allowed())
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_method)
         .layer(axum::middleware::from_fn_with_state(app.clone(), needs::needs))
         .layer(axum::middleware::from_fn_with_state(app.clone(), origins::origins))
         .layer(axum::middleware::from_fn_with_state(app.clone(), edge::edge))
         .with_state(app)
+}
+
+async fn no_route(uri: Uri) -> Response {
+    if scim::is_here(uri.path()) { scim::no_route(uri.path()) } else { Failure::no_route(uri.path()).into_response() }
+}
+
+async fn no_method(uri: Uri) -> Response {
+    if scim::is_here(uri.path()) { scim::no_method() } else { Failure::method_not_allowed().into_response() }
 }
 
 /// A JSON answer.

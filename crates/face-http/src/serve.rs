@@ -25,7 +25,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::{App, edge, openapi, routes};
+use crate::{App, ScimOptions, edge, openapi, routes};
 
 /// The bounds of the face. Sizes are in bytes.
 #[derive(Clone)]
@@ -50,6 +50,8 @@ pub struct HttpOptions {
     pub metrics: Option<PrometheusHandle>,
     /// The rows that devices keep replicas of; without them their routes answer 404.
     pub sync: Option<Arc<Replicas>>,
+    /// The directory that provisioning clients see by SCIM; without it, its routes answer 404.
+    pub scim: Option<ScimOptions>,
 }
 
 impl Default for HttpOptions {
@@ -65,6 +67,7 @@ impl Default for HttpOptions {
             stream_heartbeat: Duration::from_secs(15),
             metrics: None,
             sync: None,
+            scim: None,
         }
     }
 }
@@ -86,6 +89,7 @@ pub async fn serve(
         service,
         metrics: options.metrics.clone(),
         sync: options.sync.clone(),
+        scim: options.scim.clone(),
         body_room: Arc::new(Semaphore::new(body_room)),
         explorer: openapi::Explorer::new(),
         measures: edge::Measures::default(),

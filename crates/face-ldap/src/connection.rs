@@ -3,10 +3,7 @@
 use std::{
     collections::HashMap,
     net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -21,6 +18,7 @@ use tokio::{
     net::TcpStream,
     sync::mpsc,
 };
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     ber,
@@ -64,7 +62,7 @@ pub(crate) enum Done {
 #[derive(Clone)]
 pub(crate) struct Line {
     /// Whether nobody waits for it any more.
-    pub(crate) given_up: Arc<AtomicBool>,
+    pub(crate) given_up: CancellationToken,
     portions: mpsc::Sender<Vec<u8>>,
 }
 
@@ -75,7 +73,7 @@ impl Line {
     }
 
     pub(crate) fn is_given_up(&self) -> bool {
-        self.given_up.load(Ordering::Relaxed)
+        self.given_up.is_cancelled()
     }
 }
 
@@ -285,7 +283,7 @@ impl Connection {
             let busy = Refusal::new(Code::Busy, "too many requests of this connection are under way");
             return operations::refuse(&mut self.output, &message, &busy);
         }
-        let line = Line { given_up: Arc::default(), portions: self.portions_in.clone() };
+        let line = Line { given_up: CancellationToken::new(), portions: self.portions_in.clone() };
         match operations::begin(&self.server, &mut self.session, message, &line, &mut self.output) {
             Begun::Answered => {}
             Begun::Ends => self.ends = true,
@@ -305,7 +303,7 @@ impl Connection {
 
     fn give_up(&mut self, id: u32) {
         if let Some(running) = self.lines.get(&id) {
-            running.line.given_up.store(true, Ordering::Relaxed);
+            running.line.given_up.cancel();
         }
     }
 

@@ -98,6 +98,7 @@ pub mod tag {
     pub const RENAME: u8 = 0x6d;
     pub const COMPARE: u8 = 0x6f;
     pub const EXTENDED: u8 = 0x78;
+    pub const INTERMEDIATE: u8 = 0x79;
 }
 
 const SEQUENCE: u8 = 0x30;
@@ -390,7 +391,7 @@ pub fn answer(out: &mut Vec<u8>, id: u32, tag: u8, code: Code, matched: &str, te
     ber::nested(out, SEQUENCE, |out| {
         ber::number(out, INTEGER, id);
         ber::nested(out, tag, |out| {
-            ber::number(out, ENUMERATED, u32::from(code as u8));
+            ber::number(out, ENUMERATED, u32::from(code as u16));
             ber::value(out, OCTETS, matched.as_bytes());
             ber::value(out, OCTETS, text.as_bytes());
             if let Some(oid) = extra.oid {
@@ -400,16 +401,33 @@ pub fn answer(out: &mut Vec<u8>, id: u32, tag: u8, code: Code, matched: &str, te
                 ber::value(out, 0x8b, value);
             }
         });
-        if !extra.controls.is_empty() {
-            ber::nested(out, 0xa0, |out| {
-                for (oid, value) in &extra.controls {
-                    ber::nested(out, SEQUENCE, |out| {
-                        ber::value(out, OCTETS, oid.as_bytes());
-                        ber::value(out, OCTETS, value);
-                    });
-                }
+        beside(out, &extra.controls);
+    });
+}
+
+/// Writes the controls of an answer, if there are some.
+pub fn beside(out: &mut Vec<u8>, controls: &[(&'static str, Vec<u8>)]) {
+    if controls.is_empty() {
+        return;
+    }
+    ber::nested(out, 0xa0, |out| {
+        for (oid, value) in controls {
+            ber::nested(out, SEQUENCE, |out| {
+                ber::value(out, OCTETS, oid.as_bytes());
+                ber::value(out, OCTETS, value);
             });
         }
+    });
+}
+
+/// Writes something that is said before the end of an answer: RFC 4511, 4.13.
+pub fn intermediate(out: &mut Vec<u8>, id: u32, oid: &str, value: &[u8]) {
+    ber::nested(out, SEQUENCE, |out| {
+        ber::number(out, INTEGER, id);
+        ber::nested(out, tag::INTERMEDIATE, |out| {
+            ber::value(out, 0x80, oid.as_bytes());
+            ber::value(out, 0x81, value);
+        });
     });
 }
 

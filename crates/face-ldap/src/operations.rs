@@ -2,6 +2,7 @@
 
 mod bind; // who asks
 mod search; // entries are found
+mod sync; // and followed
 mod compare; // does it have this value?
 mod change; // add, modify, delete, rename
 mod extended; // what is not among the operations
@@ -29,12 +30,17 @@ pub(crate) const ASSERTION: &str = "1.3.6.1.1.12";
 pub(crate) const PRE_READ: &str = "1.3.6.1.1.13.1";
 pub(crate) const POST_READ: &str = "1.3.6.1.1.13.2";
 pub(crate) const SORT: &str = "1.2.840.113556.1.4.473";
+pub(crate) const SYNC_REQUEST: &str = "1.3.6.1.4.1.4203.1.9.1.1";
+pub(crate) const SYNC_STATE: &str = "1.3.6.1.4.1.4203.1.9.1.2";
+pub(crate) const SYNC_DONE: &str = "1.3.6.1.4.1.4203.1.9.1.3";
+pub(crate) const SYNC_INFO: &str = "1.3.6.1.4.1.4203.1.9.1.4";
 pub(crate) const SORTED: &str = "1.2.840.113556.1.4.474";
 pub(crate) const CANCEL: &str = "1.3.6.1.1.8";
 pub(crate) const START_TLS: &str = "1.3.6.1.4.1.1466.20037";
 
 /// Controls that are known here.
-pub(crate) const CONTROLS: &[&str] = &[PAGED_RESULTS, MANAGE_DSA_IT, ASSERTION, PRE_READ, POST_READ, SORT];
+pub(crate) const CONTROLS: &[&str] =
+    &[PAGED_RESULTS, MANAGE_DSA_IT, ASSERTION, PRE_READ, POST_READ, SORT, SYNC_REQUEST];
 /// Extended operations that are known here, beside StartTLS where there is a certificate.
 pub(crate) const EXTENSIONS: &[&str] = &[WHO_AM_I, MODIFY_PASSWORD, CANCEL];
 
@@ -157,7 +163,7 @@ pub(crate) fn begin(server: &Server, session: &mut Session, message: Message, li
 /// Whether all controls that must be known are, for this request.
 fn known(message: &Message) -> Result<(), Refusal> {
     let is_meant = |control: &Control| match (&message.request, control.oid.as_str()) {
-        (Request::Search(_), oid) => matches!(oid, PAGED_RESULTS | SORT | MANAGE_DSA_IT),
+        (Request::Search(_), oid) => matches!(oid, PAGED_RESULTS | SORT | SYNC_REQUEST | MANAGE_DSA_IT),
         (Request::Delete { .. }, oid) => matches!(oid, ASSERTION | PRE_READ | MANAGE_DSA_IT),
         (Request::Add { .. }, oid) => matches!(oid, POST_READ | MANAGE_DSA_IT),
         (Request::Modify { .. } | Request::Rename { .. }, oid) => {

@@ -30,6 +30,8 @@ pub struct LdapOptions {
     pub idle_timeout: Duration,
     /// Most entries of one search; operators have no bound.
     pub size_limit: u32,
+    /// Most searches of all connections that follow what changes; one more is told `busy`.
+    pub followers_max: usize,
     /// Longest time of one search; operators have no bound.
     pub time_limit: Duration,
     /// Whether whoever did not say who they are may ask for more than the server's own entries, as far as access rules
@@ -54,6 +56,7 @@ impl Default for LdapOptions {
             patience: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(900),
             size_limit: 10_000,
+            followers_max: 64,
             time_limit: Duration::from_secs(60),
             anonymous: true,
             tls: None,
@@ -75,6 +78,8 @@ pub(crate) struct Server {
     pub(crate) operators: Arc<dyn Operators>,
     pub(crate) options: LdapOptions,
     pub(crate) stopping: CancellationToken,
+    /// Searches that may follow what changes.
+    pub(crate) followers: Arc<Semaphore>,
 }
 
 impl Server {
@@ -104,7 +109,8 @@ pub async fn serve(
 ) {
     let seats = Arc::new(Semaphore::new(options.connections_max));
     let house = Arc::new(House { seats, addresses: Arc::default() });
-    let server = Arc::new(Server { directory, operators, options, stopping });
+    let followers = Arc::new(Semaphore::new(options.followers_max));
+    let server = Arc::new(Server { directory, operators, options, stopping, followers });
     let doors = listeners.into_iter().map(|(listener, opening)| take_in(&server, &house, listener, opening));
     futures_util::future::join_all(doors).await;
     let all = u32::try_from(server.options.connections_max).unwrap_or(u32::MAX);

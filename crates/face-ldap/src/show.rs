@@ -103,6 +103,25 @@ pub fn entry(
     });
 }
 
+/// Writes an entry as an answer to a search, with a control beside it.
+#[expect(clippy::too_many_arguments, reason = "those of an entry, and its control")]
+pub fn marked(
+    out: &mut Vec<u8>,
+    id: u32,
+    shown: &Shown,
+    grant: &Grant,
+    selection: &Selection,
+    schema: &Schema,
+    groups: Option<&Attribute>,
+    mark: (&'static str, Vec<u8>),
+) {
+    ber::nested(out, 0x30, |out| {
+        ber::number(out, 0x02, id);
+        body(out, shown, grant, selection, schema, groups);
+        crate::message::beside(out, &[mark]);
+    });
+}
+
 /// An entry without a message around it.
 pub fn body(
     out: &mut Vec<u8>,

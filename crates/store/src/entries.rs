@@ -138,6 +138,18 @@ pub struct EntryChange {
     pub now: Option<Node>,
 }
 
+/// The changes of entries that are known: those after one place, up to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EntryFeed {
+    /// After this place all changes are known.
+    pub since: u64,
+    /// The newest.
+    pub last: u64,
+}
+
+/// Changes of entries that the feed keeps.
+pub const ENTRY_FEED_KEPT: u64 = 1_000_000;
+
 /// Tells the store how entries are found, and hears of their changes.
 pub trait EntryWatcher: Send + Sync + 'static {
     /// The keys of an entry. A function of the entry and of the indexes that are set.
@@ -172,6 +184,10 @@ pub trait Branches {
         to: Bound<&[u8]>,
         limit: usize,
     ) -> Result<Option<Vec<EntryNumber>>, StoreError>;
+    /// Which changes of entries are known. There are none of the time before the first watcher, nor of one without any.
+    fn entry_feed(&self) -> Result<EntryFeed, StoreError>;
+    /// Up to `limit` changes after a place, in their order: each with its place and its entry, which may be gone.
+    fn entries_changed(&self, after: u64, limit: usize) -> Result<Vec<(u64, EntryNumber)>, StoreError>;
     /// What its holder proves itself with, in a form that only the directory knows.
     fn credential(&self, number: EntryNumber) -> Result<Option<String>, StoreError>;
     /// What the schema has beside what is built in: identifier and text, in the order of their making.
@@ -201,6 +217,8 @@ pub trait Tree {
     fn remove(&mut self, number: EntryNumber, now: Timestamp) -> Result<(), StoreError>;
     /// Stores a credential, or forgets it.
     fn put_credential(&mut self, number: EntryNumber, credential: Option<&str>) -> Result<(), StoreError>;
+    /// Whoever follows the changes of entries begins anew: what was before is not known any more.
+    fn cut_entry_feed(&mut self) -> Result<(), StoreError>;
     /// Stores a definition of the schema, or forgets it.
     fn put_definition(&mut self, identifier: &str, text: Option<&str>) -> Result<(), StoreError>;
     /// Writes the keys of up to `limit` entries after `after`. Gives the last of them; `None`: there are no more.

@@ -9,6 +9,7 @@ pub mod figures; // what can be measured, a file for each
 
 mod context; // what a measurement is given: sizes, turns, folders
 mod report; // the lines as file and as table
+pub mod vectors; // what operations cost, for the planner
 pub mod results; // the lines of earlier runs, read back
 pub mod compare; // whether one run was faster than another, or only luckier
 pub mod workloads; // what papers measured, what they reported and claimed
@@ -18,6 +19,8 @@ mod child; // processes that never outlive us
 mod disk; // what the disk can do at best
 mod peers; // nginx, wrk, smtp-sink, smtp-source, dd, the bare prototypes
 mod server; // `tocsin serve` on a folder of its own
+mod load; // requests in a closed loop, or at a rate of their own
+mod probe; // what a process and its disk have used
 mod wire; // a bare HTTP client that leaves the processor to the server
 
 mod far_end; // a far end of our own, as slow as it is told

@@ -117,12 +117,14 @@ impl Default for Http {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Ldap {
-    /// Address and port to listen at, such as `127.0.0.1:389`. If this and `listen_tls` are empty, there is no LDAP face and no
-    /// directory.
+    /// Address and port to listen at, such as `127.0.0.1:389`. If this and `listen_tls` are empty, there is no LDAP face, and
+    /// without `scim` no directory.
     pub listen: String,
     /// Address and port for TLS from the first byte (`ldaps`), such as `0.0.0.0:636`; empty: none. It stands alone or beside
     /// `listen`.
     pub listen_tls: String,
+    /// Whether provisioning clients see the directory by SCIM 2.0, at `/scim/v2` of the HTTP face.
+    pub scim: bool,
     /// The certificate with its chain, a PEM file. With it clients may begin TLS.
     pub tls_certificate: PathBuf,
     /// Its key, a PEM file.
@@ -160,6 +162,8 @@ pub struct Ldap {
     pub size_limit: u32,
     /// Longest time of one search; operators have no bound.
     pub time_limit: Period,
+    /// Most searches that follow what changes (RFC 4533); one more is told `busy`.
+    pub followers_max: u32,
 }
 
 impl Default for Ldap {
@@ -167,6 +171,7 @@ impl Default for Ldap {
         Ldap {
             listen: String::new(),
             listen_tls: String::new(),
+            scim: false,
             tls_certificate: PathBuf::new(),
             tls_key: PathBuf::new(),
             require_tls: false,
@@ -185,6 +190,7 @@ impl Default for Ldap {
             idle_timeout: Period::seconds(900),
             size_limit: 10_000,
             time_limit: Period::seconds(60),
+            followers_max: 64,
         }
     }
 }

@@ -100,6 +100,8 @@ pub const STEPS: &[Metric] = &[
     histogram("ldap_operation_duration_seconds", "operation", "One LDAP operation, until its answer is ready."),
     gauge("ldap_connections", "", "LDAP connections that are open."),
     counter("ldap_connections_refused_total", "", "LDAP connections closed at once, because there were too many."),
+    gauge("ldap_followers", "", "LDAP searches that follow what changes."),
+    counter("ldap_followed_total", "", "Times that one of them was told what there was."),
     counter("match_index_rebuilds_total", "", "Match indexes that were lost and built anew."),
     counter(
         "match_displaced_batches_total",

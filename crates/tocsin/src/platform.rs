@@ -338,6 +338,7 @@ pub async fn start(configuration: Configuration) -> Outcome<Running> {
         streams_max: configuration.http.streams_max as usize,
         metrics: page,
         sync: Some(replicas.clone()),
+        scim: ldap.as_ref().map(|ldap| ldap.scim(&configuration)).transpose()?.flatten(),
         ..HttpOptions::default()
     };
     let stopping = CancellationToken::new();

@@ -48,6 +48,7 @@ impl Directory {
             if inner.child(tree.branches(), &place, rdn, &schema)?.is_some() {
                 return Err(Refusal::new(Code::EntryAlreadyExists, "there is such an entry already"));
             }
+            terms.unique(&inner, tree.branches(), &attributes, None, &schema)?;
             let rdn_key = schema.normal_rdn(rdn).into();
             let draft = Draft { parent: Some(place.number), rdn: rdn.text.as_str().into(), rdn_key, attributes };
             let number = if schema.is_subscriber(&classes_of(&draft.attributes)) {

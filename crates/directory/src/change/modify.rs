@@ -2,7 +2,8 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use tocsin_store::entries::{EntryNumber, Node, Room};
+use tocsin_model::time::Timestamp;
+use tocsin_store::entries::{EntryNumber, Node, Room, Tree};
 
 use super::{
     Draft, Images, Terms, changeable, checked, classes_of, has_rdn, needs, normal, replace, single_valued, valid,
@@ -10,8 +11,8 @@ use super::{
 use crate::{
     access::Asker,
     directory::{Directory, Inner, parse},
-    dn::Dn,
-    entry::{self, Attribute},
+    dn::Rdn,
+    entry::{self, Attribute, Place},
     password::{Credential, protect, verify},
     refusal::{Code, Refusal},
     schema::{AttributeType, Schema},
@@ -66,41 +67,29 @@ impl Directory {
         if schema.normal_dn(&parsed) == entry::SUBSCHEMA {
             return self.grow(asker, modifications).await.map(|()| Images::default());
         }
+        let task = self.task(asker, dn, modifications, None).await?;
+        let (inner, asker, now) = (self.inner.clone(), asker.clone(), (self.clock)());
+        self.change(Room::Needed, move |tree| {
+            let (old, above) = inner.walk(tree.branches(), &parsed)?;
+            task.run(&inner, &asker, tree, (&old, above.as_deref()), &terms, now)
+        })
+        .await
+    }
+
+    /// What is to be done to an entry, with its password hashed.
+    pub(super) async fn task(
+        &self,
+        asker: &Asker,
+        dn: &str,
+        modifications: Vec<Modification>,
+        rdn: Option<Rdn>,
+    ) -> Result<Task, Refusal> {
+        let schema = self.schema();
         let is_password =
             |found: &Modification| schema.attribute(&found.attribute).is_ok_and(|kind| &*kind.key == "userpassword");
         let (passwords, rest): (Vec<_>, Vec<_>) = modifications.into_iter().partition(is_password);
         let password = self.new_password(asker, dn, &passwords).await?;
-        let (inner, asker, now) = (self.inner.clone(), asker.clone(), (self.clock)());
-        self.change(Room::Needed, move |tree| {
-            let (old, above) = inner.walk(tree.branches(), &parsed)?;
-            let shown = entry::view(&old, above.as_deref(), &schema, &inner.shape);
-            let mut kinds = touched(&rest, &schema)?;
-            if !passwords.is_empty() {
-                kinds.push(schema.attribute("userPassword")?.clone());
-            }
-            needs(&inner, &asker, &shown, &kinds.iter().map(|kind| &**kind).collect::<Vec<_>>())?;
-            let mut images = terms.hold(&inner, &asker, &shown, &schema)?;
-            let before = shown.attributes.clone();
-            let mut attributes = shown.attributes;
-            for modification in &rest {
-                apply(&mut attributes, modification, &schema)?;
-            }
-            let has_password = match &password {
-                Password::Stays => tree.branches().credential(old.number())?.is_some(),
-                Password::Becomes(_) => true,
-                Password::Goes => false,
-            };
-            check(&before, &attributes, &kinds, has_password, &parsed, &schema)?;
-            keep(&old, &inner, tree, (&before, attributes), &schema, now)?;
-            match &password {
-                Password::Stays => {}
-                Password::Becomes(credential) => tree.put_credential(old.number(), Some(&credential.to_text()))?,
-                Password::Goes => tree.put_credential(old.number(), None)?,
-            }
-            images.after = terms.after(&inner, tree.branches(), old.number(), &schema)?;
-            Ok(images)
-        })
-        .await
+        Ok(Task { rest, touches_password: !passwords.is_empty(), password, rdn, schema })
     }
 
     /// What a request makes of the password.
@@ -144,19 +133,82 @@ impl Directory {
     }
 }
 
+/// What is to be done to an entry in one commit.
+pub(super) struct Task {
+    rest: Vec<Modification>,
+    touches_password: bool,
+    password: Password,
+    /// The relative name that it is to have, if it changes.
+    rdn: Option<Rdn>,
+    schema: Arc<Schema>,
+}
+
+impl Task {
+    /// Does it. Whatever is refused is refused before anything is changed.
+    pub(super) fn run(
+        self,
+        inner: &Inner,
+        asker: &Asker,
+        tree: &mut dyn Tree,
+        (old, above): (&Node, Option<&Place>),
+        terms: &Terms,
+        now: Timestamp,
+    ) -> Result<Images, Refusal> {
+        let schema = &*self.schema;
+        let shown = entry::view(old, above, schema, &inner.shape);
+        let mut kinds = touched(&self.rest, schema)?;
+        if self.touches_password {
+            kinds.push(schema.attribute("userPassword")?.clone());
+        }
+        needs(inner, asker, &shown, &kinds.iter().map(|kind| &**kind).collect::<Vec<_>>())?;
+        let mut images = terms.hold(inner, asker, &shown, schema)?;
+        let (mut attributes, rdn) = (shown.attributes.clone(), self.rdn.as_ref());
+        for modification in &self.rest {
+            apply(&mut attributes, modification, schema)?;
+        }
+        let has_password = match &self.password {
+            Password::Stays => tree.branches().credential(old.number())?.is_some(),
+            Password::Becomes(_) => true,
+            Password::Goes => false,
+        };
+        let following = match (rdn, above) {
+            (Some(rdn), Some(above)) => inner.renamed(tree.branches(), &shown, above, rdn, &mut attributes, schema)?,
+            _ => Vec::new(),
+        };
+        let present = parse(&shown.dn)?;
+        check(&shown.attributes, &attributes, &kinds, has_password, rdn.unwrap_or(&present.0[0]), schema)?;
+        terms.unique(inner, tree.branches(), &attributes, Some(shown.number), schema)?;
+        keep(old, inner, tree, (&shown.attributes, attributes), rdn, schema, now)?;
+        if self.rdn.is_some() {
+            inner.cut_for_names(tree, old.number())?;
+        }
+        if terms.followed {
+            inner.follow(tree, following, schema, now)?;
+        }
+        match &self.password {
+            Password::Stays => {}
+            Password::Becomes(credential) => tree.put_credential(old.number(), Some(&credential.to_text()))?,
+            Password::Goes => tree.put_credential(old.number(), None)?,
+        }
+        images.after = terms.after(inner, tree.branches(), old.number(), schema)?;
+        Ok(images)
+    }
+}
+
 /// Stores the result.
-fn keep(
+pub(super) fn keep(
     old: &Node,
     inner: &Inner,
-    tree: &mut dyn tocsin_store::entries::Tree,
+    tree: &mut dyn Tree,
     (before, attributes): (&[Attribute], Vec<Attribute>),
+    new_rdn: Option<&Rdn>,
     schema: &Schema,
-    now: tocsin_model::time::Timestamp,
+    now: Timestamp,
 ) -> Result<(), Refusal> {
-    if before == attributes {
+    if before == attributes && new_rdn.is_none() {
         return Ok(());
     }
-    let classes_changed = classes_of(before) != classes_of(&attributes);
+    let placed = classes_of(before) != classes_of(&attributes) || new_rdn.is_some();
     let (parent, rdn, rdn_key) = match old {
         Node::Object(stored) => (stored.object.parent, stored.object.rdn.clone(), stored.object.rdn_key.clone()),
         Node::Subscriber(_, Some(placement)) => {
@@ -167,7 +219,11 @@ fn keep(
             (inner.above(tree.branches(), old)?.map(|above| above.number), rdn.into(), rdn_key.into())
         }
     };
-    replace(tree, inner, (old, before), Draft { parent, rdn, rdn_key, attributes }, classes_changed, now)
+    let (rdn, rdn_key) = match new_rdn {
+        Some(new) => (new.text.as_str().into(), schema.normal_rdn(new).into()),
+        None => (rdn, rdn_key),
+    };
+    replace(tree, inner, (old, before), Draft { parent, rdn, rdn_key, attributes }, placed, now)
 }
 
 fn touched(modifications: &[Modification], schema: &Schema) -> Result<Vec<Arc<AttributeType>>, Refusal> {
@@ -243,10 +299,10 @@ fn check(
     attributes: &[Attribute],
     touched: &[Arc<AttributeType>],
     has_password: bool,
-    dn: &Dn,
+    rdn: &Rdn,
     schema: &Schema,
 ) -> Result<(), Refusal> {
-    if !has_rdn(attributes, &dn.0[0], schema)? && has_rdn(before, &dn.0[0], schema)? {
+    if !has_rdn(attributes, rdn, schema)? && has_rdn(before, rdn, schema)? {
         return Err(Refusal::new(Code::NotAllowedOnRdn, "the values of the entry's name cannot be removed; rename it"));
     }
     single_valued(attributes)?;

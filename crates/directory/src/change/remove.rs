@@ -30,7 +30,12 @@ impl Directory {
             if !tree.branches().page(Some(number), false, None, 1)?.is_empty() {
                 return Err(Refusal::new(Code::NotAllowedOnNonLeaf, "there are entries below it; remove them first"));
             }
+            let following = match terms.followed {
+                true => inner.following(tree.branches(), &shown.key, None, &schema)?,
+                false => Vec::new(),
+            };
             tree.remove(number, now)?;
+            inner.follow(tree, following, &schema, now)?;
             Ok(images)
         })
         .await

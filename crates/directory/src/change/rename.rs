@@ -74,7 +74,16 @@ impl Directory {
             schema.check(&classes, &has, Some(&touched))?;
             let rdn_key = schema.normal_rdn(&rdn).into();
             let draft = Draft { parent: Some(place.number), rdn: rdn.text.as_str().into(), rdn_key, attributes };
+            let following = match terms.followed {
+                true => {
+                    let dn = format!("{},{}", rdn.text, place.dn);
+                    inner.following(tree.branches(), &shown.key, Some(&dn), &schema)?
+                }
+                false => Vec::new(),
+            };
             replace(tree, &inner, (&old, &before), draft, true, now)?;
+            inner.follow(tree, following, &schema, now)?;
+            inner.cut_for_names(tree, old.number())?;
             images.after = terms.after(&inner, tree.branches(), old.number(), &schema)?;
             Ok(images)
         })

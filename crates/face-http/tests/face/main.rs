@@ -12,6 +12,7 @@ mod resends;
 mod resources;
 mod rules;
 mod schedules;
+mod scim;
 mod scopes;
 mod suppressions;
 mod telling;

@@ -8,7 +8,8 @@ use std::sync::{
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value as Json;
 use tocsin_delivery::{Context, Signet, SystemClock, networks::Networks};
-use tocsin_face_http::HttpOptions;
+use tocsin_directory::{Directory, Options, access::Asker, entry::Shape, password::Lockout};
+use tocsin_face_http::{HttpOptions, ScimOptions};
 use tocsin_model::{problem::Problem, time::Timestamp};
 use tocsin_pipeline::Pipeline;
 use tocsin_service::{Parts, Service, ServiceError, keys};
@@ -64,6 +65,8 @@ pub struct Platform {
     pub opened: Arc<AtomicUsize>,
     /// What the flow would deliver into feeds.
     pub inbox: Arc<dyn Inbox>,
+    /// The same subscribers as entries.
+    pub directory: Directory,
     /// From which links are made.
     pub secret: [u8; 32],
     stop: Option<tokio::sync::oneshot::Sender<()>>,
@@ -76,7 +79,11 @@ impl Platform {
     }
 
     pub async fn with(options: HttpOptions, journal: JournalOptions) -> Platform {
-        let records: Arc<dyn Records> = Arc::new(MemoryRecords::new().expect("records"));
+        let stored = Arc::new(MemoryRecords::new().expect("records"));
+        let records: Arc<dyn Records> = stored.clone();
+        let directory = directory(stored).await;
+        let public_url = Some("https://tocsin.example".to_owned());
+        let options = HttpOptions { scim: Some(ScimOptions { directory: directory.clone(), public_url }), ..options };
         let journal = Arc::new(MemoryJournal::new(journal));
         let inbox: Arc<dyn Inbox> = Arc::new(MemoryInbox::default());
         let key = keys::first_key::<ServiceError>(&*records, Timestamp(0), |_| Ok(())).await;
@@ -132,7 +139,7 @@ impl Platform {
         // The client wants one even for plain HTTP; a second installation is refused, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = Client::builder().build().expect("a client");
-        Platform { address, key, client, far_ends, opened, inbox, secret, stop: Some(stop), served }
+        Platform { address, key, client, far_ends, opened, inbox, directory, secret, stop: Some(stop), served }
     }
 
     /// With the application `quakes` and the subscriber `alice`.
@@ -173,6 +180,26 @@ impl Platform {
         drop(std::mem::take(&mut self.client));
         self.served.await.expect("it does not panic").expect("it ends well");
     }
+}
+
+/// A directory over the records, whose mail addresses are devices.
+async fn directory(entries: Arc<MemoryRecords>) -> Directory {
+    let options = Options {
+        suffix: "dc=example,dc=org".to_owned(),
+        shape: Shape { devices: vec![("mail".into(), "mail".parse().expect("a name"))], ..Shape::default() },
+        access: Vec::new(),
+        lockout: Lockout { failures: 0, duration: std::time::Duration::ZERO },
+        cache_bytes: 1 << 20,
+    };
+    let clock = Arc::new(|| Timestamp::from(std::time::SystemTime::now()));
+    let opened = Directory::open(entries, options, clock).await.expect("a directory");
+    opened.build_indexes().await.expect("indexes");
+    opened
+}
+
+/// Whoever may do anything.
+pub fn operator() -> Asker {
+    Asker { manages: true, ..Asker::default() }
 }
 
 pub async fn answer(request: RequestBuilder) -> (StatusCode, Json) {

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Answered, PAGED_RESULTS, SORT, SORTED};
+use super::{Answered, PAGED_RESULTS, SORT, SORTED, SYNC_REQUEST, SYNC_STATE, sync};
 use crate::{
     ber::{self, Garbled, Reader},
     connection::{Begun, Done, Line, Session},
@@ -22,7 +22,7 @@ use futures_util::FutureExt;
 use tocsin_directory::{
     Directory, Scope, Search, Shown,
     access::{Asker, Grant, Grants},
-    entry::SUBSCHEMA,
+    entry::{Entry, SUBSCHEMA},
     filter::{Filter, Test},
     refusal::{Code, Refusal},
     schema::{AttributeType, Schema},
@@ -63,22 +63,26 @@ impl Pages {
 }
 
 /// A search under way, and what of it was found and not sent.
-struct Hunt {
-    search: Search,
-    found: VecDeque<Arc<Shown>>,
+pub(super) struct Hunt {
+    pub(super) search: Search,
+    pub(super) found: VecDeque<Arc<Shown>>,
     sent: u32,
+    /// Whether a client that follows has been told all there was.
+    pub(super) refreshed: bool,
 }
 
 /// What of a request lasts until its end.
-struct Hunter {
-    directory: Directory,
-    asker: Arc<Asker>,
-    grants: Grants,
-    selection: Selection,
-    answered: Answered,
+pub(super) struct Hunter {
+    pub(super) directory: Directory,
+    pub(super) asker: Arc<Asker>,
+    pub(super) grants: Grants,
+    pub(super) selection: Selection,
+    pub(super) answered: Answered,
     size_limit: u32,
     deadline: Option<Instant>,
-    line: Line,
+    pub(super) line: Line,
+    /// How each entry is written, beside itself.
+    pub(super) mark: Option<fn(&Entry) -> Vec<u8>>,
 }
 
 /// What the control of RFC 2696 says.
@@ -143,6 +147,19 @@ pub(super) fn begin(
         let result = one(out, answered.id, &shown, &grant, &selection, test.as_ref(), &schema);
         answered.write(out, result.as_ref().map(|()| Code::Success), &Extra::default());
         return Begun::Answered;
+    }
+    if let Some(wanted) = controls.iter().find(|control| control.oid == SYNC_REQUEST) {
+        if paging.is_some() || sorting.is_some() {
+            return refuse(&Refusal::new(
+                Code::UnwillingToPerform,
+                "what is followed comes neither in pages nor sorted",
+            ));
+        }
+        let hunter = |answered| hunter(server, session, answered, selection, &request, line);
+        return match sync::Wanted::read(wanted, &server.followers) {
+            Ok(wanted) => Begun::Runs(hunter(answered).follow(request.clone(), wanted).boxed()),
+            Err(refusal) => refuse(&refusal),
+        };
     }
     let hunt = match &paging {
         Some(paging) if !paging.cookie.is_empty() => match session.pages.take(&paging.cookie) {
@@ -230,6 +247,7 @@ fn hunter(
         deadline: [own, time].into_iter().flatten().min().map(|time| answered.started + time),
         answered,
         line: line.clone(),
+        mark: None,
     }
 }
 
@@ -264,7 +282,7 @@ fn paging(control: &Control) -> Result<Paging, Garbled> {
 }
 
 /// How a search stops.
-enum Stop {
+pub(super) enum Stop {
     /// There is nothing more.
     End,
     /// The page is full.
@@ -289,7 +307,7 @@ impl Hunter {
                     let done = self.sort(&mut hunt, sorting).await;
                     let code = done.as_ref().map_or_else(|refusal| refusal.code, |()| Code::Success);
                     let mut value = Vec::new();
-                    ber::nested(&mut value, 0x30, |out| ber::number(out, 0x0a, u32::from(code as u8)));
+                    ber::nested(&mut value, 0x30, |out| ber::number(out, 0x0a, u32::from(code as u16)));
                     extra.controls.push((SORTED, value));
                     done.map(|()| hunt)
                 }
@@ -328,13 +346,13 @@ impl Hunter {
         }
     }
 
-    async fn start(&mut self, request: &SearchRequest) -> Result<Box<Hunt>, Refusal> {
+    pub(super) async fn start(&mut self, request: &SearchRequest) -> Result<Box<Hunt>, Refusal> {
         let base = self.directory.find(&request.base).await?;
         if !self.grants.of(self.directory.access(), &self.asker, &base.entry).sees() {
             return Err(Refusal::new(Code::NoSuchObject, "there is no such entry"));
         }
         let search = self.directory.search(base, request.scope, &request.filter).await?;
-        Ok(Box::new(Hunt { search, found: VecDeque::new(), sent: 0 }))
+        Ok(Box::new(Hunt { search, found: VecDeque::new(), sent: 0, refreshed: false }))
     }
 
     /// Finds all, and brings them into order.
@@ -371,7 +389,7 @@ impl Hunter {
     }
 
     /// Sends up to a page of entries.
-    async fn hunt(&mut self, hunt: &mut Hunt, page: u32, out: &mut Vec<u8>) -> Result<Stop, Refusal> {
+    pub(super) async fn hunt(&mut self, hunt: &mut Hunt, page: u32, out: &mut Vec<u8>) -> Result<Stop, Refusal> {
         let schema = self.directory.schema();
         let mut on_page = 0;
         loop {
@@ -391,7 +409,14 @@ impl Hunter {
                     true => self.directory.member_of(&shown.entry).await?,
                     false => None,
                 };
-                show::entry(out, self.answered.id, &shown, &grant, &self.selection, &schema, groups.as_ref());
+                let id = self.answered.id;
+                match self.mark {
+                    None => show::entry(out, id, &shown, &grant, &self.selection, &schema, groups.as_ref()),
+                    Some(mark) => {
+                        let mark = (SYNC_STATE, mark(&shown.entry));
+                        show::marked(out, id, &shown, &grant, &self.selection, &schema, groups.as_ref(), mark);
+                    }
+                }
                 (hunt.sent, on_page) = (hunt.sent + 1, on_page + 1);
                 if out.len() >= PORTION_BYTES && !self.line.write(std::mem::take(out)).await {
                     return Ok(Stop::GivenUp);

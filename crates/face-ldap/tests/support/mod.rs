@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test uses its part")]
 
 pub mod client;
+pub mod slapd;
 
 use std::{
     io::Write,

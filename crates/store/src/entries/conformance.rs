@@ -222,3 +222,35 @@ fn credentials_and_definitions_are_kept_and_forgotten() {
         assert_eq!(look(store, |branches| branches.definitions()).await.len(), 1);
     });
 }
+
+#[test]
+fn followers_are_told_what_changed_until_the_feed_is_cut() {
+    check(async |store| {
+        let feed = || look(store, |branches| branches.entry_feed());
+        let changed = |after: u64| {
+            let numbers = move |branches: &dyn Branches| {
+                let found = branches.entries_changed(after, 3)?;
+                Ok(found.into_iter().map(|(place, number)| (place, number.0)).collect::<Vec<_>>())
+            };
+            look(store, numbers)
+        };
+        // Without a watcher nothing is kept.
+        tree(store).await;
+        assert_eq!(feed().await, EntryFeed { since: 0, last: 0 });
+        Entries::watch(store, Arc::new(Witness::default()));
+        store.put_subscriber(person("bob", "bob"), Expect::Any, NOW).await.expect("stored");
+        change(store, |tree| tree.put_object(object(Some(1), "ou=More", "more"), NOW).map(|_| ())).await;
+        change(store, |tree| tree.remove(EntryNumber(-1), NOW)).await;
+        store.remove_subscriber(&"bob".parse().expect("an id"), Expect::Present, NOW).await.expect("removed");
+        assert_eq!(feed().await, EntryFeed { since: 0, last: 4 });
+        assert_eq!(changed(0).await, [(1, -2), (2, 3), (3, -1)]);
+        assert_eq!(changed(3).await, [(4, -2)]);
+        change(store, |tree| tree.cut_entry_feed()).await;
+        let EntryFeed { since, last } = feed().await;
+        assert!(since > 4 && last >= since, "{since} {last}");
+        assert_eq!(changed(0).await, []);
+        change(store, |tree| tree.remove(EntryNumber(3), NOW)).await;
+        assert_eq!(changed(last).await, [(last + 1, 3)]);
+        assert_eq!(feed().await, EntryFeed { since, last: last + 1 });
+    });
+}

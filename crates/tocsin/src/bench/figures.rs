@@ -1,7 +1,7 @@
 //! What can be measured, a file for each figure; `bench/README.md` says more of each.
 
 mod accept_batch;
-mod accept_single;
+pub(super) mod accept_single;
 mod auto_http;
 mod binary_size;
 mod case_broadcast;
@@ -11,7 +11,8 @@ mod deliver_file;
 mod deliver_http;
 mod deliver_inbox;
 mod deliver_smtp;
-mod directory;
+pub(super) mod directory;
+pub(super) mod exchange_roundtrip;
 mod format_jinja;
 mod format_sizes;
 mod idle_memory;
@@ -29,6 +30,7 @@ mod match_unmatched;
 mod restart;
 mod safety_bomb;
 mod start_ready;
+pub(super) mod sync;
 
 use std::pin::Pin;
 
@@ -54,7 +56,7 @@ pub struct Bench {
 }
 
 /// Every figure, in the order in which they are measured.
-pub const ALL: [Bench; 66] = [
+pub const ALL: [Bench; 69] = [
     binary_size::BENCH,
     start_ready::BENCH,
     idle_memory::BENCH,
@@ -119,6 +121,9 @@ pub const ALL: [Bench; 66] = [
     directory::MODIFY_REPLACE,
     directory::ADD,
     directory::MIX,
+    exchange_roundtrip::BENCH,
+    sync::STORM,
+    sync::ROWS,
     restart::BENCH,
     restart::SINGLE,
     restart::TEN_MILLION,

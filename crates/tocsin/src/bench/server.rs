@@ -210,6 +210,11 @@ impl Server {
         }
     }
 
+    /// What asks it as an admin.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.process.pid()

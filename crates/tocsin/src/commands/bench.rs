@@ -2,6 +2,7 @@
 
 mod compare; // two runs beside each other
 mod report; // a run beside what was published
+mod vectors; // what operations cost
 
 use std::{path::PathBuf, time::Instant};
 
@@ -53,6 +54,8 @@ enum Below {
     Report(report::Args),
     /// Says whether one run was faster than another, or only luckier
     Compare(compare::Args),
+    /// Measures what operations cost, for `tocsin capacity`
+    Vectors(vectors::Args),
 }
 
 impl Args {
@@ -64,6 +67,7 @@ impl Args {
         match self.below {
             Some(Below::Report(args)) => return args.run(terminal),
             Some(Below::Compare(args)) => return args.run(terminal),
+            Some(Below::Vectors(args)) => return args.run(terminal).await,
             None => {}
         }
         let names = [self.names, self.only].concat();

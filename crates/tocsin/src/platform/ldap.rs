@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use tocsin_directory::{Directory, Options, entry::Shape, password::Lockout};
+use tocsin_face_http::ScimOptions;
 use tocsin_face_ldap::{LdapOptions, Opening, Operators};
 use tocsin_service::{Scope, Service};
 use tocsin_store::entries::Entries;
@@ -30,12 +31,12 @@ pub(super) struct Doors {
     tls: Option<Arc<rustls::ServerConfig>>,
 }
 
-/// Takes the configured addresses; `None`: there is to be no LDAP face.
+/// Takes the configured addresses; `None`: there is to be no directory.
 ///
 /// # Errors
 /// One is no address, or is taken; certificate or key cannot be read.
 pub(super) async fn listen(options: &Ldap) -> Outcome<Option<Doors>> {
-    if options.listen.is_empty() && options.listen_tls.is_empty() {
+    if options.listen.is_empty() && options.listen_tls.is_empty() && !options.scim {
         return Ok(None);
     }
     let tls = tls(options)?;
@@ -113,12 +114,22 @@ pub(super) async fn prepare(
         idle_timeout: ldap.idle_timeout.0,
         size_limit: ldap.size_limit,
         time_limit: ldap.time_limit.0,
+        followers_max: ldap.followers_max as usize,
         anonymous: ldap.anonymous,
         tls: doors.tls,
         require_tls: ldap.require_tls,
         ..LdapOptions::default()
     };
     Ok(Prepared { listeners: doors.listeners, directory, options, cache_bytes: ldap.cache.0 })
+}
+
+impl Prepared {
+    /// What provisioning clients see, if they are to see anything.
+    pub(super) fn scim(&self, configuration: &Configuration) -> Outcome<Option<ScimOptions>> {
+        let public_url = super::public_url(&configuration.http.public_url)?;
+        let options = ScimOptions { directory: self.directory.clone(), public_url };
+        Ok(configuration.ldap.scim.then_some(options))
+    }
 }
 
 /// Begins to serve.

@@ -12,8 +12,8 @@ use tocsin_model::{id::SubscriberId, id::SubscriberNumber, subscriber::Subscribe
 use super::{MemoryRecords, Shelf};
 use crate::{
     entries::{
-        Branches, ChangeJob, Entries, EntryChange, EntryKey, EntryNumber, EntryWatcher, LookJob, Node, Object,
-        Placement, Room, StoredObject, Tree, Turn,
+        Branches, ChangeJob, ENTRY_FEED_KEPT, Entries, EntryChange, EntryFeed, EntryKey, EntryNumber, EntryWatcher,
+        LookJob, Node, Object, Placement, Room, StoredObject, Tree, Turn,
     },
     error::StoreError,
     records::{Expect, NewSubscriber},
@@ -31,6 +31,8 @@ pub(super) struct Directory {
     definitions: Vec<(String, String)>,
     watcher: Option<Arc<dyn EntryWatcher>>,
     untold: Vec<EntryChange>,
+    /// What changed, by its place; the number 0 stands where the feed was cut.
+    changes: BTreeMap<u64, EntryNumber>,
 }
 
 impl Directory {
@@ -53,13 +55,24 @@ impl Directory {
         }
     }
 
+    fn last_change(&self) -> u64 {
+        self.changes.last_key_value().map_or(0, |(place, _)| *place)
+    }
+
+    /// One place is left out, so that nobody who was told of the last change goes on.
+    fn cut_feed(&mut self) {
+        self.changes = BTreeMap::from([(self.last_change() + 2, EntryNumber(0))]);
+    }
+
     fn node_of(&self, subscriber: &Subscriber) -> Node {
         Node::Subscriber(Box::new(subscriber.clone()), self.placements.get(&subscriber.number).cloned())
     }
 
     fn node_changed(&mut self, old: Option<Node>, now: Option<Node>) {
         let Some(watcher) = self.watcher.clone() else {
-            self.indexes.clear();
+            if !std::mem::take(&mut self.indexes).is_empty() {
+                self.cut_feed();
+            }
             return;
         };
         let Some(Turn { gone, made, told }) = Turn::of(&*watcher, old.as_ref(), now) else { return };
@@ -67,6 +80,11 @@ impl Directory {
             self.keys.remove(&(index, key, told.number));
         }
         self.keys.extend(made.into_iter().map(|EntryKey { index, key }| (index, key, told.number)));
+        let place = self.last_change() + 1;
+        self.changes.insert(place, told.number);
+        if self.changes.len() as u64 > ENTRY_FEED_KEPT {
+            self.changes.pop_first();
+        }
         self.untold.push(told);
     }
 }
@@ -161,6 +179,16 @@ impl Branches for Shelf {
         Ok((numbers.len() <= limit).then(|| numbers.into_iter().collect()))
     }
 
+    fn entry_feed(&self) -> Result<EntryFeed, StoreError> {
+        let first = self.directory.changes.first_key_value().map_or(1, |(place, _)| *place);
+        Ok(EntryFeed { since: first - 1, last: self.directory.last_change() })
+    }
+
+    fn entries_changed(&self, after: u64, limit: usize) -> Result<Vec<(u64, EntryNumber)>, StoreError> {
+        let behind = self.directory.changes.range(after.saturating_add(1)..).filter(|(_, number)| number.0 != 0);
+        Ok(behind.take(limit).map(|(place, number)| (*place, *number)).collect())
+    }
+
     fn credential(&self, number: EntryNumber) -> Result<Option<String>, StoreError> {
         Ok(self.directory.credentials.get(&number).cloned())
     }
@@ -244,6 +272,11 @@ impl Tree for Shelf {
             Some(credential) => self.directory.credentials.insert(number, credential.to_owned()),
             None => self.directory.credentials.remove(&number),
         };
+        Ok(())
+    }
+
+    fn cut_entry_feed(&mut self) -> Result<(), StoreError> {
+        self.directory.cut_feed();
         Ok(())
     }
 

@@ -16,8 +16,8 @@ use super::{
 };
 use crate::{
     entries::{
-        Branches, ChangeJob, Entries, EntryKey, EntryNumber, EntryWatcher, LookJob, Node, Object, Placement, Room,
-        StoredObject, Tree, Turn,
+        Branches, ChangeJob, ENTRY_FEED_KEPT, Entries, EntryFeed, EntryKey, EntryNumber, EntryWatcher, LookJob, Node,
+        Object, Placement, Room, StoredObject, Tree, Turn,
     },
     error::StoreError,
     records::{Expect, NewSubscriber},
@@ -41,6 +41,9 @@ impl Entries for SqliteRecords {
         }
     }
 }
+
+/// Changes that the feed forgets at a time.
+const TRIMMED_AT_ONCE: u64 = 1_024;
 
 struct Writer<'a, 'b>(&'a mut Books<'b>);
 
@@ -218,6 +221,18 @@ impl Branches for Connection {
         found(self, index, from, to, limit)
     }
 
+    fn entry_feed(&self) -> Result<EntryFeed, StoreError> {
+        let sql = "SELECT coalesce(min(place) - 1, 0), coalesce(max(place), 0) FROM entry_changes";
+        let read = |row: &Row<'_>| Ok(EntryFeed { since: number_at(row, 0)?, last: number_at(row, 1)? });
+        Ok(query_one(self, sql, (), read)?.unwrap_or(EntryFeed { since: 0, last: 0 }))
+    }
+
+    fn entries_changed(&self, after: u64, limit: usize) -> Result<Vec<(u64, EntryNumber)>, StoreError> {
+        let sql = "SELECT place, entry FROM entry_changes WHERE place > ?1 AND entry <> 0 ORDER BY place LIMIT ?2";
+        let read = |row: &Row<'_>| Ok((number_at(row, 0)?, EntryNumber(row.get(1)?)));
+        query_all(self, sql, (signed(after), signed(limit as u64)), read)
+    }
+
     fn credential(&self, number: EntryNumber) -> Result<Option<String>, StoreError> {
         query_one(self, "SELECT credential FROM credentials WHERE entry = ?1", [number.0], |row| row.get(0))
     }
@@ -306,6 +321,10 @@ impl Tree for Writer<'_, '_> {
         .map(|_| ())
     }
 
+    fn cut_entry_feed(&mut self) -> Result<(), StoreError> {
+        cut_feed(self.0.connection)
+    }
+
     fn put_definition(&mut self, identifier: &str, text: Option<&str>) -> Result<(), StoreError> {
         match text {
             Some(text) => execute(
@@ -364,14 +383,33 @@ fn told(books: &mut Books<'_>, old: Option<Node>, now: Option<Node>) -> Result<(
     for key in &made {
         put_key(books.connection, key, told.number)?;
     }
+    followed(books.connection, told.number)?;
     books.entry_changes.push(told);
     Ok(())
+}
+
+/// Adds to what followers are told. Old changes are removed a few at a time.
+fn followed(connection: &Connection, number: EntryNumber) -> Result<(), StoreError> {
+    execute(connection, "INSERT INTO entry_changes (entry) VALUES (?1)", [number.0])?;
+    let place = connection.last_insert_rowid().unsigned_abs();
+    if place.is_multiple_of(TRIMMED_AT_ONCE) && place > ENTRY_FEED_KEPT {
+        execute(connection, "DELETE FROM entry_changes WHERE place <= ?1", [signed(place - ENTRY_FEED_KEPT)])?;
+    }
+    Ok(())
+}
+
+/// One place is left out, so that nobody who was told of the last change goes on.
+fn cut_feed(connection: &Connection) -> Result<(), StoreError> {
+    let sql = "INSERT INTO entry_changes (place, entry) SELECT coalesce(max(place), 0) + 2, 0 FROM entry_changes";
+    execute(connection, sql, ())?;
+    execute(connection, "DELETE FROM entry_changes WHERE place < ?1", [connection.last_insert_rowid()]).map(|_| ())
 }
 
 /// Without a watcher nobody knows the keys, so the indexes do not hold all entries any more.
 fn outdated(books: &mut Books<'_>) -> Result<(), StoreError> {
     if std::mem::take(&mut books.indexed) {
         execute(books.connection, "DELETE FROM entry_indexes", ())?;
+        cut_feed(books.connection)?;
     }
     Ok(())
 }

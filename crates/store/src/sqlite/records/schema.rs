@@ -280,4 +280,8 @@ END;
 -- The secret of the installation, sealed; then `secret` is null.
 ALTER TABLE installation ADD COLUMN sealed_secret TEXT;
 "#,
+    r#"
+-- What changed of the directory, for those who follow it. The number 0 stands where the feed was cut.
+CREATE TABLE entry_changes (place INTEGER PRIMARY KEY, entry INTEGER NOT NULL) STRICT;
+"#,
 ];

@@ -44,15 +44,20 @@ const VOWELS: &[u8] = b"aeiou";
 /// Characters of an event.
 pub const EVENT_CHARACTERS: usize = 250;
 
-/// So many events of 250 characters, the same each time. No two are alike, and their text is of words: the journal
-/// compresses, and would make nothing of repeated letters.
+/// So many events of 250 characters, the same each time.
 pub fn events(count: usize) -> Vec<Value> {
+    events_of(count, EVENT_CHARACTERS)
+}
+
+/// So many events of so many characters, at least 60, the same each time. No two are alike, and their text is of words: the journal
+/// compresses, and would make nothing of repeated letters.
+pub fn events_of(count: usize, characters: usize) -> Vec<Value> {
     let mut chance = fastrand::Rng::with_seed(0x5EED_2026);
     let event = |_| {
         let device = format!("d-{:04}", chance.u32(..10_000));
         let value = f64::from(chance.u32(10_000..100_000)) / 1_000.0;
         let empty = json!({"device": device, "value": value, "text": ""});
-        let length = EVENT_CHARACTERS - empty.to_string().len();
+        let length = characters.saturating_sub(empty.to_string().len());
         let mut text = String::with_capacity(length + 16);
         while text.len() < length {
             for _ in 0..chance.u8(1..=4) {

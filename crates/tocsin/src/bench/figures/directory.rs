@@ -168,7 +168,10 @@ async fn measure(context: &Context, act: Act) -> Outcome<Figure> {
 }
 
 /// A server with so many people.
-async fn serve(context: &Context, count: u64) -> Outcome<(Scratch, u16, Server)> {
+///
+/// # Errors
+/// It does not start, or does not take them.
+pub async fn serve(context: &Context, count: u64) -> Outcome<(Scratch, u16, Server)> {
     let (folder, port) = (context.folder()?, free_port()?);
     let file = folder.path().join("tocsin.toml");
     let text = format!(

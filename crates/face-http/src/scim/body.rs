@@ -1,0 +1,135 @@
+//! A body becomes a resource: names as the schema writes them, values of their types, without what only the server writes.
+
+use serde_json::{Map, Value as Json};
+
+use super::{
+    schema::{Attribute, Kind, Mutability, ResourceType},
+    trouble::Trouble,
+};
+
+pub(super) type Resource = Map<String, Json>;
+
+/// Most values of one attribute, in one body.
+const VALUES_MAX: usize = 10_000;
+
+/// Reads a whole resource.
+///
+/// # Errors
+/// It is no object; an attribute is not known, or its value is none of its type; one that is required is missing.
+pub(super) fn resource(body: &Json, kind: &ResourceType) -> Result<Resource, Trouble> {
+    let body = body.as_object().ok_or_else(|| Trouble::bad("invalidSyntax", "the body is no JSON object"))?;
+    let named = body.iter().find(|(name, _)| name.eq_ignore_ascii_case("schemas")).map(|(_, value)| value);
+    let named = named.and_then(Json::as_array).is_some_and(|schemas| {
+        schemas.iter().filter_map(Json::as_str).any(|schema| schema.eq_ignore_ascii_case(kind.schema))
+    });
+    if !named {
+        return Err(Trouble::bad("invalidSyntax", format!("`schemas` does not name {}", kind.schema)));
+    }
+    let mut read = Resource::new();
+    for (name, value) in body {
+        set(&mut read, name, value, kind)?;
+    }
+    complete(&read, kind)?;
+    Ok(read)
+}
+
+/// Refuses a resource that lacks what it must have.
+pub(super) fn complete(resource: &Resource, kind: &ResourceType) -> Result<(), Trouble> {
+    match kind.attributes.iter().find(|attribute| attribute.required && !resource.contains_key(attribute.name)) {
+        Some(missing) => Err(Trouble::bad("invalidValue", format!("`{}` is required", missing.name))),
+        None => Ok(()),
+    }
+}
+
+fn set(read: &mut Resource, name: &str, value: &Json, kind: &ResourceType) -> Result<(), Trouble> {
+    if let Some(extension) = kind.extension.filter(|extension| extension.schema.eq_ignore_ascii_case(name)) {
+        if let Some(parts) = parts(value, extension.attributes, extension.schema)? {
+            read.insert(extension.schema.to_owned(), Json::Object(parts));
+        }
+        return Ok(());
+    }
+    let path = kind.resolve(name).filter(|path| path.part.is_none() && path.extension.is_none());
+    let Some(path) = path else {
+        return Err(Trouble::bad("invalidSyntax", format!("a {} has no attribute `{name}`", kind.name)));
+    };
+    if path.attribute.mutability != Mutability::ReadOnly
+        && let Some(value) = typed(value, path.attribute)?
+    {
+        read.insert(path.attribute.name.to_owned(), value);
+    }
+    Ok(())
+}
+
+/// A value as its type wants it; `None`: it is not assigned.
+///
+/// # Errors
+/// It is none of its type.
+pub(super) fn typed(value: &Json, attribute: &'static Attribute) -> Result<Option<Json>, Trouble> {
+    if !attribute.many {
+        return match value {
+            Json::Array(values) if values.is_empty() => Ok(None),
+            // Some clients write lists of one.
+            Json::Array(values) if values.len() == 1 => single(&values[0], attribute),
+            value => single(value, attribute),
+        };
+    }
+    let values = match value {
+        Json::Null => return Ok(None),
+        Json::Array(values) => values.as_slice(),
+        one => std::slice::from_ref(one),
+    };
+    if values.len() > VALUES_MAX {
+        return Err(Trouble::bad("tooMany", format!("`{}` has more than {VALUES_MAX} values", attribute.name)));
+    }
+    let read = values.iter().filter_map(|value| single(value, attribute).transpose()).collect::<Result<Vec<_>, _>>()?;
+    let preferred = read.iter().filter(|value| value.get("primary") == Some(&Json::Bool(true))).count();
+    if preferred > 1 {
+        return Err(Trouble::bad("invalidValue", format!("`{}` has more than one primary value", attribute.name)));
+    }
+    Ok((!read.is_empty()).then_some(Json::Array(read)))
+}
+
+fn single(value: &Json, attribute: &'static Attribute) -> Result<Option<Json>, Trouble> {
+    let wrong = |what: &str| {
+        Err(Trouble::bad("invalidValue", format!("`{}` is {value}, but should be {what}", attribute.name)))
+    };
+    match (attribute.kind, value) {
+        (_, Json::Null) => Ok(None),
+        (Kind::Complex(known), Json::Object(_)) => Ok(parts(value, known, attribute.name)?.map(Json::Object)),
+        // The value alone stands for what has it as its only part.
+        (Kind::Complex(_), Json::String(_)) if attribute.part("value").is_some() => {
+            Ok(Some(serde_json::json!({"value": value})))
+        }
+        (Kind::Complex(_), _) => wrong("an object"),
+        (Kind::Boolean, Json::Bool(_)) => Ok(Some(value.clone())),
+        (Kind::Boolean, Json::String(text)) if text.eq_ignore_ascii_case("true") => Ok(Some(Json::Bool(true))),
+        (Kind::Boolean, Json::String(text)) if text.eq_ignore_ascii_case("false") => Ok(Some(Json::Bool(false))),
+        (Kind::Boolean, _) => wrong("true or false"),
+        // LDAP has no empty texts: what is empty is not there.
+        (_, Json::String(text)) if text.is_empty() => Ok(None),
+        (_, Json::String(_)) => Ok(Some(value.clone())),
+        (_, _) => wrong("text"),
+    }
+}
+
+fn parts(value: &Json, known: &'static [Attribute], of: &str) -> Result<Option<Resource>, Trouble> {
+    let Some(given) = value.as_object() else {
+        return if value.is_null() {
+            Ok(None)
+        } else {
+            Err(Trouble::bad("invalidValue", format!("`{of}` is no object")))
+        };
+    };
+    let mut read = Resource::new();
+    for (name, value) in given {
+        let Some(attribute) = super::schema::find(known, name) else {
+            return Err(Trouble::bad("invalidSyntax", format!("`{of}` has no attribute `{name}`")));
+        };
+        if attribute.mutability != Mutability::ReadOnly
+            && let Some(value) = typed(value, attribute)?
+        {
+            read.insert(attribute.name.to_owned(), value);
+        }
+    }
+    Ok((!read.is_empty()).then_some(read))
+}

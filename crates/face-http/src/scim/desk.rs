@@ -1,0 +1,488 @@
+//! What is done for a client: resources made, read, changed and removed, each change one commit of the directory.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use serde_json::{Value as Json, json};
+use tocsin_directory::{
+    Act, Directory, Given, Images, Modification, Revision, Shown, Terms,
+    access::Asker,
+    dn::escape,
+    entry::Entry,
+    refusal::{Code, Refusal},
+};
+use tocsin_store::entries::EntryNumber;
+
+use super::{
+    body::{self, Resource},
+    group, patch,
+    schema::{ENTERPRISE, GROUP, ResourceType, USER},
+    selection::Selection,
+    trouble::Trouble,
+    user,
+};
+
+/// How often a change is tried that others come before.
+const TRIES_MAX: usize = 5;
+/// Where groups stand that are made here, below the first entry.
+const GROUPS: &str = "ou=groups";
+
+/// Where a request is answered.
+pub(super) struct Desk {
+    pub(super) directory: Directory,
+    /// The address of the service, as the client knows it.
+    pub(super) base: String,
+    /// Whoever holds a key asks as an operator.
+    pub(super) asker: Asker,
+}
+
+/// What the client holds a resource to be.
+pub(super) enum Tag {
+    Any,
+    Revision(u64),
+    /// None of ours.
+    Unknown,
+}
+
+impl Tag {
+    /// Reads `W/"7"`, `"7"` or `*`.
+    pub(super) fn read(text: &str) -> Tag {
+        let text = text.trim();
+        let inner = text.strip_prefix("W/").unwrap_or(text).strip_prefix('"').and_then(|text| text.strip_suffix('"'));
+        match (text, inner.and_then(|inner| inner.parse().ok())) {
+            ("*", _) => Tag::Any,
+            (_, Some(revision)) => Tag::Revision(revision),
+            (_, None) => Tag::Unknown,
+        }
+    }
+
+    pub(super) fn names(&self, entry: &Entry) -> bool {
+        match self {
+            Tag::Any => true,
+            Tag::Revision(revision) => *revision == entry.revision,
+            Tag::Unknown => false,
+        }
+    }
+}
+
+/// What a change makes of a resource.
+pub(super) enum Change {
+    /// It is this.
+    Whole(Resource),
+    /// Parts of it change.
+    Parts(Vec<patch::Operation>),
+}
+
+/// The tag of an entry.
+pub(super) fn tag(entry: &Entry) -> String {
+    format!("W/\"{}\"", entry.revision)
+}
+
+/// Whether an entry is a resource of a kind.
+pub(super) fn is_of(kind: &ResourceType, entry: &Entry) -> bool {
+    match kind.name {
+        "User" => entry.number.subscriber().is_some(),
+        _ => entry.number.subscriber().is_none() && group::KINDS.iter().any(|class| group::is_of_class(entry, class)),
+    }
+}
+
+impl Desk {
+    /// The entry of a resource.
+    pub(super) async fn find(&self, kind: &ResourceType, id: &str) -> Result<Arc<Shown>, Trouble> {
+        let missing = || Trouble::missing(format!("there is no {} of the id `{id}`", kind.name));
+        let number = Entry::number_of(id).ok_or_else(missing)?;
+        let found = self.directory.numbered(vec![number]).await?.pop();
+        found.filter(|shown| is_of(kind, &shown.entry)).ok_or_else(missing)
+    }
+
+    /// A resource as it is told.
+    pub(super) async fn told(
+        &self,
+        kind: &ResourceType,
+        entry: &Entry,
+        selection: &Selection,
+    ) -> Result<Resource, Trouble> {
+        let mut resource = self.resource(kind, entry, &|name| selection.wants(name)).await?;
+        selection.apply(&mut resource);
+        Ok(resource)
+    }
+
+    /// A resource; what other entries tell of it only where `wants` says so.
+    pub(super) async fn resource(
+        &self,
+        kind: &ResourceType,
+        entry: &Entry,
+        wants: &(dyn Fn(&str) -> bool + Sync),
+    ) -> Result<Resource, Trouble> {
+        let mut resource = match kind.name {
+            "User" => user::shown(entry),
+            _ => group::shown(entry),
+        };
+        if kind == &USER && wants("groups") {
+            self.add_groups(&mut resource, entry).await?;
+        }
+        if kind == &USER && wants("manager") {
+            self.add_manager(&mut resource, entry).await?;
+        }
+        if kind == &GROUP && wants("members") {
+            self.add_members(&mut resource, entry).await?;
+        }
+        let schemas: Vec<&str> =
+            kind.schemas().filter(|schema| *schema == kind.schema || resource.contains_key(*schema)).collect();
+        resource.insert("schemas".to_owned(), json!(schemas));
+        resource.insert("id".to_owned(), entry.uuid().into());
+        let meta = json!({
+            "resourceType": kind.name, "created": entry.created_at, "lastModified": entry.updated_at,
+            "location": self.location(kind, entry), "version": tag(entry),
+        });
+        resource.insert("meta".to_owned(), meta);
+        Ok(resource)
+    }
+
+    pub(super) fn location(&self, kind: &ResourceType, entry: &Entry) -> String {
+        format!("{}/{}/{}", self.base, kind.endpoint, entry.uuid())
+    }
+
+    async fn add_groups(&self, resource: &mut Resource, entry: &Entry) -> Result<(), Trouble> {
+        let Some(named) = self.directory.member_of(entry).await? else { return Ok(()) };
+        let mut groups = Vec::new();
+        for name in named.values.iter().filter_map(|name| std::str::from_utf8(name).ok()) {
+            if let Some(found) = self.named(name).await? {
+                let display = group::shown(&found.entry).remove("displayName");
+                let reference = self.location(&GROUP, &found.entry);
+                groups.push(
+                    json!({"value": found.entry.uuid(), "$ref": reference, "display": display, "type": "direct"}),
+                );
+            }
+        }
+        resource.insert("groups".to_owned(), groups.into());
+        Ok(())
+    }
+
+    async fn add_manager(&self, resource: &mut Resource, entry: &Entry) -> Result<(), Trouble> {
+        let name = entry.attribute("manager").and_then(|found| std::str::from_utf8(&found.values[0]).ok());
+        let Some(name) = name else { return Ok(()) };
+        let Some(found) = self.named(name).await? else { return Ok(()) };
+        let manager = user::shown(&found.entry);
+        let display = manager.get("displayName").or_else(|| manager.get("userName"));
+        let told =
+            json!({"value": found.entry.uuid(), "$ref": self.location(&USER, &found.entry), "displayName": display});
+        let enterprise = resource.entry(ENTERPRISE).or_insert_with(|| json!({}));
+        enterprise["manager"] = told;
+        Ok(())
+    }
+
+    async fn add_members(&self, resource: &mut Resource, entry: &Entry) -> Result<(), Trouble> {
+        let mut members = Vec::new();
+        // Names that nobody has any more are passed over.
+        for name in group::member_names(entry) {
+            if let Some(found) = self.named(&name).await? {
+                members.extend(self.member(&found.entry));
+            }
+        }
+        if !members.is_empty() {
+            resource.insert("members".to_owned(), members.into());
+        }
+        Ok(())
+    }
+
+    fn member(&self, entry: &Entry) -> Option<Json> {
+        let (kind, mut shown) = match () {
+            () if is_of(&USER, entry) => (&USER, user::shown(entry)),
+            () if is_of(&GROUP, entry) => (&GROUP, group::shown(entry)),
+            () => return None,
+        };
+        let display = shown.remove("displayName").or_else(|| shown.remove("userName"));
+        Some(json!({
+            "value": entry.uuid(), "$ref": self.location(kind, entry), "display": display, "type": kind.name,
+        }))
+    }
+
+    /// The entry of a name, if there is one.
+    pub(super) async fn named(&self, dn: &str) -> Result<Option<Arc<Shown>>, Trouble> {
+        match self.directory.find(dn).await {
+            Ok(found) => Ok(Some(found)),
+            Err(refusal) if matches!(refusal.code, Code::NoSuchObject | Code::InvalidDnSyntax) => Ok(None),
+            Err(refusal) => Err(refusal.into()),
+        }
+    }
+
+    /// The names of users and groups by their ids.
+    async fn names(&self, ids: &[String]) -> Result<Vec<String>, Trouble> {
+        let unknown =
+            |id: &str| Trouble::bad("invalidValue", format!("there is no user and no group of the id `{id}`"));
+        let number = |id: &String| Entry::number_of(id).ok_or_else(|| unknown(id));
+        let numbers: Vec<EntryNumber> = ids.iter().map(number).collect::<Result<_, _>>()?;
+        let found = self.directory.numbered(numbers.clone()).await?;
+        let of = |(number, id): (&EntryNumber, &String)| {
+            let entry = found.iter().map(|shown| &shown.entry).find(|entry| entry.number == *number);
+            let entry = entry.filter(|entry| is_of(&USER, entry) || is_of(&GROUP, entry));
+            entry.map(|entry| entry.dn.clone()).ok_or_else(|| unknown(id))
+        };
+        numbers.iter().zip(ids).map(of).collect()
+    }
+
+    /// Makes a resource.
+    pub(super) async fn create(&self, kind: &ResourceType, body: &Json) -> Result<Entry, Trouble> {
+        let mut resource = body::resource(body, kind)?;
+        let (dn, given, attribute) = match kind.name {
+            "User" => (self.user_name(&resource), self.new_user(&mut resource).await?, "uid"),
+            _ => (self.group_name(&resource), self.new_group(&mut resource).await?, "cn"),
+        };
+        // Groups of one name may stand in other places of the tree.
+        let unique = if attribute == "uid" { vec![attribute.to_owned()] } else { Vec::new() };
+        let terms = Terms { after: true, unique, ..Terms::default() };
+        let made = match self.directory.add(&self.asker, &dn, given.clone(), terms.clone()).await {
+            Err(refusal) if refusal.code == Code::NoSuchObject && kind == &GROUP => {
+                self.make_place_for_groups().await?;
+                self.directory.add(&self.asker, &dn, given, terms).await
+            }
+            made => made,
+        };
+        entry_of(made?)
+    }
+
+    async fn make_place_for_groups(&self) -> Result<(), Trouble> {
+        let classes = ["top", "organizationalUnit"].map(|class| class.as_bytes().to_vec()).to_vec();
+        let given = vec![("objectClass".to_owned(), classes), ("ou".to_owned(), vec![b"groups".to_vec()])];
+        let dn = format!("{GROUPS},{}", self.directory.suffix());
+        match self.directory.add(&self.asker, &dn, given, Terms::default()).await {
+            Err(refusal) if refusal.code != Code::EntryAlreadyExists => Err(refusal.into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn user_name(&self, resource: &Resource) -> String {
+        format!("{},{},{}", rdn("uid", resource, "userName"), "ou=people", self.directory.suffix())
+    }
+
+    fn group_name(&self, resource: &Resource) -> String {
+        format!("{},{GROUPS},{}", rdn("cn", resource, "displayName"), self.directory.suffix())
+    }
+
+    async fn new_user(&self, resource: &mut Resource) -> Result<Vec<Given>, Trouble> {
+        let mut given = vec![classes(user::CLASSES)];
+        if let Some(Json::String(password)) = resource.remove("password") {
+            given.push(("userPassword".to_owned(), vec![password.into_bytes()]));
+        }
+        if let Some(manager) = self.manager(resource).await? {
+            given.push(("manager".to_owned(), vec![manager.into_bytes()]));
+        }
+        let attributes = user::written(resource, true).into_iter();
+        given.extend(attributes.map(|(key, values)| (key.to_owned(), bytes(values))));
+        Ok(given)
+    }
+
+    async fn new_group(&self, resource: &mut Resource) -> Result<Vec<Given>, Trouble> {
+        let mut given = vec![classes(group::CLASSES)];
+        for (name, key) in [("displayName", "cn"), ("externalId", "scimExternalId")] {
+            if let Some(text) = resource.get(name).and_then(Json::as_str) {
+                given.push((key.to_owned(), vec![text.as_bytes().to_vec()]));
+            }
+        }
+        let members = self.names(&group::ids(resource.get("members"))?).await?;
+        if !members.is_empty() {
+            let unique: std::collections::BTreeSet<String> = members.into_iter().collect();
+            given.push(("member".to_owned(), bytes(unique.into_iter().collect())));
+        }
+        Ok(given)
+    }
+
+    /// The name of the manager that a user is to have.
+    async fn manager(&self, resource: &Resource) -> Result<Option<String>, Trouble> {
+        let manager = resource.get(ENTERPRISE).and_then(|enterprise| enterprise.get("manager"));
+        match manager.and_then(|manager| manager.get("value")).and_then(Json::as_str) {
+            Some(id) => Ok(self.names(&[id.to_owned()]).await?.pop()),
+            None => Ok(None),
+        }
+    }
+
+    /// Changes a resource, if it is what the client holds it to be.
+    pub(super) async fn change(
+        &self,
+        kind: &ResourceType,
+        id: &str,
+        change: &Change,
+        expected: Option<&Tag>,
+    ) -> Result<Entry, Trouble> {
+        for _ in 0..TRIES_MAX {
+            let shown = self.find(kind, id).await?;
+            if expected.is_some_and(|expected| !expected.names(&shown.entry)) {
+                return Err(Trouble::new(StatusCode::PRECONDITION_FAILED, "the resource has changed in the meantime"));
+            }
+            let revision = match kind.name {
+                "User" => self.user_revision(&shown.entry, change).await?,
+                _ => self.group_revision(&shown.entry, change).await?,
+            };
+            let Some((revision, unique)) = revision else { return Ok(shown.entry.clone()) };
+            let terms = Terms {
+                after: true,
+                revision: Some(shown.entry.revision),
+                unique,
+                followed: revision.rdn.is_some(),
+                ..Terms::default()
+            };
+            match self.directory.revise(&self.asker, shown.entry.number, revision, terms).await {
+                // Somebody else came before; what they did is read, and this is done to it.
+                Err(refusal) if refusal.code == Code::AssertionFailed => {}
+                changed => return entry_of(changed?),
+            }
+        }
+        Err(Trouble::new(StatusCode::SERVICE_UNAVAILABLE, "others change this resource all the time; try again"))
+    }
+
+    /// What a change makes of a user's entry; `None`: nothing.
+    async fn user_revision(&self, entry: &Entry, change: &Change) -> Result<Option<(Revision, Vec<String>)>, Trouble> {
+        let mut old = user::shown(entry);
+        self.add_manager(&mut old, entry).await?;
+        let mut new = match change {
+            Change::Whole(whole) => whole.clone(),
+            Change::Parts(operations) => {
+                let mut new = old.clone();
+                patch::apply(&mut new, operations, &USER)?;
+                new
+            }
+        };
+        let mut modifications = Vec::new();
+        let mut replace = |key: &str, values: Vec<String>| {
+            modifications.push(Modification { act: Act::Replace, attribute: key.to_owned(), values: bytes(values) });
+        };
+        if let Some(Json::String(password)) = new.remove("password") {
+            replace("userPassword", vec![password]);
+        }
+        let (was, is) = (self.manager(&old).await?, self.manager(&new).await?);
+        if was != is {
+            replace("manager", is.into_iter().collect());
+        }
+        let is_person = group::is_of_class(entry, "person") || group::is_of_class(entry, "inetOrgPerson");
+        let (before, mut after) = (user::written(&old, is_person), user::written(&new, is_person));
+        for key in before.keys().filter(|key| !after.contains_key(*key)).copied().collect::<Vec<_>>() {
+            after.insert(key, Vec::new());
+        }
+        let renamed = after.get("uid") != before.get("uid");
+        after.into_iter().filter(|(key, values)| before.get(key) != Some(values)).for_each(|(key, values)| {
+            replace(key, values);
+        });
+        Ok(revision(entry, modifications, "tocsinSubscriber", ("uid", renamed), rdn("uid", &new, "userName")))
+    }
+
+    async fn group_revision(&self, entry: &Entry, change: &Change) -> Result<Option<(Revision, Vec<String>)>, Trouble> {
+        let old = group::shown(entry);
+        let (new, changes) = match change {
+            Change::Whole(whole) => (whole.clone(), vec![group::Change::Become(group::ids(whole.get("members"))?)]),
+            Change::Parts(operations) => {
+                let (rest, changes) = group::changes(operations.clone())?;
+                let mut new = old.clone();
+                patch::apply(&mut new, &rest, &GROUP)?;
+                (new, changes)
+            }
+        };
+        let mut modifications = self.members_change(entry, changes).await?;
+        let renamed = old.get("displayName") != new.get("displayName");
+        let has_display = entry.attribute("displayname").is_some();
+        let keys = [("displayName", "cn"), ("displayName", "displayName"), ("externalId", "scimExternalId")];
+        for (name, key) in keys.into_iter().filter(|(_, key)| *key != "displayName" || has_display) {
+            if old.get(name) != new.get(name) {
+                let values = new.get(name).and_then(Json::as_str).map(|text| text.as_bytes().to_vec());
+                let attribute = key.to_owned();
+                modifications.push(Modification { act: Act::Replace, attribute, values: values.into_iter().collect() });
+            }
+        }
+        let name = rdn("cn", &new, "displayName");
+        let made = revision(entry, modifications, "scimResource", ("cn", renamed), name);
+        Ok(made.map(|(revision, _)| (revision, Vec::new())))
+    }
+
+    /// What becomes of a group's members.
+    async fn members_change(&self, entry: &Entry, changes: Vec<group::Change>) -> Result<Vec<Modification>, Trouble> {
+        if changes.is_empty() {
+            return Ok(Vec::new());
+        }
+        if group::is_of_class(entry, "groupOfURLs") {
+            return match changes.as_slice() {
+                [group::Change::Become(ids)] if ids.is_empty() => Ok(Vec::new()),
+                _ => Err(Trouble::bad("mutability", "this group finds its members by a search; it holds none")),
+            };
+        }
+        let mut names = group::member_names(entry);
+        for change in changes {
+            match change {
+                group::Change::Become(ids) => names = self.names(&ids).await?,
+                group::Change::Add(ids) => names.extend(self.names(&ids).await?),
+                group::Change::Remove(ids) => {
+                    let gone: Vec<_> = ids.iter().filter_map(|id| Entry::number_of(id)).collect();
+                    names = self.without(names, |entry| gone.contains(&entry.number)).await?;
+                }
+                group::Change::RemoveSome(filter) => {
+                    let is_meant = |entry: &Entry| self.member(entry).is_some_and(|told| filter.is_met_by_value(&told));
+                    names = self.without(names, is_meant).await?;
+                }
+            }
+        }
+        Ok(group::modifications(entry, &names, &self.directory.schema()))
+    }
+
+    /// Names without those of entries that go.
+    async fn without(&self, names: Vec<String>, goes: impl Fn(&Entry) -> bool) -> Result<Vec<String>, Trouble> {
+        let mut kept = Vec::with_capacity(names.len());
+        for name in names {
+            let found = self.named(&name).await?;
+            if !found.is_some_and(|found| goes(&found.entry)) {
+                kept.push(name);
+            }
+        }
+        Ok(kept)
+    }
+
+    /// Removes a resource; groups let it go.
+    pub(super) async fn remove(&self, kind: &ResourceType, id: &str, expected: Option<&Tag>) -> Result<(), Trouble> {
+        let shown = self.find(kind, id).await?;
+        if expected.is_some_and(|expected| !expected.names(&shown.entry)) {
+            return Err(Trouble::new(StatusCode::PRECONDITION_FAILED, "the resource has changed in the meantime"));
+        }
+        let revision = expected.map(|_| shown.entry.revision);
+        let terms = Terms { revision, followed: true, ..Terms::default() };
+        self.directory.remove(&self.asker, &shown.entry.dn, terms).await?;
+        Ok(())
+    }
+}
+
+/// A change of an entry with what its class and its name need; `None`: there is nothing to do.
+fn revision(
+    entry: &Entry,
+    mut modifications: Vec<Modification>,
+    class: &str,
+    (naming, renamed): (&str, bool),
+    rdn: String,
+) -> Option<(Revision, Vec<String>)> {
+    if modifications.is_empty() {
+        return None;
+    }
+    if !group::is_of_class(entry, class) {
+        let values = vec![class.as_bytes().to_vec()];
+        modifications.insert(0, Modification { act: Act::Add, attribute: "objectClass".to_owned(), values });
+    }
+    // An entry that is called by something else keeps its name.
+    let is_named_by = entry.dn.split_once('=').is_some_and(|(name, _)| name.trim().eq_ignore_ascii_case(naming));
+    let unique = if renamed { vec![naming.to_owned()] } else { Vec::new() };
+    Some((Revision { modifications, rdn: (renamed && is_named_by).then_some(rdn) }, unique))
+}
+
+fn rdn(attribute: &str, resource: &Resource, name: &str) -> String {
+    let mut text = format!("{attribute}=");
+    escape(resource.get(name).and_then(Json::as_str).unwrap_or_default(), &mut text);
+    text
+}
+
+fn classes(names: &[&str]) -> Given {
+    ("objectClass".to_owned(), names.iter().map(|name| name.as_bytes().to_vec()).collect())
+}
+
+fn bytes(texts: Vec<String>) -> Vec<Vec<u8>> {
+    texts.into_iter().map(String::into_bytes).collect()
+}
+
+fn entry_of(images: Images) -> Result<Entry, Trouble> {
+    let gone = || Trouble::from(Refusal::new(Code::NoSuchObject, "the resource is gone again"));
+    images.after.map(|shown| shown.entry).ok_or_else(gone)
+}

@@ -1,0 +1,605 @@
+//! Filters of RFC 7644, 3.4.2.2: read, held against resources, and made narrower by what the directory can look up.
+
+use serde_json::Value as Json;
+use tocsin_directory::filter::Filter as Lookup;
+use tocsin_model::time::Timestamp;
+
+use super::{
+    body::Resource,
+    schema::{Attribute, Kind, Path, ResourceType},
+    trouble::Trouble,
+};
+
+/// How deep brackets nest, and how many comparisons there are at most.
+const DEPTH_MAX: usize = 32;
+const COMPARISONS_MAX: usize = 200;
+/// Longest filter, in bytes.
+const BYTES_MAX: usize = 64 * 1024;
+
+/// What is wanted.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Filter {
+    And(Vec<Filter>),
+    Or(Vec<Filter>),
+    Not(Box<Filter>),
+    Present(Path),
+    Compare(Path, Operator, Json),
+    /// One value of an attribute meets all of it.
+    Within(Path, Box<Filter>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Operator {
+    Equal,
+    NotEqual,
+    Contains,
+    StartsWith,
+    EndsWith,
+    Greater,
+    GreaterOrEqual,
+    Less,
+    LessOrEqual,
+}
+
+impl Operator {
+    fn read(word: &str) -> Option<Operator> {
+        Some(match word.to_ascii_lowercase().as_str() {
+            "eq" => Operator::Equal,
+            "ne" => Operator::NotEqual,
+            "co" => Operator::Contains,
+            "sw" => Operator::StartsWith,
+            "ew" => Operator::EndsWith,
+            "gt" => Operator::Greater,
+            "ge" => Operator::GreaterOrEqual,
+            "lt" => Operator::Less,
+            "le" => Operator::LessOrEqual,
+            _ => return None,
+        })
+    }
+}
+
+/// What attribute names mean where a filter stands.
+#[derive(Clone, Copy)]
+enum Names {
+    /// Those of a resource.
+    Of(&'static ResourceType),
+    /// The parts of an attribute.
+    PartsOf(Path),
+}
+
+/// The target of a change: RFC 7644, 3.5.2.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Target {
+    pub(super) path: Path,
+    /// Which of its values are meant; `None`: all.
+    pub(super) filter: Option<Filter>,
+    /// The part of each that is meant.
+    pub(super) part: Option<&'static Attribute>,
+}
+
+/// Reads a filter.
+///
+/// # Errors
+/// `invalidFilter`, with the place and what would be right.
+pub(super) fn read(text: &str, kind: &'static ResourceType) -> Result<Filter, Trouble> {
+    if text.len() > BYTES_MAX {
+        return Err(Trouble::bad("invalidFilter", format!("the filter is longer than {BYTES_MAX} bytes")));
+    }
+    let mut reader = Reader { text, at: 0, comparisons: 0, wrong: "invalidFilter" };
+    let filter = reader.any(Names::Of(kind), 0)?;
+    reader.end()?;
+    Ok(filter)
+}
+
+/// Reads the path of a change.
+///
+/// # Errors
+/// `invalidPath`, with the place and what would be right.
+pub(super) fn target(text: &str, kind: &'static ResourceType) -> Result<Target, Trouble> {
+    let mut reader = Reader { text: text.trim(), at: 0, comparisons: 0, wrong: "invalidPath" };
+    let path = reader.path(Names::Of(kind))?;
+    let filter = match reader.takes('[') {
+        true => Some(reader.within(path, 0)?),
+        false => None,
+    };
+    let mut part = path.part;
+    if filter.is_some() && reader.takes('.') {
+        let name = reader.name();
+        let found = path.attribute.part(name);
+        part = Some(found.ok_or_else(|| reader.trouble(&format!("`{}` has no part `{name}`", path.attribute.name)))?);
+    }
+    reader.end()?;
+    Ok(Target { path: Path { part: None, ..path }, filter, part })
+}
+
+struct Reader<'a> {
+    text: &'a str,
+    at: usize,
+    comparisons: usize,
+    /// The `scimType` of what is wrong.
+    wrong: &'static str,
+}
+
+impl<'a> Reader<'a> {
+    fn trouble(&self, what: &str) -> Trouble {
+        Trouble::bad(self.wrong, format!("at character {}: {what}", self.text[..self.at].chars().count() + 1))
+    }
+
+    fn rest(&self) -> &'a str {
+        &self.text[self.at..]
+    }
+
+    fn spaces(&mut self) {
+        self.at += self.rest().len() - self.rest().trim_start().len();
+    }
+
+    fn takes(&mut self, wanted: char) -> bool {
+        let is_next = self.rest().starts_with(wanted);
+        if is_next {
+            self.at += wanted.len_utf8();
+        }
+        is_next
+    }
+
+    /// Takes a word if it stands here, and is not the beginning of a longer one.
+    fn takes_word(&mut self, wanted: &str) -> bool {
+        let rest = self.rest();
+        let is_next = rest.get(..wanted.len()).is_some_and(|start| start.eq_ignore_ascii_case(wanted))
+            && rest[wanted.len()..].chars().next().is_none_or(|next| next.is_whitespace() || "()]".contains(next));
+        if is_next {
+            self.at += wanted.len();
+        }
+        is_next
+    }
+
+    fn end(&mut self) -> Result<(), Trouble> {
+        self.spaces();
+        match self.rest() {
+            "" => Ok(()),
+            rest => Err(self.trouble(&format!("`{}` is too much", rest.chars().take(20).collect::<String>()))),
+        }
+    }
+
+    fn any(&mut self, names: Names, depth: usize) -> Result<Filter, Trouble> {
+        let mut parts = vec![self.all(names, depth)?];
+        loop {
+            self.spaces();
+            if !self.takes_word("or") {
+                break;
+            }
+            parts.push(self.all(names, depth)?);
+        }
+        Ok(if parts.len() == 1 { parts.remove(0) } else { Filter::Or(parts) })
+    }
+
+    fn all(&mut self, names: Names, depth: usize) -> Result<Filter, Trouble> {
+        let mut parts = vec![self.one(names, depth)?];
+        loop {
+            self.spaces();
+            if !self.takes_word("and") {
+                break;
+            }
+            parts.push(self.one(names, depth)?);
+        }
+        Ok(if parts.len() == 1 { parts.remove(0) } else { Filter::And(parts) })
+    }
+
+    fn one(&mut self, names: Names, depth: usize) -> Result<Filter, Trouble> {
+        if depth >= DEPTH_MAX {
+            return Err(self.trouble(&format!("brackets nest deeper than {DEPTH_MAX}")));
+        }
+        self.spaces();
+        if self.takes_word("not") {
+            self.spaces();
+            if !self.takes('(') {
+                return Err(self.trouble("`not` wants brackets: not (...)"));
+            }
+            return Ok(Filter::Not(Box::new(self.bracket(names, depth)?)));
+        }
+        if self.takes('(') {
+            return self.bracket(names, depth);
+        }
+        self.comparison(names, depth)
+    }
+
+    fn bracket(&mut self, names: Names, depth: usize) -> Result<Filter, Trouble> {
+        let inner = self.any(names, depth + 1)?;
+        self.spaces();
+        if self.takes(')') { Ok(inner) } else { Err(self.trouble("`)` is missing")) }
+    }
+
+    fn within(&mut self, path: Path, depth: usize) -> Result<Filter, Trouble> {
+        if path.part.is_some() || path.attribute.parts().is_empty() {
+            return Err(self.trouble(&format!("`{}` has no parts to choose by", path.attribute.name)));
+        }
+        let inner = self.any(Names::PartsOf(path), depth + 1)?;
+        self.spaces();
+        if self.takes(']') { Ok(inner) } else { Err(self.trouble("`]` is missing")) }
+    }
+
+    fn name(&mut self) -> &'a str {
+        let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '$' | '-' | '_' | ':' | '.');
+        let rest = self.rest();
+        let length = rest.find(|c: char| !is_of_name(c)).unwrap_or(rest.len());
+        self.at += length;
+        &rest[..length]
+    }
+
+    fn path(&mut self, names: Names) -> Result<Path, Trouble> {
+        let start = self.at;
+        let name = self.name();
+        let found = match names {
+            Names::Of(kind) => kind.resolve(name),
+            Names::PartsOf(path) => path.attribute.part(name).map(|part| Path { part: Some(part), ..path }),
+        };
+        found.ok_or_else(|| {
+            self.at = start;
+            let what = match names {
+                _ if name.is_empty() => "the name of an attribute is missing".to_owned(),
+                Names::Of(kind) => format!("a {} has no attribute `{name}`", kind.name),
+                Names::PartsOf(path) => format!("`{}` has no part `{name}`", path.attribute.name),
+            };
+            self.trouble(&what)
+        })
+    }
+
+    fn comparison(&mut self, names: Names, depth: usize) -> Result<Filter, Trouble> {
+        self.comparisons += 1;
+        if self.comparisons > COMPARISONS_MAX {
+            return Err(self.trouble(&format!("there are more than {COMPARISONS_MAX} comparisons")));
+        }
+        let path = self.path(names)?;
+        if self.takes('[') {
+            return Ok(Filter::Within(path, Box::new(self.within(path, depth)?)));
+        }
+        self.spaces();
+        if self.takes_word("pr") {
+            return Ok(Filter::Present(path));
+        }
+        let start = self.at;
+        let word = self.name();
+        let Some(operator) = Operator::read(word) else {
+            self.at = start;
+            return Err(
+                self.trouble(&format!("`{word}` is no operator; they are eq, ne, co, sw, ew, pr, gt, ge, lt, le"))
+            );
+        };
+        self.spaces();
+        let value = self.value()?;
+        fits(path, operator, &value).map_err(|why| self.trouble(&why))?;
+        Ok(Filter::Compare(path, operator, value))
+    }
+
+    /// A value as JSON writes it.
+    fn value(&mut self) -> Result<Json, Trouble> {
+        let rest = self.rest();
+        let ends = |c: char| c.is_whitespace() || matches!(c, ')' | ']');
+        let word = rest.split(ends).next().unwrap_or_default();
+        let found = match rest.starts_with('"') {
+            true => {
+                let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Json>();
+                values.next().and_then(Result::ok).map(|value| (value, values.byte_offset()))
+            }
+            false => serde_json::from_str::<Json>(word).ok().map(|value| (value, word.len())),
+        };
+        match found {
+            Some((value, length)) if !value.is_object() && !value.is_array() => {
+                self.at += length;
+                Ok(value)
+            }
+            _ => Err(self.trouble("a value is missing: \"text\", true, false, null or a number")),
+        }
+    }
+}
+
+/// What a path means when it is compared: of an attribute with parts, its value.
+fn compared(path: Path) -> Result<&'static Attribute, String> {
+    match path.part {
+        Some(part) => Ok(part),
+        None if path.attribute.parts().is_empty() => Ok(path.attribute),
+        None => path.attribute.part("value").ok_or_else(|| {
+            let parts: Vec<_> = path.attribute.parts().iter().map(|part| part.name).collect();
+            format!("`{}` has parts; compare one of them: {}", path.attribute.name, parts.join(", "))
+        }),
+    }
+}
+
+fn fits(path: Path, operator: Operator, value: &Json) -> Result<(), String> {
+    let attribute = compared(path)?;
+    if attribute.mutability == super::schema::Mutability::WriteOnly {
+        return Err(format!("`{}` cannot be asked for", attribute.name));
+    }
+    let is_equality = matches!(operator, Operator::Equal | Operator::NotEqual);
+    match (attribute.kind, value) {
+        (_, Json::Null) if is_equality => Ok(()),
+        (Kind::Boolean, Json::Bool(_)) if is_equality => Ok(()),
+        (Kind::Boolean, _) => Err(format!("`{}` is compared by eq and ne with true and false", attribute.name)),
+        (Kind::Binary, Json::String(_)) if is_equality => Ok(()),
+        (Kind::Binary, _) => Err(format!("`{}` is compared by eq and ne with text", attribute.name)),
+        (Kind::DateTime, Json::String(text)) if text.parse::<Timestamp>().is_ok() => Ok(()),
+        (Kind::DateTime, _) => {
+            Err(format!("`{}` is compared with a time such as \"2026-05-01T00:00:00Z\"", attribute.name))
+        }
+        (_, Json::String(_)) => Ok(()),
+        (_, _) => Err(format!("`{}` is compared with text in quotation marks", attribute.name)),
+    }
+}
+
+impl Filter {
+    /// Whether a resource meets it.
+    pub(super) fn is_met_by(&self, resource: &Resource) -> bool {
+        self.holds(&|path| values(resource, path))
+    }
+
+    /// Whether one value of an attribute meets it: what stands in `[...]`.
+    pub(super) fn is_met_by_value(&self, value: &Json) -> bool {
+        self.holds(&|path| path.part.and_then(|part| value.get(part.name)).into_iter().collect())
+    }
+
+    fn holds<'a>(&self, values: &dyn Fn(Path) -> Vec<&'a Json>) -> bool {
+        match self {
+            Filter::And(parts) => parts.iter().all(|part| part.holds(values)),
+            Filter::Or(parts) => parts.iter().any(|part| part.holds(values)),
+            Filter::Not(part) => !part.holds(values),
+            Filter::Present(path) => !values(*path).is_empty(),
+            Filter::Within(path, part) => values(*path).into_iter().any(|value| part.is_met_by_value(value)),
+            Filter::Compare(path, Operator::NotEqual, wanted) => !equal(*path, &values(*path), wanted),
+            Filter::Compare(path, Operator::Equal, wanted) => equal(*path, &values(*path), wanted),
+            Filter::Compare(path, operator, wanted) => {
+                values(*path).into_iter().any(|value| compare(*path, value, *operator, wanted))
+            }
+        }
+    }
+
+    /// Whether it asks for an attribute.
+    pub(super) fn asks_for(&self, name: &str) -> bool {
+        match self {
+            Filter::And(parts) | Filter::Or(parts) => parts.iter().any(|part| part.asks_for(name)),
+            Filter::Not(part) => part.asks_for(name),
+            Filter::Present(path) | Filter::Compare(path, ..) | Filter::Within(path, _) => path.attribute.name == name,
+        }
+    }
+
+    /// The values that one part of an attribute must have, one of them; `None`: it does not say so.
+    pub(super) fn exact_values(&self, part: &str) -> Option<Vec<&str>> {
+        match self {
+            Filter::Compare(path, Operator::Equal, Json::String(text)) => {
+                (compared(*path).ok()?.name == part).then(|| vec![text.as_str()])
+            }
+            Filter::Or(parts) => {
+                let all = parts.iter().map(|found| found.exact_values(part)).collect::<Option<Vec<_>>>()?;
+                Some(all.into_iter().flatten().collect())
+            }
+            _ => None,
+        }
+    }
+
+    /// What must be so of the values of an attribute, as parts with their values: of `[type eq "work"]` the type.
+    pub(super) fn conditions(&self) -> Vec<(&'static str, &Json)> {
+        match self {
+            Filter::And(parts) => parts.iter().flat_map(Filter::conditions).collect(),
+            Filter::Compare(path, Operator::Equal, value) => {
+                path.part.map(|part| (part.name, value)).into_iter().collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// A filter of the directory that everything meets which meets this one; `None`: it leaves nobody out. `known` gives the
+    /// name of an entry by its id.
+    pub(super) fn narrower(&self, known: &dyn Fn(&str) -> Option<String>) -> Option<Lookup> {
+        match self {
+            Filter::And(parts) => {
+                let all: Vec<_> = parts.iter().filter_map(|part| part.narrower(known)).collect();
+                (!all.is_empty()).then_some(Lookup::And(all))
+            }
+            Filter::Or(parts) => {
+                parts.iter().map(|part| part.narrower(known)).collect::<Option<Vec<_>>>().map(Lookup::Or)
+            }
+            Filter::Within(path, part) => {
+                let values = part.exact_values("value")?;
+                let each = values.into_iter().map(|value| lookup(*path, Operator::Equal, value, known));
+                each.collect::<Option<Vec<_>>>().map(Lookup::Or)
+            }
+            Filter::Compare(path, operator, Json::String(text)) => lookup(*path, *operator, text, known),
+            _ => None,
+        }
+    }
+
+    /// The ids that are asked for as values of an attribute, so that their entries can be found first.
+    pub(super) fn ids_of(&self, attribute: &str, ids: &mut Vec<String>) {
+        match self {
+            Filter::And(parts) | Filter::Or(parts) => parts.iter().for_each(|part| part.ids_of(attribute, ids)),
+            Filter::Not(part) => part.ids_of(attribute, ids),
+            Filter::Within(path, part) if path.attribute.name == attribute => {
+                ids.extend(part.exact_values("value").unwrap_or_default().into_iter().map(str::to_owned));
+            }
+            Filter::Compare(path, Operator::Equal, Json::String(text)) if path.attribute.name == attribute => {
+                ids.push(text.clone());
+            }
+            _ => {}
+        }
+    }
+
+    /// The one id that it asks for, if it does.
+    pub(super) fn only_id(&self) -> Option<&str> {
+        match self {
+            Filter::And(parts) => parts.iter().find_map(Filter::only_id),
+            Filter::Compare(path, Operator::Equal, Json::String(text)) if path.attribute.name == "id" => Some(text),
+            _ => None,
+        }
+    }
+}
+
+fn lookup(path: Path, operator: Operator, text: &str, known: &dyn Fn(&str) -> Option<String>) -> Option<Lookup> {
+    let attribute = compared(path).ok()?;
+    let is_value = attribute.name == "value" || path.attribute.parts().is_empty();
+    let indexed = match (path.attribute.name, path.part.map(|part| part.name)) {
+        ("userName", None) => "uid",
+        ("externalId", None) => "scimExternalId",
+        ("name", Some("familyName")) => "sn",
+        // Mail addresses in LDAP are ASCII.
+        ("emails", _) if is_value && text.is_ascii() => "mail",
+        ("groups", _) if is_value => "memberOf",
+        ("members", _) if is_value => "member",
+        _ => return None,
+    };
+    let value = match indexed {
+        // A name that nobody has stands for nobody.
+        "memberOf" | "member" => known(text).unwrap_or_else(|| "cn=nobody".to_owned()),
+        _ => text.to_owned(),
+    };
+    let equal = |name: &str| Lookup::Equal(name.to_owned(), value.clone().into_bytes());
+    match operator {
+        Operator::Equal if indexed == "member" => Some(Lookup::Or(vec![equal("member"), equal("uniqueMember")])),
+        Operator::Equal => Some(equal(indexed)),
+        Operator::StartsWith if indexed == "uid" && !text.is_empty() && text.trim() == text => {
+            Some(Lookup::Substrings(indexed.to_owned(), Some(value.into_bytes()), Vec::new(), None))
+        }
+        _ => None,
+    }
+}
+
+/// The values at a path, each once for each value of its attribute.
+pub(super) fn values(resource: &Resource, path: Path) -> Vec<&Json> {
+    let holder = match path.extension {
+        Some(schema) => resource.get(schema).and_then(Json::as_object),
+        None => Some(resource),
+    };
+    let Some(found) = holder.and_then(|holder| holder.get(path.attribute.name)) else { return Vec::new() };
+    let each = match found {
+        Json::Array(values) => values.iter().collect(),
+        one => vec![one],
+    };
+    match path.part {
+        Some(part) => each.into_iter().filter_map(|value| value.get(part.name)).collect(),
+        None => each,
+    }
+}
+
+fn equal(path: Path, found: &[&Json], wanted: &Json) -> bool {
+    match wanted {
+        Json::Null => found.is_empty(),
+        wanted => found.iter().any(|value| compare(path, value, Operator::Equal, wanted)),
+    }
+}
+
+fn compare(path: Path, found: &Json, operator: Operator, wanted: &Json) -> bool {
+    let Ok(attribute) = compared(path) else { return false };
+    let found = match found {
+        Json::Object(parts) => match parts.get(attribute.name) {
+            Some(part) => part,
+            None => return false,
+        },
+        found => found,
+    };
+    let (Json::String(found), Json::String(wanted)) = (found, wanted) else { return found == wanted };
+    if attribute.kind == Kind::DateTime {
+        let (Ok(found), Ok(wanted)) = (found.parse::<Timestamp>(), wanted.parse::<Timestamp>()) else { return false };
+        return ordered(operator, found.cmp(&wanted)).unwrap_or(false);
+    }
+    let folded = |text: &str| if attribute.exact { text.to_owned() } else { text.to_lowercase() };
+    let (found, wanted) = (folded(found), folded(wanted));
+    match operator {
+        Operator::Contains => found.contains(&wanted),
+        Operator::StartsWith => found.starts_with(&wanted),
+        Operator::EndsWith => found.ends_with(&wanted),
+        operator => ordered(operator, found.cmp(&wanted)).unwrap_or(false),
+    }
+}
+
+fn ordered(operator: Operator, order: std::cmp::Ordering) -> Option<bool> {
+    Some(match operator {
+        Operator::Equal => order.is_eq(),
+        Operator::NotEqual => order.is_ne(),
+        Operator::Greater => order.is_gt(),
+        Operator::GreaterOrEqual => order.is_ge(),
+        Operator::Less => order.is_lt(),
+        Operator::LessOrEqual => order.is_le(),
+        Operator::Contains | Operator::StartsWith | Operator::EndsWith => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{super::schema::USER, *};
+
+    fn check(text: &str, expected: Result<bool, &str>) {
+        let vera = json!({
+            "id": "7", "userName": "Vera", "active": true, "name": {"familyName": "Muster"}, "title": "Dr",
+            "emails": [{"value": "v@work.example", "type": "work", "primary": true}, {"value": "v@home.example", "type": "home"}],
+            "meta": {"lastModified": "2026-05-01T10:00:00Z"},
+            "urn:ietf:params:scim:schemas:extension:enterprise:2.0:User": {"department": "Legal"},
+        });
+        let found = read(text, &USER).map(|filter| filter.is_met_by(vera.as_object().expect("an object")));
+        match (found, expected) {
+            (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{text}"),
+            (Err(trouble), Err(why)) => assert!(trouble.detail.contains(why), "{text}: {}", trouble.detail),
+            (found, expected) => panic!("{text}: {found:?}, not {expected:?}"),
+        }
+    }
+
+    #[test]
+    fn filters_say_what_they_mean() {
+        check("userName eq \"vera\"", Ok(true));
+        check("USERNAME EQ \"vera\" and not (active eq false)", Ok(true));
+        check("id eq \"7\" or id eq \"8\"", Ok(true));
+        check("userName sw \"VE\" and userName ew \"ra\" and userName co \"er\"", Ok(true));
+        check("nickName pr", Ok(false));
+        check("not (nickName pr)", Ok(true));
+        check("nickName eq null", Ok(true));
+        check("nickName ne \"x\"", Ok(true));
+        check("title ne \"dr\"", Ok(false));
+        check("name.familyName gt \"Mu\" and name.familyName lt \"mz\"", Ok(true));
+        check("emails co \"home\"", Ok(true));
+        check("emails.type eq \"work\"", Ok(true));
+        check("emails[type eq \"work\" and value co \"work\"]", Ok(true));
+        check("emails[type eq \"work\" and value co \"home\"]", Ok(false));
+        check("emails[type eq \"home\" and not (primary eq true)]", Ok(true));
+        check("meta.lastModified ge \"2026-05-01T12:00:00+02:00\"", Ok(true));
+        check("meta.lastModified gt \"2026-05-01T10:00:00Z\"", Ok(false));
+        check("urn:ietf:params:scim:schemas:core:2.0:User:userName eq \"vera\"", Ok(true));
+        check("urn:ietf:params:scim:schemas:extension:enterprise:2.0:User:department sw \"leg\"", Ok(true));
+        check("title pr or nickName pr and userName eq \"nobody\"", Ok(true));
+        check("(title pr or nickName pr) and userName eq \"nobody\"", Ok(false));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_told_with_its_place() {
+        check("", Err("at character 1: the name of an attribute is missing"));
+        check("shoeSize eq \"44\"", Err("a User has no attribute `shoeSize`"));
+        check("userName is \"x\"", Err("at character 10: `is` is no operator"));
+        check("userName eq vera", Err("at character 13: a value is missing"));
+        check("userName eq \"vera", Err("a value is missing"));
+        check("userName eq \"vera\" title pr", Err("at character 20: `title pr` is too much"));
+        check("(userName pr", Err("`)` is missing"));
+        check("emails[type eq \"work\"", Err("`]` is missing"));
+        check("emails[shape eq \"work\"]", Err("`emails` has no part `shape`"));
+        check("userName[value eq \"x\"]", Err("no parts to choose by"));
+        check("not userName pr", Err("`not` wants brackets"));
+        check("active gt true", Err("compared by eq and ne"));
+        check("active eq \"true\"", Err("with true and false"));
+        check("meta.created gt \"yesterday\"", Err("compared with a time"));
+        check("name eq \"Vera\"", Err("has parts; compare one of them: formatted"));
+        check("userName eq 7", Err("text in quotation marks"));
+        check("password eq \"x\"", Err("cannot be asked for"));
+        check(&format!("{}userName pr{}", "(".repeat(40), ")".repeat(40)), Err("nest deeper than 32"));
+        check(&["title pr"; 300].join(" or "), Err("more than 200 comparisons"));
+    }
+
+    #[test]
+    fn what_is_looked_up_leaves_out_nobody_who_is_meant() {
+        let narrower = |text: &str| read(text, &USER).expect("a filter").narrower(&|_| None);
+        let equal = |name: &str, value: &str| Lookup::Equal(name.into(), value.into());
+        assert_eq!(narrower("userName eq \"vera\""), Some(equal("uid", "vera")));
+        assert_eq!(narrower("title pr and emails.value eq \"a@b.c\""), Some(Lookup::And(vec![equal("mail", "a@b.c")])));
+        assert_eq!(narrower("emails[value eq \"a@b.c\" and type eq \"work\"]"), None);
+        assert_eq!(narrower("emails[value eq \"a@b.c\"]"), Some(Lookup::Or(vec![equal("mail", "a@b.c")])));
+        assert_eq!(narrower("emails.type eq \"work\""), None);
+        assert_eq!(narrower("userName eq \"a\" or title pr"), None);
+        assert_eq!(narrower("not (userName eq \"a\")"), None);
+        assert_eq!(narrower("userName ne \"a\""), None);
+    }
+}

@@ -1,0 +1,111 @@
+//! A group holds its members by their names; here they are told by their ids.
+
+use serde_json::Value as Json;
+use tocsin_directory::{Act, Modification, dn::Dn, entry::Entry, schema::Schema};
+
+use super::{
+    body::Resource,
+    filter::Filter,
+    patch::{self, Operation},
+    trouble::Trouble,
+};
+
+/// The classes of a group that is made here: one that may be empty.
+pub(super) const CLASSES: &[&str] = &["top", "groupOfEntries", "scimResource"];
+/// The classes whose entries are groups.
+pub(super) const KINDS: &[&str] = &["groupOfNames", "groupOfUniqueNames", "groupOfEntries", "groupOfURLs"];
+
+/// An entry as a group, without its members.
+pub(super) fn shown(entry: &Entry) -> Resource {
+    let text = |key: &str| {
+        let value = entry.attribute(key)?.values.first()?;
+        Some(Json::from(String::from_utf8_lossy(value).into_owned()))
+    };
+    let name = text("displayname").or_else(|| text("cn"));
+    let pairs = [("displayName", name), ("externalId", text("scimexternalid"))];
+    pairs.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+}
+
+pub(super) fn is_of_class(entry: &Entry, class: &str) -> bool {
+    entry.classes().iter().any(|known| known.eq_ignore_ascii_case(class))
+}
+
+/// The attribute that holds the members.
+pub(super) fn member_attribute(entry: &Entry) -> &'static str {
+    if is_of_class(entry, "groupOfUniqueNames") { "uniqueMember" } else { "member" }
+}
+
+/// The names of the members.
+pub(super) fn member_names(entry: &Entry) -> Vec<String> {
+    let found = entry.attribute(&member_attribute(entry).to_ascii_lowercase());
+    let values = found.map(|found| found.values.as_slice()).unwrap_or_default();
+    values.iter().map(|value| String::from_utf8_lossy(value).into_owned()).collect()
+}
+
+/// What becomes of the members.
+#[derive(Debug, PartialEq)]
+pub(super) enum Change {
+    /// These ids come.
+    Add(Vec<String>),
+    /// These go.
+    Remove(Vec<String>),
+    /// Those of them go that meet a filter.
+    RemoveSome(Filter),
+    /// They are these, and no others.
+    Become(Vec<String>),
+}
+
+/// The ids of a list of members.
+///
+/// # Errors
+/// One has none.
+pub(super) fn ids(value: Option<&Json>) -> Result<Vec<String>, Trouble> {
+    let list = value.and_then(Json::as_array).map(Vec::as_slice).unwrap_or_default();
+    let id = |member: &Json| member.get("value").and_then(Json::as_str).map(str::to_owned);
+    let all = list.iter().map(id).collect::<Option<Vec<_>>>();
+    all.ok_or_else(|| Trouble::bad("invalidValue", "a member needs a `value`: the id of a user or a group"))
+}
+
+/// Takes what changes members out of the operations of a request.
+///
+/// # Errors
+/// A member cannot be changed, only come and go.
+pub(super) fn changes(operations: Vec<Operation>) -> Result<(Vec<Operation>, Vec<Change>), Trouble> {
+    let (members, rest): (Vec<_>, Vec<_>) =
+        operations.into_iter().partition(|operation| operation.target.path.attribute.name == "members");
+    let changes = members.into_iter().map(|Operation { act, target, value }| {
+        if target.part.is_some() {
+            return Err(Trouble::bad("mutability", "members come and go; what is told of them does not change"));
+        }
+        Ok(match (act, target.filter) {
+            (patch::Act::Add, None) => Change::Add(ids(value.as_ref())?),
+            (patch::Act::Replace, None) => Change::Become(ids(value.as_ref())?),
+            (patch::Act::Remove, None) if value.is_some() => Change::Remove(ids(value.as_ref())?),
+            (patch::Act::Remove, None) => Change::Become(Vec::new()),
+            (patch::Act::Remove, Some(filter)) => match filter.exact_values("value") {
+                Some(ids) => Change::Remove(ids.into_iter().map(str::to_owned).collect()),
+                None => Change::RemoveSome(filter),
+            },
+            (_, Some(_)) => {
+                return Err(Trouble::bad("mutability", "members come and go; a filter chooses those that go"));
+            }
+        })
+    });
+    Ok((rest, changes.collect::<Result<_, _>>()?))
+}
+
+/// The modifications that make the members of a group those of `wanted`, given by their names.
+pub(super) fn modifications(entry: &Entry, wanted: &[String], schema: &Schema) -> Vec<Modification> {
+    let key = |name: &str| Dn::parse(name).map_or_else(|_| name.to_owned(), |dn| schema.normal_dn(&dn));
+    let present = member_names(entry);
+    let keys = |names: &[String]| names.iter().map(|name| key(name)).collect::<std::collections::HashSet<_>>();
+    let (is, will_be) = (keys(&present), keys(wanted));
+    let of = |act: Act, names: &[String], known: &std::collections::HashSet<String>| {
+        let mut seen = known.clone();
+        let new = names.iter().filter(|name| seen.insert(key(name)));
+        let values: Vec<_> = new.map(|name| name.clone().into_bytes()).collect();
+        let attribute = member_attribute(entry).to_owned();
+        (!values.is_empty()).then_some(Modification { act, attribute, values })
+    };
+    [of(Act::Add, wanted, &is), of(Act::Delete, &present, &will_be)].into_iter().flatten().collect()
+}

@@ -1,0 +1,272 @@
+//! Lists: filtered, sorted, page by page: RFC 7644, 3.4.2.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::{Value as Json, json};
+use tocsin_directory::{Scope, Shown, filter::Filter as Lookup};
+
+use super::{
+    desk::{Desk, is_of},
+    filter::{self, Filter, values},
+    schema::{Path, RESOURCES, ResourceType},
+    selection::Selection,
+    trouble::Trouble,
+};
+
+/// Most resources of a page, and how many there are if nobody says.
+pub(super) const PAGE_MAX: usize = 1_000;
+const PAGE: usize = 100;
+/// Most resources that are sorted.
+const SORTED_MAX: usize = 50_000;
+
+/// What a client asks for, in an address or a body.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Asked {
+    filter: Option<String>,
+    sort_by: Option<String>,
+    sort_order: Option<String>,
+    start_index: Option<Number>,
+    count: Option<Number>,
+    attributes: Option<Names>,
+    excluded_attributes: Option<Names>,
+}
+
+/// A number, as a number or as text.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Number {
+    Number(i64),
+    Text(String),
+}
+
+/// Names, as a list or with commas between.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Names {
+    List(Vec<String>),
+    Text(String),
+}
+
+impl Names {
+    fn text(&self) -> String {
+        match self {
+            Names::List(names) => names.join(","),
+            Names::Text(text) => text.clone(),
+        }
+    }
+}
+
+impl Number {
+    fn value(&self, name: &str) -> Result<i64, Trouble> {
+        match self {
+            Number::Number(value) => Ok(*value),
+            Number::Text(text) => text.parse().map_err(|_| {
+                Trouble::bad("invalidValue", format!("`{name}` is `{text}`, but should be a whole number"))
+            }),
+        }
+    }
+}
+
+impl Asked {
+    /// What of a resource is wanted.
+    pub(super) fn selection(&self, kind: &'static ResourceType) -> Result<Selection, Trouble> {
+        let text = |names: &Option<Names>| names.as_ref().map(Names::text);
+        Selection::read(text(&self.attributes).as_deref(), text(&self.excluded_attributes).as_deref(), kind)
+    }
+
+    fn query(&self, kind: &'static ResourceType) -> Result<Query, Trouble> {
+        let number = |value: &Option<Number>, name| value.as_ref().map(|value| value.value(name)).transpose();
+        let unknown = |name: &str| Trouble::bad("invalidPath", format!("a {} has no attribute `{name}`", kind.name));
+        let sort_by =
+            self.sort_by.as_deref().map(|name| kind.resolve(name).ok_or_else(|| unknown(name))).transpose()?;
+        let descending = match self.sort_order.as_deref() {
+            None | Some("ascending") => false,
+            Some("descending") => true,
+            Some(other) => {
+                let what = format!("`sortOrder` is `{other}`, but should be ascending or descending");
+                return Err(Trouble::bad("invalidValue", what));
+            }
+        };
+        let positive = |value: i64| usize::try_from(value).unwrap_or(0);
+        Ok(Query {
+            filter: self.filter.as_deref().map(|text| filter::read(text, kind)).transpose()?,
+            sort_by: sort_by.map(|path| (path, descending)),
+            start: positive(number(&self.start_index, "startIndex")?.unwrap_or(1)).max(1),
+            count: number(&self.count, "count")?.map_or(PAGE, positive).min(PAGE_MAX),
+            selection: self.selection(kind)?,
+        })
+    }
+}
+
+struct Query {
+    filter: Option<Filter>,
+    /// By what, and whether the other way round.
+    sort_by: Option<(Path, bool)>,
+    /// The first of the page, from 1.
+    start: usize,
+    count: usize,
+    selection: Selection,
+}
+
+/// What a list has in the end.
+#[derive(Default)]
+struct Found {
+    total: usize,
+    page: Vec<Arc<Shown>>,
+    /// All, with what they are sorted by.
+    sorted: Vec<(SortKey, Arc<Shown>)>,
+}
+
+/// Those without a value come last.
+type SortKey = (bool, String);
+
+impl Desk {
+    /// A page of the resources of a kind.
+    pub(super) async fn list(&self, kind: &'static ResourceType, asked: &Asked) -> Result<Json, Trouble> {
+        let query = asked.query(kind)?;
+        let found = self.found(kind, &query).await?;
+        let mut resources = Vec::with_capacity(found.page.len());
+        for shown in &found.page {
+            resources.push(Json::Object(self.told(kind, &shown.entry, &query.selection).await?));
+        }
+        Ok(list_response(found.total, query.start, resources))
+    }
+
+    /// A page of all resources, of one kind after the other; those of a kind that the filter makes no sense of are left out.
+    pub(super) async fn list_all(&self, asked: &Asked) -> Result<Json, Trouble> {
+        let (mut total, mut resources, mut start, mut refused) = (0, Vec::new(), 1, None);
+        for kind in RESOURCES {
+            let mut query = match asked.query(kind) {
+                Ok(query) => query,
+                Err(trouble) => {
+                    refused = Some(trouble);
+                    continue;
+                }
+            };
+            start = query.start;
+            query.start = start.saturating_sub(total).max(1);
+            query.count = if start > total { query.count } else { query.count.saturating_sub(resources.len()) };
+            let found = self.found(kind, &query).await?;
+            total += found.total;
+            for shown in &found.page {
+                resources.push(Json::Object(self.told(kind, &shown.entry, &query.selection).await?));
+            }
+        }
+        match refused {
+            Some(trouble) if total == 0 => Err(trouble),
+            _ => Ok(list_response(total, start, resources)),
+        }
+    }
+
+    async fn found(&self, kind: &'static ResourceType, query: &Query) -> Result<Found, Trouble> {
+        let mut found = Found::default();
+        if let Some(id) = query.filter.as_ref().and_then(Filter::only_id) {
+            if let Ok(shown) = self.find(kind, id).await {
+                self.take(kind, query, shown, &mut found).await?;
+            }
+        } else {
+            let lookup = self.lookup(kind, query).await?;
+            let base = self.directory.find(self.directory.suffix()).await?;
+            let mut search = self.directory.search(base, Scope::Subtree, &lookup).await?;
+            while let Some(page) = search.next().await? {
+                for shown in page.into_iter().filter(|shown| is_of(kind, &shown.entry)) {
+                    self.take(kind, query, shown, &mut found).await?;
+                }
+            }
+        }
+        if let Some((_, descending)) = query.sort_by {
+            found.sorted.sort_by(|(one, _), (other, _)| match descending {
+                true => (one.0, &other.1).cmp(&(other.0, &one.1)),
+                false => one.cmp(other),
+            });
+            let sorted = found.sorted.drain(..).skip(query.start - 1).take(query.count);
+            found.page = sorted.map(|(_, shown)| shown).collect();
+        }
+        Ok(found)
+    }
+
+    /// Counts a resource that meets the filter, and keeps it if it is on the page.
+    async fn take(
+        &self,
+        kind: &ResourceType,
+        query: &Query,
+        shown: Arc<Shown>,
+        found: &mut Found,
+    ) -> Result<(), Trouble> {
+        let sorted_by = query.sort_by.map(|(path, _)| path);
+        if query.filter.is_some() || sorted_by.is_some() {
+            let wants = |name: &str| {
+                query.filter.as_ref().is_some_and(|filter| filter.asks_for(name))
+                    || sorted_by.is_some_and(|path| path.attribute.name == name)
+            };
+            let resource = self.resource(kind, &shown.entry, &wants).await?;
+            if query.filter.as_ref().is_some_and(|filter| !filter.is_met_by(&resource)) {
+                return Ok(());
+            }
+            if let Some(path) = sorted_by {
+                if found.sorted.len() >= SORTED_MAX {
+                    return Err(Trouble::bad("tooMany", format!("more than {SORTED_MAX} resources are not sorted")));
+                }
+                found.sorted.push((sort_key(&resource, path), shown.clone()));
+            }
+        }
+        found.total += 1;
+        if sorted_by.is_none() && found.total >= query.start && found.page.len() < query.count {
+            found.page.push(shown);
+        }
+        Ok(())
+    }
+
+    /// What the directory can leave out by its indexes.
+    async fn lookup(&self, kind: &ResourceType, query: &Query) -> Result<Lookup, Trouble> {
+        let all = match kind.name {
+            "User" => Lookup::Present("objectClass".to_owned()),
+            _ => {
+                let of_class = |class: &&str| Lookup::Equal("objectClass".to_owned(), class.as_bytes().to_vec());
+                Lookup::Or(super::group::KINDS.iter().map(of_class).collect())
+            }
+        };
+        let Some(filter) = &query.filter else { return Ok(all) };
+        let mut ids = Vec::new();
+        filter.ids_of("groups", &mut ids);
+        filter.ids_of("members", &mut ids);
+        let mut names = std::collections::HashMap::new();
+        for id in ids {
+            let number = tocsin_directory::entry::Entry::number_of(&id);
+            let shown = match number {
+                Some(number) => self.directory.numbered(vec![number]).await?.pop(),
+                None => None,
+            };
+            names.extend(shown.map(|shown| (id, shown.entry.dn.clone())));
+        }
+        let narrower = filter.narrower(&|id| names.get(id).cloned());
+        Ok(match narrower {
+            Some(narrower) => Lookup::And(vec![narrower, all]),
+            None => all,
+        })
+    }
+}
+
+/// A page of so many.
+pub(super) fn list_response(total: usize, start: usize, resources: Vec<Json>) -> Json {
+    json!({
+        "schemas": ["urn:ietf:params:scim:api:messages:2.0:ListResponse"],
+        "totalResults": total, "startIndex": start, "itemsPerPage": resources.len(), "Resources": resources,
+    })
+}
+
+fn sort_key(resource: &super::body::Resource, path: Path) -> SortKey {
+    let found = values(resource, Path { part: None, ..path });
+    let preferred = found.iter().find(|value| value.get("primary") == Some(&Json::Bool(true))).or(found.first());
+    let part = path.part.map_or("value", |part| part.name);
+    let value = preferred.map(|value| value.get(part).unwrap_or(value));
+    let exact = path.part.unwrap_or(path.attribute).exact;
+    match value {
+        Some(Json::String(text)) if exact => (false, text.clone()),
+        Some(Json::String(text)) => (false, text.to_lowercase()),
+        Some(Json::Null) | None => (true, String::new()),
+        Some(other) => (false, other.to_string()),
+    }
+}

@@ -1,0 +1,399 @@
+//! Changes of a part: RFC 7644, 3.5.2.
+
+use serde_json::{Map, Value as Json};
+
+use super::{
+    body::{self, Resource, typed},
+    filter::{self, Filter, Target},
+    schema::{Attribute, Mutability, Path, ResourceType},
+    trouble::Trouble,
+};
+
+/// Most operations of one request.
+const OPERATIONS_MAX: usize = 1_000;
+
+/// One operation.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Operation {
+    pub(super) act: Act,
+    pub(super) target: Target,
+    /// The value of its type; nothing for what is removed.
+    pub(super) value: Option<Json>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Act {
+    Add,
+    Replace,
+    Remove,
+}
+
+/// Reads the operations of a body. One without a path becomes one for each attribute that it names.
+///
+/// # Errors
+/// It is no `PatchOp`; an operation, a path or a value cannot be read; only the server writes what it names.
+pub(super) fn read(given: &Json, kind: &'static ResourceType) -> Result<Vec<Operation>, Trouble> {
+    let member = |object: &Json, name: &str| {
+        let object = object.as_object()?;
+        object.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.clone())
+    };
+    let syntax = |what: &str| Trouble::bad("invalidSyntax", what);
+    let Some(Json::Array(list)) = member(given, "Operations") else {
+        return Err(syntax("`Operations` is missing: a list of {op, path, value}"));
+    };
+    if list.is_empty() || list.len() > OPERATIONS_MAX {
+        return Err(syntax(&format!("`Operations` has 1 to {OPERATIONS_MAX} operations")));
+    }
+    let mut operations = Vec::new();
+    for each in &list {
+        let act = match member(each, "op").as_ref().and_then(Json::as_str).map(str::to_ascii_lowercase).as_deref() {
+            Some("add") => Act::Add,
+            Some("replace") => Act::Replace,
+            Some("remove") => Act::Remove,
+            _ => return Err(syntax("`op` is one of add, replace and remove")),
+        };
+        let value = member(each, "value");
+        match (member(each, "path"), act, value) {
+            (Some(Json::String(path)), act, value) => operations.extend(of_path(&path, act, value, kind)?),
+            (Some(_), ..) => return Err(Trouble::bad("invalidPath", "`path` is no text")),
+            (None, Act::Remove, _) => return Err(Trouble::bad("noTarget", "what is to be removed? `path` is missing")),
+            (None, act, Some(Json::Object(values))) => {
+                for (name, value) in values {
+                    operations.extend(of_path(&name, act, Some(value), kind)?);
+                }
+            }
+            (None, ..) => return Err(syntax("without a path, `value` is an object of attributes")),
+        }
+    }
+    Ok(operations)
+}
+
+fn of_path(path: &str, act: Act, value: Option<Json>, kind: &'static ResourceType) -> Result<Vec<Operation>, Trouble> {
+    // A whole extension stands for each of its attributes.
+    if let Some(extension) = kind.extension.filter(|extension| extension.schema.eq_ignore_ascii_case(path.trim())) {
+        let inner = |name: &str, value| of_path(&format!("{}:{name}", extension.schema), act, value, kind);
+        let each: Vec<Vec<Operation>> = match value {
+            Some(Json::Object(values)) => {
+                let named = values.into_iter().filter(|(name, _)| !name.eq_ignore_ascii_case("schemas"));
+                named.map(|(name, value)| inner(&name, Some(value))).collect::<Result<_, _>>()?
+            }
+            None if act == Act::Remove => {
+                extension.attributes.iter().map(|attribute| inner(attribute.name, None)).collect::<Result<_, _>>()?
+            }
+            _ => return Err(Trouble::bad("invalidValue", "the value of an extension is an object")),
+        };
+        return Ok(each.into_iter().flatten().collect());
+    }
+    if path.eq_ignore_ascii_case("schemas") {
+        // What a resource has tells its schemas.
+        return Ok(Vec::new());
+    }
+    let target = filter::target(path, kind)?;
+    let meant = target.part.unwrap_or(target.path.attribute);
+    if target.path.attribute.mutability == Mutability::ReadOnly || meant.mutability == Mutability::ReadOnly {
+        return Err(Trouble::bad("mutability", format!("only the server writes `{}`", meant.name)));
+    }
+    let value = match (act, value) {
+        (Act::Remove, None) => None,
+        (Act::Remove, Some(value)) => typed(&value, target.path.attribute)?,
+        (_, None) => return Err(Trouble::bad("invalidValue", format!("`value` is missing for `{path}`"))),
+        (_, Some(value)) => match (target.part, &target.filter) {
+            (Some(part), _) => typed(&value, part)?,
+            (None, Some(_)) => one_of(&value, target.path.attribute)?,
+            (None, None) => typed(&value, target.path.attribute)?,
+        },
+    };
+    Ok(vec![Operation { act, target, value }])
+}
+
+/// One value of an attribute that has several.
+fn one_of(value: &Json, attribute: &'static Attribute) -> Result<Option<Json>, Trouble> {
+    Ok(match typed(value, attribute)? {
+        Some(Json::Array(mut values)) if values.len() == 1 => values.pop(),
+        None => None,
+        Some(_) => return Err(Trouble::bad("invalidValue", format!("give one value of `{}`", attribute.name))),
+    })
+}
+
+/// Does all operations, in their order.
+///
+/// # Errors
+/// A filter finds nothing to replace; what is required would go.
+pub(super) fn apply(resource: &mut Resource, operations: &[Operation], kind: &ResourceType) -> Result<(), Trouble> {
+    for operation in operations {
+        operation.apply(resource)?;
+    }
+    body::complete(resource, kind).map_err(|trouble| Trouble::bad("mutability", trouble.detail))
+}
+
+impl Operation {
+    fn apply(&self, resource: &mut Resource) -> Result<(), Trouble> {
+        let Path { extension, attribute, .. } = self.target.path;
+        let holder = match extension {
+            Some(schema) => {
+                let holder = resource.entry(schema).or_insert_with(|| Json::Object(Map::new()));
+                holder.as_object_mut().expect("an extension is an object")
+            }
+            None => &mut *resource,
+        };
+        if attribute.many {
+            self.apply_to_many(holder)?
+        } else {
+            self.apply_to_one(holder)
+        }
+        if let Some(schema) = extension
+            && resource.get(schema).and_then(Json::as_object).is_some_and(Map::is_empty)
+        {
+            resource.remove(schema);
+        }
+        Ok(())
+    }
+
+    fn apply_to_one(&self, holder: &mut Resource) {
+        let name = self.target.path.attribute.name;
+        match (self.target.part, &self.value) {
+            (None, Some(Json::Object(parts))) if self.act != Act::Remove => {
+                let known = holder.entry(name).or_insert_with(|| Json::Object(Map::new()));
+                let known = known.as_object_mut().expect("it has parts");
+                known.extend(parts.clone());
+            }
+            (None, Some(value)) if self.act != Act::Remove => drop(holder.insert(name.to_owned(), value.clone())),
+            (None, _) => drop(holder.remove(name)),
+            (Some(part), value) => {
+                let known = holder.entry(name).or_insert_with(|| Json::Object(Map::new()));
+                let known = known.as_object_mut().expect("it has parts");
+                match value {
+                    Some(value) if self.act != Act::Remove => drop(known.insert(part.name.to_owned(), value.clone())),
+                    _ => drop(known.remove(part.name)),
+                }
+                if known.is_empty() {
+                    holder.remove(name);
+                }
+            }
+        }
+    }
+
+    fn apply_to_many(&self, holder: &mut Resource) -> Result<(), Trouble> {
+        let name = self.target.path.attribute.name;
+        let mut values = match holder.remove(name) {
+            Some(Json::Array(values)) => values,
+            _ => Vec::new(),
+        };
+        let given = || match &self.value {
+            Some(Json::Array(values)) => values.clone(),
+            Some(one) => vec![one.clone()],
+            None => Vec::new(),
+        };
+        match (self.act, &self.target.filter, self.target.part) {
+            (Act::Remove, filter, part) => self.remove(&mut values, filter.as_ref(), part, &given()),
+            (Act::Replace, None, None) => values = given(),
+            (Act::Add, None, None) => given().into_iter().for_each(|value| add(&mut values, value)),
+            // A part of every value.
+            (_, None, Some(part)) if !values.is_empty() => {
+                values.iter_mut().for_each(|value| put(value, part, self.value.as_ref()));
+            }
+            (_, None, Some(part)) => {
+                let mut made = Json::Object(Map::new());
+                put(&mut made, part, self.value.as_ref());
+                values.push(made);
+            }
+            (act, Some(filter), part) => self.change_some(&mut values, act, filter, part)?,
+        }
+        if !values.is_empty() {
+            holder.insert(name.to_owned(), Json::Array(values));
+        }
+        Ok(())
+    }
+
+    fn remove(
+        &self,
+        values: &mut Vec<Json>,
+        filter: Option<&Filter>,
+        part: Option<&'static Attribute>,
+        given: &[Json],
+    ) {
+        let is_meant = |value: &Json| filter.is_none_or(|filter| filter.is_met_by_value(value));
+        match part {
+            Some(part) => {
+                let meant = values.iter_mut().filter(|value| is_meant(value));
+                meant.filter_map(Json::as_object_mut).for_each(|value| drop(value.remove(part.name)));
+                values.retain(|value| value.as_object().is_none_or(|value| !value.is_empty()));
+            }
+            // Some clients name the values that go.
+            None if filter.is_none() && !given.is_empty() => {
+                values.retain(|value| !given.iter().any(|gone| is_same(value, gone)));
+            }
+            None => values.retain(|value| !is_meant(value)),
+        }
+    }
+
+    fn change_some(
+        &self,
+        values: &mut Vec<Json>,
+        act: Act,
+        filter: &Filter,
+        part: Option<&'static Attribute>,
+    ) -> Result<(), Trouble> {
+        let mut is_found = false;
+        for value in values.iter_mut().filter(|value| filter.is_met_by_value(value)) {
+            is_found = true;
+            match (part, &self.value) {
+                (Some(part), new) => put(value, part, new.as_ref()),
+                (None, Some(Json::Object(parts))) if act == Act::Add => {
+                    value.as_object_mut().expect("a filter was met").extend(parts.clone());
+                }
+                (None, Some(new)) => *value = new.clone(),
+                (None, None) => {}
+            }
+        }
+        if is_found {
+            return Ok(());
+        }
+        let name = self.target.path.attribute.name;
+        let conditions = filter.conditions();
+        if act == Act::Replace || conditions.is_empty() {
+            return Err(Trouble::bad("noTarget", format!("no value of `{name}` meets the filter")));
+        }
+        // Nothing is such a value yet: it is made of what the filter wants.
+        let mut made =
+            Json::Object(conditions.into_iter().map(|(name, value)| (name.to_owned(), value.clone())).collect());
+        match (part, &self.value) {
+            (Some(part), new) => put(&mut made, part, new.as_ref()),
+            (None, Some(Json::Object(parts))) => made.as_object_mut().expect("made above").extend(parts.clone()),
+            (None, _) => {}
+        }
+        add(values, made);
+        Ok(())
+    }
+}
+
+fn put(value: &mut Json, part: &Attribute, new: Option<&Json>) {
+    let Some(parts) = value.as_object_mut() else { return };
+    match new {
+        Some(new) => drop(parts.insert(part.name.to_owned(), new.clone())),
+        None => drop(parts.remove(part.name)),
+    }
+}
+
+/// Adds a value that is not there yet. Only one is the primary one: the newest.
+fn add(values: &mut Vec<Json>, new: Json) {
+    if values.contains(&new) {
+        return;
+    }
+    if new.get("primary") == Some(&Json::Bool(true)) {
+        values.iter_mut().filter_map(Json::as_object_mut).filter(|value| value.contains_key("primary")).for_each(
+            |value| {
+                value.insert("primary".to_owned(), Json::Bool(false));
+            },
+        );
+    }
+    values.push(new);
+}
+
+/// Whether a value is meant by another, of which perhaps only the value is told.
+fn is_same(value: &Json, meant: &Json) -> bool {
+    match (value.get("value"), meant.get("value")) {
+        (Some(value), Some(meant)) => value == meant,
+        _ => value == meant,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{super::schema::USER, *};
+
+    fn check(operations: Json, expected: Result<Json, &str>) {
+        let mut vera = json!({
+            "userName": "vera", "name": {"givenName": "Vera", "familyName": "Muster"},
+            "emails": [{"value": "w@x.example", "type": "work", "primary": true}, {"value": "h@x.example", "type": "home"}],
+        });
+        let before = vera.as_object().expect("an object").clone();
+        let resource = vera.as_object_mut().expect("an object");
+        let done =
+            read(&json!({"Operations": operations}), &USER).and_then(|operations| apply(resource, &operations, &USER));
+        match (done, expected) {
+            (Ok(()), Ok(mut expected)) => {
+                // What the expectation does not name is as it was.
+                for (name, value) in before {
+                    expected.as_object_mut().expect("an object").entry(name).or_insert(value);
+                }
+                expected.as_object_mut().expect("an object").retain(|_, value| !value.is_null());
+                assert_eq!(vera, expected, "{operations}");
+            }
+            (Err(trouble), Err(why)) => {
+                let told = trouble.body().to_string();
+                assert!(told.contains(why), "{operations}: {told}");
+            }
+            (done, expected) => panic!("{operations}: {done:?}, not {expected:?}: {vera}"),
+        }
+    }
+
+    #[test]
+    fn parts_change_as_the_rfc_says() {
+        let work = json!({"value": "w@x.example", "type": "work", "primary": true});
+        let home = json!({"value": "h@x.example", "type": "home"});
+        check(json!([{"op": "add", "path": "title", "value": "Dr"}]), Ok(json!({"title": "Dr"})));
+        check(
+            json!([{"op": "Replace", "path": "name.givenName", "value": "V"}]),
+            Ok(json!({"name": {"givenName": "V", "familyName": "Muster"}})),
+        );
+        check(
+            json!([{"op": "replace", "value": {"name.givenName": "V", "active": "False"}}]),
+            Ok(json!({"name": {"givenName": "V", "familyName": "Muster"}, "active": false})),
+        );
+        check(
+            json!([{"op": "add", "value": {"name": {"middleName": "M"}}}]),
+            Ok(json!({"name": {"givenName": "Vera", "familyName": "Muster", "middleName": "M"}})),
+        );
+        check(json!([{"op": "remove", "path": "name"}]), Ok(json!({"name": null})));
+        check(json!([{"op": "add", "path": "emails", "value": [home]}]), Ok(json!({})));
+        check(
+            json!([{"op": "add", "path": "emails", "value": {"value": "n@x.example", "primary": true}}]),
+            Ok(
+                json!({"emails": [{"value": "w@x.example", "type": "work", "primary": false}, home, {"value": "n@x.example", "primary": true}]}),
+            ),
+        );
+        check(json!([{"op": "replace", "path": "emails", "value": [home]}]), Ok(json!({"emails": [home]})));
+        check(json!([{"op": "remove", "path": "emails[type eq \"home\"]"}]), Ok(json!({"emails": [work]})));
+        check(
+            json!([{"op": "remove", "path": "emails", "value": [{"value": "w@x.example"}]}]),
+            Ok(json!({"emails": [home]})),
+        );
+        check(json!([{"op": "remove", "path": "emails"}]), Ok(json!({"emails": null})));
+        check(
+            json!([{"op": "replace", "path": "emails[type eq \"home\"].value", "value": "z@x.example"}]),
+            Ok(json!({"emails": [work, {"value": "z@x.example", "type": "home"}]})),
+        );
+        check(
+            json!([{"op": "add", "path": "phoneNumbers[type eq \"mobile\"].value", "value": "+43 1"}]),
+            Ok(json!({"phoneNumbers": [{"type": "mobile", "value": "+43 1"}]})),
+        );
+        let enterprise = "urn:ietf:params:scim:schemas:extension:enterprise:2.0:User";
+        check(
+            json!([{"op": "add", "path": format!("{enterprise}:department"), "value": "Legal"}]),
+            Ok(json!({enterprise: {"department": "Legal"}})),
+        );
+        check(
+            json!([{"op": "add", "value": {enterprise: {"department": "Legal"}}}, {"op": "remove", "path": enterprise}]),
+            Ok(json!({})),
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_changed_is_told() {
+        check(json!([]), Err("1 to 1000 operations"));
+        check(json!([{"op": "shuffle", "path": "title"}]), Err("add, replace and remove"));
+        check(json!([{"op": "remove"}]), Err("noTarget"));
+        check(json!([{"op": "remove", "path": "userName"}]), Err("mutability"));
+        check(json!([{"op": "replace", "path": "id", "value": "x"}]), Err("mutability"));
+        check(json!([{"op": "add", "path": "groups", "value": [{"value": "x"}]}]), Err("mutability"));
+        check(json!([{"op": "add", "path": "shoeSize", "value": "44"}]), Err("invalidPath"));
+        check(json!([{"op": "add", "path": "emails[type eq", "value": "44"}]), Err("invalidPath"));
+        check(json!([{"op": "add", "path": "title"}]), Err("`value` is missing"));
+        check(json!([{"op": "replace", "path": "active", "value": "maybe"}]), Err("invalidValue"));
+        check(json!([{"op": "replace", "path": "emails[type eq \"other\"].value", "value": "x"}]), Err("noTarget"));
+        check(json!([{"op": "add", "value": "x"}]), Err("an object of attributes"));
+    }
+}

@@ -1,0 +1,318 @@
+//! The routes of SCIM. Errors of all of them have its own form.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{FromRequestParts, Path, Query, Request},
+    http::{HeaderMap, HeaderValue, StatusCode, header, request::Parts},
+    response::{IntoResponse, Response},
+};
+use serde_json::Value as Json;
+use tocsin_directory::access::Asker;
+use tocsin_service::{Caller, Scope, ServiceError};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{
+    answer, body,
+    bulk::Bulk,
+    desk::{Change, Desk, Tag, tag},
+    list::{Asked, list_response},
+    patch, resource_type,
+    schema::{RESOURCES, ResourceType, schemas},
+    service_provider_config,
+    trouble::Trouble,
+};
+use crate::{
+    App,
+    request::{self, Authorized, parts},
+};
+
+/// Where all of it is.
+const ROOT: &str = "/scim/v2";
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(configuration))
+        .routes(routes!(resource_types))
+        .routes(routes!(one_resource_type))
+        .routes(routes!(all_schemas))
+        .routes(routes!(one_schema))
+        .routes(routes!(bulk))
+        .routes(routes!(list, create))
+        .routes(routes!(search_all))
+        .routes(routes!(search))
+        .routes(routes!(read, replace, change, remove))
+}
+
+/// Whether an address is one of SCIM.
+pub(crate) fn is_here(path: &str) -> bool {
+    path.strip_prefix(ROOT).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+pub(crate) fn no_route(path: &str) -> Response {
+    Trouble::missing(format!("nothing is at `{path}`")).into_response()
+}
+
+/// Whoever has no key, or one that may not.
+pub(crate) fn refused(error: ServiceError) -> Response {
+    Trouble::from(error).into_response()
+}
+
+pub(crate) fn no_method() -> Response {
+    Trouble::new(StatusCode::METHOD_NOT_ALLOWED, "this address does not know the method").into_response()
+}
+
+/// A client with a good key, and the desk where it is served.
+struct Client {
+    caller: Caller,
+    desk: Desk,
+}
+
+impl FromRequestParts<Arc<App>> for Client {
+    type Rejection = Trouble;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Trouble> {
+        let Authorized(caller) = Authorized::from_request_parts(parts, app).await?;
+        let missing = || Trouble::missing("there is no SCIM here; `ldap.scim = true` in the configuration opens it");
+        let options = app.scim.as_ref().ok_or_else(missing)?;
+        let host = || parts.headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
+        let address = options.public_url.clone().unwrap_or_else(|| format!("http://{}", host()));
+        let base = format!("{}{ROOT}", address.trim_end_matches('/'));
+        let asker = Asker { manages: true, dn: format!("key {}", caller.key()), ..Asker::default() };
+        Ok(Client { caller, desk: Desk { directory: options.directory.clone(), base, asker } })
+    }
+}
+
+impl Client {
+    /// The desk, for whoever may look.
+    fn reading(self) -> Result<Desk, Trouble> {
+        self.caller.needs(Scope::SubscribersRead)?;
+        Ok(self.desk)
+    }
+
+    /// The desk, for whoever may change something.
+    fn writing(self) -> Result<Desk, Trouble> {
+        self.caller.needs(Scope::SubscribersWrite)?;
+        Ok(self.desk)
+    }
+}
+
+type State = axum::extract::State<Arc<App>>;
+type Answer = Result<Response, Trouble>;
+
+fn asked(query: Result<Query<Asked>, axum::extract::rejection::QueryRejection>) -> Result<Asked, Trouble> {
+    let Query(asked) = query.map_err(|rejection| Trouble::bad("invalidSyntax", rejection.body_text()))?;
+    Ok(asked)
+}
+
+/// The body of a request.
+async fn json_of(app: &App, request: Request) -> Result<(HeaderMap, Json), Trouble> {
+    let (headers, body) = parts(request);
+    let known = ["application/scim+json", "application/json"];
+    let taken = request::json_body_of(app, &headers, body, &known).await?;
+    let read = serde_json::from_slice(&taken.bytes);
+    let body = read.map_err(|error| Trouble::bad("invalidSyntax", format!("the body is no JSON: {error}")))?;
+    Ok((headers, body))
+}
+
+/// What a body asks for.
+async fn asked_in(app: &App, request: Request) -> Result<Asked, Trouble> {
+    let (_, body) = json_of(app, request).await?;
+    serde_json::from_value(body).map_err(|error| Trouble::bad("invalidSyntax", format!("the body: {error}")))
+}
+
+fn expected(headers: &HeaderMap) -> Option<Tag> {
+    headers.get(header::IF_MATCH).map(|value| Tag::read(value.to_str().unwrap_or_default()))
+}
+
+/// A resource with its tag, and where it is.
+async fn shown(
+    desk: &Desk,
+    status: StatusCode,
+    kind: &'static ResourceType,
+    entry: &tocsin_directory::entry::Entry,
+    asked: &Asked,
+) -> Answer {
+    let resource = desk.told(kind, entry, &asked.selection(kind)?).await?;
+    let mut response = answer(status, &Json::Object(resource));
+    let headers = response.headers_mut();
+    if let Ok(tag) = HeaderValue::try_from(tag(entry)) {
+        headers.insert(header::ETAG, tag);
+    }
+    if let Ok(location) = HeaderValue::try_from(desk.location(kind, entry)) {
+        let name = if status == StatusCode::CREATED { header::LOCATION } else { header::CONTENT_LOCATION };
+        headers.insert(name, location);
+    }
+    Ok(response)
+}
+
+fn listed(resources: Vec<Json>) -> Response {
+    answer(StatusCode::OK, &list_response(resources.len(), 1, resources))
+}
+
+fn measured(what: &'static str, done: Answer) -> Answer {
+    let outcome = match &done {
+        Ok(_) => "done",
+        Err(trouble) if trouble.status.is_server_error() => "failed",
+        Err(_) => "refused",
+    };
+    metrics::counter!("scim_changes_total", "change" => what, "outcome" => outcome).increment(1);
+    done
+}
+
+/// What the service can do.
+#[utoipa::path(get, path = "/scim/v2/ServiceProviderConfig", tag = "scim", responses((status = 200, content_type = "application/scim+json", body = serde_json::Value)))]
+async fn configuration(client: Client) -> Response {
+    answer(StatusCode::OK, &service_provider_config(&client.desk.base))
+}
+
+/// The kinds of resources.
+#[utoipa::path(get, path = "/scim/v2/ResourceTypes", tag = "scim", responses((status = 200, content_type = "application/scim+json", body = serde_json::Value)))]
+async fn resource_types(client: Client) -> Response {
+    listed(RESOURCES.iter().map(|kind| kind.told(&client.desk.base)).collect())
+}
+
+/// One kind of resources.
+#[utoipa::path(get, path = "/scim/v2/ResourceTypes/{name}", tag = "scim", params(("name" = String, Path)), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value)))]
+async fn one_resource_type(client: Client, Path(name): Path<String>) -> Answer {
+    let found = RESOURCES.iter().find(|kind| kind.name == name);
+    let found = found.ok_or_else(|| Trouble::missing(format!("there is no kind of resources `{name}`")))?;
+    Ok(answer(StatusCode::OK, &found.told(&client.desk.base)))
+}
+
+/// What resources have.
+#[utoipa::path(get, path = "/scim/v2/Schemas", tag = "scim", responses((status = 200, content_type = "application/scim+json", body = serde_json::Value)))]
+async fn all_schemas(client: Client) -> Response {
+    listed(schemas(&client.desk.base))
+}
+
+/// One schema.
+#[utoipa::path(get, path = "/scim/v2/Schemas/{id}", tag = "scim", params(("id" = String, Path)), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value)))]
+async fn one_schema(client: Client, Path(id): Path<String>) -> Answer {
+    let found = schemas(&client.desk.base).into_iter().find(|schema| schema["id"] == id.as_str());
+    found
+        .map(|schema| answer(StatusCode::OK, &schema))
+        .ok_or_else(|| Trouble::missing(format!("there is no schema `{id}`")))
+}
+
+/// Users or groups: filtered, sorted, a page of them. `attributes` or `excludedAttributes` say what of each is wanted.
+#[utoipa::path(get, path = "/scim/v2/{resources}", tag = "scim", params(("resources" = String, Path, description = "`Users` or `Groups`"), ("filter" = Option<String>, Query), ("sortBy" = Option<String>, Query), ("sortOrder" = Option<String>, Query), ("startIndex" = Option<i64>, Query), ("count" = Option<i64>, Query), ("attributes" = Option<String>, Query), ("excludedAttributes" = Option<String>, Query)), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value)))]
+async fn list(
+    client: Client,
+    Path(resources): Path<String>,
+    query: Result<Query<Asked>, axum::extract::rejection::QueryRejection>,
+) -> Answer {
+    let kind = resource_type(&resources)?;
+    Ok(answer(StatusCode::OK, &client.reading()?.list(kind, &asked(query)?).await?))
+}
+
+/// Users and groups at once: what the filter makes no sense of is left out.
+#[utoipa::path(post, path = "/scim/v2/.search", tag = "scim", request_body(content = serde_json::Value, content_type = "application/scim+json"), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value)))]
+async fn search_all(axum::extract::State(app): State, client: Client, request: Request) -> Answer {
+    Ok(answer(StatusCode::OK, &client.reading()?.list_all(&asked_in(&app, request).await?).await?))
+}
+
+/// The same, with what is asked for in the body.
+#[utoipa::path(post, path = "/scim/v2/{resources}/.search", tag = "scim", params(("resources" = String, Path)), request_body(content = serde_json::Value, content_type = "application/scim+json"), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value)))]
+async fn search(
+    axum::extract::State(app): State,
+    client: Client,
+    Path(resources): Path<String>,
+    request: Request,
+) -> Answer {
+    let kind = resource_type(&resources)?;
+    let asked = asked_in(&app, request).await?;
+    Ok(answer(StatusCode::OK, &client.reading()?.list(kind, &asked).await?))
+}
+
+/// Makes a user or a group.
+#[utoipa::path(post, path = "/scim/v2/{resources}", tag = "scim", params(("resources" = String, Path)), request_body(content = serde_json::Value, content_type = "application/scim+json"), responses((status = 201, content_type = "application/scim+json", body = serde_json::Value)))]
+async fn create(
+    axum::extract::State(app): State,
+    client: Client,
+    Path(resources): Path<String>,
+    query: Result<Query<Asked>, axum::extract::rejection::QueryRejection>,
+    request: Request,
+) -> Answer {
+    let (kind, asked, desk) = (resource_type(&resources)?, asked(query)?, client.writing()?);
+    let (_, body) = json_of(&app, request).await?;
+    let made = async {
+        let entry = desk.create(kind, &body).await?;
+        shown(&desk, StatusCode::CREATED, kind, &entry, &asked).await
+    };
+    measured("create", made.await)
+}
+
+/// A user or a group.
+#[utoipa::path(get, path = "/scim/v2/{resources}/{id}", tag = "scim", params(("resources" = String, Path), ("id" = String, Path), ("attributes" = Option<String>, Query), ("excludedAttributes" = Option<String>, Query), ("If-None-Match" = Option<String>, Header)), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value), (status = 304)))]
+async fn read(
+    client: Client,
+    Path((resources, id)): Path<(String, String)>,
+    query: Result<Query<Asked>, axum::extract::rejection::QueryRejection>,
+    headers: HeaderMap,
+) -> Answer {
+    let (kind, asked, desk) = (resource_type(&resources)?, asked(query)?, client.reading()?);
+    let found = desk.find(kind, &id).await?;
+    let known = headers.get(header::IF_NONE_MATCH).map(|value| Tag::read(value.to_str().unwrap_or_default()));
+    if known.is_some_and(|known| known.names(&found.entry)) {
+        return Ok(StatusCode::NOT_MODIFIED.into_response());
+    }
+    shown(&desk, StatusCode::OK, kind, &found.entry, &asked).await
+}
+
+/// Puts a user or a group in place of what is there.
+#[utoipa::path(put, path = "/scim/v2/{resources}/{id}", tag = "scim", params(("resources" = String, Path), ("id" = String, Path), ("If-Match" = Option<String>, Header)), request_body(content = serde_json::Value, content_type = "application/scim+json"), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value)))]
+async fn replace(
+    axum::extract::State(app): State,
+    client: Client,
+    Path((resources, id)): Path<(String, String)>,
+    query: Result<Query<Asked>, axum::extract::rejection::QueryRejection>,
+    request: Request,
+) -> Answer {
+    let (kind, asked, desk) = (resource_type(&resources)?, asked(query)?, client.writing()?);
+    let (headers, body) = json_of(&app, request).await?;
+    let changed = async {
+        let whole = Change::Whole(body::resource(&body, kind)?);
+        let entry = desk.change(kind, &id, &whole, expected(&headers).as_ref()).await?;
+        shown(&desk, StatusCode::OK, kind, &entry, &asked).await
+    };
+    measured("replace", changed.await)
+}
+
+/// Changes parts of a user or a group.
+#[utoipa::path(patch, path = "/scim/v2/{resources}/{id}", tag = "scim", params(("resources" = String, Path), ("id" = String, Path), ("If-Match" = Option<String>, Header)), request_body(content = serde_json::Value, content_type = "application/scim+json"), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value)))]
+async fn change(
+    axum::extract::State(app): State,
+    client: Client,
+    Path((resources, id)): Path<(String, String)>,
+    query: Result<Query<Asked>, axum::extract::rejection::QueryRejection>,
+    request: Request,
+) -> Answer {
+    let (kind, asked, desk) = (resource_type(&resources)?, asked(query)?, client.writing()?);
+    let (headers, body) = json_of(&app, request).await?;
+    let changed = async {
+        let parts = Change::Parts(patch::read(&body, kind)?);
+        let entry = desk.change(kind, &id, &parts, expected(&headers).as_ref()).await?;
+        shown(&desk, StatusCode::OK, kind, &entry, &asked).await
+    };
+    measured("patch", changed.await)
+}
+
+/// Removes a user, with its devices and subscriptions, or a group.
+#[utoipa::path(delete, path = "/scim/v2/{resources}/{id}", tag = "scim", params(("resources" = String, Path), ("id" = String, Path), ("If-Match" = Option<String>, Header)), responses((status = 204)))]
+async fn remove(client: Client, Path((resources, id)): Path<(String, String)>, headers: HeaderMap) -> Answer {
+    let (kind, desk) = (resource_type(&resources)?, client.writing()?);
+    let removed = desk.remove(kind, &id, expected(&headers).as_ref()).await;
+    measured("delete", removed.map(|()| StatusCode::NO_CONTENT.into_response()))
+}
+
+/// Many changes, each a commit of its own.
+#[utoipa::path(post, path = "/scim/v2/Bulk", tag = "scim", request_body(content = serde_json::Value, content_type = "application/scim+json"), responses((status = 200, content_type = "application/scim+json", body = serde_json::Value)))]
+async fn bulk(axum::extract::State(app): State, client: Client, request: Request) -> Answer {
+    let desk = client.writing()?;
+    let (_, body) = json_of(&app, request).await?;
+    let bulk: Bulk =
+        serde_json::from_value(body).map_err(|error| Trouble::bad("invalidSyntax", format!("the body: {error}")))?;
+    let done = desk.bulk(bulk).await.map(|done| answer(StatusCode::OK, &done));
+    measured("bulk", done)
+}

@@ -1,0 +1,102 @@
+//! Errors as SCIM says them: RFC 7644, 3.12.
+
+use axum::{
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde_json::{Value as Json, json};
+use tocsin_directory::refusal::{Code, Refusal};
+use tocsin_service::ServiceError;
+
+use super::answer;
+use crate::problems::Failure;
+
+/// A request that was not done.
+#[derive(Debug)]
+pub(super) struct Trouble {
+    pub(super) status: StatusCode,
+    /// The `scimType`, if one fits.
+    kind: Option<&'static str>,
+    pub(super) detail: String,
+}
+
+impl Trouble {
+    pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Trouble {
+        Trouble { status, kind: None, detail: detail.into() }
+    }
+
+    /// 400 with its `scimType`.
+    pub(super) fn bad(kind: &'static str, detail: impl Into<String>) -> Trouble {
+        Trouble { status: StatusCode::BAD_REQUEST, kind: Some(kind), detail: detail.into() }
+    }
+
+    pub(super) fn missing(detail: impl Into<String>) -> Trouble {
+        Trouble::new(StatusCode::NOT_FOUND, detail)
+    }
+
+    pub(super) fn body(&self) -> Json {
+        let mut body = json!({
+            "schemas": ["urn:ietf:params:scim:api:messages:2.0:Error"],
+            "status": self.status.as_u16().to_string(),
+            "detail": self.detail,
+        });
+        if let Some(kind) = self.kind {
+            body["scimType"] = json!(kind);
+        }
+        body
+    }
+}
+
+impl From<Refusal> for Trouble {
+    fn from(refusal: Refusal) -> Trouble {
+        let Refusal { code, message, .. } = refusal;
+        let status = match code {
+            Code::NoSuchObject => StatusCode::NOT_FOUND,
+            Code::AssertionFailed => StatusCode::PRECONDITION_FAILED,
+            Code::Busy | Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Code::InsufficientAccessRights => StatusCode::FORBIDDEN,
+            Code::NotAllowedOnNonLeaf => StatusCode::CONFLICT,
+            Code::EntryAlreadyExists => {
+                return Trouble { status: StatusCode::CONFLICT, kind: Some("uniqueness"), detail: message };
+            }
+            Code::AdminLimitExceeded => return Trouble::bad("tooMany", message),
+            Code::Other | Code::OperationsError => StatusCode::INTERNAL_SERVER_ERROR,
+            _ => return Trouble::bad("invalidValue", message),
+        };
+        Trouble::new(status, message)
+    }
+}
+
+impl From<Failure> for Trouble {
+    fn from(failure: Failure) -> Trouble {
+        let (status, detail) = failure.summary();
+        Trouble::new(status, detail)
+    }
+}
+
+impl From<ServiceError> for Trouble {
+    fn from(error: ServiceError) -> Trouble {
+        Failure::from(error).into()
+    }
+}
+
+impl IntoResponse for Trouble {
+    fn into_response(self) -> Response {
+        let mut response = answer(self.status, &self.body());
+        let headers = response.headers_mut();
+        match self.status {
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            StatusCode::UNAUTHORIZED => {
+                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"tocsin\""));
+            }
+            StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT => {
+                // What is left of the body is not read.
+                headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            _ => {}
+        }
+        response
+    }
+}

@@ -1,0 +1,50 @@
+//! The server of OpenLDAP, to hold ours against.
+
+use std::process::{Child, Command, Stdio};
+
+/// slapd on a folder of its own; killed when the value ends.
+pub struct Slapd {
+    pub port: u16,
+    process: Child,
+    _folder: tempfile::TempDir,
+}
+
+impl Drop for Slapd {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Slapd {
+    /// `more`: lines of its configuration.
+    pub fn start(more: &str) -> Slapd {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = folder.path().display();
+        let text = format!(
+            "include /etc/ldap/schema/core.schema\ninclude /etc/ldap/schema/cosine.schema\n\
+             include /etc/ldap/schema/inetorgperson.schema\nmodulepath /usr/lib/ldap\nmoduleload back_mdb\n\
+             pidfile {at}/pid\nloglevel none\nsizelimit unlimited\ndatabase mdb\nsuffix \"o=site\"\n\
+             rootdn \"cn=admin,o=site\"\nrootpw key\ndirectory {at}\nmaxsize 67108864\ndbnosync\n\
+             index objectClass,cn eq\n{more}"
+        );
+        let file = folder.path().join("slapd.conf");
+        std::fs::write(&file, text).expect("written");
+        let port =
+            std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port").port();
+        let process = Command::new("/usr/sbin/slapd")
+            .arg("-f")
+            .arg(&file)
+            .args(["-h", &format!("ldap://127.0.0.1:{port}"), "-d", "0"])
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{error}: install slapd by scripts/setup test"));
+        // It tells nobody when it listens.
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(std::time::Instant::now() < until, "slapd does not listen");
+            std::thread::yield_now();
+        }
+        Slapd { port, process, _folder: folder }
+    }
+}

@@ -1,0 +1,250 @@
+//! Devices that bring edits and take rows: all in the same second, or again and again.
+
+use std::{io::Write, time::Instant};
+
+use futures_util::future::try_join_all;
+use reqwest::{Method, header::CONTENT_TYPE};
+use serde_json::{Value, json};
+use tocsin_model::replica::Begin;
+use tocsin_replica::{Home, Link, LinkError, http::HttpLink};
+
+use super::{Bench, Measuring};
+use crate::{
+    bench::{
+        context::{Context, Scratch},
+        figure::{Figure, Samples, rounded},
+        server::{Server, processor_seconds},
+    },
+    failure::{Failure, Outcome},
+};
+
+/// All at once.
+pub const STORM: Bench = Bench {
+    name: "sync.storm800",
+    about: "seconds until the slowest of 800 devices is done that all begin at once, 600 edits and 600 rows each",
+    by_default: true,
+    run: |context| -> Measuring<'_> { Box::pin(storm(context)) },
+};
+
+/// Again and again.
+pub const ROWS: Bench = Bench {
+    name: "sync.rows",
+    about: "rows/s of 16 devices that begin again at once, 600 edits and 600 rows a session",
+    by_default: true,
+    run: |context| -> Measuring<'_> { Box::pin(rows(context)) },
+};
+
+/// Half of the rows of a session go up, half come down.
+const HALF: usize = 600;
+/// The text of a row, so that it has about 116 bytes.
+const TEXT_BYTES: usize = 90;
+const SESSIONS: usize = 5;
+
+const DEFINITION: &str = "
+application: field
+collections:
+  rows:
+    fields: { owner: { type: string, required: true }, text: string, turn: integer }
+    partition:
+      - match: { owner: subscriber.id }
+";
+
+/// Bytes that a session carries, about 116 for each row.
+pub const SESSION_BYTES: f64 = 2.0 * HALF as f64 * 116.0;
+
+/// A server and its devices.
+pub struct Field {
+    /// The server.
+    pub server: Server,
+    devices: Vec<Device>,
+    /// Rows are changed in each turn, so that there is something to take.
+    turn: usize,
+    _folder: Scratch,
+}
+
+/// A device that keeps nothing but its place.
+struct Device {
+    owner: String,
+    link: HttpLink,
+    cursor: Option<String>,
+    edits: u64,
+}
+
+/// What a session came to.
+pub struct Session {
+    seconds: f64,
+    taken: usize,
+    /// How often it was told to come again.
+    sent_away: usize,
+}
+
+impl Field {
+    /// With so many devices that have nothing yet.
+    ///
+    /// # Errors
+    /// The server refuses something.
+    pub async fn prepare(context: &Context, count: usize) -> Outcome<Field> {
+        let folder = context.folder()?;
+        let server = Server::start(context, folder.path()).await?;
+        server.apply("field", DEFINITION).await?;
+        let subscribers = move |out: &mut crate::bench::server::Parts| {
+            (0..count).try_for_each(|number| writeln!(out, "{{\"id\":\"d{number}\"}}"))
+        };
+        server.import_subscribers(subscribers).await?;
+        let http = reqwest::Client::builder().pool_max_idle_per_host(count).build();
+        let http = http.map_err(|error| Failure::failed("no client for the devices").because(&error))?;
+        let mut devices = Vec::new();
+        for number in 0..count {
+            let owner = format!("d{number}");
+            let new = json!({"application": "field", "subscriber": owner, "name": "bench"});
+            let made = server.client().post("/v1/sync/devices", &new).await?;
+            let token = made["token"].as_str().unwrap_or_default().to_owned();
+            let home = Home { url: format!("http://127.0.0.1:{}", server.port), token };
+            devices.push(Device { owner, link: HttpLink::new(http.clone(), &home), cursor: None, edits: 0 });
+        }
+        Ok(Field { server, devices, turn: 0, _folder: folder })
+    }
+
+    /// Changes the rows that devices will take.
+    ///
+    /// # Errors
+    /// The server refuses a row.
+    pub async fn change_rows(&mut self) -> Outcome {
+        self.turn += 1;
+        let text = "x".repeat(TEXT_BYTES);
+        for device in &self.devices {
+            let line = |row: usize| {
+                let row = json!({"id": format!("{}-down-{row}", device.owner), "row": {"owner": device.owner, "text": text, "turn": self.turn}});
+                format!("{row}\n")
+            };
+            let path = "/v1/applications/field/collections/rows/rows";
+            let request = self.server.client().request(Method::POST, path).header(CONTENT_TYPE, "application/x-ndjson");
+            self.server.client().send(request.body((0..HALF).map(line).collect::<String>())).await?;
+        }
+        Ok(())
+    }
+
+    /// One session of every device, all at once. Gives the sessions, and the seconds until the last was done.
+    ///
+    /// # Errors
+    /// A device was refused, or not told all that there is.
+    pub async fn all_at_once(&mut self) -> Outcome<(Vec<Session>, f64)> {
+        let (turn, started) = (self.turn, Instant::now());
+        let sessions = try_join_all(self.devices.iter_mut().map(|device| device.session(turn))).await?;
+        Ok((sessions, started.elapsed().as_secs_f64()))
+    }
+}
+
+impl Device {
+    async fn session(&mut self, turn: usize) -> Outcome<Session> {
+        let (started, mut sent_away, mut taken) = (Instant::now(), 0, 0);
+        let begin = Begin { cursor: self.cursor.clone(), wiped: false };
+        let begun = patiently(&mut sent_away, async || self.link.begin(&begin).await).await?;
+        let edits = self.block(turn);
+        let uploaded =
+            patiently(&mut sent_away, async || self.link.upload(&begun.session, edits.clone()).await).await?;
+        self.edits += HALF as u64;
+        if uploaded.uploaded != self.edits || !uploaded.refused.is_empty() {
+            return Err(Failure::failed(format!("{}: {} edits were sent, {uploaded:?}", self.owner, self.edits)));
+        }
+        let mut cursor = begun.cursor;
+        loop {
+            let block = patiently(&mut sent_away, async || self.link.download(&begun.session, &cursor).await).await?;
+            let mut lines: Vec<&[u8]> = block.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).collect();
+            let last: Value = lines.pop().and_then(|line| serde_json::from_slice(line).ok()).unwrap_or_default();
+            taken += lines.len();
+            cursor = last["cursor"].as_str().unwrap_or_default().to_owned();
+            if last["more"] != true {
+                break;
+            }
+        }
+        patiently(&mut sent_away, async || self.link.end(&begun.session).await).await?;
+        self.cursor = Some(cursor);
+        if taken < HALF {
+            return Err(Failure::failed(format!("{} was told {taken} rows, and there are {HALF}", self.owner)));
+        }
+        Ok(Session { seconds: started.elapsed().as_secs_f64(), taken, sent_away })
+    }
+
+    /// New rows each time, so that no edit meets another.
+    fn block(&self, turn: usize) -> Vec<u8> {
+        let text = "y".repeat(TEXT_BYTES);
+        let edit = |row: usize| {
+            json!({
+                "n": self.edits + row as u64 + 1, "collection": "rows", "id": format!("{}-up-{turn}-{row}", self.owner),
+                "base": "0", "seen": "0", "set": {"owner": self.owner, "text": text, "turn": turn},
+            })
+        };
+        (0..HALF).map(|row| format!("{}\n", edit(row))).collect::<String>().into_bytes()
+    }
+}
+
+/// Comes again when it is told to.
+async fn patiently<T>(sent_away: &mut usize, mut ask: impl AsyncFnMut() -> Result<T, LinkError>) -> Outcome<T> {
+    loop {
+        match ask().await {
+            Ok(answer) => return Ok(answer),
+            Err(LinkError::Busy(wait)) => {
+                *sent_away += 1;
+                tokio::time::sleep(wait).await;
+            }
+            Err(error) => return Err(Failure::failed(format!("a device could not synchronise: {error:?}"))),
+        }
+    }
+}
+
+async fn storm(context: &Context) -> Outcome<Figure> {
+    let count = context.size(800, 20);
+    let mut field = Field::prepare(context, count).await?;
+    let (mut ours, mut told) = (Samples::default(), Vec::new());
+    for _ in context.turns() {
+        field.change_rows().await?;
+        let (sessions, seconds) = field.all_at_once().await?;
+        ours.push(seconds);
+        told.push(fairness(&sessions));
+    }
+    Ok(Figure::new("s", ours)
+        .under(format!(
+            "{count} devices at once, {HALF} edits up and at least {HALF} rows down each, about 116 bytes a row"
+        ))
+        .under(told.join("; ")))
+}
+
+/// The longest, the mean, and how often devices were sent away.
+fn fairness(sessions: &[Session]) -> String {
+    let times: Vec<f64> = sessions.iter().map(|session| session.seconds).collect();
+    let mean = times.iter().sum::<f64>() / times.len().max(1) as f64;
+    let longest = times.iter().copied().fold(0.0, f64::max);
+    let away: usize = sessions.iter().map(|session| session.sent_away).sum();
+    let taken: usize = sessions.iter().map(|session| session.taken).sum();
+    format!(
+        "sessions longest {} s, mean {} s, {} times told to come again, {taken} rows told",
+        rounded(longest, 3),
+        rounded(mean, 3),
+        away
+    )
+}
+
+async fn rows(context: &Context) -> Outcome<Figure> {
+    let count = context.size(16, 4);
+    let mut field = Field::prepare(context, count).await?;
+    field.change_rows().await?;
+    field.all_at_once().await?;
+    let (mut ours, mut micros) = (Samples::default(), Samples::default());
+    for _ in context.turns() {
+        let (mut carried, mut spent) = (0, 0.0);
+        let before = processor_seconds(field.server.pid());
+        for _ in 0..SESSIONS {
+            field.change_rows().await?;
+            let (sessions, seconds) = field.all_at_once().await?;
+            carried += sessions.iter().map(|session| session.taken + HALF).sum::<usize>();
+            spent += seconds;
+        }
+        micros.push((processor_seconds(field.server.pid()) - before) * 1e6 / carried.max(1) as f64);
+        ours.push(carried as f64 / spent);
+    }
+    Ok(Figure::new("rows/s", ours)
+        .under(format!("{count} devices, {SESSIONS} sessions each in a closed loop, {HALF} edits up, the rest down, about 116 bytes a row"))
+        .under(format!("{} µs of processor for each row, those that others change in between counted in", rounded(micros.median(), 3)))
+        .under("the time in which others change rows is not counted; zstd both ways"))
+}

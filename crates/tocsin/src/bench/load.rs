@@ -1,0 +1,174 @@
+//! The same request again and again, in a closed loop or at a rate of its own.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use super::{figure::rounded, wire::Connection};
+use crate::failure::{Failure, Outcome};
+
+/// A load that reached less than this part of what was offered did not keep its rate.
+const KEPT: f64 = 0.98;
+
+/// What a load came to.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Load {
+    /// Requests in a second that were meant to be sent; `None` in a closed loop.
+    pub offered: Option<f64>,
+    /// Answers.
+    pub count: u64,
+    /// In which time.
+    pub seconds: f64,
+    /// Milliseconds of each, in order. At a rate they count from the moment at which the request was due, so that a server
+    /// that is slow cannot make the load wait with it unseen.
+    times: Vec<f64>,
+}
+
+impl Load {
+    /// Answers in a second.
+    pub fn per_second(&self) -> f64 {
+        self.count as f64 / self.seconds.max(1e-9)
+    }
+
+    /// The milliseconds that this fraction took at most.
+    pub fn quantile(&self, fraction: f64) -> f64 {
+        let last = self.times.len().saturating_sub(1);
+        self.times.get((last as f64 * fraction).round() as usize).copied().unwrap_or_default()
+    }
+
+    /// Mean milliseconds.
+    pub fn mean(&self) -> f64 {
+        self.times.iter().sum::<f64>() / self.times.len().max(1) as f64
+    }
+
+    /// Whether it reached the rate that was offered.
+    pub fn kept_its_rate(&self) -> bool {
+        self.offered.is_none_or(|offered| self.per_second() >= offered * KEPT)
+    }
+
+    /// For the conditions of a figure: the loop, the rate and the times. Says so if the rate was not reached.
+    pub fn told(&self) -> String {
+        let times = format!(
+            "mean {} ms, p50 {} ms, p95 {} ms, p99 {} ms",
+            rounded(self.mean(), 3),
+            rounded(self.quantile(0.5), 3),
+            rounded(self.quantile(0.95), 3),
+            rounded(self.quantile(0.99), 3)
+        );
+        match self.offered {
+            None => format!("closed loop, {times}"),
+            Some(offered) if self.kept_its_rate() => format!("open loop at {offered:.0}/s, {times}"),
+            Some(offered) => {
+                format!("open loop at {offered:.0}/s, of which only {:.0}/s were REACHED, {times}", self.per_second())
+            }
+        }
+    }
+}
+
+/// Where a load goes, and over how many connections.
+pub struct Target {
+    /// The port of this machine.
+    pub port: u16,
+    /// The whole request.
+    pub request: Vec<u8>,
+    /// Connections.
+    pub connections: usize,
+}
+
+impl Target {
+    /// Sends the next as soon as an answer has come, on each connection, for this time.
+    ///
+    /// # Errors
+    /// A connection broke, or an answer was not 2xx.
+    pub async fn closed(&self, time: Duration) -> Outcome<Load> {
+        let started = Instant::now();
+        let sender = |_| async move {
+            let (mut connection, mut times) = (self.open().await?, Vec::new());
+            while started.elapsed() < time {
+                let begun = Instant::now();
+                self.ask(&mut connection).await?;
+                times.push(begun.elapsed());
+            }
+            Ok::<_, Failure>(times)
+        };
+        let times = futures_util::future::try_join_all((0..self.connections).map(sender)).await?;
+        Ok(load(None, times, started))
+    }
+
+    /// Sends so many in a second for this time, each when it is due or as soon after as a connection is free.
+    ///
+    /// # Errors
+    /// As [`Target::closed`].
+    pub async fn open_at(&self, rate: f64, time: Duration) -> Outcome<Load> {
+        let (started, next) = (Instant::now(), Arc::new(AtomicU64::new(0)));
+        let all = (rate * time.as_secs_f64()) as u64;
+        let sender = |_| {
+            let next = next.clone();
+            async move {
+                let (mut connection, mut times) = (self.open().await?, Vec::new());
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= all {
+                        return Ok::<_, Failure>(times);
+                    }
+                    let due = started + Duration::from_secs_f64(number as f64 / rate);
+                    tokio::time::sleep_until(due.into()).await;
+                    self.ask(&mut connection).await?;
+                    times.push(due.elapsed());
+                }
+            }
+        };
+        let times = futures_util::future::try_join_all((0..self.connections).map(sender)).await?;
+        Ok(load(Some(rate), times, started))
+    }
+
+    async fn open(&self) -> Outcome<Connection> {
+        Connection::open(self.port).await.map_err(broke)
+    }
+
+    async fn ask(&self, connection: &mut Connection) -> Outcome {
+        let (status, body) = connection.exchange(&self.request).await.map_err(broke)?;
+        if (200..300).contains(&status) {
+            return Ok(());
+        }
+        let words = String::from_utf8_lossy(&body).into_owned();
+        Err(Failure::failed(format!("the server answered {status}")).detail(words))
+    }
+}
+
+fn broke(error: io::Error) -> Failure {
+    Failure::failed("a connection of the load broke").because(&error)
+}
+
+fn load(offered: Option<f64>, times: Vec<Vec<Duration>>, started: Instant) -> Load {
+    let mut times: Vec<f64> = times.into_iter().flatten().map(|time| time.as_secs_f64() * 1e3).collect();
+    times.sort_by(f64::total_cmp);
+    Load { offered, count: times.len() as u64, seconds: started.elapsed().as_secs_f64(), times }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::{
+        far_end::{FarEnd, Nature},
+        wire::post,
+    };
+
+    #[tokio::test]
+    async fn a_rate_that_was_not_reached_is_told_and_its_waiting_counts() {
+        // One at a time for 5 ms is at most 200 a second on any machine.
+        let far = FarEnd::start(|_| Nature { workers: 1, millis: 5 }).await.expect("a far end");
+        let target = Target { port: far.port, request: post("/x", "k", "text/plain", b"hello"), connections: 4 };
+        let load = target.open_at(2_000.0, Duration::from_millis(50)).await.expect("a load");
+        assert_eq!(load.count, 100);
+        assert!(!load.kept_its_rate() && load.told().contains("were REACHED"), "{}", load.told());
+        assert!(load.quantile(0.99) > load.quantile(0.1) && load.quantile(0.99) > 300.0, "{}", load.told());
+        let closed = target.closed(Duration::from_millis(50)).await.expect("a load");
+        assert!(closed.count > 0 && closed.told().starts_with("closed loop"), "{}", closed.told());
+    }
+}

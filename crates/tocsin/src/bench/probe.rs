@@ -1,0 +1,80 @@
+//! What a process and its disk have used, read before and after.
+
+use std::{fs, os::unix::fs::MetadataExt, path::Path};
+
+use super::server::processor_seconds;
+
+/// What was used until a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Used {
+    /// Seconds on processors.
+    pub processor: f64,
+    /// Bytes that the process had written to disks.
+    pub disk_bytes: f64,
+    /// Flushes of the disk, of all processes; `None` where the system does not count them.
+    pub syncs: Option<f64>,
+}
+
+impl Used {
+    /// By a process whose data lie in a folder.
+    pub fn by(pid: u32, folder: &Path) -> Used {
+        let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+        let written = io.lines().find_map(|line| line.strip_prefix("write_bytes:")?.trim().parse().ok());
+        Used { processor: processor_seconds(pid), disk_bytes: written.unwrap_or_default(), syncs: flushes(folder) }
+    }
+
+    /// What was used since, less what an idle process uses in as long a time.
+    pub fn since(&self, before: &Used, idle: &Used, seconds: f64) -> Used {
+        let less = |now: f64, before: f64, idle: f64| (now - before - idle * seconds).max(0.0);
+        let syncs = self.syncs.zip(before.syncs).map(|(now, before)| less(now, before, idle.syncs.unwrap_or_default()));
+        Used {
+            processor: less(self.processor, before.processor, idle.processor),
+            disk_bytes: less(self.disk_bytes, before.disk_bytes, idle.disk_bytes),
+            syncs,
+        }
+    }
+
+    /// In a second, if this was used in so many.
+    pub fn per_second(&self, seconds: f64) -> Used {
+        Used {
+            processor: self.processor / seconds,
+            disk_bytes: self.disk_bytes / seconds,
+            syncs: self.syncs.map(|syncs| syncs / seconds),
+        }
+    }
+}
+
+/// Flushes that the disk of a folder has completed: the 19th number of its line (Linux, since 5.5).
+fn flushes(folder: &Path) -> Option<f64> {
+    let device = fs::metadata(folder).ok()?.dev();
+    let (major, minor) = ((device >> 8) & 0xfff, (device & 0xff) | ((device >> 12) & 0xf_ff00));
+    let text = fs::read_to_string("/proc/diskstats").ok()?;
+    flushes_in(&text, major, minor)
+}
+
+fn flushes_in(text: &str, major: u64, minor: u64) -> Option<f64> {
+    let device = [major.to_string(), minor.to_string()];
+    let mut lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let line = lines.find(|line| line.len() > 2 && line[..2] == device)?;
+    line.get(18)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flushes_stand_in_their_place() {
+        let text = " 254 0 vda 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 777 17\n 254 1 vda1 1 2 3\n";
+        assert_eq!(flushes_in(text, 254, 0), Some(777.0));
+        assert_eq!(flushes_in(text, 254, 1), None);
+        assert_eq!(flushes_in(text, 8, 0), None);
+    }
+
+    #[test]
+    fn what_is_idle_is_not_counted() {
+        let used = |processor, syncs| Used { processor, disk_bytes: 0.0, syncs: Some(syncs) };
+        let spent = used(5.0, 100.0).since(&used(1.0, 20.0), &used(0.1, 2.0), 10.0);
+        assert_eq!((spent.processor, spent.syncs), (3.0, Some(60.0)));
+    }
+}
