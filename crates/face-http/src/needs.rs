@@ -183,6 +183,9 @@ const NEEDS: &[Row] = &[
     ("GET", "/v1/switches", Key(&[OperationsRead])),
     ("POST", "/v1/switches/off", Key(&[OperationsWrite])),
     ("POST", "/v1/switches/on", Key(&[OperationsWrite])),
+    ("GET", "/v1/drain", Key(&[OperationsRead])),
+    ("PUT", "/v1/drain", Key(&[OperationsWrite])),
+    ("DELETE", "/v1/drain", Key(&[OperationsWrite])),
     ("POST", "/v1/retention/run", Key(&[OperationsWrite])),
     // A copy of everything holds everything.
     ("POST", "/v1/backups", Key(&[Admin])),

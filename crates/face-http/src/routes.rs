@@ -2,6 +2,7 @@
 
 mod applications;
 mod chronicles;
+mod drain;
 mod events;
 mod broadcasts;
 mod firings;
@@ -63,6 +64,7 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
         .merge(operations::routes())
         .merge(reports::routes())
         .merge(switches::routes())
+        .merge(drain::routes())
         .merge(exchanges::routes())
         .merge(messages::routes())
         .merge(resends::routes())

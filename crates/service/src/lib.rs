@@ -33,6 +33,7 @@ pub mod broadcasts; // what is there for everybody
 pub mod push_keys; // who we are to browsers
 pub mod exchanges; // messages between systems, and the ports they pass
 pub mod switches; // what is switched off and on, and done at once
+pub mod drain; // nothing comes in, and what is due leaves
 pub mod digest; // what needs attention now
 pub mod reports; // what happened, and what the state is
 pub mod trace; // one thing's whole story

@@ -377,6 +377,17 @@ pub(crate) fn ended(suspension: &Suspension, ordinal: u32, now: Timestamp) -> At
     }
 }
 
+/// How much work lies ahead, of all channels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WorkAhead {
+    /// Work items that are due, claimed or not.
+    pub due: u64,
+    /// Those that wait for a time to come.
+    pub later: u64,
+    /// The first of those times.
+    pub next: Option<Timestamp>,
+}
+
 /// What waits and what is being worked on, as counters that cost nothing to read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Backlog {
@@ -556,6 +567,9 @@ pub trait Journal: Send + Sync + 'static {
     /// # Errors
     /// `Fenced`: one of its claims is lost; nothing was stored.
     async fn commit(&self, step: Step) -> Result<Vec<NotificationBatchId>, StoreError>;
+
+    /// How much work is due by now, what workers have claimed among it, and how much waits for later. Looks at all of it.
+    async fn work_ahead(&self, now: Timestamp) -> Result<WorkAhead, StoreError>;
 
     /// When the next work item of a channel that is not due yet becomes due.
     async fn next_due(

@@ -26,7 +26,7 @@ use tocsin_store::{
         Accepted, ActivityRow, Arrivals, Backlog, Claim, ClaimedEvents, Component, Cutoffs, EventBatchState, EventPage,
         Firing, FiringFilter, Journal, Mark, NewEventBatch, NewResend, Progress, Quantum, Resend, Resolution, RuleStop,
         ScheduleKey, ScheduleRun, SourceKey, Step, StoredNotificationBatch, StoredSuspension, SuspensionFilter, Switch,
-        Totals, Window, WorkItem,
+        Totals, Window, WorkAhead, WorkItem,
     },
     memory::journal::MemoryJournal,
 };
@@ -190,6 +190,10 @@ impl Journal for MortalJournal {
 
     async fn commit(&self, step: Step) -> Result<Vec<NotificationBatchId>, StoreError> {
         self.write(self.journal.commit(step)).await
+    }
+
+    async fn work_ahead(&self, now: Timestamp) -> Result<WorkAhead, StoreError> {
+        self.live().await.work_ahead(now).await
     }
 
     async fn next_due(

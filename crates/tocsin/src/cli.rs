@@ -87,6 +87,8 @@ pub enum Command {
     Firings(firings::Args),
     /// Switches roles, applications, event classes, sources and channels off and on
     Switch(switch::Args),
+    /// Closes the intake, and waits until what is due has left
+    Drain(drain::Args),
     /// Removes what is past its retention now
     Retention(switch::Retention),
     /// Shows where messages go, and how each destination does
@@ -204,6 +206,7 @@ impl Cli {
             Command::Recover(args) => args.run(terminal, &client()?).await,
             Command::Firings(args) => args.run(terminal, &client()?).await,
             Command::Switch(args) => args.run(terminal, &client()?).await,
+            Command::Drain(args) => args.run(terminal, &client()?).await,
             Command::Retention(args) => args.run(terminal, &client()?).await,
             Command::Destinations(args) => args.run(terminal, &client()?).await,
             Command::Endpoints(args) => args.run(terminal, &client()?).await,

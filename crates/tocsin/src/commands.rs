@@ -12,6 +12,7 @@ pub mod destinations;
 pub mod digest;
 pub mod directory;
 pub mod doctor;
+pub mod drain;
 pub mod endpoints;
 pub mod exchange;
 pub mod messages;

@@ -148,3 +148,34 @@ async fn a_server_that_is_asked_to_end_repeats_nothing_and_loses_nothing() {
     }
     println!("{} events, each told once by mail and once by webhook, over {STOPS} stops", tokens.len());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_ends_when_what_is_due_has_left() {
+    let hooks = Hooks { seen: Arc::default(), count: watch::Sender::new(0) };
+    let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = format!("http://{}/hook", socket.local_addr().expect("an address"));
+    let router = Router::new().route("/hook", post(receive)).with_state(hooks.clone());
+    tokio::spawn(async move { axum::serve(socket, router).await });
+    let mut platform = Platform::start(&[("SINK", "1")]).await;
+    platform.apply("pings", APPLICATION).await;
+    platform.subscribe("pings", "every", "bob", "web", &address, serde_json::json!({})).await;
+    let publish = async |platform: &Platform, token: &str| {
+        let body = serde_json::json!({ "token": token });
+        platform.post("/v1/applications/pings/events/ping", &body).await.0
+    };
+    for number in 0..50 {
+        assert_eq!(publish(&platform, &format!("t{number}")).await, 202);
+    }
+    let told = platform.run(&["drain", "--timeout", "60s", "--reason", "a new disk"]);
+    assert!(told.starts_with("drained"), "{told}");
+    assert_eq!(hooks.seen.lock().len(), 50, "all has left before the command ends");
+    assert_eq!(publish(&platform, "late").await, 503);
+    // It stays so over a restart, until somebody ends it.
+    assert_eq!(platform.terminate(), Some(0));
+    platform.restart().await;
+    assert_eq!(publish(&platform, "late").await, 503);
+    let state = platform.get("/v1/drain").await;
+    assert_eq!((&state["drained"], &state["due"], &state["closed"]), (&true.into(), &0.into(), &true.into()), "{state}");
+    assert!(platform.run(&["drain", "--end"]).contains("open again"));
+    assert_eq!(publish(&platform, "late").await, 202);
+}

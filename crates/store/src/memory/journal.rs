@@ -32,7 +32,7 @@ use crate::{
         Mark, NewEventBatch, NewFiring, NewNotificationBatch, NewResend, Progress, Quantum, ReceiptChunk, Refired,
         Reopened, Resend, Resent, Resolution, Retry, RuleStop, ScheduleKey, ScheduleRun, SourceKey, Step,
         StoredNotificationBatch, StoredSuspension, Stream, Suspension, SuspensionFilter, Switch, TakenUp, Totals,
-        Window, WorkItem,
+        Window, WorkAhead, WorkItem,
         activity::{Advance, Ledger, Parts, Told, minute_of},
         cut_out, ended,
     },
@@ -379,6 +379,13 @@ impl Journal for MemoryJournal {
             Self::wake(&self.work);
         }
         Ok(ids)
+    }
+
+    async fn work_ahead(&self, now: Timestamp) -> Result<WorkAhead, StoreError> {
+        let state = self.state.lock();
+        let due = state.work.values().filter(|item| item.due_at <= now).count() as u64;
+        let next = state.work.values().map(|item| item.due_at).filter(|due_at| *due_at > now).min();
+        Ok(WorkAhead { due, later: state.work.len() as u64 - due, next })
     }
 
     async fn next_due(

@@ -269,6 +269,10 @@ impl Journal for SqliteJournal {
         step::commit(&self.database, &self.shared, step).await
     }
 
+    async fn work_ahead(&self, now: Timestamp) -> Result<WorkAhead, StoreError> {
+        self.read(move |connection, _| reading::work_ahead(connection, now)).await
+    }
+
     async fn next_due(
         &self,
         application: &Name,

@@ -51,6 +51,12 @@ fn work_goes_out_oldest_due_first() {
         assert_eq!(due, [at(10), at(20)]);
         assert_eq!(journal.next_due(&app(), &mail(), at(25)).await.expect("read"), Some(at(30)));
         assert_eq!(journal.next_due(&app(), &mail(), at(30)).await.expect("read"), None);
+        let ahead = async |second: i64| journal.work_ahead(at(second)).await.expect("read");
+        let all = ahead(1_000).await.due;
+        assert!(all > 0 && ahead(1_000).await == WorkAhead { due: all, later: 0, next: None });
+        let (early, before) = (ahead(29).await, ahead(30).await);
+        assert_eq!((early.due + early.later, early.next), (all, Some(at(30))));
+        assert!(before.due > early.due, "{before:?} {early:?}");
         assert_eq!(journal.next_due(&app(), &other, at(0)).await.expect("read"), None);
     });
 }

@@ -562,6 +562,8 @@ impl Twins {
             let twin = sqlite.events_between(&app(), &class, EventBatchId(3), last, bytes).await.expect("read");
             assert_eq!(page, twin);
         }
+        let ahead = memory.work_ahead(self.now).await.expect("read");
+        assert_eq!(ahead, sqlite.work_ahead(self.now).await.expect("read"));
         let due = memory.next_due(&app(), &mail(), self.now).await.expect("read");
         assert_eq!(due, sqlite.next_due(&app(), &mail(), self.now).await.expect("read"));
     }

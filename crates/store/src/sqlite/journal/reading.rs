@@ -14,7 +14,7 @@ use tocsin_model::{
 use super::{names::Names, packing::unpack_body};
 use crate::{
     error::StoreError,
-    journal::{EventBatchState, Progress, StoredNotificationBatch},
+    journal::{EventBatchState, Progress, StoredNotificationBatch, WorkAhead},
     sqlite::writer::store_error,
 };
 
@@ -51,6 +51,18 @@ pub fn open_channels(connection: &Connection, application: i64) -> Result<Vec<Na
         WHERE EXISTS (SELECT 1 FROM work w WHERE w.application = ?1 AND w.channel = n.id) ORDER BY name";
     let found = collect(connection, sql, [application], |row| row.get::<_, String>(0).map_err(store_error))?;
     found.into_iter().map(|name| name.parse().map_err(|_| StoreError::Damaged(format!("the name `{name}`")))).collect()
+}
+
+/// How much work lies ahead.
+pub fn work_ahead(connection: &Connection, now: Timestamp) -> Result<WorkAhead, StoreError> {
+    let sql = "SELECT count(*) FILTER (WHERE due_at <= ?1), count(*) FILTER (WHERE due_at > ?1),
+            min(due_at) FILTER (WHERE due_at > ?1)
+        FROM work";
+    let read = |row: &Row<'_>| {
+        let next = row.get::<_, Option<i64>>(2)?.map(Timestamp);
+        Ok(WorkAhead { due: row.get(0)?, later: row.get(1)?, next })
+    };
+    connection.prepare_cached(sql).and_then(|mut statement| statement.query_row([now.0], read)).map_err(store_error)
 }
 
 // The body comes behind all of its row, so that a reader of the other columns never touches it.

@@ -1,6 +1,8 @@
 //! A day of batches whose every moment is written down, and each report of it beside a calculation of its own. Both
 //! journals tell the same.
 
+mod schedules; // the same of a day of schedules
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -332,11 +334,11 @@ struct Platform {
 }
 
 impl Platform {
-    async fn on(journal: Arc<dyn Journal>) -> Platform {
-        live(&*journal).await;
+    /// On a journal that has lived a day of this application.
+    async fn on(journal: Arc<dyn Journal>, definition: &str) -> Platform {
         let records: Arc<dyn Records> = Arc::new(MemoryRecords::new().expect("records"));
-        records.put_application(&name("stock"), DEFINITION, "ann", at(0)).await.expect("stored");
-        assert!(compile_text(DEFINITION, 1, &|_| None).is_ok());
+        records.put_application(&name("stock"), definition, "ann", at(0)).await.expect("stored");
+        assert!(compile_text(definition, 1, &|_| None).is_ok());
         let key = keys::first_key::<ServiceError>(&*records, Timestamp(0), |_| Ok(())).await;
         let key = key.expect("a key").expect("the first");
         let inbox = Arc::new(MemoryInbox::default());
@@ -408,13 +410,21 @@ impl Platform {
 
 /// Tells a story on each journal that has lived the day.
 fn on_each(story: impl AsyncFn(Platform)) {
+    on_each_after(DEFINITION, live, story);
+}
+
+/// Tells a story on each journal that has lived a day of an application.
+fn on_each_after(definition: &str, live: impl AsyncFn(&dyn Journal), story: impl AsyncFn(Platform)) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let folder = tempfile::tempdir().expect("a folder");
     runtime.expect("a runtime").block_on(async {
         let options = JournalOptions { free_bytes_min: 0, ..JournalOptions::default() };
-        story(Platform::on(Arc::new(MemoryJournal::new(options.clone()))).await).await;
+        let journal = MemoryJournal::new(options.clone());
+        live(&journal).await;
+        story(Platform::on(Arc::new(journal), definition).await).await;
         let journal = SqliteJournal::open(folder.path().join("journal.sqlite"), options).await.expect("it opens");
-        story(Platform::on(Arc::new(journal)).await).await;
+        live(&journal).await;
+        story(Platform::on(Arc::new(journal), definition).await).await;
     });
 }
 

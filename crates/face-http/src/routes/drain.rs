@@ -1,0 +1,103 @@
+use std::sync::Arc;
+
+use axum::{extract::State, http::StatusCode, response::Response};
+use serde::{Deserialize, Serialize};
+use tocsin_model::time::Timestamp;
+use tocsin_service::drain::Drain;
+use utoipa::ToSchema;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{Failures, json};
+use crate::{
+    App,
+    problems::Failure,
+    request::{Authorized, JsonBody},
+};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(look, close, open))
+}
+
+/// How far a drain has come: what waits, what is due, and what is left for later.
+#[utoipa::path(get, path = "/v1/drain", tag = "operations", responses((status = 200, body = DrainBody), Failures))]
+async fn look(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
+    Ok(json(StatusCode::OK, &DrainBody::from(app.service.drain(&caller).await?)))
+}
+
+/// Closes the intake, over restarts: events are refused (503), sources rest. What is there goes on; ask again until it has
+/// left.
+#[utoipa::path(put, path = "/v1/drain", tag = "operations", request_body = CloseBody, responses((status = 200, body = DrainBody), Failures))]
+async fn close(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    JsonBody(CloseBody { reason }): JsonBody<CloseBody>,
+) -> Result<Response, Failure> {
+    Ok(json(StatusCode::OK, &DrainBody::from(app.service.close_intake(&caller, &reason).await?)))
+}
+
+/// Opens the intake again.
+#[utoipa::path(delete, path = "/v1/drain", tag = "operations", responses((status = 200, body = OpenedBody), Failures))]
+async fn open(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
+    let was_closed = app.service.open_intake(&caller).await?;
+    Ok(json(StatusCode::OK, &OpenedBody { was_closed }))
+}
+
+/// Why the intake is closed.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct CloseBody {
+    /// For others.
+    #[serde(default)]
+    reason: String,
+}
+
+/// What became of opening the intake.
+#[derive(Serialize, ToSchema)]
+struct OpenedBody {
+    /// Whether any of it was closed.
+    was_closed: bool,
+}
+
+/// How far a drain has come.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Drain)]
+struct DrainBody {
+    /// Whether nothing comes in and all that is due has left.
+    drained: bool,
+    /// Whether the intake is closed.
+    closed: bool,
+    /// Whether what a source or a submission had begun is still being finished.
+    closing: bool,
+    /// Event batches that wait to be matched.
+    event_batches: u64,
+    /// Work items that are due, those on their way among them.
+    due: u64,
+    /// Work items that wait for a time to come: retries, quiet hours, digests.
+    later: u64,
+    /// The first of those times.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    next_due_at: Option<Timestamp>,
+    /// Notifications that wait for an operator.
+    suspended: u64,
+    /// Event batches that could not be matched and were set aside.
+    failed_batches: u64,
+    /// What is switched off besides, so that what waits for it does not leave.
+    held: Vec<String>,
+}
+
+impl From<Drain> for DrainBody {
+    fn from(drain: Drain) -> Self {
+        DrainBody {
+            drained: drain.is_drained(),
+            closed: drain.closed,
+            closing: drain.closing,
+            event_batches: drain.event_batches,
+            due: drain.due,
+            later: drain.later,
+            next_due_at: drain.next_due_at,
+            suspended: drain.suspended,
+            failed_batches: drain.failed_batches,
+            held: drain.held,
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! A day of schedules: what each was due for, how late that was noticed, what came of it, and what comes next.
+
+use tocsin_model::{
+    application::{due_class, due_fields},
+    id::{ChangeSequence, EventBatchId},
+    schedule::Schedule,
+};
+use tocsin_store::journal::{RuleStop, ScheduleRun};
+
+use super::*;
+
+const SCHEDULED: &str = "
+application: stock
+events: { trade: { fields: { price: number } } }
+subscriptions: { wish: {} }
+notifications: { alert: { content: { templates: { base: { text: x } } } } }
+rules:
+  morning: { on: trade, subscription: wish, notify: alert, missed: all, schedule: \"DTSTART;TZID=Europe/Vienna:20260227T090000\\nRRULE:FREQ=DAILY\" }
+  often: { on: trade, subscription: wish, notify: alert, schedule: \"DTSTART;TZID=UTC:20260227T001500\\nRRULE:FREQ=HOURLY;INTERVAL=6\" }
+channels: { mail: { protocol: file, options: { path: mail.ndjson } } }
+";
+const MORNING: &str = "DTSTART;TZID=Europe/Vienna:20260227T090000\nRRULE:FREQ=DAILY";
+const OFTEN: &str = "DTSTART;TZID=UTC:20260227T001500\nRRULE:FREQ=HOURLY;INTERVAL=6";
+
+/// A run. Times are in milliseconds after midnight.
+struct Run {
+    rule: &'static str,
+    due: i64,
+    late: i64,
+    matching: i64,
+    /// Runs before it that were missed.
+    skipped: u64,
+    /// The size of each notification batch.
+    told: &'static [u32],
+}
+
+/// Nine in Vienna is eight in Greenwich, in winter.
+const RUNS: &[Run] = &[
+    Run { rule: "often", due: HOUR / 4, late: 40, matching: 7, skipped: 2, told: &[3] },
+    Run { rule: "often", due: 6 * HOUR + HOUR / 4, late: 15, matching: 2, skipped: 0, told: &[] },
+    Run { rule: "morning", due: 8 * HOUR, late: 120, matching: 90, skipped: 0, told: &[4, 1] },
+    Run { rule: "often", due: 12 * HOUR + HOUR / 4, late: 1, matching: 5, skipped: 0, told: &[1] },
+    Run { rule: "often", due: 18 * HOUR + HOUR / 4, late: 61_000, matching: 9, skipped: 0, told: &[] },
+];
+
+impl Run {
+    fn schedule(&self) -> Box<str> {
+        let text = if self.rule == "morning" { MORNING } else { OFTEN };
+        Schedule::parse(text).expect("a schedule").to_string().into()
+    }
+
+    fn accepted(&self) -> i64 {
+        self.due + self.late
+    }
+
+    /// As the report tells it, as the run of this event batch.
+    fn row(&self, number: usize) -> Vec<Cell> {
+        vec![
+            text(format!("eb-{number}")),
+            text("stock"),
+            text(self.rule),
+            text(self.schedule()),
+            Cell::At(at(self.due)),
+            Cell::At(at(self.accepted())),
+            took(self.late),
+            text("matched"),
+            Cell::Count(self.skipped),
+            Cell::Count(self.told.len() as u64),
+            Cell::Count(self.told.iter().map(|count| u64::from(*count)).sum()),
+        ]
+    }
+}
+
+/// The last time before the day at which a rule was due.
+fn before(rule: &str) -> i64 {
+    if rule == "morning" { -16 * HOUR } else { -6 * HOUR + HOUR / 4 }
+}
+
+/// Lives the day in a journal.
+async fn live(journal: &dyn Journal) {
+    let mut state: BTreeMap<&str, (i64, u64)> = BTreeMap::new();
+    for run in RUNS {
+        let (last, skipped) = state.get(run.rule).copied().unwrap_or((before(run.rule), 0));
+        state.insert(run.rule, (run.due, skipped + run.skipped));
+        let now = at(run.accepted());
+        let mut row = vec![Value::Null; due_fields().len()];
+        row[0] = Value::from(run.rule);
+        row[1] = Value::from(&*run.schedule());
+        row[2] = Value::Timestamp(at(run.due));
+        row[3] = Value::Timestamp(at(last));
+        row[4] = Value::Integer(run.skipped as i64);
+        let mut packer = EventPacker::new(due_fields());
+        packer.push(&row);
+        let due = NewEventBatch {
+            application: name("stock"),
+            version: 1,
+            class: due_class(),
+            source: name("schedule"),
+            received_at: now,
+            accepted_at: now,
+            sees: ChangeSequence(0),
+            events: packer.finish(),
+            idempotency: None,
+            marks: Vec::new(),
+        };
+        let come_to = ScheduleRun {
+            application: name("stock"),
+            rule: name(run.rule),
+            schedule: run.schedule(),
+            due_at: at(run.due),
+            after: EventBatchId(0),
+            seen: ChangeSequence(0),
+            skipped: skipped + run.skipped,
+            // The two that were missed were those of noon and of the evening before.
+            skipped_at: (skipped + run.skipped > 0).then(|| at(before(run.rule))),
+        };
+        journal.record_runs(Some(due), vec![come_to]).await.expect("stored");
+        match_run(journal, run).await;
+    }
+    let stop = RuleStop {
+        application: name("stock"),
+        rule: name("morning"),
+        by: "ann".to_owned(),
+        reason: "enough".to_owned(),
+        since: at(21 * HOUR),
+    };
+    journal.commit(Step { stops: vec![stop], ..Step::default() }).await.expect("stored");
+}
+
+async fn match_run(journal: &dyn Journal, run: &Run) {
+    let (lease, now) = (Duration::from_secs(60), at(run.accepted()));
+    let claimed = journal.claim_events(9, usize::MAX, &[], lease, now).await.expect("claimed").remove(0);
+    let event = EventId { batch: claimed.claim.id, ordinal: 0 };
+    let told = |count: &u32| {
+        let notifications = Notifications {
+            events: vec![EventRun { event, count: *count }],
+            subscriptions: (1..=u64::from(*count)).map(SubscriptionId).collect(),
+            captured: Vec::new(),
+        };
+        NewNotificationBatch {
+            head: NotificationHead {
+                application: name("stock"),
+                version: 1,
+                rule: name(run.rule),
+                class: name("alert"),
+                event_class: name("trade"),
+                channel: name("mail"),
+                matched_at: at(run.accepted() + run.matching),
+                accepted_at: now,
+                expires_at: None,
+            },
+            count: *count,
+            packed: Bytes::from(notifications.pack()),
+            priority: Priority::Normal,
+            // What waits for an operator is not delivered while the reports are read.
+            suspended: Some("held".to_owned()),
+        }
+    };
+    let batches = run.told.iter().map(told).collect();
+    let step = Step { matched: vec![claimed.claim], batches, ..Step::default() };
+    journal.commit(step).await.expect("committed");
+}
+
+#[test]
+fn schedules_tell_how_far_they_have_come_and_when_they_are_due_next() {
+    on_each_after(SCHEDULED, live, async |platform| {
+        let of = |rule: &'static str, next: i64, stopped: bool, missed: &str| {
+            let last = RUNS.iter().rfind(|run| run.rule == rule).expect("it ran");
+            let skipped: u64 = RUNS.iter().filter(|run| run.rule == rule).map(|run| run.skipped).sum();
+            vec![
+                text("stock"),
+                text(rule),
+                text(last.schedule()),
+                Cell::At(at(last.due)),
+                Cell::At(at(next)),
+                Cell::Flag(stopped),
+                Cell::Count(skipped),
+                if skipped > 0 { Cell::At(at(before(rule))) } else { Cell::None },
+                text(missed),
+            ]
+        };
+        let morning = of("morning", 32 * HOUR, true, "all: each is made up for, at most 1000");
+        let often = of("often", 24 * HOUR + HOUR / 4, false, "skip: one that is later than 5m is not made up for");
+        platform.check("schedules", &Question::default(), 0, vec![morning.clone(), often.clone()]).await;
+        let stock = Question { application: Some(name("stock")), rule: Some(name("often")), ..Question::default() };
+        platform.check("schedules", &stock, 0, vec![often]).await;
+        let none = Question { rule: Some(name("never")), ..Question::default() };
+        platform.check("schedules", &none, 0, vec![]).await;
+    });
+}
+
+#[test]
+fn runs_are_listed_with_what_came_of_them() {
+    on_each_after(SCHEDULED, live, async |platform| {
+        let mut newest: Vec<Vec<Cell>> = (1..).zip(RUNS).map(|(number, run)| run.row(number)).collect();
+        newest.reverse();
+        platform.check("scheduled-runs", &whole_day(), 0, newest.clone()).await;
+        let morning = Question { from: Some(at(HOUR)), to: Some(at(12 * HOUR)), ..Question::default() };
+        platform.check("scheduled-runs", &morning, 0, newest[2..4].to_vec()).await;
+        let first = Question { limit: Some(2), ..whole_day() };
+        platform.check("scheduled-runs", &first, 0, newest[..2].to_vec()).await;
+        let next = platform.report("scheduled-runs", &first).await.next;
+        let rest = Question { before: next, ..whole_day() };
+        platform.check("scheduled-runs", &rest, 0, newest[2..].to_vec()).await;
+        let stock = Question { application: Some(name("stock")), ..whole_day() };
+        platform.check("scheduled-runs", &stock, 0, newest).await;
+        let wrong = Question { id: Some("eb-1".to_owned()), ..whole_day() };
+        let refused = platform.service.report(&platform.caller, "scheduled-runs", &wrong).await;
+        assert!(matches!(refused, Err(ServiceError::Invalid(_))), "it has no parameter `id`");
+    });
+}
