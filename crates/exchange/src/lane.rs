@@ -330,7 +330,7 @@ async fn refill(exchanges: Arc<Exchanges>, lane: Arc<Lane>) {
     let (spool, now) = (&exchanges.parts.spool, exchanges.parts.clock.now());
     let read = async {
         let due =
-            spool.due_legs(&lane.exchange, &lane.port, lane.order(), now, in_hand, REFILL, READY_BYTES_MAX).await?;
+            spool.due_legs(&lane.exchange, &lane.port, lane.order(), now, in_hand, (REFILL, READY_BYTES_MAX)).await?;
         Ok::<_, tocsin_store::error::StoreError>((due, spool.next_due(&lane.exchange, &lane.port, now).await?))
     };
     let next = match read.await {

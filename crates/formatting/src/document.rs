@@ -349,7 +349,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_told_with_its_place() {
-        let wrong = |source: &str| DocumentFormatter::template(source, "text/plain").err().expect("a problem");
+        let wrong = |source: &str| DocumentFormatter::template(source, "text/plain").expect_err("a problem");
         let problem = wrong("{{ body.a }}\n {{ order }}");
         assert_eq!((problem.line, problem.column), (Some(2), Some(5)), "{problem}");
         assert!(wrong("{% include 'x' %}").message.contains("no partials"));

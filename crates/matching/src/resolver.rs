@@ -39,8 +39,6 @@ pub fn check(application: &Application) -> Result<(), Vec<Problem>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn a_predicate_that_cannot_be_read_is_told_with_its_place() {
         let check = |predicate: &str| {

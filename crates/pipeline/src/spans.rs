@@ -183,7 +183,7 @@ impl Spans {
                 ("tocsin.attempt", Attribute::Number(i64::from(*attempt))),
                 ("tocsin.outcome", Attribute::Text(outcome.to_owned())),
             ],
-            failed: failed.map(String::from),
+            failed,
         });
     }
 

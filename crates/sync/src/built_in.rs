@@ -189,13 +189,9 @@ impl Replicas {
             return Ok(fates);
         }
         let uploaded = self.store.device_state(device.number).await?.uploaded;
-        let mut expected = uploaded + 1;
-        for edit in edits.iter().filter(|edit| edit.n > uploaded) {
-            // A gap refuses the block as a whole.
-            if edit.n != expected {
-                break;
-            }
-            expected += 1;
+        let new = edits.iter().filter(|edit| edit.n > uploaded);
+        // A gap refuses the block as a whole.
+        for (_, edit) in (uploaded + 1..).zip(new).take_while(|(expected, edit)| edit.n == *expected) {
             let Some(ready) = built_in.get(&edit.collection) else { continue };
             let fate = match ready.definition.built_in {
                 Some(BuiltIn::Inbox) => self.mark_item(device, edit).await?,

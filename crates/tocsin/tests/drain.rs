@@ -175,7 +175,11 @@ async fn a_drain_ends_when_what_is_due_has_left() {
     platform.restart().await;
     assert_eq!(publish(&platform, "late").await, 503);
     let state = platform.get("/v1/drain").await;
-    assert_eq!((&state["drained"], &state["due"], &state["closed"]), (&true.into(), &0.into(), &true.into()), "{state}");
+    assert_eq!(
+        (&state["drained"], &state["due"], &state["closed"]),
+        (&true.into(), &0.into(), &true.into()),
+        "{state}"
+    );
     assert!(platform.run(&["drain", "--end"]).contains("open again"));
     assert_eq!(publish(&platform, "late").await, 202);
 }

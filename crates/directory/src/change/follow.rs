@@ -98,7 +98,7 @@ impl Following {
             after.remove(at);
         }
         let has: Vec<_> = after.iter().map(|found| &found.kind).collect();
-        if schema.check(&classes_of(&after), &has, Some(&[kind.key.clone()])).is_ok() {
+        if schema.check(&classes_of(&after), &has, Some(std::slice::from_ref(&kind.key))).is_ok() {
             self.after = after;
         }
     }

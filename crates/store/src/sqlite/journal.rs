@@ -53,7 +53,7 @@ use crate::{
         Accepted, ActivityRow, Arrivals, Backlog, CLOCK_LEEWAY, Claim, ClaimedEvents, Component, Cutoffs,
         EventBatchState, EventPage, Firing, FiringFilter, Journal, JournalOptions, Mark, NewEventBatch, NewResend,
         Progress, Quantum, Resend, Resolution, RuleStop, ScheduleKey, ScheduleRun, SourceKey, Step,
-        StoredNotificationBatch, StoredSuspension, SuspensionFilter, Switch, Totals, Window, WorkItem,
+        StoredNotificationBatch, StoredSuspension, SuspensionFilter, Switch, Totals, Window, WorkAhead, WorkItem,
     },
 };
 

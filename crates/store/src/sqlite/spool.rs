@@ -219,8 +219,7 @@ impl SqliteSpool {
         order: LegOrder,
         now: Timestamp,
         not: Arc<std::collections::HashSet<(MessageId, u32)>>,
-        limit: usize,
-        bytes_max: usize,
+        (limit, bytes_max): (usize, usize),
     ) -> Result<Vec<WaitingLeg>, StoreError> {
         let (exchange, port) = (exchange.clone(), port.clone());
         let asked = waiting::Asked { exchange, port, now, not, limit, bytes_max };

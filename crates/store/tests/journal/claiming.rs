@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc};
 use tocsin_model::{conduct::Priority, time::Timestamp};
 use tocsin_store::{
     error::StoreError,
-    journal::{Claim, Journal, Step},
+    journal::{Claim, Journal, Step, WorkAhead},
 };
 
 use crate::support::*;

@@ -175,9 +175,8 @@ mod tests {
             _ => Vec::new(),
         });
         let used = workloads().flat_map(Workload::figures).chain(claims);
-        for figure in used.filter(|figure| !ALL.iter().any(|bench| bench.name == *figure)) {
-            panic!("there is no figure `{figure}`");
-        }
+        let unknown: Vec<_> = used.filter(|figure| !ALL.iter().any(|bench| bench.name == *figure)).collect();
+        assert!(unknown.is_empty(), "there are no figures {unknown:?}");
     }
 
     #[test]

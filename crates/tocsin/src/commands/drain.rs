@@ -88,7 +88,11 @@ fn show(terminal: &Terminal, state: &Value) -> Outcome {
     }
     let held = state["held"].as_array().map(Vec::as_slice).unwrap_or_default();
     for component in held.iter().filter_map(Value::as_str) {
-        terminal.line(format_args!("{:>12}  {} is switched off, so what waits for it stays", "", printable(component)))?;
+        terminal.line(format_args!(
+            "{:>12}  {} is switched off, so what waits for it stays",
+            "",
+            printable(component)
+        ))?;
     }
     Ok(())
 }
@@ -115,12 +119,17 @@ mod tests {
     #[tokio::test]
     async fn it_waits_until_what_is_due_has_left_and_tells_what_is_left() {
         let state = |drained: bool, due: u64| {
-            (200, json!({"drained": drained, "closed": true, "event_batches": 0, "due": due, "later": 3,
-                "next_due_at": "2027-01-04T08:00:00Z", "suspended": 1, "held": ["channel:stock/mail"]}))
+            (
+                200,
+                json!({"drained": drained, "closed": true, "event_batches": 0, "due": due, "later": 3,
+                "next_due_at": "2027-01-04T08:00:00Z", "suspended": 1, "held": ["channel:stock/mail"]}),
+            )
         };
         let (told, outcome) = run(&[], vec![state(false, 2), state(false, 1), state(true, 0)]).await;
         outcome.expect("drained");
-        for expected in ["drained:", "3  work items wait", "2027-01-04T08:00:00Z", "1  notifications", "channel:stock/mail"] {
+        for expected in
+            ["drained:", "3  work items wait", "2027-01-04T08:00:00Z", "1  notifications", "channel:stock/mail"]
+        {
             assert!(told.contains(expected), "{expected}: {told}");
         }
         assert!(!told.contains("are due or on their way"), "{told}");

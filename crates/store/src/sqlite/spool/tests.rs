@@ -55,7 +55,7 @@ fn reply(spool: &SqliteSpool, to: MessageId) -> Option<Box<NewMessage>> {
 
 async fn due(spool: &SqliteSpool, port: &str, second: i64) -> Vec<MessageId> {
     let found =
-        spool.due_legs(&name("orders"), &name(port), LegOrder::Due, at(second), Arc::default(), 100, 1 << 20).await;
+        spool.due_legs(&name("orders"), &name(port), LegOrder::Due, at(second), Arc::default(), (100, 1 << 20)).await;
     found.expect("read").into_iter().map(|leg| leg.message).collect()
 }
 
@@ -147,7 +147,7 @@ fn retries_suspensions_and_ends_are_kept() {
         assert_eq!(due(&spool, "tell", 5).await, [id]);
         let in_hand = Arc::new(HashSet::from([(id, 0)]));
         let found =
-            spool.due_legs(&name("orders"), &name("tell"), LegOrder::Due, at(5), in_hand, 10, 1).await.expect("read");
+            spool.due_legs(&name("orders"), &name("tell"), LegOrder::Due, at(5), in_hand, (10, 1)).await.expect("read");
         assert_eq!(found, []);
         spool.settle(outcome(id, 0, 6, Then::Suspend(reply(&spool, id)))).await.expect("stored");
         let filter = MessageFilter { standing: Some(Standing::Suspended), ..MessageFilter::default() };
@@ -220,7 +220,7 @@ fn legs_are_read_in_lanes_and_by_rank() {
         }
         let (exchange, port) = (name("orders"), name("tell"));
         let read = async |order: LegOrder, second: i64, limit: usize| {
-            let found = spool.due_legs(&exchange, &port, order, at(second), Arc::default(), limit, 1 << 20).await;
+            let found = spool.due_legs(&exchange, &port, order, at(second), Arc::default(), (limit, 1 << 20)).await;
             found.expect("read").into_iter().map(|leg| leg.message).collect::<Vec<_>>()
         };
         let lanes = |stops| LegOrder::Lanes { stops };
