@@ -150,7 +150,9 @@ const NEEDS: &[Row] = &[
     ("GET", "/v1/messages", Key(&[OperationsRead])),
     ("GET", "/v1/messages/{message}", Key(&[OperationsRead])),
     ("GET", "/v1/messages/{message}/body", Key(&[OperationsRead])),
+    ("GET", "/v1/messages/{message}/original", Key(&[OperationsRead])),
     ("GET", "/v1/messages/{message}/reply", Key(&[MessagesWrite, OperationsRead])),
+    ("POST", "/v1/messages/edit", Key(&[OperationsWrite])),
     ("POST", "/v1/messages/resume", Key(&[OperationsWrite])),
     ("POST", "/v1/messages/end", Key(&[OperationsWrite])),
 

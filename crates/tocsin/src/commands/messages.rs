@@ -108,8 +108,8 @@ enum What {
         #[arg(long)]
         content_type: Option<String>,
         /// Another value of a property, as `name=value`, the value as JSON or text; may be repeated
-        #[arg(long)]
-        set: Vec<String>,
+        #[arg(long, value_name = "NAME=VALUE")]
+        property: Vec<String>,
         /// Lets them go on
         #[arg(long)]
         resume: bool,
@@ -200,7 +200,7 @@ fn edit(
     body: Option<PathBuf>,
     patch: Option<String>,
     content_type: Option<String>,
-    set: &[String],
+    properties: &[String],
 ) -> Outcome<Map<String, Value>> {
     let mut edit = Map::new();
     if let Some(file) = body {
@@ -216,16 +216,16 @@ fn edit(
     }
     edit.extend(content_type.map(|kind| ("content_type".to_owned(), Value::from(kind))));
     let pair = |pair: &String| {
-        let wrong = || Failure::usage(format!("--set takes `name=value`, not `{pair}`"));
+        let wrong = || Failure::usage(format!("--property takes `name=value`, not `{pair}`"));
         let (name, value) = pair.split_once('=').ok_or_else(wrong)?;
         Ok::<_, Failure>((name.to_owned(), serde_json::from_str::<Value>(value).unwrap_or_else(|_| value.into())))
     };
-    let properties = set.iter().map(pair).collect::<Outcome<Map<String, Value>>>()?;
+    let properties = properties.iter().map(pair).collect::<Outcome<Map<String, Value>>>()?;
     if !properties.is_empty() {
         edit.insert("properties".into(), properties.into());
     }
     if edit.is_empty() {
-        return Err(Failure::usage("say what is changed: --body, --patch, --content-type or --set"));
+        return Err(Failure::usage("say what is changed: --body, --patch, --content-type or --property"));
     }
     Ok(edit)
 }
@@ -271,8 +271,8 @@ impl Args {
                 let request = client.request(Method::GET, &format!("/v1/messages/{}/reply", segment(&id)));
                 print(terminal, client, request.header("prefer", format!("wait={wait}"))).await
             }
-            What::Edit { filter, when, all, body, patch, content_type, set, resume } => {
-                let edit = edit(body, patch, content_type, &set)?;
+            What::Edit { filter, when, all, body, patch, content_type, property, resume } => {
+                let edit = edit(body, patch, content_type, &property)?;
                 let asked = json!({ "messages": filter.body(all, &when)?, "edit": edit, "resume": resume });
                 let answer = client.post("/v1/messages/edit", &asked).await?;
                 for unchanged in answer["unchanged"].as_array().into_iter().flatten() {
