@@ -26,7 +26,7 @@ td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .facts li{border:1px solid var(--line);border-radius:.5rem;padding:.6rem .8rem}
 .facts b{display:block;font-size:1.3rem}
 .good{color:var(--s2)}.bad{color:var(--s1)}
-svg{width:100%;height:auto;font:11px system-ui,sans-serif;fill:var(--ink)}
+svg{width:100%;height:auto;overflow:visible;font:11px system-ui,sans-serif;fill:var(--ink)}
 svg .title{font-weight:600;font-size:12px}svg .end{text-anchor:end}svg .middle{text-anchor:middle}svg .dim{fill:var(--dim)}
 svg .grid{stroke:var(--line)}svg .mark{stroke:var(--ink);stroke-width:2}svg polyline{fill:none;stroke-width:2;stroke-linejoin:round}
 svg .s0{stroke:var(--s0)}svg .s1{stroke:var(--s1)}svg .s2{stroke:var(--s2)}svg .s3{stroke:var(--s3)}svg .s4{stroke:var(--s4)}

@@ -98,8 +98,8 @@ pub enum Opening {
     Tls,
 }
 
-/// Serves LDAP at one or more addresses until `stopping`; then tells every client, and waits for the connections to end. The
-/// bounds hold for all addresses together.
+/// Serves LDAP at these addresses, if there are any, until `stopping`; then tells every client, and waits for the connections
+/// to end. The bounds hold for all addresses together.
 pub async fn serve(
     listeners: Vec<(TcpListener, Opening)>,
     directory: Directory,
@@ -113,6 +113,8 @@ pub async fn serve(
     let server = Arc::new(Server { directory, operators, options, stopping, followers });
     let doors = listeners.into_iter().map(|(listener, opening)| take_in(&server, &house, listener, opening));
     futures_util::future::join_all(doors).await;
+    // Where the directory has no address of its own, there was nothing to wait for.
+    server.stopping.cancelled().await;
     let all = u32::try_from(server.options.connections_max).unwrap_or(u32::MAX);
     if tokio::time::timeout(server.options.drain_patience, house.seats.acquire_many(all)).await.is_err() {
         tracing::warn!("some LDAP connections did not end in time");

@@ -184,6 +184,21 @@ impl Client {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn people_are_provisioned_without_a_port_for_ldap() {
+    let mut platform = Platform::start(&[("TOCSIN_LDAP_SCIM", "true")]).await;
+    let ann = json!({
+        "schemas": ["urn:ietf:params:scim:schemas:core:2.0:User"],
+        "userName": "ann", "name": {"familyName": "Lee"}, "emails": [{"value": "ann@example.org"}],
+    });
+    let (status, made) = platform.post("/scim/v2/Users", &ann).await;
+    assert_eq!((status, &made["userName"]), (201, &json!("ann")), "{made}");
+    let found = platform.get("/scim/v2/Users?filter=userName%20eq%20%22ann%22").await;
+    assert_eq!((&found["totalResults"], &found["Resources"][0]["id"]), (&json!(1), &made["id"]), "{found}");
+    assert_eq!(platform.get("/v1/subscribers/ann").await["id"], "ann");
+    assert_eq!(platform.terminate(), Some(0), "it ran until it was told to end");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_every_acknowledged_write_is_there_after_a_kill() {
     let rounds = std::env::var("CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(5);
     let mut random = fastrand::Rng::with_seed(support::seed());

@@ -180,12 +180,14 @@ pub struct Crowd {
     pub count: u64,
     /// The number of the next one that is added.
     pub new: AtomicU64,
+    /// Loads so far: each draws numbers of its own, so that none adds a value that one before it added.
+    loads: AtomicU64,
 }
 
 impl Crowd {
     /// So many people.
     pub fn of(count: u64) -> Crowd {
-        Crowd { count, new: AtomicU64::new(count) }
+        Crowd { count, new: AtomicU64::new(count), loads: AtomicU64::new(0) }
     }
 }
 
@@ -197,7 +199,7 @@ pub async fn flood(port: u16, act: Act, crowd: &Crowd, connections: usize, time:
     let broke = |error: io::Error| Failure::failed("a connection of the load broke").because(&error);
     let opening = (0..connections).map(|_| Connection::open(port));
     let opened = futures_util::future::try_join_all(opening).await.map_err(broke)?;
-    let (started, seed) = (Instant::now(), crowd.new.load(Ordering::Relaxed));
+    let (started, seed) = (Instant::now(), crowd.loads.fetch_add(1, Ordering::Relaxed));
     let senders = opened.into_iter().enumerate().map(|(at, mut connection)| async move {
         let mut chance = fastrand::Rng::with_seed(seed << 16 | at as u64);
         let mut took: Vec<(bool, Duration)> = Vec::new();
