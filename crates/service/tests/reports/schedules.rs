@@ -16,7 +16,7 @@ subscriptions: { wish: {} }
 notifications: { alert: { content: { templates: { base: { text: x } } } } }
 rules:
   morning: { on: trade, subscription: wish, notify: alert, missed: all, schedule: \"DTSTART;TZID=Europe/Vienna:20260227T090000\\nRRULE:FREQ=DAILY\" }
-  often: { on: trade, subscription: wish, notify: alert, schedule: \"DTSTART;TZID=UTC:20260227T001500\\nRRULE:FREQ=HOURLY;INTERVAL=6\" }
+  often: { on: trade, subscription: wish, notify: alert, missed: skip, schedule: \"DTSTART;TZID=UTC:20260227T001500\\nRRULE:FREQ=HOURLY;INTERVAL=6\" }
 channels: { mail: { protocol: file, options: { path: mail.ndjson } } }
 ";
 const MORNING: &str = "DTSTART;TZID=Europe/Vienna:20260227T090000\nRRULE:FREQ=DAILY";
